@@ -13,6 +13,7 @@
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/network.h"
 #include "comm/parallel_layout.h"
+#include "experiments/data/example_config.h"
 #include "experiments/data/sample_plan.h"
 #include "experiments/data/shard_config.h"
 #include "models/gpt2/gpt2_config.h"
@@ -39,6 +40,7 @@ struct DataConfig {
   std::string text;    ///< UTF-8 file, tokens are its bytes; or
   std::string tokens;  ///< file of tokens; or
   std::optional<ShardConfig> shards;
+  std::optional<ExampleConfig> examples;  ///< labelled texts, which a classification head is trained on
   TokenFormat format = TokenFormat::kAuto;
   std::optional<int> end_of_text;    ///< the last token of a document; absent: a sequence is one document
   double validation_fraction = 0.1;  ///< the last part of the data, by position
@@ -46,8 +48,8 @@ struct DataConfig {
 
 struct TrainingConfig {
   std::uint64_t steps = 300;
-  std::uint64_t epochs = 0;                    ///< of data in shards, which end the run; 0: the steps do
-  LastBatch last_batch = LastBatch::kTrained;  ///< of an epoch of data in shards
+  std::uint64_t epochs = 0;  ///< of data in shards, or of examples, which end the run; 0: the steps do
+  LastBatch last_batch = LastBatch::kTrained;  ///< of an epoch of these
   int batch_sequences = 8;                     ///< sequences per micro-batch of a replica
   int sequence_tokens = 128;
   int accumulation = 1;  ///< micro-batches of a replica per step
@@ -181,7 +183,7 @@ struct RunConfig {
   std::string name;
   Seeds seeds;
   models::Gpt2Config model;
-  std::string initial_weights;  ///< safetensors file; empty: random
+  std::string initial_weights;  ///< safetensors file, or folder of Hugging Face's files; empty: random
   DataConfig data;
   comm::ParallelLayout parallel;
   bool tensor_sequence = false;   ///< whether tensor-parallel ranks cut the residual stream by tokens

@@ -31,7 +31,8 @@ std::vector<ParameterRange> ranges_within(const ParameterTable& table, const Own
     if (counted == Counted::kSharded && table.tensors[i].placement == Placement::kReplicated) continue;
     const std::uint64_t begin = std::max(part.offset, table.ranges[i].offset);
     const std::uint64_t end = std::min(part.offset + part.count, table.ranges[i].offset + table.trained[i]);
-    if (begin < end) ranges.push_back({begin - part.offset, end - begin, table.ranges[i].decay});
+    if (begin < end)
+      ranges.push_back({begin - part.offset, end - begin, table.ranges[i].decay, table.ranges[i].learning_rate_factor});
   }
   return ranges;
 }
@@ -118,8 +119,9 @@ void Optimizer::visit_state(StateVisitor& visitor) {
     if (config_.moments() > 1) store_.offloaded()->visit_moments(visitor, 1, "second moments");
     return;
   }
-  first_moments_.visit_state(visitor, "first moments");
-  if (!second_moments_.is_empty()) second_moments_.visit_state(visitor, "second moments");
+  first_moments_.visit_state(visitor, "first moments", ParameterArena::Frozen::kLeftOut);
+  if (second_moments_.is_empty()) return;
+  second_moments_.visit_state(visitor, "second moments", ParameterArena::Frozen::kLeftOut);
 }
 
 GradientSquares::GradientSquares(ParameterStore& store, Ops& ops, comm::Communicator* data)
@@ -136,7 +138,7 @@ GradientSquares::GradientSquares(ParameterStore& store, Ops& ops, comm::Communic
   }
   const std::int64_t chunks = count_chunks({0, store.table().trained_elems, 0});
   const auto bytes = static_cast<std::size_t>(chunks) * sizeof(double);
-  memory_ = ops.allocate(bytes, "sums of squares of the gradients", Ops::Content::kZeros);
+  memory_ = ops.allocate(std::max(bytes, sizeof(double)), "sums of squares of the gradients", Ops::Content::kZeros);
   sums_ = {comm::ElementType::kFloat64, {memory_->data(), bytes}, ops.stream()};
 }
 

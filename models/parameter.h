@@ -26,6 +26,7 @@ struct ParameterRange {
   std::uint64_t offset = 0;
   std::uint64_t count = 0;
   Decay decay = Decay::kKeeps;
+  double learning_rate_factor = 1;
 };
 
 template <class T>

@@ -15,9 +15,9 @@ namespace {
 
 /// Of one rank's micro-batches, or of all ranks'.
 struct Targets {
-  std::int64_t all = 0;
-  std::int64_t each = 0;  ///< of every micro-batch; kDiffer where they differ
-  static constexpr std::int64_t kDiffer = -1;
+  double all = 0;   ///< their number, or the sum of the weights of their classes
+  double each = 0;  ///< of every micro-batch; kDiffer where they differ
+  static constexpr double kDiffer = -1;
 
   void add(const Targets& other) {
     all += other.all;
@@ -26,9 +26,9 @@ struct Targets {
 };
 
 Targets count(Gpt2& model, std::span<const MicroBatch> micro_batches) {
-  Targets targets{0, model.count_own_targets(micro_batches.front())};
+  Targets targets{0, model.weigh_own_targets(micro_batches.front())};
   for (const MicroBatch& batch : micro_batches) {
-    const std::int64_t own = model.count_own_targets(batch);
+    const double own = model.weigh_own_targets(batch);
     targets.add({own, own});
   }
   return targets;
@@ -38,9 +38,9 @@ Targets count(Gpt2& model, std::span<const MicroBatch> micro_batches) {
 Targets count_over(comm::Communicator* group, const Targets& own) {
   if (group == nullptr) return own;
   std::vector<Targets> of_ranks(static_cast<std::size_t>(group->world_size()));
-  static_assert(sizeof(Targets) == 2 * sizeof(std::int64_t));
-  group->all_gather(comm::ConstTensor(std::span<const std::int64_t>(&own.all, 2)),
-                    comm::Tensor(std::span<std::int64_t>(&of_ranks.front().all, 2 * of_ranks.size())),
+  static_assert(sizeof(Targets) == 2 * sizeof(double));
+  group->all_gather(comm::ConstTensor(std::span<const double>(&own.all, 2)),
+                    comm::Tensor(std::span<double>(&of_ranks.front().all, 2 * of_ranks.size())),
                     std::vector<std::uint64_t>(of_ranks.size(), 2), Gpt2Messages::targets());
   Targets targets{0, own.each};
   for (const Targets& rank : of_ranks) targets.add(rank);

@@ -19,6 +19,8 @@ EXAMPLES = """examples:
   python3 -m droptest power results/quickstart --effect 0.01 --equivalent 0.02
                                                            seeds that an effect needs, and what is equal
   python3 -m droptest plot final_loss results/quickstart   one figure
+  python3 -m droptest report results/sections --measure mine.py:kappa
+                                                           a measure of classifiers of your own
 """
 
 
@@ -34,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("folder", **folder)
     report.add_argument("--out", type=Path, metavar="OUT", help="where to write (default: DIR)")
     add_questions(report)
+    add_measures(report)
     report.set_defaults(run=run_report)
 
     table = commands.add_parser("table", help="print the summary, or another table of the report")
@@ -41,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
     table.add_argument("--json", action="store_true", help="the summary as JSON")
     table.add_argument("--name", metavar="NAME", help="tolerance, summary, loss_statistics, runs, ... as CSV")
     add_questions(table)
+    add_measures(table)
     table.set_defaults(run=run_table)
 
     power = commands.add_parser("power", help="how many seeds an effect needs, and what is equal within a margin")
@@ -52,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     plot.add_argument("name", metavar="NAME", help="final_loss, training_curves, divergence, burst_lengths, ...")
     plot.add_argument("folder", **folder)
     plot.add_argument("--out", type=Path, metavar="OUT", help="where to write (default: DIR/plots)")
+    add_measures(plot)
     plot.set_defaults(run=run_plot)
 
     wandb = commands.add_parser("wandb", help="write runs for wandb sync, through W&B's client in offline mode")
@@ -79,6 +84,21 @@ def add_questions(command: argparse.ArgumentParser) -> None:
     command.add_argument("--equivalent", type=nats, metavar="D", help=equal)
 
 
+def add_measures(command: argparse.ArgumentParser) -> None:
+    text = "a function of (labels, predictions) of classifiers, shown next to accuracy; may be given again"
+    command.add_argument("--measure", action="append", default=[], metavar="FILE.py:NAME", help=text)
+
+
+def with_measures(records: list, arguments: argparse.Namespace) -> list:
+    """The records, which know the measures of the command line. Raises: RecordError."""
+    from droptest.classification import own_measure
+
+    measures = tuple(own_measure(text) for text in arguments.measure)
+    for one in records:
+        one.own_measures = measures
+    return records
+
+
 def questions_of(arguments: argparse.Namespace):
     from droptest.seeds import EFFECTS
     from droptest.tables import Questions
@@ -101,7 +121,7 @@ def run_report(arguments: argparse.Namespace) -> int:
     several = folders != [arguments.folder]
     reports = []
     for folder in folders:
-        records = load(folder)
+        (records,) = with_measures([load(folder)], arguments)
         out = arguments.out or folder
         if several and arguments.out:
             out = arguments.out / folder.name
@@ -127,7 +147,7 @@ def run_table(arguments: argparse.Namespace) -> int:
     from droptest.records import load_all
     from droptest.summary import as_json, groups, text_table
 
-    experiments = load_all(arguments.folder)
+    experiments = with_measures(load_all(arguments.folder), arguments)
     if arguments.name is not None:
         return print_tables(arguments, experiments)
     if arguments.json:
@@ -188,7 +208,7 @@ def run_plot(arguments: argparse.Namespace) -> int:
 
     if arguments.name not in plots.FIGURES:
         raise RecordError(f"plot: got {arguments.name!r}, want one of {', '.join(plots.FIGURES)}")
-    records = load(arguments.folder)
+    (records,) = with_measures([load(arguments.folder)], arguments)
     try:
         data = plots.data(arguments.name, records)
     except plots.NothingToDraw as reason:

@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import Any
 
 SCHEMA_VERSION = 1
-RUN_FILES = ("spec.json", "metrics.jsonl", "loss_statistics.json", "diagnostics.json", "summary.json")
+RUN_FILES = (
+    "spec.json",
+    "metrics.jsonl",
+    "loss_statistics.json",
+    "diagnostics.json",
+    "summary.json",
+    "predictions.json",
+)
 FINISHED = ("completed", "diverged", "failed")
 
 

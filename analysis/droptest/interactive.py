@@ -27,7 +27,18 @@ from droptest.drawing import (
     told,
 )
 from droptest.loss_model import percent
-from droptest.plots import final_loss, links, panels, places, rate_map, recoveries, threshold, tolerance, variances
+from droptest.plots import (
+    accuracy,
+    final_loss,
+    links,
+    panels,
+    places,
+    rate_map,
+    recoveries,
+    threshold,
+    tolerance,
+    variances,
+)
 
 ABOVE = "above lossless twin"
 ZERO = {"y": 0, "dash": "dot"}
@@ -140,6 +151,27 @@ def _final_loss(data: pd.DataFrame) -> dict[str, Any]:
     if paired:
         lossy = data[~data["lossless"]]
         found.append(over_rate(lossy, "difference_", label, unit) | {"lines": [ZERO]})
+    return {"panels": found, "columns": 2}
+
+
+def _accuracy(data: pd.DataFrame) -> dict[str, Any]:
+    found = []
+    for measure in dict.fromkeys(data["measure"]):
+        part = accuracy.scaled(data[data["measure"] == measure], accuracy.labels_of(measure)[2])
+        unit, points = ("%", "percentage points") if measure == "accuracy" else ("", "")
+        label = accuracy.DIFFERENCE_LABEL
+        if accuracy.one_rate(data):
+            rows = part.drop_duplicates(["series", "loss_rate"])
+            lossy = rows[rows["difference_seeds"] > 0]
+            found.append(in_rows(rows, "value_", measure, unit, rows["name"], sign=""))
+            if len(lossy):
+                found.append(
+                    in_rows(lossy, "difference_", label, points, lossy["name"]) | {"lines": [{"x": 0, "dash": "dot"}]}
+                )
+            continue
+        found.append(over_rate(part, "value_", measure, unit, sign=""))
+        if part["difference_seeds"].any():
+            found.append(over_rate(part[~part["lossless"]], "difference_", label, points) | {"lines": [ZERO]})
     return {"panels": found, "columns": 2}
 
 
@@ -395,6 +427,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame], dict[str, Any]]] = {
     "tolerance": _tolerance,
     "threshold": _threshold,
     "final_loss": _final_loss,
+    "accuracy": _accuracy,
     "rate_map": _rate_map,
     "variances": _variances,
     "training_curves": _training_curves,

@@ -108,6 +108,8 @@ class Records:
     search: Search | None = None  # search.json, where a search was made
     rate_pointer: str | None = None  # the loss whose rate is `loss_rate`, where several vary on their own
     files: dict[str, Run] = field(default_factory=dict)  # by run_id, as read
+    # A user's functions of labels and predictions: measures of classifiers next to accuracy.
+    own_measures: tuple[Any, ...] = ()
     unit: str = "nats per token"  # of losses; nats per byte where all runs train on the bytes of a text
     # Loss processes that are two-state chains, by (run_id, class, half).
     chains: dict[tuple[str, str, str], loss_model.GilbertElliott] = field(default_factory=dict)
@@ -130,6 +132,7 @@ class Records:
         runs = [run for run in every if run.run_id in chosen]
         result = _of_runs(self.path, self.name, self.description, self.spec, runs, self.planned, self.search,
                          list(self.warnings), namer)  # fmt: skip
+        result.own_measures = self.own_measures
         result.best = result
         return result
 

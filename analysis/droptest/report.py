@@ -27,8 +27,8 @@ from droptest.tables import ABSENT, NO_QUESTIONS, Questions, Table, table
 # The questions in order, with the tables and figures that answer each.
 SECTIONS = (
     ("tolerable", "Which loss rate is tolerable?",
-     ("figure tolerance", "table tolerance", "figure threshold", "figure final_loss", "figure rate_map",
-      "table summary")),
+     ("figure tolerance", "table tolerance", "figure threshold", "figure final_loss", "figure accuracy",
+      "table classification", "figure rate_map", "table summary")),
     ("breaks", "What breaks?", ("figure training_curves", "figure differences", "figure divergence", "table missing")),
     ("recoveries", "Which recovery is worth its price?", ("figure recoveries", "table recoveries")),
     ("why", "Why?", ("figure places", "figure layers", "figure links")),

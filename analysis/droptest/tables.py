@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from droptest import memory_page, seeds, virtual_time, wall_time, words
+from droptest import classification, memory_page, seeds, virtual_time, wall_time, words
 from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.summary import HEADER, groups, number, row_of, with_interval
@@ -262,9 +262,15 @@ def _comparison(records: Records, questions: Questions) -> Table | None:
     return _whole("equality", "What is equal", seeds.comparison_table(records, questions.margin), seeds.EXPLANATION)
 
 
+def _classification(records: Records, _: Questions) -> Table | None:
+    header, rows = classification.table_of(records)
+    return _table("classification", "Quality of the classifiers", header, rows, classification.NOTE) if rows else None
+
+
 TABLES: dict[str, Callable[[Records, Questions], Table | None]] = {
     "tolerance": _tolerance,
     "summary": _summary,
+    "classification": _classification,
     "missing": _missing,
     "recoveries": _recoveries,
     "loss_statistics": _loss_statistics,

@@ -24,6 +24,9 @@ def spoken(text: str) -> str:
 
 
 def unit_of(specs: Iterable[dict[str, Any]]) -> str:
-    """The unit of the losses of runs with these specs: per byte where every run trains on the bytes of a text."""
+    """The unit of the losses of runs with these specs: per byte where every run trains on the bytes of a text, per
+    example where every run classifies."""
     data = [spec["data"] for spec in specs if isinstance(spec.get("data"), dict)]
+    if data and all("examples" in d for d in data):
+        return "nats per example"
     return "nats per byte" if data and all("text" in d for d in data) else "nats per token"

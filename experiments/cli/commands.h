@@ -34,6 +34,7 @@ void add_watch_command(CLI::App& app, Action& chosen);
 void add_report_command(CLI::App& app, Action& chosen);
 void add_export_command(CLI::App& app, Action& chosen);
 void add_eval_command(CLI::App& app, Action& chosen);
+void add_generate_command(CLI::App& app, Action& chosen);
 void add_list_command(CLI::App& app, Action& chosen);
 void add_info_command(CLI::App& app, Action& chosen);
 void add_shards_command(CLI::App& app, Action& chosen);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // droptest eval
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -8,11 +9,16 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
+#include "experiments/cli/network_losses.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/data/example_set.h"
 #include "experiments/data/token_source.h"
 #include "experiments/records/weights_file.h"
+#include "experiments/run/classification.h"
+#include "experiments/run/rank_model.h"
 #include "experiments/run/single_rank.h"
 #include "sim/error.h"
 
@@ -23,7 +29,9 @@ struct EvalOptions {
   std::string model;
   SpecOptions config;
   std::string tokens;
+  std::string examples;
   std::string format = "auto";
+  std::string network;
   bool json = false;
 };
 
@@ -38,30 +46,131 @@ experiments::DataConfig data_of(const EvalOptions& options) {
   return data;
 }
 
-int eval(const EvalOptions& options) {
-  const experiments::SweepPlan plan = load_plan(options.config, nullptr);
-  const experiments::RunConfig& config = plan.runs.front().run.config;
-  const experiments::Tokens tokens = experiments::open_tokens(data_of(options), config.model.vocabulary);
-  const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const experiments::Evaluation result =
-      experiments::evaluate(config, experiments::read_weights(options.model), options.model, tokens, threads);
-  if (options.json) {
-    std::cout << nlohmann::json{{"mean_loss", result.mean_loss}, {"tokens", result.tokens}}.dump() << "\n";
-  } else {
-    std::printf("mean loss %.6f nats per token over %llu tokens\n", result.mean_loss,
-                static_cast<unsigned long long>(result.tokens));
+/// The numbers of an evaluation by name, and the losses of its network.
+struct Outcome {
+  nlohmann::json numbers = nlohmann::json::object();
+  std::vector<comm::ClassStatistics> statistics;
+};
+
+/// On one rank, or on all ranks of the spec where a network is given.
+experiments::Evaluated evaluated(const EvalOptions& options, const experiments::RunConfig& config,
+                                 const experiments::EvaluationData& data, models::EvaluationDetail detail,
+                                 Outcome& outcome) {
+  const models::StoredTensors weights = experiments::read_weights(options.model);
+  if (options.network.empty()) {
+    const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    return experiments::evaluate_on_one_rank(config, weights, options.model, data, detail, threads);
   }
+  experiments::NetworkEvaluation result =
+      experiments::evaluate_over_network(config, weights, options.model, data, detail);
+  outcome.statistics = std::move(result.statistics);
+  outcome.numbers["losses"] = losses_json(outcome.statistics);
+  return std::move(result.result);
+}
+
+/// Bytes of a token of the file: 1 of a text; of a token file as its sidecar says; NaN where that says nothing.
+double bytes_per_token(const experiments::DataConfig& data) {
+  if (!data.text.empty()) return 1;
+  const std::filesystem::path sidecar = std::filesystem::path(data.tokens).replace_extension(".json");
+  if (sidecar == data.tokens || !std::filesystem::is_regular_file(sidecar)) return std::nan("");
+  const nlohmann::json about = comm::load_json(sidecar.string());
+  if (!about.is_object() || !about.contains("bytes") || !about.contains("tokens")) return std::nan("");
+  return about["bytes"].get<double>() / about["tokens"].get<double>();
+}
+
+Outcome evaluate_tokens(const EvalOptions& options, const experiments::RunConfig& config) {
+  if (config.model.classifies()) {
+    throw ConfigError(options.config.file + ": its model classifies; want --examples in place of --tokens");
+  }
+  const experiments::DataConfig data = data_of(options);
+  const experiments::Tokens tokens = experiments::open_tokens(data, config.model.vocabulary);
+  if (tokens.size() < 2) {
+    throw ConfigError("evaluation data: " + std::to_string(tokens.size()) + " tokens, want at least 2");
+  }
+  const experiments::EvaluationBatches batches(tokens, tokens.size() - 1, config.training.batch_sequences,
+                                               config.training.sequence_tokens);
+  Outcome outcome;
+  const experiments::Evaluated result =
+      evaluated(options, config, batches, models::EvaluationDetail::kMargins, outcome);
+  const auto count = static_cast<double>(batches.count_targets());
+  outcome.numbers.update({{"mean_loss", result.mean_loss},
+                          {"tokens", batches.count_targets()},
+                          {"perplexity", comm::finite_or_null(std::exp(result.mean_loss))},
+                          {"accuracy", static_cast<double>(result.hits) / count}});
+  const double bytes = bytes_per_token(data);
+  if (std::isfinite(bytes)) outcome.numbers["bits_per_byte"] = result.mean_loss / std::log(2.0) / bytes;
+  return outcome;
+}
+
+Outcome evaluate_examples(const EvalOptions& options, const experiments::RunConfig& config) {
+  if (!config.model.classifies()) {
+    throw ConfigError(options.config.file + ": its model has an LM head; want --tokens in place of --examples");
+  }
+  const experiments::ExampleConfig& layout = *config.data.examples;
+  const experiments::ExampleSet set =
+      experiments::make_examples(experiments::read_examples(options.examples, layout.layout, layout.separator),
+                                 options.examples, layout, config.model.vocabulary, config.training.sequence_tokens);
+  const experiments::EvaluationExamples data(set, config.training.batch_sequences, config.training.sequence_tokens);
+  Outcome outcome;
+  const experiments::Evaluated result = evaluated(options, config, data, models::EvaluationDetail::kLogits, outcome);
+  outcome.numbers["mean_loss"] = result.mean_loss;
+  const experiments::Predictions predictions = experiments::predictions_of(result.logits, set.labels);
+  outcome.numbers["classification"] = experiments::to_json(
+      experiments::quality_of(predictions, config.model.classes, config.seeds.data), layout.labels);
+  return outcome;
+}
+
+int eval(const EvalOptions& options) {
+  if (options.tokens.empty() == options.examples.empty()) {
+    throw ConfigError("--tokens: want it or --examples, and not both");
+  }
+  SpecOptions spec = options.config;
+  if (!options.network.empty()) spec.overrides.push_back("/network=" + options.network);
+  const experiments::RunConfig config = load_plan(spec, nullptr).runs.front().run.config;
+  if (!options.network.empty() && config.parallel.world_size() == 1) {
+    throw ConfigError(
+        "--network: got one for a spec with one rank, which sends no packet; want more, e.g. --set "
+        "/parallel/tensor=2");
+  }
+  const Outcome outcome =
+      options.examples.empty() ? evaluate_tokens(options, config) : evaluate_examples(options, config);
+  if (options.json) {
+    std::cout << outcome.numbers.dump() << "\n";
+    return kExitSuccess;
+  }
+  const nlohmann::json& numbers = outcome.numbers;
+  if (options.examples.empty()) {
+    std::printf("mean loss %.6f nats per token over %llu tokens: perplexity %.4f, accuracy %.4f",
+                numbers["mean_loss"].get<double>(), numbers["tokens"].get<unsigned long long>(),
+                std::exp(numbers["mean_loss"].get<double>()), numbers["accuracy"].get<double>());
+    if (numbers.contains("bits_per_byte")) std::printf(", %.4f bits per byte", numbers["bits_per_byte"].get<double>());
+    std::printf("\n");
+  } else {
+    const nlohmann::json& quality = numbers["classification"];
+    const nlohmann::json& accuracy = quality["accuracy"];
+    std::printf(
+        "accuracy %.4f (%.4f to %.4f) over %llu examples, mean loss %.6f, macro F1 %.4f, calibration error %.4f\n",
+        accuracy["value"].get<double>(), accuracy["low"].get<double>(), accuracy["high"].get<double>(),
+        quality["examples"].get<unsigned long long>(), numbers["mean_loss"].get<double>(),
+        quality["macro_f1"]["value"].get<double>(), quality["calibration_error"]["value"].get<double>());
+  }
+  std::fflush(stdout);
+  say_losses(outcome.statistics);
   return kExitSuccess;
 }
 
 }  // namespace
 
 void add_eval_command(CLI::App& app, Action& chosen) {
-  CLI::App* command = app.add_subcommand("eval", "Mean loss of a model on a text or token file");
+  CLI::App* command = app.add_subcommand("eval", "Loss and accuracy of a model on a text, a token file or examples");
   const auto options = std::make_shared<EvalOptions>();  // shared by CLI11's bindings and the action
-  command->add_option("--model", options->model, "Weights, a safetensors file")->required();
+  command->add_option("--model", options->model, "Weights: a safetensors file, or a folder of Hugging Face's files")
+      ->required();
   command->add_option("--config", options->config.file, "Spec whose model the weights are of")->required();
-  command->add_option("--tokens", options->tokens, "Text, or token file")->required();
+  command->add_option("--tokens", options->tokens, "Text, or token file");
+  command->add_option("--examples", options->examples, "Labelled texts, in the layout of the spec's");
+  command->add_option("--network", options->network,
+                      "The section /network of a spec, as JSON: evaluates on the spec's ranks, whose packets get lost");
   command
       ->add_option("--format", options->format,
                    "Layout of that file; auto: tokens where it has llm.c's header or "
@@ -73,7 +182,10 @@ void add_eval_command(CLI::App& app, Action& chosen) {
   command->footer(
       "Every token but the first is predicted once, from at most /training/sequence_tokens tokens before it.\n\n"
       "Example:\n"
-      "  droptest eval --model final.safetensors --config experiments/specs/quickstart.json --tokens corpus/kjv.txt");
+      "  droptest eval --model final.safetensors --config experiments/specs/quickstart.json --tokens corpus/kjv.txt\n"
+      "  droptest eval --model final.safetensors --config experiments/specs/quickstart.json --tokens corpus/kjv.txt "
+      "\\\n"
+      "    --network '{\"loss\": {\"model\": \"bernoulli\", \"loss_rate\": \"5%\"}}'");
   command->callback([options, &chosen] { chosen = [options] { return eval(*options); }; });
 }
 

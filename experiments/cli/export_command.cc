@@ -6,9 +6,12 @@
 #include <memory>
 #include <optional>
 
+#include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/python_package.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/data/pretrained_folder.h"
+#include "experiments/records/atomic_file.h"
 #include "experiments/records/run_records.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/run/single_rank.h"
@@ -24,6 +27,7 @@ struct ExportOptions {
   bool initial = false;
   bool tensorboard = false;
   bool wandb = false;
+  bool huggingface = false;
   std::string out;
 };
 
@@ -66,9 +70,31 @@ int export_weights(const ExportOptions& options) {
   return kExitSuccess;
 }
 
+/// config.json and model.safetensors, of a run or of the weights that a spec starts from.
+int export_folder(const ExportOptions& options) {
+  const std::filesystem::path folder(options.out);
+  const std::string spec = experiments::RunDirectory{options.source.file}.spec();
+  const models::StoredTensors of_run = options.initial ? models::StoredTensors() : final_weights(options.source.file);
+  const experiments::RunConfig config = options.initial ? load_plan(options.source, nullptr).runs.front().run.config
+                                                        : experiments::resolve(comm::load_json(spec), spec).config;
+  const models::StoredTensors tensors = options.initial ? experiments::initial_weights(config) : of_run;
+  const std::vector<std::string> classes =
+      config.data.examples ? config.data.examples->labels : std::vector<std::string>();
+  experiments::make_directories(folder.string());
+  experiments::write_weights((folder / "model.safetensors").string(), tensors, {{"format", "pt"}});
+  experiments::write_file_atomically((folder / "config.json").string(),
+                                     experiments::pretrained_config_text(config.model, classes));
+  std::cout << "wrote " << options.out << ": config.json and model.safetensors with " << tensors.size()
+            << " tensors, which /model/pretrained and Hugging Face's from_pretrained() read\n";
+  return kExitSuccess;
+}
+
 /// Event files of all runs that have any line.
 int export_tensorboard(const ExportOptions& options) {
-  if (options.initial) throw ConfigError("--initial: has no meaning with --tensorboard");
+  if (options.initial || options.huggingface) {
+    throw ConfigError(std::string(options.initial ? "--initial" : "--huggingface") +
+                      ": has no meaning with --tensorboard");
+  }
   const experiments::WatchedRuns runs(options.source.file);
   experiments::TensorBoardFolder folder(options.out.empty() ? experiments::tensorboard_folder(options.source.file)
                                                             : options.out);
@@ -85,7 +111,8 @@ int export_tensorboard(const ExportOptions& options) {
 
 /// The Python package calls the client of W&B.
 int export_wandb(const ExportOptions& options) {
-  if (options.initial || options.tensorboard) throw ConfigError("--wandb: goes alone, got another kind of export, too");
+  if (options.initial || options.tensorboard || options.huggingface)
+    throw ConfigError("--wandb: goes alone, got another kind of export, too");
   std::vector<std::string> arguments = {"wandb", options.source.file};
   if (!options.out.empty()) arguments.insert(arguments.end(), {"--out", options.out});
   become_python_command(arguments);
@@ -95,7 +122,7 @@ int export_chosen(const ExportOptions& options) {
   if (options.wandb) return export_wandb(options);
   if (options.tensorboard) return export_tensorboard(options);
   if (options.out.empty()) throw ConfigError("--out: is missing; want the file to write, e.g. weights.safetensors");
-  return export_weights(options);
+  return options.huggingface ? export_folder(options) : export_weights(options);
 }
 
 }  // namespace
@@ -112,14 +139,18 @@ void add_export_command(CLI::App& app, Action& chosen) {
   command->add_flag("--tensorboard", options->tensorboard, "Event files of the runs' metrics in place of weights");
   command->add_flag("--wandb", options->wandb,
                     "Runs for wandb sync, through W&B's own client in offline mode; needs the Python package wandb");
+  command->add_flag("--huggingface", options->huggingface,
+                    "A folder with config.json and model.safetensors, as /model/pretrained reads it");
   command->add_option("--out", options->out,
-                      "File to write; with --tensorboard a folder, by default RUN/tensorboard; with --wandb one that "
+                      "File to write, a folder with --huggingface; with --tensorboard a folder, by default "
+                      "RUN/tensorboard; with --wandb one that "
                       "gets the folder wandb");
   add_set_option(*command, options->source);
   command->footer(
       "Names and layout are Hugging Face's for GPT-2.\n\n"
       "Examples:\n"
       "  droptest export results/quickstart/0123456789abcdef --out final.safetensors\n"
+      "  droptest export results/quickstart/0123456789abcdef --huggingface --out pretrained\n"
       "  droptest export results/quickstart --tensorboard\n"
       "  droptest export experiments/specs/quickstart.json --initial --set /seed=2 --out initial.safetensors");
   command->callback([options, &chosen] { chosen = [options] { return export_chosen(*options); }; });

@@ -85,6 +85,7 @@ int main(int argc, char** argv) {
   add_export_command(app, chosen);
   add_checkpoint_command(app, chosen);
   add_eval_command(app, chosen);
+  add_generate_command(app, chosen);
   add_list_command(app, chosen);
   add_info_command(app, chosen);
   add_shards_command(app, chosen);

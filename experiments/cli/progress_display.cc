@@ -5,7 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <cstdio>
 #include <iostream>
 
 #include "experiments/cli/outcome_text.h"
@@ -142,6 +144,12 @@ std::string RunDisplay::step_text(const nlohmann::json& line) const {
   };
   if (line.contains("train_loss")) add("training loss " + loss_text(line.at("train_loss")));
   if (line.contains("validation_loss")) add("validation loss " + loss_text(line.at("validation_loss")));
+  if (line.contains("classification")) {
+    std::array<char, 32> percent{};
+    const double accuracy = line.at("classification").at("accuracy").at("value").get<double>();
+    std::snprintf(percent.data(), percent.size(), "accuracy %.2f %%", 100 * accuracy);
+    add(percent.data());
+  }
   if (line.contains("selection_loss")) add("selection loss " + loss_text(line.at("selection_loss")));
   const double seconds = line.value("seconds", 0.0) - first_.value("seconds", 0.0);
   if (const double tokens = line.value("tokens", 0.0) - first_.value("tokens", 0.0); tokens > 0 && seconds > 0) {

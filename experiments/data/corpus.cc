@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "experiments/data/example_set.h"
 #include "experiments/spec/shard_list.h"
 #include "sim/error.h"
 #include "sim/random/philox.h"
@@ -143,6 +144,13 @@ std::uint64_t global_batch_sequences(const RunConfig& config) {
 
 Corpus load_corpus(const RunConfig& config, const FileAccess& access) {
   const std::uint64_t validation_needs = validation_targets(config) + selection_targets(config) + 1;
+  if (config.data.examples) {
+    Corpus corpus;
+    corpus.examples =
+        std::make_shared<const ExampleSets>(load_examples(*config.data.examples, config.data.validation_fraction,
+                                                          config.model.vocabulary, config.training.sequence_tokens));
+    return corpus;
+  }
   if (config.data.shards) {
     DataConfig data = config.data;
     list_shards(data);

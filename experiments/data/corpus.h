@@ -18,8 +18,9 @@ struct Batch {
   int length = 0;
   std::vector<std::int32_t> tokens;
   std::vector<std::int32_t> targets;
-  std::uint64_t step = 0;         ///< of training
-  std::int64_t first_sample = 0;  ///< number of the first sequence in the global batch of the step
+  std::uint64_t step = 0;           ///< of training
+  std::int64_t first_sample = 0;    ///< number of the first sequence in the global batch of the step
+  std::int64_t first_position = 0;  ///< of each sequence's first token here
   /// Places in `tokens`, in increasing order, of the first tokens of another shard than that of the token before.
   std::vector<std::size_t> shard_begins{};
 };
@@ -45,17 +46,28 @@ class TrainingBatches {
   int length_;
 };
 
-/// Consecutive sequences that predict each token once: the same at each evaluation. Thread safety: const.
-class EvaluationBatches {
+/// Batches that a model is evaluated on: the same at each evaluation. Thread safety: const.
+class EvaluationData {
+ public:
+  virtual ~EvaluationData() = default;
+  /// Of all batches, those that are not ignored.
+  virtual std::uint64_t count_targets() const = 0;
+  virtual std::uint64_t batches() const = 0;
+  /// Batch `index` < batches().
+  virtual Batch batch(std::uint64_t index) const = 0;
+};
+
+/// Consecutive sequences that predict each token once. Thread safety: const.
+class EvaluationBatches final : public EvaluationData {
  public:
   /// The first `count_targets` tokens after the first one are predicted, in sequences of `length`; the last sequence
   /// may be shorter. Throws: ConfigError unless 1 <= count_targets < tokens.size().
   EvaluationBatches(const Tokens& tokens, std::uint64_t count_targets, int sequences, int length);
 
-  std::uint64_t count_targets() const { return count_targets_; }
-  std::uint64_t batches() const;
-  /// Batch `index` < batches(); all but the last two are full. Throws: as Tokens::read().
-  Batch batch(std::uint64_t index) const;
+  std::uint64_t count_targets() const override { return count_targets_; }
+  std::uint64_t batches() const override;
+  /// All but the last two are full. Throws: as Tokens::read().
+  Batch batch(std::uint64_t index) const override;
 
  private:
   Tokens tokens_;
@@ -64,10 +76,13 @@ class EvaluationBatches {
   int length_;
 };
 
+struct ExampleSets;
+
 struct Corpus {
-  Tokens training;  ///< none where the data is in shards
+  Tokens training;  ///< none where the data is in shards, or labelled examples
   Tokens validation;
-  std::shared_ptr<const ShardedData> shards = nullptr;  ///< shared by the ranks of a process; null: one file
+  std::shared_ptr<const ShardedData> shards = nullptr;    ///< shared by the ranks of a process; null: one file
+  std::shared_ptr<const ExampleSets> examples = nullptr;  ///< likewise; null: tokens
 };
 
 /// The last round(fraction x size) tokens validate. `where` names the file in messages.
@@ -75,7 +90,7 @@ struct Corpus {
 Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint64_t training_needs,
                     std::uint64_t validation_needs, const std::string& where);
 
-/// Tokens of a run that evaluation predicts: at least validation.tokens, in whole sequences.
+/// Tokens of a run that evaluation predicts: at least validation.tokens, in whole sequences. Not of examples.
 std::uint64_t validation_targets(const RunConfig& config);
 
 /// Tokens after those that the selection loss predicts, likewise; 0: it is not measured.

@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "experiments/data/utf8.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -26,39 +27,6 @@ std::uint16_t uint16_at(std::span<const std::byte> bytes, std::size_t offset) {
 std::int32_t int32_at(std::span<const std::byte> bytes, std::size_t offset) {
   return static_cast<std::int32_t>(file_byte(bytes, offset) | (file_byte(bytes, offset + 1) << 8) |
                                    (file_byte(bytes, offset + 2) << 16) | (file_byte(bytes, offset + 3) << 24));
-}
-
-/// The rule of a UTF-8 sequence by its first byte: its length, and the allowed range of the second byte.
-struct SequenceRule {
-  std::size_t length;
-  std::uint32_t second_low;
-  std::uint32_t second_high;
-};
-
-/// Source: The Unicode Standard 15, table 3-7 (well-formed UTF-8): no overlong forms, no surrogates, at most U+10FFFF.
-std::optional<SequenceRule> sequence_rule(std::uint32_t first) {
-  if (first < 0x80) return SequenceRule{1, 0, 0};
-  if (first >= 0xc2 && first <= 0xdf) return SequenceRule{2, 0x80, 0xbf};
-  if (first == 0xe0) return SequenceRule{3, 0xa0, 0xbf};
-  if (first == 0xed) return SequenceRule{3, 0x80, 0x9f};
-  if (first >= 0xe1 && first <= 0xef) return SequenceRule{3, 0x80, 0xbf};
-  if (first == 0xf0) return SequenceRule{4, 0x90, 0xbf};
-  if (first >= 0xf1 && first <= 0xf3) return SequenceRule{4, 0x80, 0xbf};
-  if (first == 0xf4) return SequenceRule{4, 0x80, 0x8f};
-  return std::nullopt;
-}
-
-/// Length of the well-formed sequence at `offset`, or 0.
-std::size_t sequence_length(std::span<const std::byte> bytes, std::size_t offset) {
-  const std::optional<SequenceRule> rule = sequence_rule(file_byte(bytes, offset));
-  if (!rule || bytes.size() - offset < rule->length) return 0;
-  for (std::size_t i = 1; i < rule->length; ++i) {
-    const std::uint32_t byte = file_byte(bytes, offset + i);
-    const std::uint32_t low = i == 1 ? rule->second_low : 0x80;
-    const std::uint32_t high = i == 1 ? rule->second_high : 0xbf;
-    if (byte < low || byte > high) return 0;
-  }
-  return rule->length;
 }
 
 /// The tokens behind llm.c's header, which `head` begins with.
@@ -166,7 +134,7 @@ void Tokens::check_text(std::uint64_t begin, std::uint64_t end) const {
   std::uint64_t offset = begin;
   while (offset < end && offset > 0 && begin - offset < 3 && continues(offset)) --offset;
   while (offset < end) {
-    const std::size_t length = sequence_length(bytes_, offset);
+    const std::size_t length = utf8_sequence_length(bytes_, offset);
     if (length == 0) {
       throw ConfigError(where_ + ": not UTF-8 at byte " + std::to_string(before_ + offset) + " (value " +
                         std::to_string(file_byte(bytes_, offset)) + "); convert the text, e.g. with iconv -t UTF-8");

@@ -19,6 +19,7 @@
 
 #include "comm/backend_registry.h"
 #include "experiments/data/corpus.h"
+#include "experiments/data/example_set.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/run/layer_memory.h"
 #include "experiments/run/memory_estimate.h"
@@ -125,6 +126,12 @@ Finding check_corpus(const RunConfig& config) {
   const std::string& file = config.data.text.empty() ? config.data.tokens : config.data.text;
   try {
     const Corpus corpus = load_corpus(config);
+    if (corpus.examples != nullptr) {
+      return {"corpus", "", Health::kOk,
+              config.data.examples->training + ": " + std::to_string(corpus.examples->training.size()) +
+                  " examples to train on, " + std::to_string(corpus.examples->validation.size()) + " to validate",
+              ""};
+    }
     if (corpus.shards != nullptr) return check_shards(*corpus.shards);
     return {"corpus", "", Health::kOk,
             file + ": " + std::to_string(corpus.training.size()) + " tokens to train on, " +

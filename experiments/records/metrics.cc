@@ -68,6 +68,7 @@ json to_json_line(const MetricsLine& line) {
   if (line.skipped_steps) out["skipped_steps"] = *line.skipped_steps;
   put("validation_loss", line.validation_loss);
   put("selection_loss", line.selection_loss);
+  if (!line.classification.is_null()) out["classification"] = line.classification;
   if (line.divergence) {
     out["divergence"] = to_json(*line.divergence);
     out["divergence"]["groups"] = json::object();

@@ -97,6 +97,7 @@ struct MetricsLine {
   std::optional<double> loss_scale;            ///< of the step; absent: losses are not scaled
   std::optional<std::uint64_t> skipped_steps;  ///< so far, with an overflow; likewise
   std::optional<double> validation_loss;
+  nlohmann::json classification{};       ///< ClassificationQuality of that validation; null: not measured
   std::optional<int> replicas;           ///< that took the step; absent: all
   std::optional<double> selection_loss;  ///< after the last step, where the config has selection tokens
   std::optional<Divergence> divergence;

@@ -267,6 +267,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
                            {"copies", {{"max", start.copies_max}, {"tensors", start.copies_tensors}}}};
   }
   if (summary.data) out["data"] = data_json(*summary.data);
+  if (!summary.classification.is_null()) out["classification"] = summary.classification;
   out["kernels"] = kernels_json(run.spec, run.config);
   if (summary.memory) out["memory"] = to_json(*summary.memory);
   if (!summary.resumed_at.empty()) out["resumed_at"] = summary.resumed_at;
@@ -333,6 +334,10 @@ void write_spec_record(const RunDirectory& directory, const ResolvedRun& run) {
 
 void write_loss_statistics_record(const RunDirectory& directory, const json& record) {
   write_record(SchemaKind::kLossStatistics, directory.loss_statistics(), record);
+}
+
+void write_predictions_record(const RunDirectory& directory, const json& record) {
+  write_record(SchemaKind::kPredictions, directory.predictions(), record);
 }
 
 void write_summary_record(const RunDirectory& directory, const json& record) {

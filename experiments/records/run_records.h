@@ -31,6 +31,8 @@ struct RunDirectory {
   std::string diagnostics() const { return path + "/diagnostics.json"; }
   std::string summary() const { return path + "/summary.json"; }
   std::string weights() const { return path + "/weights.safetensors"; }
+  std::string adapter() const { return path + "/adapter"; }  ///< folder of PEFT's files
+  std::string predictions() const { return path + "/predictions.json"; }
   std::string checkpoints() const { return path + "/checkpoints"; }
   std::string trace() const { return path + "/trace.json"; }
   std::string lock() const { return path + "/lock"; }  ///< FileLock of who writes the others
@@ -54,6 +56,7 @@ struct RunSummary {
   std::optional<double> validation_final_loss;
   std::optional<double> validation_best_loss;
   std::uint64_t validation_tokens = 0;
+  nlohmann::json classification{};  ///< ClassificationQuality at the last validation; null: there is no such head
   std::optional<double> selection_loss;
   std::uint64_t selection_tokens = 0;
   std::uint64_t skipped_steps = 0;  ///< with an overflow
@@ -87,6 +90,7 @@ std::vector<Warning> warnings_from_json(const nlohmann::json& list);
 void write_record(SchemaKind kind, const std::string& path, const nlohmann::json& record);
 void write_spec_record(const RunDirectory& directory, const ResolvedRun& run);
 void write_loss_statistics_record(const RunDirectory& directory, const nlohmann::json& record);
+void write_predictions_record(const RunDirectory& directory, const nlohmann::json& record);
 void write_summary_record(const RunDirectory& directory, const nlohmann::json& record);
 void write_sweep_record(const std::string& out, const SweepPlan& plan);
 

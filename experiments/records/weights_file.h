@@ -4,12 +4,18 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include "models/files/safetensors.h"
 
 namespace droptest::experiments {
 
-/// Throws: ConfigError for a file that cannot be read, or is none of safetensors.
+/// The files with the weights of a folder of Hugging Face's files: model.safetensors, or the shards that
+/// model.safetensors.index.json lists, in the order of their names. Throws: ConfigError where it has neither.
+std::vector<std::string> weight_files(const std::string& folder);
+
+/// Of a safetensors file, or of such a folder. Throws: ConfigError for a file that cannot be read, or is none of
+/// safetensors; for shards with other tensors than their index says.
 models::StoredTensors read_weights(const std::string& path);
 
 /// Whole or not at all. Throws: ConfigError with the path and the system's reason.

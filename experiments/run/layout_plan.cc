@@ -158,17 +158,20 @@ json ranks_json(const RunConfig& config, const Parts& parts) {
 std::string sharding_of(const models::Gpt2Tensor& tensor) {
   if (tensor.placement == models::Placement::kReplicated) return "replicated";
   if (tensor.name == "wte.weight") return "vocabulary-parallel";
+  if (tensor.name == models::kClassTensor) return "class-parallel";
   return tensor.slice.full_shape.size() == 2 && tensor.slice.axis == 0 ? "row-parallel" : "column-parallel";
 }
 
 /// The stages that use a tensor.
-json stages_with(const models::Gpt2Tensor& tensor, const std::vector<models::StageRange>& stages) {
+json stages_with(const models::Gpt2Tensor& tensor, const std::vector<models::StageRange>& stages,
+                 const models::Gpt2Config& model) {
   json numbers = json::array();
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const models::StageRange& stage = stages[s];
     const bool of_block = stage.first <= tensor.layer && tensor.layer < stage.last;
     const bool of_embedding = stage.has_embedding() && (tensor.name == "wte.weight" || tensor.name == "wpe.weight");
-    const bool of_head = stage.has_head() && (tensor.name == "wte.weight" || tensor.name.starts_with("ln_f."));
+    const std::string outputs = model.classifies() ? models::kClassTensor : "wte.weight";
+    const bool of_head = stage.has_head() && (tensor.name == outputs || tensor.name.starts_with("ln_f."));
     if (of_block || of_embedding || of_head) numbers.push_back(s);
   }
   return numbers;
@@ -196,7 +199,7 @@ json tensors_json(const RunConfig& config, const Parts& parts) {
     list.push_back({{"name", tensor.name},
                     {"shape", tensor.slice.full_shape},
                     {"sharding", sharding},
-                    {"stages", stages_with(tensor, stages)},
+                    {"stages", stages_with(tensor, stages, config.model)},
                     {"of_tensor_rank", on_ranks}});
   }
   return list;

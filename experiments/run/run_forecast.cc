@@ -9,6 +9,7 @@
 #include "comm/lab/fate_simulation.h"
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
+#include "experiments/data/example_set.h"
 #include "experiments/run/trainer.h"
 #include "experiments/spec/planned_collectives.h"
 
@@ -39,6 +40,12 @@ std::uint64_t evaluations(const RunConfig& config) {
   return 1 + steps / every + (steps % every != 0 ? 1 : 0);
 }
 
+/// Tokens that a validation predicts, or goes through where it has examples, which all replicas pad alike.
+std::uint64_t validated_tokens(const RunConfig& config) {
+  if (!config.data.examples) return validation_targets(config);
+  return tokens_of_batch(config);  // at least: the examples are not read here
+}
+
 /// Tokens that all ranks of one tensor-parallel coordinate go through in one evaluation of so many tokens: replicas
 /// take batches in turn, and those that have none in the last turn go through the last batch again.
 std::uint64_t tokens_gone_through(const RunConfig& config, std::uint64_t targets) {
@@ -51,14 +58,14 @@ std::uint64_t tokens_gone_through(const RunConfig& config, std::uint64_t targets
 }
 
 std::uint64_t tokens_evaluated(const RunConfig& config) {
-  return evaluations(config) * tokens_gone_through(config, validation_targets(config)) +
+  return evaluations(config) * tokens_gone_through(config, validated_tokens(config)) +
          tokens_gone_through(config, selection_targets(config));
 }
 
 double operations_per_token(const RunConfig& config) {
   const auto width = static_cast<double>(config.model.width);
   const auto layers = static_cast<double>(config.model.layers);
-  const double products = 12 * layers * width * width + static_cast<double>(config.model.vocabulary) * width;
+  const double products = 12 * layers * width * width + static_cast<double>(config.model.outputs()) * width;
   return 6 * products + 12 * layers * width * static_cast<double>(config.training.sequence_tokens);
 }
 
@@ -91,7 +98,7 @@ std::uint64_t gathers_of_run(const RunConfig& config) {
   if (config.sharding.shards_values()) {
     gathers *= 2 * static_cast<std::uint64_t>(config.training.accumulation);  // both passes
     if (config.validation.network == ValidationConfig::Network::kLossy) {
-      gathers += evaluations(config) * evaluation_turns(config, validation_targets(config));
+      gathers += evaluations(config) * evaluation_turns(config, validated_tokens(config));
       if (const std::uint64_t targets = selection_targets(config)) gathers += evaluation_turns(config, targets);
     }
   }
@@ -104,8 +111,18 @@ bool is_planned_by_step(const RunConfig& config, TrafficClass traffic_class) {
          (traffic_class == TrafficClass::kSequenceBackward && config.tensor_sequence);
 }
 
-/// Tokens without a meaning, for batches of any size.
+/// Tokens without a meaning, for batches of any size; an example of each class where the model classifies.
 Corpus random_tokens(const RunConfig& config, std::vector<std::uint16_t>& storage) {
+  if (config.model.classifies()) {
+    ExampleSet set;
+    for (int label = 0; label < config.model.classes; ++label) {
+      set.labels.push_back(label);
+      set.tokens.emplace_back(static_cast<std::size_t>(config.training.sequence_tokens));
+    }
+    Corpus corpus;
+    corpus.examples = std::make_shared<const ExampleSets>(ExampleSets{set, set});
+    return corpus;
+  }
   const auto length = static_cast<std::size_t>(config.training.sequence_tokens);
   storage.resize(64 * (length + 1));
   std::uint32_t state = 1;
@@ -179,6 +196,7 @@ std::optional<StepTime> measure_step(const RunConfig& config) {
   }
   RunConfig few = config;
   few.training.steps = kStepsToWarmUp + kStepsToMeasure;
+  few.training.epochs = few.data.examples ? 0 : few.training.epochs;
   few.training.learning_rate.warmup_steps = 0;
   few.initial_weights.clear();
   few.failures.reset();

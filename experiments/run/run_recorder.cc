@@ -11,6 +11,7 @@
 #include "experiments/records/trace.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/run/replica_absences.h"
+#include "models/gpt2/lora.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -21,8 +22,8 @@ using SystemClock = std::chrono::system_clock;
 /// Makes the folder ready for a new attempt: nothing in it may be taken for a result of this one.
 void start_records(const ResolvedRun& run, const RunDirectory& directory) {
   make_directories(directory.path);
-  for (const std::string& stale :
-       {directory.summary(), directory.loss_statistics(), directory.diagnostics(), directory.weights()}) {
+  for (const std::string& stale : {directory.summary(), directory.loss_statistics(), directory.diagnostics(),
+                                   directory.weights(), directory.predictions()}) {
     std::error_code error;
     std::filesystem::remove(stale, error);
     if (error) throw ConfigError(stale + ": cannot remove: " + error.message());
@@ -79,7 +80,17 @@ void RunRecorder::write_trace(const std::vector<nlohmann::json>& ranks) {
 
 nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   if (!outcome.weights.empty()) {
-    write_weights(directory_.weights(), outcome.weights, {{"format", "pt"}, {"run_id", run_.run_id}});
+    const std::map<std::string, std::string> metadata = {{"format", "pt"}, {"run_id", run_.run_id}};
+    const models::Gpt2Config& model = run_.config.model;
+    if (model.lora.is_on()) {
+      make_directories(directory_.adapter());
+      write_weights(directory_.adapter() + "/adapter_model.safetensors", models::peft_adapters(model, outcome.weights),
+                    metadata);
+      write_file_atomically(directory_.adapter() + "/adapter_config.json", models::peft_config_text(model));
+    }
+    write_weights(directory_.weights(),
+                  model.lora.is_on() ? models::with_merged_adapters(model, outcome.weights) : outcome.weights,
+                  metadata);
   }
   nlohmann::json losses = loss_statistics_json(outcome.statistics, run_.config.network);
   if (!outcome.earlier_epochs.empty()) losses["earlier_epochs"] = nlohmann::json::parse(outcome.earlier_epochs);
@@ -101,6 +112,17 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.validation_best_loss = outcome.validation_best_loss;
   summary.validation_tokens = outcome.validation_tokens;
   summary.selection_loss = outcome.selection_loss;
+  if (outcome.predictions) {
+    const std::vector<std::string>& classes = run_.config.data.examples->labels;
+    const Predictions& predictions = *outcome.predictions;
+    summary.classification =
+        to_json(quality_of(predictions, run_.config.model.classes, run_.config.seeds.data), classes);
+    write_predictions_record(directory_, {{"schema_version", 1},
+                                          {"classes", classes},
+                                          {"labels", predictions.labels},
+                                          {"predictions", predictions.predictions},
+                                          {"confidences", predictions.confidences}});
+  }
   summary.selection_tokens = outcome.selection_tokens;
   summary.skipped_steps = outcome.skipped_steps;
   summary.loss_scale = outcome.loss_scale;

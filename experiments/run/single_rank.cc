@@ -2,8 +2,6 @@
 #include "experiments/run/single_rank.h"
 
 #include "comm/run_ranks.h"
-#include "experiments/data/corpus.h"
-#include "experiments/run/evaluation.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
@@ -25,16 +23,10 @@ models::StoredTensors initial_weights(const RunConfig& config) {
   return weights;
 }
 
-Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weights, const std::string& where,
-                    const Tokens& tokens, int threads) {
-  if (tokens.size() < 2) {
-    throw ConfigError("evaluation data: " + std::to_string(tokens.size()) + " tokens, want at least 2");
-  }
+Evaluated evaluate_on_one_rank(const RunConfig& config, const models::StoredTensors& weights, const std::string& where,
+                               const EvaluationData& data, models::EvaluationDetail detail, int threads) {
   require_run_device(config);
-  Evaluation result;
-  result.tokens = tokens.size() - 1;
-  const EvaluationBatches batches(tokens, result.tokens, config.training.batch_sequences,
-                                  config.training.sequence_tokens);
+  Evaluated result;
   comm::run_ranks(1, config.backend.timeout, [&](comm::Communicator& group) {
     RunConfig in_full = config;
     in_full.training.precision = {};
@@ -43,7 +35,7 @@ Evaluation evaluate(const RunConfig& config, const models::StoredTensors& weight
     TrainingModel model(in_full, group);
     models::load_gpt2_weights(config.model, model.parameters(), group, weights, where);
     model.set_values();
-    result.mean_loss = mean_loss(model, batches);
+    result = evaluate(model, data, nullptr, detail);
   });
   return result;
 }

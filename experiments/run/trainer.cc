@@ -14,6 +14,7 @@
 #include "comm/metered_communicator.h"
 #include "experiments/checkpoint/restore.h"
 #include "experiments/checkpoint/state_bytes.h"
+#include "experiments/data/example_set.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/call_waits.h"
 #include "experiments/run/evaluation.h"
@@ -100,8 +101,8 @@ class Trainer {
         model_(config, tensor_group_, model_ranks(), {&profile_.times(), &profile_.device_timer()}),
         data_(make_training_data(
             config, corpus, group, [this](std::uint64_t step) { return share_of(step); }, hooks.on_lost_shard)),
-        validation_(corpus.validation, validation_targets(config), config.training.batch_sequences,
-                    config.training.sequence_tokens),
+        validation_(validation_data(config, corpus)),
+        labels_(corpus.examples == nullptr ? std::vector<std::int32_t>() : corpus.examples->validation.labels),
         selection_(selection_batches(config, corpus)) {
     std::function<void(const models::Action&)> pass_time;
     if (config.time && config.parallel.pipeline > 1) {
@@ -300,7 +301,7 @@ class Trainer {
                  outcome_.validation_best_loss, outcome_.validation_tokens, outcome_.selection_loss,
                  outcome_.selection_tokens, outcome_.stage_failures, time_before_, time_so_far_, outcome_.started_from,
                  outcome_.resumed_at, outcome_.earlier_epochs, epoch_start_, counted_, counted_to_step_, unrecorded_,
-                 last_losses_, training_seconds_, seconds, *data_);
+                 last_losses_, training_seconds_, seconds, *data_, outcome_.predictions);
     if (visitor.turn() != sim::StateVisitor::Turn::kRestore) return;
     start_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
@@ -540,30 +541,38 @@ class Trainer {
     for (const int stage : failures_->take(step)) outcome_.stage_failures.push_back({step, stage});
   }
 
-  double evaluate(const EvaluationBatches& batches, const char* name) {
+  Evaluated evaluate(const EvaluationData& data, const char* name) {
     const auto stop = network_.stop_clock();
     std::optional<comm::LossyCommunicator::LosslessScope> lossless;
     if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
-    double loss = 0;
+    Evaluated result;
     if (attendance_->takes_part) {
       comm::Communicator& ranks = attendance_->absent.empty() ? group_ : attendance_->groups->world();
-      const double own = mean_loss(model_, batches, attendance_->groups, [this] { tell_at_work(); });
-      loss = agree_on_mean(own, ranks, name);
+      const auto detail =
+          model_.config().classifies() ? models::EvaluationDetail::kLogits : models::EvaluationDetail::kLoss;
+      result = experiments::evaluate(model_, data, attendance_->groups, detail, [this] { tell_at_work(); });
+      result.mean_loss = agree_on_mean(result.mean_loss, ranks, name);
     }
-    if (!attendance_->absent.empty())
-      group_.broadcast(comm::Tensor(std::span<double>(&loss, 1)), 0, {sim::TrafficClass::kControl, name});
-    return loss;
+    if (!attendance_->absent.empty()) {
+      group_.broadcast(comm::Tensor(std::span<double>(&result.mean_loss, 1)), 0, {sim::TrafficClass::kControl, name});
+    }
+    return result;
   }
 
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
   void validate(MetricsLine& line) {
     const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
     tell_at_work();
-    const double loss = evaluate(validation_, "validation_loss");
+    const Evaluated evaluated = evaluate(*validation_, "validation_loss");
+    const double loss = evaluated.mean_loss;
     network_.verify_fates();
+    if (model_.config().classifies() && group_.rank() == 0) {
+      outcome_.predictions = predictions_of(evaluated.logits, labels_);
+      line.classification = to_json(quality_of(*outcome_.predictions, model_.config().classes, config_.seeds.data));
+    }
     line.validation_loss = loss;
     outcome_.validation_final_loss = loss;
-    outcome_.validation_tokens = validation_.count_targets();
+    outcome_.validation_tokens = validation_->count_targets();
     if (!std::isfinite(loss)) {
       outcome_.diverged_step = line.step;
     } else if (!outcome_.validation_best_loss || loss < *outcome_.validation_best_loss) {
@@ -574,7 +583,7 @@ class Trainer {
   /// Measures the loss by which the best of several runs is chosen.
   void select(MetricsLine& line) {
     const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
-    const double loss = evaluate(*selection_, "selection_loss");
+    const double loss = evaluate(*selection_, "selection_loss").mean_loss;
     line.selection_loss = loss;
     outcome_.selection_loss = loss;
     outcome_.selection_tokens = selection_->count_targets();
@@ -681,7 +690,8 @@ class Trainer {
   std::optional<models::OuterStep> outer_;
   std::optional<StageFailures> failures_;
   std::unique_ptr<TrainingData> data_;
-  EvaluationBatches validation_;
+  std::unique_ptr<const EvaluationData> validation_;
+  std::vector<std::int32_t> labels_;            ///< of the examples of validation_; none: tokens
   std::optional<EvaluationBatches> selection_;  ///< the tokens after those of validation_
   std::optional<Checkpointer> checkpointer_;
 

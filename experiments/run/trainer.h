@@ -16,6 +16,7 @@
 #include "experiments/records/data_record.h"
 #include "experiments/records/metrics.h"
 #include "experiments/run/alert_watch.h"
+#include "experiments/run/classification.h"
 #include "experiments/run_config.h"
 #include "models/files/safetensors.h"
 
@@ -32,7 +33,8 @@ struct TrainingOutcome {
   std::optional<double> validation_final_loss;
   std::optional<double> validation_best_loss;
   std::uint64_t validation_tokens = 0;
-  std::optional<double> selection_loss;  ///< of the weights after the last step
+  std::optional<Predictions> predictions;  ///< of a classification head at the last validation, on rank 0
+  std::optional<double> selection_loss;    ///< of the weights after the last step
   std::uint64_t selection_tokens = 0;
   std::uint64_t skipped_steps = 0;  ///< with an overflow, among them
   double loss_scale = 1;            ///< of the next step

@@ -5,6 +5,7 @@
 
 #include "comm/backend_registry.h"
 #include "comm/json/read_file.h"
+#include "experiments/data/example_set.h"
 #include "experiments/run/rank_agreement.h"
 #include "sim/error.h"
 #include "sim/random/philox.h"
@@ -33,6 +34,15 @@ comm::LossyOptions lossy_options(const RunConfig& config, int epoch) {
   }
   if (options.time && config.parallel.pipeline > 1) options.time->later_share = 1;
   return options;
+}
+
+std::unique_ptr<const EvaluationData> validation_data(const RunConfig& config, const Corpus& corpus) {
+  const int sequences = config.training.batch_sequences;
+  const int length = config.training.sequence_tokens;
+  if (corpus.examples != nullptr) {
+    return std::make_unique<const EvaluationExamples>(corpus.examples->validation, sequences, length);
+  }
+  return std::make_unique<const EvaluationBatches>(corpus.validation, validation_targets(config), sequences, length);
 }
 
 std::optional<EvaluationBatches> selection_batches(const RunConfig& config, const Corpus& corpus) {
@@ -64,8 +74,8 @@ double backward_share(const RunConfig& config, int layer) {
   if (layer < 0) return 0;
   const models::Gpt2Config& model = config.model;
   const double block = 12.0 * model.width;
-  const double head = layer == model.layers - 1 ? model.vocabulary : 0;
-  return kBackwardShare / config.training.accumulation * (block + head) / (block * model.layers + model.vocabulary);
+  const double head = layer == model.layers - 1 ? model.outputs() : 0;
+  return kBackwardShare / config.training.accumulation * (block + head) / (block * model.layers + model.outputs());
 }
 
 void add_to(comm::VirtualTime& total, const comm::VirtualTime& more) {

@@ -2,6 +2,7 @@
 // Objects of a trainer as a run's config has them.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -16,6 +17,9 @@ namespace droptest::experiments {
 
 /// The loss layer of the run; `epoch`: how many layouts the training has behind it.
 comm::LossyOptions lossy_options(const RunConfig& config, int epoch);
+
+/// The tokens or the examples that validation predicts.
+std::unique_ptr<const EvaluationData> validation_data(const RunConfig& config, const Corpus& corpus);
 
 /// The tokens after those of validation; absent: the config wants none.
 std::optional<EvaluationBatches> selection_batches(const RunConfig& config, const Corpus& corpus);

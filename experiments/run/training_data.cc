@@ -6,8 +6,10 @@
 #include <utility>
 
 #include "comm/json/json_text.h"
+#include "experiments/data/example_set.h"
 #include "experiments/data/read_ahead.h"
 #include "experiments/data/sample_plan.h"
+#include "experiments/records/crc32c.h"
 #include "experiments/run/rank_agreement.h"
 #include "models/kernels/cross_entropy.h"
 #include "sim/error.h"
@@ -249,12 +251,78 @@ class ShardedSamples final : public TrainingData {
   std::size_t ahead_ = 0;           ///< requests whose answers were not taken
 };
 
+/// Each labelled example once in an epoch.
+class LabelledSamples final : public TrainingData {
+ public:
+  LabelledSamples(const RunConfig& config, std::shared_ptr<const ExampleSets> sets,
+                  std::function<ReplicaShare(std::uint64_t)> share_of)
+      : config_(config),
+        sets_(std::move(sets)),
+        share_of_(std::move(share_of)),
+        plan_({config.seeds.data, ShardConfig::Order::kShuffled, config.training.last_batch, config.training.epochs},
+              sets_->training.size(), global_batch_sequences(config)) {}
+
+  StepData take(std::uint64_t step) override {
+    const TrainingConfig& training = config_.training;
+    const ReplicaShare share = share_of_(step);
+    const std::uint64_t sequences = step_sequences(config_, share);
+    const std::uint64_t first = plan_.begin(progress_.position, sequences);
+    progress_.position = first + sequences;
+    StepData data;
+    for (std::uint64_t k = 0; k < sequences; ++k) data.sequences += plan_.sample(first + k) ? 1 : 0;
+    if (!share.own) return data;
+    const auto of_batch = static_cast<std::uint64_t>(training.batch_sequences);
+    for (int m = 0; m < training.accumulation; ++m) {  // replicas take micro-batches in turn
+      const auto begin = static_cast<std::uint64_t>(m * share.replicas + *share.own) * of_batch;
+      std::vector<std::uint64_t> numbers;
+      for (std::uint64_t i = 0; i < of_batch; ++i) {
+        numbers.push_back(plan_.sample(first + begin + i).value_or(kNoExample));
+      }
+      Batch& batch = data.micro_batches.emplace_back(batch_of(sets_->training, numbers, training.sequence_tokens));
+      batch.step = step;
+      batch.first_sample = static_cast<std::int64_t>(begin);
+    }
+    return data;
+  }
+  std::optional<std::uint64_t> steps_left() const override { return plan_.steps_left(progress_.position); }
+  void visit_state(sim::StateVisitor& visitor) override {
+    bool in_samples = true;
+    visit_value(visitor, in_samples);
+    if (!in_samples) return;
+    progress_.fingerprint = fingerprint();
+    ShardProgress progress = progress_;
+    progress.visit_state(visitor);
+    if (visitor.turn() == sim::StateVisitor::Turn::kRestore && progress.fingerprint == fingerprint()) {
+      progress_ = std::move(progress);
+    }
+  }
+  std::optional<DataRecord> record() const override { return std::nullopt; }
+
+ private:
+  /// Of the examples and their order.
+  std::uint64_t fingerprint() const {
+    std::uint32_t crc = crc32c(std::as_bytes(std::span(sets_->training.labels)));
+    for (const std::vector<std::int32_t>& tokens : sets_->training.tokens) {
+      crc = crc32c_continued(crc, std::as_bytes(std::span(tokens)));
+    }
+    return std::uint64_t{crc} ^ config_.seeds.data << 33U;
+  }
+
+  const RunConfig& config_;
+  std::shared_ptr<const ExampleSets> sets_;  ///< shared by the ranks of the process
+  std::function<ReplicaShare(std::uint64_t)> share_of_;
+  SamplePlan plan_;
+  ShardProgress progress_;
+};
+
 }  // namespace
 
 std::unique_ptr<TrainingData> make_training_data(const RunConfig& config, const Corpus& corpus,
                                                  comm::Communicator& group,
                                                  std::function<ReplicaShare(std::uint64_t)> share_of,
                                                  std::function<void(const LostShard&)> on_lost) {
+  if (corpus.examples != nullptr)
+    return std::make_unique<LabelledSamples>(config, corpus.examples, std::move(share_of));
   if (corpus.shards == nullptr) return std::make_unique<RandomPlaces>(config, corpus, std::move(share_of));
   return std::make_unique<ShardedSamples>(config, corpus.shards, group, std::move(share_of), std::move(on_lost));
 }

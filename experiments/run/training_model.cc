@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/training_model.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "experiments/records/weights_file.h"
@@ -65,17 +66,18 @@ models::StepResult TrainingModel::take_step(std::span<const Batch> micro_batches
 }
 
 models::MicroBatch TrainingModel::view_of(const Batch& batch, std::vector<std::int32_t>& documents) const {
-  models::MicroBatch view{
-      batch.tokens, batch.targets, {batch.sequences, batch.length, 0, batch.step, batch.first_sample}};
+  models::MicroBatch view{batch.tokens,
+                          batch.targets,
+                          {batch.sequences, batch.length, batch.first_position, batch.step, batch.first_sample}};
   if (!end_of_text_) return view;
   documents = documents_of(batch, *end_of_text_);
   view.documents = documents;
   return view;
 }
 
-double TrainingModel::evaluate(const Batch& batch) {
+double TrainingModel::evaluate(const Batch& batch, models::EvaluationDetail detail) {
   std::vector<std::int32_t> documents;
-  return model_.evaluate(view_of(batch, documents));
+  return model_.evaluate(view_of(batch, documents), detail);
 }
 
 std::span<models::Parameter<float>> TrainingModel::parameters() {
@@ -87,6 +89,13 @@ void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::C
   if (config.initial_weights.empty()) {
     models::set_initial_weights<float>(model.tensors(), config.seeds.weights, model.parameters());
   } else {
+    // The file may have no head and no adapters.
+    const std::span<models::Parameter<float>> parameters = model.parameters();
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const models::Gpt2Tensor& tensor = model.tensors()[i];
+      if (tensor.name != models::kClassTensor && tensor.adapts.empty()) continue;
+      models::set_initial_weights<float>(std::span(&tensor, 1), config.seeds.weights, parameters.subspan(i, 1));
+    }
     models::load_gpt2_weights(config.model, model.parameters(), tensor_group, read_weights(config.initial_weights),
                               config.initial_weights);
   }

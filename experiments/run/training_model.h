@@ -50,7 +50,10 @@ class TrainingModel {
   const models::LossScaler& scaler() const { return step_.scaler(); }
 
   /// Mean loss of the batch, as this rank sees it; 0 on a rank without the head.
-  double evaluate(const Batch& batch);
+  double evaluate(const Batch& batch, models::EvaluationDetail detail = models::EvaluationDetail::kLoss);
+  const models::Gpt2Config& config() const { return model_.config(); }
+  /// Gpt2::detail().
+  const std::vector<double>& detail() const { return model_.detail(); }
 
   /// This rank's parameters in host memory, with the values of now; changed ones take effect with set_values().
   std::span<models::Parameter<float>> parameters();

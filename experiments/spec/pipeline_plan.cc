@@ -95,7 +95,7 @@ std::vector<models::Gpt2Tensor> tensors_of_rank(const RunConfig& config, int pip
 
 double compute_share(const RunConfig& config, const models::StageRange& stage, models::Action::Kind kind) {
   const double block = 12.0 * config.model.width;
-  const double head = config.model.vocabulary;
+  const double head = config.model.outputs();
   const double of_model = block * config.model.layers + head;
   const double of_stage = block * stage.count() + (stage.has_head() ? head : 0);
   return of_stage / of_model * config.parallel.pipeline / config.training.accumulation *

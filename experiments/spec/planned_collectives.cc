@@ -214,8 +214,9 @@ std::vector<PlannedCollective> between_sequence_ranks(const RunConfig& config, c
   return collectives;
 }
 
-/// None where one rank has the embedding and the head.
+/// None where one rank has the embedding and the LM head.
 std::vector<PlannedCollective> of_tied_embedding(const RunConfig& config, const comm::FateSimulation& call) {
+  if (config.model.classifies()) return {};  // whose head has weights of its own
   const auto plan = pipeline_plan(config);
   const int distance = plan->rank_of(static_cast<int>(plan->stages.size()) - 1) - plan->rank_of(0);
   std::vector<PlannedCollective> collectives;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "comm/backend_registry.h"
+#include "experiments/spec/resolve_examples.h"
 
 namespace droptest::experiments {
 namespace {
@@ -90,6 +91,7 @@ void read_data(const json& data, DataConfig& config) {
                                        : TokenFormat::kAuto;
   config.validation_fraction = data.value("validation_fraction", config.validation_fraction);
   if (data.value("documents", false)) config.end_of_text = data["end_of_text"].get<int>();
+  if (data.contains("examples")) config.examples = read_example_config(data);
   if (data.contains("shards")) read_shards(data, config.shards.emplace());
 }
 

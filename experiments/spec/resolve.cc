@@ -15,12 +15,14 @@
 #include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/read_resolved.h"
 #include "experiments/spec/resolve_data.h"
+#include "experiments/spec/resolve_examples.h"
 #include "experiments/spec/resolve_failures.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/resolve_memory.h"
 #include "experiments/spec/resolve_outer.h"
 #include "experiments/spec/resolve_parallel.h"
 #include "experiments/spec/resolve_precision.h"
+#include "experiments/spec/resolve_pretrained.h"
 #include "experiments/spec/resolve_start.h"
 #include "experiments/spec/run_id.h"
 #include "experiments/spec/schema_kinds.h"
@@ -202,6 +204,7 @@ class Resolver {
   }
 
   void resolve_model() {
+    resolve_pretrained(full_, given_, where_, files_, errors_);
     json& model = full_["model"];
     const models::Gpt2Config preset = models::gpt2_preset(model["preset"].get<std::string>()).config;
     model.erase("preset");
@@ -216,8 +219,8 @@ class Resolver {
     config.context = number("context", preset.context);
     config.vocabulary = number("vocabulary", preset.vocabulary);
     resolve_attention(model);
-    config_.initial_weights = model.value("weights", "");
-    resolve_file("model", "weights");
+    config_.initial_weights = model.value("weights", model.value("pretrained", ""));
+    if (!model.contains("pretrained")) resolve_file("model", "weights");
     resolve_parallel(full_["parallel"], given_.value("parallel", json::object()), where_, config_, errors_);
 
     const std::size_t before = errors_.size();
@@ -330,9 +333,11 @@ class Resolver {
   void resolve_data() {
     json& data = full_["data"];
     const bool text_shards = data.contains("shards") && data["format"] == "text";
-    if (!data.contains("shards")) resolve_file("data", data.contains("text") ? "text" : "tokens");
+    const bool one_file = !data.contains("shards") && !data.contains("examples");
+    if (one_file) resolve_file("data", data.contains("text") ? "text" : "tokens");
     resolve_shards(full_, given_, where_, files_, errors_);
     resolve_documents(data);
+    resolve_examples(full_, given_, where_, files_, config_, errors_);
     // A text has no layout of token files.
     if (data.contains("text")) data.erase("format");
     if ((data.contains("text") || text_shards) && config_.model.vocabulary < 256) {
@@ -375,6 +380,7 @@ class Resolver {
     resolve_batch(training);
     resolve_optimizer(training);
     resolve_dropout(training);
+    resolve_tensor_rules(full_, given_, where_, config_, errors_);
     config_.sharding.micro_batches = to_int(training["accumulation"]);
     if (training["gradient_norm"] == "own" && config_.sharding.shards_state()) {
       report("/training/gradient_norm", R"(got "own", want "agreed" with /parallel/zero )" +

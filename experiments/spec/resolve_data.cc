@@ -8,6 +8,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/checkpoint/manifest.h"
+#include "experiments/data/example_set.h"
 #include "experiments/data/sample_plan.h"
 #include "experiments/data/sample_table.h"
 #include "experiments/spec/read_resolved.h"
@@ -198,12 +199,14 @@ void resolve_epochs(json& spec, const json& given, const std::string& where, int
   Reporter reporter(where, errors);
   json& training = spec["training"];
   const json of_training = given.value("training", json::object());
-  if (!spec["data"].contains("shards")) {
+  const bool examples = spec["data"].contains("examples");
+  if (!spec["data"].contains("shards") && !examples) {
     for (const char* member : {"epochs", "drop_last"}) {
       if (of_training.contains(member)) {
         reporter.report(std::string("/training/") + member,
                         "got " + quote_json(of_training[member]) +
-                            ", want it absent, or /data/shards: training reads one file at random places");
+                            ", want it absent, /data/shards or /data/examples: training reads one file at random "
+                            "places");
       }
     }
     training.erase("drop_last");
@@ -213,10 +216,17 @@ void resolve_epochs(json& spec, const json& given, const std::string& where, int
   const bool has_epochs = training.contains("epochs");
   DataConfig data;
   read_data(spec["data"], data);
-  if (!errors.empty() || (data.shards->files.empty() && !has_epochs)) return;
-  if (data.shards->files.empty()) {
+  const bool is_listed = !examples && !data.shards->files.empty();
+  const bool drops = training.contains("drop_last");
+  if (!errors.empty() || (!is_listed && !has_epochs && !(examples && drops))) return;
+  std::uint64_t of_examples = 0;
+  if (!is_listed) {
     try {
-      list_shards(data);
+      if (examples) {
+        of_examples = count_training_examples(*data.examples, data.validation_fraction);
+      } else {
+        list_shards(data);
+      }
     } catch (const ConfigError&) {
       // A spec may be checked where its files are not: then so many steps that its schedule fits.
       const std::uint64_t warmup = training["warmup_steps"].get<std::uint64_t>();
@@ -227,27 +237,29 @@ void resolve_epochs(json& spec, const json& given, const std::string& where, int
     }
   }
   try {
-    const SampleTable table(data.shards->files, data.shards->token_bytes(),
-                            held_out_tokens(*data.shards, data.validation_fraction),
-                            training["sequence_tokens"].get<int>());
+    const std::uint64_t samples = examples ? of_examples
+                                           : SampleTable(data.shards->files, data.shards->token_bytes(),
+                                                         held_out_tokens(*data.shards, data.validation_fraction),
+                                                         training["sequence_tokens"].get<int>())
+                                                 .samples();
     const std::uint64_t batch = training["batch_sequences"].get<std::uint64_t>() *
                                 training["accumulation"].get<std::uint64_t>() * static_cast<std::uint64_t>(replicas);
     const std::string samples_text =
-        std::to_string(table.samples()) + " samples in global batches of " + std::to_string(batch) + " sequences";
+        std::to_string(samples) + " samples in global batches of " + std::to_string(batch) + " sequences";
     SamplePlan::Rules rules;
     rules.last_batch = training.contains("drop_last") ? LastBatch::kDropped : LastBatch::kTrained;
-    if (rules.last_batch == LastBatch::kDropped && batch > table.samples()) {
+    if (rules.last_batch == LastBatch::kDropped && batch > samples) {
       reporter.report("/training/drop_last", "got true with " + samples_text + ", which leaves nothing to train on");
       return;
     }
     if (!has_epochs) return;
     rules.epochs = training["epochs"].get<std::uint64_t>();
-    if (table.samples() / batch > kMostSteps / rules.epochs - 1) {
+    if (samples / batch > kMostSteps / rules.epochs - 1) {
       reporter.report("/training/epochs", "got " + training["epochs"].dump() + " of " + samples_text +
                                               ", want at most " + std::to_string(kMostSteps) + " steps");
       return;
     }
-    const std::uint64_t steps = *SamplePlan(rules, table.samples(), batch).steps_left(0);
+    const std::uint64_t steps = *SamplePlan(rules, samples, batch).steps_left(0);
     // A run that starts from a checkpoint may have had other global batches: it ends with its data.
     if (spec.contains("start") && of_training.contains("steps")) return;
     if (of_training.contains("steps") && of_training["steps"] != steps) {

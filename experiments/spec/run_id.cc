@@ -36,7 +36,7 @@ void leave_paths_out(json& value) {
     }
   };
   if (value.is_object() && value.contains("sha256")) {
-    empty({"weights", "manifest", "file", "text", "library"});
+    empty({"weights", "pretrained", "manifest", "file", "text", "library", "examples", "validation_examples"});
     if (!value.contains("bytes")) empty({"tokens"});  // those of a shard are their number
     value.erase("version");
   }

@@ -17,7 +17,7 @@ namespace droptest::experiments {
 using nlohmann::json;
 
 std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
-  static constexpr std::array<std::pair<std::string_view, SchemaKind>, 14> kNames = {{
+  static constexpr std::array<std::pair<std::string_view, SchemaKind>, 15> kNames = {{
       {"spec", SchemaKind::kSpec},
       {"resolved_spec", SchemaKind::kResolvedSpec},
       {"metrics", SchemaKind::kMetrics},
@@ -32,6 +32,7 @@ std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
       {"shards", SchemaKind::kShards},
       {"event", SchemaKind::kEvent},
       {"trace", SchemaKind::kTrace},
+      {"predictions", SchemaKind::kPredictions},
   }};
   return kNames;
 }

@@ -29,6 +29,7 @@ enum class SchemaKind : std::uint8_t {
   kShards,
   kEvent,
   kTrace,
+  kPredictions,
 };
 
 /// The schema of that kind.

@@ -14,6 +14,13 @@ SequenceParts SequenceLayout::parts(std::int64_t length) const {
 
 void validate(const AttentionOptions& options, int heads) {
   const SequenceFactors& factors = options.sequence.factors;
+  AttentionOptions other = options;
+  other.past = AttentionOptions::Past::kForgotten;
+  if (options.past == AttentionOptions::Past::kCached && other.is_stateful()) {
+    throw ConfigError(
+        "GPT-2: cached keys and values: got sequence ranks, documents, dilated attention or attention in chunks, want "
+        "dense attention");
+  }
   if (factors.ulysses < 1 || factors.ring < 1) {
     throw ConfigError("GPT-2: sequence: got ulysses " + std::to_string(factors.ulysses) + " x ring " +
                       std::to_string(factors.ring) + ", want at least 1 rank of each");

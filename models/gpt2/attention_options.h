@@ -28,6 +28,8 @@ struct AttentionOptions {
   BranchGradient gradient = BranchGradient::kExact;
   /// Whether batches say which document each token belongs to.
   enum class Within : std::uint8_t { kSequence, kDocument } within = Within::kSequence;
+  /// Whether evaluations go on behind the tokens of the one before, with its keys and values (cached_attention.h).
+  enum class Past : std::uint8_t { kForgotten, kCached } past = Past::kForgotten;
 
   /// Of the chunks in which queries, keys and values wait outside of memory for the backward pass; 0: they are saved in
   /// memory.
@@ -35,13 +37,15 @@ struct AttentionOptions {
 
   /// Whether attention is StatefulAttention.
   bool is_stateful() const {
-    return sequence.ranks() > 1 || !branches.empty() || within == Within::kDocument || chunk_tokens > 0;
+    return sequence.ranks() > 1 || !branches.empty() || within == Within::kDocument || chunk_tokens > 0 ||
+           past == Past::kCached;
   }
 };
 
-/// Throws: ConfigError for factors below 1, fewer `heads` of a tensor-parallel rank than Ulysses ranks, dilated
-/// attention over ranks that are not a ring of consecutive parts or with branches that do not fit, and chunks of fewer
-/// than 0 tokens, over sequence ranks, or of dilated attention.
+/// Throws: ConfigError for cached keys and values with any other attention than that of one rank over whole sequences;
+/// factors below 1, fewer `heads` of a tensor-parallel rank than Ulysses ranks, dilated attention over ranks that are
+/// not a ring of consecutive parts or with branches that do not fit, and chunks of fewer than 0 tokens, over sequence
+/// ranks, or of dilated attention.
 void validate(const AttentionOptions& options, int heads);
 
 }  // namespace droptest::models

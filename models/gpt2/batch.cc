@@ -12,14 +12,15 @@ namespace {
 
 enum class Ignored : std::uint8_t { kRefused, kTaken };
 
-void check_tokens(std::span<const std::int32_t> tokens, const char* what, const Gpt2Config& config, Ignored ignored) {
+/// `wanted`: "a token in [0, vocabulary", of which there are `count`.
+void check_tokens(std::span<const std::int32_t> tokens, const char* what, int count, const char* wanted,
+                  Ignored ignored) {
   const bool taken = ignored == Ignored::kTaken;
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     if (taken && tokens[i] == kIgnoredTarget) continue;
-    if (tokens[i] < 0 || tokens[i] >= config.vocabulary) {
+    if (tokens[i] < 0 || tokens[i] >= count) {
       throw ConfigError(std::string("GPT-2 forward: ") + what + "[" + std::to_string(i) + "]: got " +
-                        std::to_string(tokens[i]) +
-                        ", want a token in [0, vocabulary = " + std::to_string(config.vocabulary) + ")" +
+                        std::to_string(tokens[i]) + ", want " + wanted + " = " + std::to_string(count) + ")" +
                         (taken ? " or " + std::to_string(kIgnoredTarget) + ", which is ignored" : ""));
     }
   }
@@ -48,12 +49,23 @@ void check_batch(const MicroBatch& batch, const Gpt2Config& config) {
     throw ConfigError("GPT-2 forward: got " + std::to_string(documents.size()) + " numbers of documents, want " +
                       std::to_string(tokens.size()) + ", one for each token");
   }
-  check_tokens(tokens, "tokens", config, Ignored::kRefused);
-  check_tokens(targets, "targets", config, Ignored::kTaken);
+  constexpr const char* kToken = "a token in [0, vocabulary";
+  check_tokens(tokens, "tokens", config.vocabulary, kToken, Ignored::kRefused);
+  check_tokens(targets, "targets", config.outputs(), config.classifies() ? "a class in [0, classes" : kToken,
+               Ignored::kTaken);
 }
 
 std::int64_t count_targets(std::span<const std::int32_t> targets) {
   return static_cast<std::int64_t>(targets.size()) - std::count(targets.begin(), targets.end(), kIgnoredTarget);
+}
+
+double weigh_targets(std::span<const std::int32_t> targets, std::span<const double> weights) {
+  if (weights.empty()) return static_cast<double>(count_targets(targets));
+  double sum = 0;
+  for (const std::int32_t target : targets) {
+    if (target != kIgnoredTarget) sum += weights[static_cast<std::size_t>(target)];
+  }
+  return sum;
 }
 
 }  // namespace droptest::models

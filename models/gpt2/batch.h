@@ -35,11 +35,13 @@ struct MicroBatch {
 };
 
 /// Throws: ConfigError for a shape that the model cannot have, other numbers of tokens or targets than the shape says,
-/// documents of another number, a token outside of the vocabulary, or a target that is neither one of it nor
-/// kIgnoredTarget.
+/// documents of another number, a token outside of the vocabulary, or a target that is neither an output of the head
+/// nor kIgnoredTarget.
 void check_batch(const MicroBatch& batch, const Gpt2Config& config);
 
 /// Targets that are not ignored.
 std::int64_t count_targets(std::span<const std::int32_t> targets);
+/// The sum of the weights of those targets; without weights their number.
+double weigh_targets(std::span<const std::int32_t> targets, std::span<const double> weights);
 
 }  // namespace droptest::models

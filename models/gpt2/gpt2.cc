@@ -33,6 +33,30 @@ void check_dropout(const DropoutConfig& dropout, const OpsForm& form) {
   require(dropout.embedding, "embedding", form.drops_elements());
 }
 
+void check_form(const Gpt2Config& config, const OpsForm& form) {
+  check_dropout(config.dropout, form);
+  if (!config.class_weights.empty() && !form.weighs_rows()) {
+    throw ConfigError("GPT-2: weights of classes: got some with operations that have none, want those of the CPU");
+  }
+  for (const TensorRule& rule : config.tensor_rules) {
+    if (rule.learning_rate_factor == 0 || rule.learning_rate_factor == 1 || form.scales_learning_rates()) continue;
+    throw ConfigError("GPT-2: learning rate factor of " + rule.pattern + ": got " +
+                      std::to_string(rule.learning_rate_factor) +
+                      " with operations that have one learning rate, want 0 or 1, or those of the CPU");
+  }
+}
+
+bool freezes_any(const Gpt2Config& config) {
+  return std::ranges::any_of(gpt2_tensors(config, 1, 0), &Gpt2Tensor::is_frozen);
+}
+
+void check_frozen(const Gpt2Config& config, const ShardOptions& sharding) {
+  if ((sharding.zero < 2 && !sharding.offloads_values) || !freezes_any(config)) return;
+  throw ConfigError("GPT-2: frozen tensors: got some with " +
+                    (sharding.zero < 2 ? std::string("offloaded values") : "zero " + std::to_string(sharding.zero)) +
+                    ", want values in memory and zero 0 or 1");
+}
+
 const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options, int world_size) {
   validate(config, world_size);
   validate(StageRange::whole(config), options, config);
@@ -71,7 +95,8 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       optimizer_(store_, optimizer, *ops_),
       squares_(store_, *ops_, ranks.data.group),
       stages_(make_stages(options)) {
-  check_dropout(config.dropout, ops_->form());
+  check_form(config, ops_->form());
+  check_frozen(config, ranks.data.sharding);
   if (ranks.pipeline.plan == nullptr || ranks.pipeline.group == nullptr) return;
   const PipelinePlan& plan = *ranks.pipeline.plan;
   const int stages = static_cast<int>(plan.stages.size());
@@ -79,7 +104,8 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
   const int first = plan.rank_of(0);
   const int last = plan.rank_of(stages - 1);
   const int rank = ranks.pipeline.rank();
-  if (first != last) ends_ = ranks.pipeline.group->split(rank == first || rank == last ? 0 : -1, rank);
+  if (first != last && !config.classifies())
+    ends_ = ranks.pipeline.group->split(rank == first || rank == last ? 0 : -1, rank);
 }
 
 std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions& options) {
@@ -96,7 +122,7 @@ std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions
     stages.push_back(std::make_unique<OwnStage>(number, plan->stages[s], plan->keep_of(number), plan->program.slots[s],
                                                 config_, store_, *ops_, options, attention_.get()));
     stages.back()->sent_past = plan->sent_past_of(number);
-    has_head = has_head || plan->stages[s].has_head();
+    has_head = has_head || (plan->stages[s].has_head() && !config_.classifies());
   }
   for (const auto& own : stages) {
     if (own->range.has_embedding() && !own->range.has_head() && has_head) own->stage.share_tokens();
@@ -215,7 +241,7 @@ std::uint64_t Gpt2::stage_activation_bytes(const Gpt2Config& config, int world_s
 }
 
 void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                            const BatchShape& shape, double scale, std::int64_t mean_over, Follows follows) {
+                            const BatchShape& shape, double scale, double mean_over, Follows follows) {
   forward(0, tokens, targets, shape);
   backward(0, scale, mean_over, follows);
 }
@@ -252,11 +278,11 @@ void Gpt2::forward(const StageSlot& at, const MicroBatch& batch) {
   most_in_flight_ = std::max(most_in_flight_, ++in_flight_);
   const auto tokens = cut_.own(batch.tokens, batch.shape, own_tokens_);
   const auto targets = cut_.own(batch.targets, batch.shape, own_targets_);
-  own.targets[slot] = count_targets(targets);
+  own.targets[slot] = weigh_targets(targets, config_.class_weights);
   own.stage.forward(b, own.keep, tokens, targets);
 }
 
-void Gpt2::backward(const StageSlot& at, Action::Kind kind, double scale, std::int64_t mean_over, Follows follows) {
+void Gpt2::backward(const StageSlot& at, Action::Kind kind, double scale, double mean_over, Follows follows) {
   const std::size_t i = stage_index(at);
   const auto slot = static_cast<std::size_t>(at.slot);
   OwnStage& own = *stages_[i];
@@ -272,7 +298,8 @@ void Gpt2::backward(const StageSlot& at, Action::Kind kind, double scale, std::i
   const auto reports = is_whole() || follows == Follows::kUpdate ? Stage::Reports::kReady : Stage::Reports::kNothing;
   const auto mode_of = [](int& passes) { return passes++ == 0 ? GradientMode::kSet : GradientMode::kAdd; };
   // Where all targets are ignored, the losses are zeros.
-  const std::int64_t targets = mean_over == kOwnTargets ? std::max<std::int64_t>(1, own.targets[slot]) : mean_over;
+  const double own_targets = own.targets[slot] == 0 ? 1 : own.targets[slot];
+  const double targets = mean_over == kOwnTargets ? own_targets : mean_over;
   // Passes of a stage with split passes may be whole, too.
   if (kind == Action::Kind::kWeightGradient) {
     own.stage.backward_weights(b, mode_of(own.weight_passes), reports);

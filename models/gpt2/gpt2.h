@@ -38,6 +38,9 @@ struct ModelRanks {
   int data_stride = 1;                ///< in `all`: from a rank to that of the next replica with its coordinates
 };
 
+/// What an evaluation says beside the loss: Gpt2::detail().
+enum class EvaluationDetail : std::uint8_t { kLoss, kLogits, kMargins };
+
 /// Whether a backward pass is the last one of its stage in a step.
 enum class Follows : std::uint8_t { kPass, kUpdate };
 
@@ -45,7 +48,7 @@ enum class Follows : std::uint8_t { kPass, kUpdate };
 struct PassInput {
   MicroBatch batch;
   double scale = 1;
-  std::int64_t mean_over = 0;
+  double mean_over = 0;
   Follows follows = Follows::kPass;
 };
 
@@ -55,11 +58,12 @@ struct StageSlot {
   int slot = 0;
 };
 
-/// Pre-LN, tanh-GELU, learned positions, tied embeddings, biases; Megatron's tensor parallelism (Shoeybi et al. 2019),
-/// data parallelism and ZeRO (Rajbhandari et al. 2020). Where and in which element types it computes is the operations'
-/// business. Owner: one rank. Ranks: all ranks of the operations' group call the same methods in the same order, those
-/// of a pipeline the passes of their stages, and the others. Blocking: methods that put work on a device do not wait
-/// for it, except where they say so. Determinism: results depend on the number of ranks, not on threads.
+/// Pre-LN, tanh-GELU, learned positions, tied embeddings or a classification head, biases; Megatron's tensor
+/// parallelism (Shoeybi et al. 2019), data parallelism and ZeRO (Rajbhandari et al. 2020). Where and in which element
+/// types it computes is the operations' business. Owner: one rank. Ranks: all ranks of the operations' group call the
+/// same methods in the same order, those of a pipeline the passes of their stages, and the others. Blocking: methods
+/// that put work on a device do not wait for it, except where they say so. Determinism: results depend on the number of
+/// ranks, not on threads.
 class Gpt2 {
  public:
   /// Memory for parameters, gradients and moments is taken here. Ranks: all of a pipeline. Throws: ConfigError for a
@@ -78,22 +82,30 @@ class Gpt2 {
   /// Mean cross-entropy in nats over the targets that are not kIgnoredTarget, 0 where all are, in the memory of one
   /// block; the same on every rank of a lossless group. It is forward_backward's loss, bit for bit where both cut the
   /// rows into the same chunks and one rank has all tokens. Waits for the device. Shapes: tokens and targets [batch,
-  /// length], whose positions are in [0, context); tokens in [0, vocabulary), targets too, or kIgnoredTarget. Sequence
-  /// ranks get the same batch, here and in the passes, and compute their tokens of it.
-  double evaluate(const MicroBatch& batch);
+  /// length], whose positions are in [0, context); tokens in [0, vocabulary), targets too, or kIgnoredTarget; classes
+  /// are targets of a classification head. Sequence ranks get the same batch, here and in the passes, and compute their
+  /// tokens of it.
+  double evaluate(const MicroBatch& batch, EvaluationDetail detail = EvaluationDetail::kLoss);
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                   const BatchShape& shape) {
     return evaluate({tokens, targets, shape});
   }
+  /// Of the last evaluate(). kLogits [batch, outputs of the head]: the logits at the target of each sequence. Outputs,
+  /// tokens and heads of other ranks are zeros, so that the sum over the ranks of a replica is that of all; so is a
+  /// sequence without a target. kMargins [targets of this rank's tokens, 2]: the largest logit of this rank's outputs,
+  /// and the target's, minus infinity where another rank has it; none without the head. Maxima over tensor-parallel
+  /// ranks say which targets are predicted.
+  const std::vector<double>& detail() const { return detail_; }
 
   /// The next backward pass starts from zeros.
   void zero_gradients();
   /// Adds scale x d(loss) / d(parameter) to every gradient. The tokens may change when it returns. The loss is the sum
   /// over targets by `mean_over`, for example the number of targets of all micro-batches and ranks; kOwnTargets: by the
-  /// number of targets of this micro-batch that are not ignored.
-  static constexpr std::int64_t kOwnTargets = 0;
+  /// number of targets of this micro-batch that are not ignored. With weights of classes, each loss is multiplied by
+  /// that of its target, and numbers of targets are sums of these weights.
+  static constexpr double kOwnTargets = 0;
   void forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
-                        const BatchShape& shape, double scale, std::int64_t mean_over = kOwnTargets,
+                        const BatchShape& shape, double scale, double mean_over = kOwnTargets,
                         Follows follows = Follows::kUpdate);
   /// The passes one by one: a forward pass leaves its saved activations in a slot, from 0, and the backward pass of
   /// that slot follows once; the slots may have any order. Micro-batches between their passes have one batch size and
@@ -105,8 +117,8 @@ class Gpt2 {
   }
   /// `follows` says when data-parallel ranks reduce their gradients, to means over those ranks. A backward pass is
   /// whole, or two: one without the gradients of weights, and one with these alone.
-  void backward(const StageSlot& at, Action::Kind kind, double scale, std::int64_t mean_over, Follows follows);
-  void backward(int slot, double scale, std::int64_t mean_over = kOwnTargets, Follows follows = Follows::kUpdate) {
+  void backward(const StageSlot& at, Action::Kind kind, double scale, double mean_over, Follows follows);
+  void backward(int slot, double scale, double mean_over = kOwnTargets, Follows follows = Follows::kUpdate) {
     backward({stages_.front()->number, slot}, Action::Kind::kBackward, scale, mean_over, follows);
   }
   /// After the last backward pass of all stages: the gradients of the tied embedding are added up. Ranks: those with
@@ -147,9 +159,9 @@ class Gpt2 {
   }
   /// Ranks whose gradients are averaged: replicas x sequence ranks.
   int data_ranks() const { return ranks_.data.ranks(); }
-  /// Targets of this rank's tokens that are not ignored.
-  std::int64_t count_own_targets(const MicroBatch& batch) {
-    return count_targets(cut_.own(batch.targets, batch.shape, own_targets_));
+  /// Targets of this rank's tokens that are not ignored, or the sum of the weights of their classes.
+  double weigh_own_targets(const MicroBatch& batch) {
+    return weigh_targets(cut_.own(batch.targets, batch.shape, own_targets_), config_.class_weights);
   }
   /// These replicas train together from now on; of `ranks`, the
   /// pipeline's group and plan, and the sequence group, stay as they were. Between
@@ -223,9 +235,9 @@ class Gpt2 {
     Keep keep;
     SentPast sent_past{};
     Stage stage;
-    std::vector<bool> in_use;           ///< slots that are between their two passes
-    std::vector<std::int64_t> targets;  ///< of each slot's micro-batch, those that are not ignored
-    int passes = 0;                     ///< backward passes of this step that set or add gradients of inputs' layers
+    std::vector<bool> in_use;     ///< slots that are between their two passes
+    std::vector<double> targets;  ///< of each slot's micro-batch: weigh_own_targets()
+    int passes = 0;               ///< backward passes of this step that set or add gradients of inputs' layers
     int weight_passes = 0;
   };
   std::vector<std::unique_ptr<OwnStage>> make_stages(const SlotOptions& options);
@@ -235,6 +247,8 @@ class Gpt2 {
   void start_receive(const PipelineStep& step, StageBuffers& to);
   void take_evaluated(int stage, StageBuffers& to);
   void give_evaluated(int stage, StageBuffers& from);
+  LogitVisitor detail_visitor(EvaluationDetail detail, const StageExtents& extents,
+                              std::span<const std::int32_t> targets);
   /// Its place in stages_; absent: another rank has it.
   std::optional<std::size_t> own_stage(int stage) const;
   bool is_whole() const { return stages_.size() == 1 && stages_.front()->range.count() == config_.layers; }
@@ -272,6 +286,7 @@ class Gpt2 {
   std::optional<Prepared> evaluation_;
   std::vector<std::int32_t> own_tokens_;
   std::vector<std::int32_t> own_targets_;
+  std::vector<double> detail_;  ///< of the last evaluation
 };
 
 }  // namespace droptest::models

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/gpt2_config.h"
 
+#include <cmath>
 #include <string>
 #include <utility>
 
@@ -66,6 +67,32 @@ void validate(const Gpt2Config& config, int tensor_parallel_size) {
   require(tensor_parallel_size <= config.vocabulary, "tensor-parallel size", tensor_parallel_size,
           "at most one rank per token: vocabulary = " + std::to_string(config.vocabulary));
   validate(config.attention, config.heads / tensor_parallel_size);
+  require(config.classes == 0 || (config.classes >= 2 && config.classes <= kMaxDimension), "classes", config.classes,
+          "0, or an integer in [2, " + std::to_string(kMaxDimension) + "]");
+  if (config.class_weights.empty()) return;
+  require(static_cast<int>(config.class_weights.size()) == config.classes, "weights of classes",
+          static_cast<int>(config.class_weights.size()), "none, or one for each of " + std::to_string(config.classes));
+  for (const double weight : config.class_weights) {
+    if (std::isfinite(weight) && weight > 0) continue;
+    throw ConfigError("GPT-2 configuration: weights of classes: got " + std::to_string(weight) +
+                      ", want numbers above 0");
+  }
+}
+
+const std::vector<std::string>& lora_targets() {
+  static const std::vector<std::string> targets = {"attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj"};
+  return targets;
+}
+
+bool matches_pattern(std::string_view pattern, std::string_view name) {
+  const std::size_t star = pattern.find('*');
+  if (star == std::string_view::npos) return pattern == name;
+  if (!name.starts_with(pattern.substr(0, star))) return false;
+  const std::string_view rest = pattern.substr(star + 1);
+  for (std::size_t begin = star; begin <= name.size(); ++begin) {
+    if (matches_pattern(rest, name.substr(begin))) return true;
+  }
+  return false;
 }
 
 std::uint64_t parameter_count(const Gpt2Config& config) {
@@ -74,7 +101,8 @@ std::uint64_t parameter_count(const Gpt2Config& config) {
   const std::uint64_t mlp = width * 4 * width + 4 * width + 4 * width * width + width;
   const std::uint64_t norms = 4 * width;
   return (static_cast<std::uint64_t>(config.vocabulary) + static_cast<std::uint64_t>(config.context)) * width +
-         static_cast<std::uint64_t>(config.layers) * (attention + mlp + norms) + 2 * width;
+         static_cast<std::uint64_t>(config.layers) * (attention + mlp + norms) + 2 * width +
+         static_cast<std::uint64_t>(config.classes) * width;
 }
 
 }  // namespace droptest::models

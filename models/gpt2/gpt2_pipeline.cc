@@ -2,10 +2,12 @@
 // The methods of Gpt2 that pass activations and gradients from stage to stage.
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <vector>
 
 #include "models/gpt2/gpt2.h"
 #include "models/gpt2/gpt2_messages.h"
+#include "sim/error.h"
 
 namespace droptest::models {
 namespace {
@@ -41,13 +43,17 @@ double mean_over(comm::Communicator* group, double mean, std::int64_t targets) {
 
 }  // namespace
 
-double Gpt2::evaluate(const MicroBatch& batch) {
+double Gpt2::evaluate(const MicroBatch& batch, EvaluationDetail detail) {
   check_batch(batch, config_);
   Prepared& evaluation = prepared(batch.shape, Keep::kNothing);
   if (traffic_) traffic_->begin_evaluation();
   const auto tokens = cut_.own(batch.tokens, batch.shape, own_tokens_);
   const auto targets = cut_.own(batch.targets, batch.shape, own_targets_);
   double loss = 0;
+  detail_.clear();
+  if (detail == EvaluationDetail::kLogits) {
+    detail_.assign(static_cast<std::size_t>(batch.shape.batch * config_.outputs()), 0);
+  }
   for (std::size_t i = 0; i < stages_.size(); ++i) {
     OwnStage& own = *stages_[i];
     StageBuffers& b = evaluation.slots[i].front();
@@ -56,13 +62,32 @@ double Gpt2::evaluate(const MicroBatch& batch) {
     own.stage.forward(b, Keep::kNothing, tokens, targets);
     if (own.range.has_head()) {
       const std::int64_t count = count_targets(targets);
-      own.stage.evaluate_head(b, std::max<std::int64_t>(1, count));
+      own.stage.evaluate_head(b, static_cast<double>(std::max<std::int64_t>(1, count)), targets,
+                              detail_visitor(detail, b.extents, targets));
       loss = mean_over(ranks_.sequence.group, ops_->numbers()[Number::kEvaluation], count);
     } else {
       give_evaluated(own.number, b);
     }
   }
   return loss;
+}
+
+LogitVisitor Gpt2::detail_visitor(EvaluationDetail detail, const StageExtents& extents,
+                                  std::span<const std::int32_t> targets) {
+  if (detail == EvaluationDetail::kLoss) return {};
+  const TokenRange own = extents.outputs;
+  if (detail == EvaluationDetail::kMargins) {
+    return [this, own, targets](std::int64_t row, std::span<const double> logits) {
+      constexpr double kNone = -std::numeric_limits<double>::infinity();
+      const std::int64_t target = targets[static_cast<std::size_t>(row)] - own.first;
+      detail_.push_back(logits.empty() ? kNone : *std::max_element(logits.begin(), logits.end()));
+      detail_.push_back(target >= 0 && target < own.count ? logits[static_cast<std::size_t>(target)] : kNone);
+    };
+  }
+  return [this, own, length = extents.batch.length](std::int64_t row, std::span<const double> logits) {
+    const std::int64_t sequence = row / length;
+    std::copy(logits.begin(), logits.end(), detail_.begin() + sequence * config_.outputs() + own.first);
+  };
 }
 
 std::optional<std::size_t> Gpt2::own_stage(int stage) const {

@@ -41,6 +41,39 @@ Gpt2Tensor replicated(std::string name, std::string group, std::uint64_t width, 
   return tensor;
 }
 
+/// An adapter's parts follow those of its weight: columns of outputs are rows of B, rows of inputs are columns of A.
+void append_adapters(const Gpt2Config& config, std::vector<Gpt2Tensor>& tensors) {
+  const auto rank = static_cast<std::uint64_t>(config.lora.rank);
+  for (Gpt2Tensor& tensor : tensors) {
+    if (tensor.name != kClassTensor) tensor.learning_rate_factor = 0;
+  }
+  for (int layer = 0; layer < config.layers; ++layer) {
+    for (const std::string& target : config.lora.targets) {
+      const std::string name = "h." + std::to_string(layer) + "." + target;
+      const Gpt2Tensor base = *std::ranges::find(tensors, name + ".weight", &Gpt2Tensor::name);
+      const std::uint64_t inputs = base.slice.full_shape[0];
+      const bool by_columns = base.slice.axis == 1;
+      // PEFT draws A uniformly with this deviation, and B is zero.
+      Gpt2Tensor a =
+          matrix(name + ".lora_A.weight",
+                 by_columns ? TensorSlice::whole({rank, inputs}) : sliced({rank, inputs}, 1, base.slice.ranges),
+                 1 / std::sqrt(3.0 * static_cast<double>(inputs)));
+      a.placement = by_columns ? Placement::kReplicated : Placement::kSharded;
+      const std::vector<std::uint64_t> shape = {base.slice.full_shape[1], rank};
+      Gpt2Tensor b = matrix(name + ".lora_B.weight",
+                            by_columns ? sliced(shape, 0, base.slice.ranges) : TensorSlice::whole(shape), 0);
+      b.placement = by_columns ? Placement::kSharded : Placement::kReplicated;
+      for (Gpt2Tensor* adapter : {&a, &b}) {
+        adapter->layer = layer;
+        adapter->adapts = base.name;
+        adapter->adapter_scale = config.lora.scale();
+      }
+      tensors.push_back(std::move(a));
+      tensors.push_back(std::move(b));
+    }
+  }
+}
+
 }  // namespace
 
 Gpt2Part gpt2_part(const Gpt2Config& config, int ranks, int rank) {
@@ -53,6 +86,7 @@ Gpt2Part gpt2_part(const Gpt2Config& config, int ranks, int rank) {
   const std::uint64_t end = std::min(padded.first + padded.count, vocabulary);
   part.vocabulary = {padded.first, end > padded.first ? end - padded.first : 0};
   part.vocabulary_padding = padded.count - part.vocabulary.count;
+  part.classes = dealt_range(static_cast<std::uint64_t>(config.classes), ranks, rank);
   return part;
 }
 
@@ -97,7 +131,17 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
   }
   tensors.push_back(replicated("ln_f.weight", "layer_norm", width, 1));
   tensors.push_back(replicated("ln_f.bias", "layer_norm", width, 0));
+  if (config.classifies()) {
+    const auto classes = static_cast<std::uint64_t>(config.classes);
+    tensors.push_back(matrix(kClassTensor, sliced({classes, width}, 0, {part.classes}), kInitialDeviation));
+  }
+  if (config.lora.is_on()) append_adapters(config, tensors);
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].number = i;
+  for (const TensorRule& rule : config.tensor_rules) {
+    for (Gpt2Tensor& tensor : tensors) {
+      if (matches_pattern(rule.pattern, tensor.name)) tensor.learning_rate_factor = rule.learning_rate_factor;
+    }
+  }
   return tensors;
 }
 
@@ -112,12 +156,12 @@ std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const 
   const bool head = any([](const StageRange& range) { return range.has_head(); });
   std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, ranks, rank);
   std::erase_if(tensors, [&](const Gpt2Tensor& tensor) {
-    if (tensor.name == "wte.weight") return !embedding && !head;
+    if (tensor.name == "wte.weight") return !embedding && (!head || config.classifies());
     if (tensor.name == "wpe.weight") return !embedding;
-    if (tensor.name.starts_with("ln_f.")) return !head;
+    if (tensor.name.starts_with("ln_f.") || tensor.name == kClassTensor) return !head;
     return !any([&](const StageRange& range) { return range.first <= tensor.layer && tensor.layer < range.last; });
   });
-  for (Gpt2Tensor& tensor : tensors) tensor.is_copy = tensor.name == "wte.weight" && !head;
+  for (Gpt2Tensor& tensor : tensors) tensor.is_copy = tensor.name == "wte.weight" && !head && !config.classifies();
   return tensors;
 }
 

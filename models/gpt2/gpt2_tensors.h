@@ -19,9 +19,11 @@ struct Gpt2Part {
   IndexRange hidden;      ///< columns of the MLP's hidden layer
   IndexRange vocabulary;  ///< true tokens; may be none where the padding is large
   std::uint64_t vocabulary_padding = 0;
+  IndexRange classes;  ///< of the head; may be none
 };
 
-/// Heads and hidden columns are dealt as evenly as they go; the vocabulary is padded to a multiple of `ranks` first.
+/// Heads, hidden columns and classes are dealt as evenly as they go; the vocabulary is padded to a multiple of `ranks`
+/// first.
 Gpt2Part gpt2_part(const Gpt2Config& config, int ranks, int rank);
 
 /// One tensor: its name, its initial values, and this rank's slice.
@@ -31,20 +33,29 @@ struct Gpt2Tensor {
   TensorSlice slice;
   Placement placement = Placement::kReplicated;
   Decay decay = Decay::kKeeps;
-  double initial_deviation = 0;  ///< of the normal distribution it is drawn from; 0: constant
+  double learning_rate_factor = 1;  ///< 0: frozen
+  double initial_deviation = 0;     ///< of the normal distribution it is drawn from; 0: constant
   double initial_constant = 0;
   int layer = kOutsideOfBlocks;
   std::uint64_t number = 0;  ///< in the whole model's list: the stream that it is drawn from
+  std::string adapts{};      ///< of an adapter: the name of the weight that it adds to
+  double adapter_scale = 1;  ///< likewise: alpha / rank
   bool is_copy = false;      ///< another rank's stage has it, too, and counts it in the gradient norm
+
+  bool is_frozen() const { return learning_rate_factor == 0; }
 };
 
-/// All tensors in the model's order: wte, wpe, the blocks, ln_f. Matrices are stored as Hugging Face's Conv1D does,
-/// [inputs, outputs].
+/// The weights of the classification head, [classes, width]: Hugging Face's name in GPT2ForSequenceClassification.
+inline constexpr const char* kClassTensor = "score.weight";
+
+/// All tensors in the model's order: wte, wpe, the blocks, ln_f, score of a classification head, and adapters, whose
+/// names end in lora_A.weight [rank, inputs] and lora_B.weight [outputs, rank]. Matrices are stored as Hugging Face's
+/// Conv1D does, [inputs, outputs].
 std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int rank);
-/// Those of a stage, in that order. The token embedding is tied to the head: where they are in two stages, both have
+/// Those of a stage, in that order. The token embedding is tied to the LM head: where they are in two stages, both have
 /// wte, each with the gradient of its own use; the sum of both gradients is the caller's.
 std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, const StageRange& range, int ranks, int rank);
-/// Those of several stages on one rank, each once. wte is a copy where another rank has the head.
+/// Those of several stages on one rank, each once. wte is a copy where another rank has the LM head.
 std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const StageRange> ranges, int ranks,
                                       int rank);
 

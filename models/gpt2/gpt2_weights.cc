@@ -55,6 +55,7 @@ TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, co
   for (const Gpt2Tensor& tensor : gpt2_tensors(config, 1, 0)) {
     known.insert(tensor.name);
     const auto stored = found.find(tensor.name);
+    if (stored == found.end() && (tensor.name == kClassTensor || !tensor.adapts.empty())) continue;
     if (stored == found.end()) {
       throw ConfigError(where + ": tensor \"" + tensor.name + "\" is missing, want shape " +
                         shape_text(tensor.slice.full_shape));
@@ -65,13 +66,17 @@ TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, co
     }
   }
   for (const auto& item : found) {
+    if (item.first == kClassTensor && !config.classifies()) {
+      throw ConfigError(where + ": tensor \"" + item.first +
+                        "\" is of a classification head; want a model with an LM head, or task \"classification\"");
+    }
     if (!known.contains(item.first) && item.first != kHead && !is_mask_buffer(item.first)) {
       throw ConfigError(where + ": tensor \"" + item.first + "\" is none of a GPT-2 with " +
                         std::to_string(config.layers) + " layers");
     }
   }
   const auto head = found.find(kHead);
-  if (head != found.end()) {
+  if (head != found.end() && !config.classifies()) {
     const StoredTensor& wte = *found.find(kTokens)->second;
     if (head->second->shape != wte.shape ||
         to_floats(*head->second, std::string(kHead)) != to_floats(wte, std::string(kTokens))) {
@@ -142,7 +147,9 @@ void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> par
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const auto parameter = std::ranges::find(parameters, wanted[i].name, &Parameter<float>::name);
     if (parameter == parameters.end()) continue;  // of another stage
-    const std::vector<float> full = to_floats(*found.find(wanted[i].name)->second, wanted[i].name);
+    const auto stored = found.find(wanted[i].name);
+    if (stored == found.end()) continue;  // a head or an adapter that the file does not have
+    const std::vector<float> full = to_floats(*stored->second, wanted[i].name);
     const std::span<float> value = parameter->value;
     std::fill(value.begin(), value.end(), 0.0F);
     wanted[i].slice.for_each_run([&](std::uint64_t from, std::uint64_t to, std::uint64_t count) {

@@ -13,9 +13,10 @@
 namespace droptest::models {
 
 /// Loads each rank's part into the values of `parameters`, which are those of gpt2_tensors(config) or of stages; names
-/// with or without "transformer." prefix; lm_head.weight, attn.bias and attn.masked_bias are ignored (a lm_head that
-/// differs from wte is refused). Throws: ConfigError that names the tensor, the shape got and the shape wanted, for
-/// missing, unknown or misshapen tensors.
+/// with or without "transformer." prefix. lm_head.weight, attn.bias and attn.masked_bias are ignored; a lm_head that
+/// differs from wte is refused, but by a model with a classification head. A classification head and adapters that the
+/// tensors do not have stay as they are. Throws: ConfigError that names the tensor, the shape got and the shape wanted,
+/// for missing, unknown or misshapen tensors.
 void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
                        comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where);
 

@@ -53,7 +53,7 @@ ParameterArena::ParameterArena(const ParameterTable& table, const ShardPlan& pla
     : table_(&table), plan_(&plan), holds_(holds) {
   if (holds == Holds::kOwnAndUnits || holds == Holds::kUnits) rooms_ = rooms(table, plan, holds);
   const std::uint64_t bytes = elems(table, plan, holds) * comm::element_bytes(type);
-  memory_ = ops.allocate(bytes, purpose, content);
+  memory_ = ops.allocate(std::max<std::uint64_t>(1, bytes), purpose, content);  // none where all is frozen
   all_ = {type, {memory_->data(), static_cast<std::size_t>(bytes)}, ops.stream()};
 }
 
@@ -87,12 +87,17 @@ void append_pieces(const ParameterTable& table, const OwnPart& part, std::vector
   }
 }
 
-void ParameterArena::visit_state(StateVisitor& visitor, std::string_view name) const {
+void ParameterArena::visit_state(StateVisitor& visitor, std::string_view name, Frozen frozen) const {
   std::vector<TensorPiece> pieces;
   const bool all = holds_ == Holds::kAll;
   const OwnPart whole{0, table_->trained_elems, 0};
   for (const OwnPart& part : all ? std::span(&whole, 1) : std::span<const OwnPart>(plan_->own())) {
     append_pieces(*table_, part, pieces);
+  }
+  for (std::size_t i = 0; all && frozen == Frozen::kShown && i < table_->tensors.size(); ++i) {
+    if (!table_->tensors[i].is_frozen()) continue;
+    const std::uint64_t padding = padding_of(table_->tensors[i]);
+    pieces.push_back({i, 0, table_->ranges[i].offset, table_->ranges[i].count - padding});
   }
   visitor.tensor(name, all ? all_ : own({0, plan_->own_elems(), 0}), pieces, all ? Sharding::kWhole : Sharding::kShard);
 }

@@ -40,8 +40,9 @@ class ParameterArena {
   comm::Tensor part(std::uint64_t offset, std::uint64_t count) const;
   comm::Tensor part(const ParameterRange& range) const { return part(range.offset, range.count); }
   comm::Tensor own(const OwnPart& part) const;
-  /// Shows the elements that last: all, or the rank's own ones.
-  void visit_state(StateVisitor& visitor, std::string_view name) const;
+  /// Shows the elements that last: all, or the rank's own ones. Frozen tensors have values, but no optimizer state.
+  enum class Frozen : std::uint8_t { kShown, kLeftOut };
+  void visit_state(StateVisitor& visitor, std::string_view name, Frozen frozen) const;
 
   /// Bytes in memory.
   std::uint64_t bytes() const { return all_.bytes.size(); }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/gpt2/parameter_store.h"
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 #include "sim/error.h"
@@ -48,12 +50,57 @@ ParameterStore::ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const 
     }
     rounded_ranges_ = ops.make_ranges(std::move(ranges));
   }
+  place_adapters();
   if (replicated == ReplicatedGradients::kOfOwnTokens && ops.world_size() > 1) partial_ = table_.replicated_runs();
   if (data.sharding.offloads_values || (data.sharding.offloads_moments && moments > 0)) {
     offloaded_ = std::make_unique<OffloadedState>(table_, plan_, ops_, types_.parameters, moments, values_, rounded_);
   }
   if (data.ranks() > 1) {
     traffic_.emplace(*data.group, table_, plan_, ops_, values_, rounded_, gradients_, offloaded_.get());
+  }
+}
+
+void ParameterStore::place_adapters() {
+  std::uint64_t elems = 0;
+  for (std::size_t a = 0; a < table_.tensors.size(); ++a) {
+    const Gpt2Tensor& tensor = table_.tensors[a];
+    if (!tensor.name.ends_with(".lora_A.weight")) continue;
+    const std::string name = tensor.name.substr(0, tensor.name.size() - std::string("A.weight").size());
+    Adapter adapter{table_.number_of(tensor.adapts), a, table_.number_of(name + "B.weight"), {}, {}, {}};
+    const std::vector<std::uint64_t> shape = table_.tensors[adapter.base].slice.local_shape();
+    adapter.shape = {static_cast<std::int64_t>(shape[0]), static_cast<std::int64_t>(shape[1]),
+                     static_cast<std::int64_t>(tensor.slice.full_shape[0]), tensor.adapter_scale};
+    const std::size_t whole = tensor.placement == Placement::kReplicated ? adapter.a : adapter.b;
+    adapter.sum = table_.tensors[whole].name + ".gradient";
+    elems += table_.ranges[adapter.base].count;
+    adapters_.push_back(std::move(adapter));
+  }
+  if (adapters_.empty()) return;
+  if (!ops_.form().has_adapters() || types_.operands != types_.parameters) {
+    throw ConfigError(
+        "GPT-2: LoRA: got operations on a device, or weights in 16 bits, want those of the CPU in float32");
+  }
+  const std::size_t size = comm::element_bytes(types_.parameters);
+  merged_ = ops_.allocate(elems * size, "weights with their adapters", Ops::Content::kUnspecified);
+  std::byte* at = merged_->data();
+  for (Adapter& adapter : adapters_) {
+    const std::size_t bytes = table_.ranges[adapter.base].count * size;
+    adapter.merged = {types_.parameters, {at, bytes}, ops_.stream()};
+    at += bytes;
+  }
+}
+
+void ParameterStore::adapter_gradients(int layer) {
+  for (const Adapter& adapter : adapters_) {
+    if (table_.tensors[adapter.base].layer != layer) continue;
+    const auto gradient = [&](std::size_t i) { return gradients_.part(table_.ranges[i]); };
+    ops_.adapter_gradients(adapter.shape, gradient(adapter.base), values_.part(table_.ranges[adapter.a]),
+                           values_.part(table_.ranges[adapter.b]), gradient(adapter.a), gradient(adapter.b));
+    if (ops_.world_size() == 1) continue;
+    const bool of_a = table_.tensors[adapter.a].placement == Placement::kReplicated;
+    ops_.begin_all_reduce(gradient(of_a ? adapter.a : adapter.b), comm::ReduceOp::kSum,
+                          {sim::TrafficClass::kControl, adapter.sum, layer});
+    ops_.join();
   }
 }
 
@@ -69,8 +116,10 @@ void ParameterStore::set_group(comm::Communicator* group) {
 
 Weight ParameterStore::weight(std::size_t i) const {
   const ParameterRange& range = table_.ranges[i];
-  const comm::Tensor value = values_.part(range);
   const comm::Tensor gradient = gradients_.is_empty() ? comm::Tensor() : gradients_.part(range);
+  const auto adapter = std::ranges::find(adapters_, i, &Adapter::base);
+  if (adapter != adapters_.end()) return {adapter->merged, adapter->merged, gradient};
+  const comm::Tensor value = values_.part(range);
   if (rounded_.is_empty()) return {value, value, gradient};
   const comm::Tensor rounded = rounded_.part(range);
   if (types_.activations == types_.operands) return {rounded, rounded, gradient};
@@ -112,6 +161,7 @@ void ParameterStore::release(int layer) {
 
 void ParameterStore::on_gradient_ready(int layer) {
   const std::size_t unit = unit_of(layer);
+  if (is_last_pass_) adapter_gradients(layer);
   if (is_last_pass_ || plan_.options().reduces_each()) sum_replicated_gradients(unit);
   if (traffic_ && unit < table_.units.size()) traffic_->gradients_ready(unit);
   if (gradient_ready_) gradient_ready_(layer);
@@ -156,6 +206,10 @@ void ParameterStore::gather_values() {
 }
 
 void ParameterStore::round_values() {
+  for (const Adapter& adapter : adapters_) {
+    ops_.merge_adapter(adapter.shape, values_.part(table_.ranges[adapter.base]), values_.part(table_.ranges[adapter.a]),
+                       values_.part(table_.ranges[adapter.b]), adapter.merged);
+  }
   if (rounded_ranges_ != nullptr && rounded_.holds() == Holds::kAll) {
     ops_.round_values(*rounded_ranges_, values_.all(), rounded_.all());
   }
@@ -169,9 +223,11 @@ void ParameterStore::visit_state(StateVisitor& visitor) {
   if (has_offloaded_values()) {
     offloaded_->visit_values(visitor, "values");
   } else {
-    values_.visit_state(visitor, "values");
+    values_.visit_state(visitor, "values", ParameterArena::Frozen::kShown);
   }
-  if (!rounded_.is_empty() && rounded_.holds() == Holds::kAll) rounded_.visit_state(visitor, "rounded values");
+  if (!rounded_.is_empty() && rounded_.holds() == Holds::kAll) {
+    rounded_.visit_state(visitor, "rounded values", ParameterArena::Frozen::kShown);
+  }
 }
 
 std::span<std::byte> ParameterStore::copy_of(Copied arena) {
@@ -270,6 +326,7 @@ void ParameterStore::release_copies() {
 MemoryUse ParameterStore::memory_use() const {
   MemoryUse use;
   use.parameters = values_.bytes() + rounded_.bytes();
+  for (const Adapter& adapter : adapters_) use.parameters += adapter.merged.bytes.size();
   use.gradients = gradients_.bytes();
   if (offloaded_ != nullptr) {
     use.offload = offloaded_->memory_bytes();
@@ -287,6 +344,11 @@ MemoryUse ParameterStore::memory_use(std::vector<Gpt2Tensor> tensors, const OpsF
   const auto elems = [&](Holds holds) { return ParameterArena::elems(table, plan, holds); };
   MemoryUse use;
   use.parameters = bytes * elems(holds_values(sharding));
+  for (const Gpt2Tensor& tensor : table.tensors) {
+    if (tensor.name.ends_with(".lora_A.weight")) {
+      use.parameters += bytes * table.ranges[table.number_of(tensor.adapts)].count;
+    }
+  }
   use.gradients = bytes * elems(holds_gradients(sharding));
   if (!sharding.offloads_moments) {
     use.optimizer =

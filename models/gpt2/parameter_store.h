@@ -19,6 +19,7 @@
 #include "models/gpt2/parameter_traffic.h"
 #include "models/gpt2/shard_plan.h"
 #include "models/host_buffer.h"
+#include "models/kernels/adapter.h"
 #include "models/ops/ops.h"
 #include "models/parameter.h"
 #include "models/state_visitor.h"
@@ -95,7 +96,7 @@ class ParameterStore {
   /// unwinds the program. A device may still be at work on their stream (Ops::end_traffic()). No traffic follows.
   void abandon_traffic() noexcept { traffic_.reset(); }
 
-  /// Before each pass: values change between passes in more ways than one.
+  /// Before each pass: values change between passes in more ways than one. Also adds adapters to their weights.
   void round_values();
 
   /// Values and optimizer state outside of memory; null: all is in memory.
@@ -148,6 +149,9 @@ class ParameterStore {
   template <class T>
   void make_host_parameters();
   void sum_replicated_gradients(std::size_t unit);
+  void place_adapters();
+  /// The gradients of a block's adapters, from those of their weights.
+  void adapter_gradients(int layer);
   enum Copied : std::size_t { kValueCopies, kGradientCopies };
   std::span<std::byte> copy_of(Copied arena);
 
@@ -164,7 +168,16 @@ class ParameterStore {
   std::function<void(int)> gradient_ready_;
   std::array<ZeroedMemory, 2> copies_;  ///< in host memory, from when they are first asked for
   std::vector<ReplicatedRun> partial_;  ///< gradients that are summed over tensor-parallel ranks
-  bool is_last_pass_ = false;           ///< of the step
+  /// A weight with its adapter: passes read `merged`.
+  struct Adapter {
+    std::size_t base = 0, a = 0, b = 0;  ///< numbers of tensors
+    AdapterShape shape;
+    comm::Tensor merged;
+    std::string sum;  ///< the name of the sum over tensor-parallel ranks of the gradient that all of them have
+  };
+  std::vector<Adapter> adapters_;
+  std::unique_ptr<Ops::Memory> merged_;
+  bool is_last_pass_ = false;  ///< of the step
   std::variant<std::vector<Parameter<float>>, std::vector<Parameter<double>>> host_;
 };
 

@@ -9,13 +9,10 @@
 #include "sim/error.h"
 
 namespace droptest::models {
-namespace {
 
 std::uint64_t padding_of(const Gpt2Tensor& tensor) {
   return tensor.slice.padding * (tensor.slice.full_shape.size() > 1 ? tensor.slice.full_shape[1] : 1);
 }
-
-}  // namespace
 
 ParameterTable::ParameterTable(std::vector<Gpt2Tensor> list)
     : tensors(std::move(list)), ranges(tensors.size()), trained(tensors.size()), unit_of(tensors.size()) {
@@ -25,15 +22,22 @@ ParameterTable::ParameterTable(std::vector<Gpt2Tensor> list)
     if (tensors[a].layer != tensors[b].layer) return tensors[a].layer > tensors[b].layer;
     return padding_of(tensors[a]) < padding_of(tensors[b]);
   });
+  const auto place = [this](std::size_t i) {
+    ranges[i] = {elems, tensors[i].slice.local_elems(), tensors[i].decay, tensors[i].learning_rate_factor};
+    elems += ranges[i].count;
+  };
   for (const std::size_t i : order) {
-    DROPTEST_CHECK(elems == trained_elems, "two tensors with padding");
     if (units.empty() || units.back().layer != tensors[i].layer) units.push_back({tensors[i].layer, elems, 0});
     unit_of[i] = units.size() - 1;
-    ranges[i] = {elems, tensors[i].slice.local_elems(), tensors[i].decay};
+    if (tensors[i].is_frozen()) continue;
+    DROPTEST_CHECK(elems == trained_elems, "two tensors with padding");
+    place(i);
     trained[i] = ranges[i].count - padding_of(tensors[i]);
     units.back().count += trained[i];
-    elems += ranges[i].count;
     trained_elems += trained[i];
+  }
+  for (const std::size_t i : order) {
+    if (tensors[i].is_frozen()) place(i);
   }
 }
 
@@ -66,7 +70,7 @@ std::vector<std::uint64_t> ParameterTable::chunk_ends() const {
 std::vector<ReplicatedRun> ParameterTable::replicated_runs() const {
   std::vector<ReplicatedRun> runs;
   for (const std::size_t i : in_order()) {
-    if (tensors[i].placement != Placement::kReplicated) continue;
+    if (tensors[i].placement != Placement::kReplicated || tensors[i].is_frozen()) continue;
     const bool continues =
         !runs.empty() && runs.back().unit == unit_of[i] && runs.back().offset + runs.back().count == ranges[i].offset;
     if (!continues) runs.push_back({unit_of[i], ranges[i].offset, 0, tensors[i].name + ".gradient"});

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "models/gpt2/lm_head.h"
+#include "models/gpt2/linear_head.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -26,7 +26,7 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
       stateful_attention_(attention) {
   DROPTEST_CHECK((attention != nullptr) == config.attention.is_stateful(), "another attention than the config's");
   const StageExtents x = stage_extents(config, range, ops.world_size(), ops.rank(), {});
-  if (range.has_embedding() || range.has_head()) tokens_ = store.table().number_of("wte.weight");
+  if (range.has_embedding()) tokens_ = store.table().number_of("wte.weight");
   if (range.has_embedding()) positions_ = store.table().number_of("wpe.weight");
   for (int layer = range.first; layer < range.last; ++layer) {
     std::size_t at = store.table().number_of("h." + std::to_string(layer) + ".ln_1.weight");
@@ -40,7 +40,8 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
   }
   if (!range.has_head()) return;
   last_norm_ = store.table().number_of("ln_f.weight");
-  head_ = std::make_unique<LmHead>(ops, weight(tokens_));
+  const std::size_t outputs = store.table().number_of(config.classifies() ? kClassTensor : "wte.weight");
+  head_ = std::make_unique<LinearHead>(ops, weight(outputs), config_.class_weights);
 }
 
 void Stage::begin_pass(const StageBuffers& b) {
@@ -120,7 +121,7 @@ void Stage::embedding_backward(StageBuffers& b, GradientMode mode) {
                             range.count, x.width, elements(positions, range.begin * x.width, range.count * x.width));
   });
   // The head sets the gradient of the tied embedding.
-  if (!range_.has_head() && !shares_tokens_ && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
+  if (!has_tied_head() && !shares_tokens_ && mode == GradientMode::kSet) ops_.zero(weight(tokens_).gradient);
   const comm::Tensor grad_output =
       boundary_.gather(b.grad_residual, b.gathered_input, b, Gpt2Messages::embedding_output_gradient());
   ops_.embedding_backward(b.tokens, x.vocabulary, b.slot, grad_output, x.width, weight(tokens_).gradient);
@@ -240,18 +241,20 @@ void Stage::mlp_forward(int layer, StageBuffers& b) {
   sum_over_ranks(m.output, b, messages_.mlp_output(layer));
 }
 
-void Stage::evaluate_head(StageBuffers& b, std::int64_t targets) {
+void Stage::evaluate_head(StageBuffers& b, double count_targets, std::span<const std::int32_t> targets,
+                          const LogitVisitor& visit) {
   boundary_.gather(b.final_norm.normalized, b.gathered_input, b, Gpt2Messages::head_input());
   head_->forward(b);
-  ops_.sum_losses(b.losses, b.chunks.rows, static_cast<double>(targets), GradientMode::kSet, Number::kEvaluation);
+  ops_.sum_losses(b.losses, b.chunks.rows, count_targets, GradientMode::kSet, Number::kEvaluation);
+  if (visit) head_->for_target_logits(b, targets, visit);
   store_.release(kOutsideOfBlocks);
 }
 
-void Stage::backward(StageBuffers& b, double scale, std::int64_t targets, GradientMode losses_mode, Reports reports) {
+void Stage::backward(StageBuffers& b, double scale, double targets, GradientMode losses_mode, Reports reports) {
   backward_part(b, scale, targets, losses_mode, reports, Part::kWhole);
 }
 
-void Stage::backward_inputs(StageBuffers& b, double scale, std::int64_t targets, GradientMode losses_mode) {
+void Stage::backward_inputs(StageBuffers& b, double scale, double targets, GradientMode losses_mode) {
   backward_part(b, scale, targets, losses_mode, Reports::kNothing, Part::kInputs);
 }
 
@@ -276,8 +279,8 @@ void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports
   }
 }
 
-void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, GradientMode losses_mode,
-                          Reports reports, Part part) {
+void Stage::backward_part(StageBuffers& b, double scale, double targets, GradientMode losses_mode, Reports reports,
+                          Part part) {
   const GradientMode mode = store_.gradient_mode(losses_mode);
   begin_pass(b);
   is_training_ = true;
@@ -293,10 +296,9 @@ void Stage::backward_part(StageBuffers& b, double scale, std::int64_t targets, G
   };
   const std::optional<std::size_t> last_bias = bias_behind(mlp(range_.last - 1));
   if (range_.has_head()) {
-    const auto count = static_cast<double>(targets);
     boundary_.gather(b.final_norm.normalized, b.gathered_input, b, Gpt2Messages::head_input());
-    head_->forward_backward(b, scale / count, mode);
-    ops_.sum_losses(b.losses, b.chunks.rows, count, losses_mode, Number::kLosses);
+    head_->forward_backward(b, scale / targets, mode);
+    ops_.sum_losses(b.losses, b.chunks.rows, targets, losses_mode, Number::kLosses);
     normalise_backward(last_norm_, b.final_norm, last_bias, {}, grad_output(b), b, mode);
     if (!b.passed_gradient.bytes.empty()) ops_.convert(grad_output(b), b.passed_gradient);
   } else if (last_bias) {

@@ -23,7 +23,7 @@ namespace droptest::models {
 /// The explicit forward and backward pass: the one definition of the operations of a GPT-2 and of their order, for
 /// every implementation of them. Blocks are pre-LN; linear layers are cut over ranks as in Shoeybi et al. 2019,
 /// section 3. A whole model is one stage. Several stages are a chain: the caller copies the output of one to the input
-/// of the next, and the gradient of that input back. The token embedding is tied to the head: a stage adds the
+/// of the next, and the gradient of that input back. The token embedding is tied to the LM head: a stage adds the
 /// gradients of its own uses to its own wte, and a caller whose chain has wte twice adds up both. Owner: one rank.
 /// Ranks: all of the tensor-parallel group make the same calls.
 class Stage {
@@ -47,19 +47,20 @@ class Stage {
   void forward(StageBuffers& slot, Keep keep, std::span<const std::int32_t> tokens,
                std::span<const std::int32_t> targets);
   /// After forward() of a range with a head: Number::kEvaluation of the operations becomes the mean loss. No backward
-  /// pass follows.
-  void evaluate_head(StageBuffers& slot, std::int64_t targets);
+  /// pass follows. `visit`, where it is not empty, gets what Head::for_target_logits() has.
+  void evaluate_head(StageBuffers& slot, double count_targets, std::span<const std::int32_t> targets,
+                     const LogitVisitor& visit);
   /// Which gradients the store is told of as they become ready: those of blocks, and of a whole model those outside of
   /// blocks. Those of other stages may have more than one source.
   enum class Reports : std::uint8_t { kReady, kNothing };
   /// After forward() of that slot, in any order of slots: `scale` x the gradient of the mean loss by all parameters,
   /// set or added, and with a head the mean loss in Number::kLosses. The mean is the sum of the losses by `targets`,
-  /// which may count those of other micro-batches and ranks. Gradients that the store reduces after each pass are set.
-  void backward(StageBuffers& slot, double scale, std::int64_t targets, GradientMode mode,
-                Reports reports = Reports::kReady);
+  /// their number or the sum of their weights, which may count those of other micro-batches and ranks. Gradients that
+  /// the store reduces after each pass are set.
+  void backward(StageBuffers& slot, double scale, double targets, GradientMode mode, Reports reports = Reports::kReady);
   /// The same in two parts, of slots for Keep::kForSplitBackward, with the same bits. The first part leaves the
   /// gradients of the blocks' linear layers to the second; those of the head are in the first.
-  void backward_inputs(StageBuffers& slot, double scale, std::int64_t targets, GradientMode mode);
+  void backward_inputs(StageBuffers& slot, double scale, double targets, GradientMode mode);
   void backward_weights(StageBuffers& slot, GradientMode mode, Reports reports);
   /// The gradient of the token embedding is also that of another stage on this rank, which sets it first.
   void share_tokens() { shares_tokens_ = true; }
@@ -90,6 +91,8 @@ class Stage {
 
   ProductShape shape_of(const Linear& linear) const { return {rows_, linear.inputs, linear.outputs}; }
   Weight weight(std::size_t i) const { return store_.weight(i); }
+  /// Whether the range has a head whose weights are the token embedding's.
+  bool has_tied_head() const { return range_.has_head() && !config_.classifies(); }
   Sublayer& attention(int layer) { return attention_[index(layer)]; }
   Sublayer& mlp(int layer) { return mlp_[index(layer)]; }
   /// Of a block of the range, in arrays.
@@ -146,8 +149,8 @@ class Stage {
   void attention_again(int layer, StageBuffers& buffers, Part part);
   void mlp_again(int layer, StageBuffers& buffers, Part part);
 
-  void backward_part(StageBuffers& buffers, double scale, std::int64_t targets, GradientMode losses_mode,
-                     Reports reports, Part part);
+  void backward_part(StageBuffers& buffers, double scale, double targets, GradientMode losses_mode, Reports reports,
+                     Part part);
   /// `grad_before`: the gradient so far of the residual stream that was normalised; empty behind the last block.
   /// `grad_after`: the gradient with this norm's part.
   void normalise_backward(std::size_t norm, const NormBuffers& norm_buffers, std::optional<std::size_t> branch_bias,
@@ -172,7 +175,7 @@ class Stage {
   Gpt2Messages messages_;
   std::vector<Sublayer> attention_;
   std::vector<Sublayer> mlp_;
-  std::size_t tokens_ = 0;     ///< with an embedding or a head
+  std::size_t tokens_ = 0;     ///< with an embedding
   std::size_t positions_ = 0;  ///< with an embedding
   std::size_t last_norm_ = 0;  ///< with a head
   std::unique_ptr<Head> head_;

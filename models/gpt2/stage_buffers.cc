@@ -13,14 +13,22 @@ std::uint64_t elems(std::int64_t rows, std::int64_t columns) { return static_cas
 StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, int world_size, int rank,
                            const BatchShape& batch, const SlotOptions& options) {
   const Gpt2Part part = gpt2_part(config, world_size, rank);
+  const TokenRange vocabulary{static_cast<std::int64_t>(part.vocabulary.first),
+                              static_cast<std::int64_t>(part.vocabulary.count)};
+  const auto largest_vocabulary = static_cast<std::int64_t>(part.vocabulary.count + part.vocabulary_padding);
+  const TokenRange classes{static_cast<std::int64_t>(part.classes.first),
+                           static_cast<std::int64_t>(part.classes.count)};
+  const std::int64_t most_classes = (config.classes + world_size - 1) / world_size;
   return {range,
           config.width,
           static_cast<std::int64_t>(part.heads.count),
           static_cast<std::int64_t>(part.heads.first),
           config.width / config.heads,
           static_cast<std::int64_t>(part.hidden.count),
-          {static_cast<std::int64_t>(part.vocabulary.first), static_cast<std::int64_t>(part.vocabulary.count)},
-          static_cast<std::int64_t>(part.vocabulary.count + part.vocabulary_padding),
+          vocabulary,
+          largest_vocabulary,
+          config.classifies() ? classes : vocabulary,
+          config.classifies() ? most_classes : largest_vocabulary,
           batch,
           rank,
           world_size,
@@ -37,7 +45,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
   const bool backward = keep != Keep::kNothing;
   const Lifetime saved = backward ? Lifetime::kSaved : Lifetime::kWorking;
   b.extents = x;
-  b.chunks = form.logit_chunks(rows, x.vocabulary.count, x.largest_vocabulary);
+  b.chunks = form.logit_chunks(rows, x.outputs.count, x.largest_outputs);
   b.attention.resize(static_cast<std::size_t>(x.range.count()));
   b.mlp.resize(static_cast<std::size_t>(x.range.count()));
 

@@ -26,6 +26,8 @@ struct StageExtents {
   std::int64_t hidden = 0;              ///< columns of this rank
   TokenRange vocabulary;                ///< of this rank
   std::int64_t largest_vocabulary = 0;  ///< with padding, of any rank
+  TokenRange outputs;                   ///< of the head on this rank: the vocabulary, or classes
+  std::int64_t largest_outputs = 0;     ///< of any rank
   BatchShape batch;
   int rank = 0;  ///< of tensor parallelism
   int ranks = 1;

@@ -113,13 +113,13 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
   const bool takes_gradient = !range.has_head() && !buffers.passed_gradient.bytes.empty();
   if (takes_gradient) ops->convert(buffers.passed_gradient, Stage::grad_output(buffers));
   if (keep == Keep::kForBackward) {
-    stage.backward(buffers, 1, batch.rows(), GradientMode::kSet);
+    stage.backward(buffers, 1, static_cast<double>(batch.rows()), GradientMode::kSet);
   } else if (keep == Keep::kForSplitBackward) {
-    stage.backward_inputs(buffers, 1, batch.rows(), GradientMode::kSet);
+    stage.backward_inputs(buffers, 1, static_cast<double>(batch.rows()), GradientMode::kSet);
     ops->begin_pass();
     stage.backward_weights(buffers, GradientMode::kSet, Stage::Reports::kNothing);
   } else if (range.has_head()) {
-    stage.evaluate_head(buffers, batch.rows());
+    stage.evaluate_head(buffers, static_cast<double>(batch.rows()), {}, [](auto, auto) {});
   }
   const auto first_later = static_cast<std::ptrdiff_t>(forward_reductions_.size());
   later_reductions_.assign(ops->reductions().begin() + first_later, ops->reductions().end());

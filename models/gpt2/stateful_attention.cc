@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/gpt2/attention_views.h"
+#include "models/gpt2/cached_attention.h"
 #include "models/gpt2/device_attention.h"
 #include "models/gpt2/offloaded_attention.h"
 #include "models/phase_times.h"
@@ -177,6 +178,7 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
                                                            const SequenceParallel& ranks, std::int64_t first_head,
                                                            std::int64_t heads, Ops& ops) {
   if (!options.is_stateful()) return nullptr;
+  if (options.past == AttentionOptions::Past::kCached) return make_cached_attention(ops);
   if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
   if (options.chunk_tokens > 0) return make_offloaded_attention(options, ops);
   if (ops.form().types().activations == comm::ElementType::kFloat64) {
@@ -188,7 +190,7 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,
                                             comm::ElementType type, std::uint64_t states,
                                             const AttentionProcessor& processor) {
-  if (!options.is_stateful()) return {};
+  if (!options.is_stateful() || options.past == AttentionOptions::Past::kCached) return {};
   if (processor.device == KernelDevice::kCuda) {
     const StateSize size = device_bytes(options, rank, whole, comm::element_bytes(type));
     return {states * size.state + size.working, 0};

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The pieces of cross-entropy that a rank computes on its part of the vocabulary; the reductions between them are the
-// caller's (models/gpt2/lm_head.h).
+// caller's (models/gpt2/linear_head.h).
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "comm/communicator.h"
 #include "comm/device/device_span.h"
@@ -51,6 +52,11 @@ void losses_of_sums(const LogitBlock& block);
 /// the target is kIgnoredTarget.
 template <class T>
 void logits_to_gradient(const LogitBlock& block, const Team& team);
+
+/// After logits_to_gradient(): the loss and the gradient of each row times the weight of its target. Shapes: a weight
+/// of each target that there is.
+template <class T>
+void weigh_rows(const LogitBlock& block, std::span<const double> weights, const Team& team);
 
 // On a device, for E float, Bf16 or Fp16: statistics and losses are float. The same, but the logits stay as they are
 // until the gradient takes their place, and that of padding is zero.

@@ -66,6 +66,21 @@ void logits_to_gradient(const LogitBlock& block, const Team& team) {
   });
 }
 
+template <class T>
+void weigh_rows(const LogitBlock& block, std::span<const double> weights, const Team& team) {
+  const std::int64_t columns = block.range.count;
+  for_vector_chunks(block.rows, chunk_items(block.rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) {
+      const std::int32_t target = block.targets.data[i];
+      if (target == kIgnoredTarget) continue;
+      const double weight = weights[static_cast<std::size_t>(target)];
+      block.losses.as<double>()[static_cast<std::size_t>(i)] *= weight;
+      T* row = block.logits.as<T>().data() + i * columns;
+      for (std::int64_t j = 0; j < columns; ++j) row[j] *= static_cast<T>(weight);
+    }
+  });
+}
+
 template void row_maxima<float>(const LogitBlock&, const Team&);
 template void row_maxima<double>(const LogitBlock&, const Team&);
 template void exponential_sums<float>(const LogitBlock&, const Team&);
@@ -74,5 +89,7 @@ template void losses_of_sums<float>(const LogitBlock&);
 template void losses_of_sums<double>(const LogitBlock&);
 template void logits_to_gradient<float>(const LogitBlock&, const Team&);
 template void logits_to_gradient<double>(const LogitBlock&, const Team&);
+template void weigh_rows<float>(const LogitBlock&, std::span<const double>, const Team&);
+template void weigh_rows<double>(const LogitBlock&, std::span<const double>, const Team&);
 
 }  // namespace droptest::models

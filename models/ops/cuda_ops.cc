@@ -279,6 +279,17 @@ class CudaOps final : public Ops {
     DROPTEST_CHECK(false, "dropout on a device");
   }
 
+  void merge_adapter(const AdapterShape& /*shape*/, ConstTensor /*weight*/, ConstTensor /*a*/, ConstTensor /*b*/,
+                     Tensor /*merged*/) override {
+    DROPTEST_CHECK(false, "adapters on a device");
+  }
+  void adapter_gradients(const AdapterShape& /*shape*/, ConstTensor /*grad_merged*/, ConstTensor /*a*/,
+                         ConstTensor /*b*/, Tensor /*grad_a*/, Tensor /*grad_b*/) override {
+    DROPTEST_CHECK(false, "adapters on a device");
+  }
+  void weigh_rows(const LogitBlock& /*b*/, std::span<const double> /*weights*/) override {
+    DROPTEST_CHECK(false, "weights of classes on a device");
+  }
   void row_maxima(const LogitBlock& b) override {
     const StreamPhase phase(timer_, Phase::kCrossEntropy, stream_);
     models::row_maxima<E>(b, stream_);

@@ -90,6 +90,9 @@ class HostForm final : public OpsForm {
   }
   bool fuses_cross_entropy() const override { return false; }
   bool drops_elements() const override { return true; }
+  bool has_adapters() const override { return true; }
+  bool weighs_rows() const override { return true; }
+  bool scales_learning_rates() const override { return true; }
   bool drops_probabilities() const override { return attention_->takes_dropout(); }
 
  private:
@@ -299,6 +302,10 @@ class HostOps final : public Ops {
     const PhaseScope scope(times_, Phase::kCrossEntropy);
     models::logits_to_gradient<T>(b, team_);
   }
+  void weigh_rows(const LogitBlock& b, std::span<const double> weights) override {
+    const PhaseScope scope(times_, Phase::kCrossEntropy);
+    models::weigh_rows<T>(b, weights, team_);
+  }
   void cross_entropy(const LogitBlock& /*rows*/, Logits /*logits*/) override {
     DROPTEST_CHECK(false, "the host's cross-entropy is in pieces");
   }
@@ -397,6 +404,16 @@ class HostOps final : public Ops {
     }
   }
 
+  void merge_adapter(const AdapterShape& shape, ConstTensor weight, ConstTensor a, ConstTensor b,
+                     Tensor merged) override {
+    models::merge_adapter<T>(shape, weight.as<T>(), a.as<T>(), b.as<T>(), merged.as<T>(), team_);
+  }
+  void adapter_gradients(const AdapterShape& shape, ConstTensor grad_merged, ConstTensor a, ConstTensor b,
+                         Tensor grad_a, Tensor grad_b) override {
+    models::adapter_gradients<T>(shape, grad_merged.as<T>(), a.as<T>(), b.as<T>(), grad_a.as<T>(), grad_b.as<T>(),
+                                 team_);
+  }
+
   void accumulate(ConstTensor from, Tensor to) override { add_column_sums<T>(from.as<T>(), 1, to.as<T>(), team_); }
 
   void copy_to_host(ConstTensor from, std::span<std::byte> to) override {
@@ -431,6 +448,7 @@ class HostOps final : public Ops {
     for (const ParameterRange& range : list(ranges)) {
       Step of_range = step;
       if (range.decay == Decay::kKeeps) of_range.weight_decay = 0;
+      of_range.learning_rate *= range.learning_rate_factor;
       body(range, of_range);
     }
   }

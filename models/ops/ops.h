@@ -13,6 +13,7 @@
 #include "comm/communicator.h"
 #include "models/gradient_mode.h"
 #include "models/kernels/adamw.h"
+#include "models/kernels/adapter.h"
 #include "models/kernels/attention.h"
 #include "models/kernels/cross_entropy.h"
 #include "models/kernels/dropout.h"
@@ -179,6 +180,9 @@ class Ops {
   virtual void exponential_sums(const LogitBlock& rows) = 0;
   virtual void losses_of_sums(const LogitBlock& rows) = 0;
   virtual void logits_to_gradient(const LogitBlock& rows) = 0;
+  /// After logits_to_gradient() or cross_entropy() with the gradient: each row's loss and gradient times the weight of
+  /// its target, where OpsForm::weighs_rows(). Shapes: a weight of each target that there is, in host memory.
+  virtual void weigh_rows(const LogitBlock& rows, std::span<const double> weights) = 0;
   /// Both passes of a rank that has the whole vocabulary, where OpsForm::fuses_cross_entropy(): `losses`, and with
   /// `Logits::kToGradient` the gradient.
   virtual void cross_entropy(const LogitBlock& rows, Logits logits) = 0;
@@ -223,6 +227,13 @@ class Ops {
   virtual void sgd(const Ranges& ranges, const UpdateArenas& arenas, const SgdStep& step, GradientFactor factor) = 0;
   /// `rounded` = the values of the ranges, where updates do not round them.
   virtual void round_values(const Ranges& ranges, comm::ConstTensor values, comm::Tensor rounded) = 0;
+
+  /// merge_adapter() and adapter_gradients() (models/kernels/adapter.h) of the parameters' type, where
+  /// OpsForm::has_adapters().
+  virtual void merge_adapter(const AdapterShape& shape, comm::ConstTensor weight, comm::ConstTensor a,
+                             comm::ConstTensor b, comm::Tensor merged) = 0;
+  virtual void adapter_gradients(const AdapterShape& shape, comm::ConstTensor grad_merged, comm::ConstTensor a,
+                                 comm::ConstTensor b, comm::Tensor grad_a, comm::Tensor grad_b) = 0;
 
   /// to += from. Both of the parameters' type.
   virtual void accumulate(comm::ConstTensor from, comm::Tensor to) = 0;

@@ -229,6 +229,15 @@ class DryRun final : public PlannerOps {
   void exponential_sums(const LogitBlock& rows) override { use_rows(rows); }
   void losses_of_sums(const LogitBlock& rows) override { use_rows(rows); }
   void logits_to_gradient(const LogitBlock& rows) override { use_rows(rows); }
+  void merge_adapter(const AdapterShape& /*shape*/, ConstTensor weight, ConstTensor /*a*/, ConstTensor /*b*/,
+                     Tensor merged) override {
+    use({{"weight", weight, 0}, {"weight with its adapter", merged, elems_of(weight)}});
+  }
+  void adapter_gradients(const AdapterShape& /*shape*/, ConstTensor grad_merged, ConstTensor /*a*/, ConstTensor /*b*/,
+                         Tensor grad_a, Tensor grad_b) override {
+    use({{"gradient of a weight", grad_merged, 0}, {"gradients of an adapter", grad_a, 0}, {"and", grad_b, 0}});
+  }
+  void weigh_rows(const LogitBlock& rows, std::span<const double> /*weights*/) override { use_rows(rows); }
   void cross_entropy(const LogitBlock& rows, Logits /*logits*/) override { use_rows(rows); }
 
   void begin_sum(Tensor sum, Tensor message, const comm::Message& about) override {

@@ -21,7 +21,9 @@ enum class Purpose : std::uint16_t {
   kBatches = 17,            ///< which text a training step reads
   kSyntheticInput = 18,     ///< inputs of `droptest collective`
   kSampleOrder = 19,        ///< the order of the samples of an epoch
+  kBootstrap = 20,          ///< resamples of examples, for intervals of a classifier's quality
   kHadamardSigns = 21,      ///< signs of the randomised Hadamard transform
+  kGeneration = 22,         ///< tokens of `droptest generate`
   kComputeStraggler = 32,   ///< how much longer than usual a rank computes in a step
   kTransferStraggler = 33,  ///< how much longer than usual a hop takes
   kStageFailure = 34,       ///< whether a stage of a pipeline loses its weights before a step

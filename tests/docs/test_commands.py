@@ -43,6 +43,11 @@ NEEDS = {
     "results/crossed": "a day of runs",
     "results/mine/": "runs of the reader",
     "results/wall/": "a run of the reader",
+    "finetuning": "minutes, and files of the reader; tests/experiments/test_cli_classification.py has smaller ones",
+    "results/gpt2_sections": "runs of the reader",
+    "results/sections": "runs of the reader",
+    "results/pretrain_micro": "a run of the reader",
+    "pretrained/micro": "a model of the reader",
 }
 ENVIRONMENT = r"[A-Z_]+=\S+"
 LAUNCHERS = ("mpirun", "srun", "torchrun")
@@ -183,7 +188,7 @@ def cut(spec):
         spec["validation"] = {"tokens": 128}
         spec.get("record", {}).pop("sample_every_steps", None)
         spec.get("record", {}).pop("every_steps", None)
-        if spec["model"].get("preset") not in ("nano", "micro"):
+        if "model" in spec and spec["model"].get("preset") not in ("nano", "micro"):
             spec["model"] = {"preset": "nano"}
     return spec
 

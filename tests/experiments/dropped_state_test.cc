@@ -77,6 +77,10 @@ std::string account(const ResumedRun& run, const ResolvedRun& resolved) {
     const StartRecord& start = *outcome.started_from;
     text["start"] = {start.run_id, start.step, start.epoch, start.copies_max, start.copies_tensors};
   }
+  if (outcome.predictions) {
+    text["predictions"] = {outcome.predictions->labels, outcome.predictions->predictions,
+                           outcome.predictions->confidences};
+  }
   if (outcome.data) {
     const DataRecord& data = *outcome.data;
     text["data"] = {data.shards, data.samples, data.position, data.lost_samples};
@@ -198,6 +202,14 @@ json damaged_shards(const std::string& folder) {
 const char* const kTime = R"({"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 1},
                               "compute_milliseconds": 4})";
 
+/// Texts of two classes in a file of the folder.
+json labelled_texts(const std::string& folder) {
+  std::ofstream file(folder + "/texts.tsv");
+  file << "label\ttext\n";
+  for (int i = 0; i < 40; ++i) file << (i % 3 == 0 ? "a" : "b") << "\ttext " << i * i % 41 << "\n";
+  return {{"text", nullptr}, {"examples", folder + "/texts.tsv"}};
+}
+
 /// Together they use all that a checkpoint has.
 std::vector<json> runs(const std::string& folder) {
   std::vector<json> all;
@@ -222,6 +234,7 @@ std::vector<json> runs(const std::string& folder) {
     all.push_back(json::parse(changes));
   }
   all.push_back({{"data", damaged_shards(folder)}});
+  all.push_back({{"task", "classification"}, {"data", labelled_texts(folder)}, {"validation", {{"tokens", nullptr}}}});
   all.push_back(json::parse(R"({"network": {"recovery": {"retransmit": {"protocol": "selective_repeat", "rounds": 1}}},
                                 "parallel": {"tensor": 2, "data": 2, "zero": 1}})"));
   all.back()["time"] = json::parse(kTime);

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Offload of parameters and optimizer state through the command: same results, named errors, no record lost."""
 
+import contextlib
 import json
 import os
 import resource
@@ -101,8 +102,10 @@ def test_a_cut_file_is_named_and_no_line_is_lost(tmp_path):
     wait_until(lambda: lines_of(folder) or process.poll() is not None)
     before = lines_of(folder)
     for entry in Path(f"/proc/{process.pid}/fd").iterdir():
-        if "droptest-offload-" in os.readlink(entry):
-            os.truncate(entry, 100)
+        # The run opens and closes other files meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            if "droptest-offload-" in os.readlink(entry):
+                os.truncate(entry, 100)
     out, err = process.communicate(timeout=120)
     assert process.returncode != 0
     assert f"offload file {scratch}/droptest-offload-" in err

@@ -332,7 +332,10 @@ def test_export_and_eval_round_trip(finished):
     words = run(
         "eval", "--model", "final.safetensors", "--config", "spec.json", "--tokens", "validation.bin", cwd=folder
     )
-    assert words.out == f"mean loss {evaluated['mean_loss']:.6f} nats per token over 256 tokens\n"
+    assert words.out == (
+        f"mean loss {evaluated['mean_loss']:.6f} nats per token over 256 tokens: perplexity "
+        f"{evaluated['perplexity']:.4f}, accuracy {evaluated['accuracy']:.4f}\n"
+    )
 
 
 def test_export_of_what_is_not_there_is_refused(tmp_path):

@@ -12,7 +12,8 @@ import jsonschema
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep", "search", "diagnostics", "shards"]
+NAMES = ["spec", "resolved_spec", "metrics", "loss_statistics", "summary", "sweep", "search", "diagnostics", "shards",
+         "predictions"]  # fmt: skip
 
 
 def program():
@@ -109,6 +110,24 @@ RESOLVED = {
     "record": {"every_steps": 1, "sample_every_steps": 0, "links": "omit", "weights": "none"},
 }
 SHARD = {"file": "a", "bytes": 1048, "tokens": 12, "crc32c": "01234567"}
+CLASSIFICATION = {
+    **RESOLVED,
+    "task": "classification",
+    "model": {**RESOLVED["model"], "pretrained": "p", "sha256": "0" * 64, "vocabulary_sha256": "1" * 64},
+    "data": {
+        **{"examples": "a.tsv", "sha256": "2" * 64, "validation_examples": "b.tsv", "validation_sha256": "3" * 64},
+        **{"layout": "plain", "labels": ["a", "b"], "separator": "\n", "too_long": "cut"},
+    },
+    "training": {
+        **RESOLVED["training"],
+        "class_weights": [1, 2.5],
+        "tensors": [{"match": "h.*", "learning_rate_factor": 0}],
+        "lora": {"rank": 4, "alpha": 8, "targets": ["mlp.c_fc"]},
+    },
+}
+ESTIMATE = {"value": 0.5, "low": 0, "high": 1}
+QUALITY = {"examples": 6, "accuracy": ESTIMATE, "macro_f1": ESTIMATE, "calibration_error": ESTIMATE}
+QUALITY_OF_CLASSES = {**QUALITY, "classes": ["a", "b"], "f1": [ESTIMATE] * 2, "confusion": [[1, 2], [0, 3]]}
 SHARDED = {
     **RESOLVED,
     "data": {
@@ -260,14 +279,17 @@ VALID = {
         for path in sorted((ROOT / "experiments" / "specs").rglob("*.json"))
         if "extends" not in (spec := json.loads(path.read_text()))
     ],
-    "resolved_spec": [RESOLVED, RESOLVED_PROCESSES, SHARDED]
+    "resolved_spec": [RESOLVED, RESOLVED_PROCESSES, SHARDED, CLASSIFICATION]
     + [{**RESOLVED, "backend": {**RESOLVED["backend"], "rendezvous": place}} for place in RENDEZVOUS],
-    "metrics": [METRICS, {"step": 0, "tokens": 0, "seconds": 0}],
+    "metrics": [METRICS, {**METRICS, "classification": QUALITY}, {"step": 0, "tokens": 0, "seconds": 0}],
     "loss_statistics": [
         {"schema_version": 1, "classes": {}},
         {"schema_version": 1, "classes": {"tp_forward": CLASS}, "links": [LINK, {**LINK, "destination": 3}]},
     ],
-    "summary": [SUMMARY],
+    "summary": [SUMMARY, {**SUMMARY, "classification": QUALITY_OF_CLASSES}],
+    "predictions": [
+        {"schema_version": 1, "classes": ["a", "b"], "labels": [0, 1], "predictions": [1, 1], "confidences": [0.5, 1]}
+    ],
     "shards": [{"schema_version": 1, "files": [{"file": "a", "bytes": 3, "crc32c": "01234567"}]}],
     "sweep": [SWEEP],
     "diagnostics": [{"schema_version": 1, "classes": {}}, {"schema_version": 1, "classes": {"tp_forward": LAYERS}}],

@@ -27,7 +27,7 @@ struct LossAndGradients {
   double loss = 0;
   std::vector<double> gradients;
 };
-LossAndGradients pass(Gpt2& model, const std::vector<std::int32_t>& targets, std::int64_t mean_over) {
+LossAndGradients pass(Gpt2& model, const std::vector<std::int32_t>& targets, double mean_over) {
   model.zero_gradients();
   model.forward_backward(kTokens, targets, kShape, 1.0, mean_over);
   return {model.step_sums().losses, numbers_of(model, Field::kGradient)};

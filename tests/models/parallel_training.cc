@@ -85,6 +85,7 @@ class Batches {
         if (place % 5 == 0 || place < length_ - 1) targets_.back()[static_cast<std::size_t>(i)] = kIgnoredTarget;
       }
     }
+    if (run.config.classifies()) keep_one_target_of_each(run.config.classes);
     for (std::size_t m = 0; m < tokens_.size(); ++m) {
       const std::int64_t first = (static_cast<std::int64_t>(m) * run.data + data_rank) * run.sequences;
       all_.push_back({tokens_[m],
@@ -110,6 +111,21 @@ class Batches {
     const std::vector<std::int32_t> whole =
         formula_tokens(stream, run.data * run.micro_batches * run.sequences * run.length, run.config.vocabulary);
     return {whole.begin() + first, whole.begin() + first + run.sequences * run.length};
+  }
+
+  /// A class at some token of each sequence, as if the sequence ended there; by what its tokens are, so that it is the
+  /// same in any layout.
+  void keep_one_target_of_each(int classes) {
+    const auto length = static_cast<std::size_t>(length_);
+    for (std::size_t m = 0; m < targets_.size(); ++m) {
+      std::vector<std::int32_t>& targets = targets_[m];
+      for (std::size_t begin = 0; begin < targets.size(); begin += length) {
+        const auto label = static_cast<std::int32_t>(targets[begin] % classes);
+        const std::size_t last = static_cast<std::size_t>(tokens_[m][begin]) % length;
+        std::fill_n(targets.begin() + static_cast<std::ptrdiff_t>(begin), length, kIgnoredTarget);
+        targets[begin + last] = label;
+      }
+    }
   }
 
   int length_;

@@ -62,7 +62,7 @@ class Chain {
       if (i + 1 < links_.size()) {
         copy(Stage::grad_input(links_[i + 1].slots[slot]), Stage::grad_output(links_[i].slots[slot]));
       }
-      links_[i].stage.backward(links_[i].slots[slot], scale, kShape.rows(), mode);
+      links_[i].stage.backward(links_[i].slots[slot], scale, static_cast<double>(kShape.rows()), mode);
     }
   }
 

@@ -13,6 +13,7 @@ import pandas as pd
 
 from droptest import style  # first: it sets up matplotlib's cache
 from droptest.plots import (
+    accuracy,
     burst_lengths,
     differences,
     divergence,
@@ -45,6 +46,7 @@ FIGURES: dict[str, ModuleType] = {
         final_loss,
         rate_map,
         variances,
+        accuracy,
         training_curves,
         differences,
         loss_over_time,

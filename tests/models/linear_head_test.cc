@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/gpt2/lm_head.h"
+#include "models/gpt2/linear_head.h"
 
 #include <gtest/gtest.h>
 
@@ -61,7 +61,7 @@ Result run(int ranks, std::int64_t max_logits, GradientMode mode) {
     visit_buffers(buffers, extents, ops->form(), Keep::kForBackward, {}, {}, memory);
     for (std::uint64_t i = 0; i < kRows * kWidth; ++i) buffers.final_norm.normalized.as<double>()[i] = mixed(2, i);
     ops->take_tokens(formula_tokens(3, kRows, kVocabulary), buffers.targets);
-    const LmHead head(*ops, wte);
+    const LinearHead head(*ops, wte);
     head.forward(buffers);
     ops->sum_losses(buffers.losses, buffers.chunks.rows, kRows, GradientMode::kSet, Number::kEvaluation);
     head.forward_backward(buffers, 0.5 / kRows, mode);
@@ -77,7 +77,7 @@ Result run(int ranks, std::int64_t max_logits, GradientMode mode) {
   return result;
 }
 
-TEST(LmHead, ChunksOfRowsGiveWhatAllRowsGive) {
+TEST(LinearHead, ChunksOfRowsGiveWhatAllRowsGive) {
   for (const int ranks : {1, 3}) {
     const Result whole = run(ranks, 1 << 20, GradientMode::kAdd);
     // One row at a time, chunks that do not divide the rows, and room for less than a row.
@@ -90,7 +90,7 @@ TEST(LmHead, ChunksOfRowsGiveWhatAllRowsGive) {
   }
 }
 
-TEST(LmHead, SetsOrAddsTheEmbeddingsGradient) {
+TEST(LinearHead, SetsOrAddsTheEmbeddingsGradient) {
   for (const std::int64_t max_logits : {1 << 20, 40}) {
     const Result added = run(1, max_logits, GradientMode::kAdd);
     const Result set = run(1, max_logits, GradientMode::kSet);
@@ -99,7 +99,7 @@ TEST(LmHead, SetsOrAddsTheEmbeddingsGradient) {
   }
 }
 
-TEST(LmHead, EveryRankReducesAsOftenAsTheOthersHoweverUnevenItsPart) {
+TEST(LinearHead, EveryRankReducesAsOftenAsTheOthersHoweverUnevenItsPart) {
   // 10 tokens on 3 ranks: 4, 4 and 2 columns. A rank that cut rows by its own columns would wait for ever.
   const Result got = run(3, 8, GradientMode::kAdd);
   EXPECT_TRUE(std::isfinite(got.loss));

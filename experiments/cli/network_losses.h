@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The packets that a command's network has lost, for people and for programs.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <vector>
+
+#include "comm/lossy/statistics/loss_statistics.h"
+
+namespace droptest::cli {
+
+/// {"tp_forward": {"packets": .., "lost": .., "configured_rate": .., "realised_rate": ..}}
+nlohmann::json losses_json(const std::vector<comm::ClassStatistics>& statistics);
+/// A line on standard error for each class.
+void say_losses(const std::vector<comm::ClassStatistics>& statistics);
+
+}  // namespace droptest::cli

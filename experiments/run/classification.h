@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+// How well a classifier does on labelled examples, with intervals (docs/classification.md).
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/state_visitor.h"
+
+namespace droptest::experiments {
+
+/// What a classifier says of each example of a set.
+struct Predictions {
+  std::vector<std::int32_t> labels;       ///< the true classes
+  std::vector<std::int32_t> predictions;  ///< those with the largest logit; of equal ones the first
+  std::vector<double> confidences;        ///< probability of the predicted class
+
+  std::uint64_t size() const { return labels.size(); }
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, labels, predictions, confidences); }
+};
+
+/// Shapes: logits [labels, classes]. A logit that is not a number counts as minus infinity.
+Predictions predictions_of(std::span<const double> logits, std::span<const std::int32_t> labels);
+
+/// A number with the 2.5 % and 97.5 % quantiles of its values in resamples of the examples (percentile bootstrap).
+struct Estimate {
+  double value = 0;
+  double low = 0;
+  double high = 0;
+};
+
+struct ClassificationQuality {
+  std::uint64_t examples = 0;
+  Estimate accuracy;
+  Estimate macro_f1;           ///< mean over the classes
+  Estimate calibration_error;  ///< expected calibration error: Guo et al. 2017, equation 3, with 15 bins
+  std::vector<Estimate> f1;    ///< of each class: 2 TP / (2 TP + FP + FN), 0 where that is 0 / 0
+  std::vector<std::vector<std::uint64_t>> confusion;  ///< [true class][predicted class]
+};
+
+/// `seed`: of the resamples, the same ones for each call with so many examples. Shapes: at least one example.
+ClassificationQuality quality_of(const Predictions& predictions, int classes, std::uint64_t seed);
+
+/// {"examples", "accuracy": {"value", "low", "high"}, "macro_f1", "calibration_error"}, as metrics.jsonl has it.
+nlohmann::json to_json(const ClassificationQuality& quality);
+/// The same with "f1" and "confusion" of each class, and "classes", as summary.json has it.
+nlohmann::json to_json(const ClassificationQuality& quality, const std::vector<std::string>& classes);
+
+}  // namespace droptest::experiments

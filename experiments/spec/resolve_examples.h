@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// The task of a spec, its labelled examples, and what is trained of the model (docs/classification.md).
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "experiments/run_config.h"
+#include "experiments/spec/file_hashes.h"
+
+namespace droptest::experiments {
+
+/// Resolves /task and the members of /data that belong to it, with the labels and hashes of the files where there are
+/// `files`; sets the classes of config.model. Appends to `errors`. Nothing to do for a language model.
+void resolve_examples(nlohmann::json& spec, const nlohmann::json& given, const std::string& where, FileHashes* files,
+                      RunConfig& config, std::vector<std::string>& errors);
+
+/// Resolves /training/class_weights, to a number for each class, and /training/layer_decay and /training/tensors, to a
+/// list of patterns with factors; sets those of config.model. Appends to `errors`.
+void resolve_tensor_rules(nlohmann::json& spec, const nlohmann::json& given, const std::string& where,
+                          RunConfig& config, std::vector<std::string>& errors);
+
+/// The section's examples as a config has them.
+ExampleConfig read_example_config(const nlohmann::json& data);
+
+}  // namespace droptest::experiments

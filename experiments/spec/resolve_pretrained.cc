@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/resolve_pretrained.h"
+
+#include <array>
+#include <filesystem>
+#include <optional>
+#include <utility>
+
+#include "comm/json/json_text.h"
+#include "comm/spec/sha256.h"
+#include "experiments/data/pretrained_folder.h"
+#include "experiments/data/vocabulary.h"
+#include "sim/error.h"
+
+namespace droptest::experiments {
+namespace {
+
+using comm::quote_json;
+using nlohmann::json;
+
+class PretrainedResolver {
+ public:
+  PretrainedResolver(json& spec, const json& given, const std::string& where, FileHashes* files,
+                     std::vector<std::string>& errors)
+      : spec_(spec), model_(spec["model"]), given_(given), where_(where), files_(files), errors_(errors) {}
+
+  void resolve() {
+    const std::string folder = model_["pretrained"];
+    for (const char* other : {"preset", "weights"}) {
+      if (!given_.value("model", json::object()).contains(other)) continue;
+      report(other, "got " + quote_json(model_[other]) + " and /model/pretrained, want one of the two");
+    }
+    if (!errors_.empty()) return;
+    const bool knows_extents = std::all_of(kExtents.begin(), kExtents.end(),
+                                           [this](const auto& extent) { return model_.contains(extent.first); });
+    if (files_ == nullptr && knows_extents) return;
+    try {
+      const bool classifies = spec_.value("task", "language_modelling") == "classification";
+      const PretrainedFolder found =
+          read_pretrained_folder(folder, classifies ? FolderHead::kClassification : FolderHead::kLanguageModel);
+      for (const auto& [name, member] : kExtents) take(name, json(found.model.*member), folder + "/config.json");
+      if (files_ == nullptr) return;
+      comm::Sha256 all;
+      for (const std::string& file : found.weights) {
+        all.add(std::filesystem::path(file).filename().string() + " " + files_->of(file) + "\n");
+      }
+      const bool is_one = found.weights.size() == 1;
+      take("sha256", is_one ? files_->of(found.weights.front()) : all.hex(), "the weights in " + folder);
+      const std::optional<Vocabulary> vocabulary = read_vocabulary(folder);
+      if (!vocabulary) return;
+      take("vocabulary_sha256", vocabulary->hash(), "the tokenizer in " + folder);
+      if (vocabulary->size() > found.model.vocabulary) {
+        report("pretrained", folder + ": its tokenizer has tokens up to " + std::to_string(vocabulary->size() - 1) +
+                                 ", want them below vocab_size " + std::to_string(found.model.vocabulary));
+      }
+      check_tokens_of(folder);
+    } catch (const ConfigError& error) {
+      report("pretrained",
+             std::string(error.what()) + "; paths are relative to " + std::filesystem::current_path().string());
+    }
+  }
+
+ private:
+  static constexpr std::array<std::pair<const char*, int models::Gpt2Config::*>, 5> kExtents = {{
+      {"layers", &models::Gpt2Config::layers},
+      {"width", &models::Gpt2Config::width},
+      {"heads", &models::Gpt2Config::heads},
+      {"context", &models::Gpt2Config::context},
+      {"vocabulary", &models::Gpt2Config::vocabulary},
+  }};
+
+  void report(const char* member, const std::string& message) {
+    errors_.push_back(where_ + ": /model/" + member + ": " + message);
+  }
+
+  /// A value of the folder: the spec may have the same.
+  void take(const char* member, const json& value, const std::string& source) {
+    if (model_.contains(member) && model_[member] != value) {
+      report(member, "got " + quote_json(model_[member]) + ", but " + source + " has " + quote_json(value) +
+                         "; leave this member out");
+    }
+    model_[member] = value;
+  }
+
+  void check_tokens_of(const std::string& folder) {
+    const json& data = spec_["data"];
+    for (const char* member : {"tokens", "examples", "validation_examples"}) {
+      if (!data.contains(member)) continue;
+      try {
+        check_vocabulary(data[member], folder);
+      } catch (const ConfigError& error) {
+        errors_.push_back(where_ + ": /data/" + member + ": " + error.what());
+      }
+    }
+  }
+
+  json& spec_;
+  json& model_;
+  const json& given_;
+  const std::string& where_;
+  FileHashes* files_;
+  std::vector<std::string>& errors_;
+};
+
+}  // namespace
+
+void resolve_pretrained(json& spec, const json& given, const std::string& where, FileHashes* files,
+                        std::vector<std::string>& errors) {
+  if (!spec["model"].contains("pretrained")) {
+    if (spec["model"].contains("vocabulary_sha256")) {
+      errors.push_back(where + ": /model/vocabulary_sha256: got a hash without a folder, want no hash");
+    }
+    return;
+  }
+  PretrainedResolver(spec, given, where, files, errors).resolve();
+}
+
+void check_vocabulary(const std::string& token_file, const std::string& folder) {
+  const std::string of_tokens = vocabulary_hash_of(token_file);
+  if (of_tokens.empty()) return;
+  const std::optional<Vocabulary> vocabulary = read_vocabulary(folder);
+  if (!vocabulary || vocabulary->hash() == of_tokens) return;
+  throw ConfigError(token_file + " was made with the vocabulary " + of_tokens.substr(0, 12) + "..., but " + folder +
+                    " has " + vocabulary->hash().substr(0, 12) +
+                    "...; make it anew with scripts/tokenize and the tokenizer of that folder");
+}
+
+}  // namespace droptest::experiments
