@@ -10,6 +10,7 @@ set_property(CACHE DROPTEST_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DROPTEST_WITH_NCCL AUTO CACHE STRING "Build the NCCL backend: ON, OFF, or AUTO (where CUDA, Gloo and NCCL are)")
 set_property(CACHE DROPTEST_WITH_NCCL PROPERTY STRINGS AUTO ON OFF)
 set(DROPTEST_TEST_OPTIONS "" CACHE STRING "Compile options of test sources, after all others")
+option(DROPTEST_PRECOMPILED_TEST_HEADERS "Precompile GoogleTest and JSON for test sources: faster without a compiler cache" OFF)
 set(DROPTEST_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them (address,undefined or thread)")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
