@@ -5,7 +5,8 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(droptest_package ${CMAKE_INSTALL_LIBDIR}/cmake/droptest)
 install(DIRECTORY sim comm models DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/droptest COMPONENT library
-        FILES_MATCHING PATTERN "*.h")
+        FILES_MATCHING PATTERN "*.h"
+        REGEX "comm/(json|spec|lab)$" EXCLUDE)  # of libraries that are not in the package
 install(TARGETS droptest_sim droptest_comm droptest_models
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
 configure_package_config_file(cmake/droptest-config.cmake.in ${PROJECT_BINARY_DIR}/droptest-config.cmake

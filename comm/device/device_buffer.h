@@ -46,6 +46,7 @@ class DeviceBuffer {
   DeviceBuffer(std::size_t count, std::string_view what) : memory_(count * sizeof(T), what), count_(count) {}
   DeviceSpan<T> elems() { return {reinterpret_cast<T*>(memory_.data()), count_}; }
   DeviceSpan<const T> elems() const { return {reinterpret_cast<const T*>(memory_.data()), count_}; }
+  std::size_t bytes() const { return memory_.bytes(); }
 
  private:
   DeviceMemory memory_;

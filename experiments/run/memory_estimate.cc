@@ -17,7 +17,6 @@
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/stage_plan.h"
-#include "models/gpt2/stateful_attention.h"
 #include "models/ops/offload_file.h"
 #include "sim/error.h"
 
@@ -89,26 +88,10 @@ std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, 
   return {bytes * static_cast<std::uint64_t>(residuals), bytes};
 }
 
-/// Of an attention with state on a sequence rank with the most tokens.
-models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
-                                           const models::PipelinePlan* plan, int pipeline_rank) {
-  const models::AttentionOptions& attention = config.model.attention;
-  if (!attention.is_stateful()) return {};
-  std::uint64_t states = 1;  // of evaluations
-  if (plan == nullptr) states += static_cast<std::uint64_t>(config.model.layers);
-  for (const int stage : plan == nullptr ? std::vector<int>() : plan->stages_of(pipeline_rank)) {
-    const auto s = static_cast<std::size_t>(stage);
-    states += static_cast<std::uint64_t>(plan->stages[s].count() * plan->program.slots[s]);
-  }
-  const int longest = attention.sequence.parts(config.training.sequence_tokens).longest_rank();
-  const models::AttentionShape whole{
-      config.training.batch_sequences, config.training.sequence_tokens,
-      static_cast<std::int64_t>(models::gpt2_part(config.model, config.parallel.tensor, 0).heads.count),
-      config.model.width / config.model.heads};
-  return models::stateful_attention_use(
-      attention, longest, whole, form.types().activations, states,
-      {config.device == Device::kCuda ? models::KernelDevice::kCuda : models::KernelDevice::kHost,
-       config.backend.threads_per_rank});
+/// The coordinates of the rank of a pipeline rank with the most tokens.
+comm::ParallelNumbers longest_rank(const RunConfig& config, int pipeline_rank) {
+  const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
+  return {.data = 0, .sequence = parts.longest_rank(), .pipeline = pipeline_rank, .tensor = 0};
 }
 
 /// Of a rank while it takes its first weights: those of offloaded parameters are in memory then, activations are not.
@@ -162,6 +145,26 @@ bool is_possible(const RunConfig& config) {
 
 }  // namespace
 
+models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
+                                           const models::PipelinePlan* plan, const comm::ParallelNumbers& at) {
+  const models::AttentionOptions& attention = config.model.attention;
+  if (!attention.is_stateful()) return {};
+  std::uint64_t states = 1;  // of evaluations
+  if (plan == nullptr) states += static_cast<std::uint64_t>(config.model.layers);
+  for (const int stage : plan == nullptr ? std::vector<int>() : plan->stages_of(at.pipeline)) {
+    const auto s = static_cast<std::size_t>(stage);
+    states += static_cast<std::uint64_t>(plan->stages[s].count() * plan->program.slots[s]);
+  }
+  const models::AttentionShape whole{
+      config.training.batch_sequences, config.training.sequence_tokens,
+      static_cast<std::int64_t>(models::gpt2_part(config.model, config.parallel.tensor, at.tensor).heads.count),
+      config.model.width / config.model.heads};
+  return models::stateful_attention_use(
+      attention, at.sequence, whole, form.types().activations, states,
+      {config.device == Device::kCuda ? models::KernelDevice::kCuda : models::KernelDevice::kHost,
+       config.backend.threads_per_rank});
+}
+
 std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, int pipeline_rank) {
   const auto plan = pipeline_plan(config);
   const models::SlotOptions options = slot_options(config);
@@ -171,7 +174,7 @@ std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& f
                       : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, 0, form, shape,
                                                              *plan, pipeline_rank, options);
   if (planned >= std::uint64_t{1} << 62U) return planned;
-  return planned + attention_use(config, form, plan.get(), pipeline_rank).memory;
+  return planned + attention_use(config, form, plan.get(), longest_rank(config, pipeline_rank)).memory;
 }
 
 MemoryEstimate estimate_memory(const RunConfig& config) {
@@ -198,7 +201,8 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
     }
     const auto [away, largest] = residuals_away(config, *form, static_cast<int>(stages.plans.size()));
     own.offload = (models::OffloadFile::kMostWrites + kExpectedReads) * largest;
-    own.offloaded = away * own.slots / stages.plans.size() + attention_use(config, *form, plan.get(), p).stored;
+    own.offloaded = away * own.slots / stages.plans.size() +
+                    attention_use(config, *form, plan.get(), longest_rank(config, p)).stored;
     own.loss_layer = layer.remembered;
     own.collectives = layer.messages;
     std::uint64_t elems = 0;

@@ -9,6 +9,8 @@
 
 #include "experiments/run_config.h"
 #include "models/gpt2/parameter_store.h"
+#include "models/gpt2/pipeline_plan.h"
+#include "models/gpt2/stateful_attention.h"
 
 namespace droptest::experiments {
 
@@ -29,6 +31,11 @@ struct MemoryEstimate {
 
 /// Gpt2::memory_use()'s activations on the rank of that pipeline coordinate with the most tokens. Needs no device.
 std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, int pipeline_rank);
+
+/// Of the attention with state of the rank with these coordinates; of none, 0. `plan`: of the pipeline; null: one
+/// stage.
+models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
+                                           const models::PipelinePlan* plan, const comm::ParallelNumbers& at);
 
 /// A pure function of the config and, for the data, the sizes of its files. Throws: ConfigError.
 MemoryEstimate estimate_memory(const RunConfig& config);

@@ -10,6 +10,7 @@
 #include "comm/device/device_info.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/layer_memory.h"
+#include "experiments/run/memory_estimate.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/planned_collectives.h"
 #include "sim/error.h"
@@ -54,14 +55,14 @@ std::uint64_t message_bytes(const RunConfig& config) {
 /// The settings that decide run_device_bytes(): runs of a sweep that differ only in seeds and rates share one key.
 auto memory_key(const RunConfig& config) {
   const models::Gpt2Config& m = config.model;
-  return std::make_tuple(m.layers, m.width, m.heads, m.context, m.vocabulary, m.attention.is_stateful(),
-                         m.attention.within, config.parallel.sequence, m.attention.sequence.factors.ring,
-                         config.training.batch_sequences, config.training.sequence_tokens, config.training.precision,
-                         config.parallel.tensor, config.parallel.data, config.training.optimizer.moments(),
-                         config.sharding.zero, config.sharding.shards_gradients(), config.sharding.bucket_bytes,
-                         config.sharding.gather_bucket_bytes, config.backend.name, config.memory.recompute,
-                         config.memory.every, config.memory.place.cut, config.memory.place.offloaded,
-                         config.memory.traffic, message_bytes(config));
+  return std::make_tuple(
+      m.layers, m.width, m.heads, m.context, m.vocabulary, m.attention.is_stateful(), m.attention.within,
+      config.parallel.sequence, m.attention.sequence.factors.ring, m.attention.sequence.order, config.tensor_sequence,
+      config.training.batch_sequences, config.training.sequence_tokens, config.training.precision,
+      config.parallel.tensor, config.parallel.data, config.training.optimizer.moments(), config.sharding.zero,
+      config.sharding.shards_gradients(), config.sharding.bucket_bytes, config.sharding.gather_bucket_bytes,
+      config.backend.name, config.memory.recompute, config.memory.every, config.memory.place.cut,
+      config.memory.place.offloaded, config.memory.traffic, message_bytes(config));
 }
 
 }  // namespace
@@ -78,16 +79,17 @@ void require_run_device(const RunConfig& config) {
 
 std::uint64_t run_device_bytes(const RunConfig& config) {
   const std::unique_ptr<models::OpsForm> form = ops_form(config);
+  const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
   std::uint64_t of_all = 0;
   std::uint64_t largest = 0;
   for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
     const comm::ParallelNumbers at = config.parallel.coordinates(rank);
     const std::uint64_t bytes =
         models::Gpt2::planned_bytes(config.model, config.parallel.tensor, at.tensor, *form,
-                                    {config.training.batch_sequences, config.training.sequence_tokens},
-                                    slot_options(config), config.sharding, config.parallel.data, at.data,
-                                    config.training.optimizer.moments()) +
-        kRankBytes + message_bytes(config);
+                                    {config.training.batch_sequences, parts.length_of(at.sequence)},
+                                    slot_options(config), config.sharding, config.parallel.gradient_ranks(),
+                                    config.parallel.gradient_rank(at), config.training.optimizer.moments()) +
+        attention_use(config, *form, nullptr, at).memory + kRankBytes + message_bytes(config);
     of_all += bytes;
     largest = std::max(largest, bytes);
   }

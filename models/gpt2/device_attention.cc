@@ -65,7 +65,7 @@ class DeviceDocuments {
     ops.take_tokens(documents, {buffer_.elems().data(), count_});
   }
   comm::DeviceSpan<const std::int32_t> elems() const { return buffer_.elems().first(count_); }
-  std::uint64_t bytes() const { return buffer_.elems().size() * sizeof(std::int32_t); }
+  std::uint64_t bytes() const { return buffer_.bytes(); }
 
  private:
   comm::DeviceBuffer<std::int32_t> buffer_;
@@ -77,18 +77,13 @@ template <class E>
 class SharedAttention final : public StatefulAttention {
  public:
   SharedAttention(const AttentionOptions& options, comm::Communicator& group, std::int64_t heads, Ops& ops)
-      : options_(options),
-        rank_(group.rank()),
-        ops_(ops),
-        kernel_(group, options.sequence.factors, heads, *ops.stream()) {}
+      : ops_(ops), kernel_(group, options.sequence.factors, heads, *ops.stream()) {}
 
   void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape, comm::ConstTensor qkv,
                comm::Tensor output) override {
     const Timed timed(ops_.timer(), kTimedPhase, ops_.stream());
     State& state = states_[at.slot == AttentionPlace::kEvaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot)];
     state.documents.take(sequences.documents, ops_);
-    whole_ = shape;
-    whole_.length = sequences.parts->length();
     const comm::DeviceSpan<const E> elems = span_of<E>(qkv);
     kernel_.forward({*sequences.parts, state.documents.elems(), at.layer}, part_of_qkv(elems, 0, shape),
                     part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape), tokens_of(span_of<E>(output), shape),
@@ -108,9 +103,9 @@ class SharedAttention final : public StatefulAttention {
   }
 
   std::uint64_t bytes() const override {
-    return stateful_attention_use(options_, rank_, whole_, comm::element_type_of<E>(), states_.size(),
-                                  {KernelDevice::kCuda})
-        .memory;
+    std::uint64_t bytes = kernel_.bytes();
+    for (const auto& [place, state] : states_) bytes += state.saved.bytes() + state.documents.bytes();
+    return bytes;
   }
 
  private:
@@ -119,10 +114,7 @@ class SharedAttention final : public StatefulAttention {
     DeviceDocuments documents;
   };
 
-  AttentionOptions options_;
-  int rank_;
   Ops& ops_;
-  AttentionShape whole_;  ///< of the last pass
   DeviceSequenceAttention<E> kernel_;
   std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
 };
@@ -169,10 +161,9 @@ class DeviceAttention final : public StatefulAttention {
   }
 
   std::uint64_t bytes() const override {
-    std::uint64_t bytes = delta_.elems().size() * sizeof(float);
+    std::uint64_t bytes = delta_.bytes();
     for (const auto& [place, state] : states_) {
-      bytes += state.qkv.elems().size() * sizeof(E) + state.log_sum_exp.elems().size() * sizeof(float) +
-               state.documents.bytes();
+      bytes += state.qkv.bytes() + state.log_sum_exp.bytes() + state.documents.bytes();
     }
     return bytes;
   }

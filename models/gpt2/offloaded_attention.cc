@@ -20,11 +20,9 @@ namespace {
 enum class Kind : std::uint8_t { kQueries, kKeys, kValues };
 constexpr std::array kKinds = {Kind::kQueries, Kind::kKeys, Kind::kValues};
 
-/// Chunks of one kind in memory at once: queries, keys and values that are met, and those of the next pair in buffers
-/// of the file, which has two for writes anyway. With one or two chunks, the next pair has at most two others.
-std::uint64_t resident_chunks(std::int64_t chunks) {
-  return kKinds.size() + (chunks > 2 ? kKinds.size() : OffloadFile::kMostWrites);
-}
+/// Chunks of one kind in memory at once, at most: queries, keys and values that are met, and as many in buffers of the
+/// file, on their way.
+constexpr std::uint64_t kResidentChunks = 2 * kKinds.size();
 
 /// Tokens of a chunk, and its first one.
 struct Chunk {
@@ -58,7 +56,10 @@ class OffloadedAttention final : public StatefulAttention {
     const PhaseScope scope(times_, Phase::kAttention);
     const SingleThreadedLibraries single_threaded;
     const bool is_evaluation = at.slot == AttentionPlace::kEvaluation;
-    State& state = states_[is_evaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot)];
+    State& state = states_
+                       .try_emplace(is_evaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot),
+                                    State{.number = states_.size()})
+                       .first->second;
     take_shape(shape, state);
     const AttentionMask mask = mask_of(sequences, shape.batch);
     const std::span<const T> elems = qkv.as<T>();
@@ -173,7 +174,6 @@ class OffloadedAttention final : public StatefulAttention {
 
   /// Memory for a pass of this shape.
   void take_shape(const AttentionShape& shape, State& state) {
-    if (state.log_sum_exp.empty()) state.number = states_.size();
     state.log_sum_exp.resize(static_cast<std::size_t>(shape.batch * shape.heads * shape.length));
     const std::int64_t tokens = std::min(chunk_tokens_, shape.length);
     const auto chunk_elems = static_cast<std::size_t>(shape.batch * tokens * shape.heads * shape.head_width);
@@ -222,8 +222,7 @@ OffloadedAttentionSize offloaded_attention_size(std::int64_t chunk_tokens, const
   HeadShape chunk = head_shape(shape);
   chunk.tokens = std::min(chunk_tokens, shape.length);
   return {static_cast<std::uint64_t>(shape.batch * shape.heads * shape.length),
-          resident_chunks((shape.length + chunk_tokens - 1) / chunk_tokens) * chunk.elems() +
-              token_attention_scratch_elems(shape.head_width, threads),
+          kResidentChunks * chunk.elems() + token_attention_scratch_elems(shape.head_width, threads),
           kKinds.size() * head_shape(shape).elems()};
 }
 

@@ -36,16 +36,21 @@ struct DenseSize {
 };
 
 DenseSize dense_size(const SequenceFactors& factors, const SequenceParts& parts, int rank, const AttentionShape& s) {
-  const int first = rank / factors.ulysses * factors.ulysses;
-  std::int64_t tokens = 0;
-  for (int r = first; r < first + factors.ulysses; ++r) tokens += parts.length_of(r);
+  const auto tokens_of = [&](int ring_rank) {
+    std::int64_t tokens = 0;
+    for (int u = 0; u < factors.ulysses; ++u) tokens += parts.length_of(ring_rank * factors.ulysses + u);
+    return tokens;
+  };
+  std::int64_t most = 0;
+  for (int r = 0; r < factors.ring; ++r) most = std::max(most, tokens_of(r));
   const auto heads = static_cast<std::int64_t>(comm::even_counts(
       static_cast<std::uint64_t>(s.heads), factors.ulysses)[static_cast<std::size_t>(rank % factors.ulysses)]);
   DenseSize size;
-  size.tensor = elems_of(s, tokens, heads);
+  size.tensor = elems_of(s, tokens_of(rank / factors.ulysses), heads);
   size.statistics = size.tensor / static_cast<std::uint64_t>(s.head_width);
   if (factors.ulysses > 1) size.exchanged += elems_of(s, parts.length_of(rank), s.heads);
-  if (factors.ring > 1) size.exchanged += 8 * size.tensor;  // keys, values and their gradients, here and on their way
+  // Keys, values and their gradients, here and on their way, of every part.
+  if (factors.ring > 1) size.exchanged += 8 * elems_of(s, most, heads);
   return size;
 }
 

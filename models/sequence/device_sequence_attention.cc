@@ -35,7 +35,28 @@ DeviceHeadView<E> heads_of(const DeviceHeadView<E>& view, std::int64_t first, st
           view.head_stride};
 }
 
+template <class... Buffers>
+std::uint64_t bytes_of(const Buffers&... buffers) {
+  return (std::uint64_t{0} + ... + buffers.bytes());
+}
+
 }  // namespace
+
+template <class E>
+std::uint64_t DeviceSavedAttention<E>::bytes() const {
+  std::uint64_t bytes = bytes_of(queries, keys, values, output, log_sum_exp);
+  for (const Hop& hop : hops) bytes += bytes_of(hop.keys.values, hop.values.values);
+  return bytes;
+}
+
+template <class E>
+std::uint64_t DeviceSequenceAttention<E>::bytes() const {
+  std::uint64_t bytes = bytes_of(packed_, grad_output_, grad_queries_, delta_, absent_, flags_, next_flags_);
+  for (const Block* block : {&grad_own_, &current_, &next_, &gradients_, &next_gradients_}) {
+    bytes += bytes_of(block->keys, block->values);
+  }
+  return bytes;
+}
 
 /// The messages of one hop: each goes to the next rank, and one of its name comes from the rank before.
 template <class E>
@@ -69,6 +90,7 @@ DeviceSequenceAttention<E>::DeviceSequenceAttention(comm::Communicator& group, c
     : stream_(stream),
       rank_(checked_rank(&group, factors)),
       factors_(factors),
+      heads_(heads),
       ulysses_(part_of_group(&group, factors.ulysses, rank_ / factors.ulysses, owned_)),
       ring_(part_of_group(&group, factors.ring, rank_ % factors.ulysses, owned_)),
       heads_of_(dealt_heads(heads, factors.ulysses)) {}
@@ -230,6 +252,10 @@ template <class E>
 void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const DeviceHeadView<const E>& queries,
                                          const DeviceHeadView<const E>& keys, const DeviceHeadView<const E>& values,
                                          const DeviceHeadView<E>& output, DeviceSavedAttention<E>& saved) {
+  check(pass, "queries", queries.shape, queries.shape);
+  check(pass, "keys", keys.shape, queries.shape);
+  check(pass, "values", values.shape, queries.shape);
+  check(pass, "output", output.shape, queries.shape);
   const Planned& planned = plan(pass.parts, queries.shape.width);
   const HeadShape shape = shape_of(planned, ring_rank(), queries.shape);
   const std::size_t statistics = shape.elems() / static_cast<std::size_t>(shape.width);
@@ -297,6 +323,10 @@ template <class E>
 void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const DeviceHeadView<const E>& grad_output,
                                           const DeviceSavedAttention<E>& saved,
                                           const DeviceAttentionGradients<E>& gradients) {
+  check(pass, "grad_output", grad_output.shape, grad_output.shape);
+  check(pass, "gradient of queries", gradients.queries.shape, grad_output.shape);
+  check(pass, "gradient of keys", gradients.keys.shape, grad_output.shape);
+  check(pass, "gradient of values", gradients.values.shape, grad_output.shape);
   const Planned& planned = plan(pass.parts, grad_output.shape.width);
   const HeadShape shape = shape_of(planned, ring_rank(), grad_output.shape);
   const std::size_t statistics = shape.elems() / static_cast<std::size_t>(shape.width);
@@ -376,6 +406,9 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
   to_tokens(pass, grad_values, gradients.values, {kBackward, "attention.values.grad", pass.layer});
 }
 
+template struct DeviceSavedAttention<float>;
+template struct DeviceSavedAttention<comm::Bf16>;
+template struct DeviceSavedAttention<comm::Fp16>;
 template class DeviceSequenceAttention<float>;
 template class DeviceSequenceAttention<comm::Bf16>;
 template class DeviceSequenceAttention<comm::Fp16>;

@@ -43,6 +43,9 @@ struct DeviceSavedAttention {
     Filled values;
   };
   std::vector<Hop> hops;  ///< of the ring
+
+  /// On the device.
+  std::uint64_t bytes() const;
 };
 
 /// The same messages, losses and results as SequenceAttention's, in the memory of a device and the type E. The running
@@ -54,7 +57,7 @@ class DeviceSequenceAttention {
   DeviceSequenceAttention(comm::Communicator& group, const SequenceFactors& factors, std::int64_t heads,
                           comm::Stream& stream);
 
-  /// Views of this rank's tokens, all heads.
+  /// Views of this rank's tokens, all heads. Throws: ConfigError that names the tensor and the axis for other shapes.
   void forward(const DeviceSequencePass& pass, const DeviceHeadView<const E>& queries,
                const DeviceHeadView<const E>& keys, const DeviceHeadView<const E>& values,
                const DeviceHeadView<E>& output, DeviceSavedAttention<E>& saved);
@@ -62,11 +65,18 @@ class DeviceSequenceAttention {
   void backward(const DeviceSequencePass& pass, const DeviceHeadView<const E>& grad_output,
                 const DeviceSavedAttention<E>& saved, const DeviceAttentionGradients<E>& gradients);
 
+  /// Of working memory on the device, now.
+  std::uint64_t bytes() const;
+
  private:
   struct Block {
     comm::DeviceBuffer<E> keys;
     comm::DeviceBuffer<E> values;
   };
+  void check(const DeviceSequencePass& pass, std::string_view tensor, const HeadShape& got,
+             const HeadShape& like) const {
+    check_rank_shape(pass.parts, factors_, rank_, heads_, tensor, got, like);
+  }
   /// The parts of the ring, and the patterns of this rank's queries with the keys of each.
   struct Planned {
     SequenceParts parts;
@@ -100,6 +110,7 @@ class DeviceSequenceAttention {
   comm::Stream& stream_;
   int rank_;
   SequenceFactors factors_;
+  std::int64_t heads_;
   std::vector<std::unique_ptr<comm::Communicator>> owned_;
   comm::Communicator* ulysses_;          ///< null: one rank
   comm::Communicator* ring_;             ///< likewise

@@ -14,6 +14,15 @@ constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
 
 }  // namespace
 
+void check_rank_shape(const SequenceParts& parts, const SequenceFactors& factors, int rank, std::int64_t heads,
+                      std::string_view tensor, const HeadShape& got, const HeadShape& like) {
+  if (parts.ranks() != factors.ulysses * factors.ring) {
+    throw ConfigError("sequence: got parts of " + std::to_string(parts.ranks()) + " ranks, want " +
+                      std::to_string(factors.ulysses * factors.ring));
+  }
+  check_shape(tensor, got, {like.batch, parts.length_of(rank), heads, like.width}, TokenLayout::kBatchFirst);
+}
+
 template <class T>
 SequenceAttention<T>::SequenceAttention(comm::Communicator* group, const SequenceFactors& factors, std::int64_t heads)
     : rank_(checked_rank(group, factors)),
@@ -41,16 +50,6 @@ std::vector<std::vector<TokenRun>> SequenceAttention<T>::ring_parts(const Sequen
   for (int part = 0; part < factors_.ring; ++part)
     runs.push_back(parts.runs(part * factors_.ulysses, factors_.ulysses));
   return runs;
-}
-
-template <class T>
-void SequenceAttention<T>::check(const SequencePass& pass, std::string_view tensor, const HeadShape& got,
-                                 const HeadShape& like) const {
-  if (pass.parts.ranks() != factors_.ulysses * factors_.ring) {
-    throw ConfigError("sequence: got parts of " + std::to_string(pass.parts.ranks()) + " ranks, want " +
-                      std::to_string(factors_.ulysses * factors_.ring));
-  }
-  check_shape(tensor, got, {like.batch, pass.parts.length_of(rank_), heads_, like.width}, TokenLayout::kBatchFirst);
 }
 
 template <class T>

@@ -41,6 +41,11 @@ struct SequenceTraffic {
   std::uint64_t backward_elems = 0;
 };
 
+/// Throws: ConfigError that names the tensor and the axis, unless `got` are the tokens of a rank with all heads and the
+/// batch and width of `like`, and ConfigError for parts of another number of ranks.
+void check_rank_shape(const SequenceParts& parts, const SequenceFactors& factors, int rank, std::int64_t heads,
+                      std::string_view tensor, const HeadShape& got, const HeadShape& like);
+
 /// Attention of a sequence group. Under the fill `absent` of class sequence_forward, a (token, head) of which this rank
 /// lost an element of the key or of the value leaves the softmax of this rank's queries, and of those further along the
 /// ring; lost elements of queries and outputs are 0. Under other fills they get its values. The backward pass is the
@@ -76,7 +81,9 @@ class SequenceAttention {
   HeadShape gathered(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const;
   std::span<const std::int64_t> group_lengths(const SequenceParts& parts) const;
   std::vector<std::vector<TokenRun>> ring_parts(const SequenceParts& parts) const;
-  void check(const SequencePass& pass, std::string_view tensor, const HeadShape& got, const HeadShape& like) const;
+  void check(const SequencePass& pass, std::string_view tensor, const HeadShape& got, const HeadShape& like) const {
+    check_rank_shape(pass.parts, factors_, rank_, heads_, tensor, got, like);
+  }
 
   int rank_;
   SequenceFactors factors_;

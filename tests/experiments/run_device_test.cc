@@ -6,12 +6,15 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "comm/device/device_buffer.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/layer_memory.h"
+#include "experiments/run/training_model.h"
 #include "models/gpt2/parameter_table.h"
 #include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
@@ -122,6 +125,71 @@ TEST(RunsThatFit, MemoryOfARunIsThatOfItsModelBatchAndMessages) {
   stale.network.of(sim::TrafficClass::kTpForward)->reduce.fill = comm::Fill::kStale;
   stale.network.of(sim::TrafficClass::kTpForward)->path = "contribution";
   EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * 2 * message);  // an input and a result
+}
+
+/// Bytes of the models of a run's ranks: without the allowances.
+std::uint64_t model_bytes(const RunConfig& config) {
+  const auto ranks = static_cast<std::uint64_t>(config.parallel.world_size());
+  return run_device_bytes(config) - 768 * kMebi -
+         ranks * (64 * kMebi + layer_memory(config).remembered + message_buffer_bytes(config));
+}
+
+RunConfig run_with_attention_state(const models::SequenceLayout& layout, models::AttentionOptions::Within within) {
+  RunConfig config = run_on_cuda(1);
+  config.parallel.sequence = layout.ranks();
+  config.model.attention.sequence = layout;
+  config.model.attention.within = within;
+  if (within == models::AttentionOptions::Within::kDocument) config.data.end_of_text = 1;
+  return config;
+}
+
+/// Bytes that the models of the run's ranks hold after a step and an evaluation.
+std::uint64_t measured_bytes(const RunConfig& config) {
+  std::atomic<std::uint64_t> bytes = 0;
+  comm::run_ranks(config.parallel.world_size(), std::chrono::seconds(60), [&](comm::Communicator& group) {
+    const std::unique_ptr<comm::Communicator> alone = group.split(group.rank(), 0);
+    models::ModelRanks ranks;
+    ranks.all = &group;
+    if (group.world_size() > 1) {
+      ranks.sequence = {&group, 1};
+      ranks.data = {&group, config.sharding};
+    }
+    TrainingModel model(config, *alone, ranks);
+    set_starting_weights(model, config, *alone);
+    Batch batch;
+    batch.sequences = config.training.batch_sequences;
+    batch.length = config.training.sequence_tokens;
+    for (int i = 0; i < batch.sequences * batch.length; ++i) batch.tokens.push_back(i % 5);
+    batch.targets = batch.tokens;
+    model.evaluate(batch);
+    model.take_step(std::span(&batch, 1), 0.01);
+    bytes += model.memory_use().total();
+  });
+  return bytes;
+}
+
+TEST(RunsThatFit, SequenceRanksTakeTheMemoryOfTheirTokensAndStates) {
+  using Within = models::AttentionOptions::Within;
+  const auto expect_measured = [](const models::SequenceLayout& layout, Within within, int length) {
+    const fake_cuda::Scope scope;
+    RunConfig config = run_with_attention_state(layout, within);
+    config.training.sequence_tokens = length;
+    config.sharding.zero = layout.ranks() > 1 ? 1 : 0;
+    EXPECT_EQ(model_bytes(config), measured_bytes(config)) << layout.ranks() << " ranks, " << length << " tokens";
+  };
+  expect_measured({}, Within::kDocument, 13);
+  expect_measured({{1, 2}}, Within::kSequence, 14);
+  expect_measured({{2, 1}}, Within::kDocument, 13);
+}
+
+TEST(RunsThatFit, TheRunWithAttentionStateIsMoreDemanding) {
+  using Within = models::AttentionOptions::Within;
+  std::vector<PlannedRun> runs(3);
+  runs[0].run.config = run_with_attention_state({{1, 2}}, Within::kSequence);
+  runs[1].run.config = run_with_attention_state({{1, 2}}, Within::kDocument);
+  runs[2].run.config = run_with_attention_state({{2, 1}}, Within::kSequence);
+  const fake_cuda::Scope scope;
+  EXPECT_EQ(&most_demanding(runs), &runs[1].run.config);
 }
 
 TEST(RunsThatFit, MessagesOfReplicasAreAsLargeAsTheLargestBucket) {

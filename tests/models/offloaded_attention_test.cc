@@ -146,6 +146,24 @@ TEST(OffloadedAttention, TakesSequencesOfAnotherLength) {
   });
 }
 
+// A state without a row, which then gets some, is not taken for the next state.
+TEST(OffloadedAttention, TakesABatchWithoutARow) {
+  with_attention(4, comm::ElementType::kFloat64, "", [&](StatefulAttention& attention) {
+    const AttentionShape shape{2, 6, kHeads, kWidth};
+    Block none({0, 6, kHeads, kWidth}, 0);
+    Block first(shape, 1);
+    Block second(shape, 2);
+    forward(attention, {0, 0}, sequences_of(shape), none);
+    forward(attention, {1, 0}, sequences_of(shape), second);
+    forward(attention, {0, 0}, sequences_of(shape), first);
+    const DenseAttention want = second.dense([](std::int64_t, std::int64_t, std::int64_t q, std::int64_t k) {
+      return k <= q ? 0.0 : -std::numeric_limits<double>::infinity();
+    });
+    backward(attention, {1, 0}, sequences_of(shape), second);
+    EXPECT_LE(largest_difference(second.part(second.grad_qkv, 1).elems, want.grad_keys.elems), 1e-12);
+  });
+}
+
 TEST(OffloadedAttention, NamesAFileThatWasCut) {
   const TemporaryFolder folder;
   const AttentionShape shape{1, 64, kHeads, kWidth};
@@ -199,7 +217,10 @@ TEST(OffloadedAttention, HoldsTheMemoryOfItsFormula) {
           stateful_attention_use(in_chunks(chunk), 0, shape, comm::ElementType::kFloat32, kBlocks + 1, {.threads = 2});
       EXPECT_EQ(attention.bytes(), use.memory);
       EXPECT_EQ(use.stored, kBlocks * 3 * elems * sizeof(float));
-      EXPECT_NEAR(measured / static_cast<double>(use.memory), 1, 0.05) << chunk;
+      const double share = measured / static_cast<double>(use.memory);
+      EXPECT_LE(share, 1.05) << chunk;
+      // Of one chunk, the last buffer of the file is there only where a write was on its way when a read began.
+      EXPECT_GE(share, chunk < shape.length ? 0.95 : 0.8) << chunk;
     });
   }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention within documents and dilated attention on a device against the host's.
+// Attention with state on a device against the host's: within documents, dilated, and over sequence ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,7 +11,11 @@
 #include <utility>
 #include <vector>
 
+#include "comm/device/device_tensor.h"
 #include "comm/lossy/lossy_communicator.h"
+#include "models/gpt2/sequence_cut.h"
+#include "models/gpt2/stateful_attention.h"
+#include "models/sequence/device_sequence_attention.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "tests/models/device_pass.h"
@@ -106,14 +111,10 @@ TEST_F(AttentionOnDevice, EqualsTheHosts) {
 
 /// A pass of sequence ranks: the sums over them. Each has float operations by make_ops(group of this rank alone).
 template <class MakeOps>
-Pass pass_over_ranks(const Gpt2Config& config, const std::optional<comm::LossyOptions>& losses,
+Pass pass_over_ranks(const Gpt2Config& config, const MicroBatch& batch, const std::optional<comm::LossyOptions>& losses,
                      const MakeOps& make_ops) {
   Pass pass;
   std::mutex mutex;
-  const auto tokens = formula_tokens(0, kBatch * kLength, config.vocabulary);
-  const auto targets = formula_tokens(1, kBatch * kLength, config.vocabulary);
-  std::vector<std::int32_t> documents;
-  if (config.attention.within == AttentionOptions::Within::kDocument) documents = some_documents();
   comm::run_ranks(config.attention.sequence.ranks(), kTestTimeout, [&](comm::Communicator& plain) {
     std::optional<comm::LossyCommunicator> lossy;
     if (losses) lossy.emplace(plain, *losses);
@@ -126,8 +127,8 @@ Pass pass_over_ranks(const Gpt2Config& config, const std::optional<comm::LossyOp
     model.upload_values();
     model.zero_gradients();
     group.begin_step(1);
-    model.forward({0, 0}, {tokens, targets, {kBatch, kLength}, documents});
-    model.backward(0, 1.0, kBatch * kLength);
+    model.forward({0, 0}, batch);
+    model.backward(0, 1.0, batch.shape.rows());
     const double loss = model.step_sums().losses;
     model.download(Gpt2::Fields::kValuesAndGradients);
     const std::lock_guard lock(mutex);
@@ -164,8 +165,13 @@ TEST_F(AttentionOnDevice, OverSequenceRanksEqualsTheHostsWithEqualLosses) {
     Gpt2Config config{1, 20, 5, kLength, 31};
     config.attention.sequence = layout;
     config.attention.within = within;
-    const Pass want = pass_over_ranks(config, network, host_ops);
-    const Pass got = pass_over_ranks(config, network, device_ops);
+    const auto tokens = formula_tokens(0, kBatch * kLength, config.vocabulary);
+    const auto targets = formula_tokens(1, kBatch * kLength, config.vocabulary);
+    const bool has_documents = within == AttentionOptions::Within::kDocument;
+    const std::vector<std::int32_t> documents = has_documents ? some_documents() : std::vector<std::int32_t>();
+    const MicroBatch batch{tokens, targets, {kBatch, kLength}, documents};
+    const Pass want = pass_over_ranks(config, batch, network, host_ops);
+    const Pass got = pass_over_ranks(config, batch, network, device_ops);
     EXPECT_NEAR(got.loss, want.loss, 4e-6);
     worst_difference(got.gradients, want.gradients, 2e-5);
     return got.loss;
@@ -185,31 +191,162 @@ TEST_F(AttentionOnDevice, TakesRanksWithoutATokenAndNarrowFloats) {
     Gpt2Config config{1, 12, 3, kLength, 31};
     config.attention.sequence.factors = factors;
     const auto tokens = formula_tokens(0, 2, config.vocabulary);
+    Gpt2Config one = config;
+    one.attention.sequence = {};
+    const Pass want = device_pass(one, {.batch = 1, .length = 2}, [&](Gpt2& model, const auto&, const auto&) {
+      model.forward_backward(tokens, tokens, {1, 2}, 1.0);
+    });
     for (const ModelPrecision& precision : {ModelPrecision{}, kBf16Compute, kFp16Compute}) {
-      double losses = 0;
-      std::mutex mutex;
-      comm::run_ranks(3, kTestTimeout, [&](comm::Communicator& group) {
-        const std::unique_ptr<comm::Communicator> alone = group.split(group.rank(), 0);
-        ModelRanks ranks;
-        ranks.sequence = {&group, 1};
-        Gpt2 model(config, make_cuda_ops(options_of({.precision = precision}), *alone), {}, {}, ranks);
-        set_formula_weights<float>(config, model.parameters<float>(), *alone);
-        model.upload_values();
-        model.zero_gradients();
-        model.forward({0, 0}, {tokens, tokens, {1, 2}});
-        model.backward(0, 1.0, 2);
-        const double loss = model.step_sums().losses;
-        const std::lock_guard lock(mutex);
-        losses += loss;
+      const Pass got = pass_over_ranks(config, {tokens, tokens, {1, 2}}, std::nullopt, [&](comm::Communicator& alone) {
+        return make_cuda_ops(options_of({.precision = precision}), alone);
       });
-      Gpt2Config one = config;
-      one.attention.sequence = {};
-      const Pass want = device_pass(one, {.batch = 1, .length = 2}, [&](Gpt2& model, const auto&, const auto&) {
-        model.forward_backward(tokens, tokens, {1, 2}, 1.0);
-      });
-      EXPECT_NEAR(losses, want.loss, precision == ModelPrecision{} ? 2e-6 : 5e-3);
+      const bool is_float = precision == ModelPrecision{};
+      EXPECT_NEAR(got.loss, want.loss, is_float ? 2e-6 : 5e-3);
+      worst_difference(got.gradients, want.gradients, is_float ? 2e-5 : 5e-2);
     }
   }
+}
+
+constexpr std::int64_t kStateHeads = 3;
+constexpr std::int64_t kStateWidth = 8;
+
+/// A block's tensors of one rank, by a formula.
+struct Block {
+  AttentionShape shape;
+  std::vector<float> qkv, grad_output, output, grad_qkv;
+
+  Block(const AttentionShape& s, float number) : shape(s) {
+    const auto elems = static_cast<std::size_t>(s.batch * s.length * s.heads * s.head_width);
+    for (std::size_t i = 0; i < 3 * elems; ++i) qkv.push_back(std::sin(static_cast<float>(7 * i + 1) * (1 + number)));
+    for (std::size_t i = 0; i < elems; ++i) grad_output.push_back(std::cos(static_cast<float>(5 * i) * (2 + number)));
+    output.resize(elems);
+    grad_qkv.resize(3 * elems, 7);
+  }
+};
+
+/// The tensor on the operations' processor.
+class Placed {
+ public:
+  Placed(std::vector<float>& host, Ops& ops) : host_(host), stream_(ops.stream()) {
+    if (stream_ == nullptr) return;
+    device_ = comm::DeviceBuffer<float>(host.size(), "tensor of a test");
+    comm::copy_to_device(std::span<const float>(host), device_.elems(), *stream_);
+  }
+  comm::Tensor tensor() {
+    return stream_ == nullptr ? comm::Tensor(std::span(host_)) : comm::device_tensor(device_.elems(), *stream_);
+  }
+  void take_back() {
+    if (stream_ == nullptr) return;
+    comm::copy_to_host(comm::DeviceSpan<const float>(device_.elems()), std::span(host_), *stream_);
+    stream_->synchronize();
+  }
+
+ private:
+  std::vector<float>& host_;
+  comm::Stream* stream_;
+  comm::DeviceBuffer<float> device_;
+};
+
+/// Two blocks and two micro-batches with documents of their own are between their passes at once; after each forward
+/// pass comes an evaluation of others. Returns outputs and gradients.
+std::vector<std::vector<float>> passes_in_flight(StatefulAttention& attention, SequenceCut& cut, Ops& ops) {
+  const auto sequences_of = [&cut](int number) {
+    std::vector<std::int32_t> documents;
+    for (int i = 0; i < kBatch * kLength; ++i) documents.push_back(i % kLength / (2 + number));
+    const std::vector<std::int32_t> tokens(documents.size());
+    return cut.sequences({tokens, tokens, {kBatch, kLength}, documents});
+  };
+  const auto forward = [&](const AttentionPlace& at, const Sequences& sequences, Block& block) {
+    Placed qkv(block.qkv, ops);
+    Placed output(block.output, ops);
+    attention.forward(at, sequences, block.shape, qkv.tensor(), output.tensor());
+    output.take_back();
+  };
+  const AttentionShape shape{kBatch, cut.shape({kBatch, kLength}).length, kStateHeads, kStateWidth};
+  const std::vector<AttentionPlace> places = {{0, 0}, {1, 0}, {0, 1}, {1, 1}};
+  std::vector<Sequences> sequences;
+  std::vector<Block> blocks;
+  for (int i = 0; i < 4; ++i) {
+    const AttentionPlace& at = places[static_cast<std::size_t>(i)];
+    forward(at, sequences.emplace_back(sequences_of(at.slot)), blocks.emplace_back(shape, static_cast<float>(i)));
+    Block evaluated(shape, 9.F);
+    forward({at.layer, AttentionPlace::kEvaluation}, sequences_of(5), evaluated);
+  }
+  std::vector<std::vector<float>> results;
+  for (const std::size_t i : {3U, 2U, 0U, 1U}) {
+    Block& block = blocks[i];
+    Placed output(block.output, ops);
+    Placed grad_output(block.grad_output, ops);
+    Placed grad_qkv(block.grad_qkv, ops);
+    attention.backward(places[i], sequences[i], shape, output.tensor(), grad_output.tensor(), grad_qkv.tensor());
+    grad_qkv.take_back();
+    results.push_back(block.output);
+    results.push_back(block.grad_qkv);
+  }
+  return results;
+}
+
+TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
+  for (const SequenceLayout& layout : {SequenceLayout{}, SequenceLayout{{1, 2}}, SequenceLayout{{3, 1}}}) {
+    AttentionOptions options{layout};
+    options.within = AttentionOptions::Within::kDocument;
+    comm::run_ranks(layout.ranks(), kTestTimeout, [&](comm::Communicator& group) {
+      const std::unique_ptr<comm::Communicator> alone = group.split(group.rank(), 0);
+      SequenceParallel ranks;
+      if (layout.ranks() > 1) ranks.group = &group;
+      SequenceCut cut(layout, ranks);
+      const auto results_of = [&](Ops& ops, KernelDevice device) {
+        const std::unique_ptr<StatefulAttention> attention =
+            make_stateful_attention(options, ranks, 0, kStateHeads, ops);
+        EXPECT_EQ(attention->bytes(), 0U) << "before any pass";
+        std::vector<std::vector<float>> results = passes_in_flight(*attention, cut, ops);
+        const std::uint64_t use =
+            stateful_attention_use(options, group.rank(), {kBatch, kLength, kStateHeads, kStateWidth},
+                                   comm::ElementType::kFloat32, 4 + 1, {device})
+                .memory;
+        EXPECT_LE(attention->bytes(), use);
+        // The parts of other ranks, which a ring has room for, may be shorter.
+        const bool is_exact = device == KernelDevice::kHost || layout.factors.ring == 1;
+        EXPECT_GE(attention->bytes(), is_exact ? use : use * 9 / 10);
+        return results;
+      };
+      const auto want = results_of(*make_host_ops({}, *alone), KernelDevice::kHost);
+      const auto got = results_of(*make_cuda_ops({}, *alone), KernelDevice::kCuda);
+      ASSERT_EQ(got.size(), want.size());
+      for (std::size_t i = 0; i < want.size(); ++i) {
+        EXPECT_THAT(got[i], testing::Pointwise(testing::FloatNear(1e-5F), want[i])) << "tensor " << i;
+      }
+    });
+  }
+}
+
+TEST_F(AttentionOnDevice, OverSequenceRanksRefusesOtherShapesAndParts) {
+  comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& group) {
+    comm::Stream stream;
+    DeviceSequenceAttention<float> attention(group, {1, 2}, kStateHeads, stream);
+    DeviceSavedAttention<float> saved;
+    const auto view = [](std::int64_t tokens) {
+      return DeviceHeadView<float>{{}, {kBatch, tokens, kStateHeads, kStateWidth}};
+    };
+    const auto error_of = [&](const SequenceParts& parts, std::int64_t keys) {
+      try {
+        const std::int64_t own = parts.length_of(group.rank());
+        attention.forward({parts}, view(own), view(keys), view(own), view(own), saved);
+        return std::string("no error");
+      } catch (const ConfigError& error) {
+        return std::string(error.what());
+      }
+    };
+    EXPECT_THAT(error_of(SequenceParts::even(10, 2), 6), HasSubstr("keys: axis 1 (tokens): got 6, want 5"));
+    EXPECT_EQ(error_of(SequenceParts::even(15, 3), 5), "sequence: got parts of 3 ranks, want 2");
+    try {
+      const SequenceParts parts = SequenceParts::even(10, 2);
+      attention.backward({parts}, view(5), saved, {view(5), view(4), view(5)});
+      FAIL() << "no error";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("gradient of keys: axis 1 (tokens): got 4, want 5"));
+    }
+  });
 }
 
 TEST_F(AttentionOnDevice, TakesTheMemoryOfItsFormula) {
