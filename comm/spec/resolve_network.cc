@@ -40,12 +40,6 @@ bool has_sums_in_some_run(sim::TrafficClass traffic_class) {
   return std::find(kWithoutSums.begin(), kWithoutSums.end(), traffic_class) == kWithoutSums.end();
 }
 
-// The reduction of data-parallel gradients is a mean; that of other classes is a sum.
-bool has_meaning(const FillEntry& fill, sim::Half half, sim::TrafficClass traffic_class) {
-  if (half == sim::Half::kGather) return fill.has_meaning_in_gather_half(traffic_class);
-  return fill.reduce_half || (fill.means && traffic_class == sim::TrafficClass::kDpGradient);
-}
-
 bool is_none(const json& loss) { return loss["model"] == "none"; }
 
 /// Builds the classes one by one; equal processes in the spec are made once and shared.
@@ -173,7 +167,7 @@ class NetworkResolver {
       if (layer.contains("loss")) set_loss(target, layer["loss"], pointer + "/loss", half);
       if (layer.contains("links")) set_links(target, layer["links"], pointer + "/links", half);
       if (layer.contains("fill")) {
-        const bool meant = has_meaning(fill_of(layer["fill"]), of_half, class_);
+        const bool meant = has_meaning(fill_of(layer["fill"]), of_half);
         target["fill"] = meant ? layer["fill"] : json("zero");
         places_.erase(half + "/fill");
       }
@@ -193,7 +187,7 @@ class NetworkResolver {
       if (own.contains("fill")) {
         target["fill"] = own["fill"];
         places_[half + "/fill"] = place + "/fill";
-        if (!has_meaning(fill_of(own["fill"]), of_half, class_)) report_fill(own["fill"], place + "/fill", of_half);
+        if (!has_meaning(fill_of(own["fill"]), of_half)) report_fill(own["fill"], place + "/fill", of_half);
       }
     }
     // A member of the class applies to both halves again.
@@ -302,7 +296,7 @@ class NetworkResolver {
   /// A shorthand fill applies to the halves where it has a meaning; this depends on the path, too.
   void resolve_reduce_fill(const PathEntry& path, json& fill) {
     const FillEntry& entry = fill_of(fill);
-    if (!has_meaning(entry, sim::Half::kReduce, class_)) return;  // was reported
+    if (!has_meaning(entry, sim::Half::kReduce)) return;  // was reported
     const std::optional<std::string> refusal = reduce_fill_refusal(entry.fill, path.name);
     if (!refusal) return;
     const auto named = places_.find("reduce/fill");
@@ -504,12 +498,19 @@ class NetworkResolver {
            "absent");
   }
 
+  /// The reduction of data-parallel gradients is a mean; that of other classes is a sum. A receiver of an exchange has
+  /// no value of its own.
+  bool has_meaning(const FillEntry& fill, sim::Half half) const {
+    if (half == sim::Half::kReduce) return fill.reduce_half || (fill.means && class_ == sim::TrafficClass::kDpGradient);
+    return fill.has_meaning_in_gather_half(class_) && !(class_ == roles_.exchanged && keeps_own(fill.fill));
+  }
+
   static const FillEntry& fill_of(const json& name) { return fill_entry(fill_from_name(name.get<std::string>())); }
 
   void report_fill(const json& got, const std::string& pointer, sim::Half half) {
     std::string known;
     for (const FillEntry& entry : fills()) {
-      if (has_meaning(entry, half, class_)) known += (known.empty() ? "" : ", ") + quote_json(std::string(entry.name));
+      if (has_meaning(entry, half)) known += (known.empty() ? "" : ", ") + quote_json(std::string(entry.name));
     }
     const bool of_means = half == sim::Half::kReduce && fill_of(got).means;
     report(where_ + ": " + pointer + ": got " + quote_json(got) + ", which has no meaning in this half" +

@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "comm/json/json_text.h"
+#include "comm/json/schema_checker.h"
 #include "comm/spec/sha256.h"
 
 namespace droptest::experiments {
@@ -68,6 +69,15 @@ bool changes_results(std::string_view pointer) {
   return std::none_of(kChangesNoResult.begin(), kChangesNoResult.end(), [pointer](std::string_view excluded) {
     return pointer == excluded || (pointer.starts_with(excluded) && pointer[excluded.size()] == '/');
   });
+}
+
+bool changes_results(const std::string& pointer, const json& value) {
+  if (changes_results(pointer)) return true;
+  if (!value.is_object()) return false;
+  for (const auto& [name, member] : value.items()) {
+    if (changes_results(comm::child_pointer(pointer, name), member)) return true;
+  }
+  return false;
 }
 
 }  // namespace droptest::experiments

@@ -14,5 +14,7 @@ std::string run_id_of(const nlohmann::json& resolved_spec);
 
 /// Whether the value at this pointer ("/record/links") is part of the run id.
 bool changes_results(std::string_view pointer);
+/// Whether this value or one of its members is: of "/memory" the object {"attention_chunk": 64}.
+bool changes_results(const std::string& pointer, const nlohmann::json& value);
 
 }  // namespace droptest::experiments

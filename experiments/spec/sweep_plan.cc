@@ -220,8 +220,9 @@ class Planner {
         violations_.push_back({place, reason});
         continue;
       }
-      if (tokens[0] == "sweep" || tokens[0] == "repeat" || tokens[0] == "search" || !changes_results(pointer)) {
-        violations_.push_back({place, "cannot be swept: it changes no result"});
+      const auto refuse_idle = [&] { violations_.push_back({place, "cannot be swept: it changes no result"}); };
+      if (tokens[0] == "sweep" || tokens[0] == "repeat" || tokens[0] == "search") {
+        refuse_idle();
         continue;
       }
       if (!used_.insert(pointer).second) {
@@ -235,6 +236,11 @@ class Planner {
         const std::string message = error.what();  // "/3/label: got ..."
         const std::size_t end = message.find(": ");
         violations_.push_back({place + message.substr(0, end), message.substr(end + 2)});
+        continue;
+      }
+      if (std::ranges::none_of(list.values,
+                               [&at = pointer](const json& value) { return changes_results(at, value); })) {
+        refuse_idle();
         continue;
       }
       const std::size_t length = list.values.size();

@@ -236,5 +236,12 @@ TEST(AbsentFill, HasAMeaningForKeysAndValuesAlone) {
   EXPECT_TRUE(reduce_fill_refusal(Fill::kAbsent, "direct").has_value());
 }
 
+TEST(OwnFill, HasNoMeaningForKeysAndValues) {
+  for (const Fill fill : {Fill::kOwn, Fill::kOwnScaled}) {
+    EXPECT_FALSE(fill_entry(fill).has_meaning_in_gather_half(kForward));
+    EXPECT_TRUE(fill_entry(fill).has_meaning_in_gather_half(sim::TrafficClass::kTpForward));
+  }
+}
+
 }  // namespace
 }  // namespace droptest::comm

@@ -11,6 +11,7 @@
 #include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_forecast.h"
 #include "experiments/run/trainer.h"
+#include "experiments/spec/planned_collectives.h"
 #include "sim/error.h"
 #include "tests/experiments/layouts_of_runs.h"
 #include "tests/experiments/resolved_spec.h"
@@ -141,6 +142,27 @@ TEST(SequenceRanks, PacketsOfSeveralMicroBatchesAreThoseOfThePlan) {
   }
 }
 
+// Devices send activations as they are in memory; a host has them as floats.
+TEST(SequenceRanks, MessagesOf16BitsOfADeviceHaveHalfThePackets) {
+  RunConfig config = cut_run(1);
+  config.tensor_sequence = false;
+  config.parallel.sequence = 2;
+  config.model.attention.sequence = {{1, 2}};
+  const auto elems = [&](Device device, models::Precision compute) {
+    config.device = device;
+    config.training.precision.compute = compute;
+    std::uint64_t sum = 0;
+    for (const TrafficClass of : {TrafficClass::kSequenceForward, TrafficClass::kSequenceBackward}) {
+      for (const PlannedCollective& one : planned_collectives(config, of)) sum += one.times * one.call.elements;
+    }
+    return sum;
+  };
+  const std::uint64_t floats = elems(Device::kCuda, models::Precision::kFloat32);
+  EXPECT_EQ(elems(Device::kCuda, models::Precision::kBfloat16), floats / 2);
+  EXPECT_EQ(elems(Device::kCuda, models::Precision::kFloat16), floats / 2);
+  EXPECT_EQ(elems(Device::kCpu, models::Precision::kBfloat16), floats);
+}
+
 TEST(SequenceRanks, TheirBackwardClassHasNoReduceHalfAndThatOfCutTokensHasOne) {
   const RunConfig cut = resolved(kTwoRanks, {"/parallel/tensor_sequence=true"}).config;
   EXPECT_NE(cut.network.of(TrafficClass::kSequenceBackward)->reduce.loss, nullptr);
@@ -212,6 +234,25 @@ TEST(CutTokens, SpecsThatCannotBeAreRefused) {
               HasSubstr("/kernels/attention: got \"reference\" with attention over sequence ranks"));
   EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", R"(/memory={"recompute": "selective"})"}), "no error");
   EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", "/network=null", "/memory=aggressive"}), "no error");
+}
+
+// A receiver has no values of its own for other ranks' tokens; sums of cut tokens have the rank's contribution.
+TEST(SequenceRanks, TheFillOwnIsRefused) {
+  for (const std::string of : {"sequence_forward", "sequence_backward"}) {
+    for (const std::string fill : {"own", "own_scaled"}) {
+      const std::string section = R"(/network/classes={")" + of + R"(": {"gather": {"fill": ")" + fill + R"("}}})";
+      EXPECT_THAT(error_of({"/parallel/sequence=2", section}),
+                  HasSubstr("/network/classes/" + of + "/gather/fill: got \"" + fill +
+                            "\", which has no meaning in this half, want one of \"zero\", \"stale\""));
+      if (of == "sequence_backward") {
+        EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", section}), "no error");
+      }
+    }
+  }
+  const RunConfig all = resolved(kTwoRanks, {"/parallel/sequence=2", "/network/fill=own"}).config;
+  EXPECT_EQ(all.network.of(TrafficClass::kSequenceForward)->gather.fill, comm::Fill::kZero);
+  EXPECT_EQ(all.network.of(TrafficClass::kSequenceBackward)->gather.fill, comm::Fill::kZero);
+  EXPECT_EQ(all.network.of(TrafficClass::kTpForward)->gather.fill, comm::Fill::kOwn);
 }
 
 TEST(CutTokens, ARunIdKnowsTheCutWhereThereIsOne) {

@@ -125,6 +125,9 @@ TEST(RunId, SaysWhatItLeavesOut) {
   EXPECT_TRUE(changes_results("/backend/name"));
   EXPECT_FALSE(changes_results("/backend/threads_per_rank"));
   EXPECT_TRUE(changes_results("/network/loss"));
+  EXPECT_FALSE(changes_results("/memory", "extreme"));
+  EXPECT_FALSE(changes_results("/memory", {{"strategy", "extreme"}, {"cut", false}}));
+  EXPECT_TRUE(changes_results("/memory", {{"strategy", "extreme"}, {"attention_chunk", 64}}));
 }
 
 }  // namespace

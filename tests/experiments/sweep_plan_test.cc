@@ -231,6 +231,16 @@ TEST(SweepPlan, AskingTwiceGivesTheSamePlan) {
   for (std::size_t i = 0; i < first.runs.size(); ++i) EXPECT_EQ(first.runs[i].run.run_id, second.runs[i].run.run_id);
 }
 
+TEST(SweepPlan, MemoryIsSweptWhereAValueChangesResults) {
+  const SweepPlan chunks = plan(R"(, "sweep": {"cross": {"/memory": ["basic", {"attention_chunk": 64}]}})");
+  ASSERT_EQ(chunks.runs.size(), 2U);
+  EXPECT_EQ(chunks.runs[0].run.config.model.attention.chunk_tokens, 0);
+  EXPECT_EQ(chunks.runs[1].run.config.model.attention.chunk_tokens, 64);
+  EXPECT_NE(chunks.runs[0].run.run_id, chunks.runs[1].run.run_id);
+  EXPECT_EQ(error_of(R"(, "sweep": {"cross": {"/memory": ["basic", "extreme"]}})"),
+            "s.json: /sweep/cross/~1memory: cannot be swept: it changes no result");
+}
+
 TEST(SweepPlan, SweepsWithoutMeaningAreRefused) {
   EXPECT_EQ(error_of(R"(, "sweep": {"zip": {"/model/layers": [1, 2, 3], "/training/steps": [1, 2]}})"),
             "s.json: /sweep/zip/~1training~1steps: got 2 values, want 3 as /model/layers has");
