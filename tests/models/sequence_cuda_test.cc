@@ -128,7 +128,7 @@ Pass pass_over_ranks(const Gpt2Config& config, const MicroBatch& batch, const st
     model.zero_gradients();
     group.begin_step(1);
     model.forward({0, 0}, batch);
-    model.backward(0, 1.0, batch.shape.rows());
+    model.backward(0, 1.0, static_cast<double>(batch.shape.rows()));
     const double loss = model.step_sums().losses;
     model.download(Gpt2::Fields::kValuesAndGradients);
     const std::lock_guard lock(mutex);
