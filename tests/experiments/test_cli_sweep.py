@@ -145,8 +145,8 @@ def test_a_run_that_is_killed_is_recorded(tmp_path):
 def test_attempts_count_anew_after_a_checkpoint(tmp_path):
     write_spec(
         tmp_path,
-        training={"steps": 400, "batch_sequences": 2, "learning_rate": 0.001},
-        checkpoint={"every_steps": 10, "keep": 2},
+        training={"steps": 2000, "batch_sequences": 2, "learning_rate": 0.001},
+        checkpoint={"every_steps": 50, "keep": 2},
         restart={"attempts": 1, "backoff_seconds": 0.01},
     )
     run("sweep", "spec.json", "--out", "whole", cwd=tmp_path)
@@ -154,8 +154,8 @@ def test_attempts_count_anew_after_a_checkpoint(tmp_path):
     folder = wait_until(lambda: run_folders(tmp_path))[0]
 
     def steps():
-        found = [int(path.name.split("-")[1]) for path in folder.glob("checkpoints/step-*")]
-        return max(found, default=0)
+        names = [path.name.split("-")[1] for path in folder.glob("checkpoints/step-*")]
+        return max((int(name) for name in names if name.isdigit()), default=0)
 
     for _ in range(3):  # more deaths than attempts
         reached = steps()
