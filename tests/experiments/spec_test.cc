@@ -255,11 +255,13 @@ TEST(Spec, BadOverridesSayWhy) {
   EXPECT_EQ(error_with({"/training/steps"}), "--set /training/steps: want /pointer=value, such as /training/steps=100");
   EXPECT_EQ(error_with({"training.steps=3"}),
             "--set training.steps=3: got \"training.steps\", want a JSON pointer such as \"/network/loss\"");
-  EXPECT_EQ(error_with({"/training/step=3"}),
-            "--set /training/step=3: no member \"step\" in /training; did you mean \"steps\"? known keys: "
-            "accumulation, batch_sequences, beta1, beta2, drop_last, dropout, epochs, epsilon, final_learning_rate, "
-            "global_batch_sequences, gradient_clip, gradient_norm, learning_rate, loss_scale, momentum, optimizer, "
-            "precision, schedule, sequence_tokens, steps, warmup_steps, weight_decay");
+  EXPECT_EQ(
+      error_with({"/training/step=3"}),
+      "--set /training/step=3: no member \"step\" in /training; did you mean \"steps\"? known keys: "
+      "accumulation, batch_sequences, beta1, beta2, class_weights, drop_last, dropout, epochs, epsilon, "
+      "final_learning_rate, global_batch_sequences, gradient_clip, gradient_norm, layer_decay, learning_rate, lora, "
+      "loss_scale, momentum, optimizer, precision, schedule, sequence_tokens, steps, tensors, warmup_steps, "
+      "weight_decay");
   EXPECT_EQ(error_with({"/seed/x=3"}), "--set /seed/x=3: /seed has no members");
   EXPECT_EQ(error_with({"/network=5", "/network/loss=0"}),
             "--set /network/loss=0: /network is 5, want an object to set members of");
