@@ -75,7 +75,8 @@ TEST(WeightsFile, RoundTripAndRefusalsThatNameThePathAndTheReason) {
   EXPECT_EQ(back.at("x").shape, tensors.at("x").shape);
   EXPECT_THAT(config_error_of([&] { read_weights(folder.path() + "/absent"); }),
               HasSubstr("absent: No such file or directory"));
-  EXPECT_THAT(config_error_of([&] { read_weights(folder.path()); }), HasSubstr(folder.path() + ": Is a directory"));
+  EXPECT_THAT(config_error_of([&] { read_weights(folder.path()); }),
+              HasSubstr(folder.path() + ": has neither model.safetensors nor model.safetensors.index.json"));
   std::filesystem::create_directory(folder.path() + "/taken");
   EXPECT_THAT(config_error_of([&] { write_weights(folder.path() + "/taken", tensors, {}); }), HasSubstr("rename to"));
   EXPECT_EQ(files_in(folder.path()), 2U) << "the partial file is gone";

@@ -106,7 +106,8 @@ TEST(Shards, TheirMembersAreRefusedForOneFile) {
     EXPECT_THAT(refused({std::string("/data/") + member}), HasSubstr("which /data/shards alone has a use for"))
         << member;
   }
-  EXPECT_THAT(refused({"/training/epochs=2"}), HasSubstr("/training/epochs: got 2, want it absent, or /data/shards"));
+  EXPECT_THAT(refused({"/training/epochs=2"}),
+              HasSubstr("/training/epochs: got 2, want it absent, /data/shards or /data/examples"));
   EXPECT_THAT(refused({"/training/drop_last=true"}), HasSubstr("/training/drop_last: got true"));
   EXPECT_THAT(refused({"/data/text=null", "/data/tokens=a", "/data/format=text"}),
               HasSubstr(R"(/data/format: got "text")"));

@@ -74,7 +74,7 @@ TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
   const std::string known =
       "? known keys: alerts, backend, checkpoint, data, description, device, elastic, extends, failures, kernels, "
       "memory, model, name, network, numerics_version, outer, parallel, record, repeat, restart, search, seed, seeds, "
-      "start, sweep, time, training, validation";
+      "start, sweep, task, time, training, validation";
   EXPECT_EQ(error_of(R"({"name": "t", "data": {"text": "a"}, "netwrok": {}, "sede": 3})"),
             "s.json: /netwrok: got an unknown key; did you mean \"network\"" + known +
                 "\ns.json: /sede: got an unknown key; did you mean \"seed\"" + known);
