@@ -57,9 +57,10 @@ TEST(Spec, ErrorsNameFilePointerValueAndWhatIsAllowed) {
             "s.json: /name: got \"../up\", want a name of letters, digits, '.', '_' and '-' that does not start with "
             "'.'");
   EXPECT_EQ(error_of(R"({"name": "t", "data": {}})"),
-            "s.json: /data: got no members, want exactly one of \"text\", \"tokens\" or \"shards\"");
-  EXPECT_EQ(error_of(R"({"name": "t", "data": {"text": "a", "tokens": "b"}})"),
-            "s.json: /data: got \"text\", \"tokens\", want exactly one of \"text\", \"tokens\" or \"shards\"");
+            "s.json: /data: got no members, want exactly one of \"text\", \"tokens\", \"shards\" or \"examples\"");
+  EXPECT_EQ(
+      error_of(R"({"name": "t", "data": {"text": "a", "tokens": "b"}})"),
+      "s.json: /data: got \"text\", \"tokens\", want exactly one of \"text\", \"tokens\", \"shards\" or \"examples\"");
   EXPECT_EQ(error_with({"/training/steps=0"}), "s.json: /training/steps: got 0, want an integer in [1, 1000000000000]");
   EXPECT_EQ(error_with({"/network/payload_bytes=1404"}),
             "s.json: /network/payload_bytes: got 1404, want an integer in [8, 1073741824], a multiple of 8");
