@@ -15,11 +15,12 @@ namespace droptest::models {
 /// The whole of [rows, heads, head width].
 inline HeadShape head_shape(const AttentionShape& s) { return {s.batch, s.length, s.heads, s.head_width}; }
 
-/// Queries (0), keys (1) or values (2) of [rows, 3, heads, head width].
+/// Queries (0), keys (1) or values (2) of [rows, 3, heads, head width]; without rows there is no data.
 template <class T>
 HeadView<T> part_of_qkv(std::span<T> elems, std::int64_t part, const AttentionShape& s) {
   const std::int64_t row = s.heads * s.head_width;
-  return {elems.data() + part * row, head_shape(s), s.length * 3 * row, 3 * row, s.head_width};
+  T* const begin = elems.empty() ? nullptr : elems.data() + part * row;
+  return {begin, head_shape(s), s.length * 3 * row, 3 * row, s.head_width};
 }
 
 /// Of [rows, heads, head width].
