@@ -38,7 +38,7 @@ struct ModelRanks {
   int data_stride = 1;                ///< in `all`: from a rank to that of the next replica with its coordinates
 };
 
-/// What an evaluation says beside the loss: Gpt2::detail().
+/// The numbers that an evaluation gives beside the loss: Gpt2::detail().
 enum class EvaluationDetail : std::uint8_t { kLoss, kLogits, kMargins };
 
 /// Whether a backward pass is the last one of its stage in a step.
@@ -101,8 +101,8 @@ class Gpt2 {
   void zero_gradients();
   /// Adds scale x d(loss) / d(parameter) to every gradient. The tokens may change when it returns. The loss is the sum
   /// over targets by `mean_over`, for example the number of targets of all micro-batches and ranks; kOwnTargets: by the
-  /// number of targets of this micro-batch that are not ignored. With weights of classes, each loss is multiplied by
-  /// that of its target, and numbers of targets are sums of these weights.
+  /// number of targets of this micro-batch that are not ignored. With class weights, the loss of a target
+  /// is multiplied by the weight of its class, and the sum of these weights takes the place of the number of targets.
   static constexpr double kOwnTargets = 0;
   void forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                         const BatchShape& shape, double scale, double mean_over = kOwnTargets,

@@ -2,12 +2,11 @@
 #include "models/sequence/attention_ring.h"
 
 #include <algorithm>
-#include <deque>
-#include <string>
 #include <string_view>
 #include <utility>
 
 #include "models/kernels/chunks.h"
+#include "models/sequence/ring_hop.h"
 
 namespace droptest::models {
 namespace {
@@ -34,32 +33,6 @@ void fill_again(const typename RingLosses<T>::Filled& filled, std::span<T> recei
 }
 
 }  // namespace
-
-/// The messages of one hop: each goes to the next rank, and one of its name comes from the rank before.
-template <class T>
-class AttentionRing<T>::Exchange {
- public:
-  Exchange(comm::Communicator& group, int layer, int hop) : group_(group), layer_(layer), hop_(hop) {}
-
-  void add(std::string_view name, const comm::Message& like, comm::ConstTensor sent, comm::Tensor received) {
-    comm::Message message = like;
-    message.name = names_.emplace_back("attention." + std::string(name) + ".hop" + std::to_string(hop_));
-    message.layer = layer_;
-    const int ranks = group_.world_size();
-    receives_.push_back({received, (group_.rank() + ranks - 1) % ranks, message});
-    message.lost = nullptr;
-    sends_.push_back({sent, (group_.rank() + 1) % ranks, message});
-  }
-  void run() { group_.exchange(sends_, receives_); }
-
- private:
-  comm::Communicator& group_;
-  int layer_;
-  int hop_;
-  std::deque<std::string> names_;  // messages refer to them
-  std::vector<comm::Send> sends_;
-  std::vector<comm::Receive> receives_;
-};
 
 template <class T>
 HeadShape AttentionRing<T>::shape_of(const RingPass<T>& pass, int part) const {
@@ -107,7 +80,7 @@ void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& outpu
     next_.keys.resize(shape.elems());
     next_.values.resize(shape.elems());
     typename RingLosses<T>::Hop& lost = losses.hops[static_cast<std::size_t>(hop - 1)];
-    Exchange exchange(*group_, pass.layer, hop);
+    RingHop exchange(*group_, pass.layer, hop);
     comm::Message message{kForward, {}};
     message.lost = &lost.keys.lost;
     exchange.add("keys", message, keys, std::span(next_.keys));
@@ -157,7 +130,7 @@ void AttentionRing<T>::backward(const RingPass<T>& pass, const AttentionResults<
     block.keys.assign(elems, T(0));
     block.values.assign(elems, T(0));
   };
-  const auto add_gradients = [&](Exchange& exchange) {
+  const auto add_gradients = [&](RingHop& exchange) {
     exchange.add("keys.grad", of_gradients, std::span<const T>(gradients_.keys), std::span(next_gradients_.keys));
     exchange.add("values.grad", of_gradients, std::span<const T>(gradients_.values), std::span(next_gradients_.values));
   };
@@ -168,7 +141,7 @@ void AttentionRing<T>::backward(const RingPass<T>& pass, const AttentionResults<
     next_.keys.resize(shape.elems());
     next_.values.resize(shape.elems());
     resize(next_gradients_, shape.elems());
-    Exchange exchange(*group_, pass.layer, hop);
+    RingHop exchange(*group_, pass.layer, hop);
     exchange.add("keys", repeated, keys, std::span(next_.keys));
     exchange.add("values", repeated, values, std::span(next_.values));
     if (hop > 1) add_gradients(exchange);
@@ -187,7 +160,7 @@ void AttentionRing<T>::backward(const RingPass<T>& pass, const AttentionResults<
   // The gradients of the part of the next rank are complete.
   const HeadShape shape = shape_of(pass, rank());
   resize(next_gradients_, shape.elems());
-  Exchange exchange(*group_, pass.layer, ranks());
+  RingHop exchange(*group_, pass.layer, ranks());
   add_gradients(exchange);
   exchange.run();
   const auto view = [&](const std::vector<T>& elems) {

@@ -67,7 +67,6 @@ class AttentionRing {
     std::vector<T> keys;
     std::vector<T> values;
   };
-  class Exchange;
   HeadShape shape_of(const RingPass<T>& pass, int part) const;
   /// The part that this rank has after so many hops.
   int part_after(int hops) const { return (rank() + ranks() - hops) % ranks(); }

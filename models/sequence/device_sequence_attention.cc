@@ -2,13 +2,12 @@
 #include "models/sequence/device_sequence_attention.h"
 
 #include <algorithm>
-#include <deque>
-#include <string>
 #include <utility>
 
 #include "comm/bfloat16.h"
 #include "comm/device/device_tensor.h"
 #include "comm/float16.h"
+#include "models/sequence/ring_hop.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -57,32 +56,6 @@ std::uint64_t DeviceSequenceAttention<E>::bytes() const {
   }
   return bytes;
 }
-
-/// The messages of one hop: each goes to the next rank, and one of its name comes from the rank before.
-template <class E>
-class DeviceSequenceAttention<E>::Exchange {
- public:
-  Exchange(comm::Communicator& group, int layer, int hop) : group_(group), layer_(layer), hop_(hop) {}
-
-  void add(std::string_view name, const comm::Message& like, comm::ConstTensor sent, comm::Tensor received) {
-    comm::Message message = like;
-    message.name = names_.emplace_back("attention." + std::string(name) + ".hop" + std::to_string(hop_));
-    message.layer = layer_;
-    const int ranks = group_.world_size();
-    receives_.push_back({received, (group_.rank() + ranks - 1) % ranks, message});
-    message.lost = nullptr;
-    sends_.push_back({sent, (group_.rank() + 1) % ranks, message});
-  }
-  void run() { group_.exchange(sends_, receives_); }
-
- private:
-  comm::Communicator& group_;
-  int layer_;
-  int hop_;
-  std::deque<std::string> names_;  // messages refer to them
-  std::vector<comm::Send> sends_;
-  std::vector<comm::Receive> receives_;
-};
 
 template <class E>
 DeviceSequenceAttention<E>::DeviceSequenceAttention(comm::Communicator& group, const SequenceFactors& factors,
@@ -239,7 +212,7 @@ void DeviceSequenceAttention<E>::exchange_flags(const Absences& absent, Absences
   comm::copy_to_device(std::span<const std::uint64_t>(words), sent, stream_);
   comm::Message reliable{sim::TrafficClass::kControl, {}};
   reliable.delivery = comm::Delivery::kCertain;
-  Exchange exchange(*ring_, layer, hop);
+  RingHop exchange(*ring_, layer, hop);
   exchange.add("absent", reliable, comm::device_tensor(sent, stream_), comm::device_tensor(arriving, stream_));
   exchange.run();
   comm::copy_to_host(reinterpret_cast<const std::byte*>(arriving.data()),
@@ -291,7 +264,7 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
     const comm::DeviceSpan<E> next_keys = grown(next_.keys, of_part.elems());
     const comm::DeviceSpan<E> next_values = grown(next_.values, of_part.elems());
     auto& lost_here = saved.hops[static_cast<std::size_t>(hop - 1)];
-    Exchange exchange(*ring_, pass.layer, hop);
+    RingHop exchange(*ring_, pass.layer, hop);
     comm::Message message{kForward, {}};
     message.lost = &lost_here.keys.lost;
     exchange.add("keys", message, comm::device_tensor(here_keys, stream_), comm::device_tensor(next_keys, stream_));
@@ -357,7 +330,7 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
   // The gradients with respect to the keys and values that are here.
   comm::DeviceSpan<E> key_gradients;
   comm::DeviceSpan<E> value_gradients;
-  const auto add_gradients = [&](Exchange& exchange, const HeadShape& received) {
+  const auto add_gradients = [&](RingHop& exchange, const HeadShape& received) {
     exchange.add("keys.grad", of_gradients, comm::device_tensor(comm::DeviceSpan<const E>(key_gradients), stream_),
                  comm::device_tensor(grown(next_gradients_.keys, received.elems()), stream_));
     exchange.add("values.grad", of_gradients, comm::device_tensor(comm::DeviceSpan<const E>(value_gradients), stream_),
@@ -369,7 +342,7 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
     const auto& lost = saved.hops[static_cast<std::size_t>(hop - 1)];
     const comm::DeviceSpan<E> next_keys = grown(next_.keys, of_part.elems());
     const comm::DeviceSpan<E> next_values = grown(next_.values, of_part.elems());
-    Exchange exchange(*ring_, pass.layer, hop);
+    RingHop exchange(*ring_, pass.layer, hop);
     exchange.add("keys", repeated, comm::device_tensor(here_keys, stream_), comm::device_tensor(next_keys, stream_));
     exchange.add("values", repeated, comm::device_tensor(here_values, stream_),
                  comm::device_tensor(next_values, stream_));
@@ -392,7 +365,7 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
   }
   if (factors_.ring > 1) {
     // The gradients of the part of the next rank are complete.
-    Exchange exchange(*ring_, pass.layer, factors_.ring);
+    RingHop exchange(*ring_, pass.layer, factors_.ring);
     add_gradients(exchange, shape);
     exchange.run();
     const auto add = [&](const comm::DeviceBuffer<E>& from, comm::DeviceSpan<E> to) {

@@ -84,7 +84,6 @@ class DeviceSequenceAttention {
     std::vector<std::vector<TokenRun>> runs;
     std::vector<DeviceAttentionPattern> patterns;
   };
-  class Exchange;
 
   const Planned& plan(const SequenceParts& parts, std::int64_t width);
   /// The tokens of a part of the ring, with this rank's heads.

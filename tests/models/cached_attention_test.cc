@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluations that go on behind the tokens of the one before, and what evaluations say beside the loss.
+// Evaluations token by token with cached keys and values; the numbers that an evaluation gives beside the loss.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
