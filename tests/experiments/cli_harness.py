@@ -99,14 +99,19 @@ def summary_of(run_folder):
     return json.loads((run_folder / "summary.json").read_text())
 
 
+def lines_of(path):
+    """The complete lines of a file of JSON lines: of the last one, a run that goes on may have written only a part."""
+    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
 def metrics_of(run_folder):
-    return [json.loads(line) for line in (run_folder / "metrics.jsonl").read_text().splitlines()]
+    return lines_of(run_folder / "metrics.jsonl")
 
 
 def events_of(run_folder):
     """None where the run has no anomaly."""
     path = run_folder / "events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return lines_of(path) if path.exists() else []
 
 
 def losses_of(run_folder):
