@@ -21,33 +21,39 @@ ROOT = Path(__file__).resolve().parents[1]
 KINDS = ("parameters", "gradients", "optimizer", "activations", "offload_buffers", "collectives", "loss_layer", "outer")
 ALLOCATOR_SHARE = 0.05
 PROCESS_SHARE, PROCESS_BYTES = 0.05, 100e6
+VALIDATION_TOKENS = 16384  # at most
 
 
-def set_pointer(spec, pointer, value):
-    """Sets the member; objects on the way are made."""
-    *way, last = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]]
-    for part in way:
-        spec = spec.setdefault(part, {})
-    spec[last] = value
+def merged(path):
+    """The spec with those that it extends (RFC 7396)."""
+
+    def patch(base, change):
+        if not isinstance(change, dict):
+            return change
+        both = dict(base) if isinstance(base, dict) else {}
+        for key, value in change.items():
+            both[key] = patch(both.get(key), value)
+        return {key: value for key, value in both.items() if value is not None}
+
+    spec = json.loads(path.read_text(encoding="utf-8"))
+    base = spec.pop("extends", None)
+    return patch(merged(path.parent / base), spec) if base else spec
 
 
-def short(spec, point, steps):
-    """The point's spec with so few steps that its memory is reached: one evaluation and one sample are among them."""
-    left_out = ("sweep", "repeat", "search", "checkpoint", "failures")
-    one = {key: value for key, value in spec.items() if key not in left_out}
-    for pointer, value in point.items():
-        set_pointer(one, pointer, value)
-    for section, limits in (("training", {"steps": steps}), ("validation", {"every_steps": steps})):
-        one[section] = one.get(section, {}) | limits
-    tokens = one["validation"].get("tokens")
-    if isinstance(tokens, int):
-        one["validation"]["tokens"] = min(tokens, 16384)
-    one["training"].pop("warmup_steps", None)
-    one["training"].pop("learning_rate_schedule", None)
-    record = one.get("record", {})
-    one["record"] = record | ({"sample_every_steps": 1} if record.get("sample_every_steps", 50) else {})
-    one["device"] = "cpu"
-    return one
+def short(path, spec, steps):
+    """A change of the spec with so few steps that its memory is reached: an evaluation and a sample are among them."""
+    changes = {"extends": str(path), "device": "cpu"}
+    changes |= dict.fromkeys(("repeat", "search", "checkpoint", "failures"))
+    changes["training"] = dict.fromkeys(("epochs", "warmup_steps", "schedule", "learning_rate_schedule"))
+    changes["training"]["steps"] = steps
+    changes["validation"] = {"every_steps": steps}
+    if spec.get("validation", {}).get("tokens", 0) > VALIDATION_TOKENS:
+        changes["validation"]["tokens"] = VALIDATION_TOKENS
+    if "outer" in spec:
+        changes["outer"] = {"every_steps": steps}
+    if spec.get("record", {}).get("sample_every_steps", 50):
+        changes["record"] = {"sample_every_steps": 1}
+    return changes
 
 
 def program(binary, *arguments):
@@ -61,24 +67,16 @@ def plan_of(binary, path):
     return json.loads(done.stdout)["runs"]
 
 
-def measured(binary, path, out):
-    done = program(binary, "run", path, "--out", out)
+def measured(binary, path, number, out):
+    done = program(binary, "run", path, "--run", number, "--out", out)
     summary = next(Path(out).glob("*/*/summary.json"), None)
     if done.returncode != 0 or summary is None:
         raise RuntimeError((done.stderr.strip().splitlines() or ["no summary"])[-1])
     return json.loads(summary.read_text(encoding="utf-8"))["memory"]
 
 
-def row_of(binary, name, spec, point, options):
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "spec.json"
-        path.write_text(json.dumps(short(spec, point, options.steps)), encoding="utf-8")
-        (run,) = plan_of(binary, path)
-        planned = run["memory"]
-        row = {"spec": name, "point": point, "planned": {k: planned[k] for k in (*KINDS, "total", "process")}}
-        if planned["process"] > options.most_gib * 2**30:
-            return row | {"skipped": f"the plan is above {options.most_gib} GiB"}
-        memory = measured(binary, path, Path(folder) / "results")
+def compare(row, memory):
+    """Adds the measured bytes to a row with the planned ones, and whether the limits hold."""
     peaks = {kind: memory["model"].get(kind, {"bytes": 0})["bytes"] for kind in KINDS}
     row["measured"] = peaks | {"total": sum(peaks.values()), "process": memory["process"]["bytes"]}
     row["total_error"] = row["planned"]["total"] / row["measured"]["total"] - 1
@@ -86,33 +84,38 @@ def row_of(binary, name, spec, point, options):
     row["holds"] = abs(row["total_error"]) <= ALLOCATOR_SHARE and abs(row["process_error_bytes"]) <= max(
         PROCESS_BYTES, PROCESS_SHARE * row["measured"]["process"]
     )
-    return row
 
 
-def rows_of(binary, path, options):
+def rows_of(binary, path, folder, options):
     name = str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else str(path)
-    spec = json.loads(path.read_text(encoding="utf-8"))
+    spec = merged(path)
     backend = spec.get("backend", {})
     if (backend if isinstance(backend, str) else backend.get("name", "local")) != "local":
         yield {"spec": name, "skipped": "its ranks are processes"}
         return
+    changed = folder / "spec.json"
+    changed.write_text(json.dumps(short(path, spec, options.steps)), encoding="utf-8")
     try:
-        runs = plan_of(binary, path)
+        runs = plan_of(binary, changed)
     except RuntimeError as error:
         yield {"spec": name, "skipped": str(error)}
         return
-    points, seen = [], set()
-    for run in runs:
-        key = json.dumps(run["memory"], sort_keys=True)
-        if key not in seen:
-            seen.add(key)
-            points.append(run["point"])
-    for point in points[: options.points]:
-        say(f"{name} {json.dumps(point)[:100]}")
-        try:
-            yield row_of(binary, name, spec, point, options)
-        except (RuntimeError, ValueError) as error:
-            yield {"spec": name, "point": point, "skipped": str(error)}
+    seen = []
+    for number, run in enumerate(runs, 1):
+        if run["memory"] in seen or len(seen) == options.points:
+            continue
+        seen.append(run["memory"])
+        say(f"{name} {json.dumps(run['point'])[:100]}")
+        planned = {kind: run["memory"][kind] for kind in (*KINDS, "total", "process")}
+        row = {"spec": name, "point": run["point"], "planned": planned}
+        if planned["process"] > options.most_gib * 2**30:
+            row["skipped"] = f"the plan is above {options.most_gib} GiB"
+        else:
+            try:
+                compare(row, measured(binary, changed, number, folder / str(number)))
+            except RuntimeError as error:
+                row["skipped"] = str(error)
+        yield row
 
 
 def main():
@@ -124,8 +127,11 @@ def main():
     parser.add_argument("--most-gib", type=float, default=8.0, help="runs whose plan is above it are left out")
     options = parser.parse_args()
     paths = sorted(options.specs.rglob("*.json")) if options.specs.is_dir() else [options.specs]
+    rows = []
     with machine_meanwhile() as load:
-        rows = [row for path in paths for row in rows_of(options.binary, path.resolve(), options)]
+        for path in paths:
+            with tempfile.TemporaryDirectory() as folder:
+                rows += rows_of(options.binary, path.resolve(), Path(folder), options)
     run = [row for row in rows if "measured" in row]
     json.dump(
         {

@@ -188,6 +188,7 @@ MemoryUse Gpt2::memory_use() const {
   MemoryUse use = store_.memory_use();
   use.optimizer = optimizer_.memory_bytes();
   use.activations = memory_bytes_ + (attention_ == nullptr ? 0 : attention_->bytes());
+  use.offload += ops_->offload_bytes();
   return use;
 }
 

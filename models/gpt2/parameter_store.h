@@ -41,7 +41,7 @@ struct MemoryUse {
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
   std::uint64_t activations = 0;  ///< slots and working memory
-  std::uint64_t offload = 0;      ///< windows of parameters and optimizer state that are outside of memory
+  std::uint64_t offload = 0;      ///< windows of the values that are outside of memory, and buffers of activations
   std::uint64_t offloaded = 0;    ///< those outside; no part of the total
 
   std::uint64_t total() const { return parameters + gradients + optimizer + activations + offload; }

@@ -20,6 +20,14 @@ CudaOffload::Passage& CudaOffload::next(std::array<Passage, kPassages>& passages
   return passage;
 }
 
+std::uint64_t CudaOffload::buffer_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const auto* passages : {&out_, &in_}) {
+    for (const Passage& passage : *passages) bytes += passage.memory.bytes();
+  }
+  return bytes;
+}
+
 void CudaOffload::put(std::uint64_t key, comm::ConstTensor values) {
   const std::size_t bytes = values.bytes.size();
   Record& record = records_[key];

@@ -27,6 +27,9 @@ class CudaOffload final : public KeyedStorage {
   /// Work behind it on the stream sees the values.
   void take(std::uint64_t key, comm::Tensor values) override;
 
+  /// Of the buffers on the device.
+  std::uint64_t buffer_bytes() const;
+
  private:
   /// A buffer on the device that values pass through.
   struct Passage {

@@ -364,6 +364,7 @@ class CudaOps final : public Ops {
   }
   void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
   void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values); }
+  std::uint64_t offload_bytes() const override { return offload_ ? offload_->buffer_bytes() : 0; }
   std::unique_ptr<KeyedStorage> make_keyed_storage() override { return std::make_unique<CudaOffload>(stream_); }
   std::unique_ptr<Storage> make_storage(std::uint64_t bytes, const std::string& /*purpose*/) override {
     return std::make_unique<CudaStorage>(stream_, bytes);

@@ -347,6 +347,7 @@ class HostOps final : public Ops {
   }
   void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
   void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values.bytes); }
+  std::uint64_t offload_bytes() const override { return offload_ ? offload_->buffer_bytes() : 0; }
   std::unique_ptr<KeyedStorage> make_keyed_storage() override {
     return std::make_unique<OffloadFile>(make_offload_file(offload_directory_));
   }

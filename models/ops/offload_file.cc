@@ -146,7 +146,9 @@ OffloadFile::Buffer OffloadFile::buffer(std::size_t bytes) {
     buffer = std::move(idle_.back());
     idle_.pop_back();
   }
+  const std::size_t before = buffer.capacity();
   buffer.resize(bytes + sizeof(Number));
+  buffer_bytes_ += buffer.capacity() - before;
   return buffer;
 }
 

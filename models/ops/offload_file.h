@@ -60,6 +60,9 @@ class OffloadFile final : public KeyedStorage {
   void take(std::uint64_t key, std::span<std::byte> to);
   void take(std::uint64_t key, comm::Tensor values) override { take(key, values.bytes); }
 
+  /// Of all buffers, which are reused and never freed.
+  std::uint64_t buffer_bytes() const { return buffer_bytes_; }
+
  private:
   using Buffer = std::vector<std::byte>;
   struct Place {
@@ -86,6 +89,7 @@ class OffloadFile final : public KeyedStorage {
   std::map<std::uint64_t, Place> places_;  ///< of the owner's thread
   std::uint64_t end_ = 0;
   std::uint64_t puts_ = 0;
+  std::uint64_t buffer_bytes_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -245,6 +245,8 @@ class Ops {
   virtual void put_away(std::uint64_t key, comm::ConstTensor values) = 0;
   virtual void expect_back(std::uint64_t key) = 0;
   virtual void bring_back(std::uint64_t key, comm::Tensor values) = 0;
+  /// Bytes of the buffers through which these values pass, in the memory of operations.
+  virtual std::uint64_t offload_bytes() const = 0;
   /// Storage of the same kind with keys of its own. The operations outlive it.
   virtual std::unique_ptr<KeyedStorage> make_keyed_storage() = 0;
 

@@ -266,6 +266,7 @@ class DryRun final : public PlannerOps {
   void put_away(std::uint64_t /*key*/, ConstTensor values) override { use({{"values put away", values, 0}}); }
   void expect_back(std::uint64_t /*key*/) override {}
   void bring_back(std::uint64_t /*key*/, Tensor values) override { use({{"values brought back", values, 0}}); }
+  std::uint64_t offload_bytes() const override { return 0; }
   std::unique_ptr<KeyedStorage> make_keyed_storage() override { throw CheckError("storage of a dry run"); }
   std::unique_ptr<Storage> make_storage(std::uint64_t /*bytes*/, const std::string& /*purpose*/) override {
     throw CheckError("storage of a dry run");
