@@ -1,9 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Export for W&B: to a double of its client, and to the client itself where it is installed."""
 
+import json
 import math
+import os
+import subprocess
 import sys
-from importlib.util import find_spec
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -11,6 +14,9 @@ from synthetic import bernoulli, write_sweep
 
 from droptest.__main__ import main
 from droptest.wandb_export import export, flat, hyperparameters
+
+ROOT = Path(__file__).resolve().parents[2]
+CLIENT = ROOT / ".cache/wandb"  # from scripts/install-dependencies
 
 
 class Session:
@@ -79,8 +85,44 @@ def test_numbers_and_hyperparameters_are_flat():
     assert dict(hyperparameters(point)) == {"/x/rate": 0.09, "/x/kind": "50% more", "/x/deep/n": 1, "/y": [1]}
 
 
-@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
-def test_the_client_itself_writes_offline_runs(sweep, tmp_path, monkeypatch):
-    monkeypatch.setenv("WANDB_SILENT", "true")
-    ids = export(sweep, tmp_path / "out")
-    assert len(list((tmp_path / "out/wandb").glob("offline-run-*/run-*.wandb"))) == len(ids)
+# Prints, for each file of the client, what it wrote: the id of the run, its group, and its lines.
+READER = """
+import json, sys
+from wandb.proto.wandb_internal_pb2 import Record
+from wandb.sdk.internal.datastore import DataStore
+
+for name in sys.argv[1:]:
+    store, found = DataStore(), {"lines": []}
+    store.open_for_scan(name)
+    while (data := store.scan_data()) is not None:
+        record = Record()
+        record.ParseFromString(data)
+        if record.WhichOneof("record_type") == "run":
+            found |= {"id": record.run.run_id, "group": record.run.run_group}
+        if record.WhichOneof("record_type") == "history":
+            items = record.history.item
+            found["lines"].append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+    print(json.dumps(found))
+"""
+
+
+@pytest.mark.skipif(not CLIENT.exists(), reason="W&B's client is not installed")
+def test_the_client_itself_writes_equal_values(sweep, tmp_path):
+    environment = os.environ | {"PYTHONPATH": f"{ROOT / 'analysis'}:{CLIENT}", "WANDB_SILENT": "true"}
+
+    def python(*arguments):
+        done = subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert "wandb sync" in python("-m", "droptest", "wandb", sweep, "--out", tmp_path / "out")
+    files = sorted((tmp_path / "out/wandb").glob("offline-run-*/run-*.wandb"))
+    written = {run["id"]: run for run in map(json.loads, python("-c", READER, *files).splitlines())}
+    assert len(written) == len(files) == len(list(sweep.glob("*/summary.json")))
+    for record in sweep.glob("*/summary.json"):
+        run = written[json.loads(record.read_text())["run_id"]]
+        lines = [json.loads(line) for line in (record.parent / "metrics.jsonl").read_text().splitlines()]
+        assert [(line["_step"], line["train_loss"]) for line in run["lines"] if "train_loss" in line] == [
+            (line["step"], line["train_loss"]) for line in lines if "train_loss" in line
+        ]
+        assert run["group"].startswith("model: bernoulli")

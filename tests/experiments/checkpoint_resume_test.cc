@@ -239,6 +239,9 @@ INSTANTIATE_TEST_SUITE_P(
             "timeouts",
             R"({"time": {"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 1}, "compute_milliseconds": 4},
                    "network": {"recovery": {"retransmit": {"protocol": "timeout", "timeout_microseconds": 50}}}})"),
+        std::pair("ring", R"({"parallel": {"tensor": 1, "sequence": 2, "sequence_kind": "ring"}})"),
+        std::pair("ulysses", R"({"parallel": {"tensor": 1, "data": 2, "sequence": 2, "sequence_kind": "ulysses"},
+                                 "network": {"classes": {"sequence_forward": {"fill": "absent"}}}})"),
         std::pair("outer", R"({"parallel": {"tensor": 1, "data": 3}, "outer": {"every_steps": 4},
                    "network": {"path": "contribution", "fill": "count_rescale"}})"),
         std::pair("outer_fragments", R"({"parallel": {"data": 2}, "network": {"fill": "stale", "classes": {"outer":

@@ -84,18 +84,22 @@ def start_apart(folder, *words):
     )
 
 
-@pytest.mark.parametrize(("backend", "kills"), [("local", 160), ("gloo", 40)])
-def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path, backend, kills):
+@pytest.mark.parametrize(("command", "backend", "kills"), [("run", "local", 120), ("run", "gloo", 40), ("sweep", "local", 40)])
+def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path, command, backend, kills):
     require(backend, tmp_path)
-    write_spec(tmp_path, **spec(backend={"name": backend, "timeout_seconds": 20}))
-    run("run", "spec.json", "--out", "whole", "--set", "/checkpoint/every_steps=0", cwd=tmp_path)
-    (whole,) = run_folders(tmp_path, out="whole")
-    expected = records_of(whole)
+    seeds = {"repeat": {"seeds": 2}} if command == "sweep" else {}
+    write_spec(tmp_path, **spec(backend={"name": backend, "timeout_seconds": 20}), **seeds)
+    run(command, "spec.json", "--out", "whole", "--set", "/checkpoint/every_steps=0", cwd=tmp_path)
+
+    def records(out="results"):
+        return {summary_of(folder)["seed"]: records_of(folder) for folder in run_folders(tmp_path, out=out)}
+
+    expected = records("whole")
     moments = random.Random(20)
-    killed = finished = resumed = 0
+    killed = resumed = 0
     longest = 0.5
     while killed < kills:
-        process = start_apart(tmp_path, "run", "spec.json", "--if-busy", "wait")
+        process = start_apart(tmp_path, command, "spec.json", "--if-busy", "wait")
         try:
             out, err = process.communicate(timeout=moments.uniform(0, longest))
         except subprocess.TimeoutExpired:
@@ -103,22 +107,22 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path, backend, kill
             killed += 1
             continue
         assert process.returncode == 0, out + err
-        (folder,) = run_folders(tmp_path)
-        assert records_of(folder) == expected
+        assert records() == expected
         assert "damaged" not in err and "not intact" not in err, err
-        if steps := summary_of(folder).get("resumed_at"):
-            resumed += 1
-            assert steps == sorted(steps)
-        finished += 1
-        assert "nothing to do" in run("run", "spec.json", cwd=tmp_path).out
-        run("checkpoint", "verify", folder, cwd=tmp_path)
+        for folder in run_folders(tmp_path):
+            if steps := summary_of(folder).get("resumed_at"):
+                resumed += 1
+                assert steps == sorted(steps)
+            run("checkpoint", "verify", folder, cwd=tmp_path)
+        before = {folder: os.stat(folder / "summary.json").st_mtime_ns for folder in run_folders(tmp_path)}
+        run(command, "spec.json", cwd=tmp_path)
+        assert before == {folder: os.stat(folder / "summary.json").st_mtime_ns for folder in run_folders(tmp_path)}
         shutil.rmtree(tmp_path / "results")
-    process = start_apart(tmp_path, "run", "spec.json")
+    process = start_apart(tmp_path, command, "spec.json", "--if-busy", "wait")
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, out + err
-    (folder,) = run_folders(tmp_path)
-    assert records_of(folder) == expected
-    assert resumed + len(summary_of(folder).get("resumed_at", [])) > 0
+    assert records() == expected
+    assert resumed + sum(len(summary_of(folder).get("resumed_at", [])) for folder in run_folders(tmp_path)) > 0
 
 
 def test_a_run_whose_rank_dies_is_started_again(tmp_path):
