@@ -16,6 +16,15 @@ TRAINING = {
     "warmup_steps": 2,
 }
 
+DILATED = {
+    "layers": 1,
+    "width": 32,
+    "heads": 4,
+    "context": 32,
+    "vocabulary": 256,
+    "attention": {"kind": "dilated", "branches": [{"segment": 8, "dilation": 1}, {"segment": 32, "dilation": 2}]},
+}
+
 
 def folder_of(tmp_path, name, **changes):
     changes = {"parallel": {}, "network": NO_LOSS, "training": TRAINING, **changes}
@@ -91,9 +100,19 @@ def test_a_pipeline_of_sequence_ranks_is_one_rank(tmp_path):
 
 
 @pytest.mark.parametrize("fill", ["absent", "zero"])
-@pytest.mark.parametrize("kind", ["ulysses", "ring"])
-def test_gloo_loses_what_local_loses_and_the_plan_has_the_packets(tmp_path, kind, fill):
-    spec = {"parallel": sequence(3, kind), "network": losing(0.05, fill)}
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"parallel": sequence(3, "ulysses")},
+        {"parallel": sequence(3, "ring")},
+        {"parallel": sequence(3, "zigzag")},
+        {"parallel": sequence(4, {"ulysses": 2, "ring": 2})},
+        {"parallel": sequence(2, "ring"), "model": DILATED},
+    ],
+    ids=["ulysses", "ring", "zigzag", "both", "dilated"],
+)
+def test_gloo_loses_what_local_loses_and_the_plan_has_the_packets(tmp_path, changes, fill):
+    spec = {**changes, "network": losing(0.05, fill)}
     local = folder_of(tmp_path, "local", **spec)
     packets = packets_of(local)
     assert packets["sequence_forward"] > 0 and packets["sequence_backward"] > 0
@@ -132,16 +151,8 @@ def test_a_checkpoint_goes_on_with_other_sequence_ranks(tmp_path):
 
 def test_documents_and_dilation_change_the_run_and_hold_over_ranks(tmp_path):
     documents = {"text": "corpus.txt", "documents": True, "end_of_text": 10}
-    dilated = {
-        "layers": 1,
-        "width": 32,
-        "heads": 4,
-        "context": 32,
-        "vocabulary": 256,
-        "attention": {"kind": "dilated", "branches": [{"segment": 8, "dilation": 1}, {"segment": 32, "dilation": 2}]},
-    }
     losses = {losses_of(folder_of(tmp_path, "dense"))[12]}
-    for name, changes in {"documents": {"data": documents}, "dilated": {"model": dilated}}.items():
+    for name, changes in {"documents": {"data": documents}, "dilated": {"model": DILATED}}.items():
         one = losses_of(folder_of(tmp_path, name, **changes))[12]
         many = losses_of(folder_of(tmp_path, name + "_ring", parallel=sequence(3, "ring"), **changes))[12]
         assert many == pytest.approx(one, rel=1e-4)

@@ -124,8 +124,20 @@ INSTANTIATE_TEST_SUITE_P(Layouts, SequenceParallelism, testing::ValuesIn(kCases)
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST(SequenceTraining, TwentyStepsEqualThoseOfOneRank) {
-  for (const SequenceLayout& layout : {kUlysses2, kRing3, kZigzag2}) {
-    const Training run{.config = over(layout), .sequences = 2, .steps = 20};
+  const std::vector<Training> runs = {
+      {.config = over(kUlysses2), .sequences = 2, .steps = 20},
+      {.config = over(kRing3), .sequences = 2, .steps = 20},
+      {.config = over(kZigzag2), .sequences = 2, .steps = 20},
+      {.config = over(kBoth), .sequences = 2, .steps = 20},
+      {.config = over(kBothZigzag), .sequences = 2, .steps = 20},
+      {.config = dilated(2), .sequences = 2, .steps = 20},
+      {.config = over(kUlysses2), .tensor = 2, .sequences = 2, .steps = 20},
+      {.config = over(kRing2), .data = 2, .steps = 20},
+      {.config = over(kZigzag2), .tensor = 2, .sequences = 2, .steps = 20},
+      {.config = dilated(2), .data = 2, .steps = 20},
+  };
+  for (const Training& run : runs) {
+    SCOPED_TRACE(&run - runs.data());
     expect_equal_to_one_rank<double>(run, 1e-10);
     expect_equal_to_one_rank<float>(run, 1e-4);
   }

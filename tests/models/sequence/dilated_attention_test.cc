@@ -177,6 +177,39 @@ TEST(DilatedAttention, EqualsDenseAttentionOverTheKeysOfAllBranches) {
   }
 }
 
+TEST(DilatedAttention, EqualsDenseAttentionUnderEveryMaskAndPairOfMasks) {
+  const Branches branches = {{6, 4}, {5, 3}, {7, 2}};
+  for (const std::vector<MaskKind>& kinds : all_mask_kinds()) {
+    for (const HeadShape& shape : {HeadShape{1, 13, 6, 2}, HeadShape{3, 7, 4, 2}}) {
+      const Whole whole(shape, kinds);
+      const DenseAttention exact = whole.dense(branches, whole.dout);
+      for (int ranks = 1; ranks <= 4; ++ranks) {
+        comm::run_ranks(ranks, kTimeout, [&](comm::Communicator& group) {
+          for (const SequenceParts& parts : parts_of(shape.tokens, ranks)) {
+            EXPECT_LE(error_on(&group, whole, {branches}, parts, TokenLayout::kSequenceFirst, exact), 1e-12)
+                << mask_name(kinds) << ", S " << shape.tokens << ", ranks " << ranks;
+          }
+        });
+      }
+    }
+  }
+}
+
+TEST(DilatedAttention, EqualsDenseAttentionOf64Tokens) {
+  for (const std::int64_t heads : {4, 6, 7}) {
+    const Whole whole({3, 64, heads, 2}, {MaskKind::kCausal});
+    const DenseAttention exact = whole.dense(all_branches()[3], whole.dout);
+    for (const int ranks : {1, 3, 4}) {
+      comm::run_ranks(ranks, kTimeout, [&](comm::Communicator& group) {
+        for (const SequenceParts& parts : parts_of(64, ranks)) {
+          EXPECT_LE(error_on(&group, whole, {all_branches()[3]}, parts, TokenLayout::kBatchFirst, exact), 1e-12)
+              << heads << " heads, ranks " << ranks;
+        }
+      });
+    }
+  }
+}
+
 // Plans are those of the last lengths and causality.
 TEST(DilatedAttention, TakesAnyLengthsAndCausalityOneAfterTheOther) {
   const Branches branches = {{3, 1}, {8, 4}};
