@@ -155,9 +155,10 @@ void add_export_command(CLI::App& app, Action& chosen) {
   command->add_flag("--tensorboard", options->tensorboard, "Event files of the runs' metrics in place of weights");
   command->add_flag("--wandb", options->wandb,
                     "Runs for wandb sync, through W&B's own client in offline mode; needs the Python package wandb");
-  command->add_flag("--huggingface", options->huggingface,
-                    "A folder with config.json, model.safetensors and the tokenizer of the run's /model/pretrained, if any, "
-                    "as Hugging Face's from_pretrained() and /model/pretrained read it");
+  command->add_flag(
+      "--huggingface", options->huggingface,
+      "A folder with config.json, model.safetensors and the tokenizer of the run's /model/pretrained, if any, "
+      "as Hugging Face's from_pretrained() and /model/pretrained read it");
   command->add_option("--out", options->out,
                       "File to write, a folder with --huggingface; with --tensorboard a folder, by default "
                       "RUN/tensorboard; with --wandb one that "

@@ -66,8 +66,8 @@ std::vector<std::string> labels_in(const json& config, const std::string& where)
   for (std::size_t i = 0; i < names.size(); ++i) {
     const std::string number = std::to_string(i);
     if (!names.is_object() || !names.contains(number) || !names[number].is_string()) {
-      throw ConfigError(where + ": /id2label: got " + comm::quote_json(names) + ", want an object with the texts 0 to " +
-                        std::to_string(names.size() - 1));
+      throw ConfigError(where + ": /id2label: got " + comm::quote_json(names) +
+                        ", want an object with the texts 0 to " + std::to_string(names.size() - 1));
     }
     labels.push_back(names[number]);
     is_named = is_named || labels.back() != "LABEL_" + number;

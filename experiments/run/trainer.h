@@ -41,7 +41,7 @@ struct TrainingOutcome {
   std::uint64_t validation_tokens = 0;
   std::optional<Predictions> predictions;  ///< of a classification head at the last validation, on rank 0
   CutExamples cut_examples;
-  std::optional<double> selection_loss;    ///< of the weights after the last step
+  std::optional<double> selection_loss;  ///< of the weights after the last step
   std::uint64_t selection_tokens = 0;
   std::uint64_t skipped_steps = 0;  ///< with an overflow, among them
   double loss_scale = 1;            ///< of the next step

@@ -17,8 +17,8 @@ namespace droptest::experiments {
 void resolve_pretrained(nlohmann::json& spec, const nlohmann::json& given, const std::string& where, FileHashes* files,
                         std::vector<std::string>& errors);
 
-/// Compares the classification head that the weights of the spec's start have with the spec's: task, number and names of
-/// classes. A file without one is fine. Appends to `errors`. Reads headers alone.
+/// Compares the classification head that the weights of the spec's start have with the spec's: task, number and names
+/// of classes. A file without one is fine. Appends to `errors`. Reads headers alone.
 void check_stored_head(const nlohmann::json& spec, const std::string& where, const RunConfig& config,
                        std::vector<std::string>& errors);
 

@@ -27,9 +27,6 @@ void resolve_class_weights(json& spec, const std::string& where, RunConfig& conf
   };
   if (spec.value("task", "") != "classification") return report("want it absent, or task \"classification\"");
   if (!config.model.classifies()) return;  // its examples have errors
-  if (config.device == Device::kCuda) {
-    return report(R"(want it absent with /device "cuda", whose kernels have none, or /device "cpu")");
-  }
   const json labels = spec["data"]["labels"];
   json weights = training["class_weights"];
   if (weights == "balanced") {
@@ -82,8 +79,6 @@ void resolve_lora(json& spec, const std::string& where, RunConfig& config, std::
     if (std::find(lora.targets.begin(), here, *here) != here) refuse("got the target \"" + *here + "\" twice");
   }
   if (training.contains("layer_decay")) refuse("got it with /training/layer_decay, want one of the two");
-  if (config.device == Device::kCuda)
-    refuse(R"(got it with /device "cuda", whose kernels have no adapters; want "cpu")");
   if (training.contains("precision")) {
     refuse("got it with /training/precision " + quote_json(training["precision"]) + ", want float32");
   }
@@ -149,7 +144,7 @@ void resolve_tensor_rules(json& spec, const json& given, const std::string& wher
   if (!rules.empty()) training["tensors"] = rules;
   if (rules.empty() && !config.model.lora.is_on()) return;
   const auto of_training = [&](const char* member) { return given.value("training", json::object()).contains(member); };
-  const std::string pointer = of_training("tensors")       ? "/training/tensors"
+  const std::string pointer = of_training("tensors")      ? "/training/tensors"
                               : config.model.lora.is_on() ? "/training/lora"
                                                           : "/training/layer_decay";
   const std::vector<models::Gpt2Tensor> ruled = models::gpt2_tensors(config.model, 1, 0);
@@ -170,14 +165,6 @@ void resolve_tensor_rules(json& spec, const json& given, const std::string& wher
                      (config.sharding.zero > 1 ? "/parallel/zero " + std::to_string(config.sharding.zero)
                                                : std::string("/memory/offload_parameters")) +
                      ", want /parallel/zero 0 or 1 and parameters in memory");
-  }
-  const bool scales = std::any_of(ruled.begin(), ruled.end(), [](const auto& tensor) {
-    return tensor.learning_rate_factor != 0 && tensor.learning_rate_factor != 1;
-  });
-  if (scales && config.device == Device::kCuda) {
-    errors.push_back(where + ": " + pointer +
-                     R"(: got learning rates of tensors with /device "cuda", whose kernels have )" +
-                     R"(one rate; want frozen tensors alone, or /device "cpu")");
   }
 }
 

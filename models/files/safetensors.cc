@@ -182,7 +182,8 @@ std::optional<std::vector<std::uint64_t>> stored_shape(std::istream& file, const
   file.read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
   std::string text(file && header_bytes <= kMaxHeaderBytes ? header_bytes : 0, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
-  if (!file || !text.starts_with('{')) throw ConfigError(where + ": has no header; is it a safetensors file, and whole?");
+  if (!file || !text.starts_with('{'))
+    throw ConfigError(where + ": has no header; is it a safetensors file, and whole?");
   const json header = parse_header(text, where);
   const auto entry = header.find(name);
   if (entry == header.end()) return std::nullopt;

@@ -28,8 +28,8 @@ using StoredTensors = std::map<std::string, StoredTensor>;
 /// overlapping or missing ranges, duplicate names.
 StoredTensors parse_safetensors(std::span<const std::byte> file, const std::string& where);
 
-/// The shape of a tensor, from the header of a file alone; absent: the file has no such tensor. Throws: ConfigError with
-/// the reason, for a header that is none.
+/// The shape of a tensor, from the header of a file alone; absent: the file has no such tensor. Throws: ConfigError
+/// with the reason, for a header that is none.
 std::optional<std::vector<std::uint64_t>> stored_shape(std::istream& file, const std::string& name,
                                                        const std::string& where);
 

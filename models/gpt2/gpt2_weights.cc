@@ -60,7 +60,8 @@ TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, co
       const bool is_head = tensor.name == kClassTensor;
       if (!tensor.adapts.empty() || (is_head && missing == MissingHead::kStays)) continue;
       throw ConfigError(where + ": tensor \"" + tensor.name + "\" is missing, want shape " +
-                        shape_text(tensor.slice.full_shape) + (is_head ? ", of a model that was trained to classify" : ""));
+                        shape_text(tensor.slice.full_shape) +
+                        (is_head ? ", of a model that was trained to classify" : ""));
     }
     if (stored->second->shape != tensor.slice.full_shape) {
       throw ConfigError(where + ": tensor \"" + tensor.name + "\": got shape " + shape_text(stored->second->shape) +

@@ -19,8 +19,8 @@ enum class MissingHead : std::uint8_t { kRefused, kStays };
 
 /// Loads each rank's part into the values of `parameters`, which are those of gpt2_tensors(config) or of stages; names
 /// with or without "transformer." prefix. lm_head.weight, attn.bias and attn.masked_bias are ignored; a lm_head that
-/// differs from wte is refused, but by a model with a classification head. Adapters that the tensors do not have stay as
-/// they are. Throws: ConfigError that names the tensor, the shape got and the shape wanted, for missing, unknown or
+/// differs from wte is refused, but by a model with a classification head. Adapters that the tensors do not have stay
+/// as they are. Throws: ConfigError that names the tensor, the shape got and the shape wanted, for missing, unknown or
 /// misshapen tensors.
 void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
                        comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where,

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <sstream>
 
 #include "sim/error.h"
 
@@ -34,6 +35,22 @@ StoredTensor tensor_of(std::string dtype, std::vector<std::uint64_t> shape, std:
   StoredTensor tensor{std::move(dtype), std::move(shape), std::vector<std::byte>(bytes)};
   for (std::size_t i = 0; i < bytes; ++i) tensor.bytes[i] = static_cast<std::byte>(37 * i + 11);
   return tensor;
+}
+
+TEST(Safetensors, AShapeIsReadFromTheHeaderAlone) {
+  const auto shape_of = [](const std::vector<std::byte>& file, std::size_t bytes) {
+    std::istringstream stream(std::string(reinterpret_cast<const char*>(file.data()), bytes));
+    return stored_shape(stream, "a", "w.safetensors");
+  };
+  const std::string header = R"({"a": {"dtype": "F32", "shape": [3, 5], "data_offsets": [0, 60]}})";
+  const std::vector<std::byte> file = file_of(header, 60);
+  EXPECT_EQ(shape_of(file, 8 + header.size()), (std::vector<std::uint64_t>{3, 5}));
+  EXPECT_EQ(shape_of(file_of("{}", 0), 10), std::nullopt);
+  const std::vector<std::byte> huge(8, std::byte{0x7f});
+  for (const auto& [bytes, size] : {std::pair(file, std::size_t{40}), {file, 5}, {huge, 8}, {file_of("x", 0), 9}}) {
+    EXPECT_THAT([&, &bytes = bytes, size = size] { (void)shape_of(bytes, size); },
+                testing::ThrowsMessage<ConfigError>(testing::HasSubstr("w.safetensors: has no header")));
+  }
 }
 
 TEST(Safetensors, RoundTripKeepsEveryBit) {
