@@ -3,13 +3,10 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
-#include <map>
 
 #include "comm/json/json_text.h"
 #include "experiments/data/example_set.h"
-#include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
