@@ -20,11 +20,11 @@ from droptest.variance import interval_of
 # The measures of summary.json, in the words of tables.
 MEASURES = {"accuracy": "accuracy", "macro_f1": "macro F1", "calibration_error": "calibration error"}
 NOTE = (
-    "Shares of the validation examples after the last step: mean ± half of the 95 % interval (Student t) over the "
-    "finished seeds. Resampled: the mean over the runs of the ends of their 95 % bootstrap intervals over the examples "
-    "of accuracy. The differences are to the lossless runs, paired by seed. Macro F1 is the mean of the F1 scores of "
-    "the classes."
+    "On the validation examples after the last step: mean ± half of the 95 % interval (Student t) over the finished "
+    "seeds. Resampled: the mean over the runs of the ends of their 95 % bootstrap intervals over the examples. The "
+    "differences are to the lossless runs, paired by seed. Macro F1 is the mean of the F1 scores of the classes."
 )
+FINAL_LOSS = "final validation loss"
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,10 @@ class OwnMeasure:
     def of(self, labels: list[str], predictions: list[str]) -> float:
         try:
             value = float(self.function(list(labels), list(predictions)))
-        except Exception as error:  # whatever a user's function raises
+        except (Exception, SystemExit) as error:  # whatever a user's function raises
             raise RecordError(f"measure {self.name}: {type(error).__name__}: {error}") from error
+        if not math.isfinite(value):
+            raise RecordError(f"measure {self.name}: got {value}, want a finite number")
         return value
 
 
@@ -53,7 +55,7 @@ def own_measure(text: str) -> OwnMeasure:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever a user's file raises
+    except (Exception, SystemExit) as error:  # whatever a user's file raises
         raise RecordError(f"measure: {file}: {type(error).__name__}: {error}") from error
     function = getattr(module, name, None)
     if not callable(function):
@@ -82,24 +84,31 @@ def measures_of(records) -> list[str]:
 
 
 def values_of(records) -> pd.DataFrame:
-    """The frame `runs` of the records with a column for each measure, NaN where a run did not complete."""
+    """The frame `runs` of the records with a column for each measure, NaN where a run did not complete.
+
+    The measures of records have columns with the ends of their bootstrap intervals, too: "accuracy low" and so on.
+    """
     rows = {}
     for run_id, run in records.files.items():
         quality = object_of(run.summary.get("classification"))
         if run.status != "completed" or not quality:
             continue
-        row = {words: quality[name]["value"] for name, words in MEASURES.items()}
-        row |= {"accuracy low": quality["accuracy"]["low"], "accuracy high": quality["accuracy"]["high"]}
-        row |= {f"F1 of {name}": f1["value"] for name, f1 in zip(quality["classes"], quality["f1"], strict=True)}
+        estimates = {words: quality[name] for name, words in MEASURES.items()}
+        estimates |= {f"F1 of {name}": f1 for name, f1 in zip(quality["classes"], quality["f1"], strict=True)}
+        row = {}
+        for measure, estimate in estimates.items():
+            row |= {measure: estimate["value"]} | {f"{measure} {end}": estimate[end] for end in ("low", "high")}
         if records.own_measures:
             try:
                 named = named_predictions(run.path)
+                row |= {measure.name: measure.of(*named) for measure in records.own_measures}
             except MissingRecord as error:
                 raise RecordError(f"{error}: a user's own measure needs it") from error
-            row |= {measure.name: measure.of(*named) for measure in records.own_measures}
+            except RecordError as error:
+                raise RecordError(f"{run.path}: {error}") from error
         rows[run_id] = row
     found = pd.DataFrame.from_dict(rows, orient="index", dtype=float)
-    columns = [*measures_of(records), "accuracy low", "accuracy high"]
+    columns = [column for m in measures_of(records) for column in (m, f"{m} low", f"{m} high")]
     return records.runs.merge(found.reindex(columns=columns), left_on="run_id", right_index=True, how="left")
 
 
@@ -117,24 +126,39 @@ def difference_over(values: pd.DataFrame, group: Group, measure: str) -> Interva
     return interval_of(cells_of(mine.assign(paired=paired), "paired"))
 
 
+def _resampled(mine: pd.DataFrame, measure: str) -> str:
+    low, high = mine[f"{measure} low"].mean(), mine[f"{measure} high"].mean()
+    return "-" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
+
+
 def table_of(records) -> tuple[Sequence[str], list[tuple[str, ...]]]:
-    """Header and rows, one for each point."""
+    """Header and rows, one for each point and measure."""
     records = records.best
     if not is_classification(records):
         return (), []
-    values, measures = values_of(records), measures_of(records)
-    rows = []
+    values, rows = values_of(records), []
     for group in groups(records):
         mine = values[values["run_id"].isin(group.run_ids)]
-        low, high = mine["accuracy low"].mean(), mine["accuracy high"].mean()
-        rows.append(
-            (group.series, percent(group.loss_rate), interval_over(values, group, "accuracy").n,
-             *(with_interval(interval_over(values, group, measure)) for measure in measures[:1]),
-             "-" if math.isnan(low) else f"{low:.4f} to {high:.4f}",
-             "-" if group.lossless else with_interval(difference_over(values, group, "accuracy"), signed="+"),
-             *(with_interval(interval_over(values, group, measure)) for measure in measures[1:]),
-             with_interval(group.final))
-        )  # fmt: skip
-    header = ("series", "loss rate", "seeds", "accuracy", "resampled", "difference of accuracy", *measures[1:],
-              "final validation loss")  # fmt: skip
-    return header, rows
+        point = (group.series, percent(group.loss_rate), interval_over(values, group, "accuracy").n)
+        for measure in measures_of(records):
+            value = with_interval(interval_over(values, group, measure))
+            difference = "-" if group.lossless else with_interval(difference_over(values, group, measure), signed="+")
+            rows.append((*point, measure, value, _resampled(mine, measure), difference))
+        difference = "-" if group.lossless else with_interval(group.difference, signed="+")
+        rows.append((*point, FINAL_LOSS, with_interval(group.final), "-", difference))
+    return ("series", "loss rate", "seeds", "measure", "value", "resampled", "difference"), rows
+
+
+def confusion_over(records, group: Group) -> tuple[list[str], list[list[int]]]:
+    """The classes, and the examples by true class and predicted class over the finished runs of a point; or none."""
+    classes: list[str] = []
+    total: list[list[int]] = []
+    for run_id in group.run_ids:
+        run = records.files[run_id]
+        quality = object_of(run.summary.get("classification"))
+        if run.status != "completed" or not quality:
+            continue
+        classes = quality["classes"]
+        total = total or [[0] * len(classes) for _ in classes]
+        total = [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(total, quality["confusion"], strict=True)]
+    return classes, total

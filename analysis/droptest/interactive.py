@@ -29,6 +29,7 @@ from droptest.drawing import (
 from droptest.loss_model import percent
 from droptest.plots import (
     accuracy,
+    confusion,
     final_loss,
     links,
     panels,
@@ -173,6 +174,23 @@ def _accuracy(data: pd.DataFrame) -> dict[str, Any]:
         if part["difference_seeds"].any():
             found.append(over_rate(part[~part["lossless"]], "difference_", label, points) | {"lines": [ZERO]})
     return {"panels": found, "columns": 2}
+
+
+def _confusion(data: pd.DataFrame) -> dict[str, Any]:
+    found = []
+    for point in dict.fromkeys(data["panel"]):
+        mine = data[data["panel"] == point]
+        classes, shares = confusion.matrix_of(mine)
+        text = [f"{row.label} taken for {row.prediction}: {counted(row.examples, 'example')}"
+                for row in mine.itertuples()]  # fmt: skip
+        size = len(classes)
+        x = {"title": confusion.X_LABEL, "ticks": list(range(size)), "labels": classes}
+        found.append(heat_map(
+            point, x, rows_axis(classes) | {"title": confusion.Y_LABEL}, shares, (0, 100), confusion.SCALE_LABEL,
+            [text[size * i:size * (i + 1)] for i in range(size)],
+            cells=[["" if math.isnan(share) else f"{share:.0f}" for share in row] for row in shares],
+        ))  # fmt: skip
+    return {"panels": found, "columns": 2, "least": 220 + 45 * size}
 
 
 def _places(data: pd.DataFrame) -> dict[str, Any]:
@@ -428,6 +446,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame], dict[str, Any]]] = {
     "threshold": _threshold,
     "final_loss": _final_loss,
     "accuracy": _accuracy,
+    "confusion": _confusion,
     "rate_map": _rate_map,
     "variances": _variances,
     "training_curves": _training_curves,

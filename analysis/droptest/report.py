@@ -28,7 +28,7 @@ from droptest.tables import ABSENT, NO_QUESTIONS, Questions, Table, table
 SECTIONS = (
     ("tolerable", "Which loss rate is tolerable?",
      ("figure tolerance", "table tolerance", "figure threshold", "figure final_loss", "figure accuracy",
-      "table classification", "figure rate_map", "table summary")),
+      "figure confusion", "table classification", "figure rate_map", "table summary")),
     ("breaks", "What breaks?", ("figure training_curves", "figure differences", "figure divergence", "table missing")),
     ("recoveries", "Which recovery is worth its price?", ("figure recoveries", "table recoveries")),
     ("why", "Why?", ("figure places", "figure layers", "figure links")),

@@ -20,6 +20,7 @@
 #include "experiments/run/classification.h"
 #include "experiments/run/rank_model.h"
 #include "experiments/run/single_rank.h"
+#include "experiments/spec/resolve_pretrained.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -75,7 +76,13 @@ double bytes_per_token(const experiments::DataConfig& data) {
   if (sidecar == data.tokens || !std::filesystem::is_regular_file(sidecar)) return std::nan("");
   const nlohmann::json about = comm::load_json(sidecar.string());
   if (!about.is_object() || !about.contains("bytes") || !about.contains("tokens")) return std::nan("");
-  return about["bytes"].get<double>() / about["tokens"].get<double>();
+  const auto count = [&](const char* member) {
+    const nlohmann::json& value = about[member];
+    if (value.is_number_unsigned() && value != 0) return value.get<double>();
+    throw ConfigError(sidecar.string() + ": /" + member + ": got " + comm::quote_json(value) +
+                      ", want a whole number above 0, as scripts/tokenize writes it");
+  };
+  return count("bytes") / count("tokens");
 }
 
 Outcome evaluate_tokens(const EvalOptions& options, const experiments::RunConfig& config) {
@@ -127,10 +134,10 @@ int eval(const EvalOptions& options) {
   SpecOptions spec = options.config;
   if (!options.network.empty()) spec.overrides.push_back("/network=" + options.network);
   const experiments::RunConfig config = load_plan(spec, nullptr).runs.front().run.config;
-  if (!options.network.empty() && config.parallel.world_size() == 1) {
-    throw ConfigError(
-        "--network: got one for a spec with one rank, which sends no packet; want more, e.g. --set "
-        "/parallel/tensor=2");
+  if (!options.network.empty()) require_ranks_of_network(config);
+  if (std::filesystem::is_directory(options.model)) {
+    experiments::check_vocabulary(options.examples.empty() ? options.tokens : options.examples, options.model);
+    if (config.model.classifies()) experiments::check_class_names(options.model, config.data.examples->labels);
   }
   const Outcome outcome =
       options.examples.empty() ? evaluate_tokens(options, config) : evaluate_examples(options, config);

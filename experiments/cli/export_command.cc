@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "comm/json/json_text.h"
+#include "comm/json/read_file.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/python_package.h"
 #include "experiments/cli/spec_options.h"
@@ -17,6 +18,7 @@
 #include "experiments/run/single_rank.h"
 #include "experiments/watch/tensorboard.h"
 #include "experiments/watch/watched_runs.h"
+#include "models/gpt2/gpt2_weights.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -70,22 +72,36 @@ int export_weights(const ExportOptions& options) {
   return kExitSuccess;
 }
 
-/// config.json and model.safetensors, of a run or of the weights that a spec starts from.
+/// Of the folder that a run started from, if it did. Returns how many files it has.
+std::size_t copy_tokenizer(const std::string& initial_weights, const std::filesystem::path& folder) {
+  if (initial_weights.empty()) return 0;
+  const std::vector<std::string> files = experiments::tokenizer_files(initial_weights);
+  for (const std::string& name : files) {
+    const std::string from = (std::filesystem::path(initial_weights) / name).string();
+    experiments::write_file_atomically((folder / name).string(), comm::read_file(from));
+  }
+  return files.size();
+}
+
+/// config.json, model.safetensors and the tokenizer, of a run or of the weights that a spec starts from.
 int export_folder(const ExportOptions& options) {
   const std::filesystem::path folder(options.out);
   const std::string spec = experiments::RunDirectory{options.source.file}.spec();
   const models::StoredTensors of_run = options.initial ? models::StoredTensors() : final_weights(options.source.file);
   const experiments::RunConfig config = options.initial ? load_plan(options.source, nullptr).runs.front().run.config
                                                         : experiments::resolve(comm::load_json(spec), spec).config;
-  const models::StoredTensors tensors = options.initial ? experiments::initial_weights(config) : of_run;
+  const models::StoredTensors tensors =
+      models::with_huggingface_names(options.initial ? experiments::initial_weights(config) : of_run);
   const std::vector<std::string> classes =
       config.data.examples ? config.data.examples->labels : std::vector<std::string>();
   experiments::make_directories(folder.string());
   experiments::write_weights((folder / "model.safetensors").string(), tensors, {{"format", "pt"}});
   experiments::write_file_atomically((folder / "config.json").string(),
                                      experiments::pretrained_config_text(config.model, classes));
-  std::cout << "wrote " << options.out << ": config.json and model.safetensors with " << tensors.size()
-            << " tensors, which /model/pretrained and Hugging Face's from_pretrained() read\n";
+  const std::size_t copied = copy_tokenizer(config.initial_weights, folder);
+  std::cout << "wrote " << options.out << ": config.json and model.safetensors with " << tensors.size() << " tensors"
+            << (copied == 0 ? "" : ", and the tokenizer of " + config.initial_weights)
+            << ", which /model/pretrained and Hugging Face's from_pretrained() read\n";
   return kExitSuccess;
 }
 
@@ -139,8 +155,10 @@ void add_export_command(CLI::App& app, Action& chosen) {
   command->add_flag("--tensorboard", options->tensorboard, "Event files of the runs' metrics in place of weights");
   command->add_flag("--wandb", options->wandb,
                     "Runs for wandb sync, through W&B's own client in offline mode; needs the Python package wandb");
-  command->add_flag("--huggingface", options->huggingface,
-                    "A folder with config.json and model.safetensors, as /model/pretrained reads it");
+  command->add_flag(
+      "--huggingface", options->huggingface,
+      "A folder with config.json, model.safetensors and the tokenizer of the run's /model/pretrained, if any, "
+      "as Hugging Face's from_pretrained() and /model/pretrained read it");
   command->add_option("--out", options->out,
                       "File to write, a folder with --huggingface; with --tensorboard a folder, by default "
                       "RUN/tensorboard; with --wandb one that "

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // droptest generate
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <cstdio>
 #include <filesystem>
 #include <iostream>
@@ -16,6 +17,7 @@
 #include "experiments/records/weights_file.h"
 #include "experiments/run/rank_model.h"
 #include "experiments/spec/resolve.h"
+#include "experiments/spec/spec.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -45,19 +47,19 @@ experiments::RunConfig config_of(const GenerateOptions& options) {
   if (!std::filesystem::is_directory(options.model)) {
     throw ConfigError("--config: is missing; want the spec whose model " + options.model + " has the weights of");
   }
-  const nlohmann::json network =
-      options.network.empty() ? nlohmann::json::object() : comm::parse_json(options.network, "--network");
-  return experiments::resolve({{"name", "generate"},
-                               {"model", {{"pretrained", options.model}}},
-                               {"data", {{"tokens", "none"}}},
-                               {"parallel", {{"tensor", tensor}}},
-                               {"network", network}},
-                              "generate")
-      .config;
+  nlohmann::json document = {{"name", "generate"},
+                             {"model", {{"pretrained", options.model}}},
+                             {"data", {{"tokens", "none"}}},
+                             {"parallel", {{"tensor", tensor}}},
+                             {"network", nlohmann::json::object()}};
+  for (const std::string& assignment : config.overrides) experiments::apply_override(document, assignment);
+  return experiments::resolve(document, "generate").config;
 }
 
 int generate(const GenerateOptions& options) {
+  if (std::isnan(options.generation.temperature)) throw ConfigError("--temperature: got nan, want 0 to 100");
   const experiments::RunConfig config = config_of(options);
+  if (!options.network.empty()) require_ranks_of_network(config);
   std::optional<experiments::Vocabulary> vocabulary;
   if (std::filesystem::is_directory(options.model)) vocabulary = experiments::read_vocabulary(options.model);
   const bool of_bytes = !vocabulary && config.model.vocabulary == 256;

@@ -5,9 +5,16 @@
 #include <string>
 
 #include "comm/json/json_text.h"
+#include "sim/error.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::cli {
+
+void require_ranks_of_network(const experiments::RunConfig& config) {
+  if (config.parallel.world_size() > 1) return;
+  throw ConfigError(
+      "--network: got one for a spec with one rank, which sends no packet; want more, e.g. --set /parallel/tensor=2");
+}
 
 nlohmann::json losses_json(const std::vector<comm::ClassStatistics>& statistics) {
   nlohmann::json losses = nlohmann::json::object();

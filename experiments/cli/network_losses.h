@@ -6,8 +6,12 @@
 #include <vector>
 
 #include "comm/lossy/statistics/loss_statistics.h"
+#include "experiments/run_config.h"
 
 namespace droptest::cli {
+
+/// Throws: ConfigError for a command's --network with a spec of one rank, which sends no packet.
+void require_ranks_of_network(const experiments::RunConfig& config);
 
 /// {"tp_forward": {"packets": .., "lost": .., "configured_rate": .., "realised_rate": ..}}
 nlohmann::json losses_json(const std::vector<comm::ClassStatistics>& statistics);

@@ -187,7 +187,10 @@ std::vector<ExampleRow> parse_tsv(std::string_view file, const std::string& path
     if (text.empty()) line.fail("is empty");
     if (cells.size() != width) {
       line.fail("has " + std::to_string(cells.size()) + " cells, want " + std::to_string(width) + ", as " +
-                (layout.name == "cola" ? "files of cola have" : "the header has"));
+                (layout.name == "cola" ? "files of cola have" : "the header has") +
+                (layout.name == kPlain
+                     ? ""
+                     : "; awk -F'\\t' 'NF == " + std::to_string(width) + "' on the file leaves out such lines"));
     }
     add_example(line, {cells[columns->label], cells[columns->text_a], columns->text_b ? cells[*columns->text_b] : ""},
                 layout, separator, columns->text_b.has_value(), rows);

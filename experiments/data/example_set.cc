@@ -99,13 +99,19 @@ ExampleSets load_examples(const ExampleConfig& config, double validation_fractio
                       " examples leave none for " + (sets.training.size() == 0 ? "training" : "validation") +
                       "; want another /data/validation_fraction, or /data/validation_examples");
   }
-  const std::vector<std::uint64_t> counts = sets.training.counts(config.labels.size());
-  const auto lacking = std::find(counts.begin(), counts.end(), 0);
-  if (lacking != counts.end()) {
-    throw ConfigError(config.training + ": no example to train on has the label \"" +
+  const auto require_all = [&](const ExampleSet& set, const std::string& path, const std::string& purpose) {
+    const std::vector<std::uint64_t> counts = set.counts(config.labels.size());
+    const auto lacking = std::find(counts.begin(), counts.end(), 0);
+    if (lacking == counts.end()) return;
+    throw ConfigError(path + ": no example to " + purpose + " on has the label \"" +
                       config.labels[static_cast<std::size_t>(lacking - counts.begin())] +
-                      "\"; want one at least of each of " + names_in_short(config.labels));
-  }
+                      "\"; want one at least of each of " + names_in_short(config.labels) +
+                      (config.validation.empty()
+                           ? ": the last part of the file validates, so its lines must be in no order of labels"
+                           : ""));
+  };
+  require_all(sets.training, config.training, "train");
+  require_all(sets.validation, validation_file, "validate");
   return sets;
 }
 

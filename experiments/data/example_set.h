@@ -35,7 +35,7 @@ ExampleSet make_examples(const std::vector<ExampleRow>& rows, const std::string&
                          int vocabulary, int longest);
 
 /// Both sets of the config's files: the validation file, or the last round(fraction x examples) of the training file.
-/// Throws: ConfigError as above, and for a label without an example to train on, or a set without an example.
+/// Throws: ConfigError as above, and for a set without an example of a label, or without any.
 ExampleSets load_examples(const ExampleConfig& config, double validation_fraction, int vocabulary, int longest);
 
 /// The examples of load_examples() to train on. Throws: ConfigError where their file cannot be read.

@@ -58,6 +58,23 @@ int member_extent(const json& config, const char* name, const std::string& where
   return value.get<int>();
 }
 
+/// Of id2label. Those of a head whose classes nobody has named are LABEL_0, LABEL_1, ...
+std::vector<std::string> labels_in(const json& config, const std::string& where) {
+  const json names = config.value("id2label", json::object());
+  std::vector<std::string> labels;
+  bool is_named = false;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    const std::string number = std::to_string(i);
+    if (!names.is_object() || !names.contains(number) || !names[number].is_string()) {
+      throw ConfigError(where + ": /id2label: got " + comm::quote_json(names) +
+                        ", want an object with the texts 0 to " + std::to_string(names.size() - 1));
+    }
+    labels.push_back(names[number]);
+    is_named = is_named || labels.back() != "LABEL_" + number;
+  }
+  return is_named ? labels : std::vector<std::string>();
+}
+
 }  // namespace
 
 PretrainedFolder read_pretrained_folder(const std::string& folder, FolderHead head) {
@@ -91,7 +108,17 @@ PretrainedFolder read_pretrained_folder(const std::string& folder, FolderHead he
     refuse("tie_word_embeddings", tied, "true (the LM head has the embedding's weights), or task \"classification\"");
   }
   result.weights = weight_files(folder);
+  if (head == FolderHead::kClassification) result.labels = labels_in(config, where);
   return result;
+}
+
+std::vector<std::string> tokenizer_files(const std::string& folder) {
+  std::vector<std::string> found;
+  for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
+                           "special_tokens_map.json", "added_tokens.json"}) {
+    if (std::filesystem::is_regular_file(std::filesystem::path(folder) / name)) found.emplace_back(name);
+  }
+  return found;
 }
 
 std::string pretrained_config_text(const models::Gpt2Config& model, const std::vector<std::string>& classes) {

@@ -237,9 +237,10 @@ std::string vocabulary_hash_of(const std::string& token_file) {
   const std::filesystem::path sidecar = std::filesystem::path(token_file).replace_extension(".json");
   if (sidecar == token_file || !std::filesystem::is_regular_file(sidecar)) return "";
   const json about = comm::load_json(sidecar.string());
-  return about.is_object() && about.contains("vocabulary_sha256") && about["vocabulary_sha256"].is_string()
-             ? about["vocabulary_sha256"].get<std::string>()
-             : "";
+  if (!about.is_object() || !about.contains("vocabulary_sha256")) return "";
+  if (about["vocabulary_sha256"].is_string()) return about["vocabulary_sha256"];
+  throw ConfigError(sidecar.string() + ": /vocabulary_sha256: got " + comm::quote_json(about["vocabulary_sha256"]) +
+                    ", want a text, as scripts/tokenize writes it");
 }
 
 }  // namespace droptest::experiments

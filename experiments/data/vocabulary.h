@@ -44,7 +44,8 @@ class Vocabulary {
 std::optional<Vocabulary> read_vocabulary(const std::string& folder);
 
 /// The vocabulary's hash in the file that scripts/tokenize writes next to a file of tokens: NAME.json for NAME.bin.
-/// Empty: there is no such file, or it has no hash.
+/// Empty: there is no such file, or it has no hash. Throws: ConfigError for a file that is not JSON, or a hash that is
+/// no text.
 std::string vocabulary_hash_of(const std::string& token_file);
 
 }  // namespace droptest::experiments

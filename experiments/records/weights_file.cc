@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <span>
@@ -88,6 +89,14 @@ models::StoredTensors read_weights(const std::string& path) {
   if (!fs::is_directory(path)) return read_weight_file(path);
   const std::vector<std::string> files = weight_files(path);
   return fs::path(files.front()).filename() == kWeights ? read_weight_file(files.front()) : read_weight_shards(path);
+}
+
+std::optional<std::vector<std::uint64_t>> stored_shape(const std::string& path, const std::string& tensor) {
+  for (const std::string& file : fs::is_directory(path) ? weight_files(path) : std::vector<std::string>{path}) {
+    std::ifstream stream(file, std::ios::binary);
+    if (auto shape = models::stored_shape(stream, tensor, file)) return shape;
+  }
+  return std::nullopt;
 }
 
 void write_weights(const std::string& path, const models::StoredTensors& tensors,

@@ -28,8 +28,9 @@ struct QualityNumbers {
   std::vector<double> f1;
 };
 
+/// Bin b has the confidences from above b / 15 to (b + 1) / 15.
 std::size_t bin_of(double confidence) {
-  const double place = std::floor(confidence * static_cast<double>(kBins));
+  const double place = std::ceil(confidence * static_cast<double>(kBins)) - 1;
   return std::min(kBins - 1, static_cast<std::size_t>(std::max(0.0, place)));
 }
 
@@ -129,18 +130,19 @@ ClassificationQuality quality_of(const Predictions& predictions, int classes, st
 }
 
 nlohmann::json to_json(const ClassificationQuality& quality) {
+  nlohmann::json f1 = nlohmann::json::array();
+  for (const Estimate& estimate : quality.f1) f1.push_back(estimate_json(estimate));
   return {{"examples", quality.examples},
           {"accuracy", estimate_json(quality.accuracy)},
           {"macro_f1", estimate_json(quality.macro_f1)},
-          {"calibration_error", estimate_json(quality.calibration_error)}};
+          {"calibration_error", estimate_json(quality.calibration_error)},
+          {"f1", f1},
+          {"confusion", quality.confusion}};
 }
 
 nlohmann::json to_json(const ClassificationQuality& quality, const std::vector<std::string>& classes) {
   nlohmann::json out = to_json(quality);
   out["classes"] = classes;
-  out["f1"] = nlohmann::json::array();
-  for (const Estimate& estimate : quality.f1) out["f1"].push_back(estimate_json(estimate));
-  out["confusion"] = quality.confusion;
   return out;
 }
 

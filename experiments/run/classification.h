@@ -44,9 +44,10 @@ struct ClassificationQuality {
 /// `seed`: of the resamples, the same ones for each call with so many examples. Shapes: at least one example.
 ClassificationQuality quality_of(const Predictions& predictions, int classes, std::uint64_t seed);
 
-/// {"examples", "accuracy": {"value", "low", "high"}, "macro_f1", "calibration_error"}, as metrics.jsonl has it.
+/// {"examples", "accuracy": {"value", "low", "high"}, "macro_f1", "calibration_error", "f1", "confusion"}, as
+/// metrics.jsonl has it.
 nlohmann::json to_json(const ClassificationQuality& quality);
-/// The same with "f1" and "confusion" of each class, and "classes", as summary.json has it.
+/// The same with the names of the classes as "classes", as summary.json has it.
 nlohmann::json to_json(const ClassificationQuality& quality, const std::vector<std::string>& classes);
 
 }  // namespace droptest::experiments

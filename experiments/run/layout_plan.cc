@@ -382,7 +382,8 @@ std::string check_shapes(const RunConfig& config) {
     for (int t = 0; t < config.parallel.tensor; ++t) (void)stage_plan(config, stage, t, {1, 1});
   }
   if (config.initial_weights.empty()) return text;
-  models::check_gpt2_weights(config.model, read_weights(config.initial_weights), config.initial_weights);
+  models::check_gpt2_weights(config.model, read_weights(config.initial_weights), config.initial_weights,
+                             models::MissingHead::kStays);
   return text + ", and all tensors of " + config.initial_weights;
 }
 

@@ -117,6 +117,8 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
     const Predictions& predictions = *outcome.predictions;
     summary.classification =
         to_json(quality_of(predictions, run_.config.model.classes, run_.config.seeds.data), classes);
+    summary.classification["cut_examples"] = {{"training", outcome.cut_examples.training},
+                                              {"validation", outcome.cut_examples.validation}};
     write_predictions_record(directory_, {{"schema_version", 1},
                                           {"classes", classes},
                                           {"labels", predictions.labels},

@@ -104,6 +104,9 @@ class Trainer {
         validation_(validation_data(config, corpus)),
         labels_(corpus.examples == nullptr ? std::vector<std::int32_t>() : corpus.examples->validation.labels),
         selection_(selection_batches(config, corpus)) {
+    if (corpus.examples != nullptr) {
+      outcome_.cut_examples = {corpus.examples->training.cut, corpus.examples->validation.cut};
+    }
     std::function<void(const models::Action&)> pass_time;
     if (config.time && config.parallel.pipeline > 1) {
       pass_time = [this, plan = model_.pipeline()](const models::Action& action) {

@@ -22,6 +22,12 @@
 
 namespace droptest::experiments {
 
+/// Labelled examples of more tokens than a sequence has, which lost the last ones.
+struct CutExamples {
+  std::uint64_t training = 0;
+  std::uint64_t validation = 0;
+};
+
 /// The outcome of a training run.
 struct TrainingOutcome {
   /// The first step whose loss or gradient norm was not finite on any rank, or with a loss scale the last one of too
@@ -34,7 +40,8 @@ struct TrainingOutcome {
   std::optional<double> validation_best_loss;
   std::uint64_t validation_tokens = 0;
   std::optional<Predictions> predictions;  ///< of a classification head at the last validation, on rank 0
-  std::optional<double> selection_loss;    ///< of the weights after the last step
+  CutExamples cut_examples;
+  std::optional<double> selection_loss;  ///< of the weights after the last step
   std::uint64_t selection_tokens = 0;
   std::uint64_t skipped_steps = 0;  ///< with an overflow, among them
   double loss_scale = 1;            ///< of the next step

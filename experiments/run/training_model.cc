@@ -86,18 +86,19 @@ std::span<models::Parameter<float>> TrainingModel::parameters() {
 }
 
 void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::Communicator& tensor_group) {
+  // Once: each call of parameters() undoes changes that no set_values() followed.
+  const std::span<models::Parameter<float>> parameters = model.parameters();
   if (config.initial_weights.empty()) {
-    models::set_initial_weights<float>(model.tensors(), config.seeds.weights, model.parameters());
+    models::set_initial_weights<float>(model.tensors(), config.seeds.weights, parameters);
   } else {
     // The file may have no head and no adapters.
-    const std::span<models::Parameter<float>> parameters = model.parameters();
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       const models::Gpt2Tensor& tensor = model.tensors()[i];
       if (tensor.name != models::kClassTensor && tensor.adapts.empty()) continue;
       models::set_initial_weights<float>(std::span(&tensor, 1), config.seeds.weights, parameters.subspan(i, 1));
     }
-    models::load_gpt2_weights(config.model, model.parameters(), tensor_group, read_weights(config.initial_weights),
-                              config.initial_weights);
+    models::load_gpt2_weights(config.model, parameters, tensor_group, read_weights(config.initial_weights),
+                              config.initial_weights, models::MissingHead::kStays);
   }
   model.set_values();
 }

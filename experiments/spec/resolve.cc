@@ -24,6 +24,7 @@
 #include "experiments/spec/resolve_precision.h"
 #include "experiments/spec/resolve_pretrained.h"
 #include "experiments/spec/resolve_start.h"
+#include "experiments/spec/resolve_tensor_rules.h"
 #include "experiments/spec/run_id.h"
 #include "experiments/spec/schema_kinds.h"
 #include "models/gpt2/shard_plan.h"
@@ -338,6 +339,7 @@ class Resolver {
     resolve_shards(full_, given_, where_, files_, errors_);
     resolve_documents(data);
     resolve_examples(full_, given_, where_, files_, config_, errors_);
+    if (errors_.empty() && files_ != nullptr) check_stored_head(full_, where_, config_, errors_);
     // A text has no layout of token files.
     if (data.contains("text")) data.erase("format");
     if ((data.contains("text") || text_shards) && config_.model.vocabulary < 256) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The task of a spec, its labelled examples, and what is trained of the model (docs/classification.md).
+// The task of a spec and its labelled examples (docs/classification.md).
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -15,11 +15,6 @@ namespace droptest::experiments {
 /// `files`; sets the classes of config.model. Appends to `errors`. Nothing to do for a language model.
 void resolve_examples(nlohmann::json& spec, const nlohmann::json& given, const std::string& where, FileHashes* files,
                       RunConfig& config, std::vector<std::string>& errors);
-
-/// Resolves /training/class_weights, to a number for each class, and /training/layer_decay and /training/tensors, to a
-/// list of patterns with factors; sets those of config.model. Appends to `errors`.
-void resolve_tensor_rules(nlohmann::json& spec, const nlohmann::json& given, const std::string& where,
-                          RunConfig& config, std::vector<std::string>& errors);
 
 /// The section's examples as a config has them.
 ExampleConfig read_example_config(const nlohmann::json& data);

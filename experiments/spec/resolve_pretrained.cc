@@ -10,6 +10,8 @@
 #include "comm/spec/sha256.h"
 #include "experiments/data/pretrained_folder.h"
 #include "experiments/data/vocabulary.h"
+#include "experiments/records/weights_file.h"
+#include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -113,6 +115,40 @@ void resolve_pretrained(json& spec, const json& given, const std::string& where,
     return;
   }
   PretrainedResolver(spec, given, where, files, errors).resolve();
+}
+
+void check_stored_head(const json& spec, const std::string& where, const RunConfig& config,
+                       std::vector<std::string>& errors) {
+  const std::string& weights = config.initial_weights;
+  if (weights.empty()) return;
+  const std::string pointer =
+      where + (spec["model"].contains("pretrained") ? ": /model/pretrained: " : ": /model/weights: ");
+  try {
+    const auto shape = stored_shape(weights, models::kClassTensor);
+    if (!shape) return;
+    if (!config.model.classifies()) {
+      throw ConfigError(weights + ": has " + models::kClassTensor +
+                        R"(, a classification head; want a model with an LM head, or /task "classification")");
+    }
+    const std::uint64_t classes = shape->empty() ? 0 : shape->front();
+    if (classes != static_cast<std::uint64_t>(config.model.classes)) {
+      throw ConfigError(weights + ": its " + models::kClassTensor + " is of " + std::to_string(classes) +
+                        " classes, but /data/labels has " + std::to_string(config.model.classes) + ", " +
+                        quote_json(spec["data"]["labels"]) +
+                        "; want its classes, or weights without that tensor, which get a new head");
+    }
+    if (std::filesystem::is_directory(weights)) check_class_names(weights, spec["data"]["labels"]);
+  } catch (const ConfigError& error) {
+    errors.push_back(pointer + error.what());
+  }
+}
+
+void check_class_names(const std::string& folder, const std::vector<std::string>& labels) {
+  if (!stored_shape(folder, models::kClassTensor)) return;
+  const std::vector<std::string> names = read_pretrained_folder(folder, FolderHead::kClassification).labels;
+  if (names.empty() || names == labels) return;
+  throw ConfigError(folder + "/config.json: /id2label: has the classes " + quote_json(json(names)) +
+                    ", but /data/labels has " + quote_json(json(labels)) + "; want the same ones in the same order");
 }
 
 void check_vocabulary(const std::string& token_file, const std::string& folder) {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "experiments/run_config.h"
 #include "experiments/spec/file_hashes.h"
-#include "models/gpt2/gpt2_config.h"
 
 namespace droptest::experiments {
 
@@ -16,6 +16,14 @@ namespace droptest::experiments {
 /// to `errors`. Nothing without /model/pretrained.
 void resolve_pretrained(nlohmann::json& spec, const nlohmann::json& given, const std::string& where, FileHashes* files,
                         std::vector<std::string>& errors);
+
+/// Compares the classification head that the weights of the spec's start have with the spec's: task, number and names
+/// of classes. A file without one is fine. Appends to `errors`. Reads headers alone.
+void check_stored_head(const nlohmann::json& spec, const std::string& where, const RunConfig& config,
+                       std::vector<std::string>& errors);
+
+/// Throws: ConfigError where the weights have a classification head and their folder names other classes than these.
+void check_class_names(const std::string& folder, const std::vector<std::string>& labels);
 
 /// Throws: ConfigError where the sidecar of a token file (docs/formats.md) names another vocabulary than the folder
 /// has.

@@ -176,6 +176,21 @@ StoredTensors parse_safetensors(std::span<const std::byte> file, const std::stri
   return tensors;
 }
 
+std::optional<std::vector<std::uint64_t>> stored_shape(std::istream& file, const std::string& name,
+                                                       const std::string& where) {
+  std::uint64_t header_bytes = 0;
+  file.read(reinterpret_cast<char*>(&header_bytes), sizeof(header_bytes));
+  std::string text(file && header_bytes <= kMaxHeaderBytes ? header_bytes : 0, '\0');
+  file.read(text.data(), static_cast<std::streamsize>(text.size()));
+  if (!file || !text.starts_with('{'))
+    throw ConfigError(where + ": has no header; is it a safetensors file, and whole?");
+  const json header = parse_header(text, where);
+  const auto entry = header.find(name);
+  if (entry == header.end()) return std::nullopt;
+  if (!entry->is_object()) throw ConfigError(where + ": tensor \"" + name + "\": want an object");
+  return unsigned_list(*entry, "shape", where + ": tensor \"" + name + "\"");
+}
+
 void write_safetensors(const StoredTensors& tensors, const std::map<std::string, std::string>& metadata,
                        const std::function<void(std::span<const std::byte>)>& write) {
   // Wide elements first, so that each tensor is aligned to its element.

@@ -5,7 +5,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <istream>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -25,6 +27,11 @@ using StoredTensors = std::map<std::string, StoredTensor>;
 /// Throws: ConfigError with the reason: short file, header not JSON, unknown dtype, size that does not match the shape,
 /// overlapping or missing ranges, duplicate names.
 StoredTensors parse_safetensors(std::span<const std::byte> file, const std::string& where);
+
+/// The shape of a tensor, from the header of a file alone; absent: the file has no such tensor. Throws: ConfigError
+/// with the reason, for a header that is none.
+std::optional<std::vector<std::uint64_t>> stored_shape(std::istream& file, const std::string& name,
+                                                       const std::string& where);
 
 /// Calls `write` with the bytes of a file, piece by piece in order.
 void write_safetensors(const StoredTensors& tensors, const std::map<std::string, std::string>& metadata,

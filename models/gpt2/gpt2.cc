@@ -33,19 +33,6 @@ void check_dropout(const DropoutConfig& dropout, const OpsForm& form) {
   require(dropout.embedding, "embedding", form.drops_elements());
 }
 
-void check_form(const Gpt2Config& config, const OpsForm& form) {
-  check_dropout(config.dropout, form);
-  if (!config.class_weights.empty() && !form.weighs_rows()) {
-    throw ConfigError("GPT-2: weights of classes: got some with operations that have none, want those of the CPU");
-  }
-  for (const TensorRule& rule : config.tensor_rules) {
-    if (rule.learning_rate_factor == 0 || rule.learning_rate_factor == 1 || form.scales_learning_rates()) continue;
-    throw ConfigError("GPT-2: learning rate factor of " + rule.pattern + ": got " +
-                      std::to_string(rule.learning_rate_factor) +
-                      " with operations that have one learning rate, want 0 or 1, or those of the CPU");
-  }
-}
-
 bool freezes_any(const Gpt2Config& config) {
   return std::ranges::any_of(gpt2_tensors(config, 1, 0), &Gpt2Tensor::is_frozen);
 }
@@ -95,7 +82,7 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       optimizer_(store_, optimizer, *ops_),
       squares_(store_, *ops_, ranks.data.group),
       stages_(make_stages(options)) {
-  check_form(config, ops_->form());
+  check_dropout(config.dropout, ops_->form());
   check_frozen(config, ranks.data.sharding);
   if (ranks.pipeline.plan == nullptr || ranks.pipeline.group == nullptr) return;
   const PipelinePlan& plan = *ranks.pipeline.plan;

@@ -19,7 +19,7 @@ struct TensorRule {
 };
 
 /// Low-rank additions to the weights of linear layers (Hu et al. 2022, LoRA). Where there are some, all other tensors
-/// are frozen, but for a classification head and those that a TensorRule names.
+/// but a classification head are frozen, whatever a TensorRule says.
 struct LoraOptions {
   int rank = 0;                        ///< 0: none
   double alpha = 0;                    ///< the additions are multiplied by alpha / rank

@@ -139,7 +139,10 @@ std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int ra
   for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].number = i;
   for (const TensorRule& rule : config.tensor_rules) {
     for (Gpt2Tensor& tensor : tensors) {
-      if (matches_pattern(rule.pattern, tensor.name)) tensor.learning_rate_factor = rule.learning_rate_factor;
+      const bool stays_frozen = config.lora.is_on() && tensor.adapts.empty() && tensor.name != kClassTensor;
+      if (!stays_frozen && matches_pattern(rule.pattern, tensor.name)) {
+        tensor.learning_rate_factor = rule.learning_rate_factor;
+      }
     }
   }
   return tensors;

@@ -49,16 +49,19 @@ StoredTensor stored_floats(std::vector<std::uint64_t> shape, std::span<const flo
 }
 
 /// Those of the model among the file's, by plain name.
-TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where) {
+TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where,
+                      MissingHead missing) {
   TensorsByName found = by_plain_name(tensors, where);
   std::set<std::string, std::less<>> known;
   for (const Gpt2Tensor& tensor : gpt2_tensors(config, 1, 0)) {
     known.insert(tensor.name);
     const auto stored = found.find(tensor.name);
-    if (stored == found.end() && (tensor.name == kClassTensor || !tensor.adapts.empty())) continue;
     if (stored == found.end()) {
+      const bool is_head = tensor.name == kClassTensor;
+      if (!tensor.adapts.empty() || (is_head && missing == MissingHead::kStays)) continue;
       throw ConfigError(where + ": tensor \"" + tensor.name + "\" is missing, want shape " +
-                        shape_text(tensor.slice.full_shape));
+                        shape_text(tensor.slice.full_shape) +
+                        (is_head ? ", of a model that was trained to classify" : ""));
     }
     if (stored->second->shape != tensor.slice.full_shape) {
       throw ConfigError(where + ": tensor \"" + tensor.name + "\": got shape " + shape_text(stored->second->shape) +
@@ -136,13 +139,15 @@ std::vector<std::uint64_t> who_holds(bool holds, comm::Communicator& group) {
 
 }  // namespace
 
-void check_gpt2_weights(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where) {
-  (void)checked(config, tensors, where);
+void check_gpt2_weights(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where,
+                        MissingHead missing) {
+  (void)checked(config, tensors, where, missing);
 }
 
 void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
-                       comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where) {
-  const TensorsByName found = checked(config, tensors, where);
+                       comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where,
+                       MissingHead missing) {
+  const TensorsByName found = checked(config, tensors, where, missing);
   const std::vector<Gpt2Tensor> wanted = gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const auto parameter = std::ranges::find(parameters, wanted[i].name, &Parameter<float>::name);
@@ -179,6 +184,14 @@ StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Para
   }
   if (pipeline->rank() != 0) tensors.clear();
   return tensors;
+}
+
+StoredTensors with_huggingface_names(StoredTensors tensors) {
+  StoredTensors renamed;
+  for (auto& [name, tensor] : tensors) {
+    renamed.emplace(name == kClassTensor ? name : std::string(kPrefix) + name, std::move(tensor));
+  }
+  return renamed;
 }
 
 Gpt2Config gpt2_config_of(const StoredTensors& tensors, const std::string& where) {

@@ -76,9 +76,8 @@ void ParameterStore::place_adapters() {
     adapters_.push_back(std::move(adapter));
   }
   if (adapters_.empty()) return;
-  if (!ops_.form().has_adapters() || types_.operands != types_.parameters) {
-    throw ConfigError(
-        "GPT-2: LoRA: got operations on a device, or weights in 16 bits, want those of the CPU in float32");
+  if (types_.operands != types_.parameters) {
+    throw ConfigError("GPT-2: LoRA: got operations with weights in 16 bits, want float32");
   }
   const std::size_t size = comm::element_bytes(types_.parameters);
   merged_ = ops_.allocate(elems * size, "weights with their adapters", Ops::Content::kUnspecified);

@@ -47,9 +47,10 @@ void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> 
                   std::span<T> second_moment, const AdamWStep& step, const Team& team);
 
 /// The same on a device, for all tensors of a table in one launch: step.weight_decay holds for those that decay, and 0
-/// for the others. `rounded` becomes the new values as E, float, Bf16 or Fp16; it may be empty, and with E float it may
-/// be the values. `factor` [1], where it is not empty, takes the place of step.gradient_scale; where it is NaN, nothing
-/// changes. Shapes: all as the table's ranges need; the elements between the ranges stay.
+/// for the others; step.learning_rate is multiplied by the factor of each tensor. `rounded` becomes the new values as
+/// E, float, Bf16 or Fp16; it may be empty, and with E float it may be the values. `factor` [1], where it is not empty,
+/// takes the place of step.gradient_scale; where it is NaN, nothing changes. Shapes: all as the table's ranges need;
+/// the elements between the ranges stay.
 template <class E>
 void adamw_update(const TensorSegments& segments, comm::DeviceSpan<float> value, comm::DeviceSpan<const float> gradient,
                   comm::DeviceSpan<float> first_moment, comm::DeviceSpan<float> second_moment,

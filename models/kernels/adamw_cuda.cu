@@ -21,7 +21,8 @@ struct Arrays {
 };
 
 template <int V, class D>
-__device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const AdamWScalars<float>& s, float keep) {
+__device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const AdamWScalars<float>& s, float rate,
+                          float keep) {
   Floats<V> p = load_floats<V>(arrays.value + i);
   const Floats<V> g = load_floats<V>(arrays.gradient + i);
   Floats<V> m = load_floats<V>(arrays.first_moment + i);
@@ -31,7 +32,7 @@ __device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const AdamWS
     const float d = g.at[k] * s.scale;
     m.at[k] = s.beta1 * m.at[k] + s.new1 * d;
     v.at[k] = s.beta2 * v.at[k] + s.new2 * (d * d);
-    p.at[k] = p.at[k] * keep - s.rate * (m.at[k] / (sqrtf(v.at[k]) * s.root + s.epsilon));
+    p.at[k] = p.at[k] * keep - rate * (m.at[k] / (sqrtf(v.at[k]) * s.root + s.epsilon));
   }
   store_floats<V>(p, arrays.value + i);
   store_floats<V>(m, arrays.first_moment + i);
@@ -47,8 +48,9 @@ __global__ void adamw_update_kernel(const TensorSegments::Chunk* chunks, std::in
     scalars.scale = static_cast<float>(*factor);
   }
   for_segment_elements(chunks, count, aligned, [&](auto width, const TensorSegments::Chunk& chunk, std::uint64_t i) {
-    const float keep = chunk.decays != 0 ? scalars.keep : 1.0F;
-    update_at<decltype(width)::value>(arrays, i, scalars, keep);
+    // The differences are exact: a factor of 1 leaves `keep` as it is.
+    const float keep = chunk.decays != 0 ? 1.0F - chunk.learning_rate_factor * (1.0F - scalars.keep) : 1.0F;
+    update_at<decltype(width)::value>(arrays, i, scalars, chunk.learning_rate_factor * scalars.rate, keep);
   });
 }
 

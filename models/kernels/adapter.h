@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
 #include "models/team.h"
 
 namespace droptest::models {
@@ -26,5 +28,13 @@ void merge_adapter(const AdapterShape& shape, std::span<const T> weight, std::sp
 template <class T>
 void adapter_gradients(const AdapterShape& shape, std::span<const T> grad_merged, std::span<const T> a,
                        std::span<const T> b, std::span<T> grad_a, std::span<T> grad_b, const Team& team);
+
+// The same on a device. Determinism: the order of sums depends on the shape alone.
+
+void merge_adapter(const AdapterShape& shape, comm::DeviceSpan<const float> weight, comm::DeviceSpan<const float> a,
+                   comm::DeviceSpan<const float> b, comm::DeviceSpan<float> merged, comm::Stream& stream);
+void adapter_gradients(const AdapterShape& shape, comm::DeviceSpan<const float> grad_merged,
+                       comm::DeviceSpan<const float> a, comm::DeviceSpan<const float> b, comm::DeviceSpan<float> grad_a,
+                       comm::DeviceSpan<float> grad_b, comm::Stream& stream);
 
 }  // namespace droptest::models

@@ -68,7 +68,11 @@ void exponential_sums(const LogitBlock& block, comm::Stream& stream);
 void losses_of_sums(const LogitBlock& block, comm::Stream& stream);
 template <class E>
 void logits_to_gradient(const LogitBlock& block, comm::Stream& stream);
-/// For a rank that has the whole vocabulary, all of the above in one pass; largest, sums and predicted may be empty.
+/// Shapes: weights [of each target that there is].
+template <class E>
+void weigh_rows(const LogitBlock& block, comm::DeviceSpan<const float> weights, comm::Stream& stream);
+/// For a rank that has the whole vocabulary, all of the above but the weights in one pass; largest, sums and predicted
+/// may be empty.
 template <class E>
 void cross_entropy(const LogitBlock& block, Logits logits, comm::Stream& stream);
 

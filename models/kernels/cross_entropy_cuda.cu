@@ -110,6 +110,22 @@ __global__ void logits_to_gradient_kernel(D* logits, LogitRows shape, const std:
   }
 }
 
+template <class D>
+__global__ void weigh_rows_kernel(D* gradient, LogitRows shape, const std::int32_t* targets, const float* weights,
+                                  float* losses) {
+  for (std::int64_t i = blockIdx.x; i < shape.rows; i += gridDim.x) {
+    if (targets[i] == kIgnoredTarget) continue;
+    const float weight = weights[targets[i]];
+    if (threadIdx.x == 0) losses[i] *= weight;
+    D* row = gradient + i * shape.stride;
+    for (std::int64_t j = threadIdx.x; j < shape.range.count; j += blockDim.x) {
+      Floats<1> x = load_floats<1>(row + j);
+      x.at[0] *= weight;
+      store_floats<1>(x, row + j);
+    }
+  }
+}
+
 __global__ void losses_of_sums_kernel(const float* sums, const float* predicted, const std::int32_t* targets,
                                       std::int64_t count, float* losses) {
   for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count;
@@ -210,6 +226,14 @@ void logits_to_gradient(const LogitBlock& b, comm::Stream& stream) {
                device_elems<float>(b.largest), device_elems<float>(b.sums));
 }
 
+template <class E>
+void weigh_rows(const LogitBlock& b, comm::DeviceSpan<const float> weights, comm::Stream& stream) {
+  using D = DeviceElement<E>;
+  const RowLaunch launch = row_launch<E>("weigh_rows", b, {b.losses});
+  comm::launch("weigh_rows", weigh_rows_kernel<D>, launch.shape, stream, device_elems<E>(b.logits), launch.rows,
+               b.targets.data, weights.data(), device_elems<float>(b.losses));
+}
+
 void losses_of_sums(const LogitBlock& b, comm::Stream& stream) {
   DROPTEST_CHECK(have(b.rows, {b.sums, b.predicted, b.losses}) && b.targets.count >= static_cast<std::size_t>(b.rows),
                  "losses_of_sums: " + std::to_string(b.rows) + " rows: a tensor does not fit");
@@ -248,6 +272,9 @@ template void exponential_sums<Fp16>(const LogitBlock&, comm::Stream&);
 template void logits_to_gradient<float>(const LogitBlock&, comm::Stream&);
 template void logits_to_gradient<Bf16>(const LogitBlock&, comm::Stream&);
 template void logits_to_gradient<Fp16>(const LogitBlock&, comm::Stream&);
+template void weigh_rows<float>(const LogitBlock&, comm::DeviceSpan<const float>, comm::Stream&);
+template void weigh_rows<Bf16>(const LogitBlock&, comm::DeviceSpan<const float>, comm::Stream&);
+template void weigh_rows<Fp16>(const LogitBlock&, comm::DeviceSpan<const float>, comm::Stream&);
 template void cross_entropy<float>(const LogitBlock&, Logits, comm::Stream&);
 template void cross_entropy<Bf16>(const LogitBlock&, Logits, comm::Stream&);
 template void cross_entropy<Fp16>(const LogitBlock&, Logits, comm::Stream&);

@@ -25,7 +25,8 @@ template <class T>
 void sgd_update(std::span<T> value, std::span<const T> gradient, std::span<T> velocity, const SgdStep& step,
                 const Team& team);
 
-/// The same on a device, for all tensors of a table in one launch; `rounded` and `factor` as in adamw_update().
+/// The same on a device, for all tensors of a table in one launch; decay, learning rates, `rounded` and `factor` as in
+/// adamw_update().
 template <class E>
 void sgd_update(const TensorSegments& segments, comm::DeviceSpan<float> value, comm::DeviceSpan<const float> gradient,
                 comm::DeviceSpan<float> velocity, comm::DeviceSpan<E> rounded, const SgdStep& step,

@@ -24,14 +24,14 @@ struct Scalars {
 };
 
 template <int V, class D>
-__device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const Scalars& s, float decay) {
+__device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const Scalars& s, float rate, float decay) {
   Floats<V> p = load_floats<V>(arrays.value + i);
   const Floats<V> g = load_floats<V>(arrays.gradient + i);
   Floats<V> v = load_floats<V>(arrays.velocity + i);
 #pragma unroll
   for (int k = 0; k < V; ++k) {
     v.at[k] = s.momentum * v.at[k] + (g.at[k] * s.scale + decay * p.at[k]);
-    p.at[k] -= s.rate * v.at[k];
+    p.at[k] -= rate * v.at[k];
   }
   store_floats<V>(p, arrays.value + i);
   store_floats<V>(v, arrays.velocity + i);
@@ -47,7 +47,7 @@ __global__ void sgd_update_kernel(const TensorSegments::Chunk* chunks, std::int6
   }
   for_segment_elements(chunks, count, aligned, [&](auto width, const TensorSegments::Chunk& chunk, std::uint64_t i) {
     const float decay = chunk.decays != 0 ? scalars.decay : 0.0F;
-    update_at<decltype(width)::value>(arrays, i, scalars, decay);
+    update_at<decltype(width)::value>(arrays, i, scalars, chunk.learning_rate_factor * scalars.rate, decay);
   });
 }
 

@@ -20,6 +20,7 @@ class TensorSegments {
     std::uint64_t offset = 0;
     std::uint32_t count = 0;
     std::uint32_t decays = 0;
+    float learning_rate_factor = 1;
   };
 
   /// Segments must not overlap; empty ones are allowed. Returns when the table is on the device.

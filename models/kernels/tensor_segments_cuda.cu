@@ -17,7 +17,7 @@ std::vector<TensorSegments::Chunk> cut(std::span<const ParameterRange> segments)
     for (std::uint64_t done = 0; done < segment.count; done += TensorSegments::kChunkElems) {
       chunks.push_back({segment.offset + done,
                         static_cast<std::uint32_t>(std::min(TensorSegments::kChunkElems, segment.count - done)),
-                        segment.decay == Decay::kDecays ? 1U : 0U});
+                        segment.decay == Decay::kDecays ? 1U : 0U, static_cast<float>(segment.learning_rate_factor)});
     }
   }
   return chunks;

@@ -279,16 +279,21 @@ class CudaOps final : public Ops {
     DROPTEST_CHECK(false, "dropout on a device");
   }
 
-  void merge_adapter(const AdapterShape& /*shape*/, ConstTensor /*weight*/, ConstTensor /*a*/, ConstTensor /*b*/,
-                     Tensor /*merged*/) override {
-    DROPTEST_CHECK(false, "adapters on a device");
+  void merge_adapter(const AdapterShape& shape, ConstTensor weight, ConstTensor a, ConstTensor b,
+                     Tensor merged) override {
+    models::merge_adapter(shape, span_of<float>(weight), span_of<float>(a), span_of<float>(b), span_of<float>(merged),
+                          stream_);
   }
-  void adapter_gradients(const AdapterShape& /*shape*/, ConstTensor /*grad_merged*/, ConstTensor /*a*/,
-                         ConstTensor /*b*/, Tensor /*grad_a*/, Tensor /*grad_b*/) override {
-    DROPTEST_CHECK(false, "adapters on a device");
+  void adapter_gradients(const AdapterShape& shape, ConstTensor grad_merged, ConstTensor a, ConstTensor b,
+                         Tensor grad_a, Tensor grad_b) override {
+    models::adapter_gradients(shape, span_of<float>(grad_merged), span_of<float>(a), span_of<float>(b),
+                              span_of<float>(grad_a), span_of<float>(grad_b), stream_);
   }
-  void weigh_rows(const LogitBlock& /*b*/, std::span<const double> /*weights*/) override {
-    DROPTEST_CHECK(false, "weights of classes on a device");
+  void weigh_rows(const LogitBlock& b, std::span<const double> weights) override {
+    const StreamPhase phase(timer_, Phase::kCrossEntropy, stream_);
+    const std::vector<float> narrow(weights.begin(), weights.end());
+    const auto* staged = static_cast<const float*>(stream_.stage(std::as_bytes(std::span(narrow))));
+    models::weigh_rows<E>(b, {staged, narrow.size()}, stream_);
   }
   void row_maxima(const LogitBlock& b) override {
     const StreamPhase phase(timer_, Phase::kCrossEntropy, stream_);

@@ -90,9 +90,6 @@ class HostForm final : public OpsForm {
   }
   bool fuses_cross_entropy() const override { return false; }
   bool drops_elements() const override { return true; }
-  bool has_adapters() const override { return true; }
-  bool weighs_rows() const override { return true; }
-  bool scales_learning_rates() const override { return true; }
   bool drops_probabilities() const override { return attention_->takes_dropout(); }
 
  private:

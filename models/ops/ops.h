@@ -181,7 +181,7 @@ class Ops {
   virtual void losses_of_sums(const LogitBlock& rows) = 0;
   virtual void logits_to_gradient(const LogitBlock& rows) = 0;
   /// After logits_to_gradient() or cross_entropy() with the gradient: each row's loss and gradient times the weight of
-  /// its target, where OpsForm::weighs_rows(). Shapes: a weight of each target that there is, in host memory.
+  /// its target. Shapes: a weight of each target that there is, in host memory.
   virtual void weigh_rows(const LogitBlock& rows, std::span<const double> weights) = 0;
   /// Both passes of a rank that has the whole vocabulary, where OpsForm::fuses_cross_entropy(): `losses`, and with
   /// `Logits::kToGradient` the gradient.
@@ -228,8 +228,7 @@ class Ops {
   /// `rounded` = the values of the ranges, where updates do not round them.
   virtual void round_values(const Ranges& ranges, comm::ConstTensor values, comm::Tensor rounded) = 0;
 
-  /// merge_adapter() and adapter_gradients() (models/kernels/adapter.h) of the parameters' type, where
-  /// OpsForm::has_adapters().
+  /// merge_adapter() and adapter_gradients() (models/kernels/adapter.h) of the parameters' type.
   virtual void merge_adapter(const AdapterShape& shape, comm::ConstTensor weight, comm::ConstTensor a,
                              comm::ConstTensor b, comm::Tensor merged) = 0;
   virtual void adapter_gradients(const AdapterShape& shape, comm::ConstTensor grad_merged, comm::ConstTensor a,

@@ -52,12 +52,6 @@ class OpsForm {
   /// Whether norm_forward() and drop_elements() take dropout, and whether attention does. Default: none of them.
   virtual bool drops_elements() const { return false; }
   virtual bool drops_probabilities() const { return false; }
-  /// Whether there are merge_adapter() and adapter_gradients(). Default: there are not.
-  virtual bool has_adapters() const { return false; }
-  /// Whether there is weigh_rows(). Default: there is not.
-  virtual bool weighs_rows() const { return false; }
-  /// Whether updates take ParameterRange::learning_rate_factor. Default: they do not.
-  virtual bool scales_learning_rates() const { return false; }
 };
 
 }  // namespace droptest::models

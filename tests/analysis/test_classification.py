@@ -9,7 +9,7 @@ import synthetic
 from synthetic import NONE, bernoulli
 
 import droptest
-from droptest import classification, plots, tables
+from droptest import classification, interactive, plots, tables
 from droptest.__main__ import main
 from droptest.files import RecordError
 
@@ -55,32 +55,74 @@ def own(tmp_path_factory):
         "    assert set(labels) == {'cold', 'hot'} and len(labels) == len(predictions) == 20\n"
         "    return predictions.count('hot') / len(predictions)\n"
         "def broken(labels, predictions):\n    return 1 / 0\n"
+        "def nothing(labels, predictions):\n    return float('nan')\n"
+        "def leaves(labels, predictions):\n    raise SystemExit(3)\n"
     )
     return file
 
 
 def cells(table):
-    return [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    """The rows of the lossless and of the lossy point, by measure."""
+    rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+    return [{row["measure"]: row for row in rows if (row["loss rate"] == "0 %") == lossless}
+            for lossless in (True, False)]  # fmt: skip
 
 
 def test_the_table_has_means_over_seeds_and_paired_differences(folder):
     lossless, lossy = cells(tables.table("classification", droptest.load(folder)))
-    assert lossless["accuracy"].startswith("0.9000 ± ")
-    assert (lossless["difference of accuracy"], lossless["seeds"]) == ("-", "2")
-    assert lossy["accuracy"].startswith("0.6500 ± ")
-    assert lossy["difference of accuracy"].startswith("-0.2500 ± ")
-    assert lossy["resampled"] == "0.5500 to 0.7500"
-    mean = sum(2 * cold / (20 + cold - hot) for cold, hot in HITS[0.2].values()) / 2
-    assert lossy["F1 of cold"].startswith(f"{mean:.4f} ± ")
-    assert lossy["calibration error"] == "0.0500 ± 0.0000"
+    assert list(lossy) == ["accuracy", "macro F1", "calibration error", "F1 of cold", "F1 of hot",
+                           "final validation loss"]  # fmt: skip
+    assert lossless["accuracy"]["value"].startswith("0.9000 ± ")
+    assert (lossless["accuracy"]["difference"], lossless["accuracy"]["seeds"]) == ("-", "2")
+    assert lossy["accuracy"]["value"].startswith("0.6500 ± ")
+    assert lossy["accuracy"]["difference"].startswith("-0.2500 ± ")
+    assert lossy["accuracy"]["resampled"] == "0.5500 to 0.7500"
+    of_cold = {rate: [2 * cold / (20 + cold - hot) for cold, hot in hits.values()] for rate, hits in HITS.items()}
+    assert lossy["F1 of cold"]["value"].startswith(f"{sum(of_cold[0.2]) / 2:.4f} ± ")
+    difference = (sum(of_cold[0.2]) - sum(of_cold[0])) / 2
+    assert lossy["F1 of cold"]["difference"].startswith(f"{difference:+.4f} ± ")
+    macro = [sum(quality(*hits)["macro_f1"]["value"] for hits in HITS[rate].values()) / 2 for rate in (0, 0.2)]
+    assert lossy["macro F1"]["value"].startswith(f"{macro[1]:.4f} ± ")
+    assert lossy["macro F1"]["resampled"] == f"{macro[1] - 0.1:.4f} to {macro[1] + 0.1:.4f}"
+    assert lossy["macro F1"]["difference"].startswith(f"{macro[1] - macro[0]:+.4f} ± ")
+    assert lossy["calibration error"]["value"] == "0.0500 ± 0.0000"
+    assert lossy["calibration error"]["resampled"] == "0.0000 to 0.1500"
+    assert lossy["calibration error"]["difference"] == "+0.0000 ± 0.0000"
+    assert lossy["final validation loss"]["difference"].startswith(("+", "-"))
+
+
+def test_the_confusion_is_that_of_all_seeds(folder):
+    records = droptest.load(folder)
+    data = plots.data("confusion", records)
+    lossless, lossy = dict.fromkeys(data["panel"])
+    assert "20 %" in lossy
+    of = data.set_index(["panel", "label", "prediction"])
+    # Hits of seeds 1 and 2 without loss: 10 and 9 cold, 8 and 9 hot; at 20 %: 6 and 7 cold, 8 and 5 hot.
+    assert of.loc[(lossless, "cold", "cold"), "examples"] == 19
+    assert of.loc[(lossless, "hot", "cold"), "examples"] == 3
+    assert of.loc[(lossy, "cold", "hot"), "examples"] == 7
+    assert of.loc[(lossy, "hot", "hot"), "share"] == pytest.approx(13 / 20)
+    figure = plots.draw("confusion", records)
+    maps = [ax for ax in figure.axes if ax.images and ax.get_xlabel() == "predicted class"]
+    assert [[text.get_text() for text in ax.texts] for ax in maps] == [
+        ["95", "5", "15", "85"],
+        ["65", "35", "35", "65"],
+    ]
+    assert maps[0].images[0].get_array().tolist() == [[95, 5], [15, 85]]
+    assert [label.get_text() for label in maps[0].get_yticklabels()] == CLASSES
+    drawn = interactive.figure_of("confusion", data)["panels"][1]
+    assert drawn["heat"]["z"] == [[65, 35], [35, 65]]
+    assert drawn["heat"]["text"][0][1] == "cold taken for hot: 7 examples"
 
 
 def test_own_measures_are_shown_next_to_accuracy(folder, own):
     records = droptest.load(folder)
     records.own_measures = (classification.own_measure(f"{own}:hot_share"),)
     lossless, lossy = cells(tables.table("classification", records))
-    assert lossless["hot share"].startswith("0.4500 ± ")  # (0 + 8) and (1 + 9) of 20
-    assert lossy["hot share"].startswith("0.5000 ± ")  # (4 + 8) and (3 + 5) of 20
+    assert lossless["hot share"]["value"].startswith("0.4500 ± ")  # (0 + 8) and (1 + 9) of 20
+    assert lossy["hot share"]["value"].startswith("0.5000 ± ")  # (4 + 8) and (3 + 5) of 20
+    assert lossy["hot share"]["difference"].startswith("+0.0500 ± ")
+    assert lossy["hot share"]["resampled"] == "-"
     data = plots.data("accuracy", records)
     assert list(dict.fromkeys(data["measure"])) == ["accuracy", "hot share"]
     shares = data[data["measure"] == "hot share"].set_index("loss_rate")
@@ -107,6 +149,7 @@ def test_the_report_has_both(folder, own, tmp_path, capsys):
     assert "Quality of the classifiers" in page
     assert "hot share" in (tmp_path / "tables/classification.csv").read_text()
     assert (tmp_path / "plots/accuracy.svg").is_file()
+    assert (tmp_path / "plots/confusion.svg").is_file()
 
 
 @pytest.mark.parametrize(
@@ -116,6 +159,8 @@ def test_the_report_has_both(folder, own, tmp_path, capsys):
         ("nowhere.py:f", "nowhere.py: no such file"),
         ("{file}:none", "has no function none"),
         ("{file}:broken", "measure broken: ZeroDivisionError"),
+        ("{file}:nothing", "/[0-9a-f]+: measure nothing: got nan, want a finite number"),
+        ("{file}:leaves", "measure leaves: SystemExit: 3"),
     ],
 )  # fmt: skip
 def test_own_measures_that_do_not_work_are_named(folder, own, name, message):
@@ -128,8 +173,9 @@ def test_own_measures_that_do_not_work_are_named(folder, own, name, message):
 def test_language_models_have_no_such_parts(mixed):
     records = droptest.load(mixed)
     assert tables.table("classification", records) is None
-    with pytest.raises(plots.NotMeant):
-        plots.data("accuracy", records)
+    for name in ("accuracy", "confusion"):
+        with pytest.raises(plots.NotMeant):
+            plots.data(name, records)
 
 
 def test_a_run_without_a_result_has_no_accuracy(tmp_path):

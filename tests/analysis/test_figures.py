@@ -39,7 +39,7 @@ def figures(experiment, tmp_path_factory):
     crossed = synthetic.write_sweep(
         tmp_path_factory.mktemp("crossed"), {"/network/loss": LOSSES}, repeat={"weights": 3, "network": 2}
     )
-    absent = {*timed, "accuracy", "variances", "links", "rate_map", "places", "recoveries", "time_shares"}
+    absent = {*timed, "accuracy", "confusion", "variances", "links", "rate_map", "places", "recoveries", "time_shares"}
     drawn = {name: plots.draw(name, records) for name in plots.FIGURES if name not in absent}
     halves = [
         {half: {"loss": loss} for half, loss in zip(("reduce", "gather"), pair, strict=True)}

@@ -13,9 +13,9 @@ class OptimizerCuda : public DeviceTest {};
 TYPED_TEST_SUITE(OptimizerCuda, DeviceElementTypes);
 
 /// Tensors with gaps, on and off multiples of 16 bytes, longer than a chunk, and one that is empty.
-const std::vector<ParameterRange> kSegments = {{0, 8, Decay::kDecays},    {8, 3, Decay::kKeeps},
-                                               {13, 70, Decay::kDecays},  {96, 0, Decay::kDecays},
-                                               {96, 9001, Decay::kKeeps}, {9100, 16400, Decay::kDecays}};
+const std::vector<ParameterRange> kSegments = {{0, 8, Decay::kDecays},          {8, 3, Decay::kKeeps},
+                                               {13, 70, Decay::kDecays, 0.125}, {96, 0, Decay::kDecays},
+                                               {96, 9001, Decay::kKeeps, 0.7},  {9100, 16400, Decay::kDecays}};
 constexpr std::int64_t kArray = 25600;
 
 TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
@@ -42,6 +42,7 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
     for (const ParameterRange& segment : kSegments) {
       AdamWStep own = step;
       own.weight_decay = segment.decay == Decay::kDecays ? 0.1 : 0.0;
+      own.learning_rate *= segment.learning_rate_factor;
       const auto part = [&segment](std::vector<float>& all) {
         return std::span(all).subspan(segment.offset, segment.count);
       };
@@ -111,6 +112,7 @@ TYPED_TEST(OptimizerCuda, DescendsAsTheHostDoes) {
     for (const ParameterRange& segment : kSegments) {
       SgdStep own = step;
       if (segment.decay == Decay::kKeeps) own.weight_decay = 0;
+      own.learning_rate *= segment.learning_rate_factor;
       sgd_update<float>(std::span(want_value).subspan(segment.offset, segment.count),
                         std::span(gradient).subspan(segment.offset, segment.count),
                         std::span(want_velocity).subspan(segment.offset, segment.count), own, 1);

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -157,6 +158,38 @@ TEST(CheckpointResume, ALossScaleGoesOnAtEveryStep) {
     EXPECT_LE(whole.outcome.skipped_steps, 11U);
     expect_resumes(changes);
   }
+}
+
+/// A classifier of three labels that are the lengths of their texts.
+json classification(const json& training) {
+  static const TemporaryFolder folder;
+  static const std::string path = [] {
+    std::string name = folder.path() + "/examples.tsv";
+    std::ofstream file(name);
+    file << "label\ttext\n";
+    for (int i = 0; i < 60; ++i)
+      file << i % 3 << "\t" << std::string(static_cast<std::size_t>(3 + i % 3), 'a' + i % 7) << "\n";
+    return name;
+  }();
+  json changes = {{"task", "classification"},
+                  {"data", {{"text", nullptr}, {"examples", path}}},
+                  {"validation", {{"tokens", nullptr}}},
+                  {"parallel", {{"data", 2}}},
+                  {"training", training}};
+  return changes;
+}
+
+TEST(CheckpointResume, AdaptersGoOnWithTheSameBits) {
+  expect_resumes(classification({{"lora", {{"rank", 2}, {"targets", {"attn.c_attn", "mlp.c_proj"}}}}}), 8, 3);
+}
+
+TEST(CheckpointResume, FrozenLayersGoOnWithTheSameBits) {
+  json changes =
+      classification({{"tensors", {{{"match", "w*e.*"}, {"frozen", true}}, {{"match", "h.0.*"}, {"frozen", true}}}},
+                      {"class_weights", {0.5, 1, 2}}});
+  expect_resumes(changes, 8, 3);
+  changes["parallel"]["zero"] = 1;
+  expect_resumes(changes, 8, 3);
 }
 
 class ResumeOfNetwork : public ::testing::TestWithParam<std::pair<const char*, const char*>> {};

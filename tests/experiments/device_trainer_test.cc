@@ -12,6 +12,7 @@
 #include "comm/json/json_text.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/run/execute_run.h"
+#include "experiments/run/single_rank.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/kernels/bf16.h"
@@ -224,8 +225,7 @@ TEST_F(TrainerOnDevice, ARunOfASpecLeavesItsRecords) {
   EXPECT_EQ(weights.at("wte.weight").shape, (std::vector<std::uint64_t>{256, 16}));
 }
 
-TEST_F(TrainerOnDevice, StartsFromTheHostsWeightsAndGivesItsOwn) {
-  RunConfig config = tiny_config();
+void expect_weights_of_host(const RunConfig& config) {
   comm::run_ranks(2, std::chrono::seconds(30), [&](comm::Communicator& group) {
     TrainingModel host(config, group);
     set_starting_weights(host, config, group);
@@ -239,6 +239,20 @@ TEST_F(TrainerOnDevice, StartsFromTheHostsWeightsAndGivesItsOwn) {
     ASSERT_EQ(a.size(), b.size());
     for (const auto& [name, tensor] : a) EXPECT_EQ(b.at(name).bytes, tensor.bytes) << name;
   });
+}
+
+TEST_F(TrainerOnDevice, StartsFromTheHostsWeightsAndGivesItsOwn) { expect_weights_of_host(tiny_config()); }
+
+TEST_F(TrainerOnDevice, DrawsTheHeadAndTheAdaptersThatAFileDoesNotHave) {
+  const TemporaryFolder folder;
+  RunConfig config = tiny_config();
+  config.initial_weights = folder.path() + "/model.safetensors";
+  RunConfig of_file = tiny_config();
+  of_file.seeds.weights = 77;
+  write_weights(config.initial_weights, initial_weights(of_file), {});
+  config.model.classes = 3;
+  config.model.lora = {2, 4, {"attn.c_attn"}};
+  expect_weights_of_host(config);
 }
 
 }  // namespace

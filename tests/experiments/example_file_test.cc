@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "experiments/data/example_set.h"
 #include "models/kernels/cross_entropy.h"
 #include "sim/error.h"
+#include "tests/comm/temporary_folder.h"
 
 namespace droptest::experiments {
 namespace {
@@ -104,6 +107,9 @@ TEST(Examples, NameLineAndReasonOfWhatIsWrong) {
   EXPECT_THAT(error_of("label\ttext\ttext\n"), HasSubstr("has the column text twice"));
   EXPECT_THAT(error_of("label\ttext\n"), HasSubstr("a.tsv: has no example"));
   EXPECT_THAT(error_of("1\tx\n", "cola.tsv", "cola"), HasSubstr("has 2 cells, want 4, as files of cola have"));
+  EXPECT_EQ(error_of("sentence\tlabel\na\n", "a.tsv", "sst2"),
+            "a.tsv: line 2: has 1 cells, want 2, as the header has; awk -F'\\t' 'NF == 2' on the file leaves out such "
+            "lines");
   EXPECT_THAT(error_of("", "a.csv"), HasSubstr("a.csv: want a name that ends in .tsv or .txt"));
 }
 
@@ -137,6 +143,35 @@ TEST(ExampleSet, RefusesLabelsAndTokensThatThereAreNot) {
   ExampleConfig refuses = config_of({"a"});
   refuses.too_long = ExampleConfig::TooLong::kRefused;
   EXPECT_THAT(set_error("label\ttext\na\t12345\n", refuses), HasSubstr("line 2: 5 tokens, want at most 4"));
+}
+
+TEST(ExampleSet, EveryClassIsInBothParts) {
+  const TemporaryFolder folder;
+  const auto error_of_sets = [&](const std::string& training, const std::string& validation, double fraction) {
+    ExampleConfig config = config_of({"a", "b"});
+    config.training = folder.path() + "/t.tsv";
+    std::ofstream(config.training) << "label\ttext\n" << training;
+    if (!validation.empty()) {
+      config.validation = folder.path() + "/v.tsv";
+      std::ofstream(config.validation) << "label\ttext\n" << validation;
+    }
+    try {
+      (void)load_examples(config, fraction, 256, 4);
+    } catch (const ConfigError& error) {
+      return std::string(error.what()).substr(folder.path().size());
+    }
+    return std::string();
+  };
+  const std::string both = "a\tx\nb\ty\n";
+  EXPECT_EQ(error_of_sets(both, both, 0), "");
+  EXPECT_EQ(error_of_sets(both + both, "", 0.5), "");
+  EXPECT_EQ(error_of_sets("a\tx\n", both, 0),
+            "/t.tsv: no example to train on has the label \"b\"; want one at least of each of a, b");
+  EXPECT_EQ(error_of_sets(both, "b\tx\n", 0),
+            "/v.tsv: no example to validate on has the label \"a\"; want one at least of each of a, b");
+  EXPECT_EQ(error_of_sets(both + "b\tz\nb\tz\n", "", 0.5),
+            "/t.tsv: no example to validate on has the label \"a\"; want one at least of each of a, b: the last part "
+            "of the file validates, so its lines must be in no order of labels");
 }
 
 TEST(ExampleSet, TargetsAreTheLabelsAtTheLastTokens) {

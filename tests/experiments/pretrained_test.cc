@@ -250,6 +250,66 @@ TEST(PretrainedFolder, GivesASpecItsModelAndChecksTheVocabularyOfItsTokens) {
               HasSubstr("/data/tokens: " + tokens + " was made with the vocabulary 111111111111..., but "));
 }
 
+/// A spec of a classifier from this folder, with examples of these labels, each in three lines.
+std::string error_of_classifier(const std::string& model, const std::vector<std::string>& labels) {
+  const TemporaryFolder folder;
+  const std::string examples = folder.path() + "/a.jsonl";
+  std::ofstream file(examples);
+  for (int i = 0; i < 3; ++i) {
+    for (const std::string& label : labels) file << json{{"label", label}, {"tokens", {5, 7}}}.dump() << "\n";
+  }
+  file.close();
+  const json spec = {{"name", "t"},
+                     {"task", "classification"},
+                     {"model", {{"pretrained", model}}},
+                     {"data", {{"examples", examples}, {"validation_examples", examples}, {"labels", labels}}},
+                     {"network", json::object()}};
+  FileHashes files;
+  return error_of([&] { (void)resolve(spec, "s.json", &files); });
+}
+
+TEST(PretrainedFolder, AStoredHeadHasTheClassesOfTheSpec) {
+  const Copy copy(kClassifier);
+  EXPECT_EQ(error_of_classifier(copy.path(), {"a", "b", "c"}), "") << "its classes have no names";
+  EXPECT_EQ(error_of_classifier(kLanguageModel, {"a", "b"}), "") << "it has no head";
+  EXPECT_THAT(
+      error_of_classifier(copy.path(), {"a", "b"}),
+      HasSubstr("/model/pretrained: " + copy.path() +
+                R"(: its score.weight is of 3 classes, but /data/labels has 2, ["a","b"]; want its classes, or )" +
+                "weights without that tensor, which get a new head"));
+  copy.change("config.json", [](json& config) { config["id2label"] = {{"0", "a"}, {"1", "b"}, {"2", "c"}}; });
+  EXPECT_EQ(error_of_classifier(copy.path(), {"a", "b", "c"}), "");
+  EXPECT_THAT(
+      error_of_classifier(copy.path(), {"a", "c", "b"}),
+      HasSubstr(copy.path() + R"(/config.json: /id2label: has the classes ["a","b","c"], but /data/labels has )" +
+                R"(["a","c","b"]; want the same ones in the same order)"));
+  copy.change("config.json", [](json& config) { config["id2label"] = {{"0", "a"}, {"2", "c"}}; });
+  EXPECT_THAT(error_of_classifier(copy.path(), {"a", "b", "c"}),
+              HasSubstr("/id2label: got {\"0\":\"a\",\"2\":\"c\"}, want an object with the texts 0 to 1"));
+  FileHashes files;
+  const TemporaryFolder folder;
+  const std::string tokens = folder.path() + "/a.bin";
+  std::ofstream(tokens) << std::string(4000, '\0');
+  EXPECT_THAT(error_of([&] {
+                (void)resolved_with({{"pretrained", kClassifier}}, tokens, files);
+              }),
+              HasSubstr("has score.weight, a classification head; want a model with an LM head, or /task "
+                        "\"classification\""));
+}
+
+TEST(PretrainedFolder, TokenizerFilesAreFound) {
+  EXPECT_THAT(tokenizer_files(kLanguageModel), testing::IsSupersetOf({"tokenizer.json", "vocab.json", "merges.txt"}));
+  EXPECT_THAT(tokenizer_files(kClassifier), testing::IsEmpty());
+}
+
+TEST(PretrainedFolder, ASidecarHasATextAsHash) {
+  const TemporaryFolder folder;
+  const std::string tokens = folder.path() + "/a.bin";
+  std::ofstream(folder.path() + "/a.json") << R"({"vocabulary_sha256": 7})";
+  EXPECT_THAT(error_of([&] { (void)vocabulary_hash_of(tokens); }),
+              HasSubstr("/a.json: /vocabulary_sha256: got 7, want a text, as scripts/tokenize writes it"));
+}
+
 TEST(PretrainedFolder, ConfigTextIsReadBack) {
   const TemporaryFolder folder;
   models::Gpt2Config config{3, 24, 2, 32, 300};

@@ -276,6 +276,26 @@ void cross_entropy(Bench& b) {
   b.ops.sum_losses(block.losses, 4, 5, GradientMode::kSet, Number::kEvaluation);
   b.results.push_back(b.ops.numbers()[Number::kLosses]);
   b.results.push_back(b.ops.numbers()[Number::kEvaluation]);
+  b.ops.weigh_rows(block, std::vector<double>{3, 7, 7, 0.25, 1.5, 7, 7, 0, 7, 2});
+  b.keep(block.losses);
+  keep_gradient();
+}
+
+void adapters(Bench& b) {
+  const AdapterShape shape{kInner, kWidth, 3, 0.75};
+  const auto tensor = [&](std::uint64_t stream, std::int64_t elems) {
+    return b.formula(stream, elems, b.types.parameters);
+  };
+  const Tensor a = tensor(81, 3 * kInner);
+  const Tensor of_b = tensor(82, 3 * kWidth);
+  const Tensor merged = tensor(83, kInner * kWidth);
+  b.ops.merge_adapter(shape, tensor(80, kInner * kWidth), a, of_b, merged);
+  b.keep(merged);
+  const Tensor grad_a = tensor(84, 3 * kInner);
+  const Tensor grad_b = tensor(85, 3 * kWidth);
+  b.ops.adapter_gradients(shape, tensor(86, kInner * kWidth), a, of_b, grad_a, grad_b);
+  b.keep(grad_a);
+  b.keep(grad_b);
 }
 
 void sums_over_ranks(Bench& b) {
@@ -292,7 +312,7 @@ void sums_over_ranks(Bench& b) {
 void optimizer(Bench& b) {
   const std::int64_t elems = 40;
   const auto arena = [&](std::uint64_t stream) { return b.formula(stream, elems, b.types.parameters); };
-  const auto ranges = b.ops.make_ranges({{0, 7, Decay::kDecays}, {16, 0}, {16, 21}});
+  const auto ranges = b.ops.make_ranges({{0, 7, Decay::kDecays, 0.25}, {16, 0}, {16, 21, Decay::kKeeps, 3}});
   UpdateArenas arenas{arena(70), arena(71), b.empty(elems, b.types.parameters), b.empty(elems, b.types.parameters), {}};
   if (comm::element_bytes(b.types.activations) == 2) arenas.rounded = b.empty(elems, b.types.activations);
   for (std::uint64_t step = 1; step <= 3; ++step) {
@@ -365,6 +385,7 @@ constexpr Case kCases[] = {{"norm_forward", norm_forward},
                            {"attention", attention},
                            {"embedding", embedding},
                            {"cross_entropy", cross_entropy},
+                           {"adapters", adapters},
                            {"sums_over_ranks", sums_over_ranks},
                            {"optimizer", optimizer},
                            {"decided_update", decided_update}};

@@ -229,21 +229,21 @@ TEST_F(Gpt2OnDevice, MicroBatchesMayGrowWithinAStep) {
   EXPECT_EQ(device_pass(kOdd, run, of_both(true)).gradients, device_pass(kOdd, run, of_both(false)).gradients);
 }
 
-TEST_F(Gpt2OnDevice, UpdatesAsTheHostsAdamWDoes) {
+/// Four steps on two sequences of five tokens.
+void expect_updates_of_host(const Gpt2Config& model_config, std::span<const std::int32_t> targets) {
   constexpr int kSteps = 4;
   // Adam divides gradients by their own size. An epsilon far above their rounding keeps it from growing to whole steps,
   // above all in the biases of keys, whose gradient is zero but for rounding.
   OptimizerConfig config;
   config.weight_decay = 0.3;
   config.epsilon = 1e-3;
-  const auto tokens = formula_tokens(0, 10, kOdd.vocabulary);
-  const auto targets = formula_tokens(1, 10, kOdd.vocabulary);
+  const auto tokens = formula_tokens(0, 10, model_config.vocabulary);
   for (const int ranks : {1, 2}) {
     Tensors host;
     Tensors device;
     std::mutex mutex;
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      HostGpt2<float> model(kOdd, group, 1, {}, config);
+      HostGpt2<float> model(model_config, group, 1, {}, config);
       set_formula_weights(model, group);
       for (int step = 0; step < kSteps; ++step) {
         model.zero_gradients();
@@ -254,7 +254,7 @@ TEST_F(Gpt2OnDevice, UpdatesAsTheHostsAdamWDoes) {
       add_to_whole(model, group, &Parameter<float>::value, host);
     });
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      const auto model = formula_device_model(kOdd, group, {}, config);
+      const auto model = formula_device_model(model_config, group, {}, config);
       for (int step = 0; step < kSteps; ++step) {
         model->zero_gradients();
         model->forward_backward(tokens, targets, {2, 5}, 1.0);
@@ -262,10 +262,40 @@ TEST_F(Gpt2OnDevice, UpdatesAsTheHostsAdamWDoes) {
       }
       model->download(Gpt2::Fields::kValues);
       const std::lock_guard lock(mutex);
-      add_to_whole<float>(kOdd, model->parameters<float>(), group, &Parameter<float>::value, device);
+      add_to_whole<float>(model_config, model->parameters<float>(), group, &Parameter<float>::value, device);
     });
     worst_difference(device, host, kFloatTensor);
   }
+}
+
+TEST_F(Gpt2OnDevice, UpdatesAsTheHostsAdamWDoes) {
+  expect_updates_of_host(kOdd, formula_tokens(1, 10, kOdd.vocabulary));
+}
+
+/// Three classes, of which the two sequences have the last and the first.
+Gpt2Config classifier() {
+  Gpt2Config config = kOdd;
+  config.classes = 3;
+  config.class_weights = {0.25, 1, 4};
+  return config;
+}
+std::vector<std::int32_t> two_labels() {
+  std::vector<std::int32_t> targets(10, kIgnoredTarget);
+  targets[3] = 2;
+  targets[9] = 0;
+  return targets;
+}
+
+TEST_F(Gpt2OnDevice, ClassWeightsAndLearningRatesOfLayersAreTheHosts) {
+  Gpt2Config config = classifier();
+  config.tensor_rules = {{"w*e.*", 0}, {"h.0.*", 0.25}, {"h.1.*", 0.5}};
+  expect_updates_of_host(config, two_labels());
+}
+
+TEST_F(Gpt2OnDevice, LoraTrainsTheHostsAdapters) {
+  Gpt2Config config = classifier();
+  config.lora = {2, 3.0, lora_targets()};
+  expect_updates_of_host(config, two_labels());
 }
 
 TEST_F(Gpt2OnDevice, MakesTheHostModelsCollectivesInItsOrder) {

@@ -122,6 +122,37 @@ TEST(Gpt2Weights, RefusesWhatIsNotThisModel) {
   EXPECT_THAT(refusal(tensors), AllOf(HasSubstr("ln_f.bias"), HasSubstr("I32")));
 }
 
+TEST(Gpt2Weights, AHeadMayBeMissingWhereTrainingStartsAlone) {
+  Gpt2Config config = kConfig;
+  config.classes = 3;
+  const StoredTensors without = exported(1);
+  check_gpt2_weights(config, without, "w", MissingHead::kStays);
+  EXPECT_THAT([&] { check_gpt2_weights(config, without, "w"); },
+              testing::ThrowsMessage<ConfigError>("w: tensor \"score.weight\" is missing, want shape [3, 30], of a "
+                                                  "model that was trained to classify"));
+  comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
+    HostGpt2<float> model(config, group, 1);
+    model.initialize(9);
+    const std::span<const float> head = model.parameters().back().value;
+    const std::vector<float> before(head.begin(), head.end());
+    EXPECT_THROW(load_gpt2_weights(config, model.parameters(), group, without, "w"), ConfigError);
+    load_gpt2_weights(config, model.parameters(), group, without, "w", MissingHead::kStays);
+    EXPECT_THAT(head, testing::ElementsAreArray(before));
+    EXPECT_THAT(before, testing::Contains(testing::Ne(0)));
+  });
+}
+
+TEST(Gpt2Weights, HuggingFacesNamesHaveAPrefixBesideTheHead) {
+  StoredTensors tensors = exported(1);
+  tensors[kClassTensor] = {"F32", {3, 30}, std::vector<std::byte>(360)};
+  const StoredTensors renamed = with_huggingface_names(tensors);
+  EXPECT_EQ(renamed.size(), tensors.size());
+  for (const auto& [name, tensor] : tensors) {
+    const std::string wanted = name == "score.weight" ? name : "transformer." + name;
+    EXPECT_EQ(renamed.at(wanted).bytes, tensor.bytes) << name;
+  }
+}
+
 TEST(Gpt2Weights, TheConfigurationCanBeReadOffTheTensors) {
   const Gpt2Config config = gpt2_config_of(exported(1), "w");
   EXPECT_EQ(config.layers, 2);

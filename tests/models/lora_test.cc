@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "models/gpt2/gpt2_weights.h"
@@ -140,6 +141,24 @@ TEST(Lora, AnUntrainedAdapterAddsNothingAndOnlyAdaptersTrain) {
     EXPECT_EQ(with.evaluate(examples.tokens, examples.targets, 4, kColumns),
               without.evaluate(examples.tokens, examples.targets, 4, kColumns));
   });
+}
+
+TEST(Lora, RulesReachAdaptersAndTheHeadAlone) {
+  Gpt2Config config = tiny({2, 3.0, {"mlp.c_fc"}});
+  const auto factors = [&](std::vector<TensorRule> rules) {
+    config.tensor_rules = std::move(rules);
+    std::map<std::string, double> of;
+    for (const Gpt2Tensor& tensor : gpt2_tensors(config, 1, 0)) of[tensor.name] = tensor.learning_rate_factor;
+    return of;
+  };
+  const auto halved = factors({{"*", 0.5}});
+  EXPECT_EQ(halved.at("h.0.mlp.c_fc.lora_A.weight"), 0.5);
+  EXPECT_EQ(halved.at("score.weight"), 0.5);
+  EXPECT_EQ(halved.at("h.0.mlp.c_fc.weight"), 0);
+  EXPECT_EQ(halved.at("wte.weight"), 0);
+  const auto frozen = factors({{"h.0.*", 0}});
+  EXPECT_EQ(frozen.at("h.0.mlp.c_fc.lora_B.weight"), 0);
+  EXPECT_EQ(frozen.at("h.1.mlp.c_fc.lora_B.weight"), 1);
 }
 
 std::vector<TrainingCase> layouts() {

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <sstream>
 
 #include "sim/error.h"
+#include "tests/comm/error_text.h"
 
 namespace droptest::models {
 namespace {
@@ -34,6 +36,26 @@ StoredTensor tensor_of(std::string dtype, std::vector<std::uint64_t> shape, std:
   StoredTensor tensor{std::move(dtype), std::move(shape), std::vector<std::byte>(bytes)};
   for (std::size_t i = 0; i < bytes; ++i) tensor.bytes[i] = static_cast<std::byte>(37 * i + 11);
   return tensor;
+}
+
+TEST(Safetensors, AShapeIsReadFromTheHeaderAlone) {
+  const auto shape_of = [](const std::vector<std::byte>& file, std::size_t bytes) {
+    std::istringstream stream(std::string(reinterpret_cast<const char*>(file.data()), bytes));
+    return stored_shape(stream, "a", "w.safetensors");
+  };
+  const std::string header = R"({"a": {"dtype": "F32", "shape": [3, 5], "data_offsets": [0, 60]}})";
+  const std::vector<std::byte> file = file_of(header, 60);
+  EXPECT_EQ(shape_of(file, 8 + header.size()), (std::vector<std::uint64_t>{3, 5}));
+  EXPECT_EQ(shape_of(file_of("{}", 0), 10), std::nullopt);
+  const std::vector<std::byte> huge(8, std::byte{0x7f});
+  const auto refuses = [&](const std::vector<std::byte>& broken, std::size_t bytes) {
+    EXPECT_THAT(config_error_of([&] { (void)shape_of(broken, bytes); }),
+                testing::HasSubstr("w.safetensors: has no header"));
+  };
+  refuses(file, 40);
+  refuses(file, 5);
+  refuses(huge, 8);
+  refuses(file_of("x", 0), 9);
 }
 
 TEST(Safetensors, RoundTripKeepsEveryBit) {

@@ -15,6 +15,7 @@ from droptest import style  # first: it sets up matplotlib's cache
 from droptest.plots import (
     accuracy,
     burst_lengths,
+    confusion,
     differences,
     divergence,
     final_loss,
@@ -47,6 +48,7 @@ FIGURES: dict[str, ModuleType] = {
         rate_map,
         variances,
         accuracy,
+        confusion,
         training_curves,
         differences,
         loss_over_time,
