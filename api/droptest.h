@@ -115,10 +115,6 @@ DROPTEST_API droptest_status droptest_classify(droptest_network* network, const 
 /* Counts a call that the caller cannot lose packets of, under the reason "no_loss_layer". */
 DROPTEST_API droptest_status droptest_count_exempt(droptest_network* network, const droptest_call* call);
 
-/* Counts a collective of the class, `touched` (0 or 1) where this rank lost any packet of it: untouched_share. */
-DROPTEST_API droptest_status droptest_count_collective(droptest_network* network, droptest_class traffic_class,
-                                                       int32_t touched);
-
 /* ---- Flows ------------------------------------------------------------------------------------------------------- */
 
 #define DROPTEST_EVERY_DESTINATION (-1)
@@ -206,28 +202,38 @@ DROPTEST_API droptest_status droptest_flow_fill(droptest_flow* flow, const uint6
                                                 void* data, uint64_t elements, droptest_type type,
                                                 const droptest_memory* memory);
 
-/* ---- Sums over the ranks of a group ------------------------------------------------------------------------------ */
+/* ---- Collectives of a process group ------------------------------------------------------------------------------ */
 
-/* The two halves of the path `contribution` around an inner collective: before it the rank's lost packets leave its
- * contribution, after it the network's fill scales the sum (count_rescale, inverse_probability). With the fill zero the
- * second half does nothing. All ranks of the group get equal bits. */
-typedef struct droptest_sum droptest_sum;
+/* The path `contribution` around the collectives that another library runs: before one, the rank's lost packets leave
+ * its message; after a sum, the network's fill (count_rescale, inverse_probability) scales the result. All ranks of the
+ * group get equal bits. */
+typedef struct droptest_group droptest_group;
 
-/* The sums of a class in a process group; the same object each time. The network owns it. `members`: the world ranks of
- * the group in the order of its ranks, this network's rank among them. `group`: as in droptest_link. */
-DROPTEST_API droptest_status droptest_sum_open(droptest_network* network, droptest_class traffic_class, uint32_t group,
-                                               const int32_t* members, int32_t member_count, droptest_sum** sum);
+/* The collectives of a class in a process group; the same object each time. The network owns it. `members`: the world
+ * ranks of the group in the order of its ranks, this network's rank among them. `number`: droptest_link.group. */
+DROPTEST_API droptest_status droptest_group_open(droptest_network* network, droptest_class traffic_class,
+                                                 uint32_t number, const int32_t* members, int32_t member_count,
+                                                 droptest_group** group);
 
-/* Before the inner collective: uses up the packets of the group's next message, and fills this rank's contribution in
- * place. Returns a ticket for droptest_sum_end(), of which each is used once; 0: nothing is left to do. */
-DROPTEST_API droptest_status droptest_sum_begin(droptest_sum* sum, droptest_reduction reduction, void* data,
-                                                uint64_t elements, droptest_type type, const droptest_memory* memory,
-                                                droptest_message* message, uint64_t* ticket);
+/* Before an inner all-reduce or reduce-scatter: uses up the packets of the group's next message, which is this rank's
+ * whole input, and fills the lost ones in place. The members call it in one order. `results_remain` is 1 where
+ * droptest_group_finish_reduce() has work to do, which then must follow each call in the same order; else 0, and
+ * droptest_group_finish_reduce() is not called. `message` and `results_remain` may be NULL; without the latter a
+ * network that needs it is refused. */
+DROPTEST_API droptest_status droptest_group_reduce(droptest_group* group, droptest_reduction reduction, void* data,
+                                                   uint64_t elements, droptest_type type, const droptest_memory* memory,
+                                                   droptest_message* message, int32_t* results_remain);
 
-/* After it: scales the results, which are elements first_element onwards of the message (all of an all-reduce, this
- * rank's part of a reduce-scatter). */
-DROPTEST_API droptest_status droptest_sum_end(droptest_sum* sum, uint64_t ticket, void* data, uint64_t first_element,
-                                              uint64_t elements, const droptest_memory* memory);
+/* After it: scales the results of the earliest unfinished message. They are elements first_element onwards of the
+ * message: all of an all-reduce, this rank's part of a reduce-scatter. */
+DROPTEST_API droptest_status droptest_group_finish_reduce(droptest_group* group, void* data, uint64_t first_element,
+                                                          uint64_t elements, const droptest_memory* memory);
+
+/* Before an inner all-gather (on every rank) or broadcast (on the root): uses up the packets of this rank's message,
+ * and puts zeros into the lost ones in place. The message must be a copy where the program reads its input later. */
+DROPTEST_API droptest_status droptest_group_gather(droptest_group* group, void* data, uint64_t elements,
+                                                   droptest_type type, const droptest_memory* memory,
+                                                   droptest_message* message);
 
 /* ---- Counts ------------------------------------------------------------------------------------------------------ */
 
