@@ -26,7 +26,7 @@ typedef enum {
   DROPTEST_ARGUMENT_ERROR = 2, /* an argument of the call: the message names it */
   DROPTEST_DEVICE_ERROR = 3,   /* CUDA failed, or the library was built without CUDA */
   DROPTEST_FORKED = 4,         /* the network was made before fork(), in the parent */
-  DROPTEST_MISMATCH = 5,       /* droptest_flow_verify() found other fates than were counted */
+  DROPTEST_MISMATCH = 5,       /* droptest_flow_verify(): the digest is not that of these fates */
   DROPTEST_INTERNAL_ERROR = 6  /* a bug of droptest */
 } droptest_status;
 
@@ -175,11 +175,11 @@ DROPTEST_API droptest_status droptest_flow_lost_ranges(const droptest_flow* flow
                                                        uint64_t elements, droptest_type type, droptest_range* ranges,
                                                        size_t capacity, size_t* count);
 
-/* The neutral value of a reduction takes the place of lost elements. */
+/* The neutral value of a reduction takes the place of lost elements. Callers exempt other reductions (minimum, product)
+ * by droptest_count_exempt(). */
 typedef enum {
   DROPTEST_SUM = 0, /* and means: zero */
-  DROPTEST_MAX = 1, /* the lowest value of the type */
-  DROPTEST_MIN = 2  /* the highest value of the type */
+  DROPTEST_MAX = 1  /* the lowest value of the type */
 } droptest_reduction;
 
 /* Where the elements of a message are. */
@@ -251,11 +251,12 @@ typedef struct {
 /* The counts of a flow so far; zero where another rank counts the link. */
 DROPTEST_API droptest_status droptest_flow_counts(const droptest_flow* flow, droptest_counts* counts);
 
-/* Draws all fates of a counted flow again, and compares their digest with that of the counts. DROPTEST_MISMATCH where
- * they differ: the message has the link and both digests. Refused for flows without counts, with a recovery, with
- * burst_scope "message", for losses that change over steps, and for processes that look at more than the packet
- * index. */
-DROPTEST_API droptest_status droptest_flow_verify(const droptest_flow* flow);
+/* Draws the fates of the link's first `packets` packets again, and compares their digest with the one that another rank
+ * or another run has counted (droptest_counts, loss_statistics.json). DROPTEST_MISMATCH where they differ: the message
+ * has the link and both digests. The flow need not be counted here. Refused where the digest depends on more than the
+ * packet index: with a recovery, with burst_scope "message", for losses that change over steps, and for patterns and
+ * clocks. */
+DROPTEST_API droptest_status droptest_flow_verify(const droptest_flow* flow, uint64_t packets, uint64_t digest);
 
 /* Functions that write JSON put at most `size` bytes with a final 0 into `text`, and the bytes of the whole text with
  * its final 0 into `needed`. They write nothing where it does not fit; `text` may be NULL with a size of 0. */
