@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings of the tests, as functions for run_ranks()."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import droptest
+import droptest.torch
+
+
+def bernoulli(rate: float) -> dict:
+    return {"model": "bernoulli", "loss_rate": rate}
+
+
+def digest_of(tensors) -> str:
+    """Of the bits."""
+    total = hashlib.sha256()
+    for tensor in tensors:
+        total.update(tensor.detach().numpy().tobytes())
+    return total.hexdigest()
+
+
+def small_model(seed: int = 3) -> torch.nn.Module:
+    torch.manual_seed(seed)
+    return torch.nn.Sequential(torch.nn.Linear(64, 200), torch.nn.Tanh(), torch.nn.Linear(200, 200), torch.nn.Tanh(),
+                               torch.nn.Linear(200, 8))  # fmt: skip
+
+
+def batches(rank: int, steps: int):
+    generator = torch.Generator().manual_seed(100 + rank)
+    for _ in range(steps):
+        yield torch.randn(16, 64, generator=generator), torch.randint(0, 8, (16,), generator=generator)
+
+
+def train_ddp(rank, world_size, source=None, steps=20, clip=False, static=False):
+    """Digest of the weights after each step, losses, and the statistics of this rank; source None: without a hook."""
+    model = DistributedDataParallel(small_model(), bucket_cap_mb=0.1, static_graph=static)
+    network = None
+    if source is not None:
+        network = droptest.Network(source)
+        model.register_comm_hook(None, droptest.torch.ddp_hook(network))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    digests, losses, norms = [], [], []
+    for inputs, targets in batches(rank, steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        norms.append(max(float(parameter.grad.abs().max()) for parameter in model.parameters()))
+        if clip:
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        digests.append(digest_of(model.parameters()))
+        losses.append(loss.item())
+    record = None if network is None else network.statistics().record
+    return {"digests": digests, "losses": losses, "largest_gradients": norms, "record": record}
