@@ -15,23 +15,12 @@ using comm::finite_or_null;
 using nlohmann::json;
 
 constexpr int kSchemaVersion = 1;
-constexpr std::array kHalfNames = {"reduce", "gather"};
 
 std::string hex16(std::uint64_t value) {
   constexpr std::string_view kDigits = "0123456789abcdef";
   std::string text(16, '0');
   for (std::size_t i = text.size(); i-- > 0; value >>= 4U) text[i] = kDigits[value & 15U];
   return text;
-}
-
-const comm::HalfNetwork& half_of(const comm::ClassNetwork& network, std::size_t half) {
-  return half == static_cast<std::size_t>(sim::Half::kReduce) ? network.reduce : network.gather;
-}
-
-/// In theory; without a number where links or steps differ.
-double mean_burst(const comm::HalfNetwork& half) {
-  if (!comm::has_one_process(half)) return std::numeric_limits<double>::quiet_NaN();
-  return half.loss ? half.loss->mean_burst_packets() : 0;
 }
 
 double burst_share(const comm::HalfNetwork& half, std::uint64_t length) {
@@ -71,7 +60,7 @@ json burst_histogram(const comm::LossCounts& counts, const comm::HalfNetwork& ha
 
 json half_json(const comm::LossCounts& counts, const comm::HalfNetwork& half) {
   json out = counts_json(counts);
-  out["configured_mean_burst_packets"] = finite_or_null(mean_burst(half));
+  out["configured_mean_burst_packets"] = finite_or_null(mean_burst_packets(half));
   out["loss"] = loss_text(half);
   out["fill"] = comm::fill_entry(half.fill).name;
   if (half.recovery != nullptr) {
@@ -89,7 +78,7 @@ double configured_mean_burst(const comm::ClassStatistics& statistics, const comm
   double bursts = 0;
   for (std::size_t half = 0; half < kHalfNames.size(); ++half) {
     const double expected = statistics.halves[half].expected_lost;
-    const double mean = mean_burst(half_of(network, half));
+    const double mean = mean_burst_packets(half_of(network, half));
     if (expected <= 0 || mean <= 0) continue;
     lost += expected;
     bursts += expected / mean;
@@ -148,6 +137,15 @@ json link_json(const comm::LinkStatistics& link) {
 }
 
 }  // namespace
+
+const comm::HalfNetwork& half_of(const comm::ClassNetwork& network, std::size_t half) {
+  return half == static_cast<std::size_t>(sim::Half::kReduce) ? network.reduce : network.gather;
+}
+
+double mean_burst_packets(const comm::HalfNetwork& half) {
+  if (!comm::has_one_process(half)) return std::numeric_limits<double>::quiet_NaN();
+  return half.loss ? half.loss->mean_burst_packets() : 0;
+}
 
 json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, const comm::Network& network) {
   json out = {{"schema_version", kSchemaVersion}, {"classes", json::object()}};

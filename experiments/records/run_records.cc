@@ -8,6 +8,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/records/atomic_file.h"
+#include "experiments/records/loss_statistics_record.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
@@ -81,7 +82,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
       loss[name][kHalfNames[half]] = {
           {"model", section[kHalfNames[half]]["loss"]["model"]},
           {"loss_rate", configured.loss ? finite_or_null(configured.loss->loss_rate()) : json(0.0)},
-          {"mean_burst_packets", finite_or_null(mean_burst(configured))}};
+          {"mean_burst_packets", finite_or_null(mean_burst_packets(configured))}};
     }
   }
   json out = {{"schema_version", kSchemaVersion},

@@ -25,10 +25,10 @@ def digest_of(tensors) -> str:
     return total.hexdigest()
 
 
-def small_model(seed: int = 3) -> torch.nn.Module:
+def small_model(seed: int = 3, width: int = 800) -> torch.nn.Module:
     torch.manual_seed(seed)
-    return torch.nn.Sequential(torch.nn.Linear(64, 200), torch.nn.Tanh(), torch.nn.Linear(200, 200), torch.nn.Tanh(),
-                               torch.nn.Linear(200, 8))  # fmt: skip
+    return torch.nn.Sequential(torch.nn.Linear(64, width), torch.nn.Tanh(), torch.nn.Linear(width, width),
+                               torch.nn.Tanh(), torch.nn.Linear(width, 8))  # fmt: skip
 
 
 def batches(rank: int, steps: int):
@@ -58,3 +58,28 @@ def train_ddp(rank, world_size, source=None, steps=20, clip=False, static=False)
         losses.append(loss.item())
     record = None if network is None else network.statistics().record
     return {"digests": digests, "losses": losses, "largest_gradients": norms, "record": record}
+
+
+def train_fsdp(rank, world_size, source=None, steps=20):
+    """Digest of this rank's shards after each step, losses, and the statistics; source None: without hooks."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    model = small_model(width=200)
+    mesh = init_device_mesh("cpu", (world_size,))
+    fully_shard(model[2], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    network = None
+    if source is not None:
+        network = droptest.Network(source)
+        droptest.torch.fully_shard_hooks(model, network)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    digests, losses = [], []
+    for inputs, targets in batches(rank, steps):
+        optimizer.zero_grad()
+        loss = torch.nn.functional.cross_entropy(model(inputs), targets)
+        loss.backward()
+        optimizer.step()
+        digests.append(digest_of(parameter.to_local() for parameter in model.parameters()))
+        losses.append(loss.item())
+    return {"digests": digests, "losses": losses, "record": None if network is None else network.statistics().record}

@@ -75,6 +75,10 @@ class LossyGroup:
         with _Contiguous(results) as data:
             begun.group.finish_reduce(data.data_ptr(), first_element, elements, memory_of(data))
 
+    def after_part(self, begun: Sum | None, output: torch.Tensor) -> None:
+        """after_sum() of this rank's part of a reduce-scatter with equal parts."""
+        self.after_sum(begun, output, self._position() * shape_of(output)[0])
+
     def before_gather(self, tensor: torch.Tensor, *, is_input: bool = True) -> torch.Tensor:
         """This rank's message with zeros in its lost packets: a copy where it is the caller's input, else in place."""
         traffic_class = self.classify("all_gather", tensor)
@@ -89,7 +93,7 @@ class LossyGroup:
     def all_reduce(self, tensor: torch.Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False) -> Any:
         begun = self.before_sum("all_reduce", tensor, op)
         work = dist.all_reduce(tensor, op, group=self.process_group, async_op=async_op)
-        return self._finished(work, begun, lambda: self.after_sum(begun, tensor))
+        return self.finished(work, begun, lambda: self.after_sum(begun, tensor))
 
     def reduce_scatter_tensor(
         self, output: torch.Tensor, input: torch.Tensor, op: Any = dist.ReduceOp.SUM, async_op: bool = False
@@ -98,7 +102,7 @@ class LossyGroup:
         message = input.clone(memory_format=torch.contiguous_format)
         begun = self.before_sum("reduce_scatter", message, op)
         work = dist.reduce_scatter_tensor(output, message, op, group=self.process_group, async_op=async_op)
-        return self._finished(work, begun, lambda: self.after_sum(begun, output, self._first_element(output)))
+        return self.finished(work, begun, lambda: self.after_part(begun, output))
 
     def reduce_scatter(
         self, output: torch.Tensor, input_list: list[torch.Tensor], op: Any = dist.ReduceOp.SUM, async_op: bool = False
@@ -112,7 +116,7 @@ class LossyGroup:
             first += part.numel()
         work = dist.reduce_scatter(output, parts, op, group=self.process_group, async_op=async_op)
         mine = sum(part.numel() for part in input_list[: self._position()])
-        return self._finished(work, begun, lambda: self.after_sum(begun, output, mine))
+        return self.finished(work, begun, lambda: self.after_sum(begun, output, mine))
 
     def all_gather_into_tensor(self, output: torch.Tensor, input: torch.Tensor, async_op: bool = False) -> Any:
         """The input is not changed, unless it lies in the output."""
@@ -141,11 +145,9 @@ class LossyGroup:
     def _position(self) -> int:
         return self.ranks.index(self.network.rank)
 
-    def _first_element(self, output: torch.Tensor) -> int:
-        return self._position() * shape_of(output)[0]
-
     @staticmethod
-    def _finished(work: Any, begun: Sum | None, finish: Callable[[], None]) -> Any:
+    def finished(work: Any, begun: Sum | None, finish: Callable[[], None]) -> Any:
+        """The work of an inner sum, with the results scaled at its end; None: it has ended."""
         if begun is None:
             return work
         if work is None:  # a call that has waited
