@@ -2,6 +2,7 @@
 // The JSON of another program's network -> its network, rules and folder.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
@@ -11,7 +12,8 @@
 namespace droptest::api {
 
 struct ProgramNetwork {
-  comm::Network network;  ///< every class that a rule can name, those without loss too
+  comm::Network network;   ///< every class that a rule can name, those without loss too
+  nlohmann::json classes;  ///< by name, as a resolved spec has them
   CallRules rules;
   std::string statistics;  ///< folder; empty: none
 };

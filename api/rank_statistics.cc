@@ -46,6 +46,10 @@ json merged(const droptest_network& network, const std::vector<Words>& words, co
             std::vector<int> missing) {
   const comm::Network& of = network.program.network;
   json out = experiments::loss_statistics_json(comm::merge_statistics(words, of, comm::LinkDetail::kInclude), of);
+  out["network"] = {{"seed", of.seed}, {"classes", json::object()}};
+  for (const auto& [name, counts] : out["classes"].items()) {
+    out["network"]["classes"][name] = network.program.classes.at(name);
+  }
   out["exempt"] = exempt_json(exempt);
   out["ranks"] = {{"world_size", network.world_size}, {"missing", std::move(missing)}};
   return out;
