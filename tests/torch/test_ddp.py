@@ -3,7 +3,9 @@
 the command."""
 
 import json
+import re
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -124,3 +126,12 @@ def test_ranks_write_one_record_that_the_schema_allows(folder, binary):
     jsonschema = pytest.importorskip("jsonschema")
     schema = json.loads(subprocess.run([binary, "schema", "loss_statistics"], capture_output=True, check=True).stdout)
     jsonschema.validate(record, schema)
+
+
+def test_the_lines_of_the_readme_work(folder, monkeypatch):
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    section = readme.read_text().split("## Your own PyTorch code")[1]
+    lines = re.search(r"```python\n(.*?)```", section, re.S)[1]
+    monkeypatch.chdir(folder)
+    assert all(lost > 0 for lost in results(run_ranks(folder, 2, "training:readme_lines", lines=lines)))
+    assert (folder / "results/mine/loss_statistics.json").is_file()

@@ -60,6 +60,16 @@ def train_ddp(rank, world_size, source=None, steps=20, clip=False, static=False)
     return {"digests": digests, "losses": losses, "largest_gradients": norms, "record": record}
 
 
+def readme_lines(rank, world_size, lines):
+    """The lines of README.md after which a model loses packets, and what two steps then lose."""
+    model = DistributedDataParallel(small_model())
+    names = {"model": model}
+    exec(lines, names)
+    for inputs, targets in batches(rank, 2):
+        torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+    return names["network"].statistics().classes["dp_gradient"]["lost"]
+
+
 def train_fsdp(rank, world_size, source=None, steps=20):
     """Digest of this rank's shards after each step, losses, and the statistics; source None: without hooks."""
     from torch.distributed.device_mesh import init_device_mesh
