@@ -17,12 +17,17 @@ from pathlib import Path
 # Names are loaded at their first use, so that the command line can say which package is missing.
 _MODULE_OF = {
     "CommandError": "droptest.commands",
+    "Flow": "droptest.network",
     "Group": "droptest.summary",
     "Interval": "droptest.statistics",
+    "LibraryError": "droptest.library",
     "MalformedRecord": "droptest.files",
     "MissingRecord": "droptest.files",
+    "Network": "droptest.network",
+    "NetworkError": "droptest.library",
     "RecordError": "droptest.files",
     "Records": "droptest.records",
+    "Statistics": "droptest.network",
     "best_over": "droptest.best_values",
     "binary": "droptest.commands",
     "experiments_in": "droptest.records",

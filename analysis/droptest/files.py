@@ -144,6 +144,11 @@ def is_run(path: Path) -> bool:
     return path.is_dir() and any((path / name).is_file() for name in RUN_FILES)
 
 
+def is_program(path: Path) -> bool:
+    """Whether `path` is the folder of another program, of which the network alone has records (docs/pytorch.md)."""
+    return (path / "loss_statistics.json").is_file() and not (path / "spec.json").is_file()
+
+
 def object_of(value: Any) -> dict[str, Any]:
     """`value` where it is an object, an empty one where it is anything else."""
     return value if isinstance(value, dict) else {}
@@ -192,9 +197,22 @@ def read_run(path: Path) -> Run:
         run.error = run.summary.get("error") or None
         run.point = object_of(run.summary.get("point"))
         run.labels = labels_of(run.summary)
+    if not run.spec and "ranks" in run.loss_statistics:
+        _read_program(run)
     run.seeds = seeds_of(run.summary, run.spec)
     run.idle = idle_parts(run.summary)
     if problems:
         run.status = "unreadable"
         run.error = "; ".join(problems)
     return run
+
+
+def _read_program(run: Run) -> None:
+    """Another program (docs/pytorch.md) has no records but loss_statistics.json, which has its network."""
+    network = object_of(run.loss_statistics.get("network"))
+    seed = network.get("seed")
+    run.spec = {"network": {"classes": object_of(network.get("classes"))},
+                "seeds": {"weights": 0, "data": 0, "network": seed}}  # fmt: skip
+    missing = object_of(run.loss_statistics["ranks"]).get("missing")
+    if missing:
+        run.warnings.append(f"{run.path}: the counts of ranks {', '.join(map(str, missing))} are missing")

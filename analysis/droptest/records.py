@@ -18,6 +18,7 @@ from droptest.files import (
     RecordError,
     Run,
     idle_parts,
+    is_program,
     is_run,
     labels_of,
     object_of,
@@ -167,7 +168,7 @@ def _is_experiment(path: Path) -> bool:
 
 
 def experiments_in(path: str | Path) -> list[Path]:
-    """The folders that `load` takes, at or directly below `path`: a run, an experiment, or experiments.
+    """The folders that `load` takes, at or directly below `path`: a run, an experiment, or experiments and programs.
 
     Raises: MissingRecord where there is none.
     """
@@ -176,7 +177,7 @@ def experiments_in(path: str | Path) -> list[Path]:
         raise MissingRecord(f"{path}: no such folder; give a folder of records, such as results/quickstart")
     if is_run(path) or _is_experiment(path):
         return [path]
-    found = [child for child in sorted(path.iterdir()) if _is_experiment(child)]
+    found = [child for child in sorted(path.iterdir()) if _is_experiment(child) or is_program(child)]
     if not found:
         raise MissingRecord(f"{path}: no records here (no sweep.json or search.json, and no folder with a spec.json)")
     return found

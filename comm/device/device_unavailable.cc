@@ -29,6 +29,7 @@ double Event::seconds_since(const Event& /*earlier*/) const { unavailable(); }
 struct Stream::Handle {};
 class Stream::Staging {};
 Stream::Stream(int /*device*/) { unavailable(); }
+Stream::Stream(int /*device*/, CUstream_st* /*borrowed*/) { unavailable(); }
 Stream::~Stream() = default;
 int Stream::device() const { unavailable(); }
 void Stream::synchronize() { unavailable(); }

@@ -51,6 +51,9 @@ class Stream {
  public:
   /// Throws: DeviceError where the device is absent or this build has no CUDA.
   explicit Stream(int device = 0);
+  /// Borrows a stream of another library, which may end before this object; null: the device's default stream. The
+  /// destructor waits for the whole device.
+  Stream(int device, CUstream_st* borrowed);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

@@ -50,15 +50,20 @@ struct Stream::Handle {
     check_cuda(cudaSetDevice(device), "cudaSetDevice");
     check_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
   }
+  Handle(int on_device, cudaStream_t other) : device(on_device), stream(other), owner(Owner::kOther) {}
   ~Handle() {
-    cudaStreamSynchronize(stream);
-    cudaStreamDestroy(stream);
+    drain();
+    if (owner == Owner::kThis) cudaStreamDestroy(stream);
   }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
+  // A borrowed stream may be gone.
+  void drain() const { owner == Owner::kThis ? cudaStreamSynchronize(stream) : cudaDeviceSynchronize(); }
+
   int device;
   cudaStream_t stream = nullptr;
+  enum class Owner : std::uint8_t { kThis, kOther } owner = Owner::kThis;
 };
 
 // Two halves in turns. A half is reused when the device has passed the point of its last use. By then all work that
@@ -117,8 +122,11 @@ class Stream::Staging {
 
 Stream::Stream(int device) : handle_(std::make_unique<Handle>(device)), staging_(std::make_unique<Staging>()) {}
 
+Stream::Stream(int device, CUstream_st* borrowed)
+    : handle_(std::make_unique<Handle>(device, borrowed)), staging_(std::make_unique<Staging>()) {}
+
 // The memory of the staging is freed after the stream has done its work.
-Stream::~Stream() { cudaStreamSynchronize(handle_->stream); }
+Stream::~Stream() { handle_->drain(); }
 
 int Stream::device() const { return handle_->device; }
 

@@ -12,6 +12,7 @@
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/records/fate_report_json.h"
 #include "sim/loss/fate_report.h"
 #include "sim/traffic_class.h"
 
@@ -32,28 +33,6 @@ struct FatesOptions {
   std::string format = "runs";
 };
 
-nlohmann::ordered_json report_json(const FatesOptions& options, const sim::LossProcess& process,
-                                   const sim::FateReport& report) {
-  char digest[17];
-  std::snprintf(digest, sizeof digest, "%016llx", static_cast<unsigned long long>(report.digest));
-  return {{"loss", process.describe()},
-          {"seed", options.seed},
-          {"class", options.traffic_class},
-          {"half", options.half},
-          {"source", options.source},
-          {"destination", options.destination},
-          {"first", report.first_packet},
-          {"packets", report.packets},
-          {"lost", report.lost},
-          {"bursts", report.bursts},
-          {"loss_rate", report.configured_rate},
-          {"realised_rate", report.realised_rate},
-          {"configured_mean_burst_packets", comm::finite_or_null(report.configured_mean_burst_packets)},
-          {"mean_burst_packets", report.mean_burst_packets},
-          {"z", comm::finite_or_null(report.z)},
-          {"digest", digest}};
-}
-
 int fates(const FatesOptions& options) {
   nlohmann::json loss = comm::parse_json(options.loss, "--loss");
   const std::unique_ptr<sim::LossProcess> configured = comm::loss_from_json(loss, "--loss");
@@ -66,7 +45,7 @@ int fates(const FatesOptions& options) {
   const sim::FateReport report =
       sim::report_fates(process, options.seed, link, {options.first, 0, options.message, std::nullopt}, options.count);
   if (options.format == "json") {
-    std::cout << report_json(options, process, report).dump() << "\n";
+    std::cout << experiments::fate_report_json(process, options.seed, link, report).dump() << "\n";
     return kExitSuccess;
   }
   std::fputs((options.format == "bits" ? sim::render_bits(report) : sim::render_runs(report)).c_str(), stdout);

@@ -76,10 +76,6 @@ struct RunSummary {
 
 nlohmann::json summary_json(const ResolvedRun& run, const RunSummary& summary);
 
-/// `statistics` as LossyCommunicator::collect_statistics gave them; `network`: as configured.
-/// `links` are written where a class has any.
-nlohmann::json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, const comm::Network& network);
-
 nlohmann::json sweep_json(const SweepPlan& plan);
 
 /// [{"pointer": .., "message": ..}], as records have them, and back.

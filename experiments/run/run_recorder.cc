@@ -8,6 +8,7 @@
 
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/diagnostics_record.h"
+#include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/trace.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/run/replica_absences.h"

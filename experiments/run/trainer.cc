@@ -15,6 +15,7 @@
 #include "experiments/checkpoint/restore.h"
 #include "experiments/checkpoint/state_bytes.h"
 #include "experiments/data/example_set.h"
+#include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/call_waits.h"
 #include "experiments/run/evaluation.h"

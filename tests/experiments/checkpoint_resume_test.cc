@@ -14,6 +14,7 @@
 #include "comm/json/json_text.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/checkpoint/rank_snapshot.h"
+#include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resumed_runs.h"

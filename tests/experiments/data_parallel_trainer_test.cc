@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/backend_registry.h"
+#include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/run_forecast.h"
 #include "experiments/run/trainer.h"

@@ -21,6 +21,7 @@
 #include "comm/spec/sha256.h"
 #include "experiments/records/crc32c.h"
 #include "experiments/records/diagnostics_record.h"
+#include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resumed_runs.h"

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/lossy/paths/path_registry.h"
+#include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/run_forecast.h"
 #include "experiments/spec/resolve_memory.h"

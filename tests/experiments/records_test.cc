@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every record that the code writes is valid under its schema, also when numbers are not finite.
+#include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
 
 #include <gmock/gmock.h>

@@ -55,6 +55,13 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   });
 }
 
+cudaError_t cudaStreamIsCapturing(cudaStream_t, cudaStreamCaptureStatus* status) {
+  return call("cudaStreamIsCapturing", [&](Runtime& runtime) {
+    *status = runtime.settings.streams_capture ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+  });
+}
+
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return call("cudaStreamSynchronize", [&](Runtime& runtime) {
     const std::shared_ptr<Queue> queue = runtime.queue_of(stream);

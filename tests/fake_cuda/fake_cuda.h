@@ -25,6 +25,7 @@ struct Settings {
   Order blocks = default_order();                    ///< in which the blocks of a grid run
   std::uint64_t seed = 1;                            ///< of kShuffled
   int unready_queries = 3;                           ///< that cudaEventQuery answers before it runs the awaited work
+  bool streams_capture = false;                      ///< the answer of cudaStreamIsCapturing
   std::set<int> refused_epilogues;                   ///< for which cuBLASLt has no algorithm (cublasLtEpilogue_t)
 };
 

@@ -185,15 +185,34 @@ std::uint64_t with_link_digest(std::uint64_t digest, std::uint64_t next) {
   return std::rotl(digest, 23) * 0x9e3779b97f4a7c15U + next;
 }
 
-std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
-                                                LinkDetail detail) {
+std::vector<std::uint64_t> statistics_words(const RankCounts& counts, LinkDetail detail) {
   const FlowLedger& ledger = counts.ledger;
   WordWriter out;
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     if (ledger.network().of(traffic_class).has_value())
       put_class(out, traffic_class, ledger, counts.touches.calls(traffic_class), counts.sampler, detail);
   }
-  const auto by_rank = gather_words(group, out.words());
+  return out.words();
+}
+
+std::vector<ClassStatistics> merge_statistics(std::span<const std::vector<std::uint64_t>> by_rank,
+                                              const Network& network, LinkDetail detail) {
+  std::vector<WordReader> readers(by_rank.begin(), by_rank.end());
+  std::vector<ClassStatistics> merged;
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    if (!network.of(traffic_class).has_value()) continue;
+    ClassMerge merge;
+    for (WordReader& reader : readers) merge_class(reader, traffic_class, detail, merge);
+    ClassStatistics statistics = finish(traffic_class, merge);
+    if (statistics.collectives > 0) merged.push_back(std::move(statistics));
+  }
+  return merged;
+}
+
+std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
+                                                LinkDetail detail) {
+  const FlowLedger& ledger = counts.ledger;
+  const auto by_rank = gather_words(group, statistics_words(counts, detail));
   std::vector<WordReader> readers(by_rank.begin(), by_rank.end());
   std::map<sim::TrafficClass, std::vector<LayerStatistics>> layers = collect_layers(group, counts, settling);
   std::vector<ClassStatistics> collected;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -29,6 +30,13 @@ struct RankCounts {
 /// links, so the bits do not depend on the calling group. Ranks: all of the group, with one `detail`.
 std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
                                                 LinkDetail detail);
+
+/// The counts of one rank in the form that merge_statistics() takes, for ranks that meet in files.
+std::vector<std::uint64_t> statistics_words(const RankCounts& counts, LinkDetail detail);
+/// collect_statistics() of the ranks with these words, without layers. `network` and `detail` are those of the words.
+/// Throws: CheckError for words of another network.
+std::vector<ClassStatistics> merge_statistics(std::span<const std::vector<std::uint64_t>> by_rank,
+                                              const Network& network, LinkDetail detail);
 
 /// Samples since the last call, summed over ranks; one entry per sampled class. Ranks: all of the group.
 std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& ledger, ResultSampler& sampler);

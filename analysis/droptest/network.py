@@ -1,0 +1,289 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A network for programs with collectives of their own: fates of packets, fills in place, counts (docs/python.md)."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from ctypes import byref
+from dataclasses import dataclass
+from multiprocessing import util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from droptest import library
+from droptest.library import Counts, Message, NetworkError
+
+__all__ = ["Counts", "Flow", "Group", "Message", "Network", "NetworkError", "Statistics"]
+
+_EXIT_PRIORITY = 10  # of the finalizers of multiprocessing: any number, so that it runs
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a network did, in the format of loss_statistics.json. record: the whole object."""
+
+    record: dict[str, Any]
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Statistics:
+        """Those that the ranks of a program wrote into the folder. Raises: OSError, ValueError."""
+        return cls(json.loads((Path(folder) / "loss_statistics.json").read_text()))
+
+    @property
+    def classes(self) -> dict[str, Any]:
+        """Counts by traffic class."""
+        return self.record["classes"]
+
+    @property
+    def links(self) -> pd.DataFrame:
+        """A row per link: class, half, source, destination (None: every receiver), packets, lost, realised_rate, z,
+        mean_burst_packets, digest."""
+        return pd.DataFrame(self.record.get("links", []))
+
+    @property
+    def exempt(self) -> dict[str, dict[str, int]]:
+        """Calls and bytes that could not lose packets, by reason."""
+        return self.record["exempt"]
+
+    @property
+    def missing_ranks(self) -> list[int]:
+        """Ranks whose counts are not in the record: they still run, or have ended without writing."""
+        return self.record["ranks"]["missing"]
+
+
+class Network:
+    """The network of one rank.
+
+    source: an object {"network": SECTION, "seed": INTEGER, "rules": [..], "statistics": FOLDER} or the path of a file
+        with it; None: the file that the environment variable DROPTEST_NETWORK names. The sections are those of specs.
+    rank, world_size: of the program; where they are None, those of torch.distributed where it is initialised, else of
+        the environment variables RANK and WORLD_SIZE, else 0 of 1.
+
+    At the end of the process it writes its counts into the folder `statistics` of the source, where that is given.
+    Threads: any may call it. Processes: a child by fork() must make its own. Raises: NetworkError, whose message begins
+    with the rank and names the key; OSError for a file that cannot be read.
+    """
+
+    def __init__(
+        self, source: Mapping[str, Any] | str | Path | None = None, *, rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:  # fmt: skip
+        known_rank, known_size = _place()
+        self.rank = known_rank if rank is None else rank
+        self.world_size = known_size if world_size is None else world_size
+        text, where = _text_of(source)
+        self._handle = self._checked(library.opened, "network_create", text.encode(), where.encode(), self.rank,
+                                     self.world_size)  # fmt: skip
+        self._at_exit = util.Finalize(self, _write_and_destroy, (self._handle,), exitpriority=_EXIT_PRIORITY)
+
+    def _checked(self, function: Any, *arguments: Any) -> Any:
+        try:
+            return function(*arguments)
+        except NetworkError as error:
+            raise NetworkError(error.kind, f"rank {self.rank} of {self.world_size}: {error}") from None
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        if self._handle is None:
+            raise NetworkError("argument", f"rank {self.rank} of {self.world_size}: network: got a closed one")
+        self._checked(library.call, name, *arguments)
+
+    def flow(
+        self, traffic_class: str, source: int = 0, destination: int | None = None, *, half: str = "reduce",
+        group: int = 0, counted: bool = True,
+    ) -> Flow:  # fmt: skip
+        """The flow of a link; destination None: every receiver. counted: whether this rank counts its packets."""
+        link = library.Link(_class(traffic_class), library.number_of(half, library.HALVES, "half"), source,
+                            library.EVERY_DESTINATION if destination is None else destination, group)  # fmt: skip
+        return Flow(self, self._checked(library.opened, "flow_open", self._handle, byref(link), int(counted)))
+
+    def group(self, traffic_class: str, members: Sequence[int], number: int = 0) -> Group:
+        """The collectives of a class in a process group. members: world ranks in the order of the group; number: 0 for
+        the group of all ranks, another one for each other group of this rank, equal on all its members."""
+        ranks = (ctypes.c_int32 * len(members))(*members)
+        handle = self._checked(library.opened, "group_open", self._handle, _class(traffic_class), number, ranks,
+                               len(members))  # fmt: skip
+        return Group(self, handle)
+
+    def classify(
+        self, operation: str, elements: int, dtype: str = "float32", *, group_ranks: int, group: str = ""
+    ) -> str:
+        """The traffic class of a call by the rules; "control": it is exempt, which is counted. elements: of this rank."""
+        found = ctypes.c_int32()
+        self._call("classify", self._handle, byref(_call_of(operation, elements, dtype, group_ranks, group)),
+                   byref(found))  # fmt: skip
+        return library.CLASSES[found.value]
+
+    def count_exempt(
+        self, operation: str, elements: int, dtype: str = "float32", *, group_ranks: int, group: str = ""
+    ) -> None:
+        """Counts a call that the caller cannot lose packets of."""
+        self._call("count_exempt", self._handle, byref(_call_of(operation, elements, dtype, group_ranks, group)))
+
+    def set_step(self, step: int) -> None:
+        """Fates from now on are those of this training step: matters for losses that change over steps."""
+        self._call("network_set_step", self._handle, step)
+
+    def statistics(self) -> Statistics:
+        """The counts of this rank so far."""
+        return Statistics(json.loads(self._checked(library.text, "network_statistics", self._handle)))
+
+    def write_statistics(self, folder: str | Path | None = None) -> None:
+        """Writes this rank's counts, and loss_statistics.json of all ranks that have written theirs. None: into the
+        folder of the source, where it names one. Every rank calls it; the last one completes the file."""
+        self._call("network_write_statistics", self._handle, None if folder is None else os.fsencode(folder))
+
+    def close(self) -> None:
+        """Writes the counts, where the source names a folder, and frees the network. Its flows end with it."""
+        if self._handle is not None:
+            self.write_statistics()
+            self._at_exit.cancel()
+            library.destroy(self._handle)
+            self._handle = None
+
+    def __enter__(self) -> Network:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Flow:
+    """A link as a sequence of packets, made by Network.flow()."""
+
+    def __init__(self, network: Network, handle: int) -> None:
+        self.network = network
+        self._handle = handle
+
+    def packets(self, elements: int, dtype: str = "float32") -> int:
+        """Packets of a message."""
+        count = ctypes.c_uint64()
+        self.network._call("flow_packets", self._handle, elements, _type(dtype), byref(count))
+        return count.value
+
+    def next(self, elements: int, dtype: str = "float32") -> np.ndarray:
+        """Uses up the packets of the next message. Shapes: (packets,), bool: True for each that is missing."""
+        packets = self.packets(elements, dtype)
+        words = np.zeros((packets + 63) // 64, np.uint64)
+        self.network._call("flow_next", self._handle, elements, _type(dtype), words.ctypes.data, words.size, None)
+        return _bools(words, packets)
+
+    def fates(self, first: int, count: int) -> np.ndarray:
+        """Which of the packets first to first + count - 1 are lost. Shapes: (count,), bool. It uses up nothing."""
+        words = np.zeros((count + 63) // 64, np.uint64)
+        self.network._call("flow_fates", self._handle, first, count, words.ctypes.data, words.size)
+        return _bools(words, count)
+
+    def lose(self, array: np.ndarray, reduction: str = "sum") -> Message:
+        """Uses up the packets of the next message, and puts the neutral value of the reduction ("sum": zero, "max": the
+        lowest value) into the lost elements of the array, in place. The array is contiguous."""
+        message = Message()
+        self.network._call("flow_lose", self._handle, _reduction(reduction), *_elements(array), None, byref(message))
+        return message
+
+    def counts(self) -> Counts:
+        """Counts so far; zero where another rank counts the link."""
+        counts = Counts()
+        self.network._call("flow_counts", self._handle, byref(counts))
+        return counts
+
+    def verify(self, packets: int, digest: int) -> None:
+        """Draws the first `packets` fates again, and compares their digest with that of another rank or run. Raises:
+        NetworkError of kind "mismatch" where they differ."""
+        self.network._call("flow_verify", self._handle, packets, digest)
+
+    def report(self, first: int, count: int) -> dict[str, Any]:
+        """What `droptest fates --format json` says of these packets."""
+        return json.loads(self.network._checked(library.text, "flow_report", self._handle, first, count))
+
+
+class Group:
+    """The collectives of a traffic class in a process group, made by Network.group(). Addresses are those of
+    contiguous elements; memory: of a CUDA device, None for host memory. All members make the same calls in one order."""
+
+    def __init__(self, network: Network, handle: int) -> None:
+        self.network = network
+        self._handle = handle
+        self._remain = ctypes.c_int32()
+
+    def reduce(
+        self, address: int, elements: int, dtype: str, reduction: str = "sum", memory: library.Memory | None = None
+    ) -> bool:
+        """Before an inner all-reduce or reduce-scatter: fills this rank's lost packets in place. Returns whether
+        finish_reduce() must follow it."""
+        remain = ctypes.c_int32()
+        self.network._call("group_reduce", self._handle, _reduction(reduction), address, elements, _type(dtype),
+                           _reference(memory), None, byref(remain))  # fmt: skip
+        return remain.value != 0
+
+    def finish_reduce(
+        self, address: int, first_element: int, elements: int, memory: library.Memory | None = None
+    ) -> None:
+        """After it: scales the results, which are elements first_element onwards of the message."""
+        self.network._call("group_finish_reduce", self._handle, address, first_element, elements, _reference(memory))
+
+    def gather(self, address: int, elements: int, dtype: str, memory: library.Memory | None = None) -> None:
+        """Before an inner all-gather: puts zeros into this rank's lost packets, in place."""
+        self.network._call("group_gather", self._handle, address, elements, _type(dtype), _reference(memory), None)
+
+
+def _write_and_destroy(handle: int) -> None:
+    try:
+        library.call("network_write_statistics", handle, None)
+    except NetworkError as error:
+        print(f"droptest: {error}", file=sys.stderr)
+    library.destroy(handle)
+
+
+def _place() -> tuple[int, int]:
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        return distributed.get_rank(), distributed.get_world_size()
+    return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+
+
+def _text_of(source: Mapping[str, Any] | str | Path | None) -> tuple[str, str]:
+    """The JSON text, and its name for messages."""
+    if isinstance(source, Mapping):
+        return json.dumps(source), "network"
+    if source is None:
+        source = os.environ.get("DROPTEST_NETWORK")
+        if source is None:
+            raise NetworkError("config", "DROPTEST_NETWORK: is not set, want the name of a file with a network in JSON")
+    return Path(source).read_text(), str(source)
+
+
+def _class(name: str) -> int:
+    return library.number_of(name, library.CLASSES, "traffic_class")
+
+
+def _type(dtype: str) -> int:
+    return library.number_of(dtype, library.TYPES, "dtype")
+
+
+def _reduction(name: str) -> int:
+    return library.number_of(name, library.REDUCTIONS, "reduction")
+
+
+def _call_of(operation: str, elements: int, dtype: str, group_ranks: int, group: str) -> library.Call:
+    return library.Call(operation.encode(), group.encode(), group_ranks, _type(dtype), elements)
+
+
+def _reference(memory: library.Memory | None) -> Any:
+    return None if memory is None else byref(memory)
+
+
+def _elements(array: np.ndarray) -> tuple[int, int, int]:
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise ValueError("array: got one that is not contiguous or not writable, want elements that can be filled")
+    return array.ctypes.data, array.size, _type(array.dtype.name)
+
+
+def _bools(words: np.ndarray, packets: int) -> np.ndarray:
+    return np.unpackbits(words.view(np.uint8), bitorder="little", count=packets).astype(bool)

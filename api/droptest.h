@@ -1,0 +1,281 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The C interface of droptest: which packets of a link are lost, the fill of lost packets in messages of other
+ * programs, and the counts. docs/c_interface.md has an example; docs/fates.md defines the fates.
+ *
+ * Every function that can fail returns a droptest_status, and leaves its results untouched unless that is DROPTEST_OK.
+ * droptest_last_error() then has the message. No exception leaves the library, and it never prints, exits or aborts.
+ *
+ * Threads: a network and its flows may be used from any threads. The calls of one flow are done one after the other.
+ * Processes: after fork() every call in the child that needs a network is refused with DROPTEST_FORKED; the child
+ * creates networks of its own. */
+#ifndef DROPTEST_H
+#define DROPTEST_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define DROPTEST_API __attribute__((visibility("default")))
+
+typedef enum {
+  DROPTEST_OK = 0,
+  DROPTEST_CONFIG_ERROR = 1,   /* the JSON, a file or an environment variable: the message names the place */
+  DROPTEST_ARGUMENT_ERROR = 2, /* an argument of the call: the message names it */
+  DROPTEST_DEVICE_ERROR = 3,   /* CUDA failed, or the library was built without CUDA */
+  DROPTEST_FORKED = 4,         /* the network was made before fork(), in the parent */
+  DROPTEST_MISMATCH = 5,       /* droptest_flow_verify(): the digest is not that of these fates */
+  DROPTEST_INTERNAL_ERROR = 6  /* a bug of droptest */
+} droptest_status;
+
+/* The message of the calling thread's last failed call; "" before any. Valid until the thread's next failed call. */
+DROPTEST_API const char* droptest_last_error(void);
+
+/* "0.1.0" */
+DROPTEST_API const char* droptest_version(void);
+
+/* The traffic classes of docs/specs.md. DROPTEST_CONTROL is reliable: its messages are exempt from loss. */
+typedef enum {
+  DROPTEST_CONTROL = 0,
+  DROPTEST_TP_FORWARD = 1,
+  DROPTEST_TP_BACKWARD = 2,
+  DROPTEST_DP_GRADIENT = 3,
+  DROPTEST_PARAMETER_GATHER = 4,
+  DROPTEST_PP_ACTIVATION = 5,
+  DROPTEST_PP_GRADIENT = 6,
+  DROPTEST_SEQUENCE_FORWARD = 7,
+  DROPTEST_EMBEDDING_GRADIENT = 8,
+  DROPTEST_SEQUENCE_BACKWARD = 9,
+  DROPTEST_OUTER = 10,
+  DROPTEST_TP_RECOMPUTATION = 11
+} droptest_class;
+
+/* "dp_gradient"; NULL for a number that is no class. */
+DROPTEST_API const char* droptest_class_name(droptest_class traffic_class);
+DROPTEST_API droptest_status droptest_class_from_name(const char* name, droptest_class* traffic_class);
+
+typedef enum {
+  DROPTEST_FLOAT32 = 0,
+  DROPTEST_FLOAT64 = 1,
+  DROPTEST_UINT64 = 2,
+  DROPTEST_BFLOAT16 = 3,
+  DROPTEST_FLOAT16 = 4,
+  DROPTEST_INT32 = 5,
+  DROPTEST_INT64 = 6,
+  DROPTEST_UINT8 = 7 /* and every other type whose elements have one byte */
+} droptest_type;
+
+/* The half of a collective (docs/paths.md). */
+typedef enum {
+  DROPTEST_REDUCE = 0, /* towards the sum: contributions to all-reduce and reduce-scatter */
+  DROPTEST_GATHER = 1  /* from the rank that has the value: all-gather, broadcast, all-to-all, send */
+} droptest_half;
+
+/* ---- Networks ---------------------------------------------------------------------------------------------------- */
+
+/* The network of one rank: its loss processes, its flows and its counts. */
+typedef struct droptest_network droptest_network;
+
+/* Makes a network from the text {"network": SECTION, "seed": INTEGER, "rules": [RULE, ...], "statistics": FOLDER}.
+ * The section and the seed are those of a spec (docs/specs.md), with the same defaults, checks and messages; only
+ * "path" is "contribution" where it is absent, and members that need a communicator of droptest's own (other paths, a
+ * time section, compression, ...) are refused by name. docs/c_interface.md has the rules. `where` names the text in
+ * messages. `rank` and `world_size` are those of the whole program: 0 <= rank < world_size <= 65534. */
+DROPTEST_API droptest_status droptest_network_create(const char* json, const char* where, int32_t rank,
+                                                     int32_t world_size, droptest_network** network);
+
+/* The same from a file; NULL: from the file that the environment variable DROPTEST_NETWORK names. */
+DROPTEST_API droptest_status droptest_network_read(const char* file, int32_t rank, int32_t world_size,
+                                                   droptest_network** network);
+
+/* Frees the network and its flows. No call that uses them is under way. NULL is allowed. */
+DROPTEST_API void droptest_network_destroy(droptest_network* network);
+
+/* From now on fates are those of this training step: matters for losses that change over steps. 0 at first. */
+DROPTEST_API droptest_status droptest_network_set_step(droptest_network* network, uint64_t step);
+
+/* A collective call of the program, as one rank makes it. */
+typedef struct {
+  const char* operation; /* "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter",
+                            "all_to_all", "send", "recv", "barrier" */
+  const char* group;     /* name of the process group, which rules may ask for; NULL: it has none */
+  int32_t group_ranks;   /* ranks of the group */
+  droptest_type type;
+  uint64_t elements; /* of this rank's message: the input; of recv the output */
+} droptest_call;
+
+/* The traffic class of a call by the rules of the network. Exempt calls (DROPTEST_CONTROL) are counted by their
+ * reason: "integer", "small" (below one packet), "operation" (barriers, broadcasts), "rule", "one_rank" (groups of one
+ * rank), "no_loss_layer" (of droptest_count_exempt()). */
+DROPTEST_API droptest_status droptest_classify(droptest_network* network, const droptest_call* call,
+                                               droptest_class* traffic_class);
+
+/* Counts a call that the caller cannot lose packets of, under the reason "no_loss_layer". */
+DROPTEST_API droptest_status droptest_count_exempt(droptest_network* network, const droptest_call* call);
+
+/* ---- Flows ------------------------------------------------------------------------------------------------------- */
+
+#define DROPTEST_EVERY_DESTINATION (-1)
+
+/* One direction of a link. Contributions to sums on the path `contribution` travel to every destination. */
+typedef struct {
+  droptest_class traffic_class;
+  droptest_half half;
+  int32_t source;      /* world rank */
+  int32_t destination; /* world rank, or DROPTEST_EVERY_DESTINATION */
+  /* Number of the process group, equal on all its ranks, and different for groups with a common rank; 0 for the group
+   * of all ranks. It matters for links to every destination alone. At most 65535, 255 with burst_scope "message". */
+  uint32_t group;
+} droptest_link;
+
+/* A link as a sequence of packets: packet indices of later messages go on after those of earlier ones. */
+typedef struct droptest_flow droptest_flow;
+
+/* The flow of a link in this network; the same one each time. The network owns it. `counted` is 1 on the one rank that
+ * counts the link (its source where it goes to every destination, else its receiver), and 0 on others. Classes
+ * without a loss in the network have flows, too. */
+DROPTEST_API droptest_status droptest_flow_open(droptest_network* network, const droptest_link* link, int32_t counted,
+                                                droptest_flow** flow);
+
+/* One message of a flow. */
+typedef struct {
+  uint64_t message;      /* messages of the flow before it */
+  uint64_t first_packet; /* index of its first packet (docs/paths.md); unspecified for a message without packets */
+  uint64_t packets;      /* of data */
+  uint64_t lost;         /* data packets that are missing after the recovery of the network, if it has one */
+} droptest_message;
+
+/* Packets of a message of that many elements. */
+DROPTEST_API droptest_status droptest_flow_packets(const droptest_flow* flow, uint64_t elements, droptest_type type,
+                                                   uint64_t* packets);
+
+/* Uses up the packets of the flow's next message, and writes their fates: bit i % 64 of mask[i / 64] is set where
+ * packet i is lost; bits after the last packet are clear. `mask_words` is at least ceil(packets / 64). `message` may be
+ * NULL. */
+DROPTEST_API droptest_status droptest_flow_next(droptest_flow* flow, uint64_t elements, droptest_type type,
+                                                uint64_t* mask, size_t mask_words, droptest_message* message);
+
+/* The fates of packets first_packet to first_packet + packets - 1, which uses up nothing: a pure function of the
+ * network, the link and the indices, without recovery. For processes that look at more than the index (patterns,
+ * clocks) the packets are those of one message that begins at index 0. */
+DROPTEST_API droptest_status droptest_flow_fates(const droptest_flow* flow, uint64_t first_packet, uint64_t packets,
+                                                 uint64_t* mask, size_t mask_words);
+
+/* Half-open range of elements. */
+typedef struct {
+  uint64_t begin;
+  uint64_t end;
+} droptest_range;
+
+/* The lost elements of a message, in ascending maximal ranges. Writes the first `capacity` of them; `count` is the
+ * number of all. `ranges` may be NULL with a capacity of 0. */
+DROPTEST_API droptest_status droptest_flow_lost_ranges(const droptest_flow* flow, const uint64_t* mask,
+                                                       uint64_t elements, droptest_type type, droptest_range* ranges,
+                                                       size_t capacity, size_t* count);
+
+/* The neutral value of a reduction takes the place of lost elements. Callers exempt other reductions (minimum, product)
+ * by droptest_count_exempt(). */
+typedef enum {
+  DROPTEST_SUM = 0, /* and means: zero */
+  DROPTEST_MAX = 1  /* the lowest value of the type */
+} droptest_reduction;
+
+/* Where the elements of a message are. */
+typedef struct {
+  int32_t on_device; /* 0: host memory; 1: memory of a CUDA device */
+  int32_t device;    /* number of the CUDA device */
+  void* stream;      /* its cudaStream_t: the fill is done in the order of this stream; NULL: the default stream */
+} droptest_memory;
+
+/* Uses up the packets of the flow's next message and puts the neutral value of `reduction` into its lost elements.
+ * `data` has `elements` elements. `memory` NULL: host memory. On a device the call returns before the fill is done;
+ * the fill allocates nothing after the first calls of a stream, and a stream that is being captured into a CUDA graph
+ * is refused with DROPTEST_DEVICE_ERROR, because a replay would lose the same packets again. `message` may be NULL. */
+DROPTEST_API droptest_status droptest_flow_lose(droptest_flow* flow, droptest_reduction reduction, void* data,
+                                                uint64_t elements, droptest_type type, const droptest_memory* memory,
+                                                droptest_message* message);
+
+/* The same for fates that droptest_flow_next() gave. */
+DROPTEST_API droptest_status droptest_flow_fill(droptest_flow* flow, const uint64_t* mask, droptest_reduction reduction,
+                                                void* data, uint64_t elements, droptest_type type,
+                                                const droptest_memory* memory);
+
+/* ---- Collectives of a process group ------------------------------------------------------------------------------ */
+
+/* The path `contribution` around the collectives that another library runs: before one, the rank's lost packets leave
+ * its message; after a sum, the network's fill (count_rescale, inverse_probability) scales the result. All ranks of the
+ * group get equal bits. */
+typedef struct droptest_group droptest_group;
+
+/* The collectives of a class in a process group; the same object each time. The network owns it. `members`: the world
+ * ranks of the group in the order of its ranks, this network's rank among them. `number`: droptest_link.group. */
+DROPTEST_API droptest_status droptest_group_open(droptest_network* network, droptest_class traffic_class,
+                                                 uint32_t number, const int32_t* members, int32_t member_count,
+                                                 droptest_group** group);
+
+/* Before an inner all-reduce or reduce-scatter: uses up the packets of the group's next message, which is this rank's
+ * whole input, and fills the lost ones in place. The members call it in one order. `results_remain` is 1 where
+ * droptest_group_finish_reduce() has work to do, which then must follow each call in the same order; else 0, and
+ * droptest_group_finish_reduce() is not called. `message` and `results_remain` may be NULL; without the latter a
+ * network that needs it is refused. */
+DROPTEST_API droptest_status droptest_group_reduce(droptest_group* group, droptest_reduction reduction, void* data,
+                                                   uint64_t elements, droptest_type type, const droptest_memory* memory,
+                                                   droptest_message* message, int32_t* results_remain);
+
+/* After it: scales the results of the earliest unfinished message. They are elements first_element onwards of the
+ * message: all of an all-reduce, this rank's part of a reduce-scatter. */
+DROPTEST_API droptest_status droptest_group_finish_reduce(droptest_group* group, void* data, uint64_t first_element,
+                                                          uint64_t elements, const droptest_memory* memory);
+
+/* Before an inner all-gather (on every rank) or broadcast (on the root): uses up the packets of this rank's message,
+ * and puts zeros into the lost ones in place. The message must be a copy where the program reads its input later. */
+DROPTEST_API droptest_status droptest_group_gather(droptest_group* group, void* data, uint64_t elements,
+                                                   droptest_type type, const droptest_memory* memory,
+                                                   droptest_message* message);
+
+/* ---- Counts ------------------------------------------------------------------------------------------------------ */
+
+typedef struct {
+  uint64_t messages;
+  uint64_t packets;
+  uint64_t bytes; /* payload */
+  uint64_t lost;  /* packets, before any recovery */
+  uint64_t lost_bytes;
+  double loss_rate; /* expected by the process, over the packets so far */
+  double z;         /* lost - expected, in standard deviations; infinite where the fates are certain and differ */
+  uint64_t digest;  /* of all fates, as in loss_statistics.json */
+} droptest_counts;
+
+/* The counts of a flow so far; zero where another rank counts the link. */
+DROPTEST_API droptest_status droptest_flow_counts(const droptest_flow* flow, droptest_counts* counts);
+
+/* Draws the fates of the link's first `packets` packets again, and compares their digest with the one that another rank
+ * or another run has counted (droptest_counts, loss_statistics.json). DROPTEST_MISMATCH where they differ: the message
+ * has the link and both digests. The flow need not be counted here. Refused where the digest depends on more than the
+ * packet index: with a recovery, with burst_scope "message", for losses that change over steps, and for patterns and
+ * clocks. */
+DROPTEST_API droptest_status droptest_flow_verify(const droptest_flow* flow, uint64_t packets, uint64_t digest);
+
+/* Functions that write JSON put at most `size` bytes with a final 0 into `text`, and the bytes of the whole text with
+ * its final 0 into `needed`. They write nothing where it does not fit; `text` may be NULL with a size of 0. */
+
+/* The report of `droptest fates --format json` of the flow's link. */
+DROPTEST_API droptest_status droptest_flow_report(const droptest_flow* flow, uint64_t first_packet, uint64_t packets,
+                                                  char* text, size_t size, size_t* needed);
+
+/* This rank's counts in the format of loss_statistics.json (docs/records.md), with an entry for each link. */
+DROPTEST_API droptest_status droptest_network_statistics(const droptest_network* network, char* text, size_t size,
+                                                         size_t* needed);
+
+/* Writes this rank's counts into `folder`, and loss_statistics.json there with the counts of all ranks that have
+ * written theirs so far: the last rank's call completes it. Ranks may be processes on several machines with one file
+ * system. `folder` NULL: the member "statistics" of the network; without it nothing is written. */
+DROPTEST_API droptest_status droptest_network_write_statistics(droptest_network* network, const char* folder);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif /* DROPTEST_H */

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/fate_questions.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+
+#include "api/argument_error.h"
+#include "comm/lossy/link_overrides.h"
+#include "comm/tensor.h"
+#include "experiments/records/fate_report_json.h"
+#include "sim/loss/fate_digest.h"
+#include "sim/loss/no_loss.h"
+
+namespace droptest::api {
+namespace {
+
+const comm::HalfNetwork& half_of(const droptest_flow& flow) {
+  const comm::ClassNetwork& network = flow.network->of(flow.link.traffic_class);
+  return flow.link.half == sim::Half::kReduce ? network.reduce : network.gather;
+}
+
+// For all steps.
+const sim::LossProcess& process_of(const droptest_flow& flow) {
+  static const sim::NoLoss kNoLoss;
+  const comm::HalfNetwork& half = half_of(flow);
+  const sim::LossProcess* process = comm::loss_of_link(half.links, flow.link, half.loss.get());
+  return process == nullptr ? kNoLoss : *process;
+}
+
+std::uint64_t seed_of(const droptest_flow& flow) { return flow.network->program.network.seed; }
+
+std::string hex(std::uint64_t value) {
+  std::array<char, 17> text{};
+  std::snprintf(text.data(), text.size(), "%016llx", static_cast<unsigned long long>(value));
+  return text.data();
+}
+
+void check_packets(std::uint64_t packets) {
+  if (packets > sim::kMostReportedPackets) {
+    throw ArgumentError("packets: got " + std::to_string(packets) + ", want at most " +
+                        std::to_string(sim::kMostReportedPackets));
+  }
+}
+
+}  // namespace
+
+sim::FateReport fates_of(const droptest_flow& flow, std::uint64_t first_packet, std::uint64_t packets) {
+  check_packets(packets);
+  return sim::report_fates(process_of(flow).at_step(flow.network->step), seed_of(flow), flow.link,
+                           {first_packet, 0, 0, std::nullopt}, packets);
+}
+
+std::string report_of(const droptest_flow& flow, std::uint64_t first_packet, std::uint64_t packets) {
+  const sim::FateReport report = fates_of(flow, first_packet, packets);
+  const sim::LossProcess& process = process_of(flow).at_step(flow.network->step);
+  return experiments::fate_report_json(process, seed_of(flow), flow.link, report).dump();
+}
+
+void verify(const droptest_flow& flow, std::uint64_t packets, std::uint64_t digest) {
+  const comm::ClassNetwork& network = flow.network->of(flow.link.traffic_class);
+  const sim::LossProcess& process = process_of(flow);
+  const bool by_index = half_of(flow).recovery == nullptr && network.recovery.protect.empty() &&
+                        network.burst_scope == comm::BurstScope::kLink && &process.at_step(0) == &process &&
+                        !process.counts_by_message();
+  if (!by_index) {
+    throw ArgumentError("flow: " + comm::name_of(flow.link) + ": got a network where the digest depends on more than " +
+                        "packet indices, want one without recovery, with burst_scope link and one process by index");
+  }
+  check_packets(packets);
+  constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
+  const std::uint64_t begin =
+      comm::LinkCourse{}.place(comm::key_of(flow.link, flow.group), 0, network.burst_scope, std::nullopt).first_packet;
+  sim::FateDigest drawn(flow.link);
+  sim::PacketMask lost;
+  for (std::uint64_t done = 0; done < packets && process.can_lose(); done += lost.size()) {
+    lost.resize(std::min(kPiece, packets - done));
+    process.draw(seed_of(flow), flow.link, begin + done, lost);
+    drawn.add(begin + done, lost);
+  }
+  if (drawn.value() == digest) return;
+  throw MismatchError(comm::name_of(flow.link) + ": got the digest " + hex(digest) + " of " + std::to_string(packets) +
+                      " packets, want " + hex(drawn.value()) +
+                      "; the ranks have different networks, seeds or orders of messages");
+}
+
+droptest_counts counts_of(const droptest_flow& flow) {
+  const auto& flows = flow.network->ledger.flows();
+  const auto found = flows.find(comm::key_of(flow.link, flow.group));
+  if (found == flows.end() || found->second.tally == nullptr) return {};
+  const comm::LossCounts counts = found->second.loss_counts();
+  return {counts.messages,   counts.packets,           counts.bytes, counts.lost_packets,
+          counts.lost_bytes, counts.configured_rate(), counts.z(),   found->second.tally->digest()};
+}
+
+void check_sum(const droptest_group& group, droptest_reduction reduction, comm::ElementType type, bool finishes) {
+  const comm::ClassNetwork& network = group.network->of(group.traffic_class);
+  const std::string where = "class " + std::string(sim::traffic_class_name(group.traffic_class)) + ": ";
+  if (comm::can_lose(network.gather)) {
+    throw ArgumentError(where + "got a sum, but /network/gather/loss loses results, which only a communicator of " +
+                        "droptest's own does; want no loss in the gather half of this class");
+  }
+  comm::Message message;
+  message.traffic_class = group.traffic_class;
+  message.name = "sum";
+  comm::check_reduction(network.reduce.fill, reduction == DROPTEST_MAX ? comm::ReduceOp::kMax : comm::ReduceOp::kSum,
+                        type, message);
+  if (!finishes && network.reduce.fill != comm::Fill::kZero) {
+    throw ArgumentError(where + "got a caller that does not scale results, want the fill zero");
+  }
+}
+
+}  // namespace droptest::api

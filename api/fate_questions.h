@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Questions about the fates of a flow, which change nothing.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "api/droptest.h"
+#include "api/rank_network.h"
+#include "sim/loss/fate_report.h"
+
+namespace droptest::api {
+
+/// A digest is not that of a link's fates.
+class MismatchError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// The fates of packets of the flow's link. Throws: ArgumentError for more packets than a report can have.
+sim::FateReport fates_of(const droptest_flow& flow, std::uint64_t first_packet, std::uint64_t packets);
+
+/// The same as the JSON of `droptest fates`.
+std::string report_of(const droptest_flow& flow, std::uint64_t first_packet, std::uint64_t packets);
+
+/// droptest_flow_verify(). Throws: MismatchError, ArgumentError.
+void verify(const droptest_flow& flow, std::uint64_t packets, std::uint64_t digest);
+
+/// The network's mutex is held.
+droptest_counts counts_of(const droptest_flow& flow);
+
+/// Throws: ArgumentError for a reduction of the group that its network cannot have: a half with losses that it does
+/// not lose, or a fill that has no meaning for it. `finishes`: whether the caller scales results.
+void check_sum(const droptest_group& group, droptest_reduction reduction, comm::ElementType type, bool finishes);
+
+}  // namespace droptest::api

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cuda_runtime.h>
+
+#include "api/foreign_memory.h"
+#include "comm/device/cuda_error.h"
+#include "sim/error.h"
+
+namespace droptest::api {
+namespace {
+
+using comm::check_cuda;
+
+// The calling thread's current device is its caller's.
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    check_cuda(cudaGetDevice(&before_), "cudaGetDevice");
+    check_cuda(cudaSetDevice(device), "cudaSetDevice");
+  }
+  ~DeviceScope() { cudaSetDevice(before_); }
+  DeviceScope(const DeviceScope&) = delete;
+  DeviceScope& operator=(const DeviceScope&) = delete;
+
+ private:
+  int before_ = 0;
+};
+
+}  // namespace
+
+void ForeignMemory::change_on_device(const droptest_memory& memory, comm::Tensor elements,
+                                     const std::function<void(comm::Tensor)>& change) {
+  const DeviceScope scope(memory.device);
+  auto* const handle = static_cast<cudaStream_t>(memory.stream);
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  check_cuda(cudaStreamIsCapturing(handle, &capture), "cudaStreamIsCapturing");
+  if (capture != cudaStreamCaptureStatusNone) {
+    throw DeviceError(
+        "memory: got a stream that is being captured into a CUDA graph, whose replays would lose the same packets "
+        "again; want a stream that is not");
+  }
+  std::unique_ptr<comm::Stream>& stream = streams_[{memory.device, memory.stream}];
+  if (stream == nullptr) stream = std::make_unique<comm::Stream>(memory.device, handle);
+  elements.stream = stream.get();
+  change(elements);
+}
+
+}  // namespace droptest::api

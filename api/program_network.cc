@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/program_network.h"
+
+#include <array>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "api/embedded_schemas.h"
+#include "comm/json/json_text.h"
+#include "comm/json/schema.h"
+#include "comm/spec/network_schema.h"
+#include "comm/spec/resolve_network.h"
+#include "sim/error.h"
+
+namespace droptest::api {
+namespace {
+
+using comm::ClassNetwork;
+using comm::Fill;
+using nlohmann::json;
+
+constexpr const char* kPath = "contribution";
+
+// The rules of this folder's file, with the network section, the seed and the definitions of a network's own file.
+const comm::Schema& program_schema() {
+  static const comm::Schema kSchema = [] {
+    const auto& [file, text] = embedded_schemas().front();
+    json document = comm::parse_json(text, std::string(file));
+    const json network = comm::network_schema_document();
+    for (const char* member : {"network", "seed"}) document["properties"][member] = network["properties"][member];
+    document["$defs"] = network["$defs"];
+    const std::vector<std::pair<std::string, json>> files = {{std::string(file), std::move(document)}};
+    return comm::Schema(std::make_shared<const comm::SchemaFiles>(files), std::string(file));
+  }();
+  return kSchema;
+}
+
+// Members of a class's network that only a communicator of droptest's own follows.
+class Refusals {
+ public:
+  Refusals(const json& network, const std::string& where) : network_(network), where_(where) {}
+
+  void check(const std::string& name, const ClassNetwork& network) {
+    const auto refuse = [&](bool is_there, const std::string& member, const std::string& want) {
+      if (is_there) add(name, member, want);
+    };
+    refuse(network.path != kPath, "path", "\"contribution\": the sums are those of another library");
+    refuse(!network.sized_paths.empty(), "sized_paths", "it absent: every message takes the path contribution");
+    const bool rescales =
+        network.reduce.fill == Fill::kCountRescale || network.reduce.fill == Fill::kInverseProbability;
+    const bool is_reduce_fill = rescales || network.reduce.fill == Fill::kZero;
+    refuse(!is_reduce_fill, own_or_shared(name, "reduce/fill"), "zero, count_rescale or inverse_probability");
+    refuse(network.gather.fill != Fill::kZero, own_or_shared(name, "gather/fill"), "zero");
+    refuse(network.compression.kind != comm::CompressionKind::kNone, "compression", "it absent");
+    const comm::ClassRecovery& recovery = network.recovery;
+    refuse(recovery.interleave_packets != 1, "recovery/interleave", "it absent");
+    refuse(recovery.hadamard_block_elems != 0, "recovery/hadamard", "it absent");
+    refuse(recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff, "recovery/error_feedback",
+           "it absent or false");
+    const comm::Protection& protect = recovery.protect;
+    refuse(!protect.layers.empty(), "recovery/protect/layers", "it absent: other programs' messages have no layer");
+    refuse(!protect.names.empty(), "recovery/protect/names", "it absent: other programs' messages have no name");
+    refuse(network.reduce.selection != comm::LossSelection::kByFate, "reduce/selection", "by_fate");
+  }
+  std::vector<std::string> take() { return std::move(errors_); }
+
+ private:
+  // `fill` where the half has none of its own.
+  std::string own_or_shared(const std::string& name, const std::string& member) const {
+    return contains(section_of(name, member), member) ? member : "fill";
+  }
+  static bool contains(const json& section, const std::string& member) {
+    return section.contains(json::json_pointer("/" + member));
+  }
+  const json& section_of(const std::string& name, const std::string& member) const {
+    const json::json_pointer own("/classes/" + name);
+    return network_.contains(own) && contains(network_[own], member) ? network_[own] : network_;
+  }
+  void add(const std::string& name, const std::string& member, const std::string& want) {
+    const json& section = section_of(name, member);
+    const std::string pointer = (&section == &network_ ? "/network/" : "/network/classes/" + name + "/") + member;
+    const json::json_pointer place("/" + member);
+    const std::string got = section.contains(place) ? comm::quote_json(section[place]) : "it";
+    const std::string error = where_ + ": " + pointer + ": got " + got + ", want " + want;
+    if (std::find(errors_.begin(), errors_.end(), error) == errors_.end()) errors_.push_back(error);
+  }
+
+  const json& network_;
+  const std::string& where_;
+  std::vector<std::string> errors_;
+};
+
+// With defaults, and the path of other programs in the place of the default of specs.
+json checked_document(std::string_view text, const std::string& where) {
+  json document = comm::parse_json(text, where);
+  comm::require_valid(program_schema(), document, where);
+  if (!document["network"].contains("path")) document["network"]["path"] = kPath;
+  return program_schema().with_defaults(document);
+}
+
+}  // namespace
+
+ProgramNetwork program_network_from_json(std::string_view text, const std::string& where, int world_size) {
+  const json document = checked_document(text, where);
+  const std::vector<sim::TrafficClass> classes(sim::kAllTrafficClasses.begin() + 1, sim::kAllTrafficClasses.end());
+  // As with a clock, classes without loss have a network too: their packets are counted.
+  comm::ResolvedNetwork resolved = comm::resolve_network(
+      document["network"], classes, document["seed"].get<std::uint64_t>(), where, world_size, comm::NetworkUse::kTimed);
+  comm::require_none(resolved.errors);
+  Refusals refusals(document["network"], where);
+  for (const sim::TrafficClass of : classes) {
+    refusals.check(std::string(sim::traffic_class_name(of)), *resolved.network.of(of));
+  }
+  comm::require_none(refusals.take());
+  return {std::move(resolved.network), std::move(resolved.classes), CallRules(document["rules"]),
+          document.value("statistics", "")};
+}
+
+}  // namespace droptest::api

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JSON of another program's network -> its network, rules and folder.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "api/call_rules.h"
+#include "comm/lossy/network.h"
+
+namespace droptest::api {
+
+struct ProgramNetwork {
+  comm::Network network;   ///< every class that a rule can name, those without loss too
+  nlohmann::json classes;  ///< by name, as a resolved spec has them
+  CallRules rules;
+  std::string statistics;  ///< folder; empty: none
+};
+
+/// `text` is {"network": SECTION, "seed": INTEGER, "rules": [..], "statistics": FOLDER} (docs/c_interface.md). The path
+/// is `contribution` where it is absent. Throws: ConfigError that lists all errors, a line each, as
+/// comm::lossy_options_from_json(); members that need a communicator of droptest's own are errors, too.
+ProgramNetwork program_network_from_json(std::string_view text, const std::string& where, int world_size);
+
+}  // namespace droptest::api

@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/rank_network.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "api/argument_error.h"
+#include "comm/communicator.h"
+#include "comm/tensor_operations.h"
+
+using droptest::api::ArgumentError;
+using droptest::api::DrawnMessage;
+using droptest::comm::ClassNetwork;
+using droptest::comm::Fill;
+using droptest::comm::GroupNumber;
+using droptest::comm::Tally;
+using droptest::comm::Touch;
+using droptest::sim::Half;
+using droptest::sim::Link;
+using droptest::sim::Packetizer;
+using droptest::sim::TrafficClass;
+
+namespace {
+
+constexpr int kNoLayer = -1;
+
+Link to_everyone(TrafficClass traffic_class, Half half, std::uint16_t source) {
+  return {traffic_class, half, source, Link::kEveryDestination};
+}
+
+Touch touch_of(const DrawnMessage& drawn) { return drawn.any_missing ? Touch::kTouched : Touch::kUntouched; }
+
+}  // namespace
+
+droptest_network::droptest_network(droptest::api::ProgramNetwork of_program, int of_rank, int ranks)
+    : rank(of_rank), world_size(ranks), process(::getpid()), program(std::move(of_program)), ledger(program.network) {}
+
+droptest_flow& droptest_network::flow(const Link& link, GroupNumber number, Tally tally) {
+  const auto key = droptest::comm::key_of(link, number);
+  const auto [place, is_new] = flows.try_emplace(key, droptest_flow{this, link, number, tally});
+  if (place->second.tally != tally) {
+    throw ArgumentError(droptest::comm::name_of(link) + ": got a flow that is " +
+                        (tally == Tally::kCounted ? "counted" : "not counted") + ", want one that is " +
+                        (tally == Tally::kCounted ? "not counted" : "counted") + ", as it was opened first");
+  }
+  return place->second;
+}
+
+droptest_group& droptest_network::group(TrafficClass traffic_class, GroupNumber number,
+                                        std::vector<std::uint16_t> members) {
+  if (std::find(members.begin(), members.end(), rank) == members.end()) {
+    throw ArgumentError("members: got a group without rank " + std::to_string(rank) + ", want this rank among them");
+  }
+  const std::uint16_t lowest = *std::min_element(members.begin(), members.end());
+  const auto [place, is_new] =
+      groups.try_emplace({traffic_class, number}, droptest_group{this, traffic_class, {number, lowest}, members, {}});
+  if (place->second.members != members) {
+    throw ArgumentError("group: got the number " + std::to_string(number) +
+                        " for other members than before, want a number for each process group");
+  }
+  return place->second;
+}
+
+namespace {
+
+DrawnMessage draw(droptest_network& network, const Link& link, GroupNumber group, Tally tally,
+                  const Packetizer& packets) {
+  DrawnMessage drawn;
+  droptest::comm::Message message;
+  message.traffic_class = link.traffic_class;
+  const ClassNetwork& of_class = network.of(link.traffic_class);
+  droptest::comm::CallFates call;
+  call.group = group;
+  call.step = network.step;
+  call.arrival = droptest::comm::arrival_of(message, of_class, network.step);
+  const auto key = droptest::comm::key_of(link, group);
+  const auto known = network.ledger.flows().find(key);
+  droptest::comm::LinkCourse course;
+  if (known != network.ledger.flows().end()) course = known->second;
+  const auto& recovery = (link.half == Half::kReduce ? of_class.reduce : of_class.gather).recovery;
+  const std::uint64_t sent = recovery == nullptr ? packets.packets() : recovery->first_packets(packets.packets());
+  drawn.summary.message = course.messages;
+  drawn.summary.packets = packets.packets();
+  if (sent > 0) drawn.summary.first_packet = course.place(key, sent, of_class.burst_scope, {}).first_packet;
+  drawn.any_missing = network.ledger.draw_message(call, link, packets, tally, drawn.missing);
+  if (drawn.any_missing) drawn.summary.lost = drawn.missing.lost_count();
+  return drawn;
+}
+
+}  // namespace
+
+DrawnMessage droptest_network::next(const droptest_flow& flow, const Packetizer& packets) {
+  DrawnMessage drawn = draw(*this, flow.link, flow.group, flow.tally, packets);
+  if (flow.tally == Tally::kCounted) touches.note_message({flow.link.traffic_class, kNoLayer}, step, touch_of(drawn));
+  return drawn;
+}
+
+DrawnMessage droptest_network::next_of(droptest_group& group, Half half, const Packetizer& packets) {
+  const Link link = to_everyone(group.traffic_class, half, static_cast<std::uint16_t>(rank));
+  DrawnMessage drawn = draw(*this, link, group.identity.number, Tally::kCounted, packets);
+  touches.note_collective({group.traffic_class, kNoLayer}, group.identity, step, touch_of(drawn));
+  return drawn;
+}
+
+bool droptest_network::keep_unfinished(droptest_group& group, droptest::comm::ElementType type,
+                                       const Packetizer& packets, const droptest::sim::PacketMask* own) {
+  const droptest::comm::HalfNetwork& half = of(group.traffic_class).reduce;
+  if (half.fill == Fill::kZero || !droptest::comm::can_lose(half)) return false;
+  droptest_group::Unfinished unfinished{{}, packets, type};
+  unfinished.lost.start(packets.packets());
+  if (half.fill == Fill::kCountRescale) {
+    for (const std::uint16_t member : group.members) {
+      if (member == rank) {
+        unfinished.lost.add(own);
+        continue;
+      }
+      const Link link = to_everyone(group.traffic_class, Half::kReduce, member);
+      const DrawnMessage theirs = draw(*this, link, group.identity.number, Tally::kOtherEnd, packets);
+      unfinished.lost.add(theirs.lost());
+    }
+  }
+  group.unfinished.push_back(std::move(unfinished));
+  return true;
+}
+
+void droptest_network::finish(droptest_group& group, const droptest_memory* where, void* data,
+                              std::uint64_t first_element, std::uint64_t elements) {
+  if (group.unfinished.empty()) throw ArgumentError("group: got no sum with results to scale, want one begun before");
+  const droptest_group::Unfinished& sum = group.unfinished.front();
+  if (first_element > sum.packets.count_elems() || elements > sum.packets.count_elems() - first_element) {
+    throw ArgumentError("elements: got " + std::to_string(first_element) + " to " +
+                        std::to_string(first_element + elements) + ", want a part of the message's " +
+                        std::to_string(sum.packets.count_elems()));
+  }
+  const droptest::comm::HalfNetwork& half = of(group.traffic_class).reduce;
+  const droptest::comm::Tensor results{
+      sum.type, {static_cast<std::byte*>(data), elements * droptest::comm::element_bytes(sum.type)}};
+  memory.change(where, results, [&](droptest::comm::Tensor tensor) {
+    if (half.fill == Fill::kCountRescale) {
+      sum.lost.rescale(tensor, first_element, sum.packets, static_cast<int>(group.members.size()));
+    } else {
+      droptest::comm::scale(tensor, droptest::comm::inverse_probability_factor(half, sum.packets.packets()));
+    }
+  });
+  group.unfinished.pop_front();
+}
+
+// Verdicts on steps are of no record here.
+void droptest_network::set_step(std::uint64_t next_step) {
+  step = next_step;
+  std::vector<droptest::comm::LayerKey> keys;
+  for (const auto& [key, steps] : touches.steps()) keys.push_back(key);
+  for (const auto& key : keys) touches.settle_steps(key, next_step, {});
+}
+
+void droptest_network::count_exempt(droptest::api::Exemption reason, const droptest::api::ProgramCall& call) {
+  droptest::api::ExemptCounts& counts = exempt[static_cast<std::size_t>(reason)];
+  ++counts.calls;
+  counts.bytes += call.bytes();
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loss layer of one rank of another program: its flows, its process groups and its counts.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "api/call_rules.h"
+#include "api/foreign_memory.h"
+#include "api/program_network.h"
+#include "comm/lossy/fill/reduction_fill.h"
+#include "comm/lossy/flows/flow_ledger.h"
+#include "comm/lossy/statistics/result_sampler.h"
+#include "comm/lossy/statistics/statistics_collection.h"
+#include "comm/lossy/statistics/touch_record.h"
+
+namespace droptest::api {
+
+/// Calls without loss, and their bytes.
+struct ExemptCounts {
+  std::uint64_t calls = 0;
+  std::uint64_t bytes = 0;
+};
+using ExemptByReason = std::array<ExemptCounts, kExemptionNames.size()>;
+
+/// The fates of one message.
+struct DrawnMessage {
+  droptest_message summary{};
+  sim::PacketMask missing;  ///< a bit for each packet of data; none where all arrived
+  bool any_missing = false;
+  const sim::PacketMask* lost() const { return any_missing ? &missing : nullptr; }
+};
+
+}  // namespace droptest::api
+
+/// A link in a network; the network owns it.
+struct droptest_flow {
+  droptest_network* network;
+  droptest::sim::Link link;
+  droptest::comm::GroupNumber group;
+  droptest::comm::Tally tally;
+};
+
+/// The collectives of a class in a process group; the network owns it.
+struct droptest_group {
+  /// A sum whose results are not scaled yet.
+  struct Unfinished {
+    droptest::comm::LostContributions lost;
+    droptest::sim::Packetizer packets;
+    droptest::comm::ElementType type;
+  };
+  droptest_network* network;
+  droptest::sim::TrafficClass traffic_class;
+  droptest::comm::GroupIdentity identity;
+  std::vector<std::uint16_t> members;
+  std::deque<Unfinished> unfinished;
+};
+
+/// Thread safety: `mutex` is held in every function but of(), which reads what never changes.
+struct droptest_network {
+  droptest_network(droptest::api::ProgramNetwork program, int rank, int world_size);
+
+  const droptest::comm::ClassNetwork& of(droptest::sim::TrafficClass traffic_class) const {
+    return *program.network.of(traffic_class);
+  }
+  droptest::sim::Packetizer packets(droptest::sim::TrafficClass traffic_class, droptest::comm::ElementType type,
+                                    std::uint64_t elements) const {
+    return of(traffic_class).packets(type, elements);
+  }
+  /// The flow of the link; made at the first call. Throws: ArgumentError where it is counted elsewhere by an earlier
+  /// call.
+  droptest_flow& flow(const droptest::sim::Link& link, droptest::comm::GroupNumber group, droptest::comm::Tally tally);
+  droptest_group& group(droptest::sim::TrafficClass traffic_class, droptest::comm::GroupNumber number,
+                        std::vector<std::uint16_t> members);
+  /// Uses up the packets of the flow's next message.
+  droptest::api::DrawnMessage next(const droptest_flow& flow, const droptest::sim::Packetizer& packets);
+  /// The same for this rank's message of a collective, which is counted for its group.
+  droptest::api::DrawnMessage next_of(droptest_group& group, droptest::sim::Half half,
+                                      const droptest::sim::Packetizer& packets);
+  /// Draws the other members' contributions where the fill of the reduce half needs them, and keeps the state of the
+  /// fill until finish(). Returns whether finish() has work to do.
+  bool keep_unfinished(droptest_group& group, droptest::comm::ElementType type,
+                       const droptest::sim::Packetizer& packets, const droptest::sim::PacketMask* own);
+  void finish(droptest_group& group, const droptest_memory* memory, void* data, std::uint64_t first_element,
+              std::uint64_t elements);
+  void set_step(std::uint64_t next_step);
+  void count_exempt(droptest::api::Exemption reason, const droptest::api::ProgramCall& call);
+  droptest::comm::RankCounts counts() { return {ledger, touches, sampler, step}; }
+
+  const int rank;
+  const int world_size;
+  const pid_t process;  ///< that made it
+  const droptest::api::ProgramNetwork program;
+  std::mutex mutex;
+  droptest::comm::FlowLedger ledger;
+  droptest::comm::TouchRecord touches;
+  droptest::comm::ResultSampler sampler;  ///< without samples
+  std::uint64_t step = 0;
+  droptest::api::ExemptByReason exempt{};
+  droptest::api::ForeignMemory memory;
+  std::map<droptest::comm::FlowKey, droptest_flow> flows;
+  std::map<std::tuple<droptest::sim::TrafficClass, droptest::comm::GroupNumber>, droptest_group> groups;
+};

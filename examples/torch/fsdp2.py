@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FSDP2 (fully_shard) with packet loss; torch 2.11 and later:
+
+torchrun --nproc-per-node 2 examples/torch/fsdp2.py --network examples/torch/network.json
+"""
+
+import torch
+import torch.distributed as dist
+from tiny_gpt import TinyGpt, arguments, batches
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+
+import droptest
+import droptest.torch
+
+
+def main():
+    args = arguments(__doc__)
+    dist.init_process_group("gloo")
+    torch.manual_seed(1)
+    model = TinyGpt()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    if args.network:
+        droptest.torch.fully_shard_hooks(model, droptest.Network(args.network))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step, tokens in enumerate(batches(dist.get_rank(), args.steps), start=1):
+        optimizer.zero_grad()
+        loss = model(tokens)
+        loss.backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            print(f"step {step}: loss {loss.item():.9g}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Trainer of Hugging Face transformers with packet loss, on a GPT-2 that is made from a config:
+
+torchrun --nproc-per-node 2 examples/torch/huggingface_trainer.py --network examples/torch/network.json
+"""
+
+import tempfile
+
+import torch
+from tiny_gpt import CONTEXT, VOCABULARY, arguments, batches
+from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
+
+import droptest
+import droptest.torch
+
+
+class LossyTrainer(Trainer):
+    """Registers the hook once the model is a DistributedDataParallel."""
+
+    network = None
+
+    def training_step(self, model, *args, **kwargs):
+        if self.network is not None and self.state.global_step == 0:
+            model.register_comm_hook(None, droptest.torch.ddp_hook(self.network))
+        return super().training_step(model, *args, **kwargs)
+
+
+class PrintLosses(TrainerCallback):
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if state.is_world_process_zero and "loss" in logs:
+            print(f"step {state.global_step}: loss {float(logs['loss']):.9g}", flush=True)
+
+
+def main():
+    args = arguments(__doc__)
+    torch.manual_seed(1)
+    config = GPT2Config(vocab_size=VOCABULARY, n_positions=CONTEXT + 1, n_embd=64, n_layer=2, n_head=4, resid_pdrop=0,
+                        embd_pdrop=0, attn_pdrop=0)  # fmt: skip
+    examples = [{"input_ids": row, "labels": row} for rows in batches(0, 2 * args.steps) for row in rows]
+    with tempfile.TemporaryDirectory() as folder:
+        settings = TrainingArguments(folder, max_steps=args.steps, per_device_train_batch_size=8, learning_rate=1e-3,
+                                     logging_steps=1, save_strategy="no", report_to=[], use_cpu=True,
+                                     disable_tqdm=True)  # fmt: skip
+        trainer = LossyTrainer(GPT2LMHeadModel(config), settings, train_dataset=examples, callbacks=[PrintLosses()])
+        if args.network:
+            trainer.network = droptest.Network(args.network)
+        trainer.train()
+
+
+if __name__ == "__main__":
+    main()

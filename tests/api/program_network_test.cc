@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The JSON of another program's network.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "api/program_network.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/spec/lossy_options_from_json.h"
+#include "sim/error.h"
+#include "tests/api/networks.h"
+
+namespace droptest::api {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+TEST(ProgramNetwork, MistakesHaveTheMessagesOfSpecs) {
+  const std::string text = R"({"network": {"loss": {"model": "bernoulli", "loss_rat": 0.1}}})";
+  std::string of_specs;
+  try {
+    comm::lossy_options_from_json(text, "net.json", {});
+  } catch (const ConfigError& error) {
+    of_specs = error.what();
+  }
+  EXPECT_EQ(refusal_of(text), of_specs);
+  EXPECT_THAT(of_specs, HasSubstr("net.json: /network/loss/loss_rat: got an unknown key; did you mean \"loss_rate\"?"));
+}
+
+TEST(ProgramNetwork, MembersThatNeedAnOwnCommunicatorAreRefusedByName) {
+  const auto lossy = [](const std::string& more) { return bernoulli_text(0.1, 1, more); };
+  EXPECT_THAT(refusal_of(lossy(R"(, "path": "ring")")),
+              HasSubstr("/network/path: got \"ring\", want \"contribution\""));
+  EXPECT_THAT(refusal_of(lossy(R"(, "classes": {"tp_forward": {"path": "direct"}})")),
+              HasSubstr("/network/classes/tp_forward/path: got \"direct\""));
+  EXPECT_THAT(refusal_of(lossy(R"(, "fill": "stale")")), HasSubstr("/network/fill: got \"stale\", want zero"));
+  EXPECT_THAT(refusal_of(lossy(R"(, "recovery": {"error_feedback": true})")),
+              HasSubstr("/network/recovery/error_feedback: got true, want it absent or false"));
+  EXPECT_THAT(refusal_of(lossy(R"(, "recovery": {"hadamard": {"block_elements": 64}})")),
+              HasSubstr("/network/recovery/hadamard"));
+  EXPECT_THAT(refusal_of(lossy(R"(, "recovery": {"interleave": 8})")), HasSubstr("/network/recovery/interleave"));
+  EXPECT_THAT(refusal_of(lossy(R"(, "compression": {"kind": "power_sgd", "rank": 2})")),
+              HasSubstr("/network/compression: got"));
+  EXPECT_THAT(refusal_of(R"({"network": {}, "time": {}})"), HasSubstr("net.json: /time: got an unknown key"));
+  EXPECT_THAT(refusal_of(R"({"network": {}, "rules": [{"class": "dp"}]})"), HasSubstr("/rules/0/class: got \"dp\""));
+}
+
+TEST(ProgramNetwork, ThePathIsContributionAndEveryClassHasANetwork) {
+  const ProgramNetwork program = program_network_from_json(bernoulli_text(0), "net.json", 2);
+  for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
+    if (of == sim::TrafficClass::kControl) continue;
+    ASSERT_TRUE(program.network.of(of).has_value());
+    EXPECT_EQ(program.network.of(of)->path, "contribution");
+  }
+  EXPECT_EQ(program.statistics, "");
+}
+
+}  // namespace
+}  // namespace droptest::api

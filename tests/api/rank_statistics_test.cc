@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// Records of a program whose ranks end at different times, or not at all.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "comm/json/json_text.h"
+#include "tests/api/networks.h"
+#include "tests/comm/temporary_folder.h"
+
+namespace droptest::api {
+namespace {
+
+using nlohmann::json;
+
+class RankStatistics : public testing::Test {
+ protected:
+  NetworkHandle rank(int number, int world_size, std::uint64_t seed = 1) const {
+    return network_of(R"({"network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}, "seed": )" +
+                          std::to_string(seed) + R"(, "statistics": ")" + folder() + "\"}",
+                      number, world_size);
+  }
+  static void send(droptest_network* network, int source) {
+    std::vector<float> data(3520, 1.0F);
+    EXPECT_EQ(droptest_flow_lose(contribution_flow(network, source), DROPTEST_SUM, data.data(), data.size(),
+                                 DROPTEST_FLOAT32, nullptr, nullptr),
+              DROPTEST_OK);
+  }
+  json write(droptest_network* network) const {
+    EXPECT_EQ(droptest_network_write_statistics(network, nullptr), DROPTEST_OK) << droptest_last_error();
+    return comm::load_json(folder() + "/loss_statistics.json");
+  }
+  std::string folder() const { return folder_.path() + "/new"; }
+
+ private:
+  TemporaryFolder folder_;
+};
+
+TEST_F(RankStatistics, TheLastRankCompletesTheRecord) {
+  const NetworkHandle first = rank(0, 2);
+  const NetworkHandle second = rank(1, 2);
+  send(first.get(), 0);
+  send(second.get(), 1);
+  send(second.get(), 1);
+  EXPECT_EQ(write(second.get())["ranks"]["missing"], json({0}));
+  const json whole = write(first.get());
+  EXPECT_EQ(whole["ranks"]["missing"], json::array());
+  EXPECT_EQ(whole["classes"]["dp_gradient"]["packets"], 30);
+  EXPECT_EQ(whole["links"].size(), 2U);
+  EXPECT_EQ(write(first.get()), whole);  // a rank that writes again counts once
+}
+
+TEST_F(RankStatistics, CountsOfAnEarlierProgramAreLeftOut) {
+  {
+    const NetworkHandle before = rank(1, 2);
+    send(before.get(), 1);
+    write(before.get());
+  }
+  const NetworkHandle first = rank(0, 2);
+  const NetworkHandle killed = rank(1, 2);
+  send(first.get(), 0);
+  EXPECT_EQ(write(first.get())["ranks"]["missing"], json({1}));
+  write(killed.get());
+  const NetworkHandle other_seed = rank(0, 2, 2);
+  send(other_seed.get(), 0);
+  EXPECT_EQ(write(other_seed.get())["ranks"]["missing"], json({1}));
+}
+
+TEST_F(RankStatistics, AFolderThatCannotBeWrittenIsNamed) {
+  const NetworkHandle network = rank(0, 1);
+  EXPECT_EQ(droptest_network_write_statistics(network.get(), "/proc/none"), DROPTEST_CONFIG_ERROR);
+  EXPECT_THAT(droptest_last_error(), testing::HasSubstr("/proc/none"));
+}
+
+}  // namespace
+}  // namespace droptest::api

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""droptest.Network: fates and fills of numpy arrays, errors, and the record that a program leaves."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import droptest
+from droptest import library
+
+ANALYSIS = Path(droptest.__file__).parents[1]
+LOSS = {"model": "gilbert_elliott", "loss_rate": 0.1, "mean_burst_packets": 4}
+PACKET = 352  # elements of float32
+
+
+def network(**more):
+    return droptest.Network({"network": {"loss": LOSS}, "seed": 7, **more}, rank=1, world_size=4)
+
+
+def test_fates_are_those_of_the_command():
+    flow = network().flow("dp_gradient", 1)
+    expected = droptest.fates(LOSS, 5000, first=100, seed=7, traffic_class="dp_gradient", source=1, destination=65535)
+    fates = flow.fates(100, 5000)
+    assert fates.dtype == bool and fates.shape == (5000,)
+    assert (fates == expected.to_numpy()).all()
+    assert flow.report(100, 5000)["lost"] == fates.sum()
+
+
+def test_messages_follow_each_other_and_fills_hit_their_elements():
+    flow = network().flow("dp_gradient", 1)
+    first = flow.next(64 * PACKET)
+    values = np.ones((2, 500 * PACKET), np.float32)
+    message = flow.lose(values)
+    assert (message.message, message.first_packet, message.packets) == (1, 64, 1000)
+    lost = flow.fates(64, 1000)
+    assert (values.reshape(1000, PACKET) == np.where(lost, 0, 1)[:, None]).all()
+    assert (first == flow.fates(0, 64)).all() and message.lost == lost.sum()
+    counts = flow.counts()
+    assert (counts.packets, counts.lost) == (1064, first.sum() + lost.sum())
+    flow.verify(counts.packets, counts.digest)
+    with pytest.raises(droptest.NetworkError, match=r"rank 1 of 4: link 1 -> all .* got the digest") as error:
+        flow.verify(counts.packets, counts.digest ^ 1)
+    assert error.value.kind == "mismatch"
+
+
+def test_maxima_get_the_lowest_value():
+    values = np.ones(PACKET, np.float64)
+    droptest.Network({"network": {"loss": {"model": "bernoulli", "loss_rate": 1}}}).flow("outer").lose(values, "max")
+    assert (values == -np.inf).all()
+
+
+def test_arrays_and_names_that_are_wrong_are_refused():
+    flow = network().flow("dp_gradient", 1)
+    with pytest.raises(ValueError, match="not contiguous"):
+        flow.lose(np.ones((8, 8), np.float32).T)
+    with pytest.raises(ValueError, match=r"dtype: got 'float128', want one of float32"):
+        flow.next(3, "float128")
+    with pytest.raises(ValueError, match=r"traffic_class: got 'dp', want one of"):
+        network().flow("dp")
+    closed = network()
+    closed.close()
+    with pytest.raises(droptest.NetworkError, match="got a closed one"):
+        closed.set_step(1)
+
+
+def test_a_mistake_names_the_rank_the_file_and_the_key(tmp_path, monkeypatch):
+    file = tmp_path / "net.json"
+    file.write_text('{"network": {"loss": {"model": "bernoulli", "loss_rate": "200%"}}}')
+    monkeypatch.setenv("DROPTEST_NETWORK", str(file))
+    monkeypatch.setenv("RANK", "2")
+    monkeypatch.setenv("WORLD_SIZE", "3")
+    with pytest.raises(droptest.NetworkError, match=rf"^rank 2 of 3: {file}: /network/loss/loss_rate: got \"200%\""):
+        droptest.Network()
+    monkeypatch.delenv("DROPTEST_NETWORK")
+    with pytest.raises(droptest.NetworkError, match="DROPTEST_NETWORK: is not set"):
+        droptest.Network()
+
+
+PROGRAM = """
+import sys, numpy, droptest
+rank = int(sys.argv[1])
+source = {"network": {"loss": {"model": "bernoulli", "loss_rate": 0.01}}, "statistics": "results/mine"}
+flow = droptest.Network(source, rank=rank, world_size=2).flow("dp_gradient", rank)
+flow.lose(numpy.ones(352000, numpy.float32))
+"""
+
+
+def test_programs_leave_a_record_that_report_reads_beside_runs(tmp_path):
+    for rank in range(2):
+        subprocess.run([sys.executable, "-c", PROGRAM, str(rank)], cwd=tmp_path, check=True,
+                       env=os.environ | {"PYTHONPATH": str(ANALYSIS)})  # fmt: skip
+    folder = tmp_path / "results/mine"
+    statistics = droptest.Statistics.read(folder)
+    assert statistics.missing_ranks == [] and statistics.exempt == {}
+    assert list(statistics.links["source"]) == [0, 1]
+    assert statistics.classes["dp_gradient"]["packets"] == 2000
+    (records,) = droptest.load_all(tmp_path / "results")
+    (row,) = records.loss_statistics.query("half == 'both'").to_dict("records")
+    assert (row["series"], row["loss_rate"], row["packets"]) == ("Bernoulli", 0.01, 2000)
+    assert len(records.links) == 2
+    done = subprocess.run([os.environ["DROPTEST_BINARY"], "report", folder], capture_output=True, text=True, check=False,
+                          env=os.environ | {"DROPTEST_PYTHON": sys.executable})  # fmt: skip
+    assert done.returncode == 0 and "Bernoulli" in done.stdout, done.stderr
+
+
+def test_ranks_that_are_missing_in_the_record_are_named(tmp_path):
+    subprocess.run([sys.executable, "-c", PROGRAM, "1"], cwd=tmp_path, check=True,
+                   env=os.environ | {"PYTHONPATH": str(ANALYSIS)})  # fmt: skip
+    records = droptest.load(tmp_path / "results/mine")
+    assert any("the counts of ranks 0 are missing" in warning for warning in records.warnings)
+
+
+def test_without_the_library_the_rest_of_the_package_works(tmp_path):
+    program = "import droptest\nprint(droptest.Records.__name__)\ndroptest.Network({'network': {}})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False,
+                          env=os.environ | {"PYTHONPATH": str(ANALYSIS),
+                                            "DROPTEST_LIBRARY": str(tmp_path / "none.so")})  # fmt: skip
+    assert done.stdout == "Records\n"
+    assert f"DROPTEST_LIBRARY: got {tmp_path / 'none.so'}, want the file {library.FILE_NAME}" in done.stderr
+
+
+def test_a_child_by_fork_is_refused_and_makes_its_own():
+    made = network()
+    flow = made.flow("dp_gradient", 1)
+    child = os.fork()
+    if child == 0:
+        try:
+            flow.next(PACKET)
+            os._exit(1)
+        except droptest.NetworkError as error:
+            own = network().flow("dp_gradient", 1).next(PACKET)
+            os._exit(0 if error.kind == "forked" and len(own) == 1 else 2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert flow.counts().messages == 0
+
+
+def test_the_statistics_of_a_rank_are_json_of_the_schema():
+    made = network()
+    made.flow("dp_gradient", 1).next(100 * PACKET)
+    assert made.classify("all_reduce", 10, group_ranks=4) == "control"
+    record = made.statistics().record
+    assert record["exempt"] == {"small": {"calls": 1, "bytes": 40}}
+    jsonschema = pytest.importorskip("jsonschema")
+    words = [os.environ["DROPTEST_BINARY"], "schema", "loss_statistics"]
+    schema = json.loads(subprocess.run(words, capture_output=True, check=True).stdout)
+    jsonschema.validate(record, schema)

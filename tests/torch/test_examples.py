@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every program in examples/torch on two ranks: without loss it has the losses of PyTorch, with loss others."""
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+import torch  # noqa: E402
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "torch"
+PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem != "tiny_gpt")
+STEPS = 20
+
+
+def missing(program):
+    """Why the program cannot run here; None: it can."""
+    version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+    if program == "fsdp2" and version < (2, 11):
+        return f"FSDP2's custom communication needs torch 2.11, here is {torch.__version__}"
+    needed = {"accelerate_loop": "accelerate", "huggingface_trainer": "transformers"}.get(program)
+    if needed is not None and importlib.util.find_spec(needed) is None:
+        return f"no {needed} here"
+    return None
+
+
+def losses(program, folder, *words):
+    """Of the steps, as text."""
+    environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1] / "analysis"), "OMP_NUM_THREADS": "1",
+                                "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
+         EXAMPLES / f"{program}.py", "--steps", str(STEPS), *words],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return re.findall(r"^step \d+: loss (\S+)$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_the_example_is_pytorchs_without_loss_and_loses_packets_with_it(program, tmp_path):
+    if reason := missing(program):
+        pytest.skip(reason)
+    lossless = tmp_path / "lossless.json"
+    lossless.write_text('{"network": {}}')
+    plain = losses(program, tmp_path)
+    assert len(plain) == STEPS
+    assert losses(program, tmp_path, "--network", str(lossless)) == plain
+    lossy = losses(program, tmp_path, "--network", str(EXAMPLES / "network.json"))
+    assert lossy[0] == plain[0] and lossy != plain
+    record = json.loads((tmp_path / "results/torch/loss_statistics.json").read_text())
+    assert record["ranks"]["missing"] == []
+    assert record["classes"]["dp_gradient"]["lost"] > 0
