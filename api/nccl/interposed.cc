@@ -70,6 +70,12 @@ ncclResult_t then_lose(Interposer& interposer, const NcclCall& call, ncclComm_t 
   return result;
 }
 
+template <class CallNccl>
+ncclResult_t count_and_call(Interposer& interposer, const NcclCall& call, ncclComm_t comm, const CallNccl& call_nccl) {
+  if (const auto member = interposer.member(comm); member != nullptr && call.count > 0) member->class_of(call);
+  return call_nccl();
+}
+
 int rank_of(ncclComm_t comm) {
   int rank = -1;
   DROPTEST_REAL(ncclCommUserRank, comm, &rank);
@@ -133,29 +139,22 @@ ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType
   });
 }
 
+// Broadcasts and their like are exempt: their calls are only counted.
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
   const auto call = [&] { return DROPTEST_REAL(ncclBroadcast, in, out, count, type, root, comm, stream); };
-  return interposed(call, [&](Interposer& i) {
-    const NcclCall message{"broadcast", count, type, stream};
-    return then_lose(i, message, comm, call, [&](Member& member, droptest_class c) {
-      return member.broadcast(c, message, root, out);
-    });
-  });
+  return interposed(call, [&](Interposer& i) { return count_and_call(i, {"broadcast", count, type, stream}, comm, call); });
 }
 
 ncclResult_t ncclBcast(void* data, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
   return ncclBroadcast(data, data, count, type, root, comm, stream);
 }
 
-// The receiver loses packets; the sender's call only gets its class, so that exemptions are counted.
+// The receiver loses packets; of the sender's call, only an exemption is counted.
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
   const auto call = [&] { return DROPTEST_REAL(ncclSend, data, count, type, peer, comm, stream); };
-  return interposed(call, [&](Interposer& i) {
-    if (const auto member = i.member(comm)) member->class_of({"send", count, type, stream});
-    return call();
-  });
+  return interposed(call, [&](Interposer& i) { return count_and_call(i, {"send", count, type, stream}, comm, call); });
 }
 
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
@@ -184,25 +183,13 @@ ncclResult_t ncclAlltoAll(const void* in, void* out, size_t count, ncclDataType_
 ncclResult_t ncclGather(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                         cudaStream_t stream) {
   const auto call = [&] { return DROPTEST_REAL(ncclGather, in, out, count, type, root, comm, stream); };
-  return interposed(call, [&](Interposer& i) {
-    const NcclCall message{"gather", count, type, stream};
-    if (rank_of(comm) != root) return call();
-    return then_lose(i, message, comm, call, [&](Member& member, droptest_class c) {
-      return member.exchanged(c, message, out);
-    });
-  });
+  return interposed(call, [&](Interposer& i) { return count_and_call(i, {"gather", count, type, stream}, comm, call); });
 }
 
 ncclResult_t ncclScatter(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                          cudaStream_t stream) {
   const auto call = [&] { return DROPTEST_REAL(ncclScatter, in, out, count, type, root, comm, stream); };
-  return interposed(call, [&](Interposer& i) {
-    const NcclCall message{"scatter", count, type, stream};
-    if (rank_of(comm) == root) return call();
-    return then_lose(i, message, comm, call, [&](Member& member, droptest_class c) {
-      return member.received(c, message, root, out);
-    });
-  });
+  return interposed(call, [&](Interposer& i) { return count_and_call(i, {"scatter", count, type, stream}, comm, call); });
 }
 #endif
 

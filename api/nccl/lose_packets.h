@@ -21,7 +21,6 @@ struct DeviceFlow {
   sim::ChainThresholds thresholds;
   std::uint64_t payload_bytes = 1408;   ///< of a packet, a multiple of 8
   std::uint64_t origin = 0;             ///< index of the first packet
-  std::uint64_t message_stride = 0;     ///< from the index of a message to that of the next; 0: indices continue
   std::uint64_t messages = 0;           ///< the counts so far, which kernels change
   std::uint64_t packets = 0;
   std::uint64_t bytes = 0;

@@ -69,10 +69,6 @@ __device__ std::uint64_t fates_of(const DeviceFlow& flow, std::uint64_t word) {
   return (state & emission.b) | (~state & emission.a);
 }
 
-__device__ std::uint64_t first_packet(const DeviceFlow& flow) {
-  return flow.origin + (flow.message_stride == 0 ? flow.packets : flow.messages * flow.message_stride);
-}
-
 __device__ void add(std::uint64_t* count, std::uint64_t value) {
   static_assert(sizeof(unsigned long long) == sizeof(std::uint64_t));
   atomicAdd(reinterpret_cast<unsigned long long*>(count), static_cast<unsigned long long>(value));
@@ -101,7 +97,7 @@ __global__ void lose_kernel(FlowTable table, DeviceMessage message, std::uint64_
     if (flow == nullptr) continue;
     const std::uint64_t payload = flow->payload_bytes;
     const std::uint64_t packets = (message.part_bytes + payload - 1) / payload;
-    const std::uint64_t first = first_packet(*flow);
+    const std::uint64_t first = flow->origin + flow->packets;
     const std::uint64_t offset = first % kWordPackets;  // of the message in its first word
     const std::uint64_t word = item % words;
     const std::uint64_t begin = word == 0 ? 0 : word * kWordPackets - offset;  // packets of the message

@@ -110,9 +110,6 @@ void Member::lose_contribution(droptest_class traffic_class, const NcclCall& cal
 Fill Member::gathered(droptest_class traffic_class, const NcclCall& call, void* to) {
   return fill(traffic_class, Route::kFromAll, std::nullopt, call, to);
 }
-Fill Member::broadcast(droptest_class traffic_class, const NcclCall& call, int root, void* to) {
-  return fill(traffic_class, Route::kFromAll, root, call, to);
-}
 Fill Member::exchanged(droptest_class traffic_class, const NcclCall& call, void* to) {
   return fill(traffic_class, Route::kToMe, std::nullopt, call, to);
 }

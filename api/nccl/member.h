@@ -62,7 +62,6 @@ class Member {
   void lose_contribution(droptest_class traffic_class, const NcclCall& call, const void* from, void* to);
   /// The losses of received messages. All-gather: part i is of rank i, for all its receivers at once.
   Fill gathered(droptest_class traffic_class, const NcclCall& call, void* to);
-  Fill broadcast(droptest_class traffic_class, const NcclCall& call, int root, void* to);
   /// Part i is a message from rank i to this rank; its own part arrives.
   Fill exchanged(droptest_class traffic_class, const NcclCall& call, void* to);
   Fill received(droptest_class traffic_class, const NcclCall& call, int source, void* to);

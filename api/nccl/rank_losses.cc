@@ -50,8 +50,7 @@ RankLosses::Entry RankLosses::make(const droptest_link& link, bool counted) {
   entry.known.seed = law.seed;
   entry.known.thresholds = {law.to_bad, law.to_good, law.lost_in_good, law.lost_in_bad, law.middle_swaps != 0};
   entry.known.payload_bytes = law.payload_bytes;
-  entry.known.origin = law.origin;
-  entry.known.message_stride = law.message_stride;
+  entry.known.origin = law.first_packet;
   set_link({static_cast<sim::TrafficClass>(link.traffic_class), static_cast<sim::Half>(link.half),
             static_cast<std::uint16_t>(link.source),
             link.destination == DROPTEST_EVERY_DESTINATION ? sim::Link::kEveryDestination

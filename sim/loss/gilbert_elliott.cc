@@ -227,7 +227,7 @@ double GilbertElliott::autocorrelation(std::uint64_t lag) const {
 }
 
 std::optional<ChainThresholds> GilbertElliott::thresholds() const {
-  return {to_bad_, to_good_, lost_in_good_, lost_in_bad_, middle_swaps_};
+  return ChainThresholds{to_bad_, to_good_, lost_in_good_, lost_in_bad_, middle_swaps_};
 }
 
 std::optional<LossChain> GilbertElliott::chain() const {
