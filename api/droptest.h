@@ -224,8 +224,8 @@ DROPTEST_API droptest_status droptest_flow_law(const droptest_flow* flow, dropte
 
 /* Uses up the packets of the flow's next messages, which have lost them elsewhere, and counts them. `bytes` is the
  * payload of all: each message has at least a packet, and may end with a short one. `lost` is the number of packets
- * that are lost; it may be NULL. Of lost_bytes, those of short last packets are not known: they are taken as evenly
- * spread over the messages. */
+ * that are lost; it may be NULL. The packets are taken as evenly spread over the messages, which decides lost_bytes of
+ * short packets and untouched_share; "collectives" are messages. */
 DROPTEST_API droptest_status droptest_flow_count(droptest_flow* flow, uint64_t messages, uint64_t packets,
                                                  uint64_t bytes, uint64_t* lost);
 

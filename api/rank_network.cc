@@ -121,7 +121,7 @@ std::uint64_t droptest_network::count_messages(const droptest_flow& flow, std::u
   };
   for (std::uint64_t i = 0; i < messages; ++i) {
     const Packetizer message(share(packets, i) * payload - share(missing, i), 1, payload);
-    lost += draw(*this, flow.link, flow.group, flow.tally, message).summary.lost;
+    lost += next(flow, message).summary.lost;
   }
   return lost;
 }

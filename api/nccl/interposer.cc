@@ -79,16 +79,19 @@ class Interposer::Exchange {
     return DROPTEST_REAL(ncclAllGather, memory_->data() + static_cast<std::size_t>(rank_) * sizeof(Identity),
                          memory_->data(), sizeof(Identity), ncclUint8, comm(), stream_);
   }
-  /// Whether the start has taken effect.
-  bool started() const {
+  /// Whether all ranks have told theirs. Does not block.
+  bool is_done() const {
     ncclResult_t state = ncclSuccess;
     check_nccl(DROPTEST_REAL(ncclCommGetAsyncError, comm(), &state), "ncclCommGetAsyncError");
     check_nccl(state, "exchange of ranks");
-    return state == ncclSuccess;
+    if (state == ncclInProgress) return false;
+    const DeviceScope scope(device_);
+    const cudaError_t status = cudaStreamQuery(stream_);
+    if (status != cudaErrorNotReady) comm::check_cuda(status, "exchange of ranks");
+    return status == cudaSuccess;
   }
   std::shared_ptr<Member> finish(Interposer& owner) {
     const DeviceScope scope(device_);
-    comm::check_cuda(cudaStreamSynchronize(stream_), "exchange of ranks");
     memory_->read(std::as_writable_bytes(std::span(members_)));
     std::set<std::int32_t> different;
     for (const Identity& member : members_) different.insert(member.world_rank);
@@ -137,8 +140,9 @@ void Interposer::check_network(int rank, int ranks) {
 std::shared_ptr<RankLosses> Interposer::losses_of(int rank, int world_size) {
   const auto found = losses_.find(rank);
   if (found != losses_.end() || world_size == 0) return found == losses_.end() ? nullptr : found->second;
-  if (losses_.empty()) std::atexit(at_exit);
-  return losses_.emplace(rank, std::make_shared<RankLosses>(rank, world_size)).first->second;
+  const auto made = losses_.emplace(rank, std::make_shared<RankLosses>(rank, world_size)).first->second;
+  if (losses_.size() == 1) std::atexit(at_exit);  // after what the network needs was made: it ends before that
+  return made;
 }
 
 std::shared_ptr<Member> Interposer::member(ncclComm_t comm) {
@@ -160,7 +164,7 @@ ncclResult_t Interposer::introduce(std::vector<NewCommunicator> made) {
   for (const auto& exchange : exchanges) check_nccl(exchange->start(), "exchange of ranks");
   check_nccl(DROPTEST_REAL(ncclGroupEnd), "ncclGroupEnd");
   for (const auto& exchange : exchanges) {
-    while (!exchange->started()) std::this_thread::yield();
+    while (!exchange->is_done()) std::this_thread::yield();
   }
   const std::lock_guard lock(mutex_);
   for (const auto& exchange : exchanges) members_[exchange->comm()] = exchange->finish(*this);
@@ -197,7 +201,7 @@ ncclResult_t Interposer::queried(ncclComm_t comm, ncclResult_t state) {
   bool all_done = true;
   for (auto one = exchanges_.begin(); one != exchanges_.end();) {
     const bool own = (*one)->comm() == comm || (*one)->polled() == comm;
-    if (own && (*one)->started()) {
+    if (own && (*one)->is_done()) {
       members_[(*one)->comm()] = (*one)->finish(*this);
       one = exchanges_.erase(one);
       continue;

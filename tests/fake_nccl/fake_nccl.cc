@@ -450,7 +450,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const std::lock_guard lock(library().mutex);
   if (!fake::usable(comm, "CommDestroy")) return ncclInvalidArgument;
   if (!comm->blocks && (!comm->finalized || comm->state != ncclSuccess))
-    misuse("a communicator that is not finalised");
+    fake::misuse("a communicator that is not finalised");
   comm->destroyed = true;
   return ncclSuccess;
 }

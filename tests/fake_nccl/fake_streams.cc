@@ -233,6 +233,10 @@ cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   stream->wait_until_done(stream->given());
   return cudaSuccess;
 }
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  const auto stream = fake::stream_of(handle);
+  return stream->has_done(stream->given()) ? cudaSuccess : cudaErrorNotReady;
+}
 cudaError_t cudaDeviceSynchronize() {
   if (fake::is_unsafe()) return cudaErrorStreamCaptureUnsupported;
   std::vector<std::shared_ptr<fake::FakeStream>> streams;
@@ -267,6 +271,9 @@ cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatu
   *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
   if (id != nullptr) *id = captured ? 1 : 0;
   return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  return cudaStreamGetCaptureInfo(handle, status, nullptr, nullptr, nullptr, nullptr, nullptr);
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long /*flags*/) {
   *exec = reinterpret_cast<cudaGraphExec_t>(new fake::FakeGraph(*reinterpret_cast<fake::FakeGraph*>(graph)));
