@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors as the C interface takes them, and what follows on the results of calls.
+// Tensors and reductions as the C interface takes them.
 #pragma once
 
 #include <torch/extension.h>
@@ -8,8 +8,6 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <algorithm>
-#include <deque>
-#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -25,7 +23,6 @@ namespace c10d::droptest {
 using at::Tensor;
 using c10::intrusive_ptr;
 using Tensors = std::vector<Tensor>;
-using Finish = std::function<void()>;
 
 /// The elements of a tensor as the library counts them; complex numbers are two each.
 struct Message {
@@ -107,61 +104,6 @@ struct RankNetwork {
   void check(droptest_status status) const {
     TORCH_CHECK(status == DROPTEST_OK, "droptest: rank ", rank, ": ", droptest_last_error());
   }
-};
-
-/// Runs what follows on the results of calls, in the order of the calls, whatever the order of their ends.
-class InOrder : public std::enable_shared_from_this<InOrder> {
- public:
-  intrusive_ptr<Work> after(const intrusive_ptr<Work>& work, Finish finish) {
-    const auto inner = work->getFuture();
-    auto entry = std::make_shared<Entry>();
-    entry->finish = std::move(finish);
-    entry->done = inner->createInstance(inner->elementType());
-    {
-      const std::lock_guard lock(mutex_);
-      entries_.push_back(entry);
-    }
-    inner->addCallback([self = shared_from_this(), entry](c10::ivalue::Future& ended) {
-      const std::lock_guard lock(self->mutex_);
-      entry->ended = true;
-      if (ended.hasError()) {
-        entry->error = ended.exception_ptr();
-      } else {
-        entry->value = ended.value();
-      }
-      self->run_ready();
-    });
-    return Work::create_from_future(entry->done);
-  }
-
- private:
-  struct Entry {
-    Finish finish;
-    intrusive_ptr<c10::ivalue::Future> done;
-    bool ended = false;
-    c10::IValue value;
-    std::exception_ptr error;
-  };
-
-  void run_ready() {
-    while (!entries_.empty() && entries_.front()->ended) {
-      const std::shared_ptr<Entry> entry = entries_.front();
-      entries_.pop_front();
-      if (entry->error != nullptr) {
-        entry->done->setError(entry->error);
-        continue;
-      }
-      try {
-        entry->finish();
-        entry->done->markCompleted(entry->value);
-      } catch (...) {
-        entry->done->setError(std::current_exception());
-      }
-    }
-  }
-
-  std::mutex mutex_;
-  std::deque<std::shared_ptr<Entry>> entries_;
 };
 
 }  // namespace c10d::droptest
