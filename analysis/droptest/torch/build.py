@@ -39,7 +39,7 @@ def extension() -> ModuleType:
         raise BuildError(f"backend droptest: got torch {torch.__version__}, want 2.6 or later; "
                          "droptest.torch.ddp_hook and droptest.torch.lossy need none")  # fmt: skip
     header = forwarding.backend_header().read_text()
-    source = (_SOURCES / "lossy_backend.cpp").read_text()
+    source = (_SOURCES / "lossy_backend.cc").read_text()
     forwards = forwarding.forwarded(header, source)
     file = Path(library.path()).resolve()
     folder = _folder(forwards, file)
@@ -77,7 +77,7 @@ def _compile(folder: Path, forwards: str, file: Path) -> None:
     try:
         cpp_extension.load(
             NAME,
-            [str(_SOURCES / "lossy_backend.cpp")],
+            [str(_SOURCES / "lossy_backend.cc")],
             extra_cflags=["-O2"],
             extra_ldflags=[str(file), f"-Wl,-rpath,{file.parent}"],
             extra_include_paths=[str(folder), str(_c_header(file).parent), str(_SOURCES)],

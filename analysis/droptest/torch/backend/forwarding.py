@@ -11,7 +11,7 @@ from pathlib import Path
 OLD_NAMES = {"all_gather_single": "_allgather_base", "reduce_scatter_single": "_reduce_scatter_base",
              "all_to_all_single": "alltoall_base"}  # fmt: skip
 
-# Functions that make another backend: its messages lose packets, too, or there is none.
+# Functions of some versions that are more than forwarded. Another backend that they make loses packets, too, or is refused.
 _REFUSED = '{{ TORCH_CHECK(false, "droptest: {name} is not supported under packet loss"); }}'
 _BODIES = {
     "split": """{{
@@ -22,6 +22,7 @@ _BODIES = {
     return c10::make_intrusive<LossyBackend>(made, network_, std::move(part),
                                              agreed_number(*a0, *network_, made->getRank(), made->getSize()));
   }}""",
+    "setGroupUid": "{{ Backend::setGroupUid(a0); inner_->setGroupUid(a0); }}",
     "merge": _REFUSED,
     "shrink": _REFUSED,
     "supportsShrinking": "{{ return false; }}",

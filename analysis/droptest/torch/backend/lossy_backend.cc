@@ -163,11 +163,6 @@ class LossyBackend final : public Backend {
     return inner_->barrier(opts);
   }
 
-  void setGroupUid(const std::string& uid) override {
-    Backend::setGroupUid(uid);
-    inner_->setGroupUid(uid);
-  }
-
 #include "forwarded.inc"
 
  private:
