@@ -210,8 +210,8 @@ typedef struct {
   uint64_t seed;
   uint64_t first_packet; /* index of the flow's first packet; those of later messages follow on each other */
   uint64_t payload_bytes;
-  uint64_t to_bad; /* transition draws below: from either state to bad */
-  uint64_t to_good; /* transition draws not below: from either state to good */
+  uint64_t to_bad;       /* transition draws below: from either state to bad */
+  uint64_t to_good;      /* transition draws not below: from either state to good */
   uint64_t lost_in_good; /* emission draws below: lost in the good state; likewise in the bad one */
   uint64_t lost_in_bad;
   int32_t middle_swaps; /* 1: the transition draws in between swap the state; 0: they keep it */

@@ -101,8 +101,9 @@ droptest_law law_of(const droptest_flow& flow) {
   refuse(network.burst_scope != comm::BurstScope::kLink, "burst_scope", "message", "link");
   refuse(flow.link.half == sim::Half::kReduce && comm::can_lose(network.gather), "gather/loss",
          "losses of the results of sums", "none");
-  const auto place = comm::LinkCourse{}.place(comm::key_of(flow.link, flow.group), 0, network.burst_scope, std::nullopt);
-  return {seed_of(flow),   place.first_packet,  network.payload_bytes, chain->to_bad,
+  const auto place =
+      comm::LinkCourse{}.place(comm::key_of(flow.link, flow.group), 0, network.burst_scope, std::nullopt);
+  return {seed_of(flow),  place.first_packet,  network.payload_bytes, chain->to_bad,
           chain->to_good, chain->lost_in_good, chain->lost_in_bad,    chain->middle_swaps ? 1 : 0};
 }
 

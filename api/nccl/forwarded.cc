@@ -26,25 +26,29 @@ __attribute__((visibility("hidden"))) void* droptest_nccl_address(const char* na
 
 // The integer argument registers are kept; no function of NCCL has other arguments in registers. The stack is a
 // multiple of 16 at the call.
-#define DROPTEST_JUMP(name)                              \
-  __asm__(                                               \
-      ".pushsection .rodata\n"                           \
-      ".Lname_" #name ": .asciz \"" #name "\"\n"         \
-      ".popsection\n"                                    \
-      ".pushsection .text\n"                             \
-      ".weak " #name "\n"                                \
-      ".type " #name ", @function\n"                     \
-      #name ":\n"                                        \
-      "  push %rdi\n  push %rsi\n  push %rdx\n"          \
-      "  push %rcx\n  push %r8\n  push %r9\n"            \
-      "  sub $8, %rsp\n"                                 \
-      "  lea .Lname_" #name "(%rip), %rdi\n"             \
-      "  call droptest_nccl_address\n"                   \
-      "  add $8, %rsp\n"                                 \
-      "  pop %r9\n  pop %r8\n  pop %rcx\n"               \
-      "  pop %rdx\n  pop %rsi\n  pop %rdi\n"             \
-      "  jmp *%rax\n"                                    \
-      ".size " #name ", . - " #name "\n"                 \
+#define DROPTEST_JUMP(name)                     \
+  __asm__(                                      \
+      ".pushsection .rodata\n"                  \
+      ".Lname_" #name ": .asciz \"" #name       \
+      "\"\n"                                    \
+      ".popsection\n"                           \
+      ".pushsection .text\n"                    \
+      ".weak " #name                            \
+      "\n"                                      \
+      ".type " #name ", @function\n" #name      \
+      ":\n"                                     \
+      "  push %rdi\n  push %rsi\n  push %rdx\n" \
+      "  push %rcx\n  push %r8\n  push %r9\n"   \
+      "  sub $8, %rsp\n"                        \
+      "  lea .Lname_" #name                     \
+      "(%rip), %rdi\n"                          \
+      "  call droptest_nccl_address\n"          \
+      "  add $8, %rsp\n"                        \
+      "  pop %r9\n  pop %r8\n  pop %rcx\n"      \
+      "  pop %rdx\n  pop %rsi\n  pop %rdi\n"    \
+      "  jmp *%rax\n"                           \
+      ".size " #name ", . - " #name             \
+      "\n"                                      \
       ".popsection\n");
 
 #define DROPTEST_NCCL_FUNCTION(name) DROPTEST_JUMP(name) DROPTEST_JUMP(p##name)

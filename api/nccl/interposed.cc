@@ -109,11 +109,11 @@ ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclData
   const auto call = [&](const void* input) {
     return DROPTEST_REAL(ncclReduceScatter, input, out, count, type, op, comm, stream);
   };
-  return interposed([&] { return call(in); },
-                    [&](Interposer& i) {
-                      return call(contribution(i, {"reduce_scatter", count * ranks_of(comm), type, stream}, op, comm,
-                                               in, nullptr));
-                    });
+  return interposed(
+      [&] { return call(in); },
+      [&](Interposer& i) {
+        return call(contribution(i, {"reduce_scatter", count * ranks_of(comm), type, stream}, op, comm, in, nullptr));
+      });
 }
 
 ncclResult_t ncclReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
@@ -133,9 +133,8 @@ ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType
   const auto call = [&] { return DROPTEST_REAL(ncclAllGather, in, out, count, type, comm, stream); };
   return interposed(call, [&](Interposer& i) {
     const NcclCall message{"all_gather", count, type, stream};
-    return then_lose(i, message, comm, call, [&](Member& member, droptest_class c) {
-      return member.gathered(c, message, out);
-    });
+    return then_lose(i, message, comm, call,
+                     [&](Member& member, droptest_class c) { return member.gathered(c, message, out); });
   });
 }
 
@@ -143,7 +142,9 @@ ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
   const auto call = [&] { return DROPTEST_REAL(ncclBroadcast, in, out, count, type, root, comm, stream); };
-  return interposed(call, [&](Interposer& i) { return count_and_call(i, {"broadcast", count, type, stream}, comm, call); });
+  return interposed(call, [&](Interposer& i) {
+    return count_and_call(i, {"broadcast", count, type, stream}, comm, call);
+  });
 }
 
 ncclResult_t ncclBcast(void* data, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
@@ -162,9 +163,8 @@ ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, n
   return interposed(call, [&](Interposer& i) {
     const NcclCall message{"recv", count, type, stream};
     if (peer == rank_of(comm)) return call();
-    return then_lose(i, message, comm, call, [&](Member& member, droptest_class c) {
-      return member.received(c, message, peer, data);
-    });
+    return then_lose(i, message, comm, call,
+                     [&](Member& member, droptest_class c) { return member.received(c, message, peer, data); });
   });
 }
 
@@ -174,22 +174,25 @@ ncclResult_t ncclAlltoAll(const void* in, void* out, size_t count, ncclDataType_
   const auto call = [&] { return DROPTEST_REAL(ncclAlltoAll, in, out, count, type, comm, stream); };
   return interposed(call, [&](Interposer& i) {
     const NcclCall message{"all_to_all", count, type, stream};
-    return then_lose(i, message, comm, call, [&](Member& member, droptest_class c) {
-      return member.exchanged(c, message, out);
-    });
+    return then_lose(i, message, comm, call,
+                     [&](Member& member, droptest_class c) { return member.exchanged(c, message, out); });
   });
 }
 
 ncclResult_t ncclGather(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                         cudaStream_t stream) {
   const auto call = [&] { return DROPTEST_REAL(ncclGather, in, out, count, type, root, comm, stream); };
-  return interposed(call, [&](Interposer& i) { return count_and_call(i, {"gather", count, type, stream}, comm, call); });
+  return interposed(call, [&](Interposer& i) {
+    return count_and_call(i, {"gather", count, type, stream}, comm, call);
+  });
 }
 
 ncclResult_t ncclScatter(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                          cudaStream_t stream) {
   const auto call = [&] { return DROPTEST_REAL(ncclScatter, in, out, count, type, root, comm, stream); };
-  return interposed(call, [&](Interposer& i) { return count_and_call(i, {"scatter", count, type, stream}, comm, call); });
+  return interposed(call, [&](Interposer& i) {
+    return count_and_call(i, {"scatter", count, type, stream}, comm, call);
+  });
 }
 #endif
 

@@ -18,8 +18,8 @@ namespace droptest::nccl_shim {
 
 /// A communicator that NCCL makes: then its members tell each other their world ranks.
 struct NewCommunicator {
-  ncclComm_t* place = nullptr;         ///< NCCL writes it, at the latest when the call has taken effect
-  ncclComm_t polled = nullptr;         ///< its parent, which the program asks whether the call has taken effect; or null
+  ncclComm_t* place = nullptr;  ///< NCCL writes it, at the latest when the call has taken effect
+  ncclComm_t polled = nullptr;  ///< its parent, which the program asks whether the call has taken effect; or null
   std::shared_ptr<RankLosses> losses;  ///< of the parent; null: without one
 };
 

@@ -19,9 +19,9 @@ struct DeviceFlow {
   std::uint32_t ranks_word = 0;  ///< word 2 of a Philox counter of the link (docs/fates.md)
   std::uint32_t place_word = 0;  ///< word 3, without the purpose
   sim::ChainThresholds thresholds;
-  std::uint64_t payload_bytes = 1408;   ///< of a packet, a multiple of 8
-  std::uint64_t origin = 0;             ///< index of the first packet
-  std::uint64_t messages = 0;           ///< the counts so far, which kernels change
+  std::uint64_t payload_bytes = 1408;  ///< of a packet, a multiple of 8
+  std::uint64_t origin = 0;            ///< index of the first packet
+  std::uint64_t messages = 0;          ///< the counts so far, which kernels change
   std::uint64_t packets = 0;
   std::uint64_t bytes = 0;
   std::uint64_t lost = 0;

@@ -24,8 +24,7 @@ struct Below {
 __device__ Below draws_below(const DeviceFlow& flow, sim::Purpose purpose, std::uint64_t word, std::uint64_t a,
                              std::uint64_t b) {
   using Philox = r123::Philox4x32_R<10>;
-  const Philox::key_type key = {
-      {static_cast<std::uint32_t>(flow.seed), static_cast<std::uint32_t>(flow.seed >> 32)}};
+  const Philox::key_type key = {{static_cast<std::uint32_t>(flow.seed), static_cast<std::uint32_t>(flow.seed >> 32)}};
   Below below;
   for (unsigned i = 0; i < kWordPackets / 4; ++i) {
     const std::uint64_t block = (word * (kWordPackets / 4) + i) & ((std::uint64_t{1} << 62) - 1);
@@ -118,8 +117,7 @@ __global__ void lose_kernel(FlowTable table, DeviceMessage message, std::uint64_
     to += begin * payload;
     const std::uint64_t end = (begin + here) * payload;
     const std::uint64_t bytes = (end < message.part_bytes ? end : message.part_bytes) - begin * payload;
-    const std::uint64_t places =
-        reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) | bytes;
+    const std::uint64_t places = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) | bytes;
     if (fates != 0 || from != to) {
       if (places % sizeof(std::uint64_t) == 0) {
         copy_packets<std::uint64_t>(from, to, bytes, payload, fates);

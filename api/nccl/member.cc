@@ -73,16 +73,14 @@ LinkTable& Member::table(droptest_class traffic_class, Route route) {
   const std::int32_t me = world_ranks_[static_cast<std::size_t>(rank_)];
   std::vector<const DeviceFlow*> flows;
   if (route == Route::kContribution) {
-    flows.push_back(
-        losses_->flow({traffic_class, DROPTEST_REDUCE, me, DROPTEST_EVERY_DESTINATION, group_}, true));
+    flows.push_back(losses_->flow({traffic_class, DROPTEST_REDUCE, me, DROPTEST_EVERY_DESTINATION, group_}, true));
   } else {
     for (const std::int32_t source : world_ranks_) {
       if (route == Route::kFromAll) {
-        flows.push_back(losses_->flow({traffic_class, DROPTEST_GATHER, source, DROPTEST_EVERY_DESTINATION, group_},
-                                      source == me));
+        flows.push_back(
+            losses_->flow({traffic_class, DROPTEST_GATHER, source, DROPTEST_EVERY_DESTINATION, group_}, source == me));
       } else {
-        flows.push_back(source == me ? nullptr
-                                     : losses_->flow({traffic_class, DROPTEST_GATHER, source, me, 0}, true));
+        flows.push_back(source == me ? nullptr : losses_->flow({traffic_class, DROPTEST_GATHER, source, me, 0}, true));
       }
     }
   }

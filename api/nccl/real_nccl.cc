@@ -42,8 +42,8 @@ std::vector<std::string> folders() {
 
 bool is_this_library(const std::string& file) {
   Dl_info self{};
-  struct stat own{};
-  struct stat other{};
+  struct stat own {};
+  struct stat other {};
   return dladdr(reinterpret_cast<void*>(&is_this_library), &self) != 0 && stat(self.dli_fname, &own) == 0 &&
          stat(file.c_str(), &other) == 0 && own.st_ino == other.st_ino && own.st_dev == other.st_dev;
 }
@@ -62,8 +62,7 @@ void* load() {
     if (void* const handle = dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL); handle != nullptr) return handle;
     tried += "\n  " + std::string(dlerror());
   }
-  std::fprintf(stderr,
-               "droptest: NCCL's own library is not found; name its file in DROPTEST_NCCL_LIBRARY. Tried:%s\n",
+  std::fprintf(stderr, "droptest: NCCL's own library is not found; name its file in DROPTEST_NCCL_LIBRARY. Tried:%s\n",
                tried.c_str());
   std::abort();
 }

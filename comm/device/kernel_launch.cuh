@@ -35,8 +35,8 @@ __device__ T* dynamic_shared() {
   return reinterpret_cast<T*>(droptest_dynamic_shared);
 }
 
-/// Puts `kernel(arguments...)` on the stream of CUDA, of the current device; nothing where there are no blocks. `name` is
-/// in the error of a failed launch. Throws: DeviceError.
+/// Puts `kernel(arguments...)` on the stream of CUDA, of the current device; nothing where there are no blocks. `name`
+/// is in the error of a failed launch. Throws: DeviceError.
 template <class... Parameters, class... Arguments>
 void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
             const Arguments&... arguments) {

@@ -445,7 +445,6 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
   return fake::begin(comm, [comm] { return comm->under_way == 0; });
 }
 
-
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const std::lock_guard lock(library().mutex);
   if (!fake::usable(comm, "CommDestroy")) return ncclInvalidArgument;

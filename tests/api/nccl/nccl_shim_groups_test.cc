@@ -23,8 +23,7 @@ std::vector<float> gathered(int ranks, std::uint64_t packets_before) {
   std::vector<float> all;
   for (int source = 0; source < ranks; ++source) {
     const Link link{TrafficClass::kParameterGather, Half::kGather, static_cast<std::uint16_t>(source)};
-    const auto part =
-        without_lost(values(source, kCount), lost_elements(kThirtyPercent, link, packets_before, kCount));
+    const auto part = without_lost(values(source, kCount), lost_elements(kThirtyPercent, link, packets_before, kCount));
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

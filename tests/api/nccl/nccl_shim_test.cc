@@ -33,8 +33,8 @@ TEST(NcclShim, AnAllReduceLosesTheContributionsThatTheHostDraws) {
         std::vector<float> sum(kCount, -1);
         ok(ncclAllReduce(input.data(), sum.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));
         wait(rank);
-        EXPECT_EQ(sum, sum_of(kThirtyPercent, {0, 1, 2}, 0, static_cast<std::uint64_t>(call) * packets_of(kCount),
-                              kCount));
+        EXPECT_EQ(sum,
+                  sum_of(kThirtyPercent, {0, 1, 2}, 0, static_cast<std::uint64_t>(call) * packets_of(kCount), kCount));
         EXPECT_EQ(input, sent);
       }
     });
@@ -88,12 +88,14 @@ TEST_P(NcclShimLaws, TheDeviceDrawsTheHostsFates) {
 
 INSTANTIATE_TEST_SUITE_P(
     Chains, NcclShimLaws,
-    ::testing::Values(Law{"bursts", R"("p_good_to_bad": 0.01, "p_bad_to_good": 0.02, "loss_good": 0, "loss_bad": 1)",
-                          {0.01, 0.02, 0, 1}},
-                      Law{"noise", R"("p_good_to_bad": 0.1, "p_bad_to_good": 0.2, "loss_good": 0.05, "loss_bad": 0.7)",
-                          {0.1, 0.2, 0.05, 0.7}},
-                      Law{"swaps", R"("p_good_to_bad": 0.9, "p_bad_to_good": 0.8, "loss_good": 0, "loss_bad": 1)",
-                          {0.9, 0.8, 0, 1}}),
+    ::testing::Values(
+        Law{"bursts",
+            R"("p_good_to_bad": 0.01, "p_bad_to_good": 0.02, "loss_good": 0, "loss_bad": 1)",
+            {0.01, 0.02, 0, 1}},
+        Law{"noise",
+            R"("p_good_to_bad": 0.1, "p_bad_to_good": 0.2, "loss_good": 0.05, "loss_bad": 0.7)",
+            {0.1, 0.2, 0.05, 0.7}},
+        Law{"swaps", R"("p_good_to_bad": 0.9, "p_bad_to_good": 0.8, "loss_good": 0, "loss_bad": 1)", {0.9, 0.8, 0, 1}}),
     [](const auto& law) { return law.param.name; });
 
 TEST(NcclShim, AReduceScatterAndAReduceLeaveTheirInputsAsTheyAre) {
@@ -139,8 +141,8 @@ TEST(NcclShim, AllReceiversOfAnAllGatherLoseTheSamePackets) {
 }
 
 TEST(NcclShim, AReceiverLosesPacketsOfItsOwnLink) {
-  const std::string classes =
-      network(R"("gather": {"loss": {"model": "bernoulli", "loss_rate": "30%"}}, "classes": {"dp_gradient": {"gather": {"loss": {"model": "none"}}}})");
+  const std::string classes = network(
+      R"("gather": {"loss": {"model": "bernoulli", "loss_rate": "30%"}}, "classes": {"dp_gradient": {"gather": {"loss": {"model": "none"}}}})");
   in_process(classes, [] {
     on_ranks(2, [](const Rank& rank) {
       const std::vector<float> sent = values(rank.rank, kCount);

@@ -99,8 +99,7 @@ std::vector<float> sum_of(const sim::LossProcess& process, const std::vector<int
   for (const int member : members) {
     const sim::Link link{sim::TrafficClass::kDpGradient, sim::Half::kReduce, static_cast<std::uint16_t>(member)};
     const std::uint64_t first = (std::uint64_t{group} << 48U) + packets_before;
-    const std::vector<float> arrived =
-        without_lost(values(member, count), lost_elements(process, link, first, count));
+    const std::vector<float> arrived = without_lost(values(member, count), lost_elements(process, link, first, count));
     for (std::uint64_t i = 0; i < count; ++i) sum[i] += arrived[i];
   }
   return sum;

@@ -80,8 +80,7 @@ class LossyBackend final : public Backend {
     }
     return after(inner_->reduce_scatter(outputs, copies, opts), std::move(finishes));
   }
-  intrusive_ptr<Work> _reduce_scatter_base(Tensor& output, Tensor& input,
-                                           const ReduceScatterOptions& opts) override {
+  intrusive_ptr<Work> _reduce_scatter_base(Tensor& output, Tensor& input, const ReduceScatterOptions& opts) override {
     Tensor copy = copy_of(input);
     std::vector<Finish> finishes;
     add(finishes, lose_contribution("reduce_scatter", copy, opts.reduceOp), output, getRank() * output.numel());
@@ -98,8 +97,7 @@ class LossyBackend final : public Backend {
     return after(inner_->reduce_scatter_tensor_coalesced(outputs, copies, opts), std::move(finishes));
   }
 
-  intrusive_ptr<Work> allgather(std::vector<Tensors>& outputs, Tensors& inputs,
-                                const AllgatherOptions& opts) override {
+  intrusive_ptr<Work> allgather(std::vector<Tensors>& outputs, Tensors& inputs, const AllgatherOptions& opts) override {
     Tensors messages = messages_of(inputs, {});
     return inner_->allgather(outputs, messages, opts);
   }
@@ -119,8 +117,7 @@ class LossyBackend final : public Backend {
   }
 
   intrusive_ptr<Work> alltoall_base(Tensor& output, Tensor& input, std::vector<std::int64_t>& output_sizes,
-                                    std::vector<std::int64_t>& input_sizes,
-                                    const AllToAllOptions& opts) override {
+                                    std::vector<std::int64_t>& input_sizes, const AllToAllOptions& opts) override {
     Tensor copy = copy_of(input);
     std::int64_t row = 0;
     for (int peer = 0; peer < getSize() && copy.dim() > 0; ++peer) {
@@ -153,8 +150,7 @@ class LossyBackend final : public Backend {
     for (const Tensor& tensor : inputs) class_of("gather", message_of(tensor));
     return inner_->gather(outputs, inputs, opts);
   }
-  intrusive_ptr<Work> scatter(Tensors& outputs, std::vector<Tensors>& inputs,
-                              const ScatterOptions& opts) override {
+  intrusive_ptr<Work> scatter(Tensors& outputs, std::vector<Tensors>& inputs, const ScatterOptions& opts) override {
     for (const Tensor& tensor : outputs) class_of("scatter", message_of(tensor));
     return inner_->scatter(outputs, inputs, opts);
   }
@@ -275,8 +271,8 @@ class LossyBackend final : public Backend {
       const bool in_output = i < outputs.size() && lies_in(inputs[i], outputs[i]);
       messages.push_back(in_output ? inputs[i] : copy_of(inputs[i]));
       in_place(messages.back(), [&](void* data, const droptest_memory* memory) {
-        network_->check(droptest_group_gather(group_of(traffic_class), data, message.elements, message.type, memory,
-                                              nullptr));
+        network_->check(
+            droptest_group_gather(group_of(traffic_class), data, message.elements, message.type, memory, nullptr));
       });
     }
     return messages;
@@ -293,8 +289,7 @@ class LossyBackend final : public Backend {
     droptest_flow* flow = nullptr;
     network_->check(droptest_flow_open(network_->network, &link, 1, &flow));
     in_place(tensor, [&](void* data, const droptest_memory* memory) {
-      network_->check(
-          droptest_flow_lose(flow, DROPTEST_SUM, data, message.elements, message.type, memory, nullptr));
+      network_->check(droptest_flow_lose(flow, DROPTEST_SUM, data, message.elements, message.type, memory, nullptr));
     });
   }
 
