@@ -8,7 +8,7 @@ import os
 import torch
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
-from training import batches, digest_of, small_model, train_ddp, train_fsdp  # noqa: F401 (programs, too)
+from training import batches, digest_of, small_model, train_ddp, train_fsdp
 
 
 def train_tensor_parallel(rank, world_size, steps=20):

@@ -13,10 +13,11 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     pytest.skip(f"the backend needs torch 2.6 or later, this is {torch.__version__}", allow_module_level=True)
 
+from ranks import results, run_ranks  # noqa: E402
+
 import droptest  # noqa: E402
 from droptest.torch import build  # noqa: E402
 from droptest.torch.backend import forwarding  # noqa: E402
-from ranks import results, run_ranks  # noqa: E402
 
 ELEMENTS = 20000
 
@@ -99,14 +100,14 @@ def test_fates_are_those_of_the_network(tmp_path):
 
 @pytest.mark.parametrize("fill", ["count_rescale", "inverse_probability"])
 def test_fills_of_sums_scale_the_results(tmp_path, fill):
-    source = lossy("10%")
+    source = lossy("50%")
     source["network"]["fill"] = fill
     ranks = results(run(tmp_path, 2, "collectives", source, elements=ELEMENTS))
-    factor = {"count_rescale": {0.0, 2.0}, "inverse_probability": {0.0, 1 / 0.9, 2 / 0.9}}[fill]
+    # Of two ones, none, one or both arrive.
+    values = {"count_rescale": {0.0, 2.0}, "inverse_probability": {0.0, 2.0, 4.0}}[fill]
     for found in ranks:
         for sums in (found["all_reduce"], found["second"], found["reduce_scatter"]):
-            assert {round(value, 5) for value in sums} <= {round(value, 5) for value in factor}
-            assert len(set(sums)) > 1
+            assert set(sums) == values
 
 
 def test_at_full_loss_the_control_of_training_loses_nothing(tmp_path):
@@ -186,10 +187,11 @@ def test_a_function_that_is_not_overridden_is_forwarded():
     text = forwarding.forwarded(header, source)
     assert [line.strip() for line in text.splitlines()] == [
         "const std::string getName() const override { return inner_->getName(); }",
-        "c10::intrusive_ptr<Work> all_gather_single(at::Tensor& a0, at::Tensor& a1, const AllgatherOptions& a2) override "
-        "{ return this->_allgather_base(std::forward<at::Tensor&>(a0), std::forward<at::Tensor&>(a1), "
+        "c10::intrusive_ptr<Work> all_gather_single(at::Tensor& a0, at::Tensor& a1, "
+        "const AllgatherOptions& a2) override { return this->_allgather_base(std::forward<at::Tensor&>(a0), std::forward<at::Tensor&>(a1), "
         "std::forward<const AllgatherOptions&>(a2)); }",
         "void hook(std::function<void(std::shared_ptr<WorkInfo>, int)>&& a0, bool a1, long a2) override "
-        "{ return inner_->hook(std::forward<std::function<void(std::shared_ptr<WorkInfo>, int)>&&>(a0), "
+        "{ return inner_->hook("
+        "std::forward<std::function<void(std::shared_ptr<WorkInfo>, int)>&&>(a0), "
         "std::forward<bool>(a1), std::forward<long>(a2)); }",
     ]

@@ -11,6 +11,7 @@ memory and nccl for CUDA. use() gives another network.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,32 +25,38 @@ __all__ = ["network", "use"]
 NAME = "droptest"
 
 
+@dataclass
 class _InUse:
     """The network of this process, which all groups share."""
 
     source: Mapping[str, Any] | str | Path | None = None
     network: Network | None = None
     shared: Any = None  # of the extension
-    numbers: dict[str, int] = {}  # of process groups, by their ids
+    numbers: dict[Any, int] = field(default_factory=dict)  # of process groups, by their ids and members
+
+
+_in_use = _InUse()
+_kept: list[Network] = []  # groups that were made with them may still be in use
 
 
 def use(source: Mapping[str, Any] | str | Path) -> None:
     """The network of the groups made from now on: an object or a file (droptest.Network). Before init_process_group."""
-    _InUse.source, _InUse.network, _InUse.shared, _InUse.numbers = source, None, None, {}
+    vars(_in_use).update(vars(_InUse(source)))
 
 
 def network() -> Network | None:
     """The network of this process; None before init_process_group("droptest")."""
-    return _InUse.network
+    return _in_use.network
 
 
 def _network_of(rank: int, world_size: int) -> Any:
     from droptest.torch.build import extension
 
-    if _InUse.network is None:
-        _InUse.network = Network(_InUse.source, rank=rank, world_size=world_size)
-        _InUse.shared = extension().make_network(_InUse.network._handle, rank)
-    return _InUse.shared
+    if _in_use.network is None:
+        _in_use.network = Network(_in_use.source, rank=rank, world_size=world_size)
+        _kept.append(_in_use.network)
+        _in_use.shared = extension().make_network(_in_use.network._handle, rank)
+    return _in_use.shared
 
 
 def _device_of(store: Any) -> str:
@@ -60,19 +67,26 @@ def _device_of(store: Any) -> str:
 
 
 def _inner(options: Any, device: str, backend_options: Any) -> Any:
+    """gloo for host memory, nccl for CUDA, as torch.distributed makes them."""
     arguments = (options.store, options.group_rank, options.group_size)
-    if device != "cuda" or not torch.cuda.is_available():
-        inner = dist.ProcessGroupGloo(*arguments, timeout=options.timeout)
-    else:
+    if device == "cuda" and torch.cuda.is_available():
         backend_options = backend_options or dist.ProcessGroupNCCL.Options()
         backend_options._timeout = options.timeout
+        _name(backend_options, options)
         inner = dist.ProcessGroupNCCL(*arguments, backend_options)
-    for name, value in (("global_ranks_in_group", list(options.global_ranks_in_group)),
-                        ("group_name", options.group_id)):  # fmt: skip
-        if hasattr(inner.options, name):
-            setattr(inner.options, name, value)
+    else:
+        inner = dist.ProcessGroupGloo(*arguments, timeout=options.timeout)
+        _name(getattr(inner, "options", None), options)
     inner._set_sequence_number_for_group()
     return inner
+
+
+def _name(of_inner: Any, options: Any) -> None:
+    """Versions differ in what the options of a backend have."""
+    for name, value in (("global_ranks_in_group", list(options.global_ranks_in_group)),
+                        ("group_name", options.group_id)):  # fmt: skip
+        if hasattr(of_inner, name):
+            setattr(of_inner, name, value)
 
 
 def _create(options: Any, backend_options: Any) -> Any:
@@ -84,9 +98,9 @@ def _create(options: Any, backend_options: Any) -> Any:
     world_size = dist.get_world_size() if dist.is_initialized() else options.group_size
     shared = _network_of(rank, world_size)
     inner = _inner(options, _device_of(options.store), backend_options)
-    number = _InUse.numbers.get(options.group_id)
-    backend = extension().wrap(inner, options.store, shared, members, number)
-    _InUse.numbers[options.group_id] = backend.number
+    group = (options.group_id, tuple(members))  # the same one for each device
+    backend = extension().wrap(inner, options.store, shared, members, _in_use.numbers.get(group))
+    _in_use.numbers[group] = backend.number
     return backend
 
 

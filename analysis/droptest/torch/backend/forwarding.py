@@ -11,7 +11,7 @@ from pathlib import Path
 OLD_NAMES = {"all_gather_single": "_allgather_base", "reduce_scatter_single": "_reduce_scatter_base",
              "all_to_all_single": "alltoall_base"}  # fmt: skip
 
-# Functions of some versions that are more than forwarded. Another backend that they make loses packets, too, or is refused.
+# Functions of some versions that are more than forwarded. A backend that they make loses packets, too, or is refused.
 _REFUSED = '{{ TORCH_CHECK(false, "droptest: {name} is not supported under packet loss"); }}'
 _BODIES = {
     "split": """{{
