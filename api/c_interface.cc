@@ -316,6 +316,24 @@ droptest_status droptest_flow_verify(const droptest_flow* flow, uint64_t packets
   });
 }
 
+droptest_status droptest_flow_law(const droptest_flow* flow, droptest_law* law) {
+  return guarded([&] {
+    network_of(flow);
+    require(law != nullptr, "law: got NULL, want a place for the result");
+    *law = droptest::api::law_of(*flow);
+  });
+}
+
+droptest_status droptest_flow_count(droptest_flow* flow, uint64_t messages, uint64_t packets, uint64_t bytes,
+                                    uint64_t* lost) {
+  return guarded([&] {
+    droptest_network& of = network_of(flow);
+    const std::scoped_lock lock(of.mutex);
+    const std::uint64_t number = of.count_messages(*flow, messages, packets, bytes);
+    if (lost != nullptr) *lost = number;
+  });
+}
+
 droptest_status droptest_flow_report(const droptest_flow* flow, uint64_t first_packet, uint64_t packets, char* text,
                                      size_t size, size_t* needed) {
   return guarded([&] {

@@ -202,6 +202,33 @@ DROPTEST_API droptest_status droptest_flow_fill(droptest_flow* flow, const uint6
                                                 void* data, uint64_t elements, droptest_type type,
                                                 const droptest_memory* memory);
 
+/* ---- Fates that the caller draws --------------------------------------------------------------------------------- */
+
+/* The fates of a flow as a chain of two states: docs/fates.md says how the draws of a packet are compared with these
+ * thresholds. For programs that draw fates on a device. */
+typedef struct {
+  uint64_t seed;
+  uint64_t first_packet; /* index of the flow's first packet; those of later messages follow on each other */
+  uint64_t payload_bytes;
+  uint64_t to_bad;       /* transition draws below: from either state to bad */
+  uint64_t to_good;      /* transition draws not below: from either state to good */
+  uint64_t lost_in_good; /* emission draws below: lost in the good state; likewise in the bad one */
+  uint64_t lost_in_bad;
+  int32_t middle_swaps; /* 1: the transition draws in between swap the state; 0: they keep it */
+} droptest_law;
+
+/* Refused with DROPTEST_CONFIG_ERROR, by the name of the member, where the fates or the values in place of lost packets
+ * need more: other loss processes than none, bernoulli and gilbert_elliott, a recovery, another fill than zero, and
+ * burst_scope "message". */
+DROPTEST_API droptest_status droptest_flow_law(const droptest_flow* flow, droptest_law* law);
+
+/* Uses up the packets of the flow's next messages, which have lost them elsewhere, and counts them. `bytes` is the
+ * payload of all: each message has at least a packet, and may end with a short one. `lost` is the number of packets
+ * that are lost; it may be NULL. The packets are taken as evenly spread over the messages, which decides lost_bytes of
+ * short packets and untouched_share; "collectives" are messages. */
+DROPTEST_API droptest_status droptest_flow_count(droptest_flow* flow, uint64_t messages, uint64_t packets,
+                                                 uint64_t bytes, uint64_t* lost);
+
 /* ---- Collectives of a process group ------------------------------------------------------------------------------ */
 
 /* The path `contribution` around the collectives that another library runs: before one, the rank's lost packets leave

@@ -9,6 +9,7 @@
 #include "comm/lossy/link_overrides.h"
 #include "comm/tensor.h"
 #include "experiments/records/fate_report_json.h"
+#include "sim/error.h"
 #include "sim/loss/fate_digest.h"
 #include "sim/loss/no_loss.h"
 
@@ -82,6 +83,28 @@ void verify(const droptest_flow& flow, std::uint64_t packets, std::uint64_t dige
   throw MismatchError(comm::name_of(flow.link) + ": got the digest " + hex(digest) + " of " + std::to_string(packets) +
                       " packets, want " + hex(drawn.value()) +
                       "; the ranks have different networks, seeds or orders of messages");
+}
+
+droptest_law law_of(const droptest_flow& flow) {
+  const comm::ClassNetwork& network = flow.network->of(flow.link.traffic_class);
+  const comm::HalfNetwork& half = half_of(flow);
+  const auto refuse = [&](bool wrong, const std::string& member, const std::string& got, const std::string& want) {
+    if (!wrong) return;
+    throw ConfigError("/network: class " + std::string(sim::traffic_class_name(flow.link.traffic_class)) + ": " +
+                      member + ": got " + got + " where a device draws fates, want " + want);
+  };
+  const sim::LossProcess& process = process_of(flow);
+  const std::optional<sim::ChainThresholds> chain = process.thresholds();
+  refuse(!chain, "loss", process.describe(), "none, bernoulli or gilbert_elliott");
+  refuse(half.recovery != nullptr || !network.recovery.protect.empty(), "recovery", "one", "none");
+  refuse(half.fill != comm::Fill::kZero, "fill", std::string(comm::fill_entry(half.fill).name), "zero");
+  refuse(network.burst_scope != comm::BurstScope::kLink, "burst_scope", "message", "link");
+  refuse(flow.link.half == sim::Half::kReduce && comm::can_lose(network.gather), "gather/loss",
+         "losses of the results of sums", "none");
+  const auto place =
+      comm::LinkCourse{}.place(comm::key_of(flow.link, flow.group), 0, network.burst_scope, std::nullopt);
+  return {seed_of(flow),  place.first_packet,  network.payload_bytes, chain->to_bad,
+          chain->to_good, chain->lost_in_good, chain->lost_in_bad,    chain->middle_swaps ? 1 : 0};
 }
 
 droptest_counts counts_of(const droptest_flow& flow) {

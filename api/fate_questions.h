@@ -27,6 +27,9 @@ std::string report_of(const droptest_flow& flow, std::uint64_t first_packet, std
 /// droptest_flow_verify(). Throws: MismatchError, ArgumentError.
 void verify(const droptest_flow& flow, std::uint64_t packets, std::uint64_t digest);
 
+/// droptest_flow_law(). Throws: ConfigError that names the member of the network.
+droptest_law law_of(const droptest_flow& flow);
+
 /// The network's mutex is held.
 droptest_counts counts_of(const droptest_flow& flow);
 

@@ -104,6 +104,28 @@ DrawnMessage droptest_network::next_of(droptest_group& group, Half half, const P
   return drawn;
 }
 
+std::uint64_t droptest_network::count_messages(const droptest_flow& flow, std::uint64_t messages, std::uint64_t packets,
+                                               std::uint64_t bytes) {
+  const std::uint64_t payload = of(flow.link.traffic_class).payload_bytes;
+  const std::uint64_t missing = packets * payload - bytes;  // in the short packets
+  if (packets < messages || (messages == 0) != (packets == 0) || bytes > packets * payload ||
+      missing > messages * (payload - 1)) {
+    throw ArgumentError("messages, packets, bytes: got " + std::to_string(messages) + ", " + std::to_string(packets) +
+                        " and " + std::to_string(bytes) + ", want sizes of messages that end with at most one short " +
+                        "packet of " + std::to_string(payload) + " bytes");
+  }
+  // Fates and their counts do not depend on how the packets are cut into messages.
+  std::uint64_t lost = 0;
+  const auto share = [messages](std::uint64_t total, std::uint64_t i) {
+    return total / messages + (i < total % messages ? 1 : 0);
+  };
+  for (std::uint64_t i = 0; i < messages; ++i) {
+    const Packetizer message(share(packets, i) * payload - share(missing, i), 1, payload);
+    lost += next(flow, message).summary.lost;
+  }
+  return lost;
+}
+
 bool droptest_network::keep_unfinished(droptest_group& group, droptest::comm::ElementType type,
                                        const Packetizer& packets, const droptest::sim::PacketMask* own) {
   const droptest::comm::HalfNetwork& half = of(group.traffic_class).reduce;

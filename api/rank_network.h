@@ -85,6 +85,10 @@ struct droptest_network {
   /// The same for this rank's message of a collective, which is counted for its group.
   droptest::api::DrawnMessage next_of(droptest_group& group, droptest::sim::Half half,
                                       const droptest::sim::Packetizer& packets);
+  /// Uses up and counts the packets of messages that lost them elsewhere. Returns the number of lost packets. Throws:
+  /// ArgumentError for sizes that no messages have.
+  std::uint64_t count_messages(const droptest_flow& flow, std::uint64_t messages, std::uint64_t packets,
+                               std::uint64_t bytes);
   /// Draws the other members' contributions where the fill of the reduce half needs them, and keeps the state of the
   /// fill until finish(). Returns whether finish() has work to do.
   bool keep_unfinished(droptest_group& group, droptest::comm::ElementType type,

@@ -3,6 +3,7 @@
 install(FILES $<TARGET_FILE:droptest_c> DESTINATION droptest/lib RENAME $<TARGET_SONAME_FILE_NAME:droptest_c>
         PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE
         COMPONENT python)
+install(FILES api/droptest.h DESTINATION droptest/lib COMPONENT python)  # for droptest.torch.build
 if(DROPTEST_ONLY_C_INTERFACE)
   return()
 endif()
@@ -20,6 +21,9 @@ install(TARGETS droptest_sim droptest_comm droptest_models
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
 install(TARGETS droptest_c LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
 install(FILES api/droptest.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT library)
+if(TARGET droptest_nccl)
+  install(TARGETS droptest_nccl LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT library)
+endif()
 configure_file(cmake/droptest.pc.in ${PROJECT_BINARY_DIR}/droptest.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/droptest.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT library)
 configure_package_config_file(cmake/droptest-config.cmake.in ${PROJECT_BINARY_DIR}/droptest-config.cmake

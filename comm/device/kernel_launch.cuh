@@ -35,10 +35,10 @@ __device__ T* dynamic_shared() {
   return reinterpret_cast<T*>(droptest_dynamic_shared);
 }
 
-/// Puts `kernel(arguments...)` on the stream; nothing where there are no blocks. `name` is in the error of a failed
-/// launch. Throws: DeviceError.
+/// Puts `kernel(arguments...)` on the stream of CUDA, of the current device; nothing where there are no blocks. `name`
+/// is in the error of a failed launch. Throws: DeviceError.
 template <class... Parameters, class... Arguments>
-void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, Stream& stream,
+void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
             const Arguments&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "one argument for each parameter");
   if (shape.blocks == 0) return;
@@ -54,10 +54,16 @@ void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchSh
       [&](auto&... value) {
         std::array<void*, sizeof...(Parameters)> pointers = {static_cast<void*>(&value)...};
         check_cuda(cudaLaunchKernel(function, dim3(static_cast<unsigned>(shape.blocks)), dim3(shape.threads),
-                                    pointers.data(), shape.shared_bytes, stream.handle()),
+                                    pointers.data(), shape.shared_bytes, stream),
                    name);
       },
       values);
+}
+
+template <class... Parameters, class... Arguments>
+void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, const Stream& stream,
+            const Arguments&... arguments) {
+  launch(name, kernel, shape, stream.handle(), arguments...);
 }
 
 }  // namespace droptest::comm

@@ -27,6 +27,7 @@ class Bernoulli final : public LossProcess {
   double gap_at_least(std::uint64_t packets) const override;
   double lost_count_variance(std::uint64_t n) const override;
   std::optional<LossChain> chain() const override { return LossChain{0, 0, p_, p_}; }
+  std::optional<ChainThresholds> thresholds() const override { return ChainThresholds{threshold_, threshold_}; }
   std::string describe() const override;
 
  private:

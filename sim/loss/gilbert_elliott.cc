@@ -8,6 +8,7 @@
 #include <span>
 
 #include "sim/error.h"
+#include "sim/loss/chain_states.h"
 #include "sim/loss/mask_writer.h"
 #include "sim/loss/probability.h"
 #include "sim/random/draw_words.h"
@@ -18,31 +19,6 @@ namespace {
 
 constexpr std::size_t kTileWords = 64;
 using Tile = std::array<std::uint64_t, kTileWords>;
-
-/// Bit t of the result is the state at t, where bit t of `set` makes it 1, bit t of `keep` keeps the state at t - 1,
-/// and any other bit makes it 0; `before` is the state at -1. One addition: a set bit generates a carry, a kept one
-/// propagates it, and the carry out of a bit is its state. `set` and `keep` are disjoint.
-std::uint64_t run_states(std::uint64_t set, std::uint64_t keep, bool before) {
-  const std::uint64_t a = set | keep;
-  const std::uint64_t sum = a + set + (before ? 1 : 0);
-  const std::uint64_t carries_in = sum ^ a ^ set;
-  const std::uint64_t carry_out = (set | (keep & ~sum)) >> 63;
-  return carries_in >> 1 | carry_out << 63;
-}
-
-/// Bit t of the result is the parity of bits 0 to t.
-std::uint64_t prefix_parity(std::uint64_t bits) {
-  for (int shift = 1; shift < 64; shift *= 2) bits ^= bits << shift;
-  return bits;
-}
-
-/// The states of 64 packets where draws in the middle swap the state. With c_t the parity of the swaps up to t, the
-/// state xor c is kept by a swap, and set to (the set state) xor c by a decisive draw: the same addition as above.
-std::uint64_t run_swapping_states(std::uint64_t set, std::uint64_t swap, bool before) {
-  const std::uint64_t parity = prefix_parity(swap);
-  const std::uint64_t clear = ~(set | swap);
-  return run_states((set & ~parity) | (clear & parity), swap, before) ^ parity;
-}
 
 struct TwoByTwo {
   double a, b, c, d;  ///< rows (a b), (c d)
@@ -248,6 +224,10 @@ double GilbertElliott::autocorrelation(std::uint64_t lag) const {
   const double variance = loss_rate() * p_delivered();
   if (variance == 0) return 0;
   return p * r * (b - g) * (b - g) / (s * s) * std::pow(1 - s, static_cast<double>(lag)) / variance;
+}
+
+std::optional<ChainThresholds> GilbertElliott::thresholds() const {
+  return ChainThresholds{to_bad_, to_good_, lost_in_good_, lost_in_bad_, middle_swaps_};
 }
 
 std::optional<LossChain> GilbertElliott::chain() const {

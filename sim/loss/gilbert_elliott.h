@@ -50,6 +50,7 @@ class GilbertElliott final : public LossProcess {
   std::string describe() const override;
 
   std::optional<LossChain> chain() const override;
+  std::optional<ChainThresholds> thresholds() const override;
   const GilbertElliottRates& rates() const { return rates_; }
 
   /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 where nothing or everything is lost.

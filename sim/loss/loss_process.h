@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "sim/loss/chain_states.h"
 #include "sim/loss/link.h"
 #include "sim/loss/packet_mask.h"
 #include "sim/state_visitor.h"
@@ -116,6 +117,10 @@ class LossProcess {
 
   /// This process as a chain of two states, where it is one.
   virtual std::optional<LossChain> chain() const { return can_lose() ? std::nullopt : std::optional(LossChain{}); }
+
+  /// The integers from which a program can draw the fates by itself, for example on a device (chain_states.h); absent
+  /// where fates need more than the draws of a chain of two states.
+  virtual std::optional<ChainThresholds> thresholds() const { return std::nullopt; }
 
   /// Whether packets are known to be lost independently of each other, at one rate.
   bool is_independent() const { return chain().has_value() && chain()->memory == 0; }

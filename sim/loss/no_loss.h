@@ -20,6 +20,7 @@ class NoLoss final : public LossProcess {
   double mean_gap_packets() const override;
   double burst_at_least(std::uint64_t packets) const override;
   double lost_count_variance(std::uint64_t n) const override;
+  std::optional<ChainThresholds> thresholds() const override { return ChainThresholds{}; }
   std::string describe() const override;
 };
 

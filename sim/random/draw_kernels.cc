@@ -95,8 +95,9 @@ std::vector<DrawKernels> find_usable() {
 DrawKernels baseline_draw_kernels() { return {"baseline", one, two, all_values, mixed}; }
 
 std::span<const DrawKernels> usable_draw_kernels() {
-  static const std::vector<DrawKernels> kUsable = find_usable();
-  return kUsable;
+  // Never destroyed: programs that lose packets draw at their end, too, for the counts.
+  static const auto* const kUsable = new std::vector<DrawKernels>(find_usable());
+  return *kUsable;
 }
 
 }  // namespace droptest::sim

@@ -39,8 +39,10 @@ std::vector<std::byte> reduced(const std::vector<const std::byte*>& inputs, cons
                                std::size_t count) {
   std::vector<std::byte> result(count * bytes_of(operation.type));
   std::byte* const outputs[] = {result.data()};
-  comm::reduce_in_rank_order(operation.op == ncclSum ? comm::ReduceOp::kSum : comm::ReduceOp::kMax,
-                             element_type(operation.type), inputs, outputs, count);
+  const comm::ReduceOp op = operation.op == ncclSum   ? comm::ReduceOp::kSum
+                            : operation.op == ncclAvg ? comm::ReduceOp::kMean
+                                                      : comm::ReduceOp::kMax;
+  comm::reduce_in_rank_order(op, element_type(operation.type), inputs, outputs, count);
   return result;
 }
 

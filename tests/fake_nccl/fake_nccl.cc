@@ -2,9 +2,12 @@
 #include "tests/fake_nccl/fake_nccl.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 #include <set>
+#include <thread>
 
 #include "tests/fake_nccl/fake_clique.h"
 #include "tests/fake_nccl/fake_streams.h"
@@ -17,6 +20,7 @@ struct ncclComm {
   std::shared_ptr<fake::Clique> clique;  // shared by the ranks
   int rank = 0;
   int device = 0;
+  bool blocks = false;
   bool planned_for = false;  ///< of a clique that was connected
   std::uint64_t operations = 0;
   // The last call takes effect after so many polls, once `pending` returns true.
@@ -32,6 +36,12 @@ struct ncclComm {
 
 namespace droptest::fake_nccl {
 namespace {
+
+#ifdef DROPTEST_FAKE_NCCL_LIBRARY
+constexpr bool kIsLibrary = true;
+#else
+constexpr bool kIsLibrary = false;
+#endif
 
 struct Joining {
   std::vector<ncclComm*> members;  // by rank; null: has not come
@@ -62,7 +72,7 @@ struct Library {
   const Clique* first = nullptr;  ///< whose calls are kept
   std::vector<std::string> misuses;
   std::string words;
-  bool shared_devices = false;
+  bool shared_devices = kIsLibrary;
   bool never_connects = false;
   int polls = 3;
   int version = NCCL_VERSION_CODE;
@@ -77,8 +87,18 @@ Library& library() {
 struct OpenGroup {
   int depth = 0;
   std::vector<std::pair<ncclComm*, Operation>> operations;
+  std::vector<ncclComm*> made;
 };
 thread_local OpenGroup group;  // NCCL's groups are the thread's, too
+
+// With the mutex held.
+void misuse(const std::string& text) {
+  if (kIsLibrary) {
+    std::fprintf(stderr, "fake NCCL: %s\n", text.c_str());
+    std::abort();
+  }
+  library().misuses.push_back(text);
+}
 
 void note(const ncclComm* comm, const std::string& text) {
   if (comm->clique.get() == library().first) library().calls[comm->rank].push_back(text);
@@ -86,14 +106,14 @@ void note(const ncclComm* comm, const std::string& text) {
 
 bool usable(const ncclComm* comm, const char* call) {
   if (comm != nullptr && !comm->destroyed && !comm->aborted) return true;
-  library().misuses.push_back(std::string(call) + " on a communicator that is gone");
+  misuse(std::string(call) + " on a communicator that is gone");
   return false;
 }
 
 // With the mutex held. The call takes effect when `done` is true, after some polls.
 ncclResult_t begin(ncclComm* comm, std::function<bool()> done) {
   if (comm->async_error != ncclSuccess) return comm->async_error;
-  if (comm->pending) library().misuses.push_back("a call while the one before is in progress");
+  if (comm->pending) misuse("a call while the one before is in progress");
   comm->pending = std::move(done);
   comm->polls_left = library().polls;
   comm->state = ncclInProgress;
@@ -153,10 +173,15 @@ ncclResult_t launch(ncclComm* comm, std::vector<Operation> operations) {
     const auto leader = stream_of(*handles.begin());
     for (const cudaStream_t handle : handles) {
       const auto stream = stream_of(handle);
-      if (stream->device() != comm->device) library().misuses.push_back("a stream of another device");
+      if (stream->device() != comm->device) misuse("a stream of another device");
       if (stream != leader) leader->put([stream, position = stream->given()] { stream->wait_until_done(position); });
     }
-    leader->put([comm, operations, planned] { run(comm, operations, planned); });
+    const bool captured = leader->is_captured();  // under way at each replay
+    if (captured) --comm->under_way;
+    leader->put([comm, operations, planned, captured] {
+      if (captured) ++comm->under_way;
+      run(comm, operations, planned);
+    });
     for (const cudaStream_t handle : handles) {
       const auto stream = stream_of(handle);
       if (stream != leader) stream->put([leader, position = leader->given()] { leader->wait_until_done(position); });
@@ -165,17 +190,30 @@ ncclResult_t launch(ncclComm* comm, std::vector<Operation> operations) {
   });
 }
 
-ncclResult_t enqueue(ncclComm* comm, const Operation& operation) {
+// Without the mutex: the calls of a communicator that blocks take effect before they return.
+ncclResult_t settled(ncclComm* comm, ncclResult_t result) {
+  while (result == ncclInProgress && comm->blocks) {
+    if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) return ncclInternalError;
+    std::this_thread::yield();
+  }
+  return result;
+}
+
+ncclResult_t enqueue_without_wait(ncclComm* comm, const Operation& operation) {
   const std::lock_guard lock(library().mutex);
   if (!usable(comm, text_of(operation).c_str())) return ncclInvalidArgument;
-  if (operation.count == 0) library().misuses.push_back("an operation on nothing");
+  if (operation.count == 0) misuse("an operation on nothing");
   note(comm, text_of(operation));
   if (group.depth > 0) {
     group.operations.emplace_back(comm, operation);
     return ncclSuccess;
   }
-  if (operation.kind >= Kind::kSend) library().misuses.push_back("a message outside of a group");
+  if (operation.kind >= Kind::kSend && !comm->blocks) misuse("a message outside of a group");
   return launch(comm, {operation});
+}
+
+ncclResult_t enqueue(ncclComm* comm, const Operation& operation) {
+  return settled(comm, enqueue_without_wait(comm, operation));
 }
 
 bool shares_device(const Joining& joining) {
@@ -189,9 +227,34 @@ ncclComm* make(std::shared_ptr<Clique> clique, int rank, const ncclConfig_t* con
   comm->clique = std::move(clique);
   comm->rank = rank;
   comm->device = current_device();
-  if (config->blocking != 0) library().misuses.push_back("a communicator that blocks");
+  comm->blocks = config == nullptr || config->blocking != 0;
+  if (comm->blocks && !kIsLibrary) misuse("a communicator that blocks");
   library().all.push_back(comm);
   return comm;
+}
+
+ncclResult_t join(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank, const ncclConfig_t* config) {
+  const std::lock_guard lock(library().mutex);
+  std::uint64_t number = 0;
+  std::memcpy(&number, id.internal + 100, sizeof number);
+  Joining& joining = library().joining[number];
+  if (joining.clique == nullptr) {
+    joining.clique = std::make_shared<Clique>(ranks);
+    joining.members.resize(static_cast<std::size_t>(ranks));
+    if (library().first == nullptr) library().first = joining.clique.get();
+  }
+  *comm = make(joining.clique, rank, config);
+  (*comm)->planned_for = true;
+  joining.members[static_cast<std::size_t>(rank)] = *comm;
+  return begin(*comm, [made = *comm, &joining] {
+    if (library().never_connects) return false;
+    if (std::find(joining.members.begin(), joining.members.end(), nullptr) != joining.members.end()) return false;
+    if (!library().shared_devices && shares_device(joining)) {
+      library().words = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000";
+      made->state = ncclInvalidUsage;
+    }
+    return true;
+  });
 }
 
 // With the mutex held, when all ranks of the parent have come.
@@ -210,6 +273,26 @@ void carry_out(Splitting& splitting) {
     }
   }
   splitting.done = true;
+}
+
+// `callers`: ranks of the parent that call.
+ncclResult_t split(ncclComm_t parent, int color, int key, int callers, ncclComm_t* place, const ncclConfig_t* config) {
+  const std::lock_guard lock(library().mutex);
+  if (!usable(parent, "CommSplit")) return ncclInvalidArgument;
+  if (parent->under_way > 0) misuse("a split while work is under way");
+  *place = nullptr;  // until it is made
+  SplitCall call{color, key, place, nullptr};
+  if (color != NCCL_SPLIT_NOCOLOR) call.made = make(nullptr, 0, config);
+  Splitting& splitting = library().splitting[{parent->clique.get(), library().splits[parent]++}];
+  splitting.calls[parent->rank] = call;
+  return begin(parent, [&splitting, callers, call] {
+    if (library().never_connects) return false;
+    if (!splitting.done && static_cast<int>(splitting.calls.size()) == callers) {
+      carry_out(splitting);
+    }
+    if (splitting.done) *call.place = call.made;
+    return splitting.done;
+  });
 }
 
 }  // namespace
@@ -272,7 +355,7 @@ void reset() {
   library().first = nullptr;
   library().misuses.clear();
   library().words.clear();
-  library().shared_devices = false;
+  library().shared_devices = kIsLibrary;
   library().never_connects = false;
   library().polls = 3;
   library().version = NCCL_VERSION_CODE;
@@ -300,46 +383,47 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  const std::lock_guard lock(library().mutex);
-  std::uint64_t number = 0;
-  std::memcpy(&number, id.internal + 100, sizeof number);
-  fake::Joining& joining = library().joining[number];
-  if (joining.clique == nullptr) {
-    joining.clique = std::make_shared<fake::Clique>(ranks);
-    joining.members.resize(static_cast<std::size_t>(ranks));
-    if (library().first == nullptr) library().first = joining.clique.get();
+  const ncclResult_t result = fake::join(comm, ranks, id, rank, config);
+  if (fake::group.depth == 0) return fake::settled(*comm, result);
+  fake::group.made.push_back(*comm);
+  return ncclSuccess;
+}
+ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank) {
+  return ncclCommInitRankConfig(comm, ranks, id, rank, nullptr);
+}
+ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list) {
+  ncclUniqueId id;
+  int before = 0;
+  ncclGetUniqueId(&id);
+  cudaGetDevice(&before);
+  ncclGroupStart();  // as NCCL does, by its own functions, which may be interposed
+  for (int rank = 0; rank < devices; ++rank) {
+    cudaSetDevice(list == nullptr ? rank : list[rank]);
+    ncclCommInitRank(comms + rank, devices, id, rank);
   }
-  *comm = fake::make(joining.clique, rank, config);
-  (*comm)->planned_for = true;
-  joining.members[static_cast<std::size_t>(rank)] = *comm;
-  return fake::begin(*comm, [made = *comm, &joining] {
-    if (library().never_connects) return false;
-    if (std::find(joining.members.begin(), joining.members.end(), nullptr) != joining.members.end()) return false;
-    if (!library().shared_devices && fake::shares_device(joining)) {
-      library().words = "Duplicate GPU detected : rank 0 and rank 1 both on CUDA device 1b000";
-      made->state = ncclInvalidUsage;
-    }
-    return true;
-  });
+  cudaSetDevice(before);
+  return ncclGroupEnd();
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
+  *count = comm->clique->ranks();
+  return ncclSuccess;
+}
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
+  *rank = comm->rank;
+  return ncclSuccess;
+}
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
+  *device = comm->device;
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* place, ncclConfig_t* config) {
-  const std::lock_guard lock(library().mutex);
-  if (!fake::usable(parent, "CommSplit")) return ncclInvalidArgument;
-  if (parent->under_way > 0) library().misuses.push_back("a split while work is under way");
-  *place = nullptr;  // until it is made
-  fake::SplitCall call{color, key, place, nullptr};
-  if (color != NCCL_SPLIT_NOCOLOR) call.made = fake::make(nullptr, 0, config);
-  fake::Splitting& splitting = library().splitting[{parent->clique.get(), library().splits[parent]++}];
-  splitting.calls[parent->rank] = call;
-  return fake::begin(parent, [&splitting, parent, call] {
-    if (library().never_connects) return false;
-    if (!splitting.done && static_cast<int>(splitting.calls.size()) == parent->clique->ranks()) {
-      fake::carry_out(splitting);
-    }
-    if (splitting.done) *call.place = call.made;
-    return splitting.done;
-  });
+  return fake::settled(parent, fake::split(parent, color, key, parent->clique->ranks(), place, config));
+}
+ncclResult_t ncclCommShrink(ncclComm_t parent, int* /*excluded*/, int count, ncclComm_t* place, ncclConfig_t* config,
+                            int /*flags*/) {
+  return fake::settled(parent, fake::split(parent, 0, parent->rank, parent->clique->ranks() - count, place, config));
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
@@ -364,8 +448,8 @@ ncclResult_t ncclCommFinalize(ncclComm_t comm) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const std::lock_guard lock(library().mutex);
   if (!fake::usable(comm, "CommDestroy")) return ncclInvalidArgument;
-  if (!comm->finalized || comm->state != ncclSuccess)
-    library().misuses.push_back("a communicator that is not finalised");
+  if (!comm->blocks && (!comm->finalized || comm->state != ncclSuccess))
+    fake::misuse("a communicator that is not finalised");
   comm->destroyed = true;
   return ncclSuccess;
 }
@@ -390,18 +474,29 @@ ncclResult_t ncclGroupStart() {
 
 ncclResult_t ncclGroupEnd() {
   if (--fake::group.depth > 0) return ncclSuccess;
-  const auto operations = std::move(fake::group.operations);
-  fake::group.operations.clear();
-  if (operations.empty()) return ncclSuccess;
-  const std::lock_guard lock(library().mutex);
-  ncclComm* const comm = operations.front().first;
-  std::vector<fake::Operation> together;
-  for (const auto& [owner, operation] : operations) {
-    if (owner != comm) library().misuses.push_back("a group over several communicators");
-    together.push_back(operation);
+  const fake::OpenGroup ended = std::exchange(fake::group, {});
+  std::vector<ncclComm*> comms;
+  std::map<ncclComm*, std::vector<fake::Operation>> together;
+  for (const auto& [owner, operation] : ended.operations) {
+    if (together[owner].empty()) comms.push_back(owner);
+    together[owner].push_back(operation);
   }
-  fake::note(comm, "GroupEnd");
-  return fake::launch(comm, together);
+  std::vector<std::pair<ncclComm*, ncclResult_t>> results;
+  for (ncclComm* const made : ended.made) results.emplace_back(made, ncclInProgress);
+  {
+    const std::lock_guard lock(library().mutex);
+    for (ncclComm* const comm : comms) {
+      if (comm != comms.front() && !comm->blocks) fake::misuse("a group over several communicators");
+      fake::note(comm, "GroupEnd");
+      results.emplace_back(comm, fake::launch(comm, together[comm]));
+    }
+  }
+  ncclResult_t result = ncclSuccess;
+  for (auto& [comm, of_comm] : results) {
+    of_comm = fake::settled(comm, of_comm);
+    if (result == ncclSuccess || result == ncclInProgress) result = of_comm == ncclSuccess ? result : of_comm;
+  }
+  return result;
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {

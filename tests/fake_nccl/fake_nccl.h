@@ -4,7 +4,8 @@
 //
 // Inconvenient like NCCL: a send is done when its receive is; calls that the ranks make differently never end; calls of
 // non-blocking communicators take effect only once their state has been queried; an aborted communicator must not be
-// used again; nothing has a timeout.
+// used again; nothing has a timeout. Compiled with DROPTEST_FAKE_NCCL_LIBRARY, as a library for programs of any kind,
+// communicators may also block, ranks may share a device, and misuse ends the program.
 #pragma once
 
 #include <nccl.h>

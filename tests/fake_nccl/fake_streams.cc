@@ -35,6 +35,13 @@ Runtime& runtime() {
 }
 
 thread_local int device_of_thread = 0;  // as CUDA's current device is
+thread_local int captures_of_thread = 0;
+thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
+
+// Whether a call would break the capture of a stream by this thread.
+bool is_unsafe() { return captures_of_thread > 0 && capture_mode != cudaStreamCaptureModeRelaxed; }
+
+using FakeGraph = std::vector<std::function<void()>>;
 
 FakeEvent event_of(cudaEvent_t event) {
   const std::lock_guard lock(runtime().mutex);
@@ -58,9 +65,27 @@ FakeStream::~FakeStream() {
 
 void FakeStream::put(std::function<void()> work) {
   const std::lock_guard lock(mutex_);
+  if (captured_) return captured_->push_back(std::move(work));
   waiting_.push_back(std::move(work));
   ++given_;
   changed_.notify_all();
+}
+
+void FakeStream::begin_capture() {
+  const std::lock_guard lock(mutex_);
+  captured_.emplace();
+}
+
+std::vector<std::function<void()>> FakeStream::end_capture() {
+  const std::lock_guard lock(mutex_);
+  std::vector<std::function<void()>> graph = std::move(captured_.value());
+  captured_.reset();
+  return graph;
+}
+
+bool FakeStream::is_captured() const {
+  const std::lock_guard lock(mutex_);
+  return captured_.has_value();
 }
 
 std::uint64_t FakeStream::given() const {
@@ -153,6 +178,7 @@ cudaError_t cudaMemGetInfo(std::size_t* free_bytes, std::size_t* total_bytes) {
   return cudaSuccess;
 }
 cudaError_t cudaMalloc(void** data, std::size_t bytes) {
+  if (fake::is_unsafe()) return cudaErrorStreamCaptureUnsupported;
   *data = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
   std::memset(*data, 0x5a, bytes);
   const std::lock_guard lock(fake::runtime().mutex);
@@ -203,7 +229,66 @@ cudaError_t cudaStreamDestroy(cudaStream_t handle) {
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
   const auto stream = fake::stream_of(handle);
+  if (stream->is_captured()) return cudaErrorStreamCaptureUnsupported;
   stream->wait_until_done(stream->given());
+  return cudaSuccess;
+}
+cudaError_t cudaStreamQuery(cudaStream_t handle) {
+  const auto stream = fake::stream_of(handle);
+  return stream->has_done(stream->given()) ? cudaSuccess : cudaErrorNotReady;
+}
+cudaError_t cudaDeviceSynchronize() {
+  if (fake::is_unsafe()) return cudaErrorStreamCaptureUnsupported;
+  std::vector<std::shared_ptr<fake::FakeStream>> streams;
+  {
+    const std::lock_guard lock(fake::runtime().mutex);
+    for (const auto& [handle, stream] : fake::runtime().streams) {
+      if (stream->device() == fake::device_of_thread) streams.push_back(stream);
+    }
+  }
+  for (const auto& stream : streams) stream->wait_until_done(stream->given());
+  return cudaSuccess;
+}
+
+cudaError_t cudaThreadExchangeStreamCaptureMode(cudaStreamCaptureMode* mode) {
+  std::swap(*mode, fake::capture_mode);
+  return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t handle, cudaStreamCaptureMode /*mode*/) {
+  fake::stream_of(handle)->begin_capture();
+  ++fake::captures_of_thread;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t* graph) {
+  --fake::captures_of_thread;
+  *graph = reinterpret_cast<cudaGraph_t>(new fake::FakeGraph(fake::stream_of(handle)->end_capture()));
+  return cudaSuccess;
+}
+cudaError_t cudaStreamGetCaptureInfo(cudaStream_t handle, cudaStreamCaptureStatus* status, unsigned long long* id,
+                                     cudaGraph_t* /*graph*/, const cudaGraphNode_t** /*dependencies*/,
+                                     const cudaGraphEdgeData** /*edges*/, std::size_t* /*count*/) {
+  const bool captured = fake::stream_of(handle)->is_captured();
+  *status = captured ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+  if (id != nullptr) *id = captured ? 1 : 0;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamIsCapturing(cudaStream_t handle, cudaStreamCaptureStatus* status) {
+  return cudaStreamGetCaptureInfo(handle, status, nullptr, nullptr, nullptr, nullptr, nullptr);
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long /*flags*/) {
+  *exec = reinterpret_cast<cudaGraphExec_t>(new fake::FakeGraph(*reinterpret_cast<fake::FakeGraph*>(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t handle) {
+  for (const auto& work : *reinterpret_cast<fake::FakeGraph*>(exec)) fake::stream_of(handle)->put(work);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<fake::FakeGraph*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete reinterpret_cast<fake::FakeGraph*>(exec);
   return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned /*flags*/) {

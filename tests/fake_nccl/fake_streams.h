@@ -2,6 +2,9 @@
 // A test double of the calls of CUDA's runtime that move data between ranks: device memory is host memory, and each
 // stream is a thread that does its work in order, so that ranks which are threads of one process can wait for each
 // other on their streams as GPUs do. Defines CUDA's own symbols; it is linked in their place.
+//
+// A stream can be captured into a graph. Meanwhile its thread must not allocate, unless it exchanges its capture mode,
+// nor wait for the stream or the device. A capture holds the work of one stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,7 +16,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
+#include <vector>
 
 namespace droptest::fake_nccl {
 
@@ -27,7 +32,12 @@ class FakeStream {
   FakeStream& operator=(const FakeStream&) = delete;
 
   int device() const { return device_; }
+  /// Into the graph instead, while the stream is captured.
   void put(std::function<void()> work);
+  /// The work that is put from now on, until end_capture(), and not done.
+  void begin_capture();
+  std::vector<std::function<void()>> end_capture();
+  bool is_captured() const;
   std::uint64_t given() const;
   bool has_done(std::uint64_t position) const;
   void wait_until_done(std::uint64_t position) const;
@@ -39,6 +49,7 @@ class FakeStream {
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
   std::deque<std::function<void()>> waiting_;
+  std::optional<std::vector<std::function<void()>>> captured_;
   std::uint64_t given_ = 0;
   std::uint64_t done_ = 0;
   bool stop_ = false;

@@ -25,19 +25,23 @@ class Ended:
     result: Any
 
 
-def run_ranks(folder: Path, world_size: int, function: str, **arguments: Any) -> list[Ended]:
-    """Calls "module:function"(rank, world_size, **arguments) on each rank. The ranks meet in `folder`."""
+def run_ranks(
+    folder: Path, world_size: int, function: str, *, backend: str = "gloo", variables: dict[str, str] | None = None,
+    **arguments: Any,
+) -> list[Ended]:  # fmt: skip
+    """Calls "module:function"(rank, world_size, **arguments) on each rank. The ranks meet in `folder`. variables: of
+    their environment."""
     meeting = folder / "meeting"
     meeting.unlink(missing_ok=True)
     paths = f"{ANALYSIS}:{TESTS}"
     ranks = []
     for rank in range(world_size):
         environment = os.environ | {"PYTHONPATH": paths, "RANK": str(rank), "WORLD_SIZE": str(world_size),
-                                    "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+                                    "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | (variables or {})  # fmt: skip
         words = [sys.executable, str(TESTS / "ranks.py"), str(meeting), function, json.dumps(arguments),
-                 str(folder / f"result{rank}.json")]  # fmt: skip
-        Path(words[-1]).unlink(missing_ok=True)
-        ranks.append((words[-1], subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)))
+                 str(folder / f"result{rank}.json"), backend]  # fmt: skip
+        Path(words[-2]).unlink(missing_ok=True)
+        ranks.append((words[-2], subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)))
     ended = []
     for result, process in ranks:
         try:
@@ -63,9 +67,11 @@ def main() -> None:
 
     import torch.distributed as dist
 
-    meeting, function, arguments, result = sys.argv[1:]
+    meeting, function, arguments, result, backend = sys.argv[1:]
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=world_size)
+    if "droptest" in backend:
+        import droptest.torch.backend  # noqa: F401 (registers the name)
+    dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=world_size)
     module, name = function.split(":")
     value = getattr(importlib.import_module(module), name)(rank, world_size, **json.loads(arguments))
     Path(result).write_text(json.dumps(value))

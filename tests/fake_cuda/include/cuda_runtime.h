@@ -47,6 +47,15 @@ T __shfl_down_sync(unsigned mask, T value, unsigned lanes, int width = 32) {
   return droptest::fake_cuda::shuffle(droptest::fake_cuda::Shuffle::kDown, mask, value, static_cast<int>(lanes), width);
 }
 
+// One thread runs at a time in the whole process.
+template <class T>
+T atomicAdd(T* place, T value) {
+  const T before = *place;
+  *place += value;
+  return before;
+}
+inline void __threadfence() {}
+
 template <class T>
 T __ldg(const T* from) {
   return *from;

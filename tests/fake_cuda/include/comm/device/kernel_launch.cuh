@@ -33,14 +33,20 @@ T* dynamic_shared() {
 }
 
 template <class... Parameters, class... Arguments>
-void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, Stream& stream,
+void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
             const Arguments&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "one argument for each parameter");
   if (shape.blocks == 0) return;
   const std::tuple<Parameters...> values(static_cast<Parameters>(arguments)...);
-  check_cuda(fake_cuda::queue_kernel(name, shape.blocks, shape.threads, shape.shared_bytes, stream.handle(),
+  check_cuda(fake_cuda::queue_kernel(name, shape.blocks, shape.threads, shape.shared_bytes, stream,
                                      [kernel, values] { std::apply(kernel, values); }),
              name);
+}
+
+template <class... Parameters, class... Arguments>
+void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, const Stream& stream,
+            const Arguments&... arguments) {
+  launch(name, kernel, shape, stream.handle(), arguments...);
 }
 
 }  // namespace droptest::comm

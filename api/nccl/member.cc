@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/nccl/member.h"
+
+#include <algorithm>
+
+#include "comm/device/cuda_error.h"
+#include "sim/error.h"
+
+namespace droptest::nccl_shim {
+namespace {
+
+struct TypeFacts {
+  droptest_type type;
+  std::size_t bytes;
+};
+
+// Types of one byte have no class that can lose packets: integers, and floats of 8 bits.
+TypeFacts facts_of(ncclDataType_t type) {
+  switch (type) {
+    case ncclFloat32:
+      return {DROPTEST_FLOAT32, 4};
+    case ncclFloat64:
+      return {DROPTEST_FLOAT64, 8};
+    case ncclFloat16:
+      return {DROPTEST_FLOAT16, 2};
+    case ncclBfloat16:
+      return {DROPTEST_BFLOAT16, 2};
+    case ncclInt32:
+    case ncclUint32:
+      return {DROPTEST_INT32, 4};
+    case ncclInt64:
+      return {DROPTEST_INT64, 8};
+    case ncclUint64:
+      return {DROPTEST_UINT64, 8};
+    default:
+      return {DROPTEST_UINT8, 1};
+  }
+}
+
+}  // namespace
+
+std::size_t bytes_of(ncclDataType_t type) { return facts_of(type).bytes; }
+
+Member::Member(std::shared_ptr<RankLosses> losses, const std::vector<Identity>& members, int rank, int device)
+    : losses_(std::move(losses)), rank_(rank), device_(device) {
+  for (const Identity& member : members) {
+    world_ranks_.push_back(member.world_rank);
+    group_ = std::max(group_, member.next_group);
+  }
+  losses_->use_group(group_);
+}
+
+droptest_call Member::as_call(const NcclCall& call) const {
+  return {call.operation, nullptr, static_cast<std::int32_t>(world_ranks_.size()), facts_of(call.type).type,
+          call.count};
+}
+
+std::optional<droptest_class> Member::class_of(const NcclCall& call) {
+  const droptest_class found = losses_->classify(as_call(call));
+  return found == DROPTEST_CONTROL ? std::nullopt : std::optional(found);
+}
+
+void Member::exempt(const NcclCall& call) { losses_->count_exempt(as_call(call)); }
+
+// Tables are made at the first call of their class, also while a stream is captured.
+LinkTable& Member::table(droptest_class traffic_class, Route route) {
+  const std::lock_guard lock(mutex_);
+  Tables& tables = tables_[traffic_class];
+  std::unique_ptr<LinkTable>& place = route == Route::kContribution ? tables.contribution
+                                      : route == Route::kFromAll    ? tables.from_all
+                                                                    : tables.to_me;
+  if (place != nullptr) return *place;
+  const std::int32_t me = world_ranks_[static_cast<std::size_t>(rank_)];
+  std::vector<const DeviceFlow*> flows;
+  if (route == Route::kContribution) {
+    flows.push_back(losses_->flow({traffic_class, DROPTEST_REDUCE, me, DROPTEST_EVERY_DESTINATION, group_}, true));
+  } else {
+    for (const std::int32_t source : world_ranks_) {
+      if (route == Route::kFromAll) {
+        flows.push_back(
+            losses_->flow({traffic_class, DROPTEST_GATHER, source, DROPTEST_EVERY_DESTINATION, group_}, source == me));
+      } else {
+        flows.push_back(source == me ? nullptr : losses_->flow({traffic_class, DROPTEST_GATHER, source, me, 0}, true));
+      }
+    }
+  }
+  place = std::make_unique<LinkTable>(std::move(flows));
+  return *place;
+}
+
+Fill Member::fill(droptest_class traffic_class, Route route, std::optional<int> part, const NcclCall& call, void* to) {
+  const DeviceScope scope(device_);
+  const FlowTable whole = table(traffic_class, route).all();
+  auto* const data = static_cast<std::byte*>(to);
+  return {part ? whole.part(static_cast<std::uint64_t>(*part)) : whole,
+          {data, data, call.count * bytes_of(call.type)},
+          losses_->payload_bytes(traffic_class),
+          call.stream};
+}
+
+void Member::lose_contribution(droptest_class traffic_class, const NcclCall& call, const void* from, void* to) {
+  Fill losses = fill(traffic_class, Route::kContribution, std::nullopt, call, to);
+  losses.message.from = static_cast<const std::byte*>(from);
+  const DeviceScope scope(device_);
+  lose_packets(losses.table, losses.message, losses.payload_bytes, losses.stream);
+}
+
+Fill Member::gathered(droptest_class traffic_class, const NcclCall& call, void* to) {
+  return fill(traffic_class, Route::kFromAll, std::nullopt, call, to);
+}
+Fill Member::exchanged(droptest_class traffic_class, const NcclCall& call, void* to) {
+  return fill(traffic_class, Route::kToMe, std::nullopt, call, to);
+}
+Fill Member::received(droptest_class traffic_class, const NcclCall& call, int source, void* to) {
+  return fill(traffic_class, Route::kToMe, source, call, to);
+}
+
+// A capture has memory of its own, because its replays may run while the stream does other work.
+void* Member::scratch(const NcclCall& call, std::size_t bytes, bool in_group) {
+  constexpr std::size_t kAlignment = 256;
+  const DeviceScope scope(device_);
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long capture = 0;
+  comm::check_cuda(cudaStreamGetCaptureInfo(call.stream, &status, &capture), "cudaStreamGetCaptureInfo");
+  if (status != cudaStreamCaptureStatusActive) capture = 0;
+  const std::lock_guard lock(mutex_);
+  Scratch& of_stream = scratch_[{call.stream, capture}];
+  if (!in_group) of_stream.used = 0;
+  const std::size_t wanted = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  if (of_stream.memory.empty() || of_stream.used + wanted > of_stream.memory.back()->size()) {
+    const std::size_t before = of_stream.memory.empty() ? 0 : of_stream.memory.back()->size();
+    of_stream.memory.push_back(std::make_unique<DeviceBytes>(std::max(wanted, 2 * before)));
+    of_stream.used = 0;
+  }
+  std::byte* const place = of_stream.memory.back()->data() + of_stream.used;
+  of_stream.used += wanted;
+  return place;
+}
+
+void Member::end_group() {
+  const std::lock_guard lock(mutex_);
+  for (auto& [stream, of_stream] : scratch_) of_stream.used = 0;
+}
+
+}  // namespace droptest::nccl_shim

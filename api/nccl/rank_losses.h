@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// The losses of one rank of the program: its network, its flows on the device, and its counts.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "api/droptest.h"
+#include "api/nccl/device_memory.h"
+#include "api/nccl/lose_packets.h"
+
+namespace droptest::nccl_shim {
+
+/// Throws: ConfigError or DeviceError with the C interface's message, after "rank R: ", unless `status` is a success.
+void check(droptest_status status, int rank);
+
+/// Links with flows in device memory, one for each part of a message; a part of null arrives.
+class LinkTable {
+ public:
+  LinkTable(std::vector<const DeviceFlow*> flows);
+  FlowTable all() const;
+
+ private:
+  std::uint64_t parts_;
+  DeviceBytes memory_;
+};
+
+/// Thread safety: all methods may be called from any thread at once.
+class RankLosses {
+ public:
+  /// Reads the file that DROPTEST_NETWORK names. Throws: ConfigError that names the rank and the member.
+  RankLosses(int rank, int world_size);
+  /// Frees nothing on the device: the program may have ended its use of CUDA.
+  ~RankLosses();
+  RankLosses(const RankLosses&) = delete;
+  RankLosses& operator=(const RankLosses&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  /// The class of a call, counted where it is exempt; DROPTEST_CONTROL: no packet is lost.
+  droptest_class classify(const droptest_call& call);
+  /// Counts a call that this layer cannot lose packets of.
+  void count_exempt(const droptest_call& call);
+
+  /// The flow of a link on the current device; the same one each time. `counted`: this rank counts the link. Throws:
+  /// ConfigError for a loss that is drawn on no device, or a fill that needs the results.
+  const DeviceFlow* flow(const droptest_link& link, bool counted);
+  /// The payload of a packet of the class, in bytes.
+  std::uint64_t payload_bytes(droptest_class traffic_class);
+
+  /// The number of the next process group, of which no rank of it may have used a larger one.
+  std::uint32_t next_group();
+  void use_group(std::uint32_t number);
+
+  /// Waits for the device, takes its counts over into the network's, and writes them where the network names a folder.
+  /// Throws: DeviceError where the device lost other packets than the host draws.
+  void write_counts();
+
+ private:
+  using Key = std::tuple<int, int, int, int, std::uint32_t>;
+  struct Entry {
+    droptest_flow* flow = nullptr;  // borrowed from the network
+    bool counted = false;
+    std::unique_ptr<DeviceBytes> memory;  // of one DeviceFlow
+    DeviceFlow known;                     // with the counts that the network has
+  };
+
+  Entry make(const droptest_link& link, bool counted);
+
+  const int rank_;
+  const int world_size_;
+  droptest_network* network_ = nullptr;
+  std::mutex mutex_;
+  std::map<Key, Entry> flows_;
+  std::map<droptest_class, std::uint64_t> payloads_;
+  std::uint32_t next_group_ = 0;
+};
+
+}  // namespace droptest::nccl_shim

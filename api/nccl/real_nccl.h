@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// NCCL's own library, which stands behind the functions of the same names in this one.
+#pragma once
+
+#include <nccl.h>
+
+#include <string>
+#include <utility>
+
+namespace droptest::nccl_shim {
+
+/// The address of a function of NCCL's library, which is loaded at the first call: the file that DROPTEST_NCCL_LIBRARY
+/// names, else libnccl.so.2 in a folder of LD_LIBRARY_PATH, in the folder of PyTorch's packages, where the build found
+/// it, or in the system's folders; never this library. Ends the program where there is none, with a message that lists
+/// the files: NCCL's functions cannot say it. Null: the library has no such function.
+void* real_address(const char* name);
+
+/// Whether the calling thread is within real_call(): NCCL's own calls of its functions are passed on as they are.
+bool within_real_call();
+
+class RealCallScope {
+ public:
+  RealCallScope();
+  ~RealCallScope();
+  RealCallScope(const RealCallScope&) = delete;
+  RealCallScope& operator=(const RealCallScope&) = delete;
+};
+
+/// Calls NCCL's own function of that name.
+template <class Function, class... Arguments>
+auto real_call(Function* /*declared*/, const char* name, Arguments... arguments) {
+  const RealCallScope scope;
+  return reinterpret_cast<Function*>(real_address(name))(std::move(arguments)...);
+}
+
+}  // namespace droptest::nccl_shim
+
+/// DROPTEST_REAL(ncclAllReduce, in, out, ...): calls NCCL's own function.
+#define DROPTEST_REAL(function, ...) ::droptest::nccl_shim::real_call(&function, #function __VA_OPT__(, ) __VA_ARGS__)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Programs of the tests of the backend, as functions for run_ranks(): without a word about loss in them."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+import torch.distributed as dist
+from torch.nn.functional import cross_entropy
+from training import batches, digest_of, small_model, train_ddp, train_fsdp
+
+
+def train_tensor_parallel(rank, world_size, steps=20):
+    """An MLP with a column-parallel and a row-parallel layer, by DTensor."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+    torch.manual_seed(3)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 400), torch.nn.GELU(), torch.nn.Linear(400, 64))
+    mesh = init_device_mesh("cpu", (world_size,))
+    parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    digests = []
+    for inputs, _ in batches(0, steps):
+        optimizer.zero_grad()
+        model(inputs).square().mean().backward()
+        optimizer.step()
+        digests.append(digest_of(parameter.to_local() for parameter in model.parameters()))
+    return {"digests": digests}
+
+
+def train_pipeline(rank, world_size, steps=20):
+    """Two stages that send activations and gradients to each other."""
+    torch.manual_seed(rank)
+    stage = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
+    digests = []
+    for inputs, targets in batches(0, steps):
+        optimizer.zero_grad()
+        if rank == 0:
+            activations = stage(inputs)
+            gradient = torch.empty_like(activations)
+            send = dist.P2POp(dist.isend, activations.detach(), 1)
+            for work in dist.batch_isend_irecv([send, dist.P2POp(dist.irecv, gradient, 1)]):
+                work.wait()
+            activations.backward(gradient)
+        else:
+            activations = torch.empty(16, 64)
+            dist.recv(activations, 0)
+            activations.requires_grad_()
+            cross_entropy(stage(activations), targets).backward()
+            dist.send(activations.grad, 0)
+        optimizer.step()
+        digests.append(digest_of(stage.parameters()))
+    return {"digests": digests}
+
+
+def trainings(rank, world_size, steps=20):
+    """All of the above by name, in one process: digests of the weights after each step."""
+    programs = {"ddp": train_ddp, "fsdp": train_fsdp, "tensor parallel": train_tensor_parallel,
+                "pipeline": train_pipeline}  # fmt: skip
+    return {name: train(rank, world_size, steps=steps)["digests"] for name, train in programs.items()}
+
+
+def collectives(rank, world_size, elements=20000):
+    """Results of one call of each kind, as lists."""
+    ones = torch.ones(elements)
+    found = {}
+    found["all_reduce"] = ones.clone()
+    dist.all_reduce(found["all_reduce"])
+    work = dist.all_reduce(second := ones.clone(), async_op=True)
+    work.get_future().wait()
+    found["second"] = second
+    kept = torch.ones(world_size * elements)
+    found["reduce_scatter"] = torch.zeros(elements)
+    dist.reduce_scatter_tensor(found["reduce_scatter"], kept)
+    found["inputs_kept"] = kept
+    found["all_gather"] = torch.zeros(world_size * elements)
+    dist.all_gather_into_tensor(found["all_gather"], ones)
+    parts = [torch.zeros(elements) for _ in range(world_size)]
+    dist.all_gather(parts, ones)
+    found["all_gather_list"] = torch.cat(parts)
+    found["all_to_all"] = torch.zeros(world_size * elements)
+    dist.all_to_all_single(found["all_to_all"], kept)
+    found["received"] = torch.zeros(elements)
+    if rank == 0:
+        dist.send(ones, 1)
+    elif rank == 1:
+        dist.recv(found["received"], 0)
+    found["ones_kept"] = ones
+    return {name: tensor.tolist() for name, tensor in found.items()}
+
+
+def exempt(rank, world_size):
+    """What training needs besides: construction, object gathers, norms, broadcasts, barriers."""
+    from torch.nn.parallel import DistributedDataParallel
+
+    model = DistributedDataParallel(small_model(seed=rank))  # takes the parameters of rank 0
+    objects = [None] * world_size
+    dist.all_gather_object(objects, {"rank": rank, "text": "x" * 5000})
+    shared = [{"from": rank}]
+    dist.broadcast_object_list(shared, src=0)
+    numbers = torch.full((5000,), rank + 1)
+    dist.all_reduce(numbers)
+    norm = torch.tensor(1.0)
+    dist.all_reduce(norm)
+    smallest = torch.full((5000,), rank + 1.0)
+    dist.all_reduce(smallest, op=dist.ReduceOp.MIN)
+    dist.barrier()
+    gradients = []
+    for inputs, targets in batches(rank, 1):
+        cross_entropy(model(inputs), targets).backward()
+        gradients = [float(parameter.grad.abs().max()) for parameter in model.parameters() if parameter.numel() > 2000]
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    return {"weights": digest_of(model.parameters()), "objects": objects, "shared": shared, "gradients": gradients,
+            "numbers": numbers.unique().tolist(), "norm": norm.item(),
+            "smallest": smallest.unique().tolist()}  # fmt: skip
+
+
+def subgroups(rank, world_size, elements=20000):
+    """Sums of ones in groups: the odd and the even ranks, then all ranks again; and the backends' numbers."""
+    groups = [dist.new_group([r for r in range(world_size) if r % 2 == parity]) for parity in (0, 1)]
+    mine = groups[rank % 2]
+    sums = []
+    for group in (mine, dist.group.WORLD):
+        data = torch.ones(elements)
+        dist.all_reduce(data, group=group)
+        sums.append(data.tolist())
+    number = getattr(mine._get_backend(torch.device("cpu")), "number", None)
+    return {"sums": sums, "number": number}
+
+
+def backend_types(rank, world_size):
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor)
+    return {"type": type(backend).__name__, "is_group": isinstance(backend, dist.ProcessGroup),
+            "name": dist.get_backend(), "sum": tensor.tolist()}  # fmt: skip
+
+
+def dies(rank, world_size):
+    """Rank 1 ends in the middle."""
+    if rank == 1:
+        os._exit(3)
+    dist.all_reduce(torch.ones(5000))

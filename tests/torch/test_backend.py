@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The backend "droptest" over gloo, with processes as ranks."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
+    pytest.skip(f"the backend needs torch 2.6 or later, this is {torch.__version__}", allow_module_level=True)
+
+from ranks import results, run_ranks  # noqa: E402
+
+import droptest  # noqa: E402
+from droptest.torch import build  # noqa: E402
+from droptest.torch.backend import forwarding  # noqa: E402
+
+ELEMENTS = 20000
+
+
+@pytest.fixture(scope="session", autouse=True)
+def extension():
+    """Built once, before the ranks need it."""
+    return build.extension()
+
+
+def lossy(rate, **more) -> dict:
+    loss = {"model": "bernoulli", "loss_rate": rate} if rate else {"model": "none"}
+    return {"seed": 7, "network": {"loss": loss}, **more}
+
+
+def run(folder, world_size, program, source=None, backend="droptest", **arguments):
+    variables = {}
+    if source is not None:
+        (folder / "network.json").write_text(json.dumps(source))
+        variables["DROPTEST_NETWORK"] = str(folder / "network.json")
+    variables.update(arguments.pop("variables", {}))
+    return run_ranks(folder, world_size, f"backend_programs:{program}", backend=backend, variables=variables,
+                     **arguments)  # fmt: skip
+
+
+def lost_elements(source, rank, world_size, *link, messages=1, elements=ELEMENTS, **group):
+    """Which elements of the last of so many messages the host loses."""
+    network = droptest.Network(source, rank=rank, world_size=world_size)
+    flow = network.flow(*link, **group)
+    for _ in range(messages):
+        packets = flow.next(elements)
+    return packets.repeat(1408 // 4)[:elements]
+
+
+@pytest.fixture(scope="module")
+def trained_over_gloo(tmp_path_factory):
+    return results(run(tmp_path_factory.mktemp("gloo"), 2, "trainings", backend="gloo"))
+
+
+# DistributedDataParallel, FSDP2, DTensor and a pipeline.
+def test_trainings_without_loss_are_those_of_gloo_to_the_bit(tmp_path, trained_over_gloo):
+    assert results(run(tmp_path, 2, "trainings", lossy(0))) == trained_over_gloo
+    for digests in trained_over_gloo[0].values():
+        assert len(set(digests)) == 20
+
+
+def test_trainings_lose_packets_and_count_them(tmp_path, trained_over_gloo):
+    ranks = results(run(tmp_path, 2, "trainings", lossy("20%", statistics=str(tmp_path / "counts")), steps=5))
+    for rank, plain in zip(ranks, trained_over_gloo, strict=True):
+        assert [name for name, digests in rank.items() if digests[4] == plain[name][4]] == []
+    counts = droptest.Statistics.read(tmp_path / "counts")
+    assert counts.missing_ranks == []
+    assert {"dp_gradient", "parameter_gather", "pp_activation"} <= set(counts.classes)
+    assert all(one["lost"] > 0 and abs(one["z"]) < 5 for one in counts.classes.values())
+
+
+def test_fates_are_those_of_the_network(tmp_path):
+    source = lossy("10%")
+    ranks = results(run(tmp_path, 2, "collectives", source, elements=ELEMENTS))
+    arrived = [~lost_elements(source, rank, 2, "dp_gradient", rank) for rank in (0, 1)]
+    again = [~lost_elements(source, rank, 2, "dp_gradient", rank, messages=2) for rank in (0, 1)]
+    gathered = [~lost_elements(source, rank, 2, "parameter_gather", rank, None, half="gather") for rank in (0, 1)]
+    gathered_again = [
+        ~lost_elements(source, rank, 2, "parameter_gather", rank, None, half="gather", messages=2) for rank in (0, 1)
+    ]
+    for rank, found in enumerate(ranks):
+        assert found["all_reduce"] == (arrived[0] * 1.0 + arrived[1]).tolist()
+        assert found["second"] == (again[0] * 1.0 + again[1]).tolist()
+        assert found["second"] != found["all_reduce"]
+        assert found["all_gather"] == [*(gathered[0] * 1.0), *(gathered[1] * 1.0)]
+        assert found["all_gather_list"] == [*(gathered_again[0] * 1.0), *(gathered_again[1] * 1.0)]
+        assert set(found["inputs_kept"]) == set(found["ones_kept"]) == {1.0}
+        other = ~lost_elements(source, 1 - rank, 2, "sequence_forward", 1 - rank, rank, half="gather")
+        parts = [other * 1.0, other * 0 + 1.0] if rank else [other * 0 + 1.0, other * 1.0]
+        assert found["all_to_all"] == [*parts[0], *parts[1]]
+    sent = ~lost_elements(source, 0, 2, "pp_activation", 0, 1, half="gather")
+    assert ranks[1]["received"] == (sent * 1.0).tolist()
+    assert 0 < sent.mean() < 1
+
+
+@pytest.mark.parametrize("fill", ["count_rescale", "inverse_probability"])
+def test_fills_of_sums_scale_the_results(tmp_path, fill):
+    source = lossy("50%")
+    source["network"]["fill"] = fill
+    ranks = results(run(tmp_path, 2, "collectives", source, elements=ELEMENTS))
+    # Of two ones, none, one or both arrive.
+    values = {"count_rescale": {0.0, 2.0}, "inverse_probability": {0.0, 2.0, 4.0}}[fill]
+    for found in ranks:
+        for sums in (found["all_reduce"], found["second"], found["reduce_scatter"]):
+            assert set(sums) == values
+
+
+def test_at_full_loss_the_control_of_training_loses_nothing(tmp_path):
+    ranks = results(run(tmp_path, 2, "exempt", lossy("100%")))
+    for found in ranks:
+        assert found["weights"] == ranks[0]["weights"]
+        assert [one["rank"] for one in found["objects"]] == [0, 1]
+        assert found["shared"] == [{"from": 0}]
+        assert found["numbers"] == [3]
+        assert found["norm"] == 2.0
+        assert found["smallest"] == [1.0]
+        assert found["gradients"] and set(found["gradients"]) == {0.0}
+
+
+def test_groups_have_the_links_of_world_ranks_and_numbers_of_their_own(tmp_path):
+    source = lossy("10%")
+    ranks = results(run(tmp_path, 4, "subgroups", source, elements=ELEMENTS))
+    for rank, found in enumerate(ranks):
+        assert found["number"] == 1
+        members = [member for member in range(4) if member % 2 == rank % 2]
+        in_part = sum(~lost_elements(source, m, 4, "dp_gradient", m, group=1) * 1.0 for m in members)
+        in_all = sum(~lost_elements(source, m, 4, "dp_gradient", m) * 1.0 for m in range(4))
+        assert found["sums"] == [in_part.tolist(), in_all.tolist()]
+
+
+def test_a_backend_for_each_device_is_no_process_group(tmp_path):
+    for backend in ("droptest", "cpu:droptest,cuda:droptest"):
+        for found in results(run(tmp_path, 2, "backend_types", lossy("1%"), backend=backend)):
+            assert found["type"] == "LossyBackend"
+            assert not found["is_group"]
+            assert found["sum"] == [2.0, 2.0, 2.0]
+
+
+def test_detail_debugging_wraps_the_backend(tmp_path):
+    source = lossy("10%")
+    detail = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL"}
+    ranks = results(run(tmp_path, 2, "collectives", source, variables=detail, elements=ELEMENTS))
+    plain = results(run(tmp_path, 2, "collectives", source, elements=ELEMENTS))
+    assert ranks == plain
+
+
+def test_a_mistake_in_the_network_names_rank_and_key(tmp_path):
+    ended = run(tmp_path, 2, "backend_types", {"network": {"loss": {"model": "bernoulli", "loss_rate": 3}}})
+    for rank, one in enumerate(ended):
+        assert one.status != 0
+        assert re.search(rf"rank {rank} of 2: .*/network/loss/loss_rate: got 3", one.errors)
+
+
+def test_a_rank_that_ends_is_an_error_of_the_others(tmp_path):
+    ended = run(tmp_path, 2, "dies", lossy("1%"))
+    assert ended[1].status == 3
+    assert ended[0].status != 0
+
+
+def forwarded_functions(extension) -> set[str]:
+    symbols = subprocess.run(["nm", "-C", extension.__file__], capture_output=True, text=True, check=True).stdout
+    return set(re.findall(r"LossyBackend::(\w+)\(", symbols))
+
+
+def test_virtuals_forwarded(extension):
+    declared = re.sub(r"//[^\n]*", "", forwarding.backend_header().read_text())
+    names = set(re.findall(r"virtual[^;{]*?\b(\w+)\(", declared))
+    assert len(names) >= 31
+    assert names - forwarded_functions(extension) == set()
+
+
+def test_a_function_that_is_not_overridden_is_forwarded():
+    header = """class Backend {
+  virtual const std::string getName() const { return name(1); }
+  // virtual int not_this() { }
+  virtual c10::intrusive_ptr<Work> all_gather_single(at::Tensor& /* output */, at::Tensor& input,
+      const AllgatherOptions& opts = AllgatherOptions()) { }
+  virtual void hook(std::function<void(std::shared_ptr<WorkInfo>, int)>&& hook, bool = false, long size = 1);
+  virtual void barrier();
+};"""
+    source = "void barrier() override { return; }"
+    text = forwarding.forwarded(header, source)
+    assert [line.strip() for line in text.splitlines()] == [
+        "const std::string getName() const override { return inner_->getName(); }",
+        "c10::intrusive_ptr<Work> all_gather_single(at::Tensor& a0, at::Tensor& a1, "
+        "const AllgatherOptions& a2) override { return this->_allgather_base(std::forward<at::Tensor&>(a0), std::forward<at::Tensor&>(a1), "
+        "std::forward<const AllgatherOptions&>(a2)); }",
+        "void hook(std::function<void(std::shared_ptr<WorkInfo>, int)>&& a0, bool a1, long a2) override "
+        "{ return inner_->hook("
+        "std::forward<std::function<void(std::shared_ptr<WorkInfo>, int)>&&>(a0), "
+        "std::forward<bool>(a1), std::forward<long>(a2)); }",
+    ]
