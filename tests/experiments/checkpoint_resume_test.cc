@@ -169,7 +169,7 @@ json classification(const json& training) {
     std::ofstream file(name);
     file << "label\ttext\n";
     for (int i = 0; i < 60; ++i)
-      file << i % 3 << "\t" << std::string(static_cast<std::size_t>(3 + i % 3), 'a' + i % 7) << "\n";
+      file << i % 3 << "\t" << std::string(static_cast<std::size_t>(3 + i % 3), "abcdefg"[i % 7]) << "\n";
     return name;
   }();
   json changes = {{"task", "classification"},

@@ -108,7 +108,7 @@ TEST(Quality, IntervalsOfAllMeasuresAreThoseOfABootstrap) {
   Predictions many;
   for (int i = 0; i < 400; ++i) {
     many.labels.push_back(i % 4 == 0 ? 1 : 0);
-    many.predictions.push_back(i % 7 == 0 ? 1 - many.labels.back() : many.labels.back());
+    many.predictions.push_back(i % 7 == 0 || (i > 250 && i % 5 == 0) ? 1 - many.labels.back() : many.labels.back());
     many.confidences.push_back(i % 3 == 0 ? 0.9 : 0.7);
   }
   std::mt19937_64 engine(5);
