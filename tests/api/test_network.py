@@ -103,7 +103,8 @@ def test_programs_leave_a_record_that_report_reads_beside_runs(tmp_path):
     (row,) = records.loss_statistics.query("half == 'both'").to_dict("records")
     assert (row["series"], row["loss_rate"], row["packets"]) == ("Bernoulli", 0.01, 2000)
     assert len(records.links) == 2
-    done = subprocess.run([os.environ["DROPTEST_BINARY"], "report", folder], capture_output=True, text=True, check=False,
+    words = [os.environ["DROPTEST_BINARY"], "report", folder]
+    done = subprocess.run(words, capture_output=True, text=True, check=False,
                           env=os.environ | {"DROPTEST_PYTHON": sys.executable})  # fmt: skip
     assert done.returncode == 0 and "Bernoulli" in done.stdout, done.stderr
 
