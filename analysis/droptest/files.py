@@ -146,7 +146,7 @@ def is_run(path: Path) -> bool:
 
 def is_program(path: Path) -> bool:
     """Whether `path` is the folder of another program, of which the network alone has records (docs/pytorch.md)."""
-    return (path / "loss_statistics.json").is_file() and not (path / "spec.json").is_file()
+    return (path / "ranks").is_dir() and not (path / "spec.json").is_file()
 
 
 def object_of(value: Any) -> dict[str, Any]:

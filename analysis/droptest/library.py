@@ -56,8 +56,8 @@ class Memory(ctypes.Structure):
 
 
 class Counts(ctypes.Structure):
-    """Counts of a flow. bytes, lost_bytes: of payload; lost: packets before any recovery; loss_rate: expected, in [0, 1];
-    z: deviation in standard deviations; digest: of all fates."""
+    """Counts of a flow. bytes, lost_bytes: of payload; lost: packets before any recovery; loss_rate: expected, in
+    [0, 1]; z: deviation in standard deviations; digest: of all fates."""
 
     _fields_ = (("messages", c_uint64), ("packets", c_uint64), ("bytes", c_uint64), ("lost", c_uint64),
                 ("lost_bytes", c_uint64), ("loss_rate", c_double), ("z", c_double), ("digest", c_uint64))  # fmt: skip

@@ -114,7 +114,7 @@ class Network:
     def classify(
         self, operation: str, elements: int, dtype: str = "float32", *, group_ranks: int, group: str = ""
     ) -> str:
-        """The traffic class of a call by the rules; "control": it is exempt, which is counted. elements: of this rank."""
+        """The traffic class of a call by the rules; "control": it is exempt, and counted. elements: of this rank."""
         found = ctypes.c_int32()
         self._call("classify", self._handle, byref(_call_of(operation, elements, dtype, group_ranks, group)),
                    byref(found))  # fmt: skip
@@ -205,7 +205,8 @@ class Flow:
 
 class Group:
     """The collectives of a traffic class in a process group, made by Network.group(). Addresses are those of
-    contiguous elements; memory: of a CUDA device, None for host memory. All members make the same calls in one order."""
+    contiguous elements; memory: of a CUDA device, None for host memory. All members make the same calls in one
+    order."""
 
     def __init__(self, network: Network, handle: int) -> None:
         self.network = network

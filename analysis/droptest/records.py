@@ -163,7 +163,7 @@ def _is_experiment(path: Path) -> bool:
     if not path.is_dir():
         return False
     return any((path / name).is_file() for name in ("sweep.json", "search.json")) or any(
-        is_run(child) for child in sorted(path.iterdir())
+        is_run(child) and not is_program(child) for child in sorted(path.iterdir())
     )
 
 

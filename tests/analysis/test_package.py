@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package as pip installs it, and where `droptest report` finds it."""
+"""The package as pip installs it, with and without its compiled library, and where `droptest report` finds it."""
 
 import os
 import re
@@ -27,19 +27,25 @@ def call(*words, cwd, **changes):
     )
 
 
-def installed(folder, *how):
+PACKAGES_OF_TESTS = ROOT / ".cache" / "python"  # by scripts/install-dependencies
+WITHOUT_LIBRARY = ("--config-settings=wheel.cmake=false",)
+
+
+def installed(folder, *how, **variables):
     """A Python that has the package by `pip install`, with Debian's packages and without the network."""
+    if not (PACKAGES_OF_TESTS / "scikit_build_core").is_dir():
+        pytest.skip(f"no scikit-build-core in {PACKAGES_OF_TESTS}: scripts/install-dependencies test")
     venv.create(folder, system_site_packages=True, symlinks=True)
     python = folder / "bin" / "python"
     done = call(python, "-m", "pip", "install", "--quiet", "--no-index", "--no-build-isolation", *how, cwd=folder,
-                PIP_DISABLE_PIP_VERSION_CHECK="1")  # fmt: skip
+                PIP_DISABLE_PIP_VERSION_CHECK="1", PYTHONPATH=str(PACKAGES_OF_TESTS), **variables)  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     return python
 
 
 @pytest.fixture(scope="module")
 def python(tmp_path_factory):
-    return installed(tmp_path_factory.mktemp("venv"), ROOT)
+    return installed(tmp_path_factory.mktemp("venv"), ROOT, *WITHOUT_LIBRARY)
 
 
 WHERE = "import droptest; print(droptest.__file__); print(droptest.__version__)"
@@ -59,8 +65,29 @@ def test_pip_installs_the_package_from_the_root(python, tmp_path):
 
 
 def test_an_editable_installation_uses_the_files_where_they_are(tmp_path):
-    done = call(installed(tmp_path / "venv", "--editable", ROOT), "-c", WHERE, cwd=tmp_path)
+    done = call(installed(tmp_path / "venv", "--editable", ROOT, *WITHOUT_LIBRARY), "-c", WHERE, cwd=tmp_path)
     assert done.stdout.splitlines() == [str(PACKAGES / "droptest/__init__.py"), OF_CMAKE]
+
+
+def test_pip_builds_the_library_into_the_package(tmp_path):
+    # As the preset dev compiles, so that a compiler cache has most of it.
+    python = installed(tmp_path / "venv", ROOT, "--config-settings=cmake.build-type=RelWithDebInfo",
+                       "--config-settings=cmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG",
+                       "--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES=80", CCACHE_NOHASHDIR="1")  # fmt: skip
+    program = "import droptest; from droptest import library; print(library.path())\n" \
+              "print(droptest.Network({'network': {}}).flow('dp_gradient').fates(0, 2))"  # fmt: skip
+    done = call(python, "-c", program, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    file, fates = done.stdout.splitlines()
+    assert file.startswith(str(tmp_path / "venv")) and file.endswith("/droptest/lib/libdroptest.so.0.1")
+    assert fates == "[False False]"
+
+
+def test_an_installation_without_the_library_says_where_it_could_be(python, tmp_path):
+    program = "import droptest; print(droptest.Records.__name__); droptest.Network({'network': {}})"
+    done = call(python, "-c", program, cwd=tmp_path)
+    assert done.stdout == "Records\n"
+    assert "libdroptest.so.0.1" in done.stderr and "DROPTEST_LIBRARY names another place" in done.stderr
 
 
 def test_an_installation_leaves_nothing_in_the_source_tree(python):

@@ -216,6 +216,17 @@ TEST(CInterface, ThreadsWithFlowsOfTheirOwnGetTheFatesOfOneThread) {
   EXPECT_EQ(digests(true), digests(false));
 }
 
+TEST(CInterface, EachThreadHasTheMessageOfItsOwnLastError) {
+  EXPECT_EQ(droptest_flow_counts(nullptr, nullptr), DROPTEST_ARGUMENT_ERROR);
+  const std::string own = droptest_last_error();
+  std::thread([] {
+    EXPECT_STREQ(droptest_last_error(), "");
+    EXPECT_EQ(droptest_network_set_step(nullptr, 1), DROPTEST_ARGUMENT_ERROR);
+    EXPECT_STREQ(droptest_last_error(), "network: got NULL, want a network");
+  }).join();
+  EXPECT_EQ(droptest_last_error(), own);
+}
+
 TEST(CInterface, ReadsTheFileOfTheEnvironment) {
   const TemporaryFolder folder;
   const std::string file = folder.path() + "/net.json";

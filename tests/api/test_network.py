@@ -99,11 +99,16 @@ def test_programs_leave_a_record_that_report_reads_beside_runs(tmp_path):
     assert statistics.missing_ranks == [] and statistics.exempt == {}
     assert list(statistics.links["source"]) == [0, 1]
     assert statistics.classes["dp_gradient"]["packets"] == 2000
-    (records,) = droptest.load_all(tmp_path / "results")
+    own = tmp_path / "results/own/0123456789abcdef"
+    own.mkdir(parents=True)
+    (own / "spec.json").write_text("{}")
+    assert droptest.experiments_in(tmp_path / "results") == [folder, own.parent]
+    records = droptest.load(folder)
     (row,) = records.loss_statistics.query("half == 'both'").to_dict("records")
     assert (row["series"], row["loss_rate"], row["packets"]) == ("Bernoulli", 0.01, 2000)
     assert len(records.links) == 2
-    done = subprocess.run([os.environ["DROPTEST_BINARY"], "report", folder], capture_output=True, text=True, check=False,
+    words = [os.environ["DROPTEST_BINARY"], "report", folder]
+    done = subprocess.run(words, capture_output=True, text=True, check=False,
                           env=os.environ | {"DROPTEST_PYTHON": sys.executable})  # fmt: skip
     assert done.returncode == 0 and "Bernoulli" in done.stdout, done.stderr
 

@@ -106,7 +106,7 @@ def of_droptest(command):
     """The words after `droptest`, or None where another program is called."""
     words = [re.sub(r"^build/\w+/experiments/droptest$", "droptest", word) for word in command.words]
     if words[0] in LAUNCHERS:
-        words = words[words.index("droptest") :]
+        words = words[words.index("droptest") :] if "droptest" in words else words
     if words[0] == "sbatch":
         script = next(i for i, word in enumerate(words) if word.endswith(".sbatch"))
         words = ["droptest", "run", *words[script + 1 :]]
@@ -149,6 +149,9 @@ def test_a_command_is_understood(command, tmp_path):
         presets = {p["name"] for p in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
         named = [value for word, value in itertools.pairwise(command.words) if word == "--preset"]
         assert set(named) <= presets
+    elif command.words[0] in LAUNCHERS:  # of another program than droptest
+        program = next(word for word in command.words if word.endswith(".py"))
+        assert (ROOT / program).is_file() or program == "train.py", f"{program} is not in the source tree"
     else:
         program, *options = [word for word in command.words if word not in ("python3", PYTHON)]
         if program.startswith("build/"):

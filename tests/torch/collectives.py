@@ -22,6 +22,7 @@ def rescaled_sum(rank, world_size, source):
     asynchronous = torch.ones(100 * PACKET - 5)
     group.all_reduce(asynchronous, async_op=True).wait()
     assert not torch.equal(values, asynchronous)  # other packets
+    assert set(asynchronous.tolist()) == {0, world_size}
     return {"results": values.tolist(), "lost_contributions": lost.tolist()}
 
 
@@ -89,11 +90,17 @@ def every_collective(rank, world_size, source):
 def split_groups(rank, world_size, source):
     network = droptest.Network(source)
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    middle = dist.new_group([1, 2])
     world = droptest.torch.lossy(None, network)
     pair = droptest.torch.lossy(pairs[rank // 2], network)
+    if rank == 1:
+        network._group_numbers["another"] = (5, None)  # of a group that the others are not in
+    numbers = [world.number, pair.number]
+    if rank in (1, 2):
+        numbers.append(droptest.torch.lossy(middle, network).number)
     results = {}
     for name, group in (("world", world), ("pair", pair)):
         values = torch.ones(64 * PACKET)
         group.all_reduce(values)
         results[name] = values[::PACKET].tolist()
-    return results | {"numbers": [world.number, pair.number]}
+    return results | {"numbers": numbers}

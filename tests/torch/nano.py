@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model preset nano in PyTorch, data-parallel over lossy sums of one flat gradient, as functions for run_ranks()."""
+"""The model preset nano in PyTorch, data-parallel over lossy sums of one flat gradient, for run_ranks()."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("torch")
-import torch  # noqa: E402
+import torch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "torch"
 PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem != "tiny_gpt")

@@ -4,8 +4,8 @@
 import pytest
 
 pytest.importorskip("torch")
-from ranks import run_ranks  # noqa: E402
-from training import bernoulli  # noqa: E402
+from ranks import run_ranks
+from training import bernoulli
 
 
 def test_a_mistake_in_the_json_names_rank_and_key_on_each_rank(tmp_path):

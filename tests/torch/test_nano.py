@@ -8,8 +8,8 @@ import subprocess
 import pytest
 
 pytest.importorskip("torch")
-from ranks import results, run_ranks  # noqa: E402
-from training import bernoulli  # noqa: E402
+from ranks import results, run_ranks
+from training import bernoulli
 
 STEPS, RANKS, BATCH, LENGTH, RATE, LEARNING_RATE = 50, 4, 2, 64, 0.02, 1e-3
 ONE_BUCKET = 1 << 30

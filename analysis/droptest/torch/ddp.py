@@ -13,8 +13,8 @@ from droptest.torch.group import LossyGroup
 
 
 def ddp_hook(network: Network, process_group: Any = None) -> Callable[[Any, Any], Any]:
-    """A hook for DistributedDataParallel.register_comm_hook(None, hook): each rank loses packets of its buckets, and the
-    buckets are averaged as without a hook.
+    """A hook for DistributedDataParallel.register_comm_hook(None, hook): each rank loses packets of its buckets, and
+    the buckets are averaged as without a hook.
 
     process_group: that of the model; None: the group of all ranks. The packets of a step's buckets follow each other on
     the rank's link in the order of the buckets' indices, so fates do not depend on sizes or on names. Traffic class
