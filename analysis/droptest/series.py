@@ -269,8 +269,8 @@ class SeriesNamer:
             for pointer in pointers
             if len({canonical(found.get(pointer)) for found in self._leaves.values()}) > 1
         ]
-        lossy = [run.run_id for run in runs if not self.lossless(run)]
-        # A lossless run has no network settings: those that all lossy runs share must not name every other curve.
+        networked = [run.run_id for run in runs if not self.lossless(run) or compresses(run)]
+        # Other runs have no network settings: those that all these share must not name every other curve.
         self._named = [
             pointer
             for pointer in self.varied
@@ -278,7 +278,7 @@ class SeriesNamer:
             and (
                 not pointer.startswith("/network")
                 or self._is_loss_pointer(pointer)
-                or len({canonical(self._leaves[run_id].get(pointer)) for run_id in lossy}) > 1
+                or len({canonical(self._leaves[run_id].get(pointer)) for run_id in networked}) > 1
             )
         ]
         self._names = _short_names(self.varied)

@@ -2,6 +2,7 @@
 """Benefit and cost of each recovery, against the run that recovers nothing."""
 
 import json
+import shutil
 
 import pytest
 import synthetic
@@ -169,11 +170,20 @@ def test_compressed_runs_without_loss_are_series_of_their_own(tmp_path):
         return 2.0 + 0.1 * seed + cost[point["/network/compression"]["kind"]] + 0.5 * lost
 
     cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/compression": kinds}
-    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, final_losses=final_of))
-    found = {group.series: group for group in summary.groups(records)}
+    sweep = synthetic.write_sweep(tmp_path, cross, seeds=2, final_losses=final_of)
+    found = {group.series: group for group in summary.groups(droptest.load(sweep))}
     without = {name: group for name, group in found.items() if group.lossless}
     assert sorted(without) == ["lossless", "lossless, kind int4"]
     means = [without[name].final.mean for name in sorted(without)]
     assert means == pytest.approx([2.15, 2.4])
     differences = [group.difference.mean for group in found.values() if not group.lossless]
     assert differences == pytest.approx([0.5, 0.5])
+    # Where no lossy run compresses, too.
+    for path in sweep.glob("*/summary.json"):
+        point = json.loads(path.read_text())["point"]
+        if point["/network/loss"] != NONE and point["/network/compression"]["kind"] == "int4":
+            shutil.rmtree(path.parent)
+    (sweep / "sweep.json").unlink()
+    groups = summary.groups(droptest.load(sweep))
+    without = {group.series: group.final.mean for group in groups if group.lossless}
+    assert without == pytest.approx({"lossless": 2.15, "lossless, kind int4": 2.4})
