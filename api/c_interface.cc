@@ -262,28 +262,28 @@ droptest_status droptest_group_open(droptest_network* network, droptest_class tr
 
 droptest_status droptest_group_reduce(droptest_group* group, droptest_reduction reduction, void* data,
                                       uint64_t elements, droptest_type type, const droptest_memory* memory,
-                                      droptest_message* message, int32_t* results_remain) {
+                                      droptest_message* message, uint64_t* unfinished_sum) {
   return guarded([&] {
     droptest_network& of = network_of(group);
-    droptest::api::check_sum(*group, reduction, checked_type(type), results_remain != nullptr);
+    droptest::api::check_sum(*group, reduction, checked_type(type), unfinished_sum != nullptr);
     const Tensor tensor = tensor_of(data, elements, type);
     const Packetizer packets = of.packets(group->traffic_class, tensor.type, elements);
     const std::scoped_lock lock(of.mutex);
     const DrawnMessage drawn = of.next_of(*group, Half::kReduce, packets);
-    const bool remain = of.keep_unfinished(*group, tensor.type, packets, drawn.lost());
     fill(of, drawn.lost(), reduction, tensor, packets, memory);
+    const std::uint64_t unfinished = of.keep_unfinished(*group, tensor.type, packets, drawn.lost());
     put_summary(drawn, message);
-    if (results_remain != nullptr) *results_remain = remain ? 1 : 0;
+    if (unfinished_sum != nullptr) *unfinished_sum = unfinished;
   });
 }
 
-droptest_status droptest_group_finish_reduce(droptest_group* group, void* data, uint64_t first_element,
+droptest_status droptest_group_finish_reduce(droptest_group* group, uint64_t sum, void* data, uint64_t first_element,
                                              uint64_t elements, const droptest_memory* memory) {
   return guarded([&] {
     droptest_network& of = network_of(group);
     require(data != nullptr || elements == 0, "data: got NULL, want the results");
     const std::scoped_lock lock(of.mutex);
-    of.finish(*group, memory, data, first_element, elements);
+    of.finish(*group, sum, memory, data, first_element, elements);
   });
 }
 

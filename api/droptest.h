@@ -243,18 +243,20 @@ DROPTEST_API droptest_status droptest_group_open(droptest_network* network, drop
                                                  droptest_group** group);
 
 /* Before an inner all-reduce or reduce-scatter: uses up the packets of the group's next message, which is this rank's
- * whole input, and fills the lost ones in place. The members call it in one order. `results_remain` is 1 where
- * droptest_group_finish_reduce() has work to do, which then must follow each call in the same order; else 0, and
- * droptest_group_finish_reduce() is not called. `message` and `results_remain` may be NULL; without the latter a
+ * whole input, and fills the lost ones in place. The members call it in one order. `unfinished_sum` is the number of
+ * the sum, from 1, where droptest_group_finish_reduce() has work to do and must follow; else 0, and
+ * droptest_group_finish_reduce() is not called. `message` and `unfinished_sum` may be NULL; without the latter a
  * network that needs it is refused. */
 DROPTEST_API droptest_status droptest_group_reduce(droptest_group* group, droptest_reduction reduction, void* data,
                                                    uint64_t elements, droptest_type type, const droptest_memory* memory,
-                                                   droptest_message* message, int32_t* results_remain);
+                                                   droptest_message* message, uint64_t* unfinished_sum);
 
-/* After it: scales the results of the earliest unfinished message. They are elements first_element onwards of the
- * message: all of an all-reduce, this rank's part of a reduce-scatter. */
-DROPTEST_API droptest_status droptest_group_finish_reduce(droptest_group* group, void* data, uint64_t first_element,
-                                                          uint64_t elements, const droptest_memory* memory);
+/* After it: scales the results of the unfinished sum of that number, once; sums may be finished in any order. The
+ * results are elements first_element onwards of the message: all of an all-reduce, this rank's part of a
+ * reduce-scatter. */
+DROPTEST_API droptest_status droptest_group_finish_reduce(droptest_group* group, uint64_t sum, void* data,
+                                                          uint64_t first_element, uint64_t elements,
+                                                          const droptest_memory* memory);
 
 /* Before an inner all-gather (on every rank) or broadcast (on the root): uses up the packets of this rank's message,
  * and puts zeros into the lost ones in place. The message must be a copy where the program reads its input later. */

@@ -54,8 +54,8 @@ droptest_group& droptest_network::group(TrafficClass traffic_class, GroupNumber 
     throw ArgumentError("members: got a group without rank " + std::to_string(rank) + ", want this rank among them");
   }
   const std::uint16_t lowest = *std::min_element(members.begin(), members.end());
-  const auto [place, is_new] =
-      groups.try_emplace({traffic_class, number}, droptest_group{this, traffic_class, {number, lowest}, members, {}});
+  const auto [place, is_new] = groups.try_emplace(
+      {traffic_class, number}, droptest_group{this, traffic_class, {number, lowest}, members, 0, {}});
   if (place->second.members != members) {
     throw ArgumentError("group: got the number " + std::to_string(number) +
                         " for other members than before, want a number for each process group");
@@ -126,10 +126,10 @@ std::uint64_t droptest_network::count_messages(const droptest_flow& flow, std::u
   return lost;
 }
 
-bool droptest_network::keep_unfinished(droptest_group& group, droptest::comm::ElementType type,
-                                       const Packetizer& packets, const droptest::sim::PacketMask* own) {
+std::uint64_t droptest_network::keep_unfinished(droptest_group& group, droptest::comm::ElementType type,
+                                                const Packetizer& packets, const droptest::sim::PacketMask* own) {
   const droptest::comm::HalfNetwork& half = of(group.traffic_class).reduce;
-  if (half.fill == Fill::kZero || !droptest::comm::can_lose(half)) return false;
+  if (half.fill == Fill::kZero || !droptest::comm::can_lose(half)) return 0;
   droptest_group::Unfinished unfinished{{}, packets, type};
   unfinished.lost.start(packets.packets());
   if (half.fill == Fill::kCountRescale) {
@@ -143,14 +143,18 @@ bool droptest_network::keep_unfinished(droptest_group& group, droptest::comm::El
       unfinished.lost.add(theirs.lost());
     }
   }
-  group.unfinished.push_back(std::move(unfinished));
-  return true;
+  group.unfinished.emplace(++group.sums, std::move(unfinished));
+  return group.sums;
 }
 
-void droptest_network::finish(droptest_group& group, const droptest_memory* where, void* data,
+void droptest_network::finish(droptest_group& group, std::uint64_t number, const droptest_memory* where, void* data,
                               std::uint64_t first_element, std::uint64_t elements) {
-  if (group.unfinished.empty()) throw ArgumentError("group: got no sum with results to scale, want one begun before");
-  const droptest_group::Unfinished& sum = group.unfinished.front();
+  const auto found = group.unfinished.find(number);
+  if (found == group.unfinished.end()) {
+    throw ArgumentError("sum: got " + std::to_string(number) +
+                        ", want the number of a sum whose results are not scaled yet");
+  }
+  const droptest_group::Unfinished& sum = found->second;
   if (first_element > sum.packets.count_elems() || elements > sum.packets.count_elems() - first_element) {
     throw ArgumentError("elements: got " + std::to_string(first_element) + " to " +
                         std::to_string(first_element + elements) + ", want a part of the message's " +
@@ -166,7 +170,7 @@ void droptest_network::finish(droptest_group& group, const droptest_memory* wher
       droptest::comm::scale(tensor, droptest::comm::inverse_probability_factor(half, sum.packets.packets()));
     }
   });
-  group.unfinished.pop_front();
+  group.unfinished.erase(found);
 }
 
 // Verdicts on steps are of no record here.

@@ -6,7 +6,6 @@
 
 #include <array>
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <mutex>
 #include <string>
@@ -61,7 +60,8 @@ struct droptest_group {
   droptest::sim::TrafficClass traffic_class;
   droptest::comm::GroupIdentity identity;
   std::vector<std::uint16_t> members;
-  std::deque<Unfinished> unfinished;
+  std::uint64_t sums = 0;                          ///< the number of the last one
+  std::map<std::uint64_t, Unfinished> unfinished;  ///< by the number of the sum
 };
 
 /// Thread safety: `mutex` is held in every function but of(), which reads what never changes.
@@ -90,11 +90,11 @@ struct droptest_network {
   std::uint64_t count_messages(const droptest_flow& flow, std::uint64_t messages, std::uint64_t packets,
                                std::uint64_t bytes);
   /// Draws the other members' contributions where the fill of the reduce half needs them, and keeps the state of the
-  /// fill until finish(). Returns whether finish() has work to do.
-  bool keep_unfinished(droptest_group& group, droptest::comm::ElementType type,
-                       const droptest::sim::Packetizer& packets, const droptest::sim::PacketMask* own);
-  void finish(droptest_group& group, const droptest_memory* memory, void* data, std::uint64_t first_element,
-              std::uint64_t elements);
+  /// fill until finish(). Returns the sum's number for finish(); 0: there is no work to do.
+  std::uint64_t keep_unfinished(droptest_group& group, droptest::comm::ElementType type,
+                                const droptest::sim::Packetizer& packets, const droptest::sim::PacketMask* own);
+  void finish(droptest_group& group, std::uint64_t sum, const droptest_memory* memory, void* data,
+              std::uint64_t first_element, std::uint64_t elements);
   void set_step(std::uint64_t next_step);
   void count_exempt(droptest::api::Exemption reason, const droptest::api::ProgramCall& call);
   droptest::comm::RankCounts counts() { return {ledger, touches, sampler, step}; }

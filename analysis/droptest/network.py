@@ -211,23 +211,23 @@ class Group:
     def __init__(self, network: Network, handle: int) -> None:
         self.network = network
         self._handle = handle
-        self._remain = ctypes.c_int32()
 
     def reduce(
         self, address: int, elements: int, dtype: str, reduction: str = "sum", memory: library.Memory | None = None
-    ) -> bool:
-        """Before an inner all-reduce or reduce-scatter: fills this rank's lost packets in place. Returns whether
-        finish_reduce() must follow it."""
-        remain = ctypes.c_int32()
+    ) -> int:
+        """Before an inner all-reduce or reduce-scatter: fills this rank's lost packets in place. Returns the number of
+        the sum for finish_reduce(), which must follow, in any order of sums; 0: it does not follow."""
+        unfinished = ctypes.c_uint64()
         self.network._call("group_reduce", self._handle, _reduction(reduction), address, elements, _type(dtype),
-                           _reference(memory), None, byref(remain))  # fmt: skip
-        return remain.value != 0
+                           _reference(memory), None, byref(unfinished))  # fmt: skip
+        return unfinished.value
 
     def finish_reduce(
-        self, address: int, first_element: int, elements: int, memory: library.Memory | None = None
+        self, number: int, address: int, first_element: int, elements: int, memory: library.Memory | None = None
     ) -> None:
-        """After it: scales the results, which are elements first_element onwards of the message."""
-        self.network._call("group_finish_reduce", self._handle, address, first_element, elements, _reference(memory))
+        """After the sum of that number: scales the results, which are elements first_element onwards of the message."""
+        self.network._call("group_finish_reduce", self._handle, number, address, first_element, elements,
+                           _reference(memory))  # fmt: skip
 
     def gather(self, address: int, elements: int, dtype: str, memory: library.Memory | None = None) -> None:
         """Before an inner all-gather: puts zeros into this rank's lost packets, in place."""

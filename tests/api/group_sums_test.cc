@@ -60,16 +60,16 @@ class Program {
     EXPECT_EQ(droptest_group_open(network, of, number, members.data(), group.world_size(), &group_), DROPTEST_OK)
         << droptest_last_error();
   }
-  bool reduce(std::vector<float>& data, droptest_reduction reduction = DROPTEST_SUM) {
-    std::int32_t remain = 0;
+  std::uint64_t reduce(std::vector<float>& data, droptest_reduction reduction = DROPTEST_SUM) {
+    std::uint64_t sum = 0;
     EXPECT_EQ(
-        droptest_group_reduce(group_, reduction, data.data(), data.size(), DROPTEST_FLOAT32, nullptr, nullptr, &remain),
+        droptest_group_reduce(group_, reduction, data.data(), data.size(), DROPTEST_FLOAT32, nullptr, nullptr, &sum),
         DROPTEST_OK)
         << droptest_last_error();
-    return remain != 0;
+    return sum;
   }
-  void finish(std::vector<float>& results, std::uint64_t first = 0) {
-    EXPECT_EQ(droptest_group_finish_reduce(group_, results.data(), first, results.size(), nullptr), DROPTEST_OK)
+  void finish(std::uint64_t sum, std::vector<float>& results, std::uint64_t first = 0) {
+    EXPECT_EQ(droptest_group_finish_reduce(group_, sum, results.data(), first, results.size(), nullptr), DROPTEST_OK)
         << droptest_last_error();
   }
   void gather(std::vector<float>& data) {
@@ -103,12 +103,12 @@ TEST_P(GroupSums, AreThoseOfTheLossyCommunicator) {
           .all_reduce(std::span(input), std::span(expected), comm::ReduceOp::kSum, kMessage);
       std::vector<float> data = input;
       Program& program = in_pair ? half : world;
-      const bool remain = program.reduce(data);
-      EXPECT_EQ(remain, std::string(GetParam()) != "zero");
+      const std::uint64_t sum = program.reduce(data);
+      EXPECT_EQ(sum != 0, std::string(GetParam()) != "zero");
       std::vector<float> results(data.size());
       (in_pair ? *inner_pair : inner)
           .all_reduce(std::span<const float>(data), std::span(results), comm::ReduceOp::kSum, kMessage);
-      if (remain) program.finish(results);
+      if (sum != 0) program.finish(sum, results);
       EXPECT_EQ(results, expected) << "call " << call;
 
       const std::vector<std::uint64_t> counts(kRanks, 250);
@@ -116,10 +116,10 @@ TEST_P(GroupSums, AreThoseOfTheLossyCommunicator) {
       std::vector<float> part(250);
       lossy.reduce_scatter(std::span(whole), std::span(part), counts, comm::ReduceOp::kSum, kMessage);
       data = whole;
-      const bool part_remains = world.reduce(data);
+      const std::uint64_t part_sum = world.reduce(data);
       std::vector<float> own_part(250);
       inner.reduce_scatter(std::span<const float>(data), std::span(own_part), counts, comm::ReduceOp::kSum, kMessage);
-      if (part_remains) world.finish(own_part, static_cast<std::uint64_t>(250 * rank));
+      if (part_sum != 0) world.finish(part_sum, own_part, static_cast<std::uint64_t>(250 * rank));
       EXPECT_EQ(own_part, part);
     }
     const auto statistics = lossy.collect_statistics(comm::LinkDetail::kInclude);
@@ -173,25 +173,51 @@ TEST(Groups, MaximaLeaveLostPacketsOut) {
   EXPECT_EQ(data, std::vector<float>(400, -std::numeric_limits<float>::infinity()));
 }
 
+TEST(Groups, SumsAreFinishedInAnyOrder) {
+  const NetworkHandle in_order = network_of(text_of("count_rescale"), 1, 3);
+  const NetworkHandle reversed = network_of(text_of("count_rescale"), 1, 3);
+  const std::vector<std::int32_t> members{0, 1, 2};
+  const auto results_of = [&](droptest_network* network, std::vector<int> order) {
+    droptest_group* group = nullptr;
+    EXPECT_EQ(droptest_group_open(network, DROPTEST_DP_GRADIENT, 0, members.data(), 3, &group), DROPTEST_OK);
+    std::vector<std::vector<float>> messages(2, std::vector<float>(1000, 1.0F));
+    std::vector<std::uint64_t> sums(2);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(droptest_group_reduce(group, DROPTEST_SUM, messages[i].data(), 1000, DROPTEST_FLOAT32, nullptr, nullptr,
+                                      &sums[i]),
+                DROPTEST_OK);
+      messages[i].assign(1000, 1.0F);
+    }
+    for (const int i : order) {
+      EXPECT_EQ(droptest_group_finish_reduce(group, sums[i], messages[i].data(), 0, 1000, nullptr), DROPTEST_OK);
+    }
+    return messages;
+  };
+  const auto expected = results_of(in_order.get(), {0, 1});
+  EXPECT_EQ(results_of(reversed.get(), {1, 0}), expected);
+  EXPECT_NE(expected[0], expected[1]);
+}
+
 TEST(Groups, WrongUsesAreRefusedByName) {
   std::int32_t members[] = {0, 2};
   droptest_group* group = nullptr;
   std::vector<float> data(400, 1.0F);
-  const auto reduce = [&](droptest_network* network, std::int32_t* remain) {
+  const auto reduce = [&](droptest_network* network, std::uint64_t* sum) {
     EXPECT_EQ(droptest_group_open(network, DROPTEST_DP_GRADIENT, 0, members, 2, &group), DROPTEST_OK);
     return droptest_group_reduce(group, DROPTEST_SUM, data.data(), data.size(), DROPTEST_FLOAT32, nullptr, nullptr,
-                                 remain);
+                                 sum);
   };
   const NetworkHandle rescaling = network_of(text_of("count_rescale"));
   EXPECT_EQ(reduce(rescaling.get(), nullptr), DROPTEST_ARGUMENT_ERROR);
   EXPECT_THAT(droptest_last_error(), testing::HasSubstr("want the fill zero"));
-  EXPECT_EQ(droptest_group_finish_reduce(group, data.data(), 0, 400, nullptr), DROPTEST_ARGUMENT_ERROR);
-  EXPECT_THAT(droptest_last_error(), testing::HasSubstr("got no sum"));
-  std::int32_t remain = 0;
-  ASSERT_EQ(reduce(rescaling.get(), &remain), DROPTEST_OK);
-  EXPECT_EQ(droptest_group_finish_reduce(group, data.data(), 1, 400, nullptr), DROPTEST_ARGUMENT_ERROR);
+  EXPECT_EQ(droptest_group_finish_reduce(group, 1, data.data(), 0, 400, nullptr), DROPTEST_ARGUMENT_ERROR);
+  EXPECT_THAT(droptest_last_error(), testing::HasSubstr("sum: got 1, want"));
+  std::uint64_t sum = 0;
+  ASSERT_EQ(reduce(rescaling.get(), &sum), DROPTEST_OK);
+  EXPECT_EQ(sum, 1U);
+  EXPECT_EQ(droptest_group_finish_reduce(group, 1, data.data(), 1, 400, nullptr), DROPTEST_ARGUMENT_ERROR);
   EXPECT_STREQ(droptest_last_error(), "elements: got 1 to 401, want a part of the message's 400");
-  EXPECT_EQ(droptest_group_finish_reduce(group, data.data(), 0, 400, nullptr), DROPTEST_OK);
+  EXPECT_EQ(droptest_group_finish_reduce(group, 1, data.data(), 0, 400, nullptr), DROPTEST_OK);
 
   const NetworkHandle gathering =
       network_of(bernoulli_text(0, 1, R"(, "gather": {"loss": {"model": "bernoulli", "loss_rate": 0.5}})"));

@@ -23,6 +23,12 @@ def rescaled_sum(rank, world_size, source):
     group.all_reduce(asynchronous, async_op=True).wait()
     assert not torch.equal(values, asynchronous)  # other packets
     assert set(asynchronous.tolist()) == {0, world_size}
+    messages = [torch.ones(100 * PACKET), torch.ones(100 * PACKET)]
+    works = [group.all_reduce(message, async_op=True) for message in messages]
+    for work in reversed(works):
+        work.wait()
+    for message in messages:
+        assert set(message.tolist()) == {0, world_size}
     return {"results": values.tolist(), "lost_contributions": lost.tolist()}
 
 

@@ -25,7 +25,7 @@ class Sum:
     """A sum under way, for LossyGroup.after_sum()."""
 
     group: Group
-    finishes: bool
+    number: int
 
 
 class LossyGroup:
@@ -64,8 +64,8 @@ class LossyGroup:
             return None
         group = self._group(traffic_class)
         with _Contiguous(tensor) as data:
-            finishes = group.reduce(data.data_ptr(), elements, dtype, reduction, memory_of(data))
-        return Sum(group, finishes) if finishes else None
+            number = group.reduce(data.data_ptr(), elements, dtype, reduction, memory_of(data))
+        return Sum(group, number) if number else None
 
     def after_sum(self, begun: Sum | None, results: torch.Tensor, first_element: int = 0) -> None:
         """Scales the results as the network's fill says. first_element: of the message, where this rank has a part."""
@@ -73,7 +73,7 @@ class LossyGroup:
             return
         elements, _ = shape_of(results)
         with _Contiguous(results) as data:
-            begun.group.finish_reduce(data.data_ptr(), first_element, elements, memory_of(data))
+            begun.group.finish_reduce(begun.number, data.data_ptr(), first_element, elements, memory_of(data))
 
     def after_part(self, begun: Sum | None, output: torch.Tensor) -> None:
         """after_sum() of this rank's part of a reduce-scatter with equal parts."""

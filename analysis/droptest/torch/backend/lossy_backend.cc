@@ -215,33 +215,41 @@ class LossyBackend final : public Backend {
     return parts;
   }
 
-  /// Takes this rank's lost packets out of a contribution to a sum. Returns the group where results must be scaled.
-  droptest_group* lose_contribution(const char* operation, const Tensor& tensor, const ReduceOp& op) {
+  /// A sum with results that must be scaled.
+  struct Unfinished {
+    droptest_group* group;
+    std::uint64_t number;
+  };
+
+  /// Takes this rank's lost packets out of a contribution to a sum. Returns the sum where its results must be scaled.
+  std::optional<Unfinished> lose_contribution(const char* operation, const Tensor& tensor, const ReduceOp& op) {
     const Message message = message_of(tensor);
     const std::optional<droptest_reduction> reduction = reduction_of(op);
     if (!reduction) {
       exempt(operation, message);
-      return nullptr;
+      return std::nullopt;
     }
     const droptest_class traffic_class = class_of(operation, message);
-    if (traffic_class == DROPTEST_CONTROL) return nullptr;
+    if (traffic_class == DROPTEST_CONTROL) return std::nullopt;
     droptest_group* const group = group_of(traffic_class);
-    std::int32_t results_remain = 0;
+    Unfinished sum{group, 0};
     in_place(tensor, [&](void* data, const droptest_memory* memory) {
-      network_->check(droptest_group_reduce(group, *reduction, data, message.elements, message.type, memory, nullptr,
-                                            &results_remain));
+      network_->check(
+          droptest_group_reduce(group, *reduction, data, message.elements, message.type, memory, nullptr, &sum.number));
     });
-    return results_remain != 0 ? group : nullptr;
+    return sum.number != 0 ? std::optional(sum) : std::nullopt;
   }
-  /// Adds the scaling of `results`, elements first_element onwards of the message, where there is a group.
-  void add(std::vector<Finish>& finishes, droptest_group* group, const Tensor& results, std::int64_t first_element) {
-    if (group == nullptr) return;
-    finishes.push_back([network = network_, group, results, first_element] {
+  /// Adds the scaling of `results`, elements first_element onwards of the message, where there is a sum.
+  void add(std::vector<Finish>& finishes, const std::optional<Unfinished>& sum, const Tensor& results,
+           std::int64_t first_element) {
+    if (!sum) return;
+    finishes.push_back([network = network_, sum = *sum, results, first_element] {
       const Message part = message_of(results);
       const std::uint64_t parts_of_element = part.elements / std::max<std::uint64_t>(1, results.numel());
       in_place(results, [&](void* data, const droptest_memory* memory) {
-        network->check(droptest_group_finish_reduce(
-            group, data, static_cast<std::uint64_t>(first_element) * parts_of_element, part.elements, memory));
+        network->check(droptest_group_finish_reduce(sum.group, sum.number, data,
+                                                    static_cast<std::uint64_t>(first_element) * parts_of_element,
+                                                    part.elements, memory));
       });
     });
   }
