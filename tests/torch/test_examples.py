@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +18,12 @@ import torch
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "torch"
 PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem != "tiny_gpt")
 STEPS = 20
+RANKS = 2
 
 
 def missing(program):
     """Why the program cannot run here; None: it can."""
-    version = tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
-    if program == "fsdp2" and version < (2, 11):
+    if program == "fsdp2" and version() < (2, 11):
         return f"FSDP2's custom communication needs torch 2.11, here is {torch.__version__}"
     needed = {"accelerate_loop": "accelerate", "huggingface_trainer": "transformers"}.get(program)
     if needed is not None and importlib.util.find_spec(needed) is None:
@@ -30,17 +31,39 @@ def missing(program):
     return None
 
 
+def version():
+    return tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
+
+
 def losses(program, folder, *words):
-    """Of the steps, as text."""
+    """Of the steps, as text. Below torch 2 without PyTorch's launcher: that of 1.13 fails on Python 3.11."""
     environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1] / "analysis"), "OMP_NUM_THREADS": "1",
                                 "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2",
-         EXAMPLES / f"{program}.py", "--steps", str(STEPS), *words],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return re.findall(r"^step \d+: loss (\S+)$", done.stdout, re.MULTILINE)
+    script = [EXAMPLES / f"{program}.py", "--steps", str(STEPS), *words]
+    if version() >= (2, 0):
+        run = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(RANKS)]
+        outputs = [started([*run, *script], folder, environment)]
+    else:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        environment |= {"WORLD_SIZE": str(RANKS)}
+        outputs = [
+            started(script, folder, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(RANKS)
+        ]
+    try:
+        texts = [process.communicate(timeout=600) for process in outputs]
+    finally:
+        for process in outputs:
+            process.kill()
+    for process, (_, errors) in zip(outputs, texts, strict=True):
+        assert process.returncode == 0, errors
+    return re.findall(r"^step \d+: loss (\S+)$", texts[0][0], re.MULTILINE)
+
+
+def started(words, folder, environment):
+    return subprocess.Popen([sys.executable, *words], cwd=folder, env=environment, stdout=subprocess.PIPE,
+                            stderr=subprocess.PIPE, text=True)  # fmt: skip
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
