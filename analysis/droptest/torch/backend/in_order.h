@@ -37,11 +37,13 @@ class InOrder : public std::enable_shared_from_this<InOrder> {
   // Of an inner work without a future: what follows on it runs while somebody waits for it.
   class WaitedWork;
 
-  void run_ready();  // with the mutex held
+  using Entries = std::deque<std::shared_ptr<Entry>>;
+  Entries run_ready();                            // with the mutex held; returns what complete() must get
+  static void complete(const Entries& finished);  // without the mutex: callbacks of futures may make calls
   void wait_for(const std::shared_ptr<Entry>& entry);
 
   std::mutex mutex_;
-  std::deque<std::shared_ptr<Entry>> entries_;
+  Entries entries_;
 };
 
 class InOrder::WaitedWork final : public Work {
@@ -79,19 +81,22 @@ inline c10::intrusive_ptr<Work> InOrder::after(const c10::intrusive_ptr<Work>& w
   }
   if (!inner) return c10::make_intrusive<WaitedWork>(shared_from_this(), entry);
   inner->addCallback([self = shared_from_this(), entry](c10::ivalue::Future& ended) {
-    const std::lock_guard lock(self->mutex_);
+    std::unique_lock lock(self->mutex_);
     entry->ended = true;
     if (ended.hasError()) {
       entry->error = ended.exception_ptr();
     } else {
       entry->value = ended.value();
     }
-    self->run_ready();
+    const Entries finished = self->run_ready();
+    lock.unlock();
+    complete(finished);
   });
   return Work::create_from_future(entry->done);
 }
 
-inline void InOrder::run_ready() {
+inline InOrder::Entries InOrder::run_ready() {
+  Entries ready;
   while (!entries_.empty() && entries_.front()->ended) {
     const std::shared_ptr<Entry> entry = entries_.front();
     entries_.pop_front();
@@ -101,6 +106,13 @@ inline void InOrder::run_ready() {
       entry->error = std::current_exception();
     }
     entry->finished = true;
+    ready.push_back(entry);
+  }
+  return ready;
+}
+
+inline void InOrder::complete(const Entries& finished) {
+  for (const std::shared_ptr<Entry>& entry : finished) {
     if (!entry->done) continue;
     if (entry->error != nullptr) {
       entry->done->setError(entry->error);
@@ -126,7 +138,10 @@ inline void InOrder::wait_for(const std::shared_ptr<Entry>& entry) {
     if (!first->done && !first->finished) {
       first->ended = true;
       first->error = error;
-      run_ready();
+      const Entries finished = run_ready();
+      lock.unlock();
+      complete(finished);
+      lock.lock();
     }
   }
   if (entry->error != nullptr) std::rethrow_exception(entry->error);
