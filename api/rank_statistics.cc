@@ -2,7 +2,9 @@
 #include "api/rank_statistics.h"
 
 #include <cerrno>
+#include <exception>
 #include <filesystem>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -11,6 +13,7 @@
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/file_lock.h"
 #include "experiments/records/loss_statistics_record.h"
+#include "sim/error.h"
 
 namespace droptest::api {
 namespace {
@@ -24,13 +27,14 @@ std::string rank_file(const std::string& folder, int rank) {
   return folder + "/ranks/" + std::to_string(rank) + ".json";
 }
 
-void add(const json& exempt, ExemptByReason& sum) {
+ExemptByReason exempt_of(const json& exempt) {
+  ExemptByReason counts{};
   for (std::size_t reason = 0; reason < kExemptionNames.size(); ++reason) {
     if (!exempt.contains(kExemptionNames[reason])) continue;
-    const json& of_reason = exempt[std::string(kExemptionNames[reason])];
-    sum[reason].calls += of_reason["calls"].get<std::uint64_t>();
-    sum[reason].bytes += of_reason["bytes"].get<std::uint64_t>();
+    const json& of_reason = exempt.at(std::string(kExemptionNames[reason]));
+    counts[reason] = {of_reason.at("calls").get<std::uint64_t>(), of_reason.at("bytes").get<std::uint64_t>()};
   }
+  return counts;
 }
 
 json exempt_json(const ExemptByReason& exempt) {
@@ -55,10 +59,26 @@ json merged(const droptest_network& network, const std::vector<Words>& words, co
   return out;
 }
 
-// Files of other worlds are an earlier program's.
-bool is_of_this_world(const json& record, const droptest_network& network) {
-  return record.value("world_size", 0) == network.world_size &&
-         record.value("seed", json()) == network.program.network.seed;
+struct OfRank {
+  Words words;
+  ExemptByReason exempt{};
+};
+
+// Absent: there is no file, or one of another world, which is an earlier program's. Throws: ConfigError for a file that
+// no rank has written.
+std::optional<OfRank> read_rank(const std::string& file, const droptest_network& network) {
+  if (!std::filesystem::exists(file)) return std::nullopt;
+  const json record = comm::load_json(file);
+  try {
+    if (record.at("world_size") != network.world_size || record.at("seed") != network.program.network.seed) {
+      return std::nullopt;
+    }
+    OfRank of_rank{record.at("words").get<Words>(), exempt_of(record.at("exempt"))};
+    comm::merge_statistics({&of_rank.words, 1}, network.program.network, comm::LinkDetail::kInclude);
+    return of_rank;
+  } catch (const std::exception& error) {
+    throw ConfigError(file + ": got a file that is not the counts of a rank, want it removed (" + error.what() + ")");
+  }
 }
 
 }  // namespace
@@ -87,13 +107,16 @@ void write_statistics(droptest_network& network, const std::string& folder) {
   ExemptByReason exempt{};
   for (int rank = 0; rank < network.world_size; ++rank) {
     const std::string file = rank_file(folder, rank);
-    const json of_rank = std::filesystem::exists(file) ? comm::load_json(file) : json::object();
-    if (!is_of_this_world(of_rank, network)) {
+    const std::optional<OfRank> of_rank = read_rank(file, network);
+    if (!of_rank) {
       missing.push_back(rank);
       continue;
     }
-    words.push_back(of_rank["words"].get<Words>());
-    add(of_rank["exempt"], exempt);
+    words.push_back(of_rank->words);
+    for (std::size_t reason = 0; reason < exempt.size(); ++reason) {
+      exempt[reason].calls += of_rank->exempt[reason].calls;
+      exempt[reason].bytes += of_rank->exempt[reason].bytes;
+    }
   }
   experiments::write_file_atomically(folder + "/loss_statistics.json",
                                      merged(network, words, exempt, std::move(missing)).dump(2) + "\n");

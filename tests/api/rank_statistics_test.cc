@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -67,6 +68,19 @@ TEST_F(RankStatistics, CountsOfAnEarlierProgramAreLeftOut) {
   const NetworkHandle other_seed = rank(0, 2, 2);
   send(other_seed.get(), 0);
   EXPECT_EQ(write(other_seed.get())["ranks"]["missing"], json({1}));
+}
+
+TEST_F(RankStatistics, AFileThatNoRankHasWrittenIsNamed) {
+  const NetworkHandle network = rank(0, 2);
+  send(network.get(), 0);
+  write(network.get());
+  const std::string file = folder() + "/ranks/1.json";
+  for (const std::string text : {"[]", "{}", "7", R"({"world_size": 2, "seed": 1, "words": [1, 2], "exempt": {}})",
+                                 R"({"world_size": 2, "seed": 1, "words": "x", "exempt": {}})"}) {
+    std::ofstream(file) << text;
+    EXPECT_EQ(droptest_network_write_statistics(network.get(), nullptr), DROPTEST_CONFIG_ERROR) << text;
+    EXPECT_THAT(droptest_last_error(), testing::HasSubstr(file + ": got a file that is not the counts of a rank"));
+  }
 }
 
 TEST_F(RankStatistics, AFolderThatCannotBeWrittenIsNamed) {
