@@ -109,20 +109,33 @@ comm::GroupNumber checked_group(std::uint32_t number, const droptest_network& ne
   return static_cast<comm::GroupNumber>(number);
 }
 
+namespace {
+
+std::uint64_t checked_elements(std::uint64_t elements, comm::ElementType type) {
+  const std::uint64_t most = ~std::uint64_t{0} / comm::element_bytes(type);
+  if (elements <= most) return elements;
+  throw ArgumentError("elements: got " + std::to_string(elements) + ", want at most " + std::to_string(most) +
+                      ", of fewer than 2^64 bytes");
+}
+
+}  // namespace
+
 ProgramCall checked_call(const droptest_call* call) {
   require(call != nullptr && call->operation != nullptr, "call: got NULL, want a call with an operation");
-  return {call->operation, call->group == nullptr ? "" : call->group, call->group_ranks, checked_type(call->type),
-          call->elements};
+  const comm::ElementType type = checked_type(call->type);
+  return {call->operation, call->group == nullptr ? "" : call->group, call->group_ranks, type,
+          checked_elements(call->elements, type)};
 }
 
 sim::Packetizer packets_of(const droptest_flow& flow, std::uint64_t elements, droptest_type type) {
-  return flow.network->packets(flow.link.traffic_class, checked_type(type), elements);
+  const comm::ElementType of = checked_type(type);
+  return flow.network->packets(flow.link.traffic_class, of, checked_elements(elements, of));
 }
 
 comm::Tensor tensor_of(void* data, std::uint64_t elements, droptest_type type) {
   const comm::ElementType of = checked_type(type);
   require(data != nullptr || elements == 0, "data: got NULL, want the elements of the message");
-  return {of, {static_cast<std::byte*>(data), elements * comm::element_bytes(of)}};
+  return {of, {static_cast<std::byte*>(data), checked_elements(elements, of) * comm::element_bytes(of)}};
 }
 
 // The words of a mask for so many packets.

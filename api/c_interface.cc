@@ -27,10 +27,10 @@ using droptest::api::checked_call;
 using droptest::api::checked_class;
 using droptest::api::checked_group;
 using droptest::api::checked_rank;
-using droptest::api::checked_type;
 using droptest::api::checked_words;
 using droptest::api::DrawnMessage;
 using droptest::api::Exemption;
+using droptest::api::ForeignMemory;
 using droptest::api::guarded;
 using droptest::api::mask_of;
 using droptest::api::network_of;
@@ -51,9 +51,15 @@ void put_summary(const DrawnMessage& drawn, droptest_message* message) {
   if (message != nullptr) *message = drawn.summary;
 }
 
+// Before packets are used up: a call that fails uses up none.
+void check_fill(const droptest_network& network, TrafficClass traffic_class, Half half, droptest_reduction reduction,
+                const droptest_memory* memory) {
+  require(reduction == DROPTEST_SUM || reduction == DROPTEST_MAX, "reduction: want DROPTEST_SUM or DROPTEST_MAX");
+  if (droptest::comm::can_lose(network.of(traffic_class, half))) ForeignMemory::check(memory);
+}
+
 void fill(droptest_network& network, const PacketMask* lost, droptest_reduction reduction, Tensor data,
           const Packetizer& packets, const droptest_memory* memory) {
-  require(reduction == DROPTEST_SUM || reduction == DROPTEST_MAX, "reduction: want DROPTEST_SUM or DROPTEST_MAX");
   if (lost == nullptr) return;
   network.memory.change(memory, data, [&](Tensor tensor) {
     if (reduction == DROPTEST_MAX) {
@@ -199,8 +205,9 @@ droptest_status droptest_flow_next(droptest_flow* flow, uint64_t elements, dropt
 droptest_status droptest_flow_fates(const droptest_flow* flow, uint64_t first_packet, uint64_t packets, uint64_t* mask,
                                     size_t mask_words) {
   return guarded([&] {
-    network_of(flow);
+    droptest_network& of = network_of(flow);
     const std::size_t words = checked_words(mask, mask_words, packets);
+    const std::scoped_lock lock(of.mutex);
     const droptest::sim::FateReport report = droptest::api::fates_of(*flow, first_packet, packets);
     std::copy_n(report.fates.words().begin(), words, mask);
   });
@@ -227,6 +234,7 @@ droptest_status droptest_flow_lose(droptest_flow* flow, droptest_reduction reduc
     droptest_network& of = network_of(flow);
     const Packetizer packets = packets_of(*flow, elements, type);
     const Tensor tensor = tensor_of(data, elements, type);
+    check_fill(of, flow->link.traffic_class, flow->link.half, reduction, memory);
     const std::scoped_lock lock(of.mutex);
     const DrawnMessage drawn = of.next(*flow, packets);
     fill(of, drawn.lost(), reduction, tensor, packets, memory);
@@ -241,6 +249,7 @@ droptest_status droptest_flow_fill(droptest_flow* flow, const uint64_t* mask, dr
     const Packetizer packets = packets_of(*flow, elements, type);
     const PacketMask lost = mask_of(mask, packets);
     const Tensor tensor = tensor_of(data, elements, type);
+    check_fill(of, flow->link.traffic_class, flow->link.half, reduction, memory);
     const std::scoped_lock lock(of.mutex);
     fill(of, &lost, reduction, tensor, packets, memory);
   });
@@ -265,8 +274,16 @@ droptest_status droptest_group_reduce(droptest_group* group, droptest_reduction 
                                       droptest_message* message, uint64_t* unfinished_sum) {
   return guarded([&] {
     droptest_network& of = network_of(group);
-    droptest::api::check_sum(*group, reduction, checked_type(type), unfinished_sum != nullptr);
     const Tensor tensor = tensor_of(data, elements, type);
+    check_fill(of, group->traffic_class, Half::kReduce, reduction, memory);
+    if (droptest::api::has_no_loss_layer(*group, reduction)) {
+      const std::scoped_lock lock(of.mutex);
+      of.count_exempt(Exemption::kNoLossLayer, {"", "", 0, tensor.type, elements});
+      put_summary({}, message);
+      if (unfinished_sum != nullptr) *unfinished_sum = 0;
+      return;
+    }
+    droptest::api::check_sum(*group, reduction, tensor.type, unfinished_sum != nullptr);
     const Packetizer packets = of.packets(group->traffic_class, tensor.type, elements);
     const std::scoped_lock lock(of.mutex);
     const DrawnMessage drawn = of.next_of(*group, Half::kReduce, packets);
@@ -293,6 +310,7 @@ droptest_status droptest_group_gather(droptest_group* group, void* data, uint64_
     droptest_network& of = network_of(group);
     const Tensor tensor = tensor_of(data, elements, type);
     const Packetizer packets = of.packets(group->traffic_class, tensor.type, elements);
+    check_fill(of, group->traffic_class, Half::kGather, DROPTEST_SUM, memory);
     const std::scoped_lock lock(of.mutex);
     const DrawnMessage drawn = of.next_of(*group, Half::kGather, packets);
     fill(of, drawn.lost(), DROPTEST_SUM, tensor, packets, memory);
@@ -337,7 +355,8 @@ droptest_status droptest_flow_count(droptest_flow* flow, uint64_t messages, uint
 droptest_status droptest_flow_report(const droptest_flow* flow, uint64_t first_packet, uint64_t packets, char* text,
                                      size_t size, size_t* needed) {
   return guarded([&] {
-    network_of(flow);
+    droptest_network& of = network_of(flow);
+    const std::scoped_lock lock(of.mutex);
     put_text(droptest::api::report_of(*flow, first_packet, packets), text, size, needed);
   });
 }

@@ -17,8 +17,7 @@ namespace droptest::api {
 namespace {
 
 const comm::HalfNetwork& half_of(const droptest_flow& flow) {
-  const comm::ClassNetwork& network = flow.network->of(flow.link.traffic_class);
-  return flow.link.half == sim::Half::kReduce ? network.reduce : network.gather;
+  return flow.network->of(flow.link.traffic_class, flow.link.half);
 }
 
 // For all steps.
@@ -48,6 +47,10 @@ void check_packets(std::uint64_t packets) {
 
 sim::FateReport fates_of(const droptest_flow& flow, std::uint64_t first_packet, std::uint64_t packets) {
   check_packets(packets);
+  if (first_packet > ~std::uint64_t{0} - packets) {
+    throw ArgumentError("first_packet: got " + std::to_string(first_packet) + " for " + std::to_string(packets) +
+                        " packets, want indices below 2^64");
+  }
   return sim::report_fates(process_of(flow).at_step(flow.network->step), seed_of(flow), flow.link,
                            {first_packet, 0, 0, std::nullopt}, packets);
 }
@@ -114,6 +117,10 @@ droptest_counts counts_of(const droptest_flow& flow) {
   const comm::LossCounts counts = found->second.loss_counts();
   return {counts.messages,   counts.packets,           counts.bytes, counts.lost_packets,
           counts.lost_bytes, counts.configured_rate(), counts.z(),   found->second.tally->digest()};
+}
+
+bool has_no_loss_layer(const droptest_group& group, droptest_reduction reduction) {
+  return reduction == DROPTEST_MAX && group.network->of(group.traffic_class).reduce.fill != comm::Fill::kZero;
 }
 
 void check_sum(const droptest_group& group, droptest_reduction reduction, comm::ElementType type, bool finishes) {

@@ -18,10 +18,11 @@ class MismatchError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// The fates of packets of the flow's link. Throws: ArgumentError for more packets than a report can have.
+/// The fates of packets of the flow's link. The network's mutex is held. Throws: ArgumentError for more packets than a
+/// report can have, and for indices beyond 2^64.
 sim::FateReport fates_of(const droptest_flow& flow, std::uint64_t first_packet, std::uint64_t packets);
 
-/// The same as the JSON of `droptest fates`.
+/// The same as the JSON of `droptest fates`. The network's mutex is held.
 std::string report_of(const droptest_flow& flow, std::uint64_t first_packet, std::uint64_t packets);
 
 /// droptest_flow_verify(). Throws: MismatchError, ArgumentError.
@@ -32,6 +33,9 @@ droptest_law law_of(const droptest_flow& flow);
 
 /// The network's mutex is held.
 droptest_counts counts_of(const droptest_flow& flow);
+
+/// Whether the fill of the group's sums has no meaning for the reduction: its calls lose nothing.
+bool has_no_loss_layer(const droptest_group& group, droptest_reduction reduction);
 
 /// Throws: ArgumentError for a reduction of the group that its network cannot have: a half with losses that it does
 /// not lose, or a fill that has no meaning for it. `finishes`: whether the caller scales results.

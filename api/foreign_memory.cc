@@ -3,6 +3,10 @@
 
 namespace droptest::api {
 
+void ForeignMemory::check(const droptest_memory* memory) {
+  if (memory != nullptr && memory->on_device != 0) check_device(*memory);
+}
+
 void ForeignMemory::change(const droptest_memory* memory, comm::Tensor elements,
                            const std::function<void(comm::Tensor)>& change) {
   if (memory == nullptr || memory->on_device == 0) return change(elements);

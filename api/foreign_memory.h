@@ -17,11 +17,14 @@ namespace droptest::api {
 /// Thread safety: none.
 class ForeignMemory {
  public:
+  /// Throws: as change(), before anything is done.
+  static void check(const droptest_memory* memory);
   /// Calls `change` with the elements, on the stream's device. `memory` null: host memory. Throws: DeviceError for
   /// device memory in a build without CUDA, and for a stream that is being captured.
   void change(const droptest_memory* memory, comm::Tensor elements, const std::function<void(comm::Tensor)>& change);
 
  private:
+  static void check_device(const droptest_memory& memory);
   void change_on_device(const droptest_memory& memory, comm::Tensor elements,
                         const std::function<void(comm::Tensor)>& change);
 

@@ -27,19 +27,25 @@ class DeviceScope {
 
 }  // namespace
 
-void ForeignMemory::change_on_device(const droptest_memory& memory, comm::Tensor elements,
-                                     const std::function<void(comm::Tensor)>& change) {
+void ForeignMemory::check_device(const droptest_memory& memory) {
   const DeviceScope scope(memory.device);
-  auto* const handle = static_cast<cudaStream_t>(memory.stream);
   cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-  check_cuda(cudaStreamIsCapturing(handle, &capture), "cudaStreamIsCapturing");
+  check_cuda(cudaStreamIsCapturing(static_cast<cudaStream_t>(memory.stream), &capture), "cudaStreamIsCapturing");
   if (capture != cudaStreamCaptureStatusNone) {
     throw DeviceError(
         "memory: got a stream that is being captured into a CUDA graph, whose replays would lose the same packets "
         "again; want a stream that is not");
   }
+}
+
+void ForeignMemory::change_on_device(const droptest_memory& memory, comm::Tensor elements,
+                                     const std::function<void(comm::Tensor)>& change) {
+  check_device(memory);
+  const DeviceScope scope(memory.device);
   std::unique_ptr<comm::Stream>& stream = streams_[{memory.device, memory.stream}];
-  if (stream == nullptr) stream = std::make_unique<comm::Stream>(memory.device, handle);
+  if (stream == nullptr) {
+    stream = std::make_unique<comm::Stream>(memory.device, static_cast<cudaStream_t>(memory.stream));
+  }
   elements.stream = stream.get();
   change(elements);
 }

@@ -5,11 +5,15 @@
 
 namespace droptest::api {
 
-void ForeignMemory::change_on_device(const droptest_memory& /*memory*/, comm::Tensor /*elements*/,
-                                     const std::function<void(comm::Tensor)>& /*change*/) {
+void ForeignMemory::check_device(const droptest_memory& /*memory*/) {
   throw DeviceError(
       "memory: got memory of a CUDA device, but this libdroptest.so has no CUDA code; build it where nvcc is found "
       "(DROPTEST_WITH_CUDA=ON asks for it), or give host memory");
+}
+
+void ForeignMemory::change_on_device(const droptest_memory& memory, comm::Tensor /*elements*/,
+                                     const std::function<void(comm::Tensor)>& /*change*/) {
+  check_device(memory);
 }
 
 }  // namespace droptest::api

@@ -108,8 +108,8 @@ std::uint64_t droptest_network::count_messages(const droptest_flow& flow, std::u
                                                std::uint64_t bytes) {
   const std::uint64_t payload = of(flow.link.traffic_class).payload_bytes;
   const std::uint64_t missing = packets * payload - bytes;  // in the short packets
-  if (packets < messages || (messages == 0) != (packets == 0) || bytes > packets * payload ||
-      missing > messages * (payload - 1)) {
+  if (packets > ~std::uint64_t{0} / payload || packets < messages || (messages == 0) != (packets == 0) ||
+      bytes > packets * payload || missing > messages * (payload - 1)) {
     throw ArgumentError("messages, packets, bytes: got " + std::to_string(messages) + ", " + std::to_string(packets) +
                         " and " + std::to_string(bytes) + ", want sizes of messages that end with at most one short " +
                         "packet of " + std::to_string(payload) + " bytes");

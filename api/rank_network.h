@@ -71,6 +71,9 @@ struct droptest_network {
   const droptest::comm::ClassNetwork& of(droptest::sim::TrafficClass traffic_class) const {
     return *program.network.of(traffic_class);
   }
+  const droptest::comm::HalfNetwork& of(droptest::sim::TrafficClass traffic_class, droptest::sim::Half half) const {
+    return half == droptest::sim::Half::kReduce ? of(traffic_class).reduce : of(traffic_class).gather;
+  }
   droptest::sim::Packetizer packets(droptest::sim::TrafficClass traffic_class, droptest::comm::ElementType type,
                                     std::uint64_t elements) const {
     return of(traffic_class).packets(type, elements);

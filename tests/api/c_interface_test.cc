@@ -161,6 +161,22 @@ TEST(CInterface, ArgumentsThatAreWrongAreNamed) {
   EXPECT_THAT(droptest_last_error(), HasSubstr("got \"all_red\", want one of all_reduce"));
 }
 
+TEST(CInterface, NumbersThatOverflowAreRefused) {
+  const NetworkHandle network = network_of(bernoulli_text(0.1));
+  droptest_flow* flow = contribution_flow(network.get());
+  constexpr std::uint64_t kMost = ~std::uint64_t{0};
+  std::uint64_t word = 0;
+  EXPECT_EQ(droptest_flow_fates(flow, kMost - 1, 3, &word, 1), DROPTEST_ARGUMENT_ERROR);
+  EXPECT_THAT(droptest_last_error(), HasSubstr("want indices below 2^64"));
+  std::uint64_t packets = 0;
+  EXPECT_EQ(droptest_flow_packets(flow, kMost / 2, DROPTEST_FLOAT32, &packets), DROPTEST_ARGUMENT_ERROR);
+  EXPECT_THAT(droptest_last_error(), HasSubstr("elements: got 9223372036854775807, want at most 4611686018427387903"));
+  const droptest_call call{"all_reduce", nullptr, 4, DROPTEST_FLOAT32, kMost / 2};
+  droptest_class found{};
+  EXPECT_EQ(droptest_classify(network.get(), &call, &found), DROPTEST_ARGUMENT_ERROR);
+  EXPECT_EQ(droptest_flow_count(flow, 1, kMost, kMost, nullptr), DROPTEST_ARGUMENT_ERROR);
+}
+
 TEST(CInterface, CallsInAForkedChildAreRefused) {
   const NetworkHandle network = network_of(bernoulli_text(0.1));
   droptest_flow* flow = contribution_flow(network.get());

@@ -58,6 +58,7 @@ TEST(DeviceFill, AStreamThatIsCapturedIsRefused) {
             DROPTEST_DEVICE_ERROR);
   EXPECT_THAT(droptest_last_error(), testing::HasSubstr("captured into a CUDA graph"));
   EXPECT_EQ(fake_cuda::launches(), 0U);
+  EXPECT_EQ(counts_of(contribution_flow(network.get())).messages, 0U);
   EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);
 }
 

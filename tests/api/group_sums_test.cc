@@ -173,6 +173,25 @@ TEST(Groups, MaximaLeaveLostPacketsOut) {
   EXPECT_EQ(data, std::vector<float>(400, -std::numeric_limits<float>::infinity()));
 }
 
+TEST(Groups, MaximaUnderAFillThatRescalesAreExempt) {
+  const NetworkHandle network = network_of(text_of("count_rescale"));
+  std::int32_t members[] = {0, 1};
+  droptest_group* group = nullptr;
+  ASSERT_EQ(droptest_group_open(network.get(), DROPTEST_DP_GRADIENT, 0, members, 2, &group), DROPTEST_OK);
+  std::vector<float> data(4000, 1.0F);
+  std::uint64_t sum = 7;
+  ASSERT_EQ(
+      droptest_group_reduce(group, DROPTEST_MAX, data.data(), data.size(), DROPTEST_FLOAT32, nullptr, nullptr, &sum),
+      DROPTEST_OK)
+      << droptest_last_error();
+  EXPECT_EQ(sum, 0U);
+  EXPECT_EQ(data, std::vector<float>(4000, 1.0F));
+  EXPECT_EQ(counts_of(contribution_flow(network.get())).messages, 0U);
+  std::string text(10000, ' ');
+  ASSERT_EQ(droptest_network_statistics(network.get(), text.data(), text.size(), nullptr), DROPTEST_OK);
+  EXPECT_EQ(json::parse(text.c_str())["exempt"], json::parse(R"({"no_loss_layer": {"calls": 1, "bytes": 16000}})"));
+}
+
 TEST(Groups, SumsAreFinishedInAnyOrder) {
   const NetworkHandle in_order = network_of(text_of("count_rescale"), 1, 3);
   const NetworkHandle reversed = network_of(text_of("count_rescale"), 1, 3);
