@@ -89,10 +89,13 @@ class Network:
         except NetworkError as error:
             raise NetworkError(error.kind, f"rank {self.rank} of {self.world_size}: {error}") from None
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def _open(self, function: Any, *arguments: Any) -> Any:
         if self._handle is None:
             raise NetworkError("argument", f"rank {self.rank} of {self.world_size}: network: got a closed one")
-        self._checked(library.call, name, *arguments)
+        return self._checked(function, *arguments)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        self._open(library.call, name, *arguments)
 
     def flow(
         self, traffic_class: str, source: int = 0, destination: int | None = None, *, half: str = "reduce",
@@ -101,13 +104,13 @@ class Network:
         """The flow of a link; destination None: every receiver. counted: whether this rank counts its packets."""
         link = library.Link(_class(traffic_class), library.number_of(half, library.HALVES, "half"), source,
                             library.EVERY_DESTINATION if destination is None else destination, group)  # fmt: skip
-        return Flow(self, self._checked(library.opened, "flow_open", self._handle, byref(link), int(counted)))
+        return Flow(self, self._open(library.opened, "flow_open", self._handle, byref(link), int(counted)))
 
     def group(self, traffic_class: str, members: Sequence[int], number: int = 0) -> Group:
         """The collectives of a class in a process group. members: world ranks in the order of the group; number: 0 for
         the group of all ranks, another one for each other group of this rank, equal on all its members."""
         ranks = (ctypes.c_int32 * len(members))(*members)
-        handle = self._checked(library.opened, "group_open", self._handle, _class(traffic_class), number, ranks,
+        handle = self._open(library.opened, "group_open", self._handle, _class(traffic_class), number, ranks,
                                len(members))  # fmt: skip
         return Group(self, handle)
 
@@ -132,7 +135,7 @@ class Network:
 
     def statistics(self) -> Statistics:
         """The counts of this rank so far."""
-        return Statistics(json.loads(self._checked(library.text, "network_statistics", self._handle)))
+        return Statistics(json.loads(self._open(library.text, "network_statistics", self._handle)))
 
     def write_statistics(self, folder: str | Path | None = None) -> None:
         """Writes this rank's counts, and loss_statistics.json of all ranks that have written theirs. None: into the
@@ -200,7 +203,7 @@ class Flow:
 
     def report(self, first: int, count: int) -> dict[str, Any]:
         """What `droptest fates --format json` says of these packets."""
-        return json.loads(self.network._checked(library.text, "flow_report", self._handle, first, count))
+        return json.loads(self.network._open(library.text, "flow_report", self._handle, first, count))
 
 
 class Group:

@@ -63,9 +63,12 @@ def test_arrays_and_names_that_are_wrong_are_refused():
     with pytest.raises(ValueError, match=r"traffic_class: got 'dp', want one of"):
         network().flow("dp")
     closed = network()
+    flow = closed.flow("dp_gradient")
     closed.close()
-    with pytest.raises(droptest.NetworkError, match="got a closed one"):
-        closed.set_step(1)
+    for use in (lambda: closed.set_step(1), closed.statistics, lambda: closed.flow("dp_gradient"),
+                lambda: closed.group("dp_gradient", [0]), lambda: flow.report(0, 10), lambda: flow.packets(1)):  # fmt: skip
+        with pytest.raises(droptest.NetworkError, match="got a closed one"):
+            use()
 
 
 def test_a_mistake_names_the_rank_the_file_and_the_key(tmp_path, monkeypatch):

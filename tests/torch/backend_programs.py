@@ -92,6 +92,29 @@ def collectives(rank, world_size, elements=20000):
     return {name: tensor.tolist() for name, tensor in found.items()}
 
 
+def follow_up(rank, world_size, elements=20000):
+    """A sum that begins in the callback of another sum's future."""
+    first, second = torch.ones(elements), torch.ones(elements)
+    works = []
+    begun = dist.all_reduce(first, async_op=True).get_future()
+    begun.then(lambda _: works.append(dist.all_reduce(second, async_op=True))).wait()
+    works[0].wait()
+    return [first.unique().tolist(), second.unique().tolist()]
+
+
+def closed(rank, world_size, elements=20000):
+    """The error of a sum after the end of the network."""
+    import droptest.torch.backend
+
+    dist.all_reduce(torch.ones(elements))
+    droptest.torch.backend.network().close()
+    try:
+        dist.all_reduce(torch.ones(elements))
+    except RuntimeError as error:
+        return str(error)
+    return "no error"
+
+
 def exempt(rank, world_size):
     """What training needs besides: construction, object gathers, norms, broadcasts, barriers."""
     from torch.nn.parallel import DistributedDataParallel

@@ -110,6 +110,18 @@ def test_fills_of_sums_scale_the_results(tmp_path, fill):
             assert set(sums) == values
 
 
+def test_a_callback_of_a_sum_may_begin_another_one(tmp_path):
+    source = lossy("50%")
+    source["network"]["fill"] = "count_rescale"
+    assert results(run(tmp_path, 2, "follow_up", source)) == [[[0.0, 2.0], [0.0, 2.0]]] * 2
+
+
+def test_a_closed_network_is_an_error(tmp_path):
+    ended = run(tmp_path, 2, "closed", lossy("50%"))
+    for rank, one in enumerate(ended):
+        assert f"droptest: rank {rank}: network: got a closed one" in one.result
+
+
 def test_at_full_loss_the_control_of_training_loses_nothing(tmp_path):
     ranks = results(run(tmp_path, 2, "exempt", lossy("100%")))
     for found in ranks:

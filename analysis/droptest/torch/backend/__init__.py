@@ -25,6 +25,18 @@ __all__ = ["network", "use"]
 NAME = "droptest"
 
 
+class _GroupsNetwork(Network):
+    """Process groups know when it is closed."""
+
+    shared: Any = None  # of the extension
+
+    def close(self) -> None:
+        if self.shared is not None and self._handle is not None:
+            self.write_statistics()  # an error leaves it open
+            self.shared.close()
+        super().close()
+
+
 @dataclass
 class _InUse:
     """The network of this process, which all groups share."""
@@ -53,9 +65,10 @@ def _network_of(rank: int, world_size: int) -> Any:
     from droptest.torch.build import extension
 
     if _in_use.network is None:
-        _in_use.network = Network(_in_use.source, rank=rank, world_size=world_size)
+        _in_use.network = _GroupsNetwork(_in_use.source, rank=rank, world_size=world_size)
         _kept.append(_in_use.network)
         _in_use.shared = extension().make_network(_in_use.network._handle, rank)
+        _in_use.network.shared = _in_use.shared
     return _in_use.shared
 
 

@@ -167,20 +167,20 @@ class LossyBackend final : public Backend {
   }
   void exempt(const char* operation, const Message& message) const {
     const droptest_call call = call_of(operation, message);
-    network_->check(droptest_count_exempt(network_->network, &call));
+    network_->check(droptest_count_exempt(network_->open(), &call));
   }
   /// The class of a call whose packets can be lost; DROPTEST_CONTROL: it is exempt, and counted.
   droptest_class class_of(const char* operation, const Message& message) const {
     const droptest_call call = call_of(operation, message);
     droptest_class found = DROPTEST_CONTROL;
-    network_->check(droptest_classify(network_->network, &call, &found));
+    network_->check(droptest_classify(network_->open(), &call, &found));
     return found;
   }
   droptest_group* group_of(droptest_class traffic_class) {
     const std::lock_guard lock(network_->mutex);
     droptest_group*& group = groups_[traffic_class];
     if (group == nullptr) {
-      network_->check(droptest_group_open(network_->network, traffic_class, number_, members_.data(),
+      network_->check(droptest_group_open(network_->open(), traffic_class, number_, members_.data(),
                                           static_cast<std::int32_t>(members_.size()), &group));
     }
     return group;
@@ -246,6 +246,7 @@ class LossyBackend final : public Backend {
     finishes.push_back([network = network_, sum = *sum, results, first_element] {
       const Message part = message_of(results);
       const std::uint64_t parts_of_element = part.elements / std::max<std::uint64_t>(1, results.numel());
+      network->open();
       in_place(results, [&](void* data, const droptest_memory* memory) {
         network->check(droptest_group_finish_reduce(sum.group, sum.number, data,
                                                     static_cast<std::uint64_t>(first_element) * parts_of_element,
@@ -295,7 +296,7 @@ class LossyBackend final : public Backend {
     const droptest_link link{traffic_class, DROPTEST_GATHER, members_[static_cast<std::size_t>(getRank())],
                              members_[static_cast<std::size_t>(peer)], 0};
     droptest_flow* flow = nullptr;
-    network_->check(droptest_flow_open(network_->network, &link, 1, &flow));
+    network_->check(droptest_flow_open(network_->open(), &link, 1, &flow));
     in_place(tensor, [&](void* data, const droptest_memory* memory) {
       network_->check(droptest_flow_lose(flow, DROPTEST_SUM, data, message.elements, message.type, memory, nullptr));
     });
@@ -329,7 +330,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   namespace py = pybind11;
   using namespace c10d::droptest;
   py::module_::import("torch.distributed");  // has the type of the base class
-  py::class_<RankNetwork, std::shared_ptr<RankNetwork>>(module, "RankNetwork");
+  py::class_<RankNetwork, std::shared_ptr<RankNetwork>>(module, "RankNetwork").def("close", [](RankNetwork& network) {
+    network.network = nullptr;
+  });
   py::class_<LossyBackend, c10d::Backend, c10::intrusive_ptr<LossyBackend>>(module, "LossyBackend")
       .def_property_readonly("number", &LossyBackend::number)
       .def_property_readonly("inner", &LossyBackend::inner);

@@ -8,6 +8,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -96,11 +97,17 @@ inline bool lies_in(const Tensor& part, const Tensor& whole) {
 
 /// The network of this process's rank, shared by its process groups.
 struct RankNetwork {
-  droptest_network* network = nullptr;  ///< owned by Python's droptest.Network
+  std::atomic<droptest_network*> network = nullptr;  ///< owned by Python's droptest.Network; null: closed
   int rank = 0;
   std::uint32_t next_group = 0;  ///< larger than the numbers of this rank's groups so far
   std::mutex mutex;
 
+  /// Throws: c10::Error where the program has closed it; its flows and groups ended with it.
+  droptest_network* open() const {
+    droptest_network* const opened = network;
+    TORCH_CHECK(opened != nullptr, "droptest: rank ", rank, ": network: got a closed one");
+    return opened;
+  }
   void check(droptest_status status) const {
     TORCH_CHECK(status == DROPTEST_OK, "droptest: rank ", rank, ": ", droptest_last_error());
   }
