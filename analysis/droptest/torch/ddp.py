@@ -17,8 +17,9 @@ def ddp_hook(network: Network, process_group: Any = None) -> Callable[[Any, Any]
     the buckets are averaged as without a hook.
 
     process_group: that of the model; None: the group of all ranks. The packets of a step's buckets follow each other on
-    the rank's link in the order of the buckets' indices, so fates do not depend on sizes or on names. Traffic class
-    dp_gradient, unless a rule for all_reduce says otherwise. Ranks: all of the group. Raises: NetworkError.
+    the rank's link in the order of the buckets' indices. PyTorch cuts the buckets anew after the first step, and with
+    them change the fates of a gradient: they depend on the sizes of the buckets before it. Traffic class dp_gradient,
+    unless a rule for all_reduce says otherwise. Ranks: all of the group. Raises: NetworkError.
     """
     group = LossyGroup(process_group, network)
     order = _BucketOrder(network)
