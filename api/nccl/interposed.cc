@@ -280,8 +280,15 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   const auto call = [&] { return DROPTEST_REAL(ncclCommDestroy, comm); };
   return interposed(call, [&](Interposer& i) {
-    i.ends(comm);
-    return call();
+    std::exception_ptr failed;
+    try {
+      i.ends(comm);
+    } catch (...) {
+      failed = std::current_exception();
+    }
+    const ncclResult_t result = call();  // whatever became of the counts
+    if (failed != nullptr && result == ncclSuccess) std::rethrow_exception(failed);
+    return result;
   });
 }
 
@@ -289,7 +296,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   const auto call = [&] { return DROPTEST_REAL(ncclCommAbort, comm); };
   return interposed(call, [&](Interposer& i) {
-    i.forget(comm);
+    const auto until_aborted = i.forget(comm);
     return call();
   });
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/nccl/interposer.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -36,8 +38,10 @@ void launch(const Member& member, const Fill& fill) {
 
 // The counts of communicators that the program did not end.
 void at_exit() {
+  Interposer* const interposer = Interposer::get();
+  if (interposer == nullptr) return;  // a forked child
   try {
-    Interposer::get()->write_all_counts();
+    interposer->write_all_counts();
   } catch (const std::exception& error) {
     std::fprintf(stderr, "droptest: counts at the end of the program: %s\n", error.what());
   }
@@ -55,6 +59,7 @@ class Interposer::Exchange {
     check_nccl(DROPTEST_REAL(ncclCommUserRank, comm(), &rank_), "ncclCommUserRank");
     check_nccl(DROPTEST_REAL(ncclCommCuDevice, comm(), &device_), "ncclCommCuDevice");
     const auto launch = launched();
+    if (made_.losses == nullptr && !launch && owner.losses_.size() == 1) made_.losses = owner.losses_.begin()->second;
     Identity mine{made_.losses != nullptr ? made_.losses->rank() : launch ? launch->rank : rank_, 0};
     if (const auto losses = made_.losses != nullptr ? made_.losses : owner.losses_of(mine.world_rank, 0)) {
       mine.next_group = losses->next_group();
@@ -98,6 +103,7 @@ class Interposer::Exchange {
     if (different.size() < members_.size()) {
       for (std::size_t i = 0; i < members_.size(); ++i) members_[i].world_rank = static_cast<std::int32_t>(i);
       world_size_ = ranks_;
+      made_.losses = nullptr;  // of an earlier communicator with other ranks
     }
     const int me = members_[static_cast<std::size_t>(rank_)].world_rank;
     return std::make_shared<Member>(made_.losses != nullptr ? made_.losses : owner.losses_of(me, world_size_), members_,
@@ -116,11 +122,12 @@ class Interposer::Exchange {
 };
 
 Interposer* Interposer::get() {
+  static const pid_t process = ::getpid();
   static Interposer* const instance = [] {
     const char* const file = std::getenv("DROPTEST_NETWORK");
     return file == nullptr || *file == '\0' ? nullptr : new Interposer;  // threads may still call at the end
   }();
-  return instance;
+  return ::getpid() == process ? instance : nullptr;  // a forked child has no use of the parent's communicators
 }
 
 Interposer::OpenGroup& Interposer::open_group() {
@@ -216,18 +223,24 @@ ncclResult_t Interposer::queried(ncclComm_t comm, ncclResult_t state) {
   return all_done ? ncclSuccess : ncclInProgress;
 }
 
-std::shared_ptr<Member> Interposer::forget(ncclComm_t comm) {
+Interposer::Forgotten Interposer::forget(ncclComm_t comm) {
   const std::lock_guard lock(mutex_);
+  Forgotten forgotten;
   std::erase_if(waiting_, [comm](const Waiting& waiting) { return waiting.comm == comm; });
+  std::erase_if(being_made_, [comm](const NewCommunicator& one) { return one.polled == comm || *one.place == comm; });
+  for (auto& exchange : exchanges_) {
+    if (exchange->comm() == comm) forgotten.exchanges.emplace_back(std::move(exchange));
+  }
+  std::erase(exchanges_, nullptr);
   const auto found = members_.find(comm);
-  if (found == members_.end()) return nullptr;
-  std::shared_ptr<Member> last = std::move(found->second);
+  if (found == members_.end()) return forgotten;
+  forgotten.member = std::move(found->second);
   members_.erase(found);
-  return last;
+  return forgotten;
 }
 
 void Interposer::ends(ncclComm_t comm) {
-  const std::shared_ptr<Member> last = forget(comm);
+  const std::shared_ptr<Member> last = forget(comm).member;
   if (last == nullptr) return;
   const DeviceScope scope(last->device());
   comm::check_cuda(cudaDeviceSynchronize(), "counts of a communicator");

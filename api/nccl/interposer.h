@@ -28,7 +28,8 @@ struct NewCommunicator {
 /// Throws: ConfigError and DeviceError that name the rank.
 class Interposer {
  public:
-  /// Null where DROPTEST_NETWORK is not set or empty: all calls are passed on.
+  /// Null where DROPTEST_NETWORK is not set or empty, and in a forked child of a process that has called it: all calls
+  /// are passed on.
   static Interposer* get();
 
   /// Before a rank joins a communicator: reads the file of DROPTEST_NETWORK, so that a mistake in it is an error before
@@ -41,8 +42,12 @@ class Interposer {
   ncclResult_t queried(ncclComm_t comm, ncclResult_t state);
   /// Before a communicator is destroyed: waits for its device, writes the counts of its rank, and forgets it.
   void ends(ncclComm_t comm);
-  /// Forgets a communicator. Returns the membership; null: it is unknown.
-  std::shared_ptr<Member> forget(ncclComm_t comm);
+  /// What a communicator had. NCCL's work may use its memory, and freeing it waits for that work.
+  struct Forgotten {
+    std::shared_ptr<Member> member;  ///< null: the communicator is unknown
+    std::vector<std::shared_ptr<const void>> exchanges;
+  };
+  Forgotten forget(ncclComm_t comm);
   /// At the end of the process, when its work is done: for communicators that were not destroyed.
   void write_all_counts();
 

@@ -3,8 +3,12 @@
 #include <dlfcn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -192,6 +196,7 @@ TEST(NcclShim, AProgramThatLoadsNcclByNameLosesPackets) {
     auto* const all_reduce = reinterpret_cast<decltype(&ncclAllReduce)>(dlsym(library, "ncclAllReduce"));
     ASSERT_NE(all_reduce, nullptr);
     ASSERT_NE(dlsym(library, "pncclMemAlloc"), nullptr);
+    ASSERT_NE(dlsym(library, "ncclCommSuspend"), nullptr);  // of versions newer than the build's header
     on_ranks(2, [&](const Rank& rank) {
       std::vector<float> data = values(rank.rank, kCount);
       ok(all_reduce(data.data(), data.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));
@@ -262,6 +267,43 @@ TEST(NcclShim, TheCountsOfAllRanksAreWritten) {
     lost += mask.lost_count();
   }
   EXPECT_EQ(half["lost"], lost);
+}
+
+TEST(NcclShim, AForkedChildDoesNothingAtItsEnd) {
+  const std::string errors = ::testing::TempDir() + "shim_child_errors";
+  in_process(lossy(), [&] {
+    on_ranks(2, [](const Rank& rank) {
+      std::vector<float> data = values(rank.rank, kCount);
+      ok(ncclAllReduce(data.data(), data.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));
+      wait(rank);
+    });
+    const pid_t child = fork();
+    if (child == 0) {
+      if (std::freopen(errors.c_str(), "w", stderr) == nullptr) std::_Exit(1);
+      std::exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    std::ifstream file(errors);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), "");
+  });
+}
+
+TEST(NcclShim, ACommunicatorIsDestroyedWhereItsCountsCannotBeWritten) {
+  const std::string folder = ::testing::TempDir() + "shim_unwritable";
+  std::filesystem::remove_all(folder);
+  in_process(network(R"("loss": {"model": "none"})", R"(, "statistics": ")" + folder + "\""), [&] {
+    ncclUniqueId id;
+    ok(ncclGetUniqueId(&id));
+    ncclComm_t comm = nullptr;
+    ok(ncclCommInitRank(&comm, 1, id, 0));
+    std::ofstream(folder) << "a file in the folder's place";
+    EXPECT_EQ(ncclCommDestroy(comm), ncclInvalidUsage);
+    EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr(folder));
+    EXPECT_DEATH(ncclCommDestroy(comm), "CommDestroy on a communicator that is gone");
+    std::filesystem::remove(folder);
+  });
 }
 
 }  // namespace
