@@ -116,6 +116,14 @@ def test_a_callback_of_a_sum_may_begin_another_one(tmp_path):
     assert results(run(tmp_path, 2, "follow_up", source)) == [[[0.0, 2.0], [0.0, 2.0]]] * 2
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_device_of_a_backend_is_that_of_its_store(device):
+    from droptest.torch import backend
+
+    group = torch.distributed.PrefixStore("0/", torch.distributed.HashStore())
+    assert backend._device_of(torch.distributed.PrefixStore(f"{device}/", group)) == device
+
+
 def test_a_closed_network_is_an_error(tmp_path):
     ended = run(tmp_path, 2, "closed", lossy("50%"))
     for rank, one in enumerate(ended):

@@ -2,10 +2,10 @@
 """The backend "droptest" of torch.distributed (docs/pytorch_backend.md).
 
 >>> import droptest.torch.backend
->>> torch.distributed.init_process_group("droptest")  # or "cpu:droptest,cuda:droptest"
+>>> torch.distributed.init_process_group("droptest")  # for CUDA over NCCL: "cpu:gloo,cuda:droptest"
 
-Every process group then loses packets as the file in the environment variable DROPTEST_NETWORK says, over gloo for host
-memory and nccl for CUDA. use() gives another network.
+Every process group then loses packets as the file in the environment variable DROPTEST_NETWORK says, over gloo, and over
+nccl where CUDA has a backend of its own. use() gives another network.
 """
 
 from __future__ import annotations
@@ -74,9 +74,10 @@ def _network_of(rank: int, world_size: int) -> Any:
 
 def _device_of(store: Any) -> str:
     """PyTorch makes a backend for each device, and tells it the device in the prefix of its store alone."""
-    store.set("droptest_device", "")
-    outer = store.underlying_store
-    return "cuda" if outer.check(["cuda/droptest_device"]) else "cpu"
+    key = "droptest_device"
+    store.set(key, "")
+    # PyTorch's prefix ends with a slash, and its PrefixStore adds one.
+    return "cuda" if dist.PrefixStore("cuda/", store.underlying_store).check([key]) else "cpu"
 
 
 def _inner(options: Any, device: str, backend_options: Any) -> Any:
