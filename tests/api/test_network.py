@@ -65,8 +65,9 @@ def test_arrays_and_names_that_are_wrong_are_refused():
     closed = network()
     flow = closed.flow("dp_gradient")
     closed.close()
-    for use in (lambda: closed.set_step(1), closed.statistics, lambda: closed.flow("dp_gradient"),
-                lambda: closed.group("dp_gradient", [0]), lambda: flow.report(0, 10), lambda: flow.packets(1)):  # fmt: skip
+    uses = (lambda: closed.set_step(1), closed.statistics, lambda: closed.flow("dp_gradient"),
+            lambda: closed.group("dp_gradient", [0]), lambda: flow.report(0, 10), lambda: flow.packets(1))  # fmt: skip
+    for use in uses:
         with pytest.raises(droptest.NetworkError, match="got a closed one"):
             use()
 

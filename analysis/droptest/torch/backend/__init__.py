@@ -4,8 +4,8 @@
 >>> import droptest.torch.backend
 >>> torch.distributed.init_process_group("droptest")  # for CUDA over NCCL: "cpu:gloo,cuda:droptest"
 
-Every process group then loses packets as the file in the environment variable DROPTEST_NETWORK says, over gloo, and over
-nccl where CUDA has a backend of its own. use() gives another network.
+Every process group then loses packets as the file in the environment variable DROPTEST_NETWORK says, over gloo, and
+over nccl where CUDA has a backend of its own. use() gives another network.
 """
 
 from __future__ import annotations
