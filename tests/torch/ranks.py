@@ -76,6 +76,7 @@ def main() -> None:
     value = getattr(importlib.import_module(module), name)(rank, world_size, **json.loads(arguments))
     Path(result).write_text(json.dumps(value))
     dist.barrier()
+    dist.destroy_process_group()  # gloo's threads end before the process does
 
 
 if __name__ == "__main__":
