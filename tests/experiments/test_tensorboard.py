@@ -174,7 +174,9 @@ def accumulator():
 
 
 def test_tensorboard_reads_equal_values(grid, accumulator):
-    for folder in run_folders(grid):
+    runs = [folder for folder in run_folders(grid) if (folder / "summary.json").exists()]
+    assert len(runs) == 27
+    for folder in runs:
         summary = json.loads((folder / "summary.json").read_text())
         loss = summary["point"]["/network/loss"]
         name = "none" if loss["model"] == "none" else f"bernoulli loss_rate={loss['loss_rate']}"
