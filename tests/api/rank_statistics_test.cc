@@ -46,7 +46,7 @@ TEST_F(RankStatistics, TheLastRankCompletesTheRecord) {
   send(first.get(), 0);
   send(second.get(), 1);
   send(second.get(), 1);
-  EXPECT_EQ(write(second.get())["ranks"]["missing"], json({0}));
+  EXPECT_EQ(write(second.get())["ranks"]["missing"], json::array({0}));
   const json whole = write(first.get());
   EXPECT_EQ(whole["ranks"]["missing"], json::array());
   EXPECT_EQ(whole["classes"]["dp_gradient"]["packets"], 30);
@@ -63,11 +63,11 @@ TEST_F(RankStatistics, CountsOfAnEarlierProgramAreLeftOut) {
   const NetworkHandle first = rank(0, 2);
   const NetworkHandle killed = rank(1, 2);
   send(first.get(), 0);
-  EXPECT_EQ(write(first.get())["ranks"]["missing"], json({1}));
+  EXPECT_EQ(write(first.get())["ranks"]["missing"], json::array({1}));
   write(killed.get());
   const NetworkHandle other_seed = rank(0, 2, 2);
   send(other_seed.get(), 0);
-  EXPECT_EQ(write(other_seed.get())["ranks"]["missing"], json({1}));
+  EXPECT_EQ(write(other_seed.get())["ranks"]["missing"], json::array({1}));
 }
 
 TEST_F(RankStatistics, AFileThatNoRankHasWrittenIsNamed) {
