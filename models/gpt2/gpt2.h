@@ -38,7 +38,7 @@ struct ModelRanks {
   int data_stride = 1;                ///< in `all`: from a rank to that of the next replica with its coordinates
 };
 
-/// The numbers that an evaluation gives beside the loss: Gpt2::detail().
+/// Further results of an evaluation than its loss: Gpt2::detail().
 enum class EvaluationDetail : std::uint8_t { kLoss, kLogits, kMargins };
 
 /// Whether a backward pass is the last one of its stage in a step.

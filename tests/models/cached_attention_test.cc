@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluations token by token with cached keys and values; the numbers that an evaluation gives beside the loss.
+// Evaluations token by token with cached keys and values; further results of an evaluation than its loss.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -116,7 +116,7 @@ def closed(rank, world_size, elements=20000):
 
 
 def exempt(rank, world_size):
-    """What training needs besides: construction, object gathers, norms, broadcasts, barriers."""
+    """Traffic of a training that is exempt from loss: construction, object gathers, norms, broadcasts, barriers."""
     from torch.nn.parallel import DistributedDataParallel
 
     model = DistributedDataParallel(small_model(seed=rank))  # takes the parameters of rank 0
