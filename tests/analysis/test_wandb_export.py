@@ -100,8 +100,8 @@ for name in sys.argv[1:]:
         if record.WhichOneof("record_type") == "run":
             found |= {"id": record.run.run_id, "group": record.run.run_group}
         if record.WhichOneof("record_type") == "history":
-            items = record.history.item
-            found["lines"].append({item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in items})
+            names = [item.key or "/".join(item.nested_key) for item in record.history.item]
+            found["lines"].append(dict(zip(names, (json.loads(item.value_json) for item in record.history.item))))
     print(json.dumps(found))
 """
 

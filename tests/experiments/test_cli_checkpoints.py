@@ -84,7 +84,9 @@ def start_apart(folder, *words):
     )
 
 
-@pytest.mark.parametrize(("command", "backend", "kills"), [("run", "local", 120), ("run", "gloo", 40), ("sweep", "local", 40)])
+@pytest.mark.parametrize(
+    ("command", "backend", "kills"), [("run", "local", 120), ("run", "gloo", 40), ("sweep", "local", 40)]
+)
 def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path, command, backend, kills):
     require(backend, tmp_path)
     seeds = {"repeat": {"seeds": 2}} if command == "sweep" else {}

@@ -58,7 +58,7 @@ def _folder(forwards: str, file: Path) -> Path:
 
 
 def _c_header(file: Path) -> Path:
-    """The folder of droptest.h: in the installed Python package, or in the source tree."""
+    """The path of droptest.h: in the installed Python package, or in the source tree."""
     places = [file.parent / "droptest.h", Path(__file__).resolve().parents[3] / "api/droptest.h"]
     for place in places:
         if place.is_file():
