@@ -12,6 +12,9 @@ if(LANGUAGES STREQUAL "C")  # the C compiler beside the C++ compiler
   string(REGEX REPLACE "g\\+\\+" "gcc" compiler "${compiler}")
   string(REGEX REPLACE "c\\+\\+" "cc" compiler "${compiler}")
   set(compilers "-D;CMAKE_C_COMPILER=${compiler};-D;CMAKE_C_FLAGS=${flags}")
+  if(SANITIZE AND compiler MATCHES "clang")  # clang's C driver leaves out the part of the runtime that C++ calls
+    list(APPEND compilers "-D" "CMAKE_EXE_LINKER_FLAGS=-fsanitize-link-c++-runtime -lstdc++")
+  endif()
 endif()
 foreach(command IN ITEMS
     "--install;${BUILD};--prefix;${WORK}/prefix;--component;library;--config;${CONFIG}"
