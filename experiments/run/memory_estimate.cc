@@ -25,10 +25,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kProgramBytes = std::uint64_t{40} << 20U;  ///< of a process: code, libraries and records
-constexpr std::uint64_t kWorkspaceBytes = std::uint64_t{6}
-                                          << 20U;  ///< of a rank: packed operands of products, stacks, statistics
-constexpr std::uint64_t kExpectedReads = 2;        ///< of an offload file at once
+constexpr std::uint64_t kProgramBytes = std::uint64_t{40} << 20U;   ///< of a process: code, libraries and records
+constexpr std::uint64_t kWorkspaceBytes = std::uint64_t{6} << 20U;  ///< of a rank: stacks, statistics, small buffers
+constexpr std::uint64_t kExpectedReads = 2;                         ///< of an offload file at once
 
 /// The data of a process: a file of tokens is mapped, a text's bytes become tokens of two bytes each.
 std::uint64_t data_bytes(const DataConfig& data) {
@@ -43,6 +42,20 @@ std::uint64_t data_bytes(const DataConfig& data) {
 models::BatchShape shape_on_rank(const RunConfig& config) {
   const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
   return {config.training.batch_sequences, parts.length_of(parts.longest_rank())};
+}
+
+/// Working memory of a rank's products on the CPU: oneDNN packs the operand of the widest one, B T 4 C / k floats.
+std::uint64_t packed_operand_bytes(const RunConfig& config) {
+  const std::int64_t hidden = 4 * config.model.width / config.parallel.tensor;
+  return static_cast<std::uint64_t>(shape_on_rank(config).rows() * hidden) * sizeof(float);
+}
+
+/// The whole model on rank 0 when a run writes its weights.
+std::uint64_t written_weights_bytes(const RunConfig& config) {
+  if (config.record.weights == RecordConfig::Weights::kNone) return 0;
+  std::uint64_t elems = 0;
+  for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 1, 0)) elems += tensor.slice.local_elems();
+  return elems * sizeof(float);
 }
 
 /// The stages of a pipeline rank with their slots.
@@ -217,8 +230,9 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
   const auto ranks = static_cast<std::uint64_t>(is_local ? config.parallel.world_size() : 1);
   most.of_process = config.device == Device::kCuda
                         ? run_device_bytes(config)
-                        : (is_local ? alike * of_all : most.total()) + ranks * kWorkspaceBytes + kProgramBytes +
-                              data_bytes(config.data);
+                        : (is_local ? alike * of_all : most.total()) +
+                              ranks * (kWorkspaceBytes + packed_operand_bytes(config)) + written_weights_bytes(config) +
+                              kProgramBytes + data_bytes(config.data);
   return most;
 }
 
