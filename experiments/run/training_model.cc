@@ -10,6 +10,7 @@
 #include "models/gpt2/initial_weights.h"
 #include "models/ops/cuda_ops.h"
 #include "models/ops/host_ops.h"
+#include "models/process_settings.h"
 
 namespace droptest::experiments {
 namespace {
@@ -99,6 +100,7 @@ void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::C
     }
     models::load_gpt2_weights(config.model, parameters, tensor_group, read_weights(config.initial_weights),
                               config.initial_weights, models::MissingHead::kStays);
+    models::return_freed_memory();  // the file's tensors, of all of the model
   }
   model.set_values();
 }
