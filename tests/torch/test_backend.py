@@ -124,6 +124,12 @@ def test_the_device_of_a_backend_is_that_of_its_store(device):
     assert backend._device_of(torch.distributed.PrefixStore(f"{device}/", group)) == device
 
 
+def test_a_backend_for_both_devices_calls_that_of_the_tensors(tmp_path):
+    first, second = results(run(tmp_path, 2, "both_devices", backend="gloo"))
+    assert first == {"sum": [2.0], "gathered": [[2.0], [2.0]], "received": [0.0], "early": False}
+    assert second == {"sum": [2.0], "gathered": [], "received": [2.0], "early": False}
+
+
 def test_a_closed_network_is_an_error(tmp_path):
     ended = run(tmp_path, 2, "closed", lossy("50%"))
     for rank, one in enumerate(ended):
