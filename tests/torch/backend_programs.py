@@ -202,3 +202,13 @@ def both_devices(rank, world_size, elements=5000):
     work.wait()
     return {"sum": data.unique().tolist(), "gathered": [one.unique().tolist() for one in sum(gathered, [])],
             "received": received.unique().tolist(), "early": early}  # fmt: skip
+
+
+def split(rank, world_size, elements=20000):
+    """A sum of ones in the odd or the even ranks, and what the part's backend is. split_group() of torch.distributed
+    wants a GPU; the function below it does not."""
+    part = dist.group.WORLD.split_group([rank % 2, rank % 2 + 2], group_name=f"part {rank % 2}")
+    data = torch.ones(elements)
+    part.allreduce([data]).wait()
+    backend = part._get_backend(torch.device("cpu"))
+    return {"sum": data.tolist(), "type": type(backend).__name__, "number": getattr(backend, "number", None)}

@@ -159,6 +159,16 @@ def test_groups_have_the_links_of_world_ranks_and_numbers_of_their_own(tmp_path)
         assert found["sums"] == [in_part.tolist(), in_all.tolist()]
 
 
+def test_a_group_that_is_split_off_loses_packets_on_links_of_its_own(tmp_path):
+    source = lossy("10%")
+    ranks = results(run(tmp_path, 4, "split", source, elements=ELEMENTS))
+    for rank, found in enumerate(ranks):
+        assert (found["type"], found["number"]) == ("LossyBackend", 1)
+        members = (rank % 2, rank % 2 + 2)
+        expected = sum(~lost_elements(source, member, 4, "dp_gradient", member, group=1) * 1.0 for member in members)
+        assert found["sum"] == expected.tolist()
+
+
 def test_a_backend_for_each_device_is_no_process_group(tmp_path):
     for backend in ("droptest", "cpu:droptest,cuda:droptest"):
         for found in results(run(tmp_path, 2, "backend_types", lossy("1%"), backend=backend)):
