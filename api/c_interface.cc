@@ -136,6 +136,27 @@ droptest_status droptest_network_set_step(droptest_network* network, uint64_t st
   });
 }
 
+droptest_status droptest_network_save_state(const droptest_network* network, void* data, size_t size, size_t* needed) {
+  return guarded([&] {
+    auto& of = const_cast<droptest_network&>(own(network));
+    require(needed != nullptr, "needed: got NULL, want a place for the size");
+    require(data != nullptr || size == 0, "data: got NULL with a size, want memory of that size");
+    const std::scoped_lock lock(of.mutex);
+    const std::vector<std::byte> bytes = of.save_state();
+    *needed = bytes.size();
+    if (bytes.size() <= size) std::memcpy(data, bytes.data(), bytes.size());
+  });
+}
+
+droptest_status droptest_network_load_state(droptest_network* network, const void* data, size_t size) {
+  return guarded([&] {
+    droptest_network& of = own(network);
+    require(data != nullptr, "data: got NULL, want a saved state");
+    const std::scoped_lock lock(of.mutex);
+    of.load_state({static_cast<const std::byte*>(data), size});
+  });
+}
+
 droptest_status droptest_classify(droptest_network* network, const droptest_call* call, droptest_class* traffic_class) {
   return guarded([&] {
     droptest_network& of = own(network);

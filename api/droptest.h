@@ -96,6 +96,18 @@ DROPTEST_API void droptest_network_destroy(droptest_network* network);
 /* From now on fates are those of this training step: matters for losses that change over steps. 0 at first. */
 DROPTEST_API droptest_status droptest_network_set_step(droptest_network* network, uint64_t step);
 
+/* This rank's state: the packets that its links have used up, and its counts. A program puts it into its checkpoints:
+ * a network that was made from the same text for the same rank, and then gets the state, goes on with the fates that
+ * follow. Puts at most `size` bytes into `data`, and the bytes of the state into `needed`; writes nothing where it does
+ * not fit; `data` may be NULL with a size of 0. Refused while results of a sum wait for
+ * droptest_group_finish_reduce(). */
+DROPTEST_API droptest_status droptest_network_save_state(const droptest_network* network, void* data, size_t size,
+                                                         size_t* needed);
+
+/* Gives the network a saved state, in place of its own. DROPTEST_CONFIG_ERROR for bytes that are damaged, or the state
+ * of another network, seed, rank or number of ranks. */
+DROPTEST_API droptest_status droptest_network_load_state(droptest_network* network, const void* data, size_t size);
+
 /* A collective call of the program, as one rank makes it. */
 typedef struct {
   const char* operation; /* "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter",

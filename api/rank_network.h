@@ -5,9 +5,11 @@
 #include <sys/types.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -20,6 +22,7 @@
 #include "comm/lossy/statistics/result_sampler.h"
 #include "comm/lossy/statistics/statistics_collection.h"
 #include "comm/lossy/statistics/touch_record.h"
+#include "sim/state_visitor.h"
 
 namespace droptest::api {
 
@@ -27,6 +30,7 @@ namespace droptest::api {
 struct ExemptCounts {
   std::uint64_t calls = 0;
   std::uint64_t bytes = 0;
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, calls, bytes); }
 };
 using ExemptByReason = std::array<ExemptCounts, kExemptionNames.size()>;
 
@@ -100,6 +104,10 @@ struct droptest_network {
               std::uint64_t first_element, std::uint64_t elements);
   void set_step(std::uint64_t next_step);
   void count_exempt(droptest::api::Exemption reason, const droptest::api::ProgramCall& call);
+  /// The state of droptest_network_save_state(). Throws: ArgumentError while a sum is unfinished.
+  std::vector<std::byte> save_state();
+  /// Throws: ConfigError for bytes that are not such a state of this network and rank; then it keeps its own.
+  void load_state(std::span<const std::byte> bytes);
   droptest::comm::RankCounts counts() { return {ledger, touches, sampler, step}; }
 
   const int rank;

@@ -67,6 +67,8 @@ _FUNCTIONS = {
     "class_from_name": (c_char_p, POINTER(c_int32)),
     "network_create": (c_char_p, c_char_p, c_int32, c_int32, POINTER(c_void_p)),
     "network_set_step": (c_void_p, c_uint64),
+    "network_save_state": (c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
+    "network_load_state": (c_void_p, c_char_p, c_size_t),
     "classify": (c_void_p, POINTER(Call), POINTER(c_int32)),
     "count_exempt": (c_void_p, POINTER(Call)),
     "flow_open": (c_void_p, POINTER(Link), c_int32, POINTER(c_void_p)),
@@ -138,13 +140,18 @@ def opened(name: str, *arguments: Any) -> int:
     return handle.value
 
 
-def text(name: str, *arguments: Any) -> str:
-    """The text of a function that writes JSON."""
+def content(name: str, *arguments: Any) -> bytes:
+    """The bytes of a function that writes at most as many as fit."""
     needed = c_size_t()
     call(name, *arguments, None, 0, byref(needed))
     buffer = ctypes.create_string_buffer(needed.value)
     call(name, *arguments, buffer, len(buffer), byref(needed))
-    return buffer.value.decode()
+    return buffer.raw
+
+
+def text(name: str, *arguments: Any) -> str:
+    """The text of a function that writes JSON."""
+    return content(name, *arguments).rstrip(b"\0").decode()
 
 
 def destroy(network: int) -> None:

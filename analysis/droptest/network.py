@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import base64
 import ctypes
 import json
 import os
@@ -132,6 +133,21 @@ class Network:
     def set_step(self, step: int) -> None:
         """Fates from now on are those of this training step: matters for losses that change over steps."""
         self._call("network_set_step", self._handle, step)
+
+    def state_dict(self) -> dict[str, str]:
+        """This rank's state, for a checkpoint: the packets that its links have used up, and its counts. Raises:
+        NetworkError while results of a sum are not there yet."""
+        return {"droptest": base64.b64encode(self._open(library.content, "network_save_state", self._handle)).decode()}
+
+    def load_state_dict(self, state: Mapping[str, str]) -> None:
+        """Goes on after a checkpoint, with the fates that follow. state: of the same network, seed, rank and number of
+        ranks. Raises: NetworkError, and keeps its own state."""
+        try:
+            content = base64.b64decode(state["droptest"], validate=True)
+        except (KeyError, TypeError, ValueError):
+            raise NetworkError("argument", f"rank {self.rank} of {self.world_size}: state: got something else than "
+                               "state_dict() gives") from None  # fmt: skip
+        self._call("network_load_state", self._handle, content, len(content))
 
     def statistics(self) -> Statistics:
         """The counts of this rank so far."""

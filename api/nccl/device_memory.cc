@@ -34,6 +34,25 @@ DeviceScope::~DeviceScope() {
   if (differs_) cudaSetDevice(before_);
 }
 
+unsigned long long capture_of(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long capture = 0;
+  comm::check_cuda(cudaStreamGetCaptureInfo(stream, &status, &capture), "cudaStreamGetCaptureInfo");
+  return status == cudaStreamCaptureStatusActive ? capture : 0;
+}
+
+Event::Event() {
+  comm::check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags");
+}
+
+Event::~Event() { cudaEventDestroy(event_); }
+
+void Event::record(cudaStream_t stream) { comm::check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord"); }
+
+void Event::is_waited_for_by(cudaStream_t stream) const {
+  comm::check_cuda(cudaStreamWaitEvent(stream, event_, 0), "cudaStreamWaitEvent");
+}
+
 DeviceBytes::DeviceBytes(std::size_t bytes) : bytes_(bytes) {
   const OutsideOfCapture outside;
   void* data = nullptr;

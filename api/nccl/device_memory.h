@@ -23,6 +23,25 @@ class DeviceScope {
   bool differs_ = false;
 };
 
+/// Which capture the stream is part of; 0: none. Throws: DeviceError.
+unsigned long long capture_of(cudaStream_t stream);
+
+/// A point in a stream of the current device.
+class Event {
+ public:
+  /// Throws: DeviceError; so do the other methods.
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+
+  void record(cudaStream_t stream);
+  void is_waited_for_by(cudaStream_t stream) const;
+
+ private:
+  cudaEvent_t event_ = nullptr;
+};
+
 /// Bytes on the current device. Not freed by the destructor of a program that ends: CUDA may be gone.
 class DeviceBytes {
  public:

@@ -33,7 +33,7 @@ std::optional<comm::LaunchEnvironment> launched() {
 
 void launch(const Member& member, const Fill& fill) {
   const DeviceScope scope(member.device());
-  lose_packets(fill.table, fill.message, fill.payload_bytes, fill.stream);
+  member.losses().lose(fill);
 }
 
 // The counts of communicators that the program did not end.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 
-#include "comm/device/cuda_error.h"
 #include "sim/error.h"
 
 namespace droptest::nccl_shim {
@@ -71,28 +70,30 @@ LinkTable& Member::table(droptest_class traffic_class, Route route) {
                                                                     : tables.to_me;
   if (place != nullptr) return *place;
   const std::int32_t me = world_ranks_[static_cast<std::size_t>(rank_)];
-  std::vector<const DeviceFlow*> flows;
+  std::vector<DeviceLink> links;
   if (route == Route::kContribution) {
-    flows.push_back(losses_->flow({traffic_class, DROPTEST_REDUCE, me, DROPTEST_EVERY_DESTINATION, group_}, true));
+    links.push_back(losses_->link({traffic_class, DROPTEST_REDUCE, me, DROPTEST_EVERY_DESTINATION, group_}, true));
   } else {
     for (const std::int32_t source : world_ranks_) {
       if (route == Route::kFromAll) {
-        flows.push_back(
-            losses_->flow({traffic_class, DROPTEST_GATHER, source, DROPTEST_EVERY_DESTINATION, group_}, source == me));
+        links.push_back(
+            losses_->link({traffic_class, DROPTEST_GATHER, source, DROPTEST_EVERY_DESTINATION, group_}, source == me));
       } else {
-        flows.push_back(source == me ? nullptr : losses_->flow({traffic_class, DROPTEST_GATHER, source, me, 0}, true));
+        links.push_back(source == me ? DeviceLink{}
+                                     : losses_->link({traffic_class, DROPTEST_GATHER, source, me, 0}, true));
       }
     }
   }
-  place = std::make_unique<LinkTable>(std::move(flows));
+  place = std::make_unique<LinkTable>(links);
   return *place;
 }
 
 Fill Member::fill(droptest_class traffic_class, Route route, std::optional<int> part, const NcclCall& call, void* to) {
   const DeviceScope scope(device_);
-  const FlowTable whole = table(traffic_class, route).all();
+  const LinkTable& links = table(traffic_class, route);
   auto* const data = static_cast<std::byte*>(to);
-  return {part ? whole.part(static_cast<std::uint64_t>(*part)) : whole,
+  return {part ? links.all().part(static_cast<std::uint64_t>(*part)) : links.all(),
+          part ? links.use(static_cast<std::size_t>(*part)) : links.uses(),
           {data, data, call.count * bytes_of(call.type)},
           losses_->payload_bytes(traffic_class),
           call.stream};
@@ -102,7 +103,7 @@ void Member::lose_contribution(droptest_class traffic_class, const NcclCall& cal
   Fill losses = fill(traffic_class, Route::kContribution, std::nullopt, call, to);
   losses.message.from = static_cast<const std::byte*>(from);
   const DeviceScope scope(device_);
-  lose_packets(losses.table, losses.message, losses.payload_bytes, losses.stream);
+  losses_->lose(losses);
 }
 
 Fill Member::gathered(droptest_class traffic_class, const NcclCall& call, void* to) {
@@ -119,12 +120,8 @@ Fill Member::received(droptest_class traffic_class, const NcclCall& call, int so
 void* Member::scratch(const NcclCall& call, std::size_t bytes, bool in_group) {
   constexpr std::size_t kAlignment = 256;
   const DeviceScope scope(device_);
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  unsigned long long capture = 0;
-  comm::check_cuda(cudaStreamGetCaptureInfo(call.stream, &status, &capture), "cudaStreamGetCaptureInfo");
-  if (status != cudaStreamCaptureStatusActive) capture = 0;
   const std::lock_guard lock(mutex_);
-  Scratch& of_stream = scratch_[{call.stream, capture}];
+  Scratch& of_stream = scratch_[{call.stream, capture_of(call.stream)}];
   if (!in_group) of_stream.used = 0;
   const std::size_t wanted = (bytes + kAlignment - 1) / kAlignment * kAlignment;
   if (of_stream.memory.empty() || of_stream.used + wanted > of_stream.memory.back()->size()) {

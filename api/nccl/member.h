@@ -24,14 +24,6 @@ struct Identity {
   std::uint32_t next_group = 0;  ///< RankLosses::next_group()
 };
 
-/// A message on a device, which can lose packets once NCCL has put its work on the stream.
-struct Fill {
-  FlowTable table;
-  DeviceMessage message;
-  std::uint64_t payload_bytes = 0;
-  cudaStream_t stream = nullptr;
-};
-
 /// One call, as NCCL's functions get it.
 struct NcclCall {
   const char* operation = "";

@@ -2,6 +2,7 @@
 #include "api/nccl/rank_losses.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "sim/error.h"
 #include "sim/loss/link.h"
@@ -15,11 +16,20 @@ void check(droptest_status status, int rank) {
   throw ConfigError(text);
 }
 
-LinkTable::LinkTable(std::vector<const DeviceFlow*> flows)
-    : parts_(flows.size()), memory_(flows.size() * (sizeof(DeviceFlow*) + sizeof(unsigned))) {
+LinkTable::LinkTable(const std::vector<DeviceLink>& links)
+    : parts_(links.size()), memory_(links.size() * (sizeof(DeviceFlow*) + sizeof(unsigned))) {
   std::vector<std::byte> bytes(memory_.size());
-  std::copy_n(reinterpret_cast<const std::byte*>(flows.data()), flows.size() * sizeof(DeviceFlow*), bytes.begin());
+  for (std::size_t i = 0; i < links.size(); ++i) {
+    std::memcpy(bytes.data() + i * sizeof(DeviceFlow*), &links[i].flow, sizeof(DeviceFlow*));
+    place_.push_back(uses_.size());
+    if (links[i].flow != nullptr) uses_.push_back(links[i].use);
+  }
   memory_.write(bytes);
+}
+
+std::span<LinkUse* const> LinkTable::use(std::size_t part) const {
+  const std::size_t end = part + 1 < place_.size() ? place_[part + 1] : uses_.size();
+  return uses().subspan(place_[part], end - place_[part]);
 }
 
 FlowTable LinkTable::all() const {
@@ -58,17 +68,35 @@ RankLosses::Entry RankLosses::make(const droptest_link& link, bool counted) {
            entry.known);
   entry.memory = std::make_unique<DeviceBytes>(sizeof(DeviceFlow));
   entry.memory->write(std::as_bytes(std::span(&entry.known, 1)));
+  entry.use = std::make_unique<LinkUse>();
   return entry;
 }
 
-const DeviceFlow* RankLosses::flow(const droptest_link& link, bool counted) {
+DeviceLink RankLosses::link(const droptest_link& link, bool counted) {
   const std::lock_guard lock(mutex_);
   const bool everyone = link.destination == DROPTEST_EVERY_DESTINATION;
   const Key key{link.traffic_class, link.half, link.source, link.destination, everyone ? link.group : 0};
   auto found = flows_.find(key);
   if (found == flows_.end()) found = flows_.emplace(key, make(link, counted)).first;
   payloads_[link.traffic_class] = found->second.known.payload_bytes;
-  return reinterpret_cast<const DeviceFlow*>(found->second.memory->data());
+  return {reinterpret_cast<const DeviceFlow*>(found->second.memory->data()), found->second.use.get()};
+}
+
+void RankLosses::lose(const Fill& fill) {
+  if (capture_of(fill.stream) != 0) {
+    lose_packets(fill.table, fill.message, fill.payload_bytes, fill.stream);
+    return;
+  }
+  const std::lock_guard lock(mutex_);
+  for (const LinkUse* use : fill.uses) {
+    if (use->after != nullptr && use->stream != fill.stream) use->after->is_waited_for_by(fill.stream);
+  }
+  lose_packets(fill.table, fill.message, fill.payload_bytes, fill.stream);
+  std::shared_ptr<Event> after;
+  if (fill.uses.size() == 1 && fill.uses[0]->after.use_count() == 1) after = fill.uses[0]->after;
+  if (after == nullptr) after = std::make_shared<Event>();
+  after->record(fill.stream);
+  for (LinkUse* use : fill.uses) *use = {fill.stream, after};
 }
 
 std::uint64_t RankLosses::payload_bytes(droptest_class traffic_class) {

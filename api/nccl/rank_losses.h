@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -19,15 +20,42 @@ namespace droptest::nccl_shim {
 /// Throws: ConfigError or DeviceError with the C interface's message, after "rank R: ", unless `status` is a success.
 void check(droptest_status status, int rank);
 
-/// Links with flows in device memory, one for each part of a message; a part of null arrives.
+/// The last launch that used packets of a link. The next one comes after it, also on another stream.
+struct LinkUse {
+  cudaStream_t stream = nullptr;
+  std::shared_ptr<Event> after;  ///< null: none yet. Of one launch, so links that are used together share it.
+};
+
+/// A link of this rank on a device.
+struct DeviceLink {
+  const DeviceFlow* flow = nullptr;  ///< null: its part of a message arrives
+  LinkUse* use = nullptr;            ///< lives as long as RankLosses
+};
+
+/// Links with flows in device memory, one for each part of a message.
 class LinkTable {
  public:
-  LinkTable(std::vector<const DeviceFlow*> flows);
+  explicit LinkTable(const std::vector<DeviceLink>& links);
   FlowTable all() const;
+  /// Of all links, without those that arrive.
+  std::span<LinkUse* const> uses() const { return uses_; }
+  /// Of one part.
+  std::span<LinkUse* const> use(std::size_t part) const;
 
  private:
+  std::vector<LinkUse*> uses_;
+  std::vector<std::size_t> place_;  // in uses_, by part
   std::uint64_t parts_;
   DeviceBytes memory_;
+};
+
+/// A message on a device, which can lose packets once NCCL has put its work on the stream.
+struct Fill {
+  FlowTable table;
+  std::span<LinkUse* const> uses;
+  DeviceMessage message;
+  std::uint64_t payload_bytes = 0;
+  cudaStream_t stream = nullptr;
 };
 
 /// Thread safety: all methods may be called from any thread at once.
@@ -49,7 +77,11 @@ class RankLosses {
 
   /// The flow of a link on the current device; the same one each time. `counted`: this rank counts the link. Throws:
   /// ConfigError for a loss that is drawn on no device, or a fill that needs the results.
-  const DeviceFlow* flow(const droptest_link& link, bool counted);
+  DeviceLink link(const droptest_link& link, bool counted);
+  /// Loses packets of the message in the order of its stream, and after earlier launches for the same links on other
+  /// streams: the packets of a link are used in the order of the calls. A stream that is captured waits for no other.
+  /// Throws: DeviceError.
+  void lose(const Fill& fill);
   /// The payload of a packet of the class, in bytes.
   std::uint64_t payload_bytes(droptest_class traffic_class);
 
@@ -68,6 +100,7 @@ class RankLosses {
     bool counted = false;
     std::unique_ptr<DeviceBytes> memory;  // of one DeviceFlow
     DeviceFlow known;                     // with the counts that the network has
+    std::unique_ptr<LinkUse> use;
   };
 
   Entry make(const droptest_link& link, bool counted);

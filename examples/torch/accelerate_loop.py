@@ -28,6 +28,7 @@ def main():
         optimizer.step()
         if accelerator.is_main_process:
             print(f"step {step}: loss {loss.item():.9g}", flush=True)
+    accelerator.end_training()
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ def main():
         optimizer.step()
         if dist.get_rank() == 0:
             print(f"step {step}: loss {loss.item():.9g}", flush=True)
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ torchrun --nproc-per-node 2 examples/torch/huggingface_trainer.py --network exam
 import tempfile
 
 import torch
+import torch.distributed as dist
 from tiny_gpt import CONTEXT, VOCABULARY, arguments, batches
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
@@ -45,6 +46,8 @@ def main():
         if args.network:
             trainer.network = droptest.Network(args.network)
         trainer.train()
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

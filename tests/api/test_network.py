@@ -48,6 +48,20 @@ def test_messages_follow_each_other_and_fills_hit_their_elements():
     assert error.value.kind == "mismatch"
 
 
+def test_a_saved_state_goes_on():
+    whole, resumed = network(), network()
+    whole.flow("dp_gradient", 1).next(500 * PACKET)
+    resumed.load_state_dict(json.loads(json.dumps(whole.state_dict())))
+    assert resumed.statistics() == whole.statistics()
+    following = whole.flow("dp_gradient", 1).next(300 * PACKET)
+    assert (resumed.flow("dp_gradient", 1).next(300 * PACKET) == following).all()
+    for wrong in ({}, {"droptest": "?"}, {"droptest": 3}):
+        with pytest.raises(droptest.NetworkError, match="rank 1 of 4: state: got something else"):
+            resumed.load_state_dict(wrong)
+    with pytest.raises(droptest.NetworkError, match="rank 1 of 4: state: got damaged bytes"):
+        resumed.load_state_dict({"droptest": whole.state_dict()["droptest"][:-8]})
+
+
 def test_maxima_get_the_lowest_value():
     values = np.ones(PACKET, np.float64)
     droptest.Network({"network": {"loss": {"model": "bernoulli", "loss_rate": 1}}}).flow("outer").lose(values, "max")

@@ -167,3 +167,48 @@ def dies(rank, world_size):
     if rank == 1:
         os._exit(3)
     dist.all_reduce(torch.ones(5000))
+
+
+def both_devices(rank, world_size, elements=5000):
+    """A backend for host memory over gloo, and a fake one that takes tensors of any device and does nothing."""
+    from torch._C._distributed_c10d import FakeProcessGroup
+
+    from droptest.torch.build import extension
+
+    store = dist.PrefixStore("both", dist.distributed_c10d._get_default_store())
+    gloo = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), rank, world_size)
+    both = extension().ByDevice(gloo, FakeProcessGroup._create_internal(rank, world_size))
+    options = dist.AllreduceOptions()
+    data = torch.ones(elements)
+    both.allreduce([data], options).wait()
+    elsewhere = torch.ones(elements, device="meta")
+    both.allreduce([elsewhere], options).wait()
+    gathered = [[torch.zeros(elements) for _ in range(world_size)]] if rank == 0 else []
+    both.gather(gathered, [data], dist.GatherOptions()).wait()
+    both.gather([[elsewhere] * world_size] if rank == 0 else [], [elsewhere], dist.GatherOptions()).wait()
+
+    received = torch.zeros(elements)
+    both._start_coalescing()
+    if rank == 1:
+        both.recv([received], 0, 0)
+        work = both._end_coalescing()
+        early = work.is_completed()
+        store.set("waits", "")
+    else:
+        store.wait(["waits"])
+        both.send([data], 1, 0)
+        work = both._end_coalescing()
+        early = False
+    work.wait()
+    return {"sum": data.unique().tolist(), "gathered": [one.unique().tolist() for one in sum(gathered, [])],
+            "received": received.unique().tolist(), "early": early}  # fmt: skip
+
+
+def split(rank, world_size, elements=20000):
+    """A sum of ones in the odd or the even ranks, and what the part's backend is. split_group() of torch.distributed
+    wants a GPU; the function below it does not."""
+    part = dist.group.WORLD.split_group([rank % 2, rank % 2 + 2], group_name=f"part {rank % 2}")
+    data = torch.ones(elements)
+    part.allreduce([data]).wait()
+    backend = part._get_backend(torch.device("cpu"))
+    return {"sum": data.tolist(), "type": type(backend).__name__, "number": getattr(backend, "number", None)}

@@ -124,6 +124,12 @@ def test_the_device_of_a_backend_is_that_of_its_store(device):
     assert backend._device_of(torch.distributed.PrefixStore(f"{device}/", group)) == device
 
 
+def test_a_backend_for_both_devices_calls_that_of_the_tensors(tmp_path):
+    first, second = results(run(tmp_path, 2, "both_devices", backend="gloo"))
+    assert first == {"sum": [2.0], "gathered": [[2.0], [2.0]], "received": [0.0], "early": False}
+    assert second == {"sum": [2.0], "gathered": [], "received": [2.0], "early": False}
+
+
 def test_a_closed_network_is_an_error(tmp_path):
     ended = run(tmp_path, 2, "closed", lossy("50%"))
     for rank, one in enumerate(ended):
@@ -151,6 +157,16 @@ def test_groups_have_the_links_of_world_ranks_and_numbers_of_their_own(tmp_path)
         in_part = sum(~lost_elements(source, m, 4, "dp_gradient", m, group=1) * 1.0 for m in members)
         in_all = sum(~lost_elements(source, m, 4, "dp_gradient", m) * 1.0 for m in range(4))
         assert found["sums"] == [in_part.tolist(), in_all.tolist()]
+
+
+def test_a_group_that_is_split_off_loses_packets_on_links_of_its_own(tmp_path):
+    source = lossy("10%")
+    ranks = results(run(tmp_path, 4, "split", source, elements=ELEMENTS))
+    for rank, found in enumerate(ranks):
+        assert (found["type"], found["number"]) == ("LossyBackend", 1)
+        members = (rank % 2, rank % 2 + 2)
+        expected = sum(~lost_elements(source, member, 4, "dp_gradient", member, group=1) * 1.0 for member in members)
+        assert found["sum"] == expected.tolist()
 
 
 def test_a_backend_for_each_device_is_no_process_group(tmp_path):

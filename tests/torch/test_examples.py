@@ -17,6 +17,7 @@ import torch
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "torch"
 PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem != "tiny_gpt")
+LOSSY_FORWARD = ("tensor_parallel",)  # whose first loss is already another one
 STEPS = 20
 RANKS = 2
 
@@ -25,6 +26,8 @@ def missing(program):
     """Why the program cannot run here; None: it can."""
     if program == "fsdp2" and version() < (2, 11):
         return f"FSDP2's custom communication needs torch 2.11, here is {torch.__version__}"
+    if program == "tensor_parallel" and version() < (2, 6):
+        return f"the backend needs torch 2.6, here is {torch.__version__}"
     needed = {"accelerate_loop": "accelerate", "huggingface_trainer": "transformers"}.get(program)
     if needed is not None and importlib.util.find_spec(needed) is None:
         return f"no {needed} here"
@@ -76,7 +79,8 @@ def test_the_example_is_pytorchs_without_loss_and_loses_packets_with_it(program,
     assert len(plain) == STEPS
     assert losses(program, tmp_path, "--network", str(lossless)) == plain
     lossy = losses(program, tmp_path, "--network", str(EXAMPLES / "network.json"))
-    assert lossy[0] == plain[0] and lossy != plain
+    assert len(lossy) == STEPS and lossy[1:] != plain[1:]
+    assert (lossy[0] == plain[0]) == (program not in LOSSY_FORWARD)
     record = json.loads((tmp_path / "results/torch/loss_statistics.json").read_text())
     assert record["ranks"]["missing"] == []
     assert record["classes"]["dp_gradient"]["lost"] > 0

@@ -8,10 +8,13 @@ PyTorch and of the sources. The first use of the backend builds it, too.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -40,16 +43,21 @@ def extension() -> ModuleType:
                          "droptest.torch.ddp_hook and droptest.torch.lossy need none")  # fmt: skip
     header = forwarding.backend_header().read_text()
     source = (_SOURCES / "lossy_backend.cc").read_text()
-    forwards = forwarding.forwarded(header, source)
+    generated = {
+        "forwarded.inc": forwarding.forwarded(header, source),
+        "by_device.inc": forwarding.by_device(header, (_SOURCES / "by_device.h").read_text()),
+    }
     file = Path(library.path()).resolve()
-    folder = _folder(forwards, file)
+    folder = _folder(generated, file)
     if not (built := folder / f"{NAME}.so").is_file():
-        _compile(folder, forwards, file)
+        folder.mkdir(parents=True, exist_ok=True)
+        with _locked(folder):
+            _compile(folder, generated, file)
     return _imported(built)
 
 
-def _folder(forwards: str, file: Path) -> Path:
-    content = hashlib.sha256(forwards.encode() + str(file).encode() + _c_header(file).read_bytes())
+def _folder(generated: dict[str, str], file: Path) -> Path:
+    content = hashlib.sha256("".join(generated.values()).encode() + str(file).encode() + _c_header(file).read_bytes())
     for source in sorted(_SOURCES.glob("*.[ch]*")):
         content.update(source.read_bytes())
     python = f"py{sys.version_info.major}{sys.version_info.minor}"
@@ -66,14 +74,21 @@ def _c_header(file: Path) -> Path:
     raise BuildError(f"droptest.h: want it in one of {', '.join(str(place.parent) for place in places)}")
 
 
-def _compile(folder: Path, forwards: str, file: Path) -> None:
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """One process at a time. The system frees this lock when its process ends; PyTorch's own file stays behind a killed
+    build, and all later ones would wait for it."""
+    with (folder / "droptest.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        (folder / "lock").unlink(missing_ok=True)
+        yield
+
+
+def _compile(folder: Path, generated: dict[str, str], file: Path) -> None:
     from torch.utils import cpp_extension
 
-    folder.mkdir(parents=True, exist_ok=True)
-    generated = folder / "forwarded.inc"
-    mine = folder / f"forwarded.inc.{os.getpid()}"
-    mine.write_text(forwards)
-    mine.replace(generated)
+    for name, text in generated.items():
+        (folder / name).write_text(text)
     try:
         cpp_extension.load(
             NAME,

@@ -89,6 +89,45 @@ TEST(NcclShimGroups, EachReplayOfAGraphDrawsFreshFates) {
   });
 }
 
+// Both communicators receive over one link, and the second message is there first.
+TEST(NcclShimGroups, MessagesOnSeveralStreamsUseTheirLinkInTheOrderOfTheCalls) {
+  in_process(lossy(), [] {
+    on_ranks(2, [](const Rank& rank) {
+      Rank other = rank;
+      ok(ncclCommSplit(rank.comm, 0, rank.rank, &other.comm, nullptr));
+      ok(cudaStreamCreateWithFlags(&other.stream, cudaStreamNonBlocking));
+      const std::vector<float> sent = values(0, kCount);
+      const auto send = [&](const Rank& to) { ok(ncclSend(sent.data(), kCount, ncclFloat32, 1, to.comm, to.stream)); };
+      std::vector<std::vector<float>> received(5, std::vector<float>(kCount));
+      const auto receive = [&](std::size_t i, const Rank& from) {
+        ok(ncclRecv(received[i].data(), kCount, ncclFloat32, 0, from.comm, from.stream));
+      };
+      for (const std::size_t i : {0U, 1U}) {  // first calls take longer, for their tables
+        const Rank& one = i == 0 ? rank : other;
+        rank.rank == 0 ? send(one) : receive(i, one);
+        wait(one);
+      }
+      if (rank.rank == 0) {
+        send(other);
+        wait(other);
+        send(rank);
+        send(rank);
+      } else {
+        receive(2, rank);
+        receive(3, other);
+        receive(4, rank);
+      }
+      wait(other);
+      wait(rank);
+      const Link link{TrafficClass::kPpActivation, Half::kGather, 0, 1};
+      for (std::size_t i = 0; i < received.size() && rank.rank == 1; ++i) {
+        EXPECT_EQ(received[i], without_lost(sent, lost_elements(kThirtyPercent, link, i * packets_of(kCount), kCount)));
+      }
+      ok(ncclCommDestroy(other.comm));
+    });
+  });
+}
+
 TEST(NcclShimGroups, ThePartsOfASplitHaveWorldRanksAndNumbersOfTheirOwn) {
   in_process(lossy(), [] {
     on_ranks(4, [](const Rank& rank) {

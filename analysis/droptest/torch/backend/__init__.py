@@ -2,10 +2,10 @@
 """The backend "droptest" of torch.distributed (docs/pytorch_backend.md).
 
 >>> import droptest.torch.backend
->>> torch.distributed.init_process_group("droptest")  # for CUDA over NCCL: "cpu:gloo,cuda:droptest"
+>>> torch.distributed.init_process_group("droptest")
 
-Every process group then loses packets as the file in the environment variable DROPTEST_NETWORK says, over gloo, and
-over nccl where CUDA has a backend of its own. use() gives another network.
+Every process group then loses packets as the file in the environment variable DROPTEST_NETWORK says: host memory over
+gloo, and CUDA tensors over nccl where this process has a GPU. use() gives another network.
 """
 
 from __future__ import annotations
@@ -81,18 +81,32 @@ def _device_of(store: Any) -> str:
 
 
 def _inner(options: Any, device: str, backend_options: Any) -> Any:
-    """gloo for host memory, nccl for CUDA, as torch.distributed makes them."""
-    arguments = (options.store, options.group_rank, options.group_size)
-    if device == "cuda" and torch.cuda.is_available():
-        backend_options = backend_options or dist.ProcessGroupNCCL.Options()
-        backend_options._timeout = options.timeout
-        _name(backend_options, options)
-        inner = dist.ProcessGroupNCCL(*arguments, backend_options)
+    """gloo for host memory, nccl for CUDA, as torch.distributed makes them. The first device of a group may have the
+    others with it: PyTorch makes one backend where all have the same name."""
+    from droptest.torch.build import extension
+
+    if not torch.cuda.is_available():
+        inner = _gloo(options, options.store)
+    elif device == "cuda":
+        inner = _nccl(options, options.store, backend_options)
     else:
-        inner = dist.ProcessGroupGloo(*arguments, timeout=options.timeout)
-        _name(getattr(inner, "options", None), options)
+        nccl = _nccl(options, dist.PrefixStore("droptest_cuda", options.store), backend_options)
+        inner = extension().ByDevice(_gloo(options, options.store), nccl)
     inner._set_sequence_number_for_group()
     return inner
+
+
+def _gloo(options: Any, store: Any) -> Any:
+    inner = dist.ProcessGroupGloo(store, options.group_rank, options.group_size, timeout=options.timeout)
+    _name(getattr(inner, "options", None), options)
+    return inner
+
+
+def _nccl(options: Any, store: Any, backend_options: Any) -> Any:
+    backend_options = backend_options or dist.ProcessGroupNCCL.Options()
+    backend_options._timeout = options.timeout
+    _name(backend_options, options)
+    return dist.ProcessGroupNCCL(store, options.group_rank, options.group_size, backend_options)
 
 
 def _name(of_inner: Any, options: Any) -> None:

@@ -28,6 +28,10 @@ _BODIES = {
     "supportsShrinking": "{{ return false; }}",
 }
 
+# Of two backends, where no tensor says which.
+_OF_BOTH = ("setTimeout", "setSequenceNumberForGroup", "abort", "shutdown")
+_OF_HOST = ("monitoredBarrier",)
+
 
 class HeaderError(RuntimeError):
     """PyTorch's header is not as expected; the message has the declaration."""
@@ -79,16 +83,39 @@ def forwarded(header: str, source: str) -> str:
     for function in virtual_functions(header):
         if function.name in overridden(source):
             continue
-        parameters = ", ".join(f"{of_type} a{i}" for i, of_type in enumerate(function.types))
         arguments = ", ".join(f"std::forward<{of_type}>(a{i})" for i, of_type in enumerate(function.types))
         old = OLD_NAMES.get(function.name)
         target = f"this->{old}" if old else f"inner_->{function.name}"
         body = _BODIES.get(function.name, "{{ return {target}({arguments}); }}")
-        lines.append(
-            f"  {function.result} {function.name}({parameters}){' const' if function.is_const else ''} override "
-            + body.format(target=target, arguments=arguments, name=function.name)
-        )
+        lines.append(f"  {_head(function)} " + body.format(target=target, arguments=arguments, name=function.name))
     return "\n".join(lines) + "\n"
+
+
+def by_device(header: str, source: str) -> str:
+    """C++ for the functions of the header that the source does not override: those with tensors go to the backend of
+    the tensors' device, the others to that of CUDA, or to those that are listed."""
+    lines = []
+    for function in virtual_functions(header):
+        if function.name in overridden(source):
+            continue
+        arguments = ", ".join(f"std::forward<{of_type}>(a{i})" for i, of_type in enumerate(function.types))
+        tensors = ", ".join(f"a{i}" for i, of_type in enumerate(function.types) if re.search(r"Tensor[&>]", of_type))
+        if tensors:
+            body = f"const bool host = is_host({tensors}); "
+            body += f"return begun(host, (host ? host_ : cuda_)->{function.name}({arguments}));"
+        elif function.name in _OF_BOTH:
+            plain = ", ".join(f"a{i}" for i in range(len(function.types)))
+            body = f"host_->{function.name}({plain}); cuda_->{function.name}({plain});"
+        else:
+            owner = "host_" if function.name in _OF_HOST else "cuda_"
+            body = f"return {owner}->{function.name}({arguments});"
+        lines.append(f"  {_head(function)} {{ {body} }}")
+    return "\n".join(lines) + "\n"
+
+
+def _head(function: Function) -> str:
+    parameters = ", ".join(f"{of_type} a{i}" for i, of_type in enumerate(function.types))
+    return f"{function.result} {function.name}({parameters}){' const' if function.is_const else ''} override"
 
 
 def _end_of_parameters(text: str, begin: int) -> int:

@@ -6,6 +6,7 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "by_device.h"
 #include "in_order.h"
 #include "messages.h"
 
@@ -336,6 +337,9 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   py::class_<LossyBackend, c10d::Backend, c10::intrusive_ptr<LossyBackend>>(module, "LossyBackend")
       .def_property_readonly("number", &LossyBackend::number)
       .def_property_readonly("inner", &LossyBackend::inner);
+  py::class_<ByDevice, c10d::Backend, c10::intrusive_ptr<ByDevice>>(module, "ByDevice")
+      .def(py::init<c10::intrusive_ptr<c10d::Backend>, c10::intrusive_ptr<c10d::Backend>>(), py::arg("host"),
+           py::arg("cuda"));
   module.def("make_network", &make_network, py::arg("handle"), py::arg("rank"));
   module.def("wrap", &wrap, py::arg("inner"), py::arg("store"), py::arg("network"), py::arg("members"),
              py::arg("number"), py::call_guard<py::gil_scoped_release>());

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor parallelism by DTensor with packet loss, under the backend "droptest"; torch 2.6 and later:
+
+torchrun --nproc-per-node 2 examples/torch/tensor_parallel.py --network examples/torch/network.json
+"""
+
+import torch
+import torch.distributed as dist
+from tiny_gpt import TinyGpt, arguments, batches
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+
+
+def main():
+    args = arguments(__doc__)
+    if args.network:
+        import droptest.torch.backend
+
+        droptest.torch.backend.use(args.network)
+    dist.init_process_group("droptest" if args.network else "gloo")
+    torch.manual_seed(1)
+    model = TinyGpt()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for block in model.blocks:
+        parallelize_module(block, mesh, {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    for step, tokens in enumerate(batches(0, args.steps), start=1):  # the same ones on all ranks
+        optimizer.zero_grad()
+        loss = model(tokens)
+        loss.backward()
+        optimizer.step()
+        if dist.get_rank() == 0:
+            print(f"step {step}: loss {loss.item():.9g}", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
