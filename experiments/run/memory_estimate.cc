@@ -29,13 +29,16 @@ constexpr std::uint64_t kProgramBytes = std::uint64_t{40} << 20U;   ///< of a pr
 constexpr std::uint64_t kWorkspaceBytes = std::uint64_t{6} << 20U;  ///< of a rank: stacks, statistics, small buffers
 constexpr std::uint64_t kExpectedReads = 2;                         ///< of an offload file at once
 
-/// The data of a process: a file of tokens is mapped, a text's bytes become tokens of two bytes each.
+/// The data of a process: a file of tokens is mapped, a text's bytes become tokens of two bytes each, those of labelled
+/// texts of four, beside the rows that were read.
 std::uint64_t data_bytes(const DataConfig& data) {
-  std::error_code ignored;
-  const std::string& file = data.text.empty() ? data.tokens : data.text;
-  const std::uintmax_t bytes = std::filesystem::file_size(file, ignored);
-  if (ignored || data.shards) return 0;
-  return data.text.empty() ? bytes : 2 * bytes;
+  const auto size_of = [](const std::string& file) -> std::uint64_t {
+    std::error_code missing;
+    const std::uintmax_t bytes = std::filesystem::file_size(file, missing);
+    return missing ? 0 : bytes;
+  };
+  if (data.examples) return 5 * (size_of(data.examples->training) + size_of(data.examples->validation));
+  return data.text.empty() ? size_of(data.tokens) : 2 * size_of(data.text);
 }
 
 /// A micro-batch on a sequence rank with the most tokens.
