@@ -241,19 +241,25 @@ TEST(NcclShim, WithoutANetworkCallsAreNccls) {
   });
 }
 
-// The record of all ranks, and the host's digest of all fates in it.
-TEST(NcclShim, TheCountsOfAllRanksAreWritten) {
+// The record of all ranks, and the host's digest of all fates in it. The program goes on with a second communicator.
+void expect_counts_of_two_communicators(End end) {
   const std::string folder = ::testing::TempDir() + "shim_statistics";
-  in_process(network(R"("loss": {"model": "bernoulli", "loss_rate": "30%"})", R"(, "statistics": ")" + folder + "\""),
-             [] {
-               on_ranks(2, [](const Rank& rank) {
-                 std::vector<float> data = values(rank.rank, kCount);
-                 for (int call = 0; call < 5; ++call) {
-                   ok(ncclAllReduce(data.data(), data.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));
-                 }
-                 wait(rank);
-               });
-             });
+  std::filesystem::remove_all(folder);
+  in_process(
+      network(R"("loss": {"model": "bernoulli", "loss_rate": "30%"})", R"(, "statistics": ")" + folder + "\""), [end] {
+        for (const int calls : {3, 2}) {
+          on_ranks(
+              2,
+              [calls](const Rank& rank) {
+                std::vector<float> data = values(rank.rank, kCount);
+                for (int call = 0; call < calls; ++call) {
+                  ok(ncclAllReduce(data.data(), data.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));
+                }
+                wait(rank);
+              },
+              end);
+        }
+      });
   std::ifstream file(folder + "/loss_statistics.json");
   const nlohmann::json record = nlohmann::json::parse(file);
   const nlohmann::json& half = record["classes"]["dp_gradient"]["halves"]["reduce"];
@@ -262,12 +268,19 @@ TEST(NcclShim, TheCountsOfAllRanksAreWritten) {
   EXPECT_EQ(half["bytes"], 10 * kCount * sizeof(float));
   std::uint64_t lost = 0;
   for (std::uint16_t source = 0; source < 2; ++source) {
-    sim::PacketMask mask(5 * packets_of(kCount));
-    kThirtyPercent.draw(kSeed, {TrafficClass::kDpGradient, Half::kReduce, source}, 0, mask);
-    lost += mask.lost_count();
+    for (const std::uint64_t group : {0U, 1U}) {
+      sim::PacketMask mask((group == 0 ? 3 : 2) * packets_of(kCount));
+      kThirtyPercent.draw(kSeed, {TrafficClass::kDpGradient, Half::kReduce, source}, group << 48U, mask);
+      lost += mask.lost_count();
+    }
   }
   EXPECT_EQ(half["lost"], lost);
 }
+
+TEST(NcclShim, TheCountsOfAllRanksAreWritten) { expect_counts_of_two_communicators(End::kDestroyed); }
+
+// An abort waits for nothing, so its counts are read at the end of the program.
+TEST(NcclShim, TheCountsOfAbortedCommunicatorsAreWritten) { expect_counts_of_two_communicators(End::kAborted); }
 
 TEST(NcclShim, AForkedChildDoesNothingAtItsEnd) {
   const std::string errors = ::testing::TempDir() + "shim_child_errors";
