@@ -40,12 +40,15 @@ const OperationEntry& entry_of(std::string_view operation) {
   throw ArgumentError("operation: got \"" + std::string(operation) + "\", want one of " + known);
 }
 
+/// A message has one operation, whichever of its ends asks.
+std::string_view rule_operation(std::string_view operation) { return operation == "recv" ? "send" : operation; }
+
 }  // namespace
 
 CallRules::CallRules(const nlohmann::json& rules) {
   for (const nlohmann::json& json : rules) {
     Rule rule;
-    rule.operation = json.value("operation", "");
+    rule.operation = rule_operation(json.value("operation", ""));
     if (json.contains("group")) rule.group = json["group"].get<std::string>();
     if (json.contains("ranks")) rule.ranks = json["ranks"].get<int>();
     rule.at_least_bytes = json.value("at_least_bytes", rule.at_least_bytes);
@@ -56,7 +59,7 @@ CallRules::CallRules(const nlohmann::json& rules) {
 }
 
 bool CallRules::Rule::matches(const ProgramCall& call) const {
-  return (operation.empty() || operation == call.operation) && (!group || *group == call.group) &&
+  return (operation.empty() || operation == rule_operation(call.operation)) && (!group || *group == call.group) &&
          (!ranks || *ranks == call.group_ranks) && call.bytes() >= at_least_bytes && call.bytes() <= at_most_bytes;
 }
 

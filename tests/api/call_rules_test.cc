@@ -55,6 +55,16 @@ TEST(CallRules, ExemptCallsAreCountedByTheirReason) {
     "rule": {"calls": 1, "bytes": 4000}, "no_loss_layer": {"calls": 1, "bytes": 80}})"));
 }
 
+TEST(CallRules, ARuleForAMessageHoldsAtBothEnds) {
+  for (const std::string operation : {"send", "recv"}) {
+    const NetworkHandle network =
+        network_of(R"({"network": {}, "rules": [{"operation": ")" + operation + R"(", "class": "pp_gradient"}]})");
+    EXPECT_EQ(class_of(network.get(), "send", 1000), "pp_gradient");
+    EXPECT_EQ(class_of(network.get(), "recv", 1000), "pp_gradient");
+    EXPECT_EQ(class_of(network.get(), "all_to_all", 1000), "sequence_forward");
+  }
+}
+
 TEST(CallRules, TheFirstRuleThatMatchesCounts) {
   const NetworkHandle network = network_of(R"({"network": {}, "rules": [
     {"operation": "all_reduce", "group": "tp", "class": "tp_forward"},

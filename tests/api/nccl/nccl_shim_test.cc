@@ -6,6 +6,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
@@ -66,6 +68,53 @@ TEST(NcclShim, ANetworkWithoutLossChangesNoBit) {
       for (std::uint64_t i = 0; i < kCount; ++i) EXPECT_EQ(sum[i], value(0, i) + value(1, i) + value(2, i));
     });
   });
+}
+
+/// Weights of all ranks after 20 steps of a least-squares fit: gradients by reduce-scatter, weights by all-gather, a
+/// norm by all-reduce. `network` empty: without the library.
+std::vector<float> trained(const std::string& network) {
+  const std::string file = ::testing::TempDir() + "shim_weights";
+  in_process(network, [&] {
+    if (network.empty()) unsetenv("DROPTEST_NETWORK");
+    std::vector<float> of_all(2 * kCount);
+    on_ranks(2, [&](const Rank& rank) {
+      constexpr std::uint64_t kPart = kCount / 2;
+      std::vector<float> weights(2 * kPart, 0.5F);
+      std::vector<float> gradients(2 * kPart);
+      std::vector<float> part(kPart);
+      for (int step = 0; step < 20; ++step) {
+        for (std::uint64_t i = 0; i < weights.size(); ++i) {
+          const float input = 1.0F / static_cast<float>(1 + (i + static_cast<std::uint64_t>(step)) % 7);
+          gradients[i] = input * (weights[i] * input - static_cast<float>(rank.rank + 1));
+        }
+        ok(ncclReduceScatter(gradients.data(), part.data(), kPart, ncclFloat32, ncclAvg, rank.comm, rank.stream));
+        float norm = 0;
+        wait(rank);
+        for (const float gradient : part) norm += gradient * gradient;
+        ok(ncclAllReduce(&norm, &norm, 1, ncclFloat32, ncclSum, rank.comm, rank.stream));
+        wait(rank);
+        float* const own = weights.data() + static_cast<std::uint64_t>(rank.rank) * kPart;
+        for (std::uint64_t i = 0; i < kPart; ++i) own[i] -= part[i] / std::max(1.0F, std::sqrt(norm));
+        ok(ncclAllGather(own, weights.data(), kPart, ncclFloat32, rank.comm, rank.stream));
+        wait(rank);
+      }
+      std::copy(weights.begin(), weights.end(), of_all.begin() + static_cast<std::ptrdiff_t>(kCount) * rank.rank);
+    });
+    std::ofstream(file, std::ios::binary)
+        .write(reinterpret_cast<const char*>(of_all.data()),
+               static_cast<std::streamsize>(of_all.size() * sizeof(float)));
+  });
+  std::vector<float> weights(2 * kCount);
+  std::ifstream(file, std::ios::binary)
+      .read(reinterpret_cast<char*>(weights.data()), static_cast<std::streamsize>(weights.size() * sizeof(float)));
+  return weights;
+}
+
+TEST(NcclShim, TwentyStepsWithoutLossHaveTheBitsOfNccl) {
+  const std::vector<float> without_library = trained("");
+  EXPECT_NE(without_library.front(), 0.5F);
+  EXPECT_EQ(trained(network(R"("loss": {"model": "none"})")), without_library);
+  EXPECT_NE(trained(lossy()), without_library);
 }
 
 struct Law {
@@ -241,19 +290,25 @@ TEST(NcclShim, WithoutANetworkCallsAreNccls) {
   });
 }
 
-// The record of all ranks, and the host's digest of all fates in it.
-TEST(NcclShim, TheCountsOfAllRanksAreWritten) {
+// The record of all ranks, and the host's digest of all fates in it. The program goes on with a second communicator.
+void expect_counts_of_two_communicators(End end) {
   const std::string folder = ::testing::TempDir() + "shim_statistics";
-  in_process(network(R"("loss": {"model": "bernoulli", "loss_rate": "30%"})", R"(, "statistics": ")" + folder + "\""),
-             [] {
-               on_ranks(2, [](const Rank& rank) {
-                 std::vector<float> data = values(rank.rank, kCount);
-                 for (int call = 0; call < 5; ++call) {
-                   ok(ncclAllReduce(data.data(), data.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));
-                 }
-                 wait(rank);
-               });
-             });
+  std::filesystem::remove_all(folder);
+  in_process(
+      network(R"("loss": {"model": "bernoulli", "loss_rate": "30%"})", R"(, "statistics": ")" + folder + "\""), [end] {
+        for (const int calls : {3, 2}) {
+          on_ranks(
+              2,
+              [calls](const Rank& rank) {
+                std::vector<float> data = values(rank.rank, kCount);
+                for (int call = 0; call < calls; ++call) {
+                  ok(ncclAllReduce(data.data(), data.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));
+                }
+                wait(rank);
+              },
+              end);
+        }
+      });
   std::ifstream file(folder + "/loss_statistics.json");
   const nlohmann::json record = nlohmann::json::parse(file);
   const nlohmann::json& half = record["classes"]["dp_gradient"]["halves"]["reduce"];
@@ -262,12 +317,19 @@ TEST(NcclShim, TheCountsOfAllRanksAreWritten) {
   EXPECT_EQ(half["bytes"], 10 * kCount * sizeof(float));
   std::uint64_t lost = 0;
   for (std::uint16_t source = 0; source < 2; ++source) {
-    sim::PacketMask mask(5 * packets_of(kCount));
-    kThirtyPercent.draw(kSeed, {TrafficClass::kDpGradient, Half::kReduce, source}, 0, mask);
-    lost += mask.lost_count();
+    for (const std::uint64_t group : {0U, 1U}) {
+      sim::PacketMask mask((group == 0 ? 3 : 2) * packets_of(kCount));
+      kThirtyPercent.draw(kSeed, {TrafficClass::kDpGradient, Half::kReduce, source}, group << 48U, mask);
+      lost += mask.lost_count();
+    }
   }
   EXPECT_EQ(half["lost"], lost);
 }
+
+TEST(NcclShim, TheCountsOfAllRanksAreWritten) { expect_counts_of_two_communicators(End::kDestroyed); }
+
+// An abort waits for nothing, so its counts are read at the end of the program.
+TEST(NcclShim, TheCountsOfAbortedCommunicatorsAreWritten) { expect_counts_of_two_communicators(End::kAborted); }
 
 TEST(NcclShim, AForkedChildDoesNothingAtItsEnd) {
   const std::string errors = ::testing::TempDir() + "shim_child_errors";

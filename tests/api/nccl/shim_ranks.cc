@@ -41,7 +41,7 @@ void ok(ncclResult_t result) { ASSERT_EQ(result, ncclSuccess) << ncclGetLastErro
 void ok(cudaError_t result) { ASSERT_EQ(result, cudaSuccess); }
 void wait(const Rank& rank) { ok(cudaStreamSynchronize(rank.stream)); }
 
-void on_ranks(int ranks, const std::function<void(const Rank&)>& program) {
+void on_ranks(int ranks, const std::function<void(const Rank&)>& program, End end) {
   ncclUniqueId id;
   ok(ncclGetUniqueId(&id));
   std::vector<std::thread> threads;
@@ -52,7 +52,7 @@ void on_ranks(int ranks, const std::function<void(const Rank&)>& program) {
       ok(ncclCommInitRank(&rank.comm, ranks, id, r));
       if (rank.comm != nullptr) program(rank);
       wait(rank);
-      ok(ncclCommDestroy(rank.comm));
+      ok(end == End::kDestroyed ? ncclCommDestroy(rank.comm) : ncclCommAbort(rank.comm));
       ok(cudaStreamDestroy(rank.stream));
     });
   }

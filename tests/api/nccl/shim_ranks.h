@@ -35,8 +35,9 @@ struct Rank {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
 };
-/// Runs `program` on threads with one communicator, which is destroyed at the end.
-void on_ranks(int ranks, const std::function<void(const Rank&)>& program);
+/// Runs `program` on threads with one communicator, which is destroyed at the end, or aborted.
+enum class End { kDestroyed, kAborted };
+void on_ranks(int ranks, const std::function<void(const Rank&)>& program, End end = End::kDestroyed);
 
 /// Expects success.
 void ok(ncclResult_t result);
