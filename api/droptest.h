@@ -105,7 +105,8 @@ DROPTEST_API droptest_status droptest_network_save_state(const droptest_network*
                                                          size_t* needed);
 
 /* Gives the network a saved state, in place of its own. DROPTEST_CONFIG_ERROR for bytes that are damaged, or the state
- * of another network, seed, rank or number of ranks. */
+ * of another network, seed, rank or number of ranks. Programs that draw fates themselves (droptest_flow_law()) save the
+ * packets that they have drawn, too. */
 DROPTEST_API droptest_status droptest_network_load_state(droptest_network* network, const void* data, size_t size);
 
 /* A collective call of the program, as one rank makes it. */

@@ -86,6 +86,10 @@ void droptest_network::load_state(std::span<const std::byte> bytes) {
   Origin origin;
   visit_value(restorer, origin);
   origin.check(Origin::of(*this));
-  visit_all(restorer, *this);
+  const droptest::experiments::StateRestorer after_origin = restorer;
+  droptest_network whole(program, rank, world_size);  // so that a state with another layout changes nothing here
+  visit_all(restorer, whole);
   restorer.finish();
+  restorer = after_origin;
+  visit_all(restorer, *this);
 }

@@ -59,12 +59,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3, help="of the fates, at least 2")
     options = parser.parse_args()
+    if options.seeds < 2:
+        parser.error(f"--seeds: got {options.seeds}, want at least 2, for a standard error")
+    if options.steps < LAST_STEPS:
+        parser.error(f"--steps: got {options.steps}, want at least {LAST_STEPS}")
     rows = []
     with tempfile.TemporaryDirectory() as name:
         for workers in options.workers:
             lossless = loss_of(workers, options.steps, network_of(0, 1), Path(name))
-            rows += [row_of(workers, rate, lossless, options, Path(name)) for rate in options.rates]
-            print(f"{workers} workers: {rows[-1]}", file=sys.stderr)
+            for rate in options.rates:
+                rows.append(row_of(workers, rate, lossless, options, Path(name)))
+                print(rows[-1], file=sys.stderr)
     print(json.dumps({"machine": machine.describe(), "commit": machine.commit(), "steps": options.steps,
                       "last_steps": LAST_STEPS, "rows": rows}, indent=1))  # fmt: skip
 

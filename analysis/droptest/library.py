@@ -142,11 +142,12 @@ def opened(name: str, *arguments: Any) -> int:
 
 def content(name: str, *arguments: Any) -> bytes:
     """The bytes of a function that writes at most as many as fit."""
-    needed = c_size_t()
-    call(name, *arguments, None, 0, byref(needed))
-    buffer = ctypes.create_string_buffer(needed.value)
-    call(name, *arguments, buffer, len(buffer), byref(needed))
-    return buffer.raw
+    needed, buffer = c_size_t(), ctypes.create_string_buffer(0)
+    while True:  # other threads may make it longer in between
+        call(name, *arguments, buffer, len(buffer), byref(needed))
+        if needed.value <= len(buffer):
+            return buffer.raw[: needed.value]
+        buffer = ctypes.create_string_buffer(needed.value)
 
 
 def text(name: str, *arguments: Any) -> str:

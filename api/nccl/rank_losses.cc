@@ -88,15 +88,18 @@ void RankLosses::lose(const Fill& fill) {
     return;
   }
   const std::lock_guard lock(mutex_);
+  // Also of the same handle: it may be that of another stream by now.
   for (const LinkUse* use : fill.uses) {
-    if (use->after != nullptr && use->stream != fill.stream) use->after->is_waited_for_by(fill.stream);
+    if (use->after != nullptr) use->after->is_waited_for_by(fill.stream);
   }
   lose_packets(fill.table, fill.message, fill.payload_bytes, fill.stream);
-  std::shared_ptr<Event> after;
-  if (fill.uses.size() == 1 && fill.uses[0]->after.use_count() == 1) after = fill.uses[0]->after;
-  if (after == nullptr) after = std::make_shared<Event>();
+  if (fill.uses.empty()) return;
+  std::shared_ptr<Event> after = fill.uses.front()->after;
+  // Again, where no other link's next launch waits for it.
+  if (after == nullptr || after.use_count() != static_cast<long>(fill.uses.size()) + 1)
+    after = std::make_shared<Event>();
   after->record(fill.stream);
-  for (LinkUse* use : fill.uses) *use = {fill.stream, after};
+  for (LinkUse* use : fill.uses) use->after = after;
 }
 
 std::uint64_t RankLosses::payload_bytes(droptest_class traffic_class) {

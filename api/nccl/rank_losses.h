@@ -22,7 +22,6 @@ void check(droptest_status status, int rank);
 
 /// The last launch that used packets of a link. The next one comes after it, also on another stream.
 struct LinkUse {
-  cudaStream_t stream = nullptr;
   std::shared_ptr<Event> after;  ///< null: none yet. Of one launch, so links that are used together share it.
 };
 

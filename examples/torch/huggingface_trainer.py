@@ -21,8 +21,9 @@ class LossyTrainer(Trainer):
     network = None
 
     def training_step(self, model, *args, **kwargs):
-        if self.network is not None and self.state.global_step == 0:
+        if self.network is not None:
             model.register_comm_hook(None, droptest.torch.ddp_hook(self.network))
+            self.network = None  # once
         return super().training_step(model, *args, **kwargs)
 
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
 #include <map>
 #include <string>
 #include <utility>
@@ -11,8 +12,10 @@
 #include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_device.h"
 #include "experiments/spec/resolve_memory.h"
+#include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"
 #include "sim/loss/gilbert_elliott.h"
+#include "tests/comm/temporary_folder.h"
 #include "tests/experiments/layouts_of_runs.h"
 #include "tests/experiments/resolved_spec.h"
 
@@ -263,6 +266,33 @@ TEST(MemoryEstimate, OfFeedbackIsTheMemoryThatItTakes) {
       EXPECT_EQ(remembered > 0, has_factors || feedback != Feedback::kOff);
     }
   }
+}
+
+TEST(MemoryEstimate, OfTheProcessIsTheSumOfItsParts) {
+  const comm::TemporaryFolder folder;
+  const std::string text = folder.path() + "/text";
+  std::ofstream(text) << std::string(1000, 'a');
+  RunConfig config = tiny_config();
+  config.parallel.tensor = 2;
+  config.record.weights = RecordConfig::Weights::kNone;
+  config.data = {};
+  const auto process = [](const RunConfig& of) { return estimate_memory(of).of_process; };
+  const std::uint64_t alone = process(config);
+  const auto rows = static_cast<std::uint64_t>(config.training.batch_sequences * config.training.sequence_tokens);
+  const std::uint64_t packed = rows * 4 * static_cast<std::uint64_t>(config.model.width) / 2 * sizeof(float);
+  EXPECT_EQ(alone, 2 * (estimate_memory(config).total() + packed + (6U << 20U)) + (40U << 20U));
+
+  config.data.text = text;
+  EXPECT_EQ(process(config), alone + 2 * 1000);
+  config.data = {};
+  config.data.examples.emplace();
+  config.data.examples->training = config.data.examples->validation = text;
+  EXPECT_EQ(process(config), alone + 2 * 5 * 1000);
+  config.data = {};
+  config.record.weights = RecordConfig::Weights::kFinal;
+  std::uint64_t elems = 0;
+  for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 1, 0)) elems += tensor.slice.local_elems();
+  EXPECT_EQ(process(config), alone + elems * sizeof(float));
 }
 
 TEST(MemoryEstimate, FindsTheLargestMicroBatch) {

@@ -294,6 +294,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
 cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t event, unsigned /*flags*/) {
   const fake::FakeEvent point = fake::event_of(event);
   if (point.stream != nullptr) {
+    // Events of before the capture; the double records none within one.
+    if (fake::stream_of(handle)->is_captured()) return cudaErrorStreamCaptureIsolation;
     fake::stream_of(handle)->put([point] { point.stream->wait_until_done(point.position); });
   }
   return cudaSuccess;

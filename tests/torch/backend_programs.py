@@ -102,6 +102,14 @@ def follow_up(rank, world_size, elements=20000):
     return [first.unique().tolist(), second.unique().tolist()]
 
 
+def reduce_and_save(rank, world_size, elements=20000):
+    """The network's state after a sum to rank 0."""
+    import droptest.torch.backend
+
+    dist.reduce(torch.ones(elements), dst=0)
+    return droptest.torch.backend.network().state_dict()
+
+
 def closed(rank, world_size, elements=20000):
     """The error of a sum after the end of the network."""
     import droptest.torch.backend

@@ -4,8 +4,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
@@ -13,13 +17,14 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     pytest.skip(f"the backend needs torch 2.6 or later, this is {torch.__version__}", allow_module_level=True)
 
-from ranks import results, run_ranks  # noqa: E402
+from ranks import ANALYSIS, results, run_ranks  # noqa: E402
 
 import droptest  # noqa: E402
 from droptest.torch import build  # noqa: E402
 from droptest.torch.backend import forwarding  # noqa: E402
 
 ELEMENTS = 20000
+HAS_FAKE_GROUP = hasattr(getattr(torch._C._distributed_c10d, "FakeProcessGroup", None), "_create_internal")
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -124,6 +129,83 @@ def test_the_device_of_a_backend_is_that_of_its_store(device):
     assert backend._device_of(torch.distributed.PrefixStore(f"{device}/", group)) == device
 
 
+def test_functions_of_two_backends_go_to_the_one_that_can():
+    header = """class Backend {
+  virtual const std::string getName() const { return name(1); }
+  virtual c10::intrusive_ptr<Work> gather(std::vector<std::vector<at::Tensor>>& out, std::vector<at::Tensor>& in,
+      const GatherOptions& opts = GatherOptions());
+  virtual void check(at::Tensor& tensor);
+  virtual c10::intrusive_ptr<Work> barrier(const BarrierOptions& opts = BarrierOptions());
+  virtual void monitoredBarrier(const BarrierOptions& opts, bool all = false);
+  virtual void abort();
+  virtual bool supportsSplitting() const;
+  virtual bool supportsCoalescing() const;
+};"""
+    assert [line.strip() for line in forwarding.by_device(header).splitlines()] == [
+        "const std::string getName() const override { return cuda_->getName(); }",
+        "c10::intrusive_ptr<Work> gather(std::vector<std::vector<at::Tensor>>& a0, std::vector<at::Tensor>& a1, "
+        "const GatherOptions& a2) override { const Place place = place_of(a0, a1); return begun(place, of(place)->gather("
+        "std::forward<std::vector<std::vector<at::Tensor>>&>(a0), std::forward<std::vector<at::Tensor>&>(a1), "
+        "std::forward<const GatherOptions&>(a2))); }",
+        "void check(at::Tensor& a0) override { const Place place = place_of(a0); "
+        "return of(place)->check(std::forward<at::Tensor&>(a0)); }",
+        "c10::intrusive_ptr<Work> barrier(const BarrierOptions& a0) override "
+        "{ return (a0.device_ids.empty() ? host_ : cuda_)->barrier(a0); }",
+        "void monitoredBarrier(const BarrierOptions& a0, bool a1) override "
+        "{ return host_->monitoredBarrier(std::forward<const BarrierOptions&>(a0), std::forward<bool>(a1)); }",
+        "void abort() override { host_->abort(); cuda_->abort(); }",
+        "bool supportsSplitting() const override { return false; }",
+        "bool supportsCoalescing() const override { return cuda_->supportsCoalescing(); }",
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_process_with_a_gpu_has_backends_for_its_devices(device, monkeypatch):
+    """The one of the host has NCCL with it, because PyTorch asks for one backend where devices have one name."""
+    from types import SimpleNamespace
+
+    from droptest.torch import backend
+
+    nccl = torch.distributed.ProcessGroupGloo(torch.distributed.HashStore(), 0, 1)  # stands for it
+    stores = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(backend, "_nccl", lambda options, store, _: stores.append(store) or nccl)
+    store = torch.distributed.HashStore()
+    options = SimpleNamespace(store=store, group_rank=0, group_size=1, timeout=timedelta(seconds=10),
+                              global_ranks_in_group=[0], group_id="0")  # fmt: skip
+    made = backend._inner(options, device, None)
+    assert (type(made).__name__ == "ByDevice") == (device == "cpu")
+    stores[0].set("key", "")
+    assert store.check(["key"]) == (device == "cuda")
+
+
+def test_ranks_without_results_of_a_sum_can_save_their_state(tmp_path):
+    source = lossy("50%")
+    source["network"]["fill"] = "count_rescale"
+    for state in results(run(tmp_path, 2, "reduce_and_save", source)):
+        assert set(state) == {"droptest"}
+
+
+def test_ranks_that_build_at_once_build_once(tmp_path, extension):
+    """The second one finds the library that the first one has made, and a lock that a killed build left is no hang."""
+    program = "from droptest.torch import build; print(build.extension().__file__)"
+    folder = tmp_path / Path(extension.__file__).parent.name
+    (folder / "build").mkdir(parents=True)
+    (folder / "build/lock").touch()
+    environment = os.environ | {"TORCH_EXTENSIONS_DIR": str(tmp_path), "PYTHONPATH": str(ANALYSIS)}
+    words = [sys.executable, "-c", program]
+    ranks = [
+        subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    texts = [rank.communicate(timeout=900) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], texts
+    assert (folder / Path(extension.__file__).name).is_file()
+    assert (folder / "build/.ninja_log").read_text().count("lossy_backend.o") == 1
+
+
+@pytest.mark.skipif(not HAS_FAKE_GROUP, reason="this PyTorch has no fake process group to stand for NCCL")
 def test_a_backend_for_both_devices_calls_that_of_the_tensors(tmp_path):
     first, second = results(run(tmp_path, 2, "both_devices", backend="gloo"))
     assert first == {"sum": [2.0], "gathered": [[2.0], [2.0]], "received": [0.0], "early": False}
@@ -159,6 +241,7 @@ def test_groups_have_the_links_of_world_ranks_and_numbers_of_their_own(tmp_path)
         assert found["sums"] == [in_part.tolist(), in_all.tolist()]
 
 
+@pytest.mark.skipif(not hasattr(torch.distributed.ProcessGroup, "split_group"), reason="this PyTorch cannot split")
 def test_a_group_that_is_split_off_loses_packets_on_links_of_its_own(tmp_path):
     source = lossy("10%")
     ranks = results(run(tmp_path, 4, "split", source, elements=ELEMENTS))

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,14 +46,16 @@ def extension() -> ModuleType:
     source = (_SOURCES / "lossy_backend.cc").read_text()
     generated = {
         "forwarded.inc": forwarding.forwarded(header, source),
-        "by_device.inc": forwarding.by_device(header, (_SOURCES / "by_device.h").read_text()),
+        "by_device.inc": forwarding.by_device(header),
     }
     file = Path(library.path()).resolve()
     folder = _folder(generated, file)
-    if not (built := folder / f"{NAME}.so").is_file():
-        folder.mkdir(parents=True, exist_ok=True)
-        with _locked(folder):
-            _compile(folder, generated, file)
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        if not (built := folder / f"{NAME}.so").is_file():
+            made = folder / f"{NAME}.so.new"  # others load it without the lock
+            shutil.copy(_compile(folder / "build", generated, file), made)
+            made.replace(built)
     return _imported(built)
 
 
@@ -80,13 +83,14 @@ def _locked(folder: Path) -> Iterator[None]:
     build, and all later ones would wait for it."""
     with (folder / "droptest.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        (folder / "lock").unlink(missing_ok=True)
+        (folder / "build/lock").unlink(missing_ok=True)
         yield
 
 
-def _compile(folder: Path, generated: dict[str, str], file: Path) -> None:
+def _compile(folder: Path, generated: dict[str, str], file: Path) -> Path:
     from torch.utils import cpp_extension
 
+    folder.mkdir(exist_ok=True)
     for name, text in generated.items():
         (folder / name).write_text(text)
     try:
@@ -102,6 +106,7 @@ def _compile(folder: Path, generated: dict[str, str], file: Path) -> None:
     except (RuntimeError, OSError) as error:
         raise BuildError(f"backend droptest for torch {torch.__version__}: {error}; it needs a C++17 compiler and "
                          f"ninja; `python -m droptest.torch.build` builds it alone") from error  # fmt: skip
+    return folder / f"{NAME}.so"
 
 
 def _imported(file: Path) -> ModuleType:

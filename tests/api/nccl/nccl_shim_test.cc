@@ -71,9 +71,9 @@ TEST(NcclShim, ANetworkWithoutLossChangesNoBit) {
 }
 
 /// Weights of all ranks after 20 steps of a least-squares fit: gradients by reduce-scatter, weights by all-gather, a
-/// norm by all-reduce. `network` empty: without the library.
+/// norm by all-reduce. `network` empty: without one.
 std::vector<float> trained(const std::string& network) {
-  const std::string file = ::testing::TempDir() + "shim_weights";
+  const std::string file = ::testing::TempDir() + "shim_weights_" + std::to_string(getpid());
   in_process(network, [&] {
     if (network.empty()) unsetenv("DROPTEST_NETWORK");
     std::vector<float> of_all(2 * kCount);
@@ -111,10 +111,10 @@ std::vector<float> trained(const std::string& network) {
 }
 
 TEST(NcclShim, TwentyStepsWithoutLossHaveTheBitsOfNccl) {
-  const std::vector<float> without_library = trained("");
-  EXPECT_NE(without_library.front(), 0.5F);
-  EXPECT_EQ(trained(network(R"("loss": {"model": "none"})")), without_library);
-  EXPECT_NE(trained(lossy()), without_library);
+  const std::vector<float> without_network = trained("");
+  EXPECT_NE(without_network.front(), 0.5F);
+  EXPECT_EQ(trained(network(R"("loss": {"model": "none"})")), without_network);
+  EXPECT_NE(trained(lossy()), without_network);
 }
 
 struct Law {
@@ -292,7 +292,7 @@ TEST(NcclShim, WithoutANetworkCallsAreNccls) {
 
 // The record of all ranks, and the host's digest of all fates in it. The program goes on with a second communicator.
 void expect_counts_of_two_communicators(End end) {
-  const std::string folder = ::testing::TempDir() + "shim_statistics";
+  const std::string folder = ::testing::TempDir() + "shim_statistics_" + std::to_string(getpid());
   std::filesystem::remove_all(folder);
   in_process(
       network(R"("loss": {"model": "bernoulli", "loss_rate": "30%"})", R"(, "statistics": ")" + folder + "\""), [end] {

@@ -85,7 +85,7 @@ def _inner(options: Any, device: str, backend_options: Any) -> Any:
     others with it: PyTorch makes one backend where all have the same name."""
     from droptest.torch.build import extension
 
-    if not torch.cuda.is_available():
+    if not (torch.cuda.is_available() and dist.is_nccl_available()):
         inner = _gloo(options, options.store)
     elif device == "cuda":
         inner = _nccl(options, options.store, backend_options)

@@ -6,55 +6,22 @@
 
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 
+#include <algorithm>
 #include <chrono>
+#include <exception>
 #include <mutex>
-#include <string>
 #include <utility>
 #include <vector>
 
 namespace c10d::droptest {
 
-/// Calls with tensors go to the backend of their device. `by_device.inc`, made from the installed header, has all
-/// functions that are not here.
+/// Calls with tensors go to the backend of their device. `by_device.inc`, made from the installed header, has the
+/// functions of the base class.
 class ByDevice final : public Backend {
  public:
   /// `host`: for CPU tensors; `cuda`: for all others. Both are of the same group.
   ByDevice(c10::intrusive_ptr<Backend> host, c10::intrusive_ptr<Backend> cuda)
       : Backend(host->getRank(), host->getSize()), host_(std::move(host)), cuda_(std::move(cuda)) {}
-
-  void setGroupUid(const std::string& name) override {
-    Backend::setGroupUid(name);
-    host_->setGroupUid(name);
-    cuda_->setGroupUid(name);
-  }
-
-  // gloo has no coalesced calls: it begins each at once, and the work of all waits for them, too.
-  void startCoalescing() override {
-    {
-      const std::lock_guard lock(mutex_);
-      is_coalescing_ = true;
-    }
-    cuda_->startCoalescing();
-  }
-  c10::intrusive_ptr<Work> endCoalescing() override {
-    std::vector<c10::intrusive_ptr<Work>> works;
-    {
-      const std::lock_guard lock(mutex_);
-      is_coalescing_ = false;
-      works.swap(host_works_);
-    }
-    const auto of_cuda = cuda_->endCoalescing();  // null: no call was among them
-    if (works.empty()) return of_cuda;
-    if (of_cuda) works.push_back(of_cuda);
-    return c10::make_intrusive<Works>(std::move(works));
-  }
-
-  // The two would each need options of their own.
-  bool supportsSplitting() const override { return false; }
-  c10::intrusive_ptr<Backend> split(const c10::intrusive_ptr<Store>& /*store*/, const std::vector<int>& /*ranks*/,
-                                    const c10::intrusive_ptr<Options>& /*opts*/) override {
-    TORCH_CHECK(false, "droptest: split is for groups with one device; want new_group, or \"cuda:droptest\"");
-  }
 
 #include "by_device.inc"
 
@@ -64,10 +31,16 @@ class ByDevice final : public Backend {
    public:
     explicit Works(std::vector<c10::intrusive_ptr<Work>> works) : works_(std::move(works)) {}
     bool isCompleted() override {
+      return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isCompleted(); });
+    }
+    bool isSuccess() const override {
+      return std::all_of(works_.begin(), works_.end(), [](const auto& work) { return work->isSuccess(); });
+    }
+    std::exception_ptr exception() const override {
       for (const auto& work : works_) {
-        if (!work->isCompleted()) return false;
+        if (work->exception() != nullptr) return work->exception();
       }
-      return true;
+      return nullptr;
     }
     bool wait(std::chrono::milliseconds timeout) override {
       for (const auto& work : works_) work->wait(timeout);
@@ -81,6 +54,28 @@ class ByDevice final : public Backend {
     const std::vector<c10::intrusive_ptr<Work>> works_;
   };
 
+  // gloo has no coalesced calls: it begins each at once. The work of all waits for gloo's works, too.
+  void start_coalescing() {
+    {
+      const std::lock_guard lock(mutex_);
+      is_coalescing_ = true;
+      host_works_.clear();  // of calls that an exception ended
+    }
+    cuda_->startCoalescing();
+  }
+  c10::intrusive_ptr<Work> end_coalescing() {
+    std::vector<c10::intrusive_ptr<Work>> works;
+    {
+      const std::lock_guard lock(mutex_);
+      is_coalescing_ = false;
+      works.swap(host_works_);
+    }
+    const auto of_cuda = cuda_->endCoalescing();  // null: no call was among them
+    if (works.empty()) return of_cuda;
+    if (of_cuda) works.push_back(of_cuda);
+    return c10::make_intrusive<Works>(std::move(works));
+  }
+
   static const at::Tensor* first(const at::Tensor& tensor) { return &tensor; }
   template <class Element>
   static const at::Tensor* first(const std::vector<Element>& tensors) {
@@ -89,16 +84,18 @@ class ByDevice final : public Backend {
     }
     return nullptr;
   }
+  enum class Place { kHost, kCuda };
   /// By the first tensor. Without one the host's backend refuses the call by its name.
   template <class... Tensors>
-  static bool is_host(const Tensors&... tensors) {
+  static Place place_of(const Tensors&... tensors) {
     const at::Tensor* tensor = nullptr;
     ((tensor = tensor != nullptr ? tensor : first(tensors)), ...);
-    return tensor == nullptr || tensor->device().is_cpu();
+    return tensor == nullptr || tensor->device().is_cpu() ? Place::kHost : Place::kCuda;
   }
-  c10::intrusive_ptr<Work> begun(bool host, c10::intrusive_ptr<Work> work) {
+  const c10::intrusive_ptr<Backend>& of(Place place) const { return place == Place::kHost ? host_ : cuda_; }
+  c10::intrusive_ptr<Work> begun(Place place, c10::intrusive_ptr<Work> work) {
     const std::lock_guard lock(mutex_);
-    if (is_coalescing_ && host) host_works_.push_back(work);
+    if (is_coalescing_ && place == Place::kHost) host_works_.push_back(work);
     return work;
   }
 

@@ -23,6 +23,8 @@ _BODIES = {
                                              agreed_number(*a0, *network_, made->getRank(), made->getSize()));
   }}""",
     "setGroupUid": "{{ Backend::setGroupUid(a0); inner_->setGroupUid(a0); }}",
+    "startCoalescing": "{{ is_coalescing_ = true; inner_->startCoalescing(); }}",
+    "endCoalescing": "{{ is_coalescing_ = false; return inner_->endCoalescing(); }}",
     "merge": _REFUSED,
     "shrink": _REFUSED,
     "supportsShrinking": "{{ return false; }}",
@@ -31,6 +33,16 @@ _BODIES = {
 # Of two backends, where no tensor says which.
 _OF_BOTH = ("setTimeout", "setSequenceNumberForGroup", "abort", "shutdown")
 _OF_HOST = ("monitoredBarrier",)
+_OF_TWO = {
+    "setGroupUid": "{ Backend::setGroupUid(a0); host_->setGroupUid(a0); cuda_->setGroupUid(a0); }",
+    "startCoalescing": "{ start_coalescing(); }",
+    "endCoalescing": "{ return end_coalescing(); }",
+    # As PyTorch's own groups: NCCL's barrier is for programs that name devices.
+    "barrier": "{ return (a0.device_ids.empty() ? host_ : cuda_)->barrier(a0); }",
+    # The two would each need options of their own.
+    "supportsSplitting": "{ return false; }",
+    "split": '{ TORCH_CHECK(false, "droptest: split is for groups with one device; want new_group or cuda:droptest"); }',
+}
 
 
 class HeaderError(RuntimeError):
@@ -91,25 +103,26 @@ def forwarded(header: str, source: str) -> str:
     return "\n".join(lines) + "\n"
 
 
-def by_device(header: str, source: str) -> str:
-    """C++ for the functions of the header that the source does not override: those with tensors go to the backend of
-    the tensors' device, the others to that of CUDA, or to those that are listed."""
+def by_device(header: str) -> str:
+    """C++ for the functions of the header: those with tensors go to the backend of the tensors' device, the others to
+    that of CUDA, or to those that are listed."""
     lines = []
     for function in virtual_functions(header):
-        if function.name in overridden(source):
-            continue
         arguments = ", ".join(f"std::forward<{of_type}>(a{i})" for i, of_type in enumerate(function.types))
         tensors = ", ".join(f"a{i}" for i, of_type in enumerate(function.types) if re.search(r"Tensor[&>]", of_type))
-        if tensors:
-            body = f"const bool host = is_host({tensors}); "
-            body += f"return begun(host, (host ? host_ : cuda_)->{function.name}({arguments}));"
+        if function.name in _OF_TWO:
+            body = _OF_TWO[function.name]
+        elif tensors:
+            call = f"of(place)->{function.name}({arguments})"
+            result = f"begun(place, {call})" if function.result.endswith("<Work>") else call
+            body = f"{{ const Place place = place_of({tensors}); return {result}; }}"
         elif function.name in _OF_BOTH:
             plain = ", ".join(f"a{i}" for i in range(len(function.types)))
-            body = f"host_->{function.name}({plain}); cuda_->{function.name}({plain});"
+            body = f"{{ host_->{function.name}({plain}); cuda_->{function.name}({plain}); }}"
         else:
             owner = "host_" if function.name in _OF_HOST else "cuda_"
-            body = f"return {owner}->{function.name}({arguments});"
-        lines.append(f"  {_head(function)} {{ {body} }}")
+            body = f"{{ return {owner}->{function.name}({arguments}); }}"
+        lines.append(f"  {_head(function)} {body}")
     return "\n".join(lines) + "\n"
 
 

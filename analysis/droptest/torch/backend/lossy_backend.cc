@@ -63,14 +63,16 @@ class LossyBackend final : public Backend {
       return sums("reduce", tensors, opts.reduceOp, [&] { return inner_->reduce(tensors, opts); });
     }
     Tensors copies = copies_of(tensors);
-    for (Tensor& copy : copies) lose_contribution("reduce", copy, opts.reduceOp);
+    for (Tensor& copy : copies) {
+      if (const auto sum = lose_contribution("reduce", copy, opts.reduceOp)) finish_nothing(*sum);
+    }
     return inner_->reduce(copies, opts);
   }
 
   intrusive_ptr<Work> reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                                      const ReduceScatterOptions& opts) override {
     std::vector<Tensors> copies;
-    std::vector<Finish> finishes;
+    Finishes finishes;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       // The packets of a rank's message are cut from all of its parts together.
       const Tensor flat = flattened(inputs[i]);
@@ -83,14 +85,14 @@ class LossyBackend final : public Backend {
   }
   intrusive_ptr<Work> _reduce_scatter_base(Tensor& output, Tensor& input, const ReduceScatterOptions& opts) override {
     Tensor copy = copy_of(input);
-    std::vector<Finish> finishes;
+    Finishes finishes;
     add(finishes, lose_contribution("reduce_scatter", copy, opts.reduceOp), output, getRank() * output.numel());
     return after(inner_->_reduce_scatter_base(output, copy, opts), std::move(finishes));
   }
   intrusive_ptr<Work> reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
                                                       const ReduceScatterOptions& opts) override {
     Tensors copies = copies_of(inputs);
-    std::vector<Finish> finishes;
+    Finishes finishes;
     for (std::size_t i = 0; i < copies.size(); ++i) {
       add(finishes, lose_contribution("reduce_scatter", copies[i], opts.reduceOp), outputs[i],
           getRank() * outputs[i].numel());
@@ -216,6 +218,12 @@ class LossyBackend final : public Backend {
     return parts;
   }
 
+  /// What follows on the works of a call. Works of different devices end on different threads and streams, and have no
+  /// common order.
+  struct Finishes {
+    std::vector<Finish> all;
+    bool are_on_host = true;
+  };
   /// A sum with results that must be scaled.
   struct Unfinished {
     droptest_group* group;
@@ -238,13 +246,24 @@ class LossyBackend final : public Backend {
       network_->check(
           droptest_group_reduce(group, *reduction, data, message.elements, message.type, memory, nullptr, &sum.number));
     });
-    return sum.number != 0 ? std::optional(sum) : std::nullopt;
+    if (sum.number == 0) return std::nullopt;
+    if (is_coalescing_) {
+      finish_nothing(sum);
+      TORCH_CHECK(false, "droptest: rank ", network_->rank, ": a sum with a fill that scales results cannot be coalesced; "
+                  "want fill zero");
+    }
+    return sum;
+  }
+  /// Ends a sum of which this rank has no results.
+  void finish_nothing(const Unfinished& sum) {
+    network_->check(droptest_group_finish_reduce(sum.group, sum.number, nullptr, 0, 0, nullptr));
   }
   /// Adds the scaling of `results`, elements first_element onwards of the message, where there is a sum.
-  void add(std::vector<Finish>& finishes, const std::optional<Unfinished>& sum, const Tensor& results,
+  void add(Finishes& finishes, const std::optional<Unfinished>& sum, const Tensor& results,
            std::int64_t first_element) {
     if (!sum) return;
-    finishes.push_back([network = network_, sum = *sum, results, first_element] {
+    finishes.are_on_host = results.is_cpu();
+    finishes.all.push_back([network = network_, sum = *sum, results, first_element] {
       const Message part = message_of(results);
       const std::uint64_t parts_of_element = part.elements / std::max<std::uint64_t>(1, results.numel());
       network->open();
@@ -255,15 +274,16 @@ class LossyBackend final : public Backend {
       });
     });
   }
-  intrusive_ptr<Work> after(intrusive_ptr<Work> work, std::vector<Finish> finishes) {
-    if (finishes.empty()) return work;
-    return in_order_->after(work, [finishes = std::move(finishes)] {
+  intrusive_ptr<Work> after(intrusive_ptr<Work> work, Finishes finishes) {
+    if (finishes.all.empty()) return work;
+    const auto& in_order = finishes.are_on_host ? in_order_on_host_ : in_order_on_device_;
+    return in_order->after(work, [finishes = std::move(finishes.all)] {
       for (const Finish& finish : finishes) finish();
     });
   }
   template <class Call>
   intrusive_ptr<Work> sums(const char* operation, const Tensors& tensors, const ReduceOp& op, const Call& call) {
-    std::vector<Finish> finishes;
+    Finishes finishes;
     for (const Tensor& tensor : tensors) add(finishes, lose_contribution(operation, tensor, op), tensor, 0);
     return after(call(), std::move(finishes));
   }
@@ -308,7 +328,9 @@ class LossyBackend final : public Backend {
   const std::vector<std::int32_t> members_;
   const std::uint32_t number_;
   std::map<droptest_class, droptest_group*> groups_;
-  const std::shared_ptr<InOrder> in_order_ = std::make_shared<InOrder>();  // shared with works under way
+  std::atomic<bool> is_coalescing_ = false;
+  const std::shared_ptr<InOrder> in_order_on_host_ = std::make_shared<InOrder>();  // shared with works under way
+  const std::shared_ptr<InOrder> in_order_on_device_ = std::make_shared<InOrder>();
 };
 
 std::shared_ptr<RankNetwork> make_network(std::uintptr_t handle, int rank) {
@@ -336,7 +358,11 @@ PYBIND11_MODULE(TORCH_EXTENSION_NAME, module) {
   });
   py::class_<LossyBackend, c10d::Backend, c10::intrusive_ptr<LossyBackend>>(module, "LossyBackend")
       .def_property_readonly("number", &LossyBackend::number)
-      .def_property_readonly("inner", &LossyBackend::inner);
+      .def_property_readonly("inner", &LossyBackend::inner)
+      // PyTorch calls it on ranks that a split leaves out.
+      .def("perform_nocolor_split", [](const py::object& self, const py::object& device) {
+        return self.attr("inner").attr("perform_nocolor_split")(device);
+      });
   py::class_<ByDevice, c10d::Backend, c10::intrusive_ptr<ByDevice>>(module, "ByDevice")
       .def(py::init<c10::intrusive_ptr<c10d::Backend>, c10::intrusive_ptr<c10d::Backend>>(), py::arg("host"),
            py::arg("cuda"));
