@@ -437,10 +437,6 @@ class Resolver {
                                       " with the library of /kernels/attention, whose interface has no dropout; want 0 "
                                       "for attention, or a kernel of droptest");
     }
-    if (dropout["attention"] != 0 && config_.model.attention.is_stateful()) {
-      report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) + kStateful +
-                                      "which has no dropout of probabilities; want 0 for attention");
-    }
     if (!is_on) training.erase("dropout");
   }
 

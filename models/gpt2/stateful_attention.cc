@@ -115,8 +115,9 @@ class HostAttention final : public StatefulAttention {
     state.size = size_for(sequences.parts, shape);
     const AttentionMask mask = mask_of(sequences, shape.batch);
     const std::span<const T> elems = qkv.as<T>();
-    kernel_.forward({*sequences.parts, mask, at.layer}, part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape),
-                    part_of_qkv(elems, 2, shape), tokens_of(output.as<T>(), shape), state.saved, team_);
+    kernel_.forward({*sequences.parts, mask, at.layer, at.dropout}, part_of_qkv(elems, 0, shape),
+                    part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape), tokens_of(output.as<T>(), shape),
+                    state.saved, team_);
   }
 
   void backward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
@@ -126,7 +127,8 @@ class HostAttention final : public StatefulAttention {
     DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
     const AttentionMask mask = mask_of(sequences, shape.batch);
     const std::span<T> elems = grad_qkv.as<T>();
-    kernel_.backward({*sequences.parts, mask, at.layer}, tokens_of(grad_output.as<T>(), shape), found->second.saved,
+    kernel_.backward({*sequences.parts, mask, at.layer, at.dropout}, tokens_of(grad_output.as<T>(), shape),
+                     found->second.saved,
                      {part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape)}, team_);
   }
 

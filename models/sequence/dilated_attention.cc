@@ -99,15 +99,19 @@ HeadShape DilatedAttention<T>::gathered_shape(const DilatedPlan& plan, const Hea
 template <class T>
 AttentionInputs<T> DilatedAttention<T>::inputs_of(const SequencePass& pass, const SavedDilatedAttention<T>& saved,
                                                   const HeadShape& local) const {
-  return {view(saved.queries, local), view(saved.keys, local), view(saved.values, local), pass.mask};
+  return {view(saved.queries, local), view(saved.keys, local), view(saved.values, local), pass.mask, {}, pass.dropout};
 }
 
 template <class T>
 AttentionInputs<T> DilatedAttention<T>::inputs_of(const SequencePass& pass, const SavedDilatedAttention<T>& saved,
                                                   const HeadShape& local, const Gathered& gathered,
                                                   const HeadShape& shape) const {
-  return {view(saved.queries, local), view(gathered.keys, shape), view(gathered.values, shape), pass.mask,
-          gathered.absent};
+  return {view(saved.queries, local),
+          view(gathered.keys, shape),
+          view(gathered.values, shape),
+          pass.mask,
+          gathered.absent,
+          pass.dropout};
 }
 
 template <class T>
