@@ -298,17 +298,11 @@ class Resolver {
       }
     }
     if (config_.device != Device::kCuda) return;
-    const auto refuse = [this](const char* pointer, const std::string& got) {
-      report(pointer,
-             "got " + got + R"( with device "cuda", want device "cpu": its kernels for GPUs are planned, not built)");
-    };
-    if (config_.parallel.sequence > 1 && !attention.branches.empty()) {
-      refuse("/parallel/sequence", std::to_string(config_.parallel.sequence) + " and dilated attention");
+    if (attention.chunk_tokens > 0) {
+      report("/memory/attention_chunk",
+             "got " + std::to_string(attention.chunk_tokens) +
+                 R"( with device "cuda", want device "cpu": its kernels for GPUs are planned, not built)");
     }
-    if (!attention.branches.empty() && attention.gradient == models::BranchGradient::kStopped) {
-      refuse("/model/attention/gradient", "\"stopped\"");
-    }
-    if (attention.chunk_tokens > 0) refuse("/memory/attention_chunk", std::to_string(attention.chunk_tokens));
   }
 
   /// "auto" becomes the device that it means on this machine; the CPU needs no entry.
@@ -436,10 +430,6 @@ class Resolver {
       report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) +
                                       " with the library of /kernels/attention, whose interface has no dropout; want 0 "
                                       "for attention, or a kernel of droptest");
-    }
-    if (dropout["attention"] != 0 && config_.model.attention.is_stateful()) {
-      report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) + kStateful +
-                                      "which has no dropout of probabilities; want 0 for attention");
     }
     if (!is_on) training.erase("dropout");
   }

@@ -4,7 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <string>
+#include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "models/ops/device_spans.h"
 #include "models/phase_times.h"
 #include "models/sequence/device_attention.h"
+#include "models/sequence/device_dilated_attention.h"
 #include "models/sequence/device_sequence_attention.h"
 #include "sim/error.h"
 
@@ -43,15 +45,6 @@ bool equal(const AttentionShape& a, const AttentionShape& b) {
   return a.batch == b.batch && a.length == b.length && a.heads == b.heads && a.head_width == b.head_width;
 }
 
-/// Memory for so many elements, which later work may use; content unspecified.
-template <class T>
-void grow(comm::DeviceBuffer<T>& buffer, std::size_t count, const char* what, comm::Stream& stream) {
-  if (buffer.elems().size() >= count) return;
-  stream.synchronize();  // earlier work may use the old memory
-  buffer = {};
-  buffer = comm::DeviceBuffer<T>(count, what);
-}
-
 using Timed = comm::StreamTimer::Scope;
 constexpr auto kTimedPhase = static_cast<std::size_t>(Phase::kAttention);
 
@@ -61,7 +54,7 @@ class DeviceDocuments {
   void take(const std::vector<std::int32_t>& documents, Ops& ops) {
     count_ = documents.size();
     if (documents.empty()) return;
-    grow(buffer_, count_, "numbers of documents", *ops.stream());
+    room_in(buffer_, count_, "numbers of documents", *ops.stream());
     ops.take_tokens(documents, {buffer_.elems().data(), count_});
   }
   comm::DeviceSpan<const std::int32_t> elems() const { return buffer_.elems().first(count_); }
@@ -72,12 +65,14 @@ class DeviceDocuments {
   std::size_t count_ = 0;
 };
 
-/// Over the ranks of a sequence group.
-template <class E>
-class SharedAttention final : public StatefulAttention {
+/// Dense attention over the ranks of a sequence group, or dilated attention over one or several ranks: Kernel is
+/// DeviceSequenceAttention or DeviceDilatedAttention, and Saved its state.
+template <class E, class Kernel, class Saved>
+class KernelAttention final : public StatefulAttention {
  public:
-  SharedAttention(const AttentionOptions& options, comm::Communicator& group, std::int64_t heads, Ops& ops)
-      : ops_(ops), kernel_(group, options.sequence.factors, heads, *ops.stream()) {}
+  template <class Group, class Options>
+  KernelAttention(Group&& group, Options options, std::int64_t heads, Ops& ops)
+      : ops_(ops), kernel_(std::forward<Group>(group), std::move(options), heads, *ops.stream()) {}
 
   void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape, comm::ConstTensor qkv,
                comm::Tensor output) override {
@@ -91,15 +86,22 @@ class SharedAttention final : public StatefulAttention {
   }
 
   void backward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
-                comm::ConstTensor /*output*/, comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
+                comm::ConstTensor output, comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
     const Timed timed(ops_.timer(), kTimedPhase, ops_.stream());
     const auto found = states_.find({at.layer, at.slot});
     DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
     const State& state = found->second;
     const comm::DeviceSpan<E> elems = span_of<E>(grad_qkv);
-    kernel_.backward({*sequences.parts, state.documents.elems(), at.layer}, tokens_of(span_of<E>(grad_output), shape),
-                     state.saved,
-                     {part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape)});
+    const DeviceSequencePass pass{*sequences.parts, state.documents.elems(), at.layer};
+    const DeviceHeadView<const E> grad = tokens_of(span_of<E>(grad_output), shape);
+    const DeviceAttentionGradients<E> gradients{part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape),
+                                                part_of_qkv(elems, 2, shape)};
+    if constexpr (std::is_same_v<Kernel, DeviceDilatedAttention<E>>) {
+      ops_.zero(grad_qkv);
+      kernel_.backward(pass, tokens_of(span_of<E>(output), shape), grad, state.saved, gradients);
+    } else {
+      kernel_.backward(pass, grad, state.saved, gradients);
+    }
   }
 
   std::uint64_t bytes() const override {
@@ -110,21 +112,20 @@ class SharedAttention final : public StatefulAttention {
 
  private:
   struct State {
-    DeviceSavedAttention<E> saved;
+    Saved saved;
     DeviceDocuments documents;
   };
 
   Ops& ops_;
-  DeviceSequenceAttention<E> kernel_;
+  Kernel kernel_;
   std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
 };
 
-/// Of a rank that has all tokens.
+/// Dense attention of a rank that has all tokens.
 template <class E>
 class DeviceAttention final : public StatefulAttention {
  public:
-  DeviceAttention(const AttentionOptions& options, std::int64_t first_head, Ops& ops)
-      : options_(options), first_head_(first_head), ops_(ops), stream_(*ops.stream()) {}
+  explicit DeviceAttention(Ops& ops) : ops_(ops), stream_(*ops.stream()) {}
 
   void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape, comm::ConstTensor qkv,
                comm::Tensor output) override {
@@ -137,9 +138,7 @@ class DeviceAttention final : public StatefulAttention {
     const DeviceHeadView<E> out = tokens_of(span_of<E>(output), shape);
     const comm::DeviceSpan<float> log_sum_exp = statistics_of(state.log_sum_exp, shape);
     begin_attention(out, log_sum_exp, stream_);
-    for (const DeviceAttentionPattern& pattern : patterns_for(shape)) {
-      attend(inputs_of(state, shape), pattern, out, log_sum_exp, stream_);
-    }
+    attend(inputs_of(state, shape), pattern_for(shape), out, log_sum_exp, stream_);
   }
 
   void backward(const AttentionPlace& at, const Sequences& /*sequences*/, const AttentionShape& shape,
@@ -155,9 +154,8 @@ class DeviceAttention final : public StatefulAttention {
     const DeviceAttentionResults<E> results{tokens_of(span_of<E>(output), shape),
                                             statistics_of(state.log_sum_exp, shape),
                                             tokens_of(span_of<E>(grad_output), shape)};
-    for (const DeviceAttentionPattern& pattern : patterns_for(shape)) {
-      attend_backward(inputs_of(state, shape), pattern, results, gradients, statistics_of(delta_, shape), stream_);
-    }
+    attend_backward(inputs_of(state, shape), pattern_for(shape), results, gradients, statistics_of(delta_, shape),
+                    stream_);
   }
 
   std::uint64_t bytes() const override {
@@ -182,9 +180,9 @@ class DeviceAttention final : public StatefulAttention {
 
   void take_shape(const AttentionShape& shape, State& state) {
     const auto rows = static_cast<std::size_t>(shape.batch * shape.length * shape.heads);
-    grow(state.qkv, 3 * rows * static_cast<std::size_t>(shape.head_width), "queries, keys and values", stream_);
-    grow(state.log_sum_exp, rows, "log-sum-exps of attention", stream_);
-    grow(delta_, rows, "scratch of attention", stream_);
+    room_in(state.qkv, 3 * rows * static_cast<std::size_t>(shape.head_width), "queries, keys and values", stream_);
+    room_in(state.log_sum_exp, rows, "log-sum-exps of attention", stream_);
+    room_in(delta_, rows, "scratch of attention", stream_);
   }
 
   static comm::DeviceSpan<float> statistics_of(comm::DeviceBuffer<float>& buffer, const AttentionShape& shape) {
@@ -199,52 +197,42 @@ class DeviceAttention final : public StatefulAttention {
             {Causality::kCausal, shape.length, state.documents.elems()}};
   }
 
-  /// One for each branch, or one of all tokens.
-  const std::vector<DeviceAttentionPattern>& patterns_for(const AttentionShape& shape) {
-    if (!patterns_.empty() && equal(shape_, shape)) return patterns_;
-    if (!patterns_.empty()) stream_.synchronize();  // earlier work may use the old ones
-    patterns_.clear();
+  /// Of all tokens.
+  const DeviceAttentionPattern& pattern_for(const AttentionShape& shape) {
+    if (pattern_ && equal(shape_, shape)) return *pattern_;
+    if (pattern_) stream_.synchronize();  // earlier work may use the old one
     shape_ = shape;
-    const auto add = [&](const AttentionPattern& pattern) {
-      patterns_.emplace_back(pattern, shape.heads, shape.head_width, stream_);
-    };
-    if (options_.branches.empty()) add(pattern_of({{0, shape.length, 0}}, {{0, shape.length, 0}}));
-    for (const DilatedBranch& branch : options_.branches) {
-      add(dilated_plan(branch, SequenceParts::even(shape.length, 1), 0, first_head_, shape.heads, Causality::kCausal)
-              .local);
-    }
-    return patterns_;
+    return pattern_.emplace(pattern_of({{0, shape.length, 0}}, {{0, shape.length, 0}}), shape.heads, shape.head_width,
+                            stream_);
   }
 
-  AttentionOptions options_;
-  std::int64_t first_head_;
   Ops& ops_;
   comm::Stream& stream_;
   std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
   comm::DeviceBuffer<float> delta_;
-  AttentionShape shape_;  ///< of the patterns
-  std::vector<DeviceAttentionPattern> patterns_;
+  AttentionShape shape_;  ///< of the pattern
+  std::optional<DeviceAttentionPattern> pattern_;
 };
-
-void refuse(const std::string& got) {
-  throw ConfigError("GPT-2 on a CUDA device: got " + got + ", want the CPU, which alone computes it");
-}
 
 template <class E>
 std::unique_ptr<StatefulAttention> make(const AttentionOptions& options, const SequenceParallel& ranks,
                                         std::int64_t first_head, std::int64_t heads, Ops& ops) {
-  if (ranks.ranks() > 1) return std::make_unique<SharedAttention<E>>(options, *ranks.group, heads, ops);
-  return std::make_unique<DeviceAttention<E>>(options, first_head, ops);
+  if (!options.branches.empty()) {
+    using Dilated = KernelAttention<E, DeviceDilatedAttention<E>, DeviceSavedDilatedAttention<E>>;
+    return std::make_unique<Dilated>(ranks.group, DilatedOptions{options.branches, options.gradient, first_head}, heads,
+                                     ops);
+  }
+  if (ranks.ranks() == 1) return std::make_unique<DeviceAttention<E>>(ops);
+  using Shared = KernelAttention<E, DeviceSequenceAttention<E>, DeviceSavedAttention<E>>;
+  return std::make_unique<Shared>(*ranks.group, options.sequence.factors, heads, ops);
 }
 
 }  // namespace
 
 std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops) {
-  if (options.chunk_tokens > 0) refuse("attention in chunks");
-  if (!options.branches.empty() && ranks.ranks() > 1) refuse("dilated attention over sequence ranks");
-  if (!options.branches.empty() && options.gradient == BranchGradient::kStopped) {
-    refuse("dilated attention with a stopped gradient");
+  if (options.chunk_tokens > 0) {
+    throw ConfigError("GPT-2 on a CUDA device: got attention in chunks, want the CPU, which alone computes it");
   }
   switch (ops.form().types().activations) {
     case comm::ElementType::kBfloat16:

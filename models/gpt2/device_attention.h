@@ -9,8 +9,8 @@
 
 namespace droptest::models {
 
-/// As make_stateful_attention(), for the operations of a device. Throws: ConfigError where this build has no CUDA; for
-/// chunks, and for dilated attention over sequence ranks or with a stopped gradient, which are the host's alone.
+/// As make_stateful_attention(), for the operations of a device. Throws: ConfigError where this build has no CUDA, and
+/// for chunks, which are the host's alone.
 std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops);
 

@@ -22,13 +22,15 @@ std::vector<StageRange> own_ranges(const Gpt2Config& config, const PipelineParal
   return ranges;
 }
 
-void check_dropout(const DropoutConfig& dropout, const OpsForm& form) {
+void check_dropout(const Gpt2Config& config, const OpsForm& form) {
+  const DropoutConfig& dropout = config.dropout;
   const auto require = [](double probability, const char* of, bool has) {
     if (probability == 0 || has) return;
     throw ConfigError(std::string("GPT-2: dropout of ") + of + ": got " + std::to_string(probability) +
                       " with operations or an attention kernel that have none, want 0, or those of the CPU");
   };
-  require(dropout.attention, "attention", form.drops_probabilities());
+  require(dropout.attention, "attention",
+          config.attention.is_stateful() ? form.drops_elements() : form.drops_probabilities());
   require(dropout.residual, "residual", form.drops_elements());
   require(dropout.embedding, "embedding", form.drops_elements());
 }
@@ -50,10 +52,6 @@ const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options
   if (options.tensor_sequence && config.attention.sequence.ranks() > 1) {
     throw ConfigError("GPT-2: tensor_sequence: got a cut of tokens over tensor-parallel ranks with " +
                       std::to_string(config.attention.sequence.ranks()) + " sequence ranks, want one of the two");
-  }
-  if (config.dropout.attention > 0 && config.attention.is_stateful()) {
-    throw ConfigError("GPT-2: dropout of attention: got " + std::to_string(config.dropout.attention) +
-                      " with attention over sequence ranks, within documents, dilated or in chunks, want 0");
   }
   return config;
 }
@@ -82,7 +80,7 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
       optimizer_(store_, optimizer, *ops_),
       squares_(store_, *ops_, ranks.data.group),
       stages_(make_stages(options)) {
-  check_dropout(config.dropout, ops_->form());
+  check_dropout(config, ops_->form());
   check_frozen(config, ranks.data.sharding);
   if (ranks.pipeline.plan == nullptr || ranks.pipeline.group == nullptr) return;
   const PipelinePlan& plan = *ranks.pipeline.plan;

@@ -71,7 +71,11 @@ class OffloadedAttention final : public StatefulAttention {
       const std::span<T> log_sum_exp = statistics_of(state, shape, chunk);
       begin_attention(part, log_sum_exp);
       attend(AttentionInputs<T>{part_of_qkv(elems, 0, shape).tokens(chunk.first, chunk.count),
-                                part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape), mask},
+                                part_of_qkv(elems, 1, shape),
+                                part_of_qkv(elems, 2, shape),
+                                mask,
+                                {},
+                                at.dropout},
              pattern_of({chunk.alone()}, {{0, shape.length, 0}}), part, log_sum_exp, std::span(scratch_), team_);
       if (is_evaluation) continue;
       for (const Kind kind : kKinds) {
@@ -124,7 +128,8 @@ class OffloadedAttention final : public StatefulAttention {
       }
       const Chunk& of_queries = chunks[q];
       attend_backward(
-          AttentionInputs<T>{queries, keys, values, mask}, pattern_of({of_queries.alone()}, {chunks[k].alone()}),
+          AttentionInputs<T>{queries, keys, values, mask, {}, at.dropout},
+          pattern_of({of_queries.alone()}, {chunks[k].alone()}),
           AttentionResults<T>{out.tokens(of_queries.first, of_queries.count), statistics_of(state, shape, of_queries),
                               grad_out.tokens(of_queries.first, of_queries.count)},
           AttentionGradients<T>{gradient(Kind::kQueries, of_queries), gradient(Kind::kKeys, chunks[k]),

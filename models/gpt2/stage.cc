@@ -197,7 +197,8 @@ void Stage::attend(int layer, StageBuffers& b) {
                                   b.attention_scratch);
   }
   const int slot = is_training_ ? b.slot : AttentionPlace::kEvaluation;
-  stateful_attention_->forward({layer, slot}, b.sequences, b.extents.attention(), a.qkv, a.attended);
+  stateful_attention_->forward({layer, slot, attention_dropout(layer, b)}, b.sequences, b.extents.attention(), a.qkv,
+                               a.attended);
 }
 
 void Stage::attend_backward(int layer, StageBuffers& b) {
@@ -206,8 +207,8 @@ void Stage::attend_backward(int layer, StageBuffers& b) {
     return ops_.attention_backward(b.grad_attended, a.qkv, a.attended, a.statistics, b.extents.attention(),
                                    attention_dropout(layer, b), a.grad_qkv, b.attention_backward_scratch);
   }
-  stateful_attention_->backward({layer, b.slot}, b.sequences, b.extents.attention(), a.attended, b.grad_attended,
-                                a.grad_qkv);
+  stateful_attention_->backward({layer, b.slot, attention_dropout(layer, b)}, b.sequences, b.extents.attention(),
+                                a.attended, b.grad_attended, a.grad_qkv);
 }
 
 void Stage::attention_forward(int layer, StageBuffers& b) {

@@ -37,6 +37,7 @@ DropoutMask Stage::residual_dropout(int layer, Half half, const StageBuffers& b)
 DropoutMask Stage::attention_dropout(int layer, const StageBuffers& b) const {
   DropoutMask mask = mask_of(sim::Purpose::kAttentionDropout, config_.dropout.attention, layer, b);
   mask.first_head = b.extents.first_head;
+  mask.first_position = b.extents.batch.first_position;  // keys may be on other ranks
   return mask;
 }
 

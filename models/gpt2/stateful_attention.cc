@@ -83,14 +83,44 @@ StateSize size_of(const AttentionOptions& options, const SequenceParts& parts, i
   return size;
 }
 
-/// Bytes on a device, whose log-sum-exps are floats. One rank takes the output from the block.
+/// Bytes of dilated attention on a device, but for documents.
+StateSize dilated_device_bytes(const AttentionOptions& options, const SequenceParts& parts, int rank,
+                               const AttentionShape& s, std::uint64_t elem) {
+  const std::uint64_t tensor = elems_of(s, parts.length_of(rank), s.heads);
+  const std::uint64_t statistics = tensor / static_cast<std::uint64_t>(s.head_width) * sizeof(float);
+  StateSize size{3 * tensor * elem + statistics, statistics};
+  if (options.gradient == BranchGradient::kStopped) size.working += 2 * tensor * elem + statistics;
+  std::uint64_t most_gathered = 0;
+  std::uint64_t most_packed = 0;
+  for (const DilatedBranch& branch : options.branches) {
+    const DilatedPlan plan = dilated_plan(branch, parts, rank, 0, s.heads, Causality::kCausal);
+    const std::uint64_t gathered = elems_of(s, plan.gathered_tokens, s.heads);
+    size.state += 2 * gathered * elem;
+    most_gathered = std::max(most_gathered, gathered);
+    for (const auto* by_rank : {&plan.sent, &plan.received}) {
+      std::int64_t tokens = 0;
+      for (const std::vector<TokenRun>& by_head : *by_rank) tokens += DilatedPlan::tokens(by_head);
+      most_packed = std::max(most_packed, elems_of(s, tokens, 1));
+    }
+  }
+  // Gradients of gathered keys and values; what is sent, and what is received.
+  size.working += 2 * (most_gathered + most_packed) * elem;
+  return size;
+}
+
+/// Bytes on a device, whose log-sum-exps are floats. Dilated attention and one rank take the output from the block.
 StateSize device_bytes(const AttentionOptions& options, int rank, const AttentionShape& whole, std::uint64_t elem) {
   const SequenceParts parts = options.sequence.parts(whole.length);
-  const DenseSize dense = dense_size(options.sequence.factors, parts, rank, whole);
-  const std::uint64_t statistics = dense.statistics * sizeof(float);
   const bool has_documents = options.within == AttentionOptions::Within::kDocument;
   const std::uint64_t documents =
       has_documents ? static_cast<std::uint64_t>(whole.batch * whole.length) * sizeof(std::int32_t) : 0;
+  if (!options.branches.empty()) {
+    StateSize size = dilated_device_bytes(options, parts, rank, whole, elem);
+    size.state += documents;
+    return size;
+  }
+  const DenseSize dense = dense_size(options.sequence.factors, parts, rank, whole);
+  const std::uint64_t statistics = dense.statistics * sizeof(float);
   if (parts.ranks() == 1) return {3 * dense.tensor * elem + statistics + documents, statistics};
   return {4 * dense.tensor * elem + statistics + documents, (4 * dense.tensor + dense.exchanged) * elem + statistics};
 }
@@ -115,8 +145,9 @@ class HostAttention final : public StatefulAttention {
     state.size = size_for(sequences.parts, shape);
     const AttentionMask mask = mask_of(sequences, shape.batch);
     const std::span<const T> elems = qkv.as<T>();
-    kernel_.forward({*sequences.parts, mask, at.layer}, part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape),
-                    part_of_qkv(elems, 2, shape), tokens_of(output.as<T>(), shape), state.saved, team_);
+    kernel_.forward({*sequences.parts, mask, at.layer, at.dropout}, part_of_qkv(elems, 0, shape),
+                    part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape), tokens_of(output.as<T>(), shape),
+                    state.saved, team_);
   }
 
   void backward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
@@ -126,7 +157,8 @@ class HostAttention final : public StatefulAttention {
     DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
     const AttentionMask mask = mask_of(sequences, shape.batch);
     const std::span<T> elems = grad_qkv.as<T>();
-    kernel_.backward({*sequences.parts, mask, at.layer}, tokens_of(grad_output.as<T>(), shape), found->second.saved,
+    kernel_.backward({*sequences.parts, mask, at.layer, at.dropout}, tokens_of(grad_output.as<T>(), shape),
+                     found->second.saved,
                      {part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape)}, team_);
   }
 

@@ -18,6 +18,9 @@ namespace droptest::models {
 struct AttentionPlace {
   int layer = 0;
   int slot = 0;
+  /// Of the probabilities: numbers in the whole model and batch. The first head is this tensor-parallel rank's, the
+  /// first position that of the whole sequences. Both passes have the same.
+  DropoutMask dropout{};
   static constexpr int kEvaluation = -1;  ///< in place of a slot: no backward pass follows
 };
 

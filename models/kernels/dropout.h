@@ -68,17 +68,24 @@ class DropoutRow {
   double scale_;
 };
 
-/// Calls body(i, factor) for the elements first + i of a row, i from 0 to count - 1, in order. The loop vectorises.
+/// Calls body(i, factor) for the elements first + i step of a row, i from 0 to count - 1, in order. The loop
+/// vectorises for a step of 1.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_dropped_row(const DropoutRow& row, std::int64_t first, std::int64_t count,
-                                                   const Body& body) {
+                                                   const Body& body, std::int64_t step = 1) {
   constexpr std::int64_t kGroup = DropoutRow::kGroup;
   T factors[kGroup];
   for (std::int64_t done = 0; done < count;) {
-    const std::int64_t skipped = (first + done) % kGroup;
-    row.factors((first + done) / kGroup, factors);
-    const std::int64_t elems = count - done < kGroup - skipped ? count - done : kGroup - skipped;
-    for (std::int64_t i = 0; i < elems; ++i) body(done + i, factors[skipped + i]);
+    const std::int64_t element = first + done * step;
+    const std::int64_t skipped = element % kGroup;
+    row.factors(element / kGroup, factors);
+    const std::int64_t in_group = (kGroup - skipped + step - 1) / step;
+    const std::int64_t elems = count - done < in_group ? count - done : in_group;
+    if (step == 1) {
+      for (std::int64_t i = 0; i < elems; ++i) body(done + i, factors[skipped + i]);
+    } else {
+      for (std::int64_t i = 0; i < elems; ++i) body(done + i, factors[skipped + i * step]);
+    }
     done += elems;
   }
 }

@@ -46,8 +46,12 @@ template <class T>
 AttentionInputs<T> AttentionRing<T>::inputs_of(const RingPass<T>& pass, int part, std::span<const T> keys,
                                                std::span<const T> values, std::span<const std::uint8_t> absent) const {
   const HeadShape shape = shape_of(pass, part);
-  return {pass.queries, view_of("keys", keys, shape, TokenLayout::kSequenceFirst),
-          view_of("values", values, shape, TokenLayout::kSequenceFirst), pass.mask, absent};
+  return {pass.queries,
+          view_of("keys", keys, shape, TokenLayout::kSequenceFirst),
+          view_of("values", values, shape, TokenLayout::kSequenceFirst),
+          pass.mask,
+          absent,
+          pass.dropout};
 }
 
 template <class T>

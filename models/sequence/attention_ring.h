@@ -38,6 +38,7 @@ struct RingPass {
   std::span<const std::vector<TokenRun>> parts;  ///< the tokens of each rank
   const AttentionMask& mask;
   int layer = -1;
+  DropoutMask dropout{};  ///< as AttentionInputs::dropout
 };
 
 /// Attention over a group of ranks. Forward, keys and values take ranks - 1 hops from rank r to r + 1. Backward they

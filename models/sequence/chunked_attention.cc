@@ -121,7 +121,8 @@ void ChunkedAttention<T>::put(int chunk, const HeadView<const T>& keys, const He
 
 template <class T>
 void ChunkedAttention<T>::forward(int chunk, const HeadView<const T>& queries, const AttentionMask& mask,
-                                  const HeadView<T>& output, std::span<T> log_sum_exp, const Team& team) {
+                                  const HeadView<T>& output, std::span<T> log_sum_exp, const Team& team,
+                                  const DropoutMask& dropout) {
   const SingleThreadedLibraries single_threaded;
   check_shape("queries", queries.shape, chunk_shape(chunk), TokenLayout::kBatchFirst);
   check_shape("output", output.shape, chunk_shape(chunk), TokenLayout::kBatchFirst);
@@ -132,7 +133,7 @@ void ChunkedAttention<T>::forward(int chunk, const HeadView<const T>& queries, c
     const HeadView<T> keys = take(seen[i], Kind::kKeys, keys_);
     const HeadView<T> values = take(seen[i], Kind::kValues, values_);
     if (i + 1 < seen.size()) expect(seen[i + 1], false);
-    attend(AttentionInputs<T>{queries, keys, values, mask},
+    attend(AttentionInputs<T>{queries, keys, values, mask, {}, dropout},
            pattern_of(runs_[static_cast<std::size_t>(chunk)], runs_[static_cast<std::size_t>(seen[i])]), output,
            log_sum_exp, room, team);
   }
@@ -141,7 +142,7 @@ void ChunkedAttention<T>::forward(int chunk, const HeadView<const T>& queries, c
 template <class T>
 void ChunkedAttention<T>::backward(int chunk, const HeadView<const T>& queries, const AttentionMask& mask,
                                    const AttentionResults<T>& results, const HeadView<T>& grad_queries,
-                                   const Team& team) {
+                                   const Team& team, const DropoutMask& dropout) {
   const SingleThreadedLibraries single_threaded;
   const HeadShape shape = chunk_shape(chunk);
   check_shape("queries", queries.shape, shape, TokenLayout::kBatchFirst);
@@ -159,7 +160,7 @@ void ChunkedAttention<T>::backward(int chunk, const HeadView<const T>& queries, 
     const HeadView<T> grad_keys = take(seen[i], Kind::kKeyGradients, grad_keys_);
     const HeadView<T> grad_values = take(seen[i], Kind::kValueGradients, grad_values_);
     if (i + 1 < seen.size()) expect(seen[i + 1], true);
-    attend_backward(AttentionInputs<T>{queries, keys, values, mask},
+    attend_backward(AttentionInputs<T>{queries, keys, values, mask, {}, dropout},
                     pattern_of(runs_[static_cast<std::size_t>(chunk)], runs_[static_cast<std::size_t>(seen[i])]),
                     results, {grad_queries, grad_keys, grad_values}, room, team);
     put(seen[i], Kind::kKeyGradients, grad_keys_);

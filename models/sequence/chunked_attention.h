@@ -35,13 +35,14 @@ class ChunkedAttention {
   HeadShape chunk_shape(int chunk) const;
 
   void put(int chunk, const HeadView<const T>& keys, const HeadView<const T>& values);
-  /// Sets output and log_sum_exp [batch, heads, tokens of the chunk]. Throws: CheckError where the queries see a chunk
-  /// that was not put.
+  /// Sets output and log_sum_exp [batch, heads, tokens of the chunk]. `dropout` as in AttentionInputs. Throws:
+  /// CheckError where the queries see a chunk that was not put.
   void forward(int chunk, const HeadView<const T>& queries, const AttentionMask& mask, const HeadView<T>& output,
-               std::span<T> log_sum_exp, const Team& team);
-  /// Sets grad_queries, and adds to the gradients in the file.
+               std::span<T> log_sum_exp, const Team& team, const DropoutMask& dropout = {});
+  /// Sets grad_queries, and adds to the gradients in the file. The dropout is that of forward().
   void backward(int chunk, const HeadView<const T>& queries, const AttentionMask& mask,
-                const AttentionResults<T>& results, const HeadView<T>& grad_queries, const Team& team);
+                const AttentionResults<T>& results, const HeadView<T>& grad_queries, const Team& team,
+                const DropoutMask& dropout = {});
   /// The gradients of a chunk's keys and values; the next backward pass begins with zeros.
   void take_gradients(int chunk, const HeadView<T>& grad_keys, const HeadView<T>& grad_values);
 

@@ -29,6 +29,26 @@ struct DeviceHeadView {
   }
 };
 
+/// [tokens, batch, heads, width] without gaps, at the beginning of `elems`.
+template <class E>
+DeviceHeadView<E> sequence_first(comm::DeviceSpan<E> elems, const HeadShape& s) {
+  const std::int64_t row = s.heads * s.width;
+  return {elems.first(s.elems()), s, row, s.batch * row, s.width};
+}
+
+/// The first `count` elements of a buffer. Where it is smaller it gets other memory, of unspecified content, once
+/// earlier work on the stream has ended. `what` is in the error of a full device.
+template <class T>
+comm::DeviceSpan<T> room_in(comm::DeviceBuffer<T>& buffer, std::uint64_t count, const char* what,
+                            comm::Stream& stream) {
+  if (buffer.elems().size() < count) {
+    stream.synchronize();
+    buffer = {};
+    buffer = comm::DeviceBuffer<T>(count, what);
+  }
+  return buffer.elems().first(count);
+}
+
 /// AttentionMask of a device's memory. Borrowed.
 struct DeviceAttentionMask {
   Causality causality = Causality::kCausal;
@@ -80,12 +100,6 @@ class DeviceAttentionPattern {
 };
 
 // For E float, Bf16 or Fp16.
-
-/// Copies elements, or adds those of `from` to `to`; shapes are equal.
-template <class E>
-void copy_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream);
-template <class E>
-void add_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream);
 
 // Log-sum-exps are floats. All sums are float, in an order that depends on shapes alone.
 

@@ -7,6 +7,7 @@
 #include "comm/bfloat16.h"
 #include "comm/device/device_tensor.h"
 #include "comm/float16.h"
+#include "models/sequence/device_heads.h"
 #include "models/sequence/ring_hop.h"
 #include "sim/error.h"
 
@@ -15,13 +16,6 @@ namespace {
 
 constexpr auto kForward = sim::TrafficClass::kSequenceForward;
 constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
-
-/// [tokens, batch, heads, width] without gaps.
-template <class E>
-DeviceHeadView<E> sequence_first(comm::DeviceSpan<E> elems, const HeadShape& s) {
-  const std::int64_t row = s.heads * s.width;
-  return {elems.first(s.elems()), s, row, s.batch * row, s.width};
-}
 
 template <class E>
 DeviceHeadView<E> heads_of(const DeviceHeadView<E>& view, std::int64_t first, std::int64_t count) {
@@ -67,17 +61,6 @@ DeviceSequenceAttention<E>::DeviceSequenceAttention(comm::Communicator& group, c
       ulysses_(part_of_group(&group, factors.ulysses, rank_ / factors.ulysses, owned_)),
       ring_(part_of_group(&group, factors.ring, rank_ % factors.ulysses, owned_)),
       heads_of_(dealt_heads(heads, factors.ulysses)) {}
-
-template <class E>
-template <class T>
-comm::DeviceSpan<T> DeviceSequenceAttention<E>::grown(comm::DeviceBuffer<T>& buffer, std::uint64_t count) {
-  if (buffer.elems().size() < count) {
-    stream_.synchronize();  // earlier work may use the old memory
-    buffer = {};
-    buffer = comm::DeviceBuffer<T>(count, "attention over sequence ranks");
-  }
-  return buffer.elems().first(count);
-}
 
 template <class E>
 auto DeviceSequenceAttention<E>::plan(const SequenceParts& parts, std::int64_t width) -> const Planned& {

@@ -102,7 +102,9 @@ class DeviceSequenceAttention {
                                      const Absences& absent);
   void exchange_flags(const Absences& absent, Absences& received, int layer, int hop);
   template <class T>
-  comm::DeviceSpan<T> grown(comm::DeviceBuffer<T>& buffer, std::uint64_t count);
+  comm::DeviceSpan<T> grown(comm::DeviceBuffer<T>& buffer, std::uint64_t count) {
+    return room_in(buffer, count, "attention over sequence ranks", stream_);
+  }
   void save_fill(comm::DeviceSpan<const E> received, typename DeviceSavedAttention<E>::Filled& filled);
   void fill_again(const typename DeviceSavedAttention<E>::Filled& filled, comm::DeviceSpan<E> received);
 

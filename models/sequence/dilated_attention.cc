@@ -35,12 +35,9 @@ std::uint64_t sum(const std::vector<std::uint64_t>& counts) {
 template <class F>
 void for_each_travelling(const std::vector<RunsByHead>& by_rank, std::int64_t batch, const F& f) {
   for (const RunsByHead& by_head : by_rank) {
-    for (std::size_t head = 0; head < by_head.size(); ++head) {
-      const TokenRun& run = by_head[head];
-      for (std::int64_t i = 0; i < run.count; ++i) {
-        for (std::int64_t b = 0; b < batch; ++b) f(b, run.index + i * run.index_step, static_cast<std::int64_t>(head));
-      }
-    }
+    for_travelling_heads(by_head, [&](std::int64_t token, std::int64_t head) {
+      for (std::int64_t b = 0; b < batch; ++b) f(b, token, head);
+    });
   }
 }
 
@@ -83,11 +80,7 @@ const std::vector<DilatedPlan>& DilatedAttention<T>::plans(const SequencePass& p
 
 template <class T>
 HeadShape DilatedAttention<T>::local_shape(const SequencePass& pass, const HeadShape& like) const {
-  const int ranks = group_ == nullptr ? 1 : group_->world_size();
-  if (pass.parts.ranks() != ranks) {
-    throw ConfigError("dilated attention: got parts of " + std::to_string(pass.parts.ranks()) + " ranks, want " +
-                      std::to_string(ranks));
-  }
+  check_dilated_ranks(pass.parts, group_ == nullptr ? 1 : group_->world_size());
   return {like.batch, pass.parts.length_of(rank_), heads_, like.width};
 }
 
@@ -99,20 +92,19 @@ HeadShape DilatedAttention<T>::gathered_shape(const DilatedPlan& plan, const Hea
 template <class T>
 AttentionInputs<T> DilatedAttention<T>::inputs_of(const SequencePass& pass, const SavedDilatedAttention<T>& saved,
                                                   const HeadShape& local) const {
-  return {view(saved.queries, local), view(saved.keys, local), view(saved.values, local), pass.mask};
+  return {view(saved.queries, local), view(saved.keys, local), view(saved.values, local), pass.mask, {}, pass.dropout};
 }
 
 template <class T>
 AttentionInputs<T> DilatedAttention<T>::inputs_of(const SequencePass& pass, const SavedDilatedAttention<T>& saved,
                                                   const HeadShape& local, const Gathered& gathered,
                                                   const HeadShape& shape) const {
-  return {view(saved.queries, local), view(gathered.keys, shape), view(gathered.values, shape), pass.mask,
-          gathered.absent};
-}
-
-template <class T>
-std::string DilatedAttention<T>::name(std::size_t branch, const char* tensor) const {
-  return "attention.branch" + std::to_string(branch) + "." + tensor;
+  return {view(saved.queries, local),
+          view(gathered.keys, shape),
+          view(gathered.values, shape),
+          pass.mask,
+          gathered.absent,
+          pass.dropout};
 }
 
 template <class T>
@@ -204,8 +196,8 @@ void DilatedAttention<T>::forward(const SequencePass& pass, const HeadView<const
     gathered.values.assign(shape.elems(), T(0));
     gathered.absent.assign(leaves_out ? static_cast<std::size_t>(shape.tokens * shape.batch * shape.heads) : 0, 0);
     Absences* const absent = leaves_out ? &gathered.absent : nullptr;
-    const std::string of_keys = name(branch, "keys");
-    const std::string of_values = name(branch, "values");
+    const std::string of_keys = dilated_message(branch, "keys");
+    const std::string of_values = dilated_message(branch, "values");
     gather(of_branch, keys, view(gathered.keys, shape), absent, {kForward, of_keys, pass.layer});
     gather(of_branch, values, view(gathered.values, shape), absent, {kForward, of_values, pass.layer});
     attend_branch(of_branch, pass, saved, local, gathered, view(saved.output, local), saved.log_sum_exp, team);
@@ -264,8 +256,8 @@ void DilatedAttention<T>::backward(const SequencePass& pass, const HeadView<cons
       attend_backward(inputs_of(pass, saved, local, gathered, shape), of_branch.gathered, results,
                       {gradients.queries, view(grad_keys, shape), view(grad_values, shape)}, room, team);
     }
-    const std::string of_keys = name(branch, "keys.grad");
-    const std::string of_values = name(branch, "values.grad");
+    const std::string of_keys = dilated_message(branch, "keys.grad");
+    const std::string of_values = dilated_message(branch, "values.grad");
     scatter(of_branch, view(std::as_const(grad_keys), shape), gradients.keys, {kBackward, of_keys, pass.layer});
     scatter(of_branch, view(std::as_const(grad_values), shape), gradients.values, {kBackward, of_values, pass.layer});
   }

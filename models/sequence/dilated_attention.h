@@ -76,7 +76,6 @@ class DilatedAttention {
                                const HeadShape& local) const;
   AttentionInputs<T> inputs_of(const SequencePass& pass, const SavedDilatedAttention<T>& saved, const HeadShape& local,
                                const Gathered& gathered, const HeadShape& shape) const;
-  std::string name(std::size_t branch, const char* tensor) const;
   void gather(const DilatedPlan& plan, const HeadView<const T>& from, const HeadView<T>& to, Absences* absent,
               const comm::Message& message);
   void scatter(const DilatedPlan& plan, const HeadView<const T>& from, const HeadView<T>& to,

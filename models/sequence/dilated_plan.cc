@@ -82,6 +82,16 @@ std::int64_t dilated_visits(const std::vector<DilatedBranch>& branches, std::int
   });
 }
 
+std::string dilated_message(std::size_t branch, const char* tensor) {
+  return "attention.branch" + std::to_string(branch) + "." + tensor;
+}
+
+void check_dilated_ranks(const SequenceParts& parts, int ranks) {
+  if (parts.ranks() == ranks) return;
+  throw ConfigError("dilated attention: got parts of " + std::to_string(parts.ranks()) + " ranks, want " +
+                    std::to_string(ranks));
+}
+
 std::int64_t DilatedPlan::tokens(const std::vector<TokenRun>& by_head) {
   std::int64_t sum = 0;
   for (const TokenRun& run : by_head) sum += run.count;

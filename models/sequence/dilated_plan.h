@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "models/sequence/sequence_parts.h"
@@ -38,6 +39,21 @@ struct DilatedPlan {
 
   static std::int64_t tokens(const std::vector<TokenRun>& by_head);
 };
+
+/// Calls f(token, head) for the heads of tokens that travel between two ranks, in their order.
+template <class F>
+void for_travelling_heads(const std::vector<TokenRun>& by_head, const F& f) {
+  for (std::size_t head = 0; head < by_head.size(); ++head) {
+    const TokenRun& run = by_head[head];
+    for (std::int64_t i = 0; i < run.count; ++i) f(run.index + i * run.index_step, static_cast<std::int64_t>(head));
+  }
+}
+
+/// The name of the message of a branch's "keys", "values", "keys.grad" or "values.grad".
+std::string dilated_message(std::size_t branch, const char* tensor);
+
+/// Throws: ConfigError for parts of another number of ranks.
+void check_dilated_ranks(const SequenceParts& parts, int ranks);
 
 /// Under a causal mask tokens go to later ranks only. `first_head` is the number of the first of `heads` over all
 /// ranks. Throws: ConfigError where a rank's tokens are not one range, or ranks are not in the order of their tokens.

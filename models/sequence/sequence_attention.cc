@@ -53,6 +53,13 @@ std::vector<std::vector<TokenRun>> SequenceAttention<T>::ring_parts(const Sequen
 }
 
 template <class T>
+DropoutMask SequenceAttention<T>::dropout_of(const SequencePass& pass) const {
+  DropoutMask dropout = pass.dropout;
+  dropout.first_head += exchange_.first_head();
+  return dropout;
+}
+
+template <class T>
 void SequenceAttention<T>::forward(const SequencePass& pass, const HeadView<const T>& queries,
                                    const HeadView<const T>& keys, const HeadView<const T>& values,
                                    const HeadView<T>& output, SavedAttention<T>& saved, const Team& team) {
@@ -82,7 +89,7 @@ void SequenceAttention<T>::forward(const SequencePass& pass, const HeadView<cons
   saved.log_sum_exp.resize(shape.elems() / static_cast<std::size_t>(shape.width));
   const std::vector<std::vector<TokenRun>> runs = ring_parts(pass.parts);
   ring_.forward({view_of("queries", std::span<const T>(saved.queries), shape, TokenLayout::kSequenceFirst), saved.keys,
-                 saved.values, saved.absent, runs, pass.mask, pass.layer},
+                 saved.values, saved.absent, runs, pass.mask, pass.layer, dropout_of(pass)},
                 view_of("output", std::span(saved.output), shape, TokenLayout::kSequenceFirst), saved.log_sum_exp,
                 saved.losses, team);
   exchange_.to_tokens(saved.output, lengths, output, {kForward, "attention.output", pass.layer});
@@ -109,9 +116,10 @@ void SequenceAttention<T>::backward(const SequencePass& pass, const HeadView<con
     return view_of("gradients", std::span(elems), shape, TokenLayout::kSequenceFirst);
   };
   const std::vector<std::vector<TokenRun>> runs = ring_parts(pass.parts);
-  ring_.backward({view(saved.queries), saved.keys, saved.values, saved.absent, runs, pass.mask, pass.layer},
-                 {view(saved.output), saved.log_sum_exp, view(grad_output_)}, saved.losses,
-                 {zeros(grad_queries_), zeros(grad_keys_), zeros(grad_values_)}, team);
+  ring_.backward(
+      {view(saved.queries), saved.keys, saved.values, saved.absent, runs, pass.mask, pass.layer, dropout_of(pass)},
+      {view(saved.output), saved.log_sum_exp, view(grad_output_)}, saved.losses,
+      {zeros(grad_queries_), zeros(grad_keys_), zeros(grad_values_)}, team);
   exchange_.to_tokens(grad_queries_, lengths, gradients.queries, {kBackward, "attention.queries.grad", pass.layer});
   exchange_.to_tokens(grad_keys_, lengths, gradients.keys, {kBackward, "attention.keys.grad", pass.layer});
   exchange_.to_tokens(grad_values_, lengths, gradients.values, {kBackward, "attention.values.grad", pass.layer});

@@ -20,6 +20,9 @@ struct SequencePass {
   const SequenceParts& parts;
   const AttentionMask& mask;
   int layer = -1;
+  /// Of the probabilities. Its first head is the group's first one, and its first position that of the parts' position
+  /// 0: the masks are those of one rank.
+  DropoutMask dropout{};
 };
 
 /// The saved activations of a forward pass: this rank's heads of the tokens of its Ulysses group, each
@@ -81,6 +84,8 @@ class SequenceAttention {
   HeadShape gathered(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const;
   std::span<const std::int64_t> group_lengths(const SequenceParts& parts) const;
   std::vector<std::vector<TokenRun>> ring_parts(const SequenceParts& parts) const;
+  /// With this rank's first head.
+  DropoutMask dropout_of(const SequencePass& pass) const;
   void check(const SequencePass& pass, std::string_view tensor, const HeadShape& got, const HeadShape& like) const {
     check_rank_shape(pass.parts, factors_, rank_, heads_, tensor, got, like);
   }

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "models/kernels/dropout.h"
 #include "models/sequence/attention_mask.h"
 #include "models/sequence/head_view.h"
 #include "models/team.h"
@@ -47,6 +48,10 @@ struct AttentionInputs {
   const AttentionMask& mask;
   /// [tokens of keys, batch, heads]: where it is not 0, the key and its value are not there. Empty: all are.
   std::span<const std::uint8_t> absent = {};
+  /// Of the probabilities, by the numbers of the sequence, the head, the query's position and the key's position. The
+  /// head `first_head` is that of the views' first head, `first_position` that of position 0. A key that is seen twice
+  /// has one draw.
+  DropoutMask dropout{};
 };
 
 /// The scratch of the functions below, in elements.
@@ -59,8 +64,8 @@ void begin_attention(const HeadView<T>& output, std::span<T> log_sum_exp);
 /// Continues an attention with more keys: output and log_sum_exp become those of the softmax over the keys seen so far
 /// and the keys of the pattern. A key that is seen twice counts twice. Scores are scaled by 1 / sqrt(width). Scores are
 /// never in memory as a whole: strips of 64 queries meet 256 keys at a time. Source: Rabe and Staats 2021; Dao et al.
-/// 2022 (FlashAttention). Call under SingleThreadedLibraries. Determinism: bits depend on shapes and values, not on the
-/// team.
+/// 2022 (FlashAttention). Dropout sets probabilities to zero behind the softmax: log_sum_exp is that without dropout.
+/// Call under SingleThreadedLibraries. Determinism: bits depend on shapes and values, not on the team.
 template <class T>
 void attend(const AttentionInputs<T>& inputs, const AttentionPattern& pattern, const HeadView<T>& output,
             std::span<T> log_sum_exp, std::span<T> scratch, const Team& team);
@@ -81,7 +86,8 @@ struct AttentionGradients {
 };
 
 /// Adds the gradients that come from the keys of this pattern. `results` are those after the last attend(): with them,
-/// the gradients of several calls of attend() add up to the exact ones of the whole softmax.
+/// the gradients of several calls of attend() add up to the exact ones of the whole softmax. `inputs` have the dropout
+/// of attend().
 template <class T>
 void attend_backward(const AttentionInputs<T>& inputs, const AttentionPattern& pattern,
                      const AttentionResults<T>& results, const AttentionGradients<T>& gradients, std::span<T> scratch,

@@ -160,6 +160,46 @@ void take_probabilities(const Matrix<T>& scores, const T* log_sum_exp) {
   });
 }
 
+/// Calls body(j, factor) for the keys j of a query of a tile, in order.
+template <class T, class Body>
+[[gnu::always_inline]] inline void for_dropped_keys(const DropoutMask& mask, Place at, const Tile& tile,
+                                                    std::int64_t query, const Body& body) {
+  const DropoutRow row(mask, mask.first_sample + at.batch, mask.first_head + at.head,
+                       mask.first_position + tile.queries.positions(tile.first_query + query).first);
+  const PositionSteps keys = tile.keys.positions(tile.first_key);
+  for_dropped_row<T>(row, mask.first_position + keys.first, tile.key_count, body, keys.step);
+}
+
+/// Dropout of a tile of probabilities or of their exponentials.
+template <class T>
+void drop(const DropoutMask& mask, Place at, const Tile& tile, const Matrix<T>& probabilities) {
+  if (!mask.is_on()) return;
+  run_vectorised(widest_vectors(), [&] {
+    for (std::int64_t i = 0; i < probabilities.rows; ++i) {
+      T* p = probabilities.data + i * probabilities.stride;
+      for_dropped_keys<T>(mask, at, tile, i, [p](std::int64_t j, T factor) { p[j] *= factor; });
+    }
+  });
+}
+
+/// grad <- p (factor grad - inner), and p <- factor p, with the factors of dropout: `grad` are the gradients of the
+/// probabilities behind dropout, and become those of the scores.
+template <class T>
+void take_score_gradients(const DropoutMask& mask, Place at, const Tile& tile, const Matrix<T>& probabilities,
+                          const Matrix<T>& grad, const T* inner) {
+  run_vectorised(widest_vectors(), [&] {
+    for (std::int64_t i = 0; i < grad.rows; ++i) {
+      T* p = probabilities.data + i * probabilities.stride;
+      T* g = grad.data + i * grad.stride;
+      const T mean = inner[i];
+      for_dropped_keys<T>(mask, at, tile, i, [p, g, mean](std::int64_t j, T factor) {
+        g[j] = p[j] * (factor * g[j] - mean);
+        p[j] *= factor;
+      });
+    }
+  });
+}
+
 /// grad <- p (grad - inner): the gradient of the scores.
 template <class T>
 void take_score_gradients(const Matrix<T>& probabilities, const Matrix<T>& grad, const T* inner) {
@@ -262,6 +302,7 @@ void attend(const AttentionInputs<T>& inputs, const AttentionPattern& pattern, c
       for_tiles(block, inputs.mask, at.batch, run, first, count, [&](const Tile& tile) {
         const Matrix<T> scores = masked_scores(inputs, at, tile, own);
         take_scores(scores, state);
+        drop(inputs.dropout, at, tile, scores);
         matmul<T>(Transpose::kNo, read(scores), Transpose::kNo,
                   rows_of(inputs.values, at, tile.keys, tile.first_key, tile.key_count), T(1), T(1), state.weighted, 1);
       });
@@ -310,10 +351,14 @@ void attend_backward(const AttentionInputs<T>& inputs, const AttentionPattern& p
         };
         const Matrix<T> p = masked_scores(inputs, at, tile, own);
         take_probabilities(p, log_sum_exp.data());
-        matmul<T>(Transpose::kYes, read(p), Transpose::kNo, dout, T(1), T(1), keys(gradients.values), 1);
         const Matrix<T> ds{own + kStripQueries * kTileKeys, count, tile.key_count, tile.key_count};
         matmul<T>(Transpose::kNo, dout, Transpose::kYes, keys(inputs.values), T(1), T(0), ds, 1);
-        take_score_gradients(p, ds, inner.data());
+        if (inputs.dropout.is_on()) {
+          take_score_gradients(inputs.dropout, at, tile, p, ds, inner.data());
+        } else {
+          take_score_gradients(p, ds, inner.data());
+        }
+        matmul<T>(Transpose::kYes, read(p), Transpose::kNo, dout, T(1), T(1), keys(gradients.values), 1);
         matmul<T>(Transpose::kNo, read(ds), Transpose::kNo, keys(inputs.keys), scale, T(1),
                   rows_of(gradients.queries, at, run, first, count), 1);
         matmul<T>(Transpose::kYes, read(ds), Transpose::kNo, queries, scale, T(1), keys(gradients.keys), 1);

@@ -6,9 +6,7 @@
 #include <vector>
 
 #include "models/kernels/attention_plain_tiles.cuh"
-#include "models/kernels/bf16.h"
-#include "models/kernels/fp16.h"
-#include "models/sequence/device_attention.h"
+#include "models/sequence/device_view.cuh"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -35,17 +33,6 @@ std::int64_t tile_of(std::int64_t width) {
   with_tiles(width, [&]<int kTile, int kWidth>() { tile = kTile; });
   return tile;
 }
-
-/// A DeviceHeadView in a kernel.
-template <class D>
-struct View {
-  D* data;
-  std::int64_t batch_stride, token_stride, head_stride;
-
-  __device__ D* at(std::int64_t batch, std::int64_t token, std::int64_t head) const {
-    return data + batch * batch_stride + token * token_stride + head * head_stride;
-  }
-};
 
 /// Consecutive tokens of a run, at most a tile of them.
 struct Part {
@@ -122,23 +109,6 @@ __device__ void load_part(const View<const D>& view, const Part& part, std::int6
 /// Of one query, in [batch, heads, queries].
 __device__ std::int64_t statistic(const HeadShape& queries, std::int64_t batch, std::int64_t head, std::int64_t token) {
   return (batch * queries.heads + head) * queries.tokens + token;
-}
-
-enum class Combine : std::uint8_t { kCopy, kAdd };
-
-template <Combine kCombine, class D>
-__global__ void combine_heads_kernel(View<const D> from, View<D> to, HeadShape shape) {
-  const std::int64_t step = static_cast<std::int64_t>(gridDim.x) * blockDim.x;
-  const std::int64_t count = shape.batch * shape.heads * shape.tokens * shape.width;
-  for (std::int64_t i = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < count; i += step) {
-    const std::int64_t d = i % shape.width;
-    const std::int64_t head = i / shape.width % shape.heads;
-    const std::int64_t token = i / shape.width / shape.heads % shape.tokens;
-    const std::int64_t batch = i / shape.width / shape.heads / shape.tokens;
-    const D value = from.at(batch, token, head)[d];
-    D& element = to.at(batch, token, head)[d];
-    element = kCombine == Combine::kCopy ? value : from_float<D>(as_float(element) + as_float(value));
-  }
 }
 
 template <class D>
@@ -396,20 +366,6 @@ __global__ void attend_grad_keys_kernel(Inputs<D> in, Items items, Results<D> re
 }
 
 template <class E>
-auto view_in_kernel(const DeviceHeadView<E>& view, const char* name) {
-  const HeadShape& s = view.shape;
-  const bool is_empty = s.elems() == 0;
-  const std::int64_t last = is_empty ? -1
-                                     : (s.batch - 1) * view.batch_stride + (s.tokens - 1) * view.token_stride +
-                                           (s.heads - 1) * view.head_stride + s.width - 1;
-  DROPTEST_CHECK(last < static_cast<std::int64_t>(view.elems.size()),
-                 std::string("attention on a device: ") + name + ": got " + std::to_string(view.elems.size()) +
-                     " elements, want at least " + std::to_string(last + 1));
-  auto* data = device_elems(view.elems);
-  return View<std::remove_pointer_t<decltype(data)>>{data, view.batch_stride, view.token_stride, view.head_stride};
-}
-
-template <class E>
 Inputs<DeviceElement<E>> inputs_in_kernel(const DeviceAttentionInputs<E>& in, const DeviceAttentionPattern& pattern,
                                           std::size_t statistics) {
   const HeadShape& q = in.queries.shape;
@@ -506,23 +462,6 @@ DeviceAttentionPattern::DeviceAttentionPattern(const AttentionPattern& pattern, 
   stream.synchronize();  // the vectors go
 }
 
-template <Combine kCombine, class E>
-void combine_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream) {
-  DROPTEST_CHECK(from.shape == to.shape, "views of different shapes");
-  comm::launch("combine_heads", combine_heads_kernel<kCombine, DeviceElement<E>>, comm::cover(from.shape.elems()),
-               stream, view_in_kernel(from, "source"), view_in_kernel(to, "destination"), from.shape);
-}
-
-template <class E>
-void copy_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream) {
-  combine_heads<Combine::kCopy>(from, to, stream);
-}
-
-template <class E>
-void add_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream) {
-  combine_heads<Combine::kAdd>(from, to, stream);
-}
-
 template <class E>
 void begin_attention(const DeviceHeadView<E>& output, comm::DeviceSpan<float> log_sum_exp, comm::Stream& stream) {
   comm::launch("begin_attention", begin_attention_kernel<DeviceElement<E>>, comm::cover(output.shape.elems()), stream,
@@ -570,8 +509,6 @@ void attend_backward(const DeviceAttentionInputs<E>& inputs, const DeviceAttenti
 }
 
 #define DROPTEST_DEVICE_ATTENTION(E)                                                                             \
-  template void copy_heads(const DeviceHeadView<const E>&, const DeviceHeadView<E>&, comm::Stream&);             \
-  template void add_heads(const DeviceHeadView<const E>&, const DeviceHeadView<E>&, comm::Stream&);              \
   template void begin_attention(const DeviceHeadView<E>&, comm::DeviceSpan<float>, comm::Stream&);               \
   template void attend(const DeviceAttentionInputs<E>&, const DeviceAttentionPattern&, const DeviceHeadView<E>&, \
                        comm::DeviceSpan<float>, comm::Stream&);                                                  \

@@ -275,6 +275,9 @@ TEST(DropoutSpec, ANumberMeansAllThreePlacesAndZeroMeansNone) {
   EXPECT_EQ(dropout.attention, 0.1);
   EXPECT_EQ(dropout.residual, 0);
   EXPECT_EQ(dropout.embedding, 0.3);
+  EXPECT_EQ(resolved(kTwoRanks, {"/parallel/tensor=1", "/parallel/sequence=2", "/training/dropout=0.1"})
+                .config.model.dropout.attention,
+            0.1);
   EXPECT_THAT(error_of({"/training/dropout=1"}), HasSubstr("/training/dropout"));
   EXPECT_THAT(error_of({R"(/training/dropout={"residual": -0.1})"}), HasSubstr("/training/dropout/residual"));
   EXPECT_THAT(error_of({R"(/training/dropout={"attn": 0.1})"}), HasSubstr("/training/dropout/attn"));

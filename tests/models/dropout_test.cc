@@ -15,8 +15,7 @@
 #include "models/kernels/attention_kernel.h"
 #include "models/kernels/chunks.h"
 #include "models/kernels/layernorm.h"
-#include "sim/random/philox.h"
-#include "sim/random/threshold.h"
+#include "tests/models/dropout_draws.h"
 #include "tests/models/host_gpt2.h"
 #include "tests/models/kernel_numbers.h"
 #include "tests/models/parallel_training.h"
@@ -25,20 +24,6 @@ namespace droptest::models {
 namespace {
 
 using sim::Purpose;
-
-/// A number in the place of a row's element, by the definition in the header.
-double factor_of(const DropoutMask& m, std::int64_t sample, std::int64_t head, std::int64_t position,
-                 std::int64_t element) {
-  const auto word = [](auto value) { return static_cast<std::uint32_t>(value); };
-  const std::uint32_t purpose = word(m.purpose) << 16;
-  const sim::PhiloxBlock of_tensor =
-      sim::philox(m.seed, {word(sample), word(m.step), word(m.place) << 16 | word(head), purpose});
-  const std::uint64_t key = std::uint64_t{of_tensor[1]} << 32 | of_tensor[0];
-  const std::int64_t within = element % 64;
-  const sim::PhiloxBlock block = sim::philox(key, {word(element / 64 * 16 + within % 16), word(position), 0, purpose});
-  const bool lost = block[static_cast<std::size_t>(within / 16)] < sim::probability_threshold(m.probability);
-  return lost ? 0 : 1 / (1 - m.probability);
-}
 
 DropoutMask mask(double probability, Purpose purpose = Purpose::kResidualDropout) {
   DropoutMask m;

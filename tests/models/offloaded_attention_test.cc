@@ -247,6 +247,15 @@ TEST(OffloadedAttention, TrainsTheSameModelWithinDocuments) {
   expect_equal_to_memory(run, 2);
 }
 
+TEST(OffloadedAttention, TrainsTheSameModelWithDropout) {
+  Training run{.tensor = 2, .sequences = 2};
+  run.config.dropout = {0.2, 0.15, 0.1, 9};
+  expect_equal_to_memory(run, 4);
+  run.documents = true;
+  run.config.attention.within = AttentionOptions::Within::kDocument;
+  expect_equal_to_memory(run, 4);
+}
+
 TEST(OffloadedAttention, TrainsTheSameModelInEveryLayout) {
   expect_equal_to_memory({.data = 2, .tensor = 2, .micro_batches = 2, .sharding = small_buckets(1)}, 4);
   expect_equal_to_memory({.pipeline = 2, .kind = ScheduleKind::kZeroBubble, .micro_batches = 3}, 4);

@@ -185,11 +185,53 @@ TEST_F(AttentionOnDevice, OverSequenceRanksEqualsTheHostsWithEqualLosses) {
   EXPECT_NE(of_absent, expect_equal(ring, AttentionOptions::Within::kSequence, losing(comm::Fill::kZero)));
 }
 
+// Segments of all tokens and of less than a rank's; dilations that divide no segment. Gradients of a branch's weights
+// are exact or stopped.
+TEST_F(AttentionOnDevice, DilatedOverSequenceRanksEqualsTheHostsWithEqualLosses) {
+  const auto device_ops = [](comm::Communicator& alone) { return make_cuda_ops({}, alone); };
+  const auto host_ops = [](comm::Communicator& alone) { return make_host_ops({}, alone); };
+  Gpt2Config config{1, 20, 5, kLength, 31};
+  config.attention.branches = {{2, 1}, {5, 3}, {9, 4}};
+  const auto tokens = formula_tokens(0, kBatch * kLength, config.vocabulary);
+  const auto targets = formula_tokens(1, kBatch * kLength, config.vocabulary);
+  const std::vector<std::int32_t> documents = some_documents();
+  for (const int ranks : {1, 2, 3}) {
+    config.attention.sequence.factors.ring = ranks;
+    for (const auto gradient : {BranchGradient::kExact, BranchGradient::kStopped}) {
+      config.attention.gradient = gradient;
+      std::vector<double> losses;
+      for (const std::optional<comm::LossyOptions>& network : std::vector<std::optional<comm::LossyOptions>>{
+               std::nullopt, losing(comm::Fill::kAbsent), losing(comm::Fill::kZero)}) {
+        if (ranks == 1 && network) continue;
+        for (const auto within : {AttentionOptions::Within::kSequence, AttentionOptions::Within::kDocument}) {
+          SCOPED_TRACE(std::to_string(ranks) + " ranks, case " + std::to_string(losses.size()));
+          config.attention.within = within;
+          MicroBatch batch{tokens, targets, {kBatch, kLength}};
+          if (within == AttentionOptions::Within::kDocument) batch.documents = documents;
+          const Pass want = pass_over_ranks(config, batch, network, host_ops);
+          const Pass got = pass_over_ranks(config, batch, network, device_ops);
+          EXPECT_NEAR(got.loss, want.loss, 4e-6);
+          worst_difference(got.gradients, want.gradients, 2e-5);
+          losses.push_back(got.loss);
+        }
+      }
+      if (ranks == 1) continue;
+      EXPECT_NE(losses[0], losses[2]) << "nothing was lost";
+      EXPECT_NE(losses[2], losses[4]);
+    }
+  }
+}
+
 // Of 2 tokens, 3 ranks have 1, 1 and none.
 TEST_F(AttentionOnDevice, TakesRanksWithoutATokenAndNarrowFloats) {
-  for (const SequenceFactors& factors : {SequenceFactors{3, 1}, SequenceFactors{1, 3}}) {
+  const std::vector<DilatedBranch> stopped = {{2, 1}, {2, 2}};
+  for (const auto& [factors, branches] :
+       {std::pair(SequenceFactors{3, 1}, std::vector<DilatedBranch>()),
+        std::pair(SequenceFactors{1, 3}, std::vector<DilatedBranch>()), std::pair(SequenceFactors{1, 3}, stopped)}) {
     Gpt2Config config{1, 12, 3, kLength, 31};
     config.attention.sequence.factors = factors;
+    config.attention.branches = branches;
+    config.attention.gradient = BranchGradient::kStopped;
     const auto tokens = formula_tokens(0, 2, config.vocabulary);
     Gpt2Config one = config;
     one.attention.sequence = {};
@@ -287,14 +329,17 @@ std::vector<std::vector<float>> passes_in_flight(StatefulAttention& attention, S
 }
 
 TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
-  for (const SequenceLayout& layout : {SequenceLayout{}, SequenceLayout{{1, 2}}, SequenceLayout{{3, 1}}}) {
-    AttentionOptions options{layout};
-    options.within = AttentionOptions::Within::kDocument;
-    comm::run_ranks(layout.ranks(), kTestTimeout, [&](comm::Communicator& group) {
+  constexpr auto kStopped = BranchGradient::kStopped;
+  constexpr auto kDocument = AttentionOptions::Within::kDocument;
+  for (const AttentionOptions& options :
+       {AttentionOptions{{}, {}, kStopped, kDocument}, AttentionOptions{{{1, 2}}, {}, kStopped, kDocument},
+        AttentionOptions{{{3, 1}}, {}, kStopped, kDocument}, AttentionOptions{{}, kBranches, kStopped, kDocument},
+        AttentionOptions{{{1, 2}}, kBranches, kStopped, kDocument}}) {
+    comm::run_ranks(options.sequence.ranks(), kTestTimeout, [&](comm::Communicator& group) {
       const std::unique_ptr<comm::Communicator> alone = group.split(group.rank(), 0);
       SequenceParallel ranks;
-      if (layout.ranks() > 1) ranks.group = &group;
-      SequenceCut cut(layout, ranks);
+      if (options.sequence.ranks() > 1) ranks.group = &group;
+      SequenceCut cut(options.sequence, ranks);
       const auto results_of = [&](Ops& ops, KernelDevice device) {
         const std::unique_ptr<StatefulAttention> attention =
             make_stateful_attention(options, ranks, 0, kStateHeads, ops);
@@ -306,7 +351,7 @@ TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
                 .memory;
         EXPECT_LE(attention->bytes(), use);
         // The parts of other ranks, which a ring has room for, may be shorter.
-        const bool is_exact = device == KernelDevice::kHost || layout.factors.ring == 1;
+        const bool is_exact = device == KernelDevice::kHost || options.sequence.factors.ring == 1;
         EXPECT_GE(attention->bytes(), is_exact ? use : use * 9 / 10);
         return results;
       };
@@ -367,31 +412,16 @@ TEST_F(AttentionOnDevice, TakesTheMemoryOfItsFormula) {
 }
 
 TEST_F(AttentionOnDevice, RefusesWhatTheHostAloneComputes) {
-  Gpt2Config stopped = config_of(AttentionOptions::Within::kSequence, kBranches);
-  stopped.attention.gradient = BranchGradient::kStopped;
   Gpt2Config chunks = config_of(AttentionOptions::Within::kDocument);
   chunks.attention.chunk_tokens = 4;
-  Gpt2Config over_ranks = config_of(AttentionOptions::Within::kSequence, kBranches);
-  over_ranks.attention.sequence.factors.ring = 2;
-  comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& group) {
-    const std::unique_ptr<comm::Communicator> alone = group.split(group.rank(), 0);
-    ModelRanks ranks;
-    ranks.sequence = {&group, 1};
-    EXPECT_THROW(Gpt2(over_ranks, make_cuda_ops({}, *alone), {}, {}, ranks), ConfigError);
+  comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
+    try {
+      const Gpt2 model(chunks, make_cuda_ops({}, group));
+      FAIL() << "no error";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("got attention in chunks, want the CPU"));
+    }
   });
-  const std::vector<std::pair<Gpt2Config, const char*>> cases = {
-      {stopped, "got dilated attention with a stopped gradient, want the CPU"},
-      {chunks, "got attention in chunks, want the CPU"}};
-  for (const auto& item : cases) {
-    comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-      try {
-        const Gpt2 model(item.first, make_cuda_ops({}, group));
-        FAIL() << "no error";
-      } catch (const ConfigError& error) {
-        EXPECT_THAT(error.what(), HasSubstr(item.second));
-      }
-    });
-  }
 }
 
 }  // namespace

@@ -40,12 +40,13 @@ Gpt2Config dilated(int ring, BranchGradient gradient = BranchGradient::kExact) {
   return config;
 }
 
-/// Dropout of the residual stream and of embeddings: an element of a token has one draw, whichever rank has the token.
-Gpt2Config dropping(const SequenceLayout& layout) {
-  Gpt2Config config = over(layout);
-  config.dropout = {0, 0.15, 0.1, 9};
+/// Dropout in all places: an element of a token has one draw, whichever rank has the token, and so has a probability of
+/// a query and a key.
+Gpt2Config dropping(Gpt2Config config) {
+  config.dropout = {0.2, 0.15, 0.1, 9};
   return config;
 }
+Gpt2Config dropping(const SequenceLayout& layout) { return dropping(over(layout)); }
 
 const SequenceLayout kUlysses2{{2, 1}};
 const SequenceLayout kUlysses4{{4, 1}};
@@ -86,6 +87,10 @@ const std::vector<TrainingCase> kCases = {
     {"dilated_stopped_ring2_tensor2_data2_zero1",
      {.config = dilated(2, BranchGradient::kStopped), .data = 2, .tensor = 2, .sharding = small_buckets(1)}},
     {"dilated_ring2_pipeline2", {.config = dilated(2), .pipeline = 2, .micro_batches = 2}},
+    {"ulysses4_dropout", {.config = dropping(kUlysses4), .sequences = 2}},
+    {"ulysses2_tensor2_dropout", {.config = dropping(kUlysses2), .tensor = 2}},
+    {"dilated_ring2_tensor2_dropout", {.config = dropping(dilated(2)), .tensor = 2, .sequences = 2}},
+    {"dilated_stopped_ring3_dropout", {.config = dropping(dilated(3, BranchGradient::kStopped))}},
     {"ring3_dropout", {.config = dropping(kRing3), .sequences = 2}},
     {"ulysses2_zigzag2_dropout", {.config = dropping(kBothZigzag), .micro_batches = 2, .sequences = 2}},
     {"two_tokens_zigzag3_dropout", {.config = dropping(kZigzag3), .sequences = 2, .length = 2}},
@@ -135,6 +140,11 @@ TEST(SequenceTraining, TwentyStepsEqualThoseOfOneRank) {
       {.config = over(kRing2), .data = 2, .steps = 20},
       {.config = over(kZigzag2), .tensor = 2, .sequences = 2, .steps = 20},
       {.config = dilated(2), .data = 2, .steps = 20},
+      {.config = dropping(kUlysses2), .data = 2, .steps = 20},
+      {.config = dropping(kRing3), .sequences = 2, .steps = 20},
+      {.config = dropping(kZigzag2), .tensor = 2, .sequences = 2, .steps = 20},
+      {.config = dropping(kBothZigzag), .sequences = 2, .steps = 20},
+      {.config = dropping(dilated(2)), .sequences = 2, .steps = 20},
   };
   for (const Training& run : runs) {
     SCOPED_TRACE(&run - runs.data());
@@ -144,7 +154,7 @@ TEST(SequenceTraining, TwentyStepsEqualThoseOfOneRank) {
 }
 
 TEST(SequenceTraining, OneBranchOfAllTokensIsDenseAttention) {
-  Training dense{.sequences = 2};
+  Training dense{.config = dropping(over({})), .sequences = 2};
   Training one_branch = dense;
   one_branch.config.attention.branches = {{12, 1}};
   const TrainingResult want = train<double>(dense);
@@ -288,11 +298,6 @@ TEST(SequenceTraining, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_EQ(error_of(over(kUlysses2), {.tensor_sequence = true}),
             "GPT-2: tensor_sequence: got a cut of tokens over tensor-parallel ranks with 2 sequence ranks, want one of "
             "the two");
-  Gpt2Config drops = dilated(1);
-  drops.dropout.attention = 0.5;
-  EXPECT_EQ(error_of(drops, {}),
-            "GPT-2: dropout of attention: got 0.500000 with attention over sequence ranks, within documents, "
-            "dilated or in chunks, want 0");
 }
 
 /// What each rank sends, in elements, by message.

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -15,6 +16,7 @@
 
 #include "models/sequence/sequence_parts.h"
 #include "sim/error.h"
+#include "tests/models/dropout_draws.h"
 #include "tests/models/sequence/dense_attention.h"
 #include "tests/sanitizers.h"
 
@@ -66,7 +68,7 @@ struct Chunked {
 
 /// Forward by chunks as soon as they see only chunks that were put, backward from the last to the first.
 Chunked run_chunked(const HeadShape& shape, const std::vector<TokenRun>& tokens, std::int64_t chunk_tokens,
-                    const AttentionMask& mask, bool streams, OffloadFile& file) {
+                    const AttentionMask& mask, bool streams, OffloadFile& file, const DropoutMask& dropout = {}) {
   ChunkedAttention<double> attention(shape, tokens, chunk_tokens, file, 17);
   Chunked result{WholeTensor(shape), WholeTensor(shape), WholeTensor(shape), WholeTensor(shape)};
   const WholeTensor q(shape, 1);
@@ -103,7 +105,7 @@ Chunked run_chunked(const HeadShape& shape, const std::vector<TokenRun>& tokens,
     const auto i = static_cast<std::size_t>(chunk);
     log_sum_exps[i].resize(attention.chunk_shape(chunk).elems() / static_cast<std::uint64_t>(shape.width));
     const Doubles queries = part(q, chunk);
-    attention.forward(chunk, view(queries, chunk), mask, room(outputs[i], chunk), log_sum_exps[i], 1);
+    attention.forward(chunk, view(queries, chunk), mask, room(outputs[i], chunk), log_sum_exps[i], 1, dropout);
     keep(outputs[i], chunk, result.output);
   };
   for (int pass = 0; pass < 2; ++pass) {  // the second one begins again
@@ -123,7 +125,7 @@ Chunked run_chunked(const HeadShape& shape, const std::vector<TokenRun>& tokens,
       const Doubles queries = part(q, chunk);
       const Doubles grad = part(dout, chunk);
       attention.backward(chunk, view(queries, chunk), mask,
-                         {view(outputs[i], chunk), log_sum_exps[i], view(grad, chunk)}, room(dq, chunk), 1);
+                         {view(outputs[i], chunk), log_sum_exps[i], view(grad, chunk)}, room(dq, chunk), 1, dropout);
       keep(dq, chunk, result.grad_queries);
       if (streams) take(chunk);
     }
@@ -146,6 +148,23 @@ TEST(ChunkedAttention, EqualsAttentionAtOnceUnderEveryMaskAndPairOfMasks) {
       EXPECT_LE(largest_difference(got.grad_keys.elems, dense.grad_keys.elems), 1e-12);
       EXPECT_LE(largest_difference(got.grad_values.elems, dense.grad_values.elems), 1e-12);
     }
+  }
+}
+
+TEST(ChunkedAttention, WithDropoutDrawsTheMasksOfAttentionAtOnce) {
+  const HeadShape shape{2, 13, 3, 2};
+  const TestMask mask({MaskKind::kCausal, MaskKind::kPairsAdded}, 2, 13);
+  const DropoutMask dropout = dropout_of_keys(0.3);
+  const DenseAttention dense =
+      dense_attention(WholeTensor(shape, 1), WholeTensor(shape, 2), WholeTensor(shape, 3), mask.score_bias(),
+                      WholeTensor(shape, 4), {}, std::bind_front(factor_of_key, dropout));
+  for (const std::int64_t chunk : {1, 4, 13}) {
+    OffloadFile file(make_offload_file(""));
+    const Chunked got = run_chunked(shape, {{0, 13, 0}}, chunk, mask.mask(), true, file, dropout);
+    EXPECT_LE(largest_difference(got.output.elems, dense.output.elems), 1e-12) << chunk;
+    EXPECT_LE(largest_difference(got.grad_queries.elems, dense.grad_queries.elems), 1e-12);
+    EXPECT_LE(largest_difference(got.grad_keys.elems, dense.grad_keys.elems), 1e-12);
+    EXPECT_LE(largest_difference(got.grad_values.elems, dense.grad_values.elems), 1e-12);
   }
 }
 

@@ -57,7 +57,7 @@ template std::vector<float> WholeTensor::part(const std::vector<std::int64_t>&, 
                                               TokenLayout) const;
 
 DenseAttention dense_attention(const WholeTensor& q, const WholeTensor& k, const WholeTensor& v, const ScoreBias& bias,
-                               const WholeTensor& grad_output, const Doubles& grad_log_sum_exp) {
+                               const WholeTensor& grad_output, const Doubles& grad_log_sum_exp, const OfPairs& factor) {
   DenseAttention result{WholeTensor(q.shape), Doubles(), WholeTensor(q.shape), WholeTensor(k.shape),
                         WholeTensor(v.shape)};
   const auto [batch, queries, heads, width] = q.shape;
@@ -82,9 +82,11 @@ DenseAttention dense_attention(const WholeTensor& q, const WholeTensor& k, const
         result.log_sum_exp.push_back(sum == 0 ? kForbidden : largest + std::log(sum));
         if (sum == 0) continue;
         for (double& s : score) s /= sum;
+        const auto factor_at = [&](std::int64_t j) { return factor ? factor(b, h, i, j) : 1; };
         for (std::int64_t j = 0; j < keys; ++j) {
+          const double p = factor_at(j) * score[static_cast<std::size_t>(j)];
           for (std::int64_t d = 0; d < width; ++d) {
-            result.output.at(b, i, h, d) += score[static_cast<std::size_t>(j)] * v.at(b, j, h, d);
+            result.output.at(b, i, h, d) += p * v.at(b, j, h, d);
           }
         }
         double inner = 0;
@@ -92,10 +94,11 @@ DenseAttention dense_attention(const WholeTensor& q, const WholeTensor& k, const
         if (!grad_log_sum_exp.empty()) inner -= grad_log_sum_exp[result.log_sum_exp.size() - 1];
         for (std::int64_t j = 0; j < keys; ++j) {
           const double p = score[static_cast<std::size_t>(j)];
+          const double f = factor_at(j);
           double dp = 0;
-          for (std::int64_t d = 0; d < width; ++d) dp += grad_output.at(b, i, h, d) * v.at(b, j, h, d);
+          for (std::int64_t d = 0; d < width; ++d) dp += f * grad_output.at(b, i, h, d) * v.at(b, j, h, d);
           for (std::int64_t d = 0; d < width; ++d) {
-            result.grad_values.at(b, j, h, d) += p * grad_output.at(b, i, h, d);
+            result.grad_values.at(b, j, h, d) += f * p * grad_output.at(b, i, h, d);
             result.grad_queries.at(b, i, h, d) += p * (dp - inner) * scale * k.at(b, j, h, d);
             result.grad_keys.at(b, j, h, d) += p * (dp - inner) * scale * q.at(b, i, h, d);
           }

@@ -33,8 +33,10 @@ struct WholeTensor {
                       TokenLayout layout) const;
 };
 
-/// What is added to the score of (sequence, head, query, key); minus infinity forbids, log n counts a key n times.
-using ScoreBias = std::function<double(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t k)>;
+/// A number for (sequence, head, query, key).
+using OfPairs = std::function<double(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t k)>;
+/// What is added to a score; minus infinity forbids, log n counts a key n times.
+using ScoreBias = OfPairs;
 
 struct DenseAttention {
   WholeTensor output;
@@ -43,9 +45,10 @@ struct DenseAttention {
   WholeTensor grad_keys;
   WholeTensor grad_values;
 };
-/// Empty grad_log_sum_exp: 0.
+/// Empty grad_log_sum_exp: 0. `factor`: of a probability behind the softmax; empty: 1.
 DenseAttention dense_attention(const WholeTensor& q, const WholeTensor& k, const WholeTensor& v, const ScoreBias& bias,
-                               const WholeTensor& grad_output, const Doubles& grad_log_sum_exp = {});
+                               const WholeTensor& grad_output, const Doubles& grad_log_sum_exp = {},
+                               const OfPairs& factor = {});
 
 enum class MaskKind : std::uint8_t {
   kNone,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
+#include "tests/models/dropout_draws.h"
 #include "tests/models/sequence/dense_attention.h"
 
 namespace droptest::models {
@@ -52,9 +54,16 @@ double log_of(std::int64_t count) { return count == 0 ? -kInfinity : std::log(st
 struct Whole {
   HeadShape shape;
   TestMask mask;
+  DropoutMask dropout;
   WholeTensor q, k, v, dout;
-  Whole(const HeadShape& s, std::vector<MaskKind> kinds)
-      : shape(s), mask(std::move(kinds), s.batch, s.tokens), q(s, 11), k(s, 12), v(s, 13), dout(s, 14) {}
+  Whole(const HeadShape& s, std::vector<MaskKind> kinds, double p_dropout = 0)
+      : shape(s),
+        mask(std::move(kinds), s.batch, s.tokens),
+        dropout(dropout_of_keys(p_dropout)),
+        q(s, 11),
+        k(s, 12),
+        v(s, 13),
+        dout(s, 14) {}
 
   DenseAttention dense(const Branches& branches, const WholeTensor& grad) const {
     return dense_attention(
@@ -62,7 +71,7 @@ struct Whole {
         [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
           return mask.bias(b, i, j) + log_of(visits(branches, h, i, j));
         },
-        grad);
+        grad, {}, std::bind_front(factor_of_key, dropout));
   }
   /// The weights of the branches are constants: each branch by itself gets its weight of the output's gradient.
   DenseAttention stopped(const Branches& branches) const {
@@ -110,7 +119,7 @@ double error_of(DilatedAttention<double>& attention, int rank, const Whole& whol
   const Doubles dout = part(whole.dout);
   Doubles out, dq, dk, dv;
   const AttentionMask mask = whole.mask.mask();
-  const SequencePass pass{parts, mask, 2};
+  const SequencePass pass{parts, mask, 2, whole.dropout};
   SavedDilatedAttention<double> saved;
   attention.forward(pass, view(q), view(k), view(v), room(out), saved, 1);
   attention.backward(pass, view(dout), saved, {room(dq), room(dk), room(dv)}, 1);
@@ -190,6 +199,32 @@ TEST(DilatedAttention, EqualsDenseAttentionUnderEveryMaskAndPairOfMasks) {
                 << mask_name(kinds) << ", S " << shape.tokens << ", ranks " << ranks;
           }
         });
+      }
+    }
+  }
+}
+
+// A key that several branches have is dropped from all of them.
+TEST(DilatedAttention, WithDropoutDrawsTheMasksOfDenseAttention) {
+  for (const std::vector<MaskKind>& kinds :
+       {std::vector{MaskKind::kNone}, std::vector{MaskKind::kCausal, MaskKind::kDocuments}}) {
+    for (const std::int64_t length : {7, 70}) {  // 70: keys of two groups of draws
+      const Whole whole({2, length, 5, 2}, kinds, 0.4);
+      for (const Branches& branches : {Branches{{6, 4}, {5, 3}, {7, 2}}, Branches{{100, 3}, {64, 1}, {90, 80}}}) {
+        const DenseAttention exact = whole.dense(branches, whole.dout);
+        const DenseAttention stopped = whole.stopped(branches);
+        for (const int ranks : {1, 2, 3}) {
+          comm::run_ranks(ranks, kTimeout, [&](comm::Communicator& group) {
+            for (const SequenceParts& parts : parts_of(length, ranks)) {
+              const std::string where = std::to_string(ranks) + " ranks, S " + std::to_string(length);
+              EXPECT_LE(error_on(&group, whole, {branches}, parts, TokenLayout::kBatchFirst, exact), 1e-12) << where;
+              EXPECT_LE(error_on(&group, whole, {branches, BranchGradient::kStopped}, parts, TokenLayout::kBatchFirst,
+                                 stopped),
+                        1e-12)
+                  << where << ", stopped";
+            }
+          });
+        }
       }
     }
   }

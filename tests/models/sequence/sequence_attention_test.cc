@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
+#include "tests/models/dropout_draws.h"
 #include "tests/models/sequence/dense_attention.h"
 
 namespace droptest::models {
@@ -46,16 +48,18 @@ std::string text(const SequenceFactors& factors) {
 struct Whole {
   HeadShape shape;
   TestMask mask;
+  DropoutMask dropout;
   WholeTensor q, k, v, dout;
   DenseAttention dense;
-  Whole(const HeadShape& s, std::vector<MaskKind> kinds, std::uint64_t seed = 1)
+  Whole(const HeadShape& s, std::vector<MaskKind> kinds, std::uint64_t seed = 1, double p_dropout = 0)
       : shape(s),
         mask(std::move(kinds), s.batch, s.tokens, seed),
+        dropout(dropout_of_keys(p_dropout)),
         q(s, 10 * seed + 1),
         k(s, 10 * seed + 2),
         v(s, 10 * seed + 3),
         dout(s, 10 * seed + 4),
-        dense(dense_attention(q, k, v, mask.score_bias(), dout)) {}
+        dense(dense_attention(q, k, v, mask.score_bias(), dout, {}, std::bind_front(factor_of_key, dropout))) {}
 };
 
 template <class T>
@@ -83,7 +87,7 @@ LocalResults<T> run_part(SequenceAttention<T>& attention, const SequenceParts& p
   const std::vector<T> k = part(whole.k);
   const std::vector<T> v = part(whole.v);
   const std::vector<T> dout = part(whole.dout);
-  const SequencePass pass{parts, mask, 3};
+  const SequencePass pass{parts, mask, 3, whole.dropout};
   SavedAttention<T> saved;
   attention.forward(pass, view(q), view(k), view(v), room(results.output), saved, 1);
   attention.backward(pass, view(dout), saved,
@@ -170,9 +174,21 @@ TEST(SequenceAttention, EqualsOneRankUnderEveryMaskAndPairOfMasks) {
   expect_equal_to_dense<double>(cases, 1e-12);
 }
 
+TEST(SequenceAttention, WithDropoutDrawsTheMasksOfOneRank) {
+  std::vector<std::unique_ptr<Whole>> cases;
+  for (const std::vector<MaskKind>& kinds : all_mask_kinds()) {
+    cases.push_back(std::make_unique<Whole>(HeadShape{3, 13, 7, kWidth}, kinds, 1, 0.3));
+  }
+  for (const std::int64_t length : {1, 3, 64}) {
+    cases.push_back(std::make_unique<Whole>(HeadShape{2, length, 6, kWidth}, std::vector{MaskKind::kCausal}, 2, 0.6));
+  }
+  expect_equal_to_dense<double>(cases, 1e-12);
+}
+
 TEST(SequenceAttention, EqualsOneRankInFloat) {
   std::vector<std::unique_ptr<Whole>> cases;
   cases.push_back(std::make_unique<Whole>(HeadShape{2, 13, 6, kWidth}, std::vector{MaskKind::kCausal}));
+  cases.push_back(std::make_unique<Whole>(HeadShape{2, 13, 6, kWidth}, std::vector{MaskKind::kCausal}, 1, 0.3));
   expect_equal_to_dense<float>(cases, 1e-5);
 }
 

@@ -6,12 +6,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <functional>
 #include <limits>
 #include <numeric>
 #include <set>
 
 #include "models/kernels/chunks.h"
 #include "sim/error.h"
+#include "tests/models/dropout_draws.h"
 #include "tests/models/sequence/dense_attention.h"
 
 namespace droptest::models {
@@ -51,11 +53,11 @@ struct OneRank {
   }
   /// Over the patterns one after the other.
   void run(const AttentionMask& mask, const std::vector<AttentionPattern>& patterns,
-           std::span<const std::uint8_t> absent = {}, int threads = 1) {
+           std::span<const std::uint8_t> absent = {}, int threads = 1, const DropoutMask& dropout = {}) {
     const SingleThreadedLibraries single_threaded;
     std::vector<T> scratch(token_attention_scratch_elems(shape.width, threads), std::numeric_limits<T>::quiet_NaN());
     const Team team(threads);
-    const AttentionInputs<T> inputs{view<const T>(q), view<const T>(k), view<const T>(v), mask, absent};
+    const AttentionInputs<T> inputs{view<const T>(q), view<const T>(k), view<const T>(v), mask, absent, dropout};
     begin_attention(view<T>(out), std::span(lse));
     for (const AttentionPattern& pattern : patterns) {
       attend(inputs, pattern, view<T>(out), std::span(lse), std::span(scratch), team);
@@ -120,6 +122,32 @@ TEST(TokenAttention, EqualsDenseAttentionAboutTheSizesOfTiles) {
         EXPECT_EQ(many.dk, one.dk);
       }
     }
+  }
+}
+
+// The log-sum-exp is that without dropout, and its gradient goes on to the scores of dropped keys.
+TEST(TokenAttention, DropsTheProbabilitiesOfDenseAttention) {
+  for (const std::int64_t length : {1, 64, 65, 257, 300}) {
+    const HeadShape shape{2, length, 2, 5};
+    const TestMask mask({MaskKind::kCausal, MaskKind::kKeysAllowed}, 2, length);
+    const DropoutMask dropout = dropout_of_keys(0.3);
+    const std::vector<AttentionPattern> all = {pattern_of({{0, length, 0}}, {{0, length, 0}})};
+    OneRank<double> one(shape, TokenLayout::kBatchFirst);
+    one.dlse = formula_numbers(5, one.lse.size());
+    const DenseAttention dense =
+        dense_attention(WholeTensor(shape, 1), WholeTensor(shape, 2), WholeTensor(shape, 3), mask.score_bias(),
+                        WholeTensor(shape, 4), one.dlse, std::bind_front(factor_of_key, dropout));
+    one.run(mask.mask(), all, {}, 1, dropout);
+    EXPECT_LE(one.error(dense), 1e-12) << length;
+    OneRank<float> narrow(shape, TokenLayout::kBatchFirst);
+    narrow.dlse.assign(one.dlse.begin(), one.dlse.end());
+    narrow.run(mask.mask(), all, {}, 1, dropout);
+    EXPECT_LE(narrow.error(dense), 2e-5) << length;
+    OneRank<double> many(shape, TokenLayout::kBatchFirst);
+    many.dlse = one.dlse;
+    many.run(mask.mask(), all, {}, 3, dropout);
+    EXPECT_EQ(many.out, one.out);
+    EXPECT_EQ(many.dk, one.dk);
   }
 }
 
