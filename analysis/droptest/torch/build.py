@@ -52,10 +52,13 @@ def extension() -> ModuleType:
     folder = _folder(generated, file)
     folder.mkdir(parents=True, exist_ok=True)
     with _locked(folder):
-        if not (built := folder / f"{NAME}.so").is_file():
-            made = folder / f"{NAME}.so.new"  # others load it without the lock
-            shutil.copy(_compile(folder / "build", generated, file), made)
+        built = folder / f"{NAME}.so"
+        if not built.is_file():
+            module = _compile(folder / "build", generated, file)
+            made = folder / f"{NAME}.so.new"
+            shutil.copy(module.__file__, made)
             made.replace(built)
+            return module
     return _imported(built)
 
 
@@ -87,14 +90,15 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def _compile(folder: Path, generated: dict[str, str], file: Path) -> Path:
+def _compile(folder: Path, generated: dict[str, str], file: Path) -> ModuleType:
+    """The module, which PyTorch imports once it is built."""
     from torch.utils import cpp_extension
 
     folder.mkdir(exist_ok=True)
     for name, text in generated.items():
         (folder / name).write_text(text)
     try:
-        cpp_extension.load(
+        return cpp_extension.load(
             NAME,
             [str(_SOURCES / "lossy_backend.cc")],
             extra_cflags=["-O2"],
@@ -106,7 +110,6 @@ def _compile(folder: Path, generated: dict[str, str], file: Path) -> Path:
     except (RuntimeError, OSError) as error:
         raise BuildError(f"backend droptest for torch {torch.__version__}: {error}; it needs a C++17 compiler and "
                          f"ninja; `python -m droptest.torch.build` builds it alone") from error  # fmt: skip
-    return folder / f"{NAME}.so"
 
 
 def _imported(file: Path) -> ModuleType:
