@@ -269,7 +269,7 @@ TEST(MemoryEstimate, OfFeedbackIsTheMemoryThatItTakes) {
 }
 
 TEST(MemoryEstimate, OfTheProcessIsTheSumOfItsParts) {
-  const comm::TemporaryFolder folder;
+  const TemporaryFolder folder;
   const std::string text = folder.path() + "/text";
   std::ofstream(text) << std::string(1000, 'a');
   RunConfig config = tiny_config();
