@@ -42,8 +42,9 @@ std::vector<double> gradients_with(const Implementation& implementation, comm::C
   return all;
 }
 
+// Three ranks have uneven parts.
 TEST(Recomputation, ChangesNoBitOfGradientsOnAnyImplementation) {
-  for (const int ranks : {1, 2, 3}) {
+  for (const int ranks : {1, 3}) {
     on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {
       const std::vector<double> want = gradients_with(implementation, group, {});
       for (const NamedOptions& item : all_options(kSmall.layers)) {
