@@ -281,9 +281,6 @@ TEST(DropoutSpec, ANumberMeansAllThreePlacesAndZeroMeansNone) {
   EXPECT_THAT(error_of({"/training/dropout=1"}), HasSubstr("/training/dropout"));
   EXPECT_THAT(error_of({R"(/training/dropout={"residual": -0.1})"}), HasSubstr("/training/dropout/residual"));
   EXPECT_THAT(error_of({R"(/training/dropout={"attn": 0.1})"}), HasSubstr("/training/dropout/attn"));
-  EXPECT_THAT(error_of({"/training/dropout=0.1", "/parallel/sequence=2"}),
-              HasSubstr("/training/dropout: got 0.1 with attention over sequence ranks (/parallel/sequence)"));
-  EXPECT_EQ(error_of({R"(/training/dropout={"residual": 0.1, "embedding": 0.1})", "/parallel/sequence=2"}), "no error");
   // A resolved spec resolves to itself.
   const ResolvedRun run = resolved(kTwoRanks, {"/training/dropout=0.2"});
   EXPECT_EQ(resolve(run.spec, "s").run_id, run.run_id);
