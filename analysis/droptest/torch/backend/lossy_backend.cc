@@ -249,7 +249,8 @@ class LossyBackend final : public Backend {
     if (sum.number == 0) return std::nullopt;
     if (is_coalescing_) {
       finish_nothing(sum);
-      TORCH_CHECK(false, "droptest: rank ", network_->rank, ": a sum with a fill that scales results cannot be coalesced; "
+      TORCH_CHECK(false, "droptest: rank ", network_->rank,
+                  ": a sum with a fill that scales results cannot be coalesced; "
                   "want fill zero");
     }
     return sum;
