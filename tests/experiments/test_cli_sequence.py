@@ -187,27 +187,6 @@ def test_kinds_of_one_layout_are_one_run(tmp_path):
             '/parallel/sequence_kind: got "ring", which one rank has no use for',
         ),
         (
-            {
-                "device": "cuda",
-                "parallel": sequence(2, "ring"),
-                "model": {"attention": {"kind": "dilated", "branches": [{"segment": 8, "dilation": 2}]}},
-            },
-            '/parallel/sequence: got 2 and dilated attention with device "cuda", want device "cpu"',
-        ),
-        (
-            {
-                "device": "cuda",
-                "model": {
-                    "attention": {
-                        "kind": "dilated",
-                        "gradient": "stopped",
-                        "branches": [{"segment": 8, "dilation": 2}],
-                    }
-                },
-            },
-            '/model/attention/gradient: got "stopped" with device "cuda", want device "cpu"',
-        ),
-        (
             {"parallel": sequence(2, "ring", tensor=2), "memory": {"strategy": "standard", "recompute": "full", "recompute_traffic": "sent"}},
             '/memory/recompute_traffic: got "sent" with /parallel/sequence 2, want "kept"',
         ),
