@@ -29,8 +29,8 @@ constexpr std::uint64_t kProgramBytes = std::uint64_t{40} << 20U;   ///< of a pr
 constexpr std::uint64_t kWorkspaceBytes = std::uint64_t{6} << 20U;  ///< of a rank: stacks, statistics, small buffers
 constexpr std::uint64_t kExpectedReads = 2;                         ///< of an offload file at once
 
-/// The data of a process: a file of tokens is mapped, a text's bytes become tokens of two bytes each, those of labelled
-/// texts of four, beside the rows that were read.
+/// The data of a process: a mapped file of tokens; for each byte of a text a token of two bytes; for each byte of
+/// labelled texts a token of four bytes and the byte itself.
 std::uint64_t data_bytes(const DataConfig& data) {
   const auto size_of = [](const std::string& file) -> std::uint64_t {
     std::error_code missing;

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/api/networks.h"
@@ -41,19 +42,29 @@ std::string statistics_of(const NetworkHandle& network) {
   return text;
 }
 
-/// One sum of ones by two ranks, as the rank sees it: its lost elements, and the factors of the results.
-std::vector<float> sum(const NetworkHandle& network) {
-  const std::vector<int> members = {0, 1};
+/// The beginning of a sum of ones by two ranks: what this rank sends, and the number of the sum.
+struct BegunSum {
   droptest_group* group = nullptr;
-  EXPECT_EQ(droptest_group_open(network.get(), DROPTEST_DP_GRADIENT, 0, members.data(), 2, &group), DROPTEST_OK);
-  std::vector<float> data(kElements, 1.0F);
-  std::uint64_t unfinished = 0;
-  EXPECT_EQ(droptest_group_reduce(group, DROPTEST_SUM, data.data(), kElements, DROPTEST_FLOAT32, nullptr, nullptr,
-                                  &unfinished),
+  std::vector<float> data = std::vector<float>(kElements, 1.0F);
+  std::uint64_t number = 0;
+};
+BegunSum begin_sum(const NetworkHandle& network) {
+  const std::vector<int> members = {0, 1};
+  BegunSum sum;
+  EXPECT_EQ(droptest_group_open(network.get(), DROPTEST_DP_GRADIENT, 0, members.data(), 2, &sum.group), DROPTEST_OK);
+  EXPECT_EQ(droptest_group_reduce(sum.group, DROPTEST_SUM, sum.data.data(), kElements, DROPTEST_FLOAT32, nullptr,
+                                  nullptr, &sum.number),
             DROPTEST_OK)
       << droptest_last_error();
-  EXPECT_EQ(droptest_group_finish_reduce(group, unfinished, data.data(), 0, kElements, nullptr), DROPTEST_OK);
-  return data;
+  return sum;
+}
+
+/// A whole one, as the rank sees it: its lost elements, and the factors of the results.
+std::vector<float> sum(const NetworkHandle& network) {
+  BegunSum begun = begin_sum(network);
+  EXPECT_EQ(droptest_group_finish_reduce(begun.group, begun.number, begun.data.data(), 0, kElements, nullptr),
+            DROPTEST_OK);
+  return std::move(begun.data);
 }
 
 void count_an_exempt_call(const NetworkHandle& network) {
@@ -102,14 +113,7 @@ TEST(RankState, BytesOfAnotherNetworkOrDamagedOnesAreRefusedAndChangeNothing) {
 
 TEST(RankState, IsRefusedWhileASumIsUnfinished) {
   const NetworkHandle network = network_of(kText, 0, 2);
-  const std::vector<int> members = {0, 1};
-  droptest_group* group = nullptr;
-  ASSERT_EQ(droptest_group_open(network.get(), DROPTEST_DP_GRADIENT, 0, members.data(), 2, &group), DROPTEST_OK);
-  std::vector<float> data(kElements, 1.0F);
-  std::uint64_t unfinished = 0;
-  ASSERT_EQ(droptest_group_reduce(group, DROPTEST_SUM, data.data(), kElements, DROPTEST_FLOAT32, nullptr, nullptr,
-                                  &unfinished),
-            DROPTEST_OK);
+  begin_sum(network);
   std::size_t needed = 0;
   EXPECT_EQ(droptest_network_save_state(network.get(), nullptr, 0, &needed), DROPTEST_ARGUMENT_ERROR);
   EXPECT_THAT(droptest_last_error(), HasSubstr("state: got 1 sums whose results are not scaled yet"));
