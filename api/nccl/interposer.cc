@@ -47,6 +47,15 @@ void at_exit() {
   }
 }
 
+// NCCL returns success for splits and shrinks that are under way; the parent's state tells.
+bool is_under_way(const NewCommunicator& made) {
+  ncclResult_t state = ncclSuccess;
+  if (made.polled != nullptr) {
+    check_nccl(DROPTEST_REAL(ncclCommGetAsyncError, made.polled, &state), "ncclCommGetAsyncError");
+  }
+  return state == ncclInProgress;
+}
+
 }  // namespace
 
 // One all-gather over the new communicator, on a stream of its own. All ranks know the same list afterwards. Ranks of
@@ -184,7 +193,7 @@ ncclResult_t Interposer::made(std::vector<NewCommunicator> made, ncclResult_t re
     std::move(made.begin(), made.end(), std::back_inserter(open_group().made));
     return result;
   }
-  if (result == ncclSuccess) return introduce(std::move(made));
+  if (result == ncclSuccess && !std::any_of(made.begin(), made.end(), is_under_way)) return introduce(std::move(made));
   const std::lock_guard lock(mutex_);
   std::move(made.begin(), made.end(), std::back_inserter(being_made_));
   return result;

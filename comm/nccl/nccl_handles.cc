@@ -70,6 +70,7 @@ NcclHandles::Made NcclHandles::split(ncclComm_t parent, const std::vector<int>& 
     set_ready(parent, false);
     result = ncclCommSplit(parent, color, key, &place, &config);
   }
+  if (result == ncclSuccess) result = ncclInProgress;  // NCCL calls a split a success while it is under way
   const Outcome outcome = await(parent, result, kDoing, context, world_ranks);
   if (outcome.failure) return {nullptr, outcome.failure};
   if (outcome.result != ncclSuccess) {

@@ -199,6 +199,8 @@ ncclResult_t settled(ncclComm* comm, ncclResult_t result) {
   return result;
 }
 
+ncclResult_t success_if_under_way(ncclResult_t result) { return result == ncclInProgress ? ncclSuccess : result; }
+
 ncclResult_t enqueue_without_wait(ncclComm* comm, const Operation& operation) {
   const std::lock_guard lock(library().mutex);
   if (!usable(comm, text_of(operation).c_str())) return ncclInvalidArgument;
@@ -418,12 +420,16 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
   return ncclSuccess;
 }
 
+// As NCCL 2.28, which returns success for splits and shrinks that are under way: only the parent's state tells.
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* place, ncclConfig_t* config) {
-  return fake::settled(parent, fake::split(parent, color, key, parent->clique->ranks(), place, config));
+  const ncclResult_t result = fake::split(parent, color, key, parent->clique->ranks(), place, config);
+  return fake::success_if_under_way(fake::settled(parent, result));
 }
 ncclResult_t ncclCommShrink(ncclComm_t parent, int* /*excluded*/, int count, ncclComm_t* place, ncclConfig_t* config,
                             int /*flags*/) {
-  return fake::settled(parent, fake::split(parent, 0, parent->rank, parent->clique->ranks() - count, place, config));
+  const ncclResult_t result =
+      fake::split(parent, 0, parent->rank, parent->clique->ranks() - count, place, config);
+  return fake::success_if_under_way(fake::settled(parent, result));
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* result) {
