@@ -11,18 +11,19 @@ from torch.nn.functional import cross_entropy
 from training import batches, digest_of, small_model, train_ddp, train_fsdp
 
 
-def train_tensor_parallel(rank, world_size, steps=20):
+def train_tensor_parallel(rank, world_size, steps=20, device="cpu"):
     """An MLP with a column-parallel and a row-parallel layer, by DTensor."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
     torch.manual_seed(3)
     model = torch.nn.Sequential(torch.nn.Linear(64, 400), torch.nn.GELU(), torch.nn.Linear(400, 64))
-    mesh = init_device_mesh("cpu", (world_size,))
+    model.to(device)
+    mesh = init_device_mesh(device, (world_size,))
     parallelize_module(model, mesh, {"0": ColwiseParallel(), "2": RowwiseParallel()})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     digests = []
-    for inputs, _ in batches(0, steps):
+    for inputs, _ in batches(0, steps, device):
         optimizer.zero_grad()
         model(inputs).square().mean().backward()
         optimizer.step()
@@ -30,13 +31,13 @@ def train_tensor_parallel(rank, world_size, steps=20):
     return {"digests": digests}
 
 
-def train_pipeline(rank, world_size, steps=20):
+def train_pipeline(rank, world_size, steps=20, device="cpu"):
     """Two stages that send activations and gradients to each other."""
     torch.manual_seed(rank)
-    stage = torch.nn.Linear(64, 64)
+    stage = torch.nn.Linear(64, 64).to(device)
     optimizer = torch.optim.SGD(stage.parameters(), lr=0.1)
     digests = []
-    for inputs, targets in batches(0, steps):
+    for inputs, targets in batches(0, steps, device):
         optimizer.zero_grad()
         if rank == 0:
             activations = stage(inputs)
@@ -46,52 +47,89 @@ def train_pipeline(rank, world_size, steps=20):
                 work.wait()
             activations.backward(gradient)
         else:
-            activations = torch.empty(16, 64)
-            dist.recv(activations, 0)
+            activations = torch.empty(16, 64, device=device)
+            for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, activations, 0)]):
+                work.wait()
             activations.requires_grad_()
             cross_entropy(stage(activations), targets).backward()
-            dist.send(activations.grad, 0)
+            for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, activations.grad, 0)]):
+                work.wait()
         optimizer.step()
         digests.append(digest_of(stage.parameters()))
     return {"digests": digests}
 
 
-def trainings(rank, world_size, steps=20):
+def trainings(rank, world_size, steps=20, device="cpu"):
     """All of the above by name, in one process: digests of the weights after each step."""
     programs = {"ddp": train_ddp, "fsdp": train_fsdp, "tensor parallel": train_tensor_parallel,
                 "pipeline": train_pipeline}  # fmt: skip
-    if not hasattr(torch.cpu.Stream, "record_event"):
+    if device == "cpu" and not hasattr(torch.cpu.Stream, "record_event"):
         del programs["fsdp"]  # the one of 2.6 does not run on CPUs
-    return {name: train(rank, world_size, steps=steps)["digests"] for name, train in programs.items()}
+    return {name: train(rank, world_size, steps=steps, device=device)["digests"] for name, train in programs.items()}
 
 
-def collectives(rank, world_size, elements=20000):
+def collectives(rank, world_size, elements=20000, device="cpu"):
     """Results of one call of each kind, as lists."""
-    ones = torch.ones(elements)
+    ones = torch.ones(elements, device=device)
     found = {}
     found["all_reduce"] = ones.clone()
     dist.all_reduce(found["all_reduce"])
     work = dist.all_reduce(second := ones.clone(), async_op=True)
     work.get_future().wait()
     found["second"] = second
-    kept = torch.ones(world_size * elements)
-    found["reduce_scatter"] = torch.zeros(elements)
+    kept = torch.ones(world_size * elements, device=device)
+    found["reduce_scatter"] = torch.zeros(elements, device=device)
     dist.reduce_scatter_tensor(found["reduce_scatter"], kept)
     found["inputs_kept"] = kept
-    found["all_gather"] = torch.zeros(world_size * elements)
+    found["all_gather"] = torch.zeros(world_size * elements, device=device)
     dist.all_gather_into_tensor(found["all_gather"], ones)
-    parts = [torch.zeros(elements) for _ in range(world_size)]
+    parts = [torch.zeros(elements, device=device) for _ in range(world_size)]
     dist.all_gather(parts, ones)
     found["all_gather_list"] = torch.cat(parts)
-    found["all_to_all"] = torch.zeros(world_size * elements)
+    found["all_to_all"] = torch.zeros(world_size * elements, device=device)
     dist.all_to_all_single(found["all_to_all"], kept)
-    found["received"] = torch.zeros(elements)
+    found["received"] = torch.zeros(elements, device=device)
     if rank == 0:
         dist.send(ones, 1)
     elif rank == 1:
         dist.recv(found["received"], 0)
     found["ones_kept"] = ones
     return {name: tensor.tolist() for name, tensor in found.items()}
+
+
+def in_a_graph(rank, world_size, elements=20000, replays=3):
+    """Sums of ones by a CUDA graph: one before the capture, and one of each replay."""
+    ones = torch.ones(elements, device="cuda")
+    result = ones.clone()
+    dist.all_reduce(result)
+    results = [result.tolist()]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        result.copy_(ones)
+        dist.all_reduce(result)
+    for _ in range(replays):
+        graph.replay()
+        results.append(result.tolist())
+    return results
+
+
+def beside_computation(rank, world_size, elements=4_000_000):
+    """Minimum and maximum of a sum that begins while its input is still being computed, and is read on other streams."""
+    dist.all_reduce(torch.ones(1, device="cuda"))
+    factor = torch.eye(2048, device="cuda")
+    data = torch.zeros(elements, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(20):
+            factor = factor @ factor
+        data += factor[0, 0]
+        work = dist.all_reduce(data, async_op=True)
+        work.wait()
+        found = [data.min(), data.max()]
+        data.fill_(7)
+    torch.cuda.current_stream().wait_stream(side)
+    return [value.item() for value in found]
 
 
 def follow_up(rank, world_size, elements=20000):
@@ -117,6 +155,9 @@ def closed(rank, world_size, elements=20000):
     import droptest.torch.backend
 
     dist.all_reduce(torch.ones(elements))
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"rank {rank} has the sum", "")  # before another one ends
+    store.wait([f"rank {other} has the sum" for other in range(world_size)])
     droptest.torch.backend.network().close()
     try:
         dist.all_reduce(torch.ones(elements))

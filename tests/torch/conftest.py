@@ -23,6 +23,14 @@ def binary():
     return BINARY
 
 
+@pytest.fixture(scope="session")
+def extension():
+    """The backend's, built once, before the ranks need it."""
+    from droptest.torch import build
+
+    return build.extension()
+
+
 def pytest_collection_modifyitems(items):
     try:
         import torch.distributed as dist

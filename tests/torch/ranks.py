@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs functions of this folder's modules on several ranks: a process each, over gloo."""
+"""Runs functions of this folder's modules on several ranks: a process each, over gloo, unless a test says otherwise."""
 
 from __future__ import annotations
 
@@ -27,32 +27,39 @@ class Ended:
 
 def run_ranks(
     folder: Path, world_size: int, function: str, *, backend: str = "gloo", variables: dict[str, str] | None = None,
-    **arguments: Any,
+    gpus: bool | None = None, **arguments: Any,
 ) -> list[Ended]:  # fmt: skip
     """Calls "module:function"(rank, world_size, **arguments) on each rank. The ranks meet in `folder`. variables: of
-    their environment."""
+    their environment. gpus: whether ranks see them; absent: where the function gets device="cuda". Ranks may share a
+    GPU: NCCL takes each one for a host of its own."""
     meeting = folder / "meeting"
     meeting.unlink(missing_ok=True)
-    paths = f"{ANALYSIS}:{TESTS}"
+    common = os.environ | {"PYTHONPATH": f"{ANALYSIS}:{TESTS}", "WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1",
+                           "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # fmt: skip
+    if not (gpus or (gpus is None and arguments.get("device") == "cuda")):
+        common["CUDA_VISIBLE_DEVICES"] = ""
+    files = [folder / f"result{rank}.json" for rank in range(world_size)]
     ranks = []
-    for rank in range(world_size):
-        environment = os.environ | {"PYTHONPATH": paths, "RANK": str(rank), "WORLD_SIZE": str(world_size),
-                                    "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"} | (variables or {})  # fmt: skip
-        words = [sys.executable, str(TESTS / "ranks.py"), str(meeting), function, json.dumps(arguments),
-                 str(folder / f"result{rank}.json"), backend]  # fmt: skip
-        Path(words[-2]).unlink(missing_ok=True)
-        ranks.append((words[-2], subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True)))
-    ended = []
-    for result, process in ranks:
-        try:
-            _, errors = process.communicate(timeout=SECONDS)
-        finally:
-            for _, other in ranks:
-                if sys.exc_info()[0] is not None:
-                    other.kill()
-        value = json.loads(Path(result).read_text()) if Path(result).is_file() else None
-        ended.append(Ended(process.returncode, errors, value))
-    return ended
+    for rank, file in enumerate(files):
+        file.unlink(missing_ok=True)
+        words = [sys.executable, str(TESTS / "ranks.py"), str(meeting), function, json.dumps(arguments), str(file),
+                 backend]  # fmt: skip
+        environment = common | {"RANK": str(rank), "NCCL_HOSTID": str(rank)} | (variables or {})
+        ranks.append(subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True))
+    errors = []
+    try:
+        for process in ranks:
+            errors.append(process.communicate(timeout=SECONDS)[1])
+    except subprocess.TimeoutExpired:
+        for process in ranks:
+            process.kill()
+        errors += [process.communicate()[1] for process in ranks[len(errors):]]
+        raise AssertionError(f"{function}: no end after {SECONDS} s: {errors}") from None
+    finally:
+        for process in ranks:
+            process.kill()  # nothing where it has ended
+    read = [json.loads(file.read_text()) if file.is_file() else None for file in files]
+    return [Ended(*one) for one in zip([process.returncode for process in ranks], errors, read, strict=True)]
 
 
 def results(ended: list[Ended]) -> list[Any]:
@@ -65,10 +72,13 @@ def results(ended: list[Ended]) -> list[Any]:
 def main() -> None:
     import importlib
 
+    import torch
     import torch.distributed as dist
 
     meeting, function, arguments, result, backend = sys.argv[1:]
     rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if torch.cuda.is_available():
+        torch.cuda.set_device(rank % torch.cuda.device_count())
     if "droptest" in backend:
         import droptest.torch.backend  # noqa: F401 (registers the name)
     dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=world_size)

@@ -41,7 +41,7 @@ def version():
 def losses(program, folder, *words):
     """Of the steps, as text. Below torch 2 without PyTorch's launcher: that of 1.13 fails on Python 3.11."""
     environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1] / "analysis"), "OMP_NUM_THREADS": "1",
-                                "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
+                                "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
     script = [EXAMPLES / f"{program}.py", "--steps", str(STEPS), *words]
     if version() >= (2, 0):
         run = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(RANKS)]

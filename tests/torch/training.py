@@ -20,7 +20,7 @@ def digest_of(tensors) -> str:
     """Of the bits."""
     total = hashlib.sha256()
     for tensor in tensors:
-        total.update(tensor.detach().numpy().tobytes())
+        total.update(tensor.detach().cpu().numpy().tobytes())
     return total.hexdigest()
 
 
@@ -30,22 +30,23 @@ def small_model(seed: int = 3, width: int = 800) -> torch.nn.Module:
                                torch.nn.Tanh(), torch.nn.Linear(width, 8))  # fmt: skip
 
 
-def batches(rank: int, steps: int):
+def batches(rank: int, steps: int, device: str = "cpu"):
     generator = torch.Generator().manual_seed(100 + rank)
     for _ in range(steps):
-        yield torch.randn(16, 64, generator=generator), torch.randint(0, 8, (16,), generator=generator)
+        inputs, targets = torch.randn(16, 64, generator=generator), torch.randint(0, 8, (16,), generator=generator)
+        yield inputs.to(device), targets.to(device)
 
 
-def train_ddp(rank, world_size, source=None, steps=20, clip=False, static=False):
+def train_ddp(rank, world_size, source=None, steps=20, clip=False, static=False, device="cpu"):
     """Digest of the weights after each step, losses, and the statistics of this rank; source None: without a hook."""
-    model = DistributedDataParallel(small_model(), bucket_cap_mb=0.1, static_graph=static)
+    model = DistributedDataParallel(small_model().to(device), bucket_cap_mb=0.1, static_graph=static)
     network = None
     if source is not None:
         network = droptest.Network(source)
         model.register_comm_hook(None, droptest.torch.ddp_hook(network))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     digests, losses, norms = [], [], []
-    for inputs, targets in batches(rank, steps):
+    for inputs, targets in batches(rank, steps, device):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
@@ -69,13 +70,13 @@ def readme_lines(rank, world_size, lines):
     return names["network"].statistics().classes["dp_gradient"]["lost"]
 
 
-def train_fsdp(rank, world_size, source=None, steps=20):
+def train_fsdp(rank, world_size, source=None, steps=20, device="cpu"):
     """Digest of this rank's shards after each step, losses, and the statistics; source None: without hooks."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
-    model = small_model(width=200)
-    mesh = init_device_mesh("cpu", (world_size,))
+    model = small_model(width=200).to(device)
+    mesh = init_device_mesh(device, (world_size,))
     fully_shard(model[2], mesh=mesh)
     fully_shard(model, mesh=mesh)
     network = None
@@ -84,7 +85,7 @@ def train_fsdp(rank, world_size, source=None, steps=20):
         droptest.torch.fully_shard_hooks(model, network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     digests, losses = [], []
-    for inputs, targets in batches(rank, steps):
+    for inputs, targets in batches(rank, steps, device):
         optimizer.zero_grad()
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()

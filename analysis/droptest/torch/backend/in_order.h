@@ -21,7 +21,8 @@ using Finish = std::function<void()>;
 /// Thread safety: any thread.
 class InOrder : public std::enable_shared_from_this<InOrder> {
  public:
-  /// The work whose end comes after `finish()`. It has a future where the inner work has one.
+  /// The work whose end comes after `finish()`. It has a future where the inner work has one. No work, as NCCL returns
+  /// for calls that need no wait: the results are there for the current stream, and finish() has run.
   c10::intrusive_ptr<Work> after(const c10::intrusive_ptr<Work>& work, Finish finish);
 
  private:
@@ -65,16 +66,20 @@ class InOrder::WaitedWork final : public Work {
 };
 
 inline c10::intrusive_ptr<Work> InOrder::after(const c10::intrusive_ptr<Work>& work, Finish finish) {
+  if (!work) {
+    finish();
+    return work;
+  }
   auto entry = std::make_shared<Entry>();
   entry->work = work;
   entry->finish = std::move(finish);
   c10::intrusive_ptr<c10::ivalue::Future> inner;
   try {
     inner = work->getFuture();
-    entry->done = inner->createInstance(inner->elementType());
   } catch (const c10::Error&) {
-    inner.reset();  // this kind of work has none
+    // this kind of work has none
   }
+  if (inner) entry->done = inner->createInstance(inner->elementType());
   {
     const std::lock_guard lock(mutex_);
     entries_.push_back(entry);
