@@ -107,8 +107,7 @@ droptest_status droptest_network_create(const char* json, const char* where, int
     }
     auto made = std::make_unique<droptest_network>(droptest::api::program_network_from_json(json, where, world_size),
                                                    rank, world_size);
-    const std::string& folder = made->program.statistics;
-    if (!folder.empty()) droptest::api::forget_statistics(folder, rank);
+    made->statistics = std::make_unique<droptest::api::StatisticsPlace>(made->program.statistics, rank, where);
     *network = made.release();
   });
 }

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <string>
@@ -17,6 +18,7 @@
 #include "api/call_rules.h"
 #include "api/foreign_memory.h"
 #include "api/program_network.h"
+#include "api/statistics_place.h"
 #include "comm/lossy/fill/reduction_fill.h"
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/statistics/result_sampler.h"
@@ -121,6 +123,7 @@ struct droptest_network {
   std::uint64_t step = 0;
   droptest::api::ExemptByReason exempt{};
   droptest::api::ForeignMemory memory;
+  std::unique_ptr<droptest::api::StatisticsPlace> statistics;  ///< null for a copy that counts nothing
   std::map<droptest::comm::FlowKey, droptest_flow> flows;
   std::map<std::tuple<droptest::sim::TrafficClass, droptest::comm::GroupNumber>, droptest_group> groups;
 };

@@ -60,14 +60,28 @@ TEST_F(RankStatistics, CountsOfAnEarlierProgramAreLeftOut) {
     send(before.get(), 1);
     write(before.get());
   }
-  const NetworkHandle first = rank(0, 2);
+  NetworkHandle first = rank(0, 2);
   const NetworkHandle killed = rank(1, 2);
   send(first.get(), 0);
   EXPECT_EQ(write(first.get())["ranks"]["missing"], json::array({1}));
   write(killed.get());
+  first.reset();
   const NetworkHandle other_seed = rank(0, 2, 2);
   send(other_seed.get(), 0);
   EXPECT_EQ(write(other_seed.get())["ranks"]["missing"], json::array({1}));
+}
+
+TEST_F(RankStatistics, ASecondNetworkOfARankThatWouldOverwriteTheCountsIsRefused) {
+  const std::string text = R"({"network": {}, "statistics": ")" + folder() + "/\"}";
+  const NetworkHandle other_rank = rank(1, 2);
+  NetworkHandle first = rank(0, 2);
+  droptest_network* second = nullptr;
+  EXPECT_EQ(droptest_network_create(text.c_str(), "net.json", 0, 2, &second), DROPTEST_CONFIG_ERROR);
+  EXPECT_THAT(droptest_last_error(),
+              testing::HasSubstr("net.json: /statistics: got " + folder() + "/, where another network of rank 0"));
+  first.reset();
+  ASSERT_EQ(droptest_network_create(text.c_str(), "net.json", 0, 2, &second), DROPTEST_OK) << droptest_last_error();
+  droptest_network_destroy(second);
 }
 
 TEST_F(RankStatistics, AFileThatNoRankHasWrittenIsNamed) {

@@ -31,6 +31,14 @@ def test_fates_are_those_of_the_command():
     assert flow.report(100, 5000)["lost"] == fates.sum()
 
 
+def test_a_second_network_would_lose_the_counts_of_the_first(tmp_path):
+    first = network(statistics=str(tmp_path))
+    with pytest.raises(droptest.NetworkError, match="another network of rank 1 in this process writes its counts"):
+        network(statistics=str(tmp_path))
+    first.close()
+    network(statistics=str(tmp_path)).close()
+
+
 def test_messages_follow_each_other_and_fills_hit_their_elements():
     flow = network().flow("dp_gradient", 1)
     first = flow.next(64 * PACKET)

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "api/statistics_place.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <mutex>
+#include <set>
+#include <system_error>
+
+#include "api/rank_statistics.h"
+#include "comm/json/read_file.h"
+#include "sim/error.h"
+
+namespace droptest::api {
+namespace {
+
+struct Taken {
+  std::mutex mutex;
+  std::set<std::tuple<pid_t, std::string, int>> places;
+};
+
+Taken& taken() {
+  static auto* const all = new Taken;  // networks may end after static objects
+  return *all;
+}
+
+}  // namespace
+
+StatisticsPlace::StatisticsPlace(const std::string& folder, int rank, const std::string& where) {
+  if (folder.empty()) return;
+  // With a name at the end: a path that ends with a slash is the same folder.
+  const std::string path = std::filesystem::weakly_canonical(std::filesystem::absolute(folder) / "ranks").string();
+  const std::lock_guard lock(taken().mutex);
+  key_ = {::getpid(), path, rank};
+  if (!taken().places.insert(key_).second) {
+    throw ConfigError(where + ": /statistics: got " + folder + ", where another network of rank " + std::to_string(rank) +
+                      " in this process writes its counts; want a folder of its own, or the other one closed");
+  }
+  try {
+    forget_statistics(folder, rank);
+  } catch (...) {
+    taken().places.erase(key_);
+    throw;
+  }
+}
+
+StatisticsPlace::~StatisticsPlace() {
+  const std::lock_guard lock(taken().mutex);
+  taken().places.erase(key_);
+}
+
+}  // namespace droptest::api
