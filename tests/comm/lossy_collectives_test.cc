@@ -14,6 +14,7 @@
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
 #include "tests/comm/lossy_reference.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::comm {
 namespace {
@@ -114,6 +115,7 @@ TEST(LossyCollectives, AllReduceEqualsReference) {
     const ClassNetwork& network = named.network;
     for (const Shape& shape : kShapes) {
       for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMax, ReduceOp::kMean}) {
+        if (kThreadSanitizer && op != ReduceOp::kMean) continue;  // its threads do what those of the others do
         const Fill fill = network.reduce.fill;
         if (op == ReduceOp::kMax && (fill == Fill::kCountRescale || fill == Fill::kInverseProbability)) continue;
         if (op != ReduceOp::kMean && fill == Fill::kOwn) continue;
