@@ -29,13 +29,17 @@ Taken& taken() {
 
 StatisticsPlace::StatisticsPlace(const std::string& folder, int rank, const std::string& where) {
   if (folder.empty()) return;
+  std::error_code error;
+  const std::filesystem::path whole = std::filesystem::absolute(folder, error);
   // With a name at the end: a path that ends with a slash is the same folder.
-  const std::string path = std::filesystem::weakly_canonical(std::filesystem::absolute(folder) / "ranks").string();
+  const std::filesystem::path path = error ? whole : std::filesystem::weakly_canonical(whole / "ranks", error);
+  if (error) comm::fail_on_file("find", folder, error.value());
   const std::lock_guard lock(taken().mutex);
-  key_ = {::getpid(), path, rank};
+  key_ = {::getpid(), path.string(), rank};
   if (!taken().places.insert(key_).second) {
-    throw ConfigError(where + ": /statistics: got " + folder + ", where another network of rank " + std::to_string(rank) +
-                      " in this process writes its counts; want a folder of its own, or the other one closed");
+    throw ConfigError(
+        where + ": /statistics: got " + folder + ", where another network of rank " + std::to_string(rank) +
+        " in this process writes its counts; want a folder of its own, or the other one closed first (close())");
   }
   try {
     forget_statistics(folder, rank);

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// Which network of a process writes the counts of a rank into a folder.
 #pragma once
 
 #include <sys/types.h>
@@ -8,14 +9,14 @@
 
 namespace droptest::api {
 
-/// A rank's file in the folder of the counts. One network of a process has it at a time, because another one's counts
-/// would be lost.
+/// A rank's file in the folder of the counts. One network of the process and the library has it at a time, because
+/// another one's counts would be lost.
 /// Thread safety: any thread.
 class StatisticsPlace {
  public:
-  /// Removes the rank's file of an earlier program, so that the counts of a rank that is killed later are missing instead
-  /// of old. An empty name: no place. `where`: name of the network's text. Throws: ConfigError where another network of
-  /// this process has the place, or with the path and the system's reason.
+  /// Removes the rank's file of an earlier program, so that the counts of a rank that is killed later are missing
+  /// instead of old. An empty name: no place. `where`: name of the network's text. Throws: ConfigError where another
+  /// network of this process has the place, or with the path and the system's reason.
   StatisticsPlace(const std::string& folder, int rank, const std::string& where);
   ~StatisticsPlace();
   StatisticsPlace(const StatisticsPlace&) = delete;

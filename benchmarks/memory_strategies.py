@@ -16,7 +16,7 @@ import tempfile
 from pathlib import Path
 
 import machine
-from memory_estimate import ROOT, plan_of, program
+from memory_estimate import plan_of, program
 from program_runs import machine_meanwhile, say
 
 OFFLOAD = {"offload_optimizer": True, "offload_parameters": True}

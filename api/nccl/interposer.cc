@@ -47,15 +47,6 @@ void at_exit() {
   }
 }
 
-// NCCL returns success for splits and shrinks that are under way; the parent's state tells.
-bool is_under_way(const NewCommunicator& made) {
-  ncclResult_t state = ncclSuccess;
-  if (made.polled != nullptr) {
-    check_nccl(DROPTEST_REAL(ncclCommGetAsyncError, made.polled, &state), "ncclCommGetAsyncError");
-  }
-  return state == ncclInProgress;
-}
-
 }  // namespace
 
 // One all-gather over the new communicator, on a stream of its own. All ranks know the same list afterwards. Ranks of
@@ -193,16 +184,27 @@ ncclResult_t Interposer::made(std::vector<NewCommunicator> made, ncclResult_t re
     std::move(made.begin(), made.end(), std::back_inserter(open_group().made));
     return result;
   }
-  if (result == ncclSuccess && !std::any_of(made.begin(), made.end(), is_under_way)) return introduce(std::move(made));
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  // NCCL calls splits and shrinks a success while they are under way.
+  const bool begun = result == ncclInProgress || std::any_of(made.begin(), made.end(), [this](const auto& one) {
+                       return one.polled != nullptr && non_blocking_.contains(one.polled);
+                     });
+  if (!begun) {
+    lock.unlock();
+    return introduce(std::move(made));
+  }
   std::move(made.begin(), made.end(), std::back_inserter(being_made_));
   return result;
 }
 
 ncclResult_t Interposer::queried(ncclComm_t comm, ncclResult_t state) {
-  if (state != ncclSuccess) return state;
+  if (state == ncclInProgress) return state;
   const std::lock_guard lock(mutex_);
   const auto concerns = [comm](const auto& one) { return one.polled == comm || *one.place == comm; };
+  if (state != ncclSuccess) {  // the program may give up its places
+    std::erase_if(being_made_, concerns);
+    return state;
+  }
   for (auto one = being_made_.begin(); one != being_made_.end();) {
     if (!concerns(*one)) {
       ++one;
@@ -219,6 +221,7 @@ ncclResult_t Interposer::queried(ncclComm_t comm, ncclResult_t state) {
     const bool own = (*one)->comm() == comm || (*one)->polled() == comm;
     if (own && (*one)->is_done()) {
       members_[(*one)->comm()] = (*one)->finish(*this);
+      non_blocking_.insert((*one)->comm());
       one = exchanges_.erase(one);
       continue;
     }
@@ -241,6 +244,7 @@ Interposer::Forgotten Interposer::forget(ncclComm_t comm) {
     if (exchange->comm() == comm) forgotten.exchanges.emplace_back(std::move(exchange));
   }
   std::erase(exchanges_, nullptr);
+  non_blocking_.erase(comm);
   const auto found = members_.find(comm);
   if (found == members_.end()) return forgotten;
   forgotten.member = std::move(found->second);

@@ -9,6 +9,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -87,6 +88,7 @@ class Interposer {
   bool network_is_checked_ = false;
   std::map<ncclComm_t, std::shared_ptr<Member>> members_;
   std::map<int, std::shared_ptr<RankLosses>> losses_;  // by world rank; kept until the process ends
+  std::set<ncclComm_t> non_blocking_;                  // of members_
   std::vector<NewCommunicator> being_made_;
   std::vector<std::unique_ptr<Exchange>> exchanges_;  // of communicators that do not block
   std::vector<Waiting> waiting_;                      // for calls of such communicators to take effect

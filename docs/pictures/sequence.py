@@ -5,6 +5,7 @@
 usage: docs/pictures/sequence.py [FOLDER]
 """
 
+import itertools
 import sys
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def even(length, parts):
     ends = [0]
     for part in range(parts):
         ends.append(ends[-1] + length // parts + (part < length % parts))
-    return list(zip(ends, ends[1:], strict=False))
+    return list(itertools.pairwise(ends))
 
 
 def plain(axes, left, right, bottom, top):

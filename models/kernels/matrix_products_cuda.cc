@@ -61,8 +61,8 @@ bool fits_gelu_epilogue(const Stored& result, const void* pre_gelu) {
   return result.stride % 8 == 0 && is_aligned(result.data) && is_aligned(pre_gelu);
 }
 
-/// Outputs that one product takes: the first of them where their number is large and odd (a vocabulary), and a product of
-/// the rest is worth it. Tensor cores take outputs by eights; cuBLASLt 13.0 has a sixth of its rate where one is left over.
+/// Outputs that one product takes: where many of 16-bit numbers are no multiple of 8 (a vocabulary), those that are,
+/// and a product of the rest is worth it. cuBLASLt 13.0 has a seventh of its rate where some are left over.
 template <class E>
 std::int64_t outputs_of_one_product(const ProductShape& shape, std::int64_t stride) {
   constexpr std::int64_t kTogether = 8;
@@ -165,9 +165,9 @@ void MatrixProducts<E>::forward(const ProductShape& shape, comm::DeviceSpan<cons
     const std::int64_t first = outputs_of_one_product<E>(shape, extents.stride);
     if (first < shape.outputs) {
       product = forward_product(with_outputs(shape, first), input.data(), weight.data(), extents.stride, output.data());
-      impl_->library.multiply(kName, forward_product(with_outputs(shape, shape.outputs - first), input.data(),
-                                                     weight.data() + first * shape.inputs, extents.stride,
-                                                     output.data() + first));
+      impl_->library.multiply(
+          kName, forward_product(with_outputs(shape, shape.outputs - first), input.data(),
+                                 weight.data() + first * shape.inputs, extents.stride, output.data() + first));
     }
     impl_->library.multiply(kName, product);
   }
@@ -219,9 +219,9 @@ void MatrixProducts<E>::backward_input(const ProductShape& shape, comm::DeviceSp
   Product product = input_product(with_outputs(shape, first), grad_output.data(), extents.stride, weight.data(), factor,
                                   grad_input.data());
   if (first < shape.outputs) {  // the few others first: their sum alone is rounded once more
-    impl_->library.multiply(kName, input_product(with_outputs(shape, shape.outputs - first), grad_output.data() + first,
-                                                 extents.stride, weight.data() + first * shape.inputs, factor,
-                                                 grad_input.data()));
+    impl_->library.multiply(
+        kName, input_product(with_outputs(shape, shape.outputs - first), grad_output.data() + first, extents.stride,
+                             weight.data() + first * shape.inputs, factor, grad_input.data()));
     product.keep = 1.0F;
   }
   impl_->library.multiply(kName, product);

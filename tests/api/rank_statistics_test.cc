@@ -97,6 +97,14 @@ TEST_F(RankStatistics, AFileThatNoRankHasWrittenIsNamed) {
   }
 }
 
+TEST_F(RankStatistics, AFolderThatCannotBeFoundIsNamed) {
+  const std::string name(300, 'x');  // longer than a name may be
+  const std::string text = R"({"network": {}, "statistics": "/tmp/)" + name + "\"}";
+  droptest_network* network = nullptr;
+  EXPECT_EQ(droptest_network_create(text.c_str(), "net.json", 0, 1, &network), DROPTEST_CONFIG_ERROR);
+  EXPECT_THAT(droptest_last_error(), testing::HasSubstr(name));
+}
+
 TEST_F(RankStatistics, AFolderThatCannotBeWrittenIsNamed) {
   const NetworkHandle network = rank(0, 1);
   EXPECT_EQ(droptest_network_write_statistics(network.get(), "/proc/none"), DROPTEST_CONFIG_ERROR);

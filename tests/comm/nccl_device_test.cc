@@ -53,9 +53,10 @@ TEST(NcclDevice, EverySurvivorOfARankThatFailsEndsInTime) {
     std::chrono::milliseconds timeout;  ///< long where the failure must be found without it
     const char* text;
   };
-  for (const Failing& failing : {Failing{"throw", 50s, "rank 1 failed: loss is not a number"},
-                                 Failing{"kill", 5s, "rank 1(: dead, stopped or cut off| died or lost its connection)"},
-                                 Failing{"stop", 5s, "no (answer from rank 1: dead, stopped or cut off|data from rank 1 for 5000 ms)"}}) {
+  for (const Failing& failing :
+       {Failing{"throw", 50s, "rank 1 failed: loss is not a number"},
+        Failing{"kill", 5s, "rank 1(: dead, stopped or cut off| died or lost its connection)"},
+        Failing{"stop", 5s, "no (answer from rank 1: dead, stopped or cut off|data from rank 1 for 5000 ms)"}}) {
     SCOPED_TRACE(failing.how);
     const TemporaryDirectory directory;
     const auto reports = run_processes(

@@ -21,6 +21,7 @@
 #include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
 #include "models/kernels/bf16.h"
+#include "models/kernels/fp16.h"
 #include "tests/models/formula_model.h"
 
 namespace droptest::models {
@@ -30,6 +31,8 @@ template <class E>
 E to_elem(double value) {
   if constexpr (std::is_same_v<E, float>) {
     return static_cast<float>(value);
+  } else if constexpr (std::is_same_v<E, comm::Fp16>) {
+    return comm::to_fp16(static_cast<float>(value));
   } else {
     return comm::to_bf16(static_cast<float>(value));
   }

@@ -396,7 +396,8 @@ def leaving(backend, **changes):
 
 def records_of_layouts(folder):
     """All that runs in the same sequence of layouts have equal, whether they are one run or several."""
-    lines = [{k: v for k, v in line.items() if k not in ("seconds", "ranks", "replicas")} for line in metrics_of(folder)]
+    of_machine = ("seconds", "ranks", "replicas")
+    lines = [{k: v for k, v in line.items() if k not in of_machine} for line in metrics_of(folder)]
     statistics = json.loads((folder / "loss_statistics.json").read_text())
     for epoch in statistics["earlier_epochs"]:
         epoch.pop("run_id")

@@ -168,4 +168,3 @@ def test_a_kernel_that_fails_in_a_run_is_named_in_its_record(folder):
     (run_folder,) = run_folders(folder, "one")
     for text in (error, summary_of(run_folder)["error"]):
         assert path in text and "attention->forward() returned 3: out of luck" in text
-

@@ -79,9 +79,7 @@ def packets_of(folder):
 def test_a_run_is_that_of_one_rank(tmp_path, parallel):
     one = losses_of(folder_of(tmp_path, "one"))
     batch = TRAINING["batch_sequences"] // parallel.get("data", 1)
-    many = folder_of(
-        tmp_path, "many", parallel=parallel, training={**TRAINING, "batch_sequences": batch}
-    )
+    many = folder_of(tmp_path, "many", parallel=parallel, training={**TRAINING, "batch_sequences": batch})
     for step, (trained, validated) in losses_of(many).items():
         if trained is not None:
             assert trained == pytest.approx(one[step][0], rel=1e-4)
@@ -187,7 +185,10 @@ def test_kinds_of_one_layout_are_one_run(tmp_path):
             '/parallel/sequence_kind: got "ring", which one rank has no use for',
         ),
         (
-            {"parallel": sequence(2, "ring", tensor=2), "memory": {"strategy": "standard", "recompute": "full", "recompute_traffic": "sent"}},
+            {
+                "parallel": sequence(2, "ring", tensor=2),
+                "memory": {"strategy": "standard", "recompute": "full", "recompute_traffic": "sent"},
+            },
             '/memory/recompute_traffic: got "sent" with /parallel/sequence 2, want "kept"',
         ),
         (

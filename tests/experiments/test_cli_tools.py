@@ -280,7 +280,8 @@ def test_list_names_what_specs_can_name(tmp_path):
     assert names["models"] == ["nano", "micro", "small", "medium", "large", "xl"]
     assert {"none", "bernoulli", "gilbert_elliott"} <= set(names["loss_processes"])
     assert {"contribution", "direct"} <= set(names["paths"])
-    assert names["fills"] == ["zero", "count_rescale", "inverse_probability", "stale", "own", "own_scaled", "skip", "absent"]
+    fills = ["zero", "count_rescale", "inverse_probability", "stale", "own", "own_scaled", "skip", "absent"]
+    assert names["fills"] == fills
     recoveries = ["parity", "retransmit", "interleave", "hadamard", "error_feedback", "protect"]
     assert names["recoveries"] == recoveries
     assert names["backends"] == ["local", "gloo", "nccl", "udp"]

@@ -427,8 +427,7 @@ ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* pl
 }
 ncclResult_t ncclCommShrink(ncclComm_t parent, int* /*excluded*/, int count, ncclComm_t* place, ncclConfig_t* config,
                             int /*flags*/) {
-  const ncclResult_t result =
-      fake::split(parent, 0, parent->rank, parent->clique->ranks() - count, place, config);
+  const ncclResult_t result = fake::split(parent, 0, parent->rank, parent->clique->ranks() - count, place, config);
   return fake::success_if_under_way(fake::settled(parent, result));
 }
 

@@ -114,7 +114,7 @@ def in_a_graph(rank, world_size, elements=20000, replays=3):
 
 
 def beside_computation(rank, world_size, elements=4_000_000):
-    """Minimum and maximum of a sum that begins while its input is still being computed, and is read on other streams."""
+    """Minimum and maximum of a sum that begins while its input is being computed, and is read on other streams."""
     dist.all_reduce(torch.ones(1, device="cuda"))
     factor = torch.eye(2048, device="cuda")
     data = torch.zeros(elements, device="cuda")
@@ -251,7 +251,7 @@ def both_devices(rank, world_size, elements=5000):
         work = both._end_coalescing()
         early = False
     work.wait()
-    return {"sum": data.unique().tolist(), "gathered": [one.unique().tolist() for one in sum(gathered, [])],
+    return {"sum": data.unique().tolist(), "gathered": [one.unique().tolist() for row in gathered for one in row],
             "received": received.unique().tolist(), "early": early}  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def run_ranks(
     except subprocess.TimeoutExpired:
         for process in ranks:
             process.kill()
-        errors += [process.communicate()[1] for process in ranks[len(errors):]]
+        errors += [process.communicate()[1] for process in ranks[len(errors) :]]
         raise AssertionError(f"{function}: no end after {SECONDS} s: {errors}") from None
     finally:
         for process in ranks:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -21,7 +20,6 @@ from backend_runs import ELEMENTS, expect_fates, expect_scaled, lossy, lost_elem
 from ranks import ANALYSIS, results  # noqa: E402
 
 import droptest  # noqa: E402
-from droptest.torch import build  # noqa: E402
 from droptest.torch.backend import forwarding  # noqa: E402
 
 HAS_FAKE_GROUP = hasattr(getattr(torch._C._distributed_c10d, "FakeProcessGroup", None), "_create_internal")
@@ -95,7 +93,8 @@ def test_functions_of_two_backends_go_to_the_one_that_can():
     assert [line.strip() for line in forwarding.by_device(header).splitlines()] == [
         "const std::string getName() const override { return cuda_->getName(); }",
         "c10::intrusive_ptr<Work> gather(std::vector<std::vector<at::Tensor>>& a0, std::vector<at::Tensor>& a1, "
-        "const GatherOptions& a2) override { const Place place = place_of(a0, a1); return begun(place, of(place)->gather("
+        "const GatherOptions& a2) override { const Place place = place_of(a0, a1); "
+        "return begun(place, of(place)->gather("
         "std::forward<std::vector<std::vector<at::Tensor>>&>(a0), std::forward<std::vector<at::Tensor>&>(a1), "
         "std::forward<const GatherOptions&>(a2))); }",
         "void check(at::Tensor& a0) override { const Place place = place_of(a0); "

@@ -201,28 +201,39 @@ TEST(NcclShimGroups, LossesOfCommunicatorsThatDoNotBlockWaitForTheirCalls) {
       ok(result);
     };
     std::vector<std::thread> ranks;
-    for (int rank = 0; rank < 2; ++rank) {
+    for (int rank = 0; rank < 3; ++rank) {
       ranks.emplace_back([&, rank] {
         ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
         config.blocking = 0;
         ncclComm_t comm = nullptr;
         cudaStream_t stream = nullptr;
         ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-        const ncclResult_t started = ncclCommInitRankConfig(&comm, 2, id, rank, &config);
+        const ncclResult_t started = ncclCommInitRankConfig(&comm, 3, id, rank, &config);
         settle(comm, started);
         std::vector<float> input = values(rank, kCount);
-        std::vector<float> all(2 * kCount);
+        std::vector<float> all(3 * kCount);
         settle(comm, ncclAllGather(input.data(), all.data(), kCount, ncclFloat32, comm, stream));
         ok(cudaStreamSynchronize(stream));
-        EXPECT_EQ(all, gathered(2, 0));
+        EXPECT_EQ(all, gathered(3, 0));
         ncclComm_t part = nullptr;
         ok(ncclCommSplit(comm, 0, rank, &part, &config));
         settle(comm, ncclInProgress);
         std::vector<float> sum(kCount);
         settle(part, ncclAllReduce(input.data(), sum.data(), kCount, ncclFloat32, ncclSum, part, stream));
         ok(cudaStreamSynchronize(stream));
-        EXPECT_EQ(sum, sum_of(kThirtyPercent, {0, 1}, 1, 0, kCount));
-        for (ncclComm_t one : {part, comm}) {
+        EXPECT_EQ(sum, sum_of(kThirtyPercent, {0, 1, 2}, 1, 0, kCount));
+        std::vector<ncclComm_t> ended = {part, comm};
+        if (rank != 1) {
+          int excluded[] = {1};
+          ncclComm_t rest = nullptr;
+          ok(ncclCommShrink(comm, excluded, 1, &rest, &config, NCCL_SHRINK_DEFAULT));
+          settle(comm, ncclInProgress);
+          settle(rest, ncclAllReduce(input.data(), sum.data(), kCount, ncclFloat32, ncclSum, rest, stream));
+          ok(cudaStreamSynchronize(stream));
+          EXPECT_EQ(sum, sum_of(kThirtyPercent, {0, 2}, 2, 0, kCount));
+          ended.insert(ended.begin(), rest);
+        }
+        for (ncclComm_t one : ended) {
           settle(one, ncclCommFinalize(one));
           ok(ncclCommDestroy(one));
         }

@@ -41,7 +41,8 @@ _OF_TWO = {
     "barrier": "{ return (a0.device_ids.empty() ? host_ : cuda_)->barrier(a0); }",
     # The two would each need options of their own.
     "supportsSplitting": "{ return false; }",
-    "split": '{ TORCH_CHECK(false, "droptest: split is for groups with one device; want new_group or cuda:droptest"); }',
+    "split": '{ TORCH_CHECK(false, "droptest: split is for groups with one device; '
+    'want new_group or cuda:droptest"); }',
 }
 
 

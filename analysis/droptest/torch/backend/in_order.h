@@ -17,12 +17,13 @@ namespace c10d::droptest {
 
 using Finish = std::function<void()>;
 
-/// Runs a function after each of a group's works. The order is that of the calls, whatever the order of the ends.
+/// Runs a function after each of a group's works. The order is that of the calls, whatever the order of the ends; only
+/// a call without a work, whose results are there at once for the current stream, is not waited for.
 /// Thread safety: any thread.
 class InOrder : public std::enable_shared_from_this<InOrder> {
  public:
-  /// The work whose end comes after `finish()`. It has a future where the inner work has one. No work, as NCCL returns
-  /// for calls that need no wait: the results are there for the current stream, and finish() has run.
+  /// The work whose end comes after `finish()`. It has a future where the inner work has one. Null where `work` is, as
+  /// NCCL returns for calls that are not asynchronous: then finish() has run.
   c10::intrusive_ptr<Work> after(const c10::intrusive_ptr<Work>& work, Finish finish);
 
  private:
