@@ -420,11 +420,6 @@ class Resolver {
     json& dropout = training["dropout"];
     if (dropout.is_number()) dropout = {{"attention", dropout}, {"residual", dropout}, {"embedding", dropout}};
     const bool is_on = std::any_of(dropout.begin(), dropout.end(), [](const json& p) { return p != 0; });
-    if (is_on && config_.device == Device::kCuda) {
-      report("/training/dropout",
-             "got " + quote_json(given_["training"]["dropout"]) +
-                 R"( with /device "cuda", whose kernels have no dropout; want 0, or /device "cpu")");
-    }
     const auto attention = config_.kernels.find("attention");
     if (dropout["attention"] != 0 && attention != config_.kernels.end() && !attention->second.library.empty()) {
       report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) +

@@ -80,7 +80,7 @@ class KernelAttention final : public StatefulAttention {
     State& state = states_[at.slot == AttentionPlace::kEvaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot)];
     state.documents.take(sequences.documents, ops_);
     const comm::DeviceSpan<const E> elems = span_of<E>(qkv);
-    kernel_.forward({*sequences.parts, state.documents.elems(), at.layer}, part_of_qkv(elems, 0, shape),
+    kernel_.forward({*sequences.parts, state.documents.elems(), at.layer, at.dropout}, part_of_qkv(elems, 0, shape),
                     part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape), tokens_of(span_of<E>(output), shape),
                     state.saved);
   }
@@ -92,7 +92,7 @@ class KernelAttention final : public StatefulAttention {
     DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
     const State& state = found->second;
     const comm::DeviceSpan<E> elems = span_of<E>(grad_qkv);
-    const DeviceSequencePass pass{*sequences.parts, state.documents.elems(), at.layer};
+    const DeviceSequencePass pass{*sequences.parts, state.documents.elems(), at.layer, at.dropout};
     const DeviceHeadView<const E> grad = tokens_of(span_of<E>(grad_output), shape);
     const DeviceAttentionGradients<E> gradients{part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape),
                                                 part_of_qkv(elems, 2, shape)};
@@ -138,7 +138,7 @@ class DeviceAttention final : public StatefulAttention {
     const DeviceHeadView<E> out = tokens_of(span_of<E>(output), shape);
     const comm::DeviceSpan<float> log_sum_exp = statistics_of(state.log_sum_exp, shape);
     begin_attention(out, log_sum_exp, stream_);
-    attend(inputs_of(state, shape), pattern_for(shape), out, log_sum_exp, stream_);
+    attend(inputs_of(state, shape, at.dropout), pattern_for(shape), out, log_sum_exp, stream_);
   }
 
   void backward(const AttentionPlace& at, const Sequences& /*sequences*/, const AttentionShape& shape,
@@ -154,8 +154,8 @@ class DeviceAttention final : public StatefulAttention {
     const DeviceAttentionResults<E> results{tokens_of(span_of<E>(output), shape),
                                             statistics_of(state.log_sum_exp, shape),
                                             tokens_of(span_of<E>(grad_output), shape)};
-    attend_backward(inputs_of(state, shape), pattern_for(shape), results, gradients, statistics_of(delta_, shape),
-                    stream_);
+    attend_backward(inputs_of(state, shape, at.dropout), pattern_for(shape), results, gradients,
+                    statistics_of(delta_, shape), stream_);
   }
 
   std::uint64_t bytes() const override {
@@ -189,12 +189,15 @@ class DeviceAttention final : public StatefulAttention {
     return buffer.elems().first(static_cast<std::size_t>(shape.batch * shape.heads * shape.length));
   }
 
-  DeviceAttentionInputs<E> inputs_of(const State& state, const AttentionShape& shape) const {
+  DeviceAttentionInputs<E> inputs_of(const State& state, const AttentionShape& shape,
+                                     const DropoutMask& dropout) const {
     const comm::DeviceSpan<const E> qkv = state.qkv.elems();
     return {part_of_qkv(qkv, 0, shape),
             part_of_qkv(qkv, 1, shape),
             part_of_qkv(qkv, 2, shape),
-            {Causality::kCausal, shape.length, state.documents.elems()}};
+            {Causality::kCausal, shape.length, state.documents.elems()},
+            {},
+            dropout};
   }
 
   /// Of all tokens.

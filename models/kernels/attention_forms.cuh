@@ -8,6 +8,7 @@
 
 #include "comm/device/stream.h"
 #include "models/kernels/attention.h"
+#include "models/kernels/dropout_draws.cuh"
 
 namespace droptest::models {
 
@@ -18,6 +19,7 @@ struct AttentionForward {
   const D* qkv;
   float* log_sum_exp;
   D* output;
+  DropoutDraws dropout{};  ///< of plain arithmetic
 };
 
 /// Of attention_backward; delta [B, NH, T] is the sum over d of grad_output x output.
@@ -29,6 +31,7 @@ struct AttentionBackward {
   const float* log_sum_exp;
   const float* delta;
   D* grad_qkv;
+  DropoutDraws dropout{};  ///< of plain arithmetic
 };
 
 /// Where one head of one sequence lies: offsets of its first row and elements from one row to the next, in packed rows

@@ -26,6 +26,7 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
     __syncthreads();
     T::load(rows + first_query * place.packed_stride, place.packed_stride, shape.length - first_query, shape.head_width,
             q_tile);
+    const std::uint64_t draws = work.dropout.key_of_head(item % heads / shape.heads, item % heads % shape.heads);
     float largest[T::kRows];
     float sums[T::kRows];
     typename T::Sums out = {};
@@ -57,7 +58,8 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
 #pragma unroll
         for (int c = 0; c < T::kScoreColumns; ++c) {
           const float weight = expf(scores[r][c] - new_largest);
-          weights[(y + kSide * r) * T::kScoreStride + x + kSide * c] = weight;
+          weights[(y + kSide * r) * T::kScoreStride + x + kSide * c] =
+              weight * work.dropout.factor_of_pair(draws, query, first_key + x + kSide * c);
           tile_sum += weight;
         }
         sums[r] = sums[r] * keep + row_threads_sum(tile_sum);
@@ -86,25 +88,29 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
 }
 
 /// p = exp(score - log_sum_exp), 0 for keys in the future and queries beyond the end; and the gradient of the score, in
-/// which `scale` is, in place of dp, the gradient of p.
-template <int kTile, int kWidth>
-__device__ void score_gradients(const AttentionShape& shape, const float* log_sum_exp, const float* delta, float scale,
+/// which `scale` is, in place of dp, the gradient of p; then p with its dropout.
+template <int kTile, int kWidth, class D>
+__device__ void score_gradients(const AttentionBackward<D>& work, std::int64_t head, float scale,
                                 std::int64_t first_query, std::int64_t first_key,
                                 typename Tiles<kTile, kWidth>::Scores& p, typename Tiles<kTile, kWidth>::Scores& dp) {
   using T = Tiles<kTile, kWidth>;
+  const AttentionShape& shape = work.shape;
+  const std::uint64_t draws = work.dropout.key_of_head(head / shape.heads, head % shape.heads);
   const int y = static_cast<int>(threadIdx.x) / kSide;
   const int x = static_cast<int>(threadIdx.x) % kSide;
 #pragma unroll
   for (int r = 0; r < T::kRows; ++r) {
     const std::int64_t query = first_query + y + kSide * r;
     const bool inside = query < shape.length;
-    const float row_log_sum = inside ? log_sum_exp[query] : 0.0F;
-    const float row_delta = inside ? delta[query] : 0.0F;
+    const float row_log_sum = inside ? work.log_sum_exp[head * shape.length + query] : 0.0F;
+    const float row_delta = inside ? work.delta[head * shape.length + query] : 0.0F;
 #pragma unroll
     for (int c = 0; c < T::kScoreColumns; ++c) {
       const bool seen = inside && first_key + x + kSide * c <= query;
       p[r][c] = seen ? expf(p[r][c] * scale - row_log_sum) : 0.0F;
-      dp[r][c] = p[r][c] * (dp[r][c] - row_delta) * scale;
+      const float factor = work.dropout.factor_of_pair(draws, query, first_key + x + kSide * c);
+      dp[r][c] = p[r][c] * (factor * dp[r][c] - row_delta) * scale;
+      p[r][c] *= factor;
     }
   }
 }
@@ -141,8 +147,7 @@ __global__ void attention_grad_queries_kernel(AttentionBackward<D> work, float s
       typename T::Scores ds;
       T::inner_products(q_tile, k_tile, static_cast<int>(shape.head_width), p);
       T::inner_products(grad_tile, v_tile, static_cast<int>(shape.head_width), ds);
-      score_gradients<kTile, kWidth>(shape, work.log_sum_exp + place.statistics, work.delta + place.statistics, scale,
-                                     first_query, first_key, p, ds);
+      score_gradients<kTile, kWidth>(work, item % heads, scale, first_query, first_key, p, ds);
       put_scores<kTile, kWidth>(ds, weights);
       __syncthreads();
       T::add_product(weights, k_tile, grad_q);
@@ -188,8 +193,7 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<D> work, float scal
       typename T::Scores ds;
       T::inner_products(q_tile, k_tile, static_cast<int>(shape.head_width), p);
       T::inner_products(grad_tile, v_tile, static_cast<int>(shape.head_width), ds);
-      score_gradients<kTile, kWidth>(shape, work.log_sum_exp + place.statistics, work.delta + place.statistics, scale,
-                                     first_query, first_key, p, ds);
+      score_gradients<kTile, kWidth>(work, item % heads, scale, first_query, first_key, p, ds);
       put_scores<kTile, kWidth>(p, p_weights);
       put_scores<kTile, kWidth>(ds, ds_weights);
       __syncthreads();

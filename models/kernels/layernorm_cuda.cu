@@ -4,6 +4,7 @@
 
 #include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
+#include "models/kernels/dropout_draws.cuh"
 #include "models/kernels/element_pack.cuh"
 #include "models/kernels/fp16.h"
 #include "models/kernels/layernorm.h"
@@ -23,6 +24,7 @@ struct Addends {
   const D* residual;
   const D* branch;  ///< null: none
   const D* branch_bias;
+  DropoutDraws dropout;  ///< of the branch and its bias
 };
 
 /// The results of the normalisation.
@@ -35,13 +37,16 @@ struct Normalized {
 };
 
 template <class D, int V>
-__device__ Floats<V> sum_at(const Addends<D>& in, std::int64_t row_start, std::int64_t j) {
+__device__ Floats<V> sum_at(const Addends<D>& in, const DropoutDraws::Row& drawn, std::int64_t row_start,
+                            std::int64_t j) {
   Floats<V> x = load_floats<V>(in.residual + row_start + j);
   if (in.branch == nullptr) return x;
   const Floats<V> branch = load_floats<V>(in.branch + row_start + j);
   const Floats<V> bias = load_floats<V>(in.branch_bias + j);
 #pragma unroll
-  for (int v = 0; v < V; ++v) x.at[v] = rounded_to<D>(x.at[v] + (branch.at[v] + bias.at[v]));
+  for (int v = 0; v < V; ++v) {
+    x.at[v] = rounded_to<D>(x.at[v] + in.dropout.factor(drawn, j + v) * (branch.at[v] + bias.at[v]));
+  }
   return x;
 }
 
@@ -78,8 +83,9 @@ __global__ void layernorm_forward_packs_kernel(Addends<D> in, const D* gain, con
     b = load_floats<V>(bias + j);
   }
   for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+    const DropoutDraws::Row drawn = in.dropout.row(i);
     Floats<V> x = {};
-    if (inside) x = sum_at<D, V>(in, i * width, j);
+    if (inside) x = sum_at<D, V>(in, drawn, i * width, j);
     if (inside && out.residual_after != nullptr) store_floats<V>(x, out.residual_after + i * width + j);
     const auto own = [&x, inside](const auto& use) {
 #pragma unroll
@@ -105,8 +111,9 @@ __global__ void layernorm_forward_kernel(Addends<D> in, const D* gain, const D* 
   __shared__ float sums[kMostWarps];
   __shared__ float squares[kMostWarps];
   for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+    const DropoutDraws::Row drawn = in.dropout.row(i);
     for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
-      row[j] = sum_at<D, 1>(in, i * width, j).at[0];
+      row[j] = sum_at<D, 1>(in, drawn, i * width, j).at[0];
       if (out.residual_after != nullptr) out.residual_after[i * width + j] = from_float<D>(row[j]);
     }
     const auto own = [row, width](const auto& use) {
@@ -127,8 +134,9 @@ __global__ void layernorm_forward_kernel(Addends<D> in, const D* gain, const D* 
 template <class D>
 __global__ void add_branch_kernel(Addends<D> in, std::int64_t rows, std::int64_t width, D* residual_after) {
   for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+    const DropoutDraws::Row drawn = in.dropout.row(i);
     for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
-      residual_after[i * width + j] = from_float<D>(sum_at<D, 1>(in, i * width, j).at[0]);
+      residual_after[i * width + j] = from_float<D>(sum_at<D, 1>(in, drawn, i * width, j).at[0]);
     }
   }
 }
@@ -144,7 +152,8 @@ void check_branch(const char* operation, const NormForward& n) {
 
 template <class E>
 Addends<DeviceElement<E>> addends_of(const NormForward& n) {
-  return {device_elems<E>(n.residual), device_elems<E>(n.branch), device_elems<E>(n.branch_bias)};
+  return {device_elems<E>(n.residual), device_elems<E>(n.branch), device_elems<E>(n.branch_bias),
+          DropoutDraws(n.dropout)};
 }
 
 }  // namespace

@@ -66,6 +66,7 @@ struct DeviceAttentionInputs {
   DeviceHeadView<const E> values;
   DeviceAttentionMask mask;
   comm::DeviceSpan<const std::uint8_t> absent{};  ///< as AttentionInputs::absent
+  DropoutMask dropout{};                          ///< as AttentionInputs::dropout
 };
 
 /// An AttentionPattern in a device's memory, cut into the tiles of heads of a width. Made once for all calls with the

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "models/kernels/attention_plain_tiles.cuh"
+#include "models/kernels/dropout_draws.cuh"
 #include "models/sequence/device_view.cuh"
 #include "sim/error.h"
 
@@ -91,6 +92,7 @@ struct Inputs {
   View<const D> queries, keys, values;
   Visibility visibility;
   float scale;
+  DropoutDraws dropout;
 };
 
 /// The strips of a pattern's side, for all sequences.
@@ -142,6 +144,7 @@ __global__ void attend_kernel(Inputs<D> in, Items items, View<D> output, float* 
     const std::int64_t out_stride = output.token_stride * strip.run.index_step;
     __syncthreads();
     load_part<D, T>(in.queries, queries, b, h, width, q_tile);
+    const std::uint64_t draws = in.dropout.key_of_head(b, h);
     // An attention so far is one key with the score log_sum_exp and the value output.
     float largest[T::kRows];
     float sums[T::kRows];
@@ -189,7 +192,9 @@ __global__ void attend_kernel(Inputs<D> in, Items items, View<D> output, float* 
 #pragma unroll
           for (int c = 0; c < T::kScoreColumns; ++c) {
             const float weight = expf(scores[r][c] - base);
-            weights[(y + kSide * r) * T::kScoreStride + x + kSide * c] = weight;
+            const std::int64_t j = x + kSide * c;
+            weights[(y + kSide * r) * T::kScoreStride + j] =
+                weight * in.dropout.factor_of_pair(draws, queries.position(i), keys.position(j));
             tile_sum += weight;
           }
           sums[r] = sums[r] * keep + row_threads_sum(tile_sum);
@@ -247,12 +252,13 @@ struct Results {
 };
 
 /// p = exp(score - log_sum_exp), 0 for keys that a query does not see; and the gradient of the score, in which `scale`
-/// is, in place of dp, the gradient of p.
+/// is, in place of dp, the gradient of p; then p with its dropout.
 template <class D, int kTile, int kWidth>
 __device__ void score_gradients(const Inputs<D>& in, const Results<D>& results, std::int64_t b, std::int64_t h,
                                 const Part& queries, const Part& keys, typename Tiles<kTile, kWidth>::Scores& p,
                                 typename Tiles<kTile, kWidth>::Scores& dp) {
   using T = Tiles<kTile, kWidth>;
+  const std::uint64_t draws = in.dropout.key_of_head(b, h);
   const int y = static_cast<int>(threadIdx.x) / kSide;
   const int x = static_cast<int>(threadIdx.x) % kSide;
 #pragma unroll
@@ -270,7 +276,9 @@ __device__ void score_gradients(const Inputs<D>& in, const Results<D>& results, 
         score = in.visibility.masked(p[r][c] * in.scale, b, h, queries.position(i), keys.position(j), keys.token(j));
       }
       p[r][c] = score == kMinusInfinity ? 0.0F : expf(score - row_log_sum);
-      dp[r][c] = p[r][c] * (dp[r][c] - row_delta) * in.scale;
+      const float factor = in.dropout.factor_of_pair(draws, queries.position(i), keys.position(j));
+      dp[r][c] = p[r][c] * (factor * dp[r][c] - row_delta) * in.scale;
+      p[r][c] *= factor;
     }
   }
 }
@@ -389,7 +397,8 @@ Inputs<DeviceElement<E>> inputs_in_kernel(const DeviceAttentionInputs<E>& in, co
           {mask.causality == Causality::kCausal, mask.positions,
            mask.documents.empty() ? nullptr : mask.documents.data(), mask.added.empty() ? nullptr : mask.added.data(),
            in.absent.empty() ? nullptr : in.absent.data(), q.batch, q.heads},
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.width)))};
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.width))),
+          DropoutDraws(in.dropout)};
 }
 
 Items items_of(const DeviceAttentionPattern::Side& side) {

@@ -160,11 +160,13 @@ TEST_F(AttentionOnDevice, OverSequenceRanksEqualsTheHostsWithEqualLosses) {
   const auto host_ops = [](comm::Communicator& alone) { return make_host_ops({}, alone); };
   const std::optional<comm::LossyOptions> none;
   const std::optional<comm::LossyOptions> absent = losing(comm::Fill::kAbsent);
+  DropoutConfig dropout;
   const auto expect_equal = [&](const SequenceLayout& layout, AttentionOptions::Within within,
                                 const std::optional<comm::LossyOptions>& network) {
     Gpt2Config config{1, 20, 5, kLength, 31};
     config.attention.sequence = layout;
     config.attention.within = within;
+    config.dropout = dropout;
     const auto tokens = formula_tokens(0, kBatch * kLength, config.vocabulary);
     const auto targets = formula_tokens(1, kBatch * kLength, config.vocabulary);
     const bool has_documents = within == AttentionOptions::Within::kDocument;
@@ -183,6 +185,10 @@ TEST_F(AttentionOnDevice, OverSequenceRanksEqualsTheHostsWithEqualLosses) {
   const double of_absent = expect_equal(ring, AttentionOptions::Within::kSequence, absent);
   EXPECT_NE(of_absent, lossless) << "nothing was lost";
   EXPECT_NE(of_absent, expect_equal(ring, AttentionOptions::Within::kSequence, losing(comm::Fill::kZero)));
+  dropout = {0.2, 0.15, 0.1, 9};
+  expect_equal({}, AttentionOptions::Within::kDocument, none);
+  expect_equal({{2, 2}, kZigzag}, AttentionOptions::Within::kDocument, none);
+  EXPECT_NE(expect_equal(ring, AttentionOptions::Within::kSequence, absent), of_absent) << "nothing was dropped";
 }
 
 // Segments of all tokens and of less than a rank's; dilations that divide no segment. Gradients of a branch's weights
@@ -215,6 +221,13 @@ TEST_F(AttentionOnDevice, DilatedOverSequenceRanksEqualsTheHostsWithEqualLosses)
           losses.push_back(got.loss);
         }
       }
+      config.dropout = {0.2, 0.15, 0.1, 9};
+      const MicroBatch batch{tokens, targets, {kBatch, kLength}, documents};
+      const Pass want = pass_over_ranks(config, batch, std::nullopt, host_ops);
+      const Pass got = pass_over_ranks(config, batch, std::nullopt, device_ops);
+      EXPECT_NEAR(got.loss, want.loss, 4e-6);
+      worst_difference(got.gradients, want.gradients, 2e-5);
+      config.dropout = {};
       if (ranks == 1) continue;
       EXPECT_NE(losses[0], losses[2]) << "nothing was lost";
       EXPECT_NE(losses[2], losses[4]);
