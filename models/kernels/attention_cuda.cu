@@ -67,15 +67,14 @@ void forward(const char* operation, Arithmetic arithmetic, comm::DeviceSpan<cons
                  std::string(operation) + ": qkv of " + std::to_string(qkv.size()) + ", output of " +
                      std::to_string(output.size()) + ", log_sum_exp of " + std::to_string(log_sum_exp.size()) +
                      " for an output of " + std::to_string(elems));
-  const AttentionForward<D> work{shape, device_elems(qkv), log_sum_exp.data(), device_elems(output),
-                                 DropoutDraws(dropout)};
+  const AttentionForward<D> work{shape, device_elems(qkv), log_sum_exp.data(), device_elems(output)};
   if constexpr (std::is_same_v<D, __nv_bfloat16>) {
     if (arithmetic == Arithmetic::kFastest && !dropout.is_on() && uses_tensor_cores<D>(shape, work.qkv, work.output)) {
       launch_tensor_core_attention_forward(work, stream);
       return;
     }
   }
-  launch_plain_attention_forward(work, stream);
+  launch_plain_attention_forward(work, dropout, stream);
 }
 
 template <class E>
@@ -94,8 +93,8 @@ void backward(const char* operation, Arithmetic arithmetic, comm::DeviceSpan<con
                      ", scratch of " + std::to_string(scratch.size()) + " for an output of " + std::to_string(elems));
   comm::launch("attention_delta", attention_delta_kernel<D>, comm::cover(rows * kWarp), stream,
                device_elems(grad_output), device_elems(output), shape, scratch.data());
-  const AttentionBackward<D> work{shape,          device_elems(grad_output), device_elems(qkv),    log_sum_exp.data(),
-                                  scratch.data(), device_elems(grad_qkv),    DropoutDraws(dropout)};
+  const AttentionBackward<D> work{shape,          device_elems(grad_output), device_elems(qkv), log_sum_exp.data(),
+                                  scratch.data(), device_elems(grad_qkv)};
   if constexpr (std::is_same_v<D, __nv_bfloat16>) {
     if (arithmetic == Arithmetic::kFastest && !dropout.is_on() &&
         uses_tensor_cores<D>(shape, work.grad_output, work.qkv, work.grad_qkv)) {
@@ -103,7 +102,7 @@ void backward(const char* operation, Arithmetic arithmetic, comm::DeviceSpan<con
       return;
     }
   }
-  launch_plain_attention_backward(work, stream);
+  launch_plain_attention_backward(work, dropout, stream);
 }
 
 }  // namespace

@@ -8,7 +8,6 @@
 
 #include "comm/device/stream.h"
 #include "models/kernels/attention.h"
-#include "models/kernels/dropout_draws.cuh"
 
 namespace droptest::models {
 
@@ -19,7 +18,6 @@ struct AttentionForward {
   const D* qkv;
   float* log_sum_exp;
   D* output;
-  DropoutDraws dropout{};  ///< of plain arithmetic
 };
 
 /// Of attention_backward; delta [B, NH, T] is the sum over d of grad_output x output.
@@ -31,7 +29,6 @@ struct AttentionBackward {
   const float* log_sum_exp;
   const float* delta;
   D* grad_qkv;
-  DropoutDraws dropout{};  ///< of plain arithmetic
 };
 
 /// Where one head of one sequence lies: offsets of its first row and elements from one row to the next, in packed rows
@@ -54,9 +51,10 @@ __device__ inline HeadPlace head_place(const AttentionShape& shape, std::int64_t
 
 /// Plain arithmetic in float, for any element type and width.
 template <class D>
-void launch_plain_attention_forward(const AttentionForward<D>& work, comm::Stream& stream);
+void launch_plain_attention_forward(const AttentionForward<D>& work, const DropoutMask& dropout, comm::Stream& stream);
 template <class D>
-void launch_plain_attention_backward(const AttentionBackward<D>& work, comm::Stream& stream);
+void launch_plain_attention_backward(const AttentionBackward<D>& work, const DropoutMask& dropout,
+                                     comm::Stream& stream);
 
 /// Tensor cores. tensor_cores_take_width() must be true of head_width.
 bool tensor_cores_take_width(std::int64_t head_width);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
+#include <type_traits>
 
 #include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
@@ -10,12 +11,12 @@
 namespace droptest::models {
 namespace {
 
-template <class D>
-__global__ void drop_elements_kernel(const D* from, DropoutDraws draws, std::int64_t rows, std::int64_t width, D* to) {
+template <class D, class Draws>
+__global__ void drop_elements_kernel(const D* from, Draws draws, std::int64_t rows, std::int64_t width, D* to) {
   for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
-    const DropoutDraws::Row row = draws.row(i);
+    typename Draws::Row drawn = draws.row(i);
     for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
-      to[i * width + j] = from_float<D>(draws.factor(row, j) * as_float(from[i * width + j]));
+      to[i * width + j] = from_float<D>(drawn.factor(j) * as_float(from[i * width + j]));
     }
   }
 }
@@ -29,8 +30,10 @@ void drop_elements(comm::DeviceSpan<const E> from, const DropoutMask& mask, std:
   DROPTEST_CHECK(from.size() >= count && to.size() >= count,
                  "drop_elements: [" + std::to_string(rows) + ", " + std::to_string(width) + "] of " +
                      std::to_string(from.size()) + " and " + std::to_string(to.size()) + " elements");
-  comm::launch("drop_elements", drop_elements_kernel<DeviceElement<E>>, block_per_row(rows, width), stream,
-               device_elems(from), DropoutDraws(mask), rows, width, device_elems(to));
+  with_draws(mask, [&](const auto& draws) {
+    comm::launch("drop_elements", drop_elements_kernel<DeviceElement<E>, std::decay_t<decltype(draws)>>,
+                 block_per_row(rows, width), stream, device_elems(from), draws, rows, width, device_elems(to));
+  });
 }
 
 template void drop_elements<float>(comm::DeviceSpan<const float>, const DropoutMask&, std::int64_t, std::int64_t,
