@@ -53,8 +53,8 @@ TYPED_TEST(DropoutCuda, ANormAddsTheBranchWithTheMaskOfTheHost) {
   constexpr std::int64_t kRows = 12;
   for (const std::int64_t width : {7, 64, 333}) {
     const std::vector<E> zeros(static_cast<std::size_t>(kRows * width), to_elem<E>(0));
-    const std::vector<E> ones(zeros.size(), to_elem<E>(1));
-    const std::vector<E> of_width(static_cast<std::size_t>(width), to_elem<E>(0));
+    const std::vector<E> halves(zeros.size(), to_elem<E>(0.5));  // of the branch; its bias has the others
+    const std::vector<E> of_width(static_cast<std::size_t>(width), to_elem<E>(0.5));
     std::vector<double> factors(zeros.size(), 1);
     NormForward n;
     n.dropout = mask_of_rows(0.3);
@@ -62,7 +62,7 @@ TYPED_TEST(DropoutCuda, ANormAddsTheBranchWithTheMaskOfTheHost) {
     std::vector<E> want;
     for (const double factor : factors) want.push_back(to_elem<E>(static_cast<float>(factor)));
     DeviceArray<E> residual(zeros, this->stream());
-    DeviceArray<E> branch(ones, this->stream());
+    DeviceArray<E> branch(halves, this->stream());
     DeviceArray<E> parameters(of_width, this->stream());
     DeviceArray<E> after = poisoned<E>(zeros.size(), this->stream());
     DeviceArray<E> output = poisoned<E>(zeros.size(), this->stream());
