@@ -46,6 +46,11 @@ struct Part {
   __device__ std::int64_t position(std::int64_t i) const { return run.position + (first + i) * run.position_step; }
 };
 
+__device__ TokenRun moved(TokenRun run, std::int64_t by) {
+  run.position += by;
+  return run;
+}
+
 __device__ Part part_of(const TokenRun& run, std::int64_t first, std::int64_t tile) {
   const std::int64_t rest = run.count - first;
   return {run, first, rest < tile ? rest : tile};
@@ -93,6 +98,7 @@ struct Inputs {
   View<const D> queries, keys, values;
   Visibility visibility;
   float scale;
+  std::int64_t first_query, first_key;  ///< as DeviceAttentionInputs'
 };
 
 /// The strips of a pattern's side, for all sequences.
@@ -139,7 +145,7 @@ __global__ void attend_kernel(Inputs<D> in, Draws draws, Items items, View<D> ou
     const Strip& strip = items.strips[item % items.count];
     const std::int64_t b = item / items.count;
     const std::int64_t h = strip.head;
-    const Part queries = part_of(strip.run, strip.first, kTile);
+    const Part queries = part_of(moved(strip.run, in.first_query), strip.first, kTile);
     D* const out_rows = output.at(b, queries.token(0), h);
     const std::int64_t out_stride = output.token_stride * strip.run.index_step;
     __syncthreads();
@@ -163,9 +169,10 @@ __global__ void attend_kernel(Inputs<D> in, Draws draws, Items items, View<D> ou
     }
     const std::int64_t last_query = queries.position(queries.count - 1);
     for (std::int64_t m = strip.first_met; m < strip.end_met; ++m) {
-      const std::int64_t seen = in.visibility.seen(last_query, items.met[m]);
+      const TokenRun run = moved(items.met[m], in.first_key);
+      const std::int64_t seen = in.visibility.seen(last_query, run);
       for (std::int64_t first_key = 0; first_key < seen; first_key += kTile) {
-        const Part keys = part_of(items.met[m], first_key, kTile);
+        const Part keys = part_of(run, first_key, kTile);
         __syncthreads();
         load_part<D, T>(in.keys, keys, b, h, width, kv_tile);
         __syncthreads();
@@ -298,16 +305,17 @@ __global__ void attend_grad_queries_kernel(Inputs<D> in, Draws draws, Items item
     const Strip& strip = items.strips[item % items.count];
     const std::int64_t b = item / items.count;
     const std::int64_t h = strip.head;
-    const Part queries = part_of(strip.run, strip.first, kTile);
+    const Part queries = part_of(moved(strip.run, in.first_query), strip.first, kTile);
     __syncthreads();
     load_part<D, T>(in.queries, queries, b, h, width, q_tile);
     load_part<D, T>(results.grad_output, queries, b, h, width, grad_tile);
     typename T::Sums grad_q = {};
     const std::int64_t last_query = queries.position(queries.count - 1);
     for (std::int64_t m = strip.first_met; m < strip.end_met; ++m) {
-      const std::int64_t seen = in.visibility.seen(last_query, items.met[m]);
+      const TokenRun run = moved(items.met[m], in.first_key);
+      const std::int64_t seen = in.visibility.seen(last_query, run);
       for (std::int64_t first_key = 0; first_key < seen; first_key += kTile) {
-        const Part keys = part_of(items.met[m], first_key, kTile);
+        const Part keys = part_of(run, first_key, kTile);
         __syncthreads();
         load_part<D, T>(in.keys, keys, b, h, width, k_tile);
         load_part<D, T>(in.values, keys, b, h, width, v_tile);
@@ -342,14 +350,14 @@ __global__ void attend_grad_keys_kernel(Inputs<D> in, Draws draws, Items items, 
     const Strip& strip = items.strips[item % items.count];
     const std::int64_t b = item / items.count;
     const std::int64_t h = strip.head;
-    const Part keys = part_of(strip.run, strip.first, kTile);
+    const Part keys = part_of(moved(strip.run, in.first_key), strip.first, kTile);
     __syncthreads();
     load_part<D, T>(in.keys, keys, b, h, width, k_tile);
     load_part<D, T>(in.values, keys, b, h, width, v_tile);
     typename T::Sums grad_k = {};
     typename T::Sums grad_v = {};
     for (std::int64_t m = strip.first_met; m < strip.end_met; ++m) {
-      const TokenRun& run = items.met[m];
+      const TokenRun run = moved(items.met[m], in.first_query);
       const std::int64_t blind = in.visibility.blind(keys.position(0), run);
       for (std::int64_t first_query = blind / kTile * kTile; first_query < run.count; first_query += kTile) {
         const Part queries = part_of(run, first_query, kTile);
@@ -399,7 +407,9 @@ Inputs<DeviceElement<E>> inputs_in_kernel(const DeviceAttentionInputs<E>& in, co
           {mask.causality == Causality::kCausal, mask.positions,
            mask.documents.empty() ? nullptr : mask.documents.data(), mask.added.empty() ? nullptr : mask.added.data(),
            in.absent.empty() ? nullptr : in.absent.data(), q.batch, q.heads},
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.width)))};
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.width))),
+          in.first_query,
+          in.first_key};
 }
 
 Items items_of(const DeviceAttentionPattern::Side& side) {
