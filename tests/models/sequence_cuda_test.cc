@@ -457,7 +457,7 @@ TEST_F(AttentionOnDevice, InChunksEqualsAttentionInMemory) {
             of, {.precision = precision, .ranks = ranks, .batch = kBatch, .length = kLength, .slots = slots}, one_step);
       };
       const Pass in_memory = device_step(config, {}, 1, {});
-      for (const std::int64_t chunk : {1, 2, 3, 4, 9, 64}) {
+      for (const std::int64_t chunk : {1, 4, 9, 64}) {
         SCOPED_TRACE(std::to_string(static_cast<int>(within)) + ", chunks of " + std::to_string(chunk));
         config.attention.chunk_tokens = chunk;
         for (const int ranks : {1, 2}) {
