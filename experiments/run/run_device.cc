@@ -55,14 +55,15 @@ std::uint64_t message_bytes(const RunConfig& config) {
 /// The settings that decide run_device_bytes(): runs of a sweep that differ only in seeds and rates share one key.
 auto memory_key(const RunConfig& config) {
   const models::Gpt2Config& m = config.model;
-  return std::make_tuple(
-      m.layers, m.width, m.heads, m.context, m.vocabulary, m.attention.is_stateful(), m.attention.within,
-      config.parallel.sequence, m.attention.sequence.factors.ring, m.attention.sequence.order, config.tensor_sequence,
-      config.training.batch_sequences, config.training.sequence_tokens, config.training.precision,
-      config.parallel.tensor, config.parallel.data, config.training.optimizer.moments(), config.sharding.zero,
-      config.sharding.shards_gradients(), config.sharding.bucket_bytes, config.sharding.gather_bucket_bytes,
-      config.backend.name, config.memory.recompute, config.memory.every, config.memory.place.cut,
-      config.memory.place.offloaded, config.memory.traffic, message_bytes(config));
+  return std::make_tuple(m.layers, m.width, m.heads, m.context, m.vocabulary, m.attention.is_stateful(),
+                         m.attention.within, m.attention.chunk_tokens, m.dropout.residual > 0, config.parallel.sequence,
+                         m.attention.sequence.factors.ring, m.attention.sequence.order, config.tensor_sequence,
+                         config.training.batch_sequences, config.training.sequence_tokens, config.training.precision,
+                         config.parallel.tensor, config.parallel.data, config.training.optimizer.moments(),
+                         config.sharding.zero, config.sharding.shards_gradients(), config.sharding.bucket_bytes,
+                         config.sharding.gather_bucket_bytes, config.backend.name, config.memory.recompute,
+                         config.memory.every, config.memory.place.cut, config.memory.place.offloaded,
+                         config.memory.traffic, message_bytes(config));
 }
 
 }  // namespace

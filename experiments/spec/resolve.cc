@@ -275,7 +275,7 @@ class Resolver {
       " with attention over sequence ranks (/parallel/sequence), within documents (/data/documents), dilated "
       "(/model/attention) or in chunks (/memory/attention_chunk), ";
 
-  /// Attention that has state has one implementation; a device takes less of it.
+  /// Attention that has state has one implementation.
   void check_attention() {
     models::AttentionOptions& attention = config_.model.attention;
     const json memory = full_.value("memory", json());
@@ -296,12 +296,6 @@ class Resolver {
       if (!attention.branches.empty()) {
         contradict("/model/attention/kind \"dilated\"", "\"dense\": a branch's keys are no chunk");
       }
-    }
-    if (config_.device != Device::kCuda) return;
-    if (attention.chunk_tokens > 0) {
-      report("/memory/attention_chunk",
-             "got " + std::to_string(attention.chunk_tokens) +
-                 R"( with device "cuda", want device "cpu": its kernels for GPUs are planned, not built)");
     }
   }
 
@@ -420,11 +414,6 @@ class Resolver {
     json& dropout = training["dropout"];
     if (dropout.is_number()) dropout = {{"attention", dropout}, {"residual", dropout}, {"embedding", dropout}};
     const bool is_on = std::any_of(dropout.begin(), dropout.end(), [](const json& p) { return p != 0; });
-    if (is_on && config_.device == Device::kCuda) {
-      report("/training/dropout",
-             "got " + quote_json(given_["training"]["dropout"]) +
-                 R"( with /device "cuda", whose kernels have no dropout; want 0, or /device "cpu")");
-    }
     const auto attention = config_.kernels.find("attention");
     if (dropout["attention"] != 0 && attention != config_.kernels.end() && !attention->second.library.empty()) {
       report("/training/dropout", "got " + quote_json(given_["training"]["dropout"]) +

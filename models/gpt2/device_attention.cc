@@ -13,6 +13,8 @@
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream_timer.h"
 #include "comm/float16.h"
+#include "models/gpt2/device_attention_views.h"
+#include "models/gpt2/device_offloaded_attention.h"
 #include "models/ops/device_spans.h"
 #include "models/phase_times.h"
 #include "models/sequence/device_attention.h"
@@ -23,47 +25,8 @@
 namespace droptest::models {
 namespace {
 
-/// Each row's queries (0), keys (1) or values (2), of [rows, 3, heads, head width].
-template <class E>
-DeviceHeadView<E> part_of_qkv(comm::DeviceSpan<E> elems, std::int64_t part, const AttentionShape& s) {
-  const std::int64_t row = s.heads * s.head_width;
-  const std::size_t skipped = std::min(elems.size(), static_cast<std::size_t>(part * row));
-  return {elems.subspan(skipped, elems.size() - skipped),
-          {s.batch, s.length, s.heads, s.head_width},
-          s.length * 3 * row,
-          3 * row,
-          s.head_width};
-}
-/// Of [rows, heads, head width].
-template <class E>
-DeviceHeadView<E> tokens_of(comm::DeviceSpan<E> elems, const AttentionShape& s) {
-  const std::int64_t row = s.heads * s.head_width;
-  return {elems, {s.batch, s.length, s.heads, s.head_width}, s.length * row, row, s.head_width};
-}
-
-bool equal(const AttentionShape& a, const AttentionShape& b) {
-  return a.batch == b.batch && a.length == b.length && a.heads == b.heads && a.head_width == b.head_width;
-}
-
 using Timed = comm::StreamTimer::Scope;
 constexpr auto kTimedPhase = static_cast<std::size_t>(Phase::kAttention);
-
-/// The numbers of documents of whole sequences, which every micro-batch in flight has.
-class DeviceDocuments {
- public:
-  void take(const std::vector<std::int32_t>& documents, Ops& ops) {
-    count_ = documents.size();
-    if (documents.empty()) return;
-    room_in(buffer_, count_, "numbers of documents", *ops.stream());
-    ops.take_tokens(documents, {buffer_.elems().data(), count_});
-  }
-  comm::DeviceSpan<const std::int32_t> elems() const { return buffer_.elems().first(count_); }
-  std::uint64_t bytes() const { return buffer_.bytes(); }
-
- private:
-  comm::DeviceBuffer<std::int32_t> buffer_;
-  std::size_t count_ = 0;
-};
 
 /// Dense attention over the ranks of a sequence group, or dilated attention over one or several ranks: Kernel is
 /// DeviceSequenceAttention or DeviceDilatedAttention, and Saved its state.
@@ -80,7 +43,7 @@ class KernelAttention final : public StatefulAttention {
     State& state = states_[at.slot == AttentionPlace::kEvaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot)];
     state.documents.take(sequences.documents, ops_);
     const comm::DeviceSpan<const E> elems = span_of<E>(qkv);
-    kernel_.forward({*sequences.parts, state.documents.elems(), at.layer}, part_of_qkv(elems, 0, shape),
+    kernel_.forward({*sequences.parts, state.documents.elems(), at.layer, at.dropout}, part_of_qkv(elems, 0, shape),
                     part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape), tokens_of(span_of<E>(output), shape),
                     state.saved);
   }
@@ -92,7 +55,7 @@ class KernelAttention final : public StatefulAttention {
     DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
     const State& state = found->second;
     const comm::DeviceSpan<E> elems = span_of<E>(grad_qkv);
-    const DeviceSequencePass pass{*sequences.parts, state.documents.elems(), at.layer};
+    const DeviceSequencePass pass{*sequences.parts, state.documents.elems(), at.layer, at.dropout};
     const DeviceHeadView<const E> grad = tokens_of(span_of<E>(grad_output), shape);
     const DeviceAttentionGradients<E> gradients{part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape),
                                                 part_of_qkv(elems, 2, shape)};
@@ -138,7 +101,7 @@ class DeviceAttention final : public StatefulAttention {
     const DeviceHeadView<E> out = tokens_of(span_of<E>(output), shape);
     const comm::DeviceSpan<float> log_sum_exp = statistics_of(state.log_sum_exp, shape);
     begin_attention(out, log_sum_exp, stream_);
-    attend(inputs_of(state, shape), pattern_for(shape), out, log_sum_exp, stream_);
+    attend(inputs_of(state, shape, at.dropout), pattern_for(shape), out, log_sum_exp, stream_);
   }
 
   void backward(const AttentionPlace& at, const Sequences& /*sequences*/, const AttentionShape& shape,
@@ -154,8 +117,8 @@ class DeviceAttention final : public StatefulAttention {
     const DeviceAttentionResults<E> results{tokens_of(span_of<E>(output), shape),
                                             statistics_of(state.log_sum_exp, shape),
                                             tokens_of(span_of<E>(grad_output), shape)};
-    attend_backward(inputs_of(state, shape), pattern_for(shape), results, gradients, statistics_of(delta_, shape),
-                    stream_);
+    attend_backward(inputs_of(state, shape, at.dropout), pattern_for(shape), results, gradients,
+                    statistics_of(delta_, shape), stream_);
   }
 
   std::uint64_t bytes() const override {
@@ -189,17 +152,20 @@ class DeviceAttention final : public StatefulAttention {
     return buffer.elems().first(static_cast<std::size_t>(shape.batch * shape.heads * shape.length));
   }
 
-  DeviceAttentionInputs<E> inputs_of(const State& state, const AttentionShape& shape) const {
+  DeviceAttentionInputs<E> inputs_of(const State& state, const AttentionShape& shape,
+                                     const DropoutMask& dropout) const {
     const comm::DeviceSpan<const E> qkv = state.qkv.elems();
     return {part_of_qkv(qkv, 0, shape),
             part_of_qkv(qkv, 1, shape),
             part_of_qkv(qkv, 2, shape),
-            {Causality::kCausal, shape.length, state.documents.elems()}};
+            {Causality::kCausal, shape.length, state.documents.elems()},
+            {},
+            dropout};
   }
 
   /// Of all tokens.
   const DeviceAttentionPattern& pattern_for(const AttentionShape& shape) {
-    if (pattern_ && equal(shape_, shape)) return *pattern_;
+    if (pattern_ && have_equal_patterns(shape_, shape)) return *pattern_;
     if (pattern_) stream_.synchronize();  // earlier work may use the old one
     shape_ = shape;
     return pattern_.emplace(pattern_of({{0, shape.length, 0}}, {{0, shape.length, 0}}), shape.heads, shape.head_width,
@@ -231,9 +197,7 @@ std::unique_ptr<StatefulAttention> make(const AttentionOptions& options, const S
 
 std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops) {
-  if (options.chunk_tokens > 0) {
-    throw ConfigError("GPT-2 on a CUDA device: got attention in chunks, want the CPU, which alone computes it");
-  }
+  if (options.chunk_tokens > 0) return make_device_offloaded_attention(options, ops);
   switch (ops.form().types().activations) {
     case comm::ElementType::kBfloat16:
       return make<comm::Bf16>(options, ranks, first_head, heads, ops);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/gpt2/attention_chunks.h"
 #include "models/gpt2/attention_views.h"
 #include "models/kernels/chunks.h"
 #include "models/ops/offload_file.h"
@@ -17,30 +18,9 @@
 namespace droptest::models {
 namespace {
 
-enum class Kind : std::uint8_t { kQueries, kKeys, kValues };
-constexpr std::array kKinds = {Kind::kQueries, Kind::kKeys, Kind::kValues};
-
 /// Chunks of one kind in memory at once, at most: queries, keys and values that are met, and as many in buffers of the
 /// file, on their way.
-constexpr std::uint64_t kResidentChunks = 2 * kKinds.size();
-
-/// Tokens of a chunk, and its first one.
-struct Chunk {
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-
-  PositionSteps positions() const { return {first, 1}; }
-  /// The tokens in a view of the chunk alone.
-  TokenRun alone() const { return {0, count, first}; }
-};
-
-std::vector<Chunk> chunks_of(std::int64_t length, std::int64_t chunk_tokens) {
-  std::vector<Chunk> chunks;
-  for (std::int64_t first = 0; first < length; first += chunk_tokens) {
-    chunks.push_back({first, std::min(chunk_tokens, length - first)});
-  }
-  return chunks;
-}
+constexpr std::uint64_t kResidentChunks = 2 * kChunkKinds.size();
 
 template <class T>
 class OffloadedAttention final : public StatefulAttention {
@@ -64,9 +44,9 @@ class OffloadedAttention final : public StatefulAttention {
     const AttentionMask mask = mask_of(sequences, shape.batch);
     const std::span<const T> elems = qkv.as<T>();
     const HeadView<T> out = tokens_of(output.as<T>(), shape);
-    const std::vector<Chunk> chunks = chunks_of(shape.length, chunk_tokens_);
+    const std::vector<AttentionChunk> chunks = chunks_of(shape.length, chunk_tokens_);
     for (std::size_t c = 0; c < chunks.size(); ++c) {
-      const Chunk& chunk = chunks[c];
+      const AttentionChunk& chunk = chunks[c];
       const HeadView<T> part = out.tokens(chunk.first, chunk.count);
       const std::span<T> log_sum_exp = statistics_of(state, shape, chunk);
       begin_attention(part, log_sum_exp);
@@ -78,11 +58,11 @@ class OffloadedAttention final : public StatefulAttention {
                                 at.dropout},
              pattern_of({chunk.alone()}, {{0, shape.length, 0}}), part, log_sum_exp, std::span(scratch_), team_);
       if (is_evaluation) continue;
-      for (const Kind kind : kKinds) {
+      for (const ChunkKind kind : kChunkKinds) {
         const HeadView<T> packed = room_of(kind, shape, chunk);
         copy_heads<T>(part_of_qkv(elems, static_cast<std::int64_t>(kind), shape).tokens(chunk.first, chunk.count),
                       packed);
-        storage_->put(key(state, chunks, c, kind), elems_of(kind, packed));
+        storage_->put(chunk_key(state.number, c, kind), elems_of(kind, packed));
       }
     }
   }
@@ -95,45 +75,45 @@ class OffloadedAttention final : public StatefulAttention {
     DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
     State& state = found->second;
     const AttentionMask mask = mask_of(sequences, shape.batch);
-    const std::vector<Chunk> chunks = chunks_of(shape.length, chunk_tokens_);
+    const std::vector<AttentionChunk> chunks = chunks_of(shape.length, chunk_tokens_);
     const HeadView<const T> out = tokens_of(output.as<T>(), shape);
     const HeadView<const T> grad_out = tokens_of(grad_output.as<T>(), shape);
     const std::span<T> grads = grad_qkv.as<T>();
     std::ranges::fill(grads, T(0));
-    const auto gradient = [&](Kind kind, const Chunk& chunk) {
+    const auto gradient = [&](ChunkKind kind, const AttentionChunk& chunk) {
       return part_of_qkv(grads, static_cast<std::int64_t>(kind), shape).tokens(chunk.first, chunk.count);
     };
-    std::array<std::size_t, kKinds.size()> resident;
+    std::array<std::size_t, kChunkKinds.size()> resident;
     resident.fill(chunks.size());
-    const auto view = [&](Kind kind, std::size_t c) {
+    const auto view = [&](ChunkKind kind, std::size_t c) {
       const HeadView<T> room = room_of(kind, shape, chunks[c]);
       std::size_t& there = resident[static_cast<std::size_t>(kind)];
-      if (there != c) storage_->take(key(state, chunks, c, kind), elems_of(kind, room));
+      if (there != c) storage_->take(chunk_key(state.number, c, kind), elems_of(kind, room));
       there = c;
       return room;
     };
-    const auto expect = [&](Kind kind, std::size_t c) {
-      if (resident[static_cast<std::size_t>(kind)] != c) storage_->expect(key(state, chunks, c, kind));
+    const auto expect = [&](ChunkKind kind, std::size_t c) {
+      if (resident[static_cast<std::size_t>(kind)] != c) storage_->expect(chunk_key(state.number, c, kind));
     };
-    const std::vector<Pair> pairs = visible_pairs_of(chunks, mask, shape.batch);
+    const std::vector<ChunkPair> pairs = visible_pairs_of(chunks, mask, shape.batch);
     for (std::size_t p = 0; p < pairs.size(); ++p) {
       const auto [k, q] = pairs[p];
-      const HeadView<T> keys = view(Kind::kKeys, k);
-      const HeadView<T> values = view(Kind::kValues, k);
-      const HeadView<T> queries = view(Kind::kQueries, q);
+      const HeadView<T> keys = view(ChunkKind::kKeys, k);
+      const HeadView<T> values = view(ChunkKind::kValues, k);
+      const HeadView<T> queries = view(ChunkKind::kQueries, q);
       if (p + 1 < pairs.size()) {
-        expect(Kind::kKeys, pairs[p + 1].keys);
-        expect(Kind::kValues, pairs[p + 1].keys);
-        expect(Kind::kQueries, pairs[p + 1].queries);
+        expect(ChunkKind::kKeys, pairs[p + 1].keys);
+        expect(ChunkKind::kValues, pairs[p + 1].keys);
+        expect(ChunkKind::kQueries, pairs[p + 1].queries);
       }
-      const Chunk& of_queries = chunks[q];
+      const AttentionChunk& of_queries = chunks[q];
       attend_backward(
           AttentionInputs<T>{queries, keys, values, mask, {}, at.dropout},
           pattern_of({of_queries.alone()}, {chunks[k].alone()}),
           AttentionResults<T>{out.tokens(of_queries.first, of_queries.count), statistics_of(state, shape, of_queries),
                               grad_out.tokens(of_queries.first, of_queries.count)},
-          AttentionGradients<T>{gradient(Kind::kQueries, of_queries), gradient(Kind::kKeys, chunks[k]),
-                                gradient(Kind::kValues, chunks[k])},
+          AttentionGradients<T>{gradient(ChunkKind::kQueries, of_queries), gradient(ChunkKind::kKeys, chunks[k]),
+                                gradient(ChunkKind::kValues, chunks[k])},
           std::span(scratch_), team_);
     }
   }
@@ -149,34 +129,6 @@ class OffloadedAttention final : public StatefulAttention {
     std::uint64_t number = 0;      ///< of the state, for keys
     std::vector<T> log_sum_exp{};  ///< [batch, heads, tokens] of each chunk, one chunk after the other
   };
-  /// Numbers of chunks.
-  struct Pair {
-    std::size_t keys = 0;
-    std::size_t queries = 0;
-  };
-
-  /// By chunks of keys.
-  static std::vector<Pair> visible_pairs_of(const std::vector<Chunk>& chunks, const AttentionMask& mask,
-                                            std::int64_t batch) {
-    std::vector<Pair> pairs;
-    for (std::size_t k = 0; k < chunks.size(); ++k) {
-      for (std::size_t q = k; q < chunks.size(); ++q) {
-        bool is_hidden = true;
-        for (std::int64_t b = 0; b < batch && is_hidden; ++b) {
-          is_hidden = mask.hides(b, chunks[q].positions(), chunks[q].count, chunks[k].positions(), chunks[k].count);
-        }
-        if (!is_hidden) pairs.push_back({k, q});
-      }
-    }
-    return pairs;
-  }
-
-  /// Chunks of all states have keys of their own. Those of one state are as many as the longest sequence so far needs.
-  std::uint64_t key(const State& state, const std::vector<Chunk>& chunks, std::size_t chunk, Kind kind) const {
-    DROPTEST_CHECK(chunks.size() < kMostChunks, "more chunks than keys");
-    return (state.number * kMostChunks + chunk) * kKinds.size() + static_cast<std::uint64_t>(kind);
-  }
-
   /// Memory for a pass of this shape.
   void take_shape(const AttentionShape& shape, State& state) {
     state.log_sum_exp.resize(static_cast<std::size_t>(shape.batch * shape.heads * shape.length));
@@ -187,28 +139,26 @@ class OffloadedAttention final : public StatefulAttention {
     working_ = std::max(working_, offloaded_attention_size(chunk_tokens_, shape, team_.threads()).working);
   }
 
-  HeadView<T> room_of(Kind kind, const AttentionShape& shape, const Chunk& chunk) {
+  HeadView<T> room_of(ChunkKind kind, const AttentionShape& shape, const AttentionChunk& chunk) {
     HeadShape of_chunk = head_shape(shape);
     of_chunk.tokens = chunk.count;
     return view_of("chunk", std::span(rooms_[static_cast<std::size_t>(kind)]).first(of_chunk.elems()), of_chunk,
                    TokenLayout::kBatchFirst);
   }
-  comm::Tensor elems_of(Kind kind, const HeadView<T>& room) {
+  comm::Tensor elems_of(ChunkKind kind, const HeadView<T>& room) {
     return std::span(rooms_[static_cast<std::size_t>(kind)]).first(room.shape.elems());
   }
-  static std::span<T> statistics_of(State& state, const AttentionShape& shape, const Chunk& chunk) {
+  static std::span<T> statistics_of(State& state, const AttentionShape& shape, const AttentionChunk& chunk) {
     const std::int64_t rows = shape.batch * shape.heads;
     return std::span(state.log_sum_exp)
         .subspan(static_cast<std::size_t>(rows * chunk.first), static_cast<std::size_t>(rows * chunk.count));
   }
 
-  static constexpr std::uint64_t kMostChunks = std::uint64_t{1} << 32U;
-
   std::int64_t chunk_tokens_;
   Team team_;
   PhaseTimes* times_;
   std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
-  std::array<std::vector<T>, kKinds.size()> rooms_;
+  std::array<std::vector<T>, kChunkKinds.size()> rooms_;
   std::vector<T> scratch_;
   std::uint64_t working_ = 0;
   std::unique_ptr<KeyedStorage> storage_;
@@ -228,7 +178,7 @@ OffloadedAttentionSize offloaded_attention_size(std::int64_t chunk_tokens, const
   chunk.tokens = std::min(chunk_tokens, shape.length);
   return {static_cast<std::uint64_t>(shape.batch * shape.heads * shape.length),
           kResidentChunks * chunk.elems() + token_attention_scratch_elems(shape.head_width, threads),
-          kKinds.size() * head_shape(shape).elems()};
+          kChunkKinds.size() * head_shape(shape).elems()};
 }
 
 }  // namespace droptest::models

@@ -9,6 +9,7 @@
 #include "models/gpt2/attention_views.h"
 #include "models/gpt2/cached_attention.h"
 #include "models/gpt2/device_attention.h"
+#include "models/gpt2/device_offloaded_attention.h"
 #include "models/gpt2/offloaded_attention.h"
 #include "models/phase_times.h"
 #include "models/sequence/dilated_attention.h"
@@ -121,6 +122,11 @@ StateSize device_bytes(const AttentionOptions& options, int rank, const Attentio
   }
   const DenseSize dense = dense_size(options.sequence.factors, parts, rank, whole);
   const std::uint64_t statistics = dense.statistics * sizeof(float);
+  if (options.chunk_tokens > 0) {
+    const std::int64_t tokens = std::min(options.chunk_tokens, whole.length);
+    const std::uint64_t of_chunk = static_cast<std::uint64_t>(whole.batch * whole.heads * tokens) * sizeof(float);
+    return {statistics + documents, kDeviceResidentChunks * elems_of(whole, tokens, whole.heads) * elem + of_chunk};
+  }
   if (parts.ranks() == 1) return {3 * dense.tensor * elem + statistics + documents, statistics};
   return {4 * dense.tensor * elem + statistics + documents, (4 * dense.tensor + dense.exchanged) * elem + statistics};
 }
@@ -228,12 +234,13 @@ StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int
                                             comm::ElementType type, std::uint64_t states,
                                             const AttentionProcessor& processor) {
   if (!options.is_stateful() || options.past == AttentionOptions::Past::kCached) return {};
+  const std::uint64_t bytes = comm::element_bytes(type);
   if (processor.device == KernelDevice::kCuda) {
-    const StateSize size = device_bytes(options, rank, whole, comm::element_bytes(type));
-    return {states * size.state + size.working, 0};
+    const StateSize size = device_bytes(options, rank, whole, bytes);
+    const std::uint64_t stored = options.chunk_tokens > 0 ? 3 * elems_of(whole, whole.length, whole.heads) : 0;
+    return {states * size.state + size.working, bytes * (states - 1) * stored};
   }
   const int threads = processor.threads;
-  const std::uint64_t bytes = comm::element_bytes(type);
   if (options.chunk_tokens > 0) {
     const OffloadedAttentionSize size = offloaded_attention_size(options.chunk_tokens, whole, threads);
     return {bytes * (states * size.state + size.working), bytes * (states - 1) * size.stored};

@@ -43,16 +43,17 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
 // On a device, for E float, Bf16 or Fp16, D from 1 to 256. Scores are never in memory; nothing is permuted. bfloat16
 // with D of 64 or 128 runs on the tensor cores. All sums are float and in an order that depends on the shape alone.
 
-/// log_sum_exp [B, NH, T] is the log-sum-exp of the scaled scores of each row.
+/// log_sum_exp [B, NH, T] is the log-sum-exp of the scaled scores of each row. Where dropout is on, no tensor core is
+/// used.
 template <class E>
 void attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape, comm::DeviceSpan<float> log_sum_exp,
-                       comm::DeviceSpan<E> output, comm::Stream& stream);
+                       comm::DeviceSpan<E> output, comm::Stream& stream, const DropoutMask& dropout = {});
 
 /// grad_qkv = the gradient of qkv. `output` is forward's; scratch [B, NH, T] is overwritten.
 template <class E>
 void attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> qkv,
                         comm::DeviceSpan<const E> output, comm::DeviceSpan<const float> log_sum_exp,
                         const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv, comm::DeviceSpan<float> scratch,
-                        comm::Stream& stream);
+                        comm::Stream& stream, const DropoutMask& dropout = {});
 
 }  // namespace droptest::models

@@ -58,7 +58,8 @@ enum class Arithmetic : std::uint8_t { kFastest, kPlain };
 
 template <class E>
 void forward(const char* operation, Arithmetic arithmetic, comm::DeviceSpan<const E> qkv, const AttentionShape& shape,
-             comm::DeviceSpan<float> log_sum_exp, comm::DeviceSpan<E> output, comm::Stream& stream) {
+             comm::DeviceSpan<float> log_sum_exp, comm::DeviceSpan<E> output, comm::Stream& stream,
+             const DropoutMask& dropout) {
   using D = DeviceElement<E>;
   const std::size_t elems = checked_elems(operation, shape);
   DROPTEST_CHECK(qkv.size() >= 3 * elems && output.size() >= elems &&
@@ -68,19 +69,19 @@ void forward(const char* operation, Arithmetic arithmetic, comm::DeviceSpan<cons
                      " for an output of " + std::to_string(elems));
   const AttentionForward<D> work{shape, device_elems(qkv), log_sum_exp.data(), device_elems(output)};
   if constexpr (std::is_same_v<D, __nv_bfloat16>) {
-    if (arithmetic == Arithmetic::kFastest && uses_tensor_cores<D>(shape, work.qkv, work.output)) {
+    if (arithmetic == Arithmetic::kFastest && !dropout.is_on() && uses_tensor_cores<D>(shape, work.qkv, work.output)) {
       launch_tensor_core_attention_forward(work, stream);
       return;
     }
   }
-  launch_plain_attention_forward(work, stream);
+  launch_plain_attention_forward(work, dropout, stream);
 }
 
 template <class E>
 void backward(const char* operation, Arithmetic arithmetic, comm::DeviceSpan<const E> grad_output,
               comm::DeviceSpan<const E> qkv, comm::DeviceSpan<const E> output,
               comm::DeviceSpan<const float> log_sum_exp, const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv,
-              comm::DeviceSpan<float> scratch, comm::Stream& stream) {
+              comm::DeviceSpan<float> scratch, comm::Stream& stream, const DropoutMask& dropout) {
   using D = DeviceElement<E>;
   const std::size_t elems = checked_elems(operation, shape);
   const std::size_t rows = elems / static_cast<std::size_t>(shape.head_width);
@@ -95,81 +96,86 @@ void backward(const char* operation, Arithmetic arithmetic, comm::DeviceSpan<con
   const AttentionBackward<D> work{shape,          device_elems(grad_output), device_elems(qkv), log_sum_exp.data(),
                                   scratch.data(), device_elems(grad_qkv)};
   if constexpr (std::is_same_v<D, __nv_bfloat16>) {
-    if (arithmetic == Arithmetic::kFastest && uses_tensor_cores<D>(shape, work.grad_output, work.qkv, work.grad_qkv)) {
+    if (arithmetic == Arithmetic::kFastest && !dropout.is_on() &&
+        uses_tensor_cores<D>(shape, work.grad_output, work.qkv, work.grad_qkv)) {
       launch_tensor_core_attention_backward(work, stream);
       return;
     }
   }
-  launch_plain_attention_backward(work, stream);
+  launch_plain_attention_backward(work, dropout, stream);
 }
 
 }  // namespace
 
 template <class E>
 void attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape, comm::DeviceSpan<float> log_sum_exp,
-                       comm::DeviceSpan<E> output, comm::Stream& stream) {
-  forward<E>("attention_forward", Arithmetic::kFastest, qkv, shape, log_sum_exp, output, stream);
+                       comm::DeviceSpan<E> output, comm::Stream& stream, const DropoutMask& dropout) {
+  forward<E>("attention_forward", Arithmetic::kFastest, qkv, shape, log_sum_exp, output, stream, dropout);
 }
 
 template <class E>
 void attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> qkv,
                         comm::DeviceSpan<const E> output, comm::DeviceSpan<const float> log_sum_exp,
                         const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv, comm::DeviceSpan<float> scratch,
-                        comm::Stream& stream) {
+                        comm::Stream& stream, const DropoutMask& dropout) {
   backward<E>("attention_backward", Arithmetic::kFastest, grad_output, qkv, output, log_sum_exp, shape, grad_qkv,
-              scratch, stream);
+              scratch, stream, dropout);
 }
 
 template <class E>
 void plain_attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape,
-                             comm::DeviceSpan<float> log_sum_exp, comm::DeviceSpan<E> output, comm::Stream& stream) {
-  forward<E>("plain_attention_forward", Arithmetic::kPlain, qkv, shape, log_sum_exp, output, stream);
+                             comm::DeviceSpan<float> log_sum_exp, comm::DeviceSpan<E> output, comm::Stream& stream,
+                             const DropoutMask& dropout) {
+  forward<E>("plain_attention_forward", Arithmetic::kPlain, qkv, shape, log_sum_exp, output, stream, dropout);
 }
 
 template <class E>
 void plain_attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> qkv,
                               comm::DeviceSpan<const E> output, comm::DeviceSpan<const float> log_sum_exp,
                               const AttentionShape& shape, comm::DeviceSpan<E> grad_qkv,
-                              comm::DeviceSpan<float> scratch, comm::Stream& stream) {
+                              comm::DeviceSpan<float> scratch, comm::Stream& stream, const DropoutMask& dropout) {
   backward<E>("plain_attention_backward", Arithmetic::kPlain, grad_output, qkv, output, log_sum_exp, shape, grad_qkv,
-              scratch, stream);
+              scratch, stream, dropout);
 }
 
 template void attention_forward<float>(comm::DeviceSpan<const float>, const AttentionShape&, comm::DeviceSpan<float>,
-                                       comm::DeviceSpan<float>, comm::Stream&);
+                                       comm::DeviceSpan<float>, comm::Stream&, const DropoutMask&);
 template void attention_forward<Bf16>(comm::DeviceSpan<const Bf16>, const AttentionShape&, comm::DeviceSpan<float>,
-                                      comm::DeviceSpan<Bf16>, comm::Stream&);
+                                      comm::DeviceSpan<Bf16>, comm::Stream&, const DropoutMask&);
 template void attention_forward<Fp16>(comm::DeviceSpan<const Fp16>, const AttentionShape&, comm::DeviceSpan<float>,
-                                      comm::DeviceSpan<Fp16>, comm::Stream&);
+                                      comm::DeviceSpan<Fp16>, comm::Stream&, const DropoutMask&);
 template void attention_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                         comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                         const AttentionShape&, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
-                                        comm::Stream&);
+                                        comm::Stream&, const DropoutMask&);
 template void attention_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
                                        comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const float>,
                                        const AttentionShape&, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
-                                       comm::Stream&);
+                                       comm::Stream&, const DropoutMask&);
 template void attention_backward<Fp16>(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const Fp16>,
                                        comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const float>,
                                        const AttentionShape&, comm::DeviceSpan<Fp16>, comm::DeviceSpan<float>,
-                                       comm::Stream&);
+                                       comm::Stream&, const DropoutMask&);
 template void plain_attention_forward<float>(comm::DeviceSpan<const float>, const AttentionShape&,
-                                             comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::Stream&);
+                                             comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::Stream&,
+                                             const DropoutMask&);
 template void plain_attention_forward<Bf16>(comm::DeviceSpan<const Bf16>, const AttentionShape&,
-                                            comm::DeviceSpan<float>, comm::DeviceSpan<Bf16>, comm::Stream&);
+                                            comm::DeviceSpan<float>, comm::DeviceSpan<Bf16>, comm::Stream&,
+                                            const DropoutMask&);
 template void plain_attention_forward<Fp16>(comm::DeviceSpan<const Fp16>, const AttentionShape&,
-                                            comm::DeviceSpan<float>, comm::DeviceSpan<Fp16>, comm::Stream&);
+                                            comm::DeviceSpan<float>, comm::DeviceSpan<Fp16>, comm::Stream&,
+                                            const DropoutMask&);
 template void plain_attention_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                               comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
                                               const AttentionShape&, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
-                                              comm::Stream&);
+                                              comm::Stream&, const DropoutMask&);
 template void plain_attention_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
                                              comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const float>,
                                              const AttentionShape&, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
-                                             comm::Stream&);
+                                             comm::Stream&, const DropoutMask&);
 template void plain_attention_backward<Fp16>(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const Fp16>,
                                              comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const float>,
                                              const AttentionShape&, comm::DeviceSpan<Fp16>, comm::DeviceSpan<float>,
-                                             comm::Stream&);
+                                             comm::Stream&, const DropoutMask&);
 
 }  // namespace droptest::models

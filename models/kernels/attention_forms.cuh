@@ -51,9 +51,10 @@ __device__ inline HeadPlace head_place(const AttentionShape& shape, std::int64_t
 
 /// Plain arithmetic in float, for any element type and width.
 template <class D>
-void launch_plain_attention_forward(const AttentionForward<D>& work, comm::Stream& stream);
+void launch_plain_attention_forward(const AttentionForward<D>& work, const DropoutMask& dropout, comm::Stream& stream);
 template <class D>
-void launch_plain_attention_backward(const AttentionBackward<D>& work, comm::Stream& stream);
+void launch_plain_attention_backward(const AttentionBackward<D>& work, const DropoutMask& dropout,
+                                     comm::Stream& stream);
 
 /// Tensor cores. tensor_cores_take_width() must be true of head_width.
 bool tensor_cores_take_width(std::int64_t head_width);

@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <cmath>
+#include <type_traits>
 
 #include "models/kernels/attention_forms.cuh"
 #include "models/kernels/attention_plain_tiles.cuh"
+#include "models/kernels/dropout_draws.cuh"
 
 namespace droptest::models {
 namespace {
 
-template <class D, int kTile, int kWidth>
-__global__ void attention_forward_kernel(AttentionForward<D> work, float scale) {
+template <class D, int kTile, int kWidth, class Draws>
+__global__ void attention_forward_kernel(AttentionForward<D> work, Draws draws, float scale) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* kv_tile = q_tile + T::kFloats;
@@ -26,6 +28,7 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
     __syncthreads();
     T::load(rows + first_query * place.packed_stride, place.packed_stride, shape.length - first_query, shape.head_width,
             q_tile);
+    const std::uint64_t draws_key = draws.key_of_head(item % heads / shape.heads, item % heads % shape.heads);
     float largest[T::kRows];
     float sums[T::kRows];
     typename T::Sums out = {};
@@ -54,10 +57,11 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
         const float new_largest = fmaxf(largest[r], row_threads_max(tile_largest));
         const float keep = expf(largest[r] - new_largest);
         float tile_sum = 0;
+        typename Draws::Row drawn = draws.row_of_query(draws_key, query);
 #pragma unroll
         for (int c = 0; c < T::kScoreColumns; ++c) {
           const float weight = expf(scores[r][c] - new_largest);
-          weights[(y + kSide * r) * T::kScoreStride + x + kSide * c] = weight;
+          weights[(y + kSide * r) * T::kScoreStride + x + kSide * c] = weight * drawn.factor(first_key + x + kSide * c);
           tile_sum += weight;
         }
         sums[r] = sums[r] * keep + row_threads_sum(tile_sum);
@@ -86,31 +90,36 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, float scale) 
 }
 
 /// p = exp(score - log_sum_exp), 0 for keys in the future and queries beyond the end; and the gradient of the score, in
-/// which `scale` is, in place of dp, the gradient of p.
-template <int kTile, int kWidth>
-__device__ void score_gradients(const AttentionShape& shape, const float* log_sum_exp, const float* delta, float scale,
+/// which `scale` is, in place of dp, the gradient of p; then p with its dropout.
+template <int kTile, int kWidth, class D, class Draws>
+__device__ void score_gradients(const AttentionBackward<D>& work, const Draws& draws, std::int64_t head, float scale,
                                 std::int64_t first_query, std::int64_t first_key,
                                 typename Tiles<kTile, kWidth>::Scores& p, typename Tiles<kTile, kWidth>::Scores& dp) {
   using T = Tiles<kTile, kWidth>;
+  const AttentionShape& shape = work.shape;
+  const std::uint64_t draws_key = draws.key_of_head(head / shape.heads, head % shape.heads);
   const int y = static_cast<int>(threadIdx.x) / kSide;
   const int x = static_cast<int>(threadIdx.x) % kSide;
 #pragma unroll
   for (int r = 0; r < T::kRows; ++r) {
     const std::int64_t query = first_query + y + kSide * r;
     const bool inside = query < shape.length;
-    const float row_log_sum = inside ? log_sum_exp[query] : 0.0F;
-    const float row_delta = inside ? delta[query] : 0.0F;
+    const float row_log_sum = inside ? work.log_sum_exp[head * shape.length + query] : 0.0F;
+    const float row_delta = inside ? work.delta[head * shape.length + query] : 0.0F;
+    typename Draws::Row drawn = draws.row_of_query(draws_key, query);
 #pragma unroll
     for (int c = 0; c < T::kScoreColumns; ++c) {
       const bool seen = inside && first_key + x + kSide * c <= query;
       p[r][c] = seen ? expf(p[r][c] * scale - row_log_sum) : 0.0F;
-      dp[r][c] = p[r][c] * (dp[r][c] - row_delta) * scale;
+      const float factor = drawn.factor(first_key + x + kSide * c);
+      dp[r][c] = p[r][c] * (factor * dp[r][c] - row_delta) * scale;
+      p[r][c] *= factor;
     }
   }
 }
 
-template <class D, int kTile, int kWidth>
-__global__ void attention_grad_queries_kernel(AttentionBackward<D> work, float scale) {
+template <class D, int kTile, int kWidth, class Draws>
+__global__ void attention_grad_queries_kernel(AttentionBackward<D> work, Draws draws, float scale) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* grad_tile = q_tile + T::kFloats;
@@ -141,8 +150,7 @@ __global__ void attention_grad_queries_kernel(AttentionBackward<D> work, float s
       typename T::Scores ds;
       T::inner_products(q_tile, k_tile, static_cast<int>(shape.head_width), p);
       T::inner_products(grad_tile, v_tile, static_cast<int>(shape.head_width), ds);
-      score_gradients<kTile, kWidth>(shape, work.log_sum_exp + place.statistics, work.delta + place.statistics, scale,
-                                     first_query, first_key, p, ds);
+      score_gradients<kTile, kWidth>(work, draws, item % heads, scale, first_query, first_key, p, ds);
       put_scores<kTile, kWidth>(ds, weights);
       __syncthreads();
       T::add_product(weights, k_tile, grad_q);
@@ -154,8 +162,8 @@ __global__ void attention_grad_queries_kernel(AttentionBackward<D> work, float s
   }
 }
 
-template <class D, int kTile, int kWidth>
-__global__ void attention_grad_keys_kernel(AttentionBackward<D> work, float scale) {
+template <class D, int kTile, int kWidth, class Draws>
+__global__ void attention_grad_keys_kernel(AttentionBackward<D> work, Draws draws, float scale) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* grad_tile = q_tile + T::kFloats;
@@ -188,8 +196,7 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<D> work, float scal
       typename T::Scores ds;
       T::inner_products(q_tile, k_tile, static_cast<int>(shape.head_width), p);
       T::inner_products(grad_tile, v_tile, static_cast<int>(shape.head_width), ds);
-      score_gradients<kTile, kWidth>(shape, work.log_sum_exp + place.statistics, work.delta + place.statistics, scale,
-                                     first_query, first_key, p, ds);
+      score_gradients<kTile, kWidth>(work, draws, item % heads, scale, first_query, first_key, p, ds);
       put_scores<kTile, kWidth>(p, p_weights);
       put_scores<kTile, kWidth>(ds, ds_weights);
       __syncthreads();
@@ -217,20 +224,27 @@ comm::LaunchShape tiles_shape(const AttentionShape& shape, int tile, int floats)
 }
 
 template <int kTile, int kWidth, class D>
-void launch_forward(const AttentionForward<D>& work, comm::Stream& stream) {
+void launch_forward(const AttentionForward<D>& work, const DropoutMask& dropout, comm::Stream& stream) {
   using T = Tiles<kTile, kWidth>;
-  comm::launch("attention_forward", attention_forward_kernel<D, kTile, kWidth>,
-               tiles_shape(work.shape, kTile, 2 * T::kFloats + T::kScoreFloats), stream, work, score_scale(work.shape));
+  with_draws(dropout, [&](const auto& draws) {
+    comm::launch("attention_forward", attention_forward_kernel<D, kTile, kWidth, std::decay_t<decltype(draws)>>,
+                 tiles_shape(work.shape, kTile, 2 * T::kFloats + T::kScoreFloats), stream, work, draws,
+                 score_scale(work.shape));
+  });
 }
 
 template <int kTile, int kWidth, class D>
-void launch_backward(const AttentionBackward<D>& work, comm::Stream& stream) {
+void launch_backward(const AttentionBackward<D>& work, const DropoutMask& dropout, comm::Stream& stream) {
   using T = Tiles<kTile, kWidth>;
-  comm::launch("attention_grad_queries", attention_grad_queries_kernel<D, kTile, kWidth>,
-               tiles_shape(work.shape, kTile, 4 * T::kFloats + T::kScoreFloats), stream, work, score_scale(work.shape));
-  comm::launch("attention_grad_keys", attention_grad_keys_kernel<D, kTile, kWidth>,
-               tiles_shape(work.shape, kTile, 4 * T::kFloats + 2 * T::kScoreFloats), stream, work,
-               score_scale(work.shape));
+  with_draws(dropout, [&](const auto& draws) {
+    using Draws = std::decay_t<decltype(draws)>;
+    comm::launch("attention_grad_queries", attention_grad_queries_kernel<D, kTile, kWidth, Draws>,
+                 tiles_shape(work.shape, kTile, 4 * T::kFloats + T::kScoreFloats), stream, work, draws,
+                 score_scale(work.shape));
+    comm::launch("attention_grad_keys", attention_grad_keys_kernel<D, kTile, kWidth, Draws>,
+                 tiles_shape(work.shape, kTile, 4 * T::kFloats + 2 * T::kScoreFloats), stream, work, draws,
+                 score_scale(work.shape));
+  });
 }
 
 }  // namespace
@@ -238,32 +252,38 @@ void launch_backward(const AttentionBackward<D>& work, comm::Stream& stream) {
 // Tiles are as large as 99 KiB of shared memory allow, which every device since sm_80 has.
 
 template <class D>
-void launch_plain_attention_forward(const AttentionForward<D>& work, comm::Stream& stream) {
+void launch_plain_attention_forward(const AttentionForward<D>& work, const DropoutMask& dropout, comm::Stream& stream) {
   if (work.shape.head_width <= 64) {
-    launch_forward<64, 64>(work, stream);
+    launch_forward<64, 64>(work, dropout, stream);
   } else if (work.shape.head_width <= 128) {
-    launch_forward<64, 128>(work, stream);
+    launch_forward<64, 128>(work, dropout, stream);
   } else {
-    launch_forward<32, 256>(work, stream);
+    launch_forward<32, 256>(work, dropout, stream);
   }
 }
 
 template <class D>
-void launch_plain_attention_backward(const AttentionBackward<D>& work, comm::Stream& stream) {
+void launch_plain_attention_backward(const AttentionBackward<D>& work, const DropoutMask& dropout,
+                                     comm::Stream& stream) {
   if (work.shape.head_width <= 64) {
-    launch_backward<64, 64>(work, stream);
+    launch_backward<64, 64>(work, dropout, stream);
   } else if (work.shape.head_width <= 128) {
-    launch_backward<32, 128>(work, stream);
+    launch_backward<32, 128>(work, dropout, stream);
   } else {
-    launch_backward<16, 256>(work, stream);
+    launch_backward<16, 256>(work, dropout, stream);
   }
 }
 
-template void launch_plain_attention_forward<float>(const AttentionForward<float>&, comm::Stream&);
-template void launch_plain_attention_forward<__nv_bfloat16>(const AttentionForward<__nv_bfloat16>&, comm::Stream&);
-template void launch_plain_attention_forward<__half>(const AttentionForward<__half>&, comm::Stream&);
-template void launch_plain_attention_backward<float>(const AttentionBackward<float>&, comm::Stream&);
-template void launch_plain_attention_backward<__nv_bfloat16>(const AttentionBackward<__nv_bfloat16>&, comm::Stream&);
-template void launch_plain_attention_backward<__half>(const AttentionBackward<__half>&, comm::Stream&);
+template void launch_plain_attention_forward<float>(const AttentionForward<float>&, const DropoutMask&, comm::Stream&);
+template void launch_plain_attention_forward<__nv_bfloat16>(const AttentionForward<__nv_bfloat16>&, const DropoutMask&,
+                                                            comm::Stream&);
+template void launch_plain_attention_forward<__half>(const AttentionForward<__half>&, const DropoutMask&,
+                                                     comm::Stream&);
+template void launch_plain_attention_backward<float>(const AttentionBackward<float>&, const DropoutMask&,
+                                                     comm::Stream&);
+template void launch_plain_attention_backward<__nv_bfloat16>(const AttentionBackward<__nv_bfloat16>&,
+                                                             const DropoutMask&, comm::Stream&);
+template void launch_plain_attention_backward<__half>(const AttentionBackward<__half>&, const DropoutMask&,
+                                                      comm::Stream&);
 
 }  // namespace droptest::models

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "comm/device/device_span.h"
+#include "comm/device/stream.h"
 #include "models/team.h"
 #include "sim/random/philox.h"
 #include "sim/random/threshold.h"
@@ -94,5 +96,10 @@ template <class T, class Body>
 template <class T>
 void drop_elements(const T* from, const DropoutMask& mask, std::int64_t rows, std::int64_t width, T* to,
                    const Team& team);
+
+/// On a device, for E float, Bf16 or Fp16, with the same masks.
+template <class E>
+void drop_elements(comm::DeviceSpan<const E> from, const DropoutMask& mask, std::int64_t rows, std::int64_t width,
+                   comm::DeviceSpan<E> to, comm::Stream& stream);
 
 }  // namespace droptest::models

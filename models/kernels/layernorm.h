@@ -23,7 +23,7 @@ struct NormForward {
   std::int64_t rows = 0;
   std::int64_t width = 0;
   comm::Tensor residual_after, output, mean, inverse_deviation;
-  DropoutMask dropout{};  ///< of the branch; on the host only
+  DropoutMask dropout{};  ///< of the branch
 };
 
 /// grad_residual = grad_before + the gradient through the norm. grad_before, the gradient of residual_after so far, may

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <string>
+#include <type_traits>
 
 #include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
+#include "models/kernels/dropout_draws.cuh"
 #include "models/kernels/element_pack.cuh"
 #include "models/kernels/fp16.h"
 #include "models/kernels/layernorm.h"
@@ -34,14 +36,17 @@ struct Normalized {
   float* inverse_deviation;
 };
 
-template <class D, int V>
-__device__ Floats<V> sum_at(const Addends<D>& in, std::int64_t row_start, std::int64_t j) {
+/// `drawn`: the row's dropout of the branch and its bias.
+template <class D, int V, class Row>
+__device__ Floats<V> sum_at(const Addends<D>& in, Row& drawn, std::int64_t row_start, std::int64_t j) {
   Floats<V> x = load_floats<V>(in.residual + row_start + j);
   if (in.branch == nullptr) return x;
   const Floats<V> branch = load_floats<V>(in.branch + row_start + j);
   const Floats<V> bias = load_floats<V>(in.branch_bias + j);
 #pragma unroll
-  for (int v = 0; v < V; ++v) x.at[v] = rounded_to<D>(x.at[v] + (branch.at[v] + bias.at[v]));
+  for (int v = 0; v < V; ++v) {
+    x.at[v] = rounded_to<D>(x.at[v] + drawn.factor(j + v) * (branch.at[v] + bias.at[v]));
+  }
   return x;
 }
 
@@ -64,9 +69,9 @@ __device__ RowMoments row_moments(const Own& own, std::int64_t width, float* sum
 }
 
 /// One pack for each thread.
-template <class D, int V>
-__global__ void layernorm_forward_packs_kernel(Addends<D> in, const D* gain, const D* bias, std::int64_t rows,
-                                               std::int64_t width, Normalized<D> out) {
+template <class D, int V, class Draws>
+__global__ void layernorm_forward_packs_kernel(Addends<D> in, Draws draws, const D* gain, const D* bias,
+                                               std::int64_t rows, std::int64_t width, Normalized<D> out) {
   __shared__ float sums[kMostWarps];
   __shared__ float squares[kMostWarps];
   const std::int64_t j = threadIdx.x * V;
@@ -78,8 +83,9 @@ __global__ void layernorm_forward_packs_kernel(Addends<D> in, const D* gain, con
     b = load_floats<V>(bias + j);
   }
   for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+    typename Draws::Row drawn = draws.row(i);
     Floats<V> x = {};
-    if (inside) x = sum_at<D, V>(in, i * width, j);
+    if (inside) x = sum_at<D, V>(in, drawn, i * width, j);
     if (inside && out.residual_after != nullptr) store_floats<V>(x, out.residual_after + i * width + j);
     const auto own = [&x, inside](const auto& use) {
 #pragma unroll
@@ -98,15 +104,16 @@ __global__ void layernorm_forward_packs_kernel(Addends<D> in, const D* gain, con
   }
 }
 
-template <class D>
-__global__ void layernorm_forward_kernel(Addends<D> in, const D* gain, const D* bias, std::int64_t rows,
+template <class D, class Draws>
+__global__ void layernorm_forward_kernel(Addends<D> in, Draws draws, const D* gain, const D* bias, std::int64_t rows,
                                          std::int64_t width, Normalized<D> out) {
   float* row = comm::dynamic_shared<float>();
   __shared__ float sums[kMostWarps];
   __shared__ float squares[kMostWarps];
   for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+    typename Draws::Row drawn = draws.row(i);
     for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
-      row[j] = sum_at<D, 1>(in, i * width, j).at[0];
+      row[j] = sum_at<D, 1>(in, drawn, i * width, j).at[0];
       if (out.residual_after != nullptr) out.residual_after[i * width + j] = from_float<D>(row[j]);
     }
     const auto own = [row, width](const auto& use) {
@@ -124,11 +131,13 @@ __global__ void layernorm_forward_kernel(Addends<D> in, const D* gain, const D* 
   }
 }
 
-template <class D>
-__global__ void add_branch_kernel(Addends<D> in, std::int64_t rows, std::int64_t width, D* residual_after) {
+template <class D, class Draws>
+__global__ void add_branch_kernel(Addends<D> in, Draws draws, std::int64_t rows, std::int64_t width,
+                                  D* residual_after) {
   for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+    typename Draws::Row drawn = draws.row(i);
     for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
-      residual_after[i * width + j] = from_float<D>(sum_at<D, 1>(in, i * width, j).at[0]);
+      residual_after[i * width + j] = from_float<D>(sum_at<D, 1>(in, drawn, i * width, j).at[0]);
     }
   }
 }
@@ -164,27 +173,33 @@ void layernorm_forward(const NormForward& n, comm::Stream& stream) {
   const D* bias = device_elems<E>(n.bias);
   const Normalized<D> out{in.branch == nullptr ? nullptr : device_elems<E>(n.residual_after), device_elems<E>(n.output),
                           device_elems<float>(n.mean), device_elems<float>(n.inverse_deviation)};
-  if (n.width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
-      rows_of_packs<D>(n.width, in.residual, in.branch, in.branch_bias, gain, bias, out.residual_after, out.output)) {
-    comm::LaunchShape shape = block_per_row(n.rows, n.width / kVector, kMostThreads);
-    shape.blocks = std::min(shape.blocks, kMostRowBlocks);
-    comm::launch(kName, layernorm_forward_packs_kernel<D, kVector>, shape, stream, in, gain, bias, n.rows, n.width,
-                 out);
-    return;
-  }
-  comm::LaunchShape shape = block_per_row(n.rows, n.width);
-  shape.shared_bytes = static_cast<std::size_t>(n.width) * sizeof(float);
-  DROPTEST_CHECK(shape.shared_bytes <= kMostSharedBytes, "layernorm_forward: rows of " + std::to_string(n.width) +
-                                                             " elements, want at most " +
-                                                             std::to_string(kMostSharedBytes / sizeof(float)));
-  comm::launch(kName, layernorm_forward_kernel<D>, shape, stream, in, gain, bias, n.rows, n.width, out);
+  with_draws(n.dropout, [&](const auto& draws) {
+    using Draws = std::decay_t<decltype(draws)>;
+    if (n.width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
+        rows_of_packs<D>(n.width, in.residual, in.branch, in.branch_bias, gain, bias, out.residual_after, out.output)) {
+      comm::LaunchShape shape = block_per_row(n.rows, n.width / kVector, kMostThreads);
+      shape.blocks = std::min(shape.blocks, kMostRowBlocks);
+      comm::launch(kName, layernorm_forward_packs_kernel<D, kVector, Draws>, shape, stream, in, draws, gain, bias,
+                   n.rows, n.width, out);
+      return;
+    }
+    comm::LaunchShape shape = block_per_row(n.rows, n.width);
+    shape.shared_bytes = static_cast<std::size_t>(n.width) * sizeof(float);
+    DROPTEST_CHECK(shape.shared_bytes <= kMostSharedBytes, "layernorm_forward: rows of " + std::to_string(n.width) +
+                                                               " elements, want at most " +
+                                                               std::to_string(kMostSharedBytes / sizeof(float)));
+    comm::launch(kName, layernorm_forward_kernel<D, Draws>, shape, stream, in, draws, gain, bias, n.rows, n.width, out);
+  });
 }
 
 template <class E>
 void add_branch(const NormForward& n, comm::Stream& stream) {
   check_branch("add_branch", n);
-  comm::launch("add_branch", add_branch_kernel<DeviceElement<E>>, block_per_row(n.rows, n.width), stream,
-               addends_of<E>(n), n.rows, n.width, device_elems<E>(n.residual_after));
+  with_draws(n.dropout, [&](const auto& draws) {
+    comm::launch("add_branch", add_branch_kernel<DeviceElement<E>, std::decay_t<decltype(draws)>>,
+                 block_per_row(n.rows, n.width), stream, addends_of<E>(n), draws, n.rows, n.width,
+                 device_elems<E>(n.residual_after));
+  });
 }
 
 template void layernorm_forward<float>(const NormForward&, comm::Stream&);

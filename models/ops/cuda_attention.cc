@@ -37,6 +37,7 @@ class CudaAttention final : public AttentionKernel {
     return rows_of_heads(s);
   }
 
+  bool takes_dropout() const override { return true; }
   void forward(const AttentionForwardTensors& t, const AttentionShape& shape,
                const KernelTarget& target) const override {
     visit_activations(t.qkv.type, [&](auto type) {
@@ -44,7 +45,7 @@ class CudaAttention final : public AttentionKernel {
       const auto forward = arithmetic_ == Arithmetic::kPlain
                                ? plain_attention_forward<E>
                                : static_cast<decltype(&plain_attention_forward<E>)>(attention_forward<E>);
-      forward(span_of<E>(t.qkv), shape, span_of<float>(t.statistics), span_of<E>(t.output), *target.stream);
+      forward(span_of<E>(t.qkv), shape, span_of<float>(t.statistics), span_of<E>(t.output), *target.stream, t.dropout);
     });
   }
   void backward(const AttentionBackwardTensors& t, const AttentionShape& shape,
@@ -55,7 +56,7 @@ class CudaAttention final : public AttentionKernel {
                                 ? plain_attention_backward<E>
                                 : static_cast<decltype(&plain_attention_backward<E>)>(attention_backward<E>);
       backward(span_of<E>(t.grad_output), span_of<E>(t.qkv), span_of<E>(t.output), span_of<float>(t.statistics), shape,
-               span_of<E>(t.grad_qkv), span_of<float>(t.scratch), *target.stream);
+               span_of<E>(t.grad_qkv), span_of<float>(t.scratch), *target.stream, t.dropout);
     });
   }
 

@@ -87,6 +87,7 @@ class CudaForm final : public OpsForm {
     return chunks;
   }
   bool fuses_cross_entropy() const override { return fuses_cross_entropy_; }
+  bool drops_probabilities() const override { return attention_->takes_dropout(); }
 
  private:
   CudaOpsOptions options_;
@@ -262,21 +263,21 @@ class CudaOps final : public Ops {
 
   void attention_forward(ConstTensor qkv, const AttentionShape& shape, const DropoutMask& dropout, Tensor statistics,
                          Tensor output, Tensor scratch) override {
-    DROPTEST_CHECK(!dropout.is_on(), "dropout on a device");
     const StreamPhase phase(timer_, Phase::kAttention, stream_);
-    form_.attention().forward({qkv, statistics, output, scratch}, shape, {nullptr, &stream_});
+    form_.attention().forward({qkv, statistics, output, scratch, dropout}, shape, {nullptr, &stream_});
   }
   void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
                           const AttentionShape& shape, const DropoutMask& dropout, Tensor grad_qkv,
                           Tensor scratch) override {
-    DROPTEST_CHECK(!dropout.is_on(), "dropout on a device");
     const StreamPhase phase(timer_, Phase::kAttention, stream_);
-    form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch}, shape, {nullptr, &stream_});
+    form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch, dropout}, shape,
+                               {nullptr, &stream_});
   }
 
-  void drop_elements(ConstTensor /*from*/, const DropoutMask& /*mask*/, std::int64_t /*rows*/, std::int64_t /*width*/,
-                     Tensor /*to*/) override {
-    DROPTEST_CHECK(false, "dropout on a device");
+  void drop_elements(ConstTensor from, const DropoutMask& mask, std::int64_t rows, std::int64_t width,
+                     Tensor to) override {
+    const StreamPhase phase(timer_, Phase::kBias, stream_);
+    models::drop_elements<E>(span_of<E>(from), mask, rows, width, span_of<E>(to), stream_);
   }
 
   void merge_adapter(const AdapterShape& shape, ConstTensor weight, ConstTensor a, ConstTensor b,

@@ -89,7 +89,6 @@ class HostForm final : public OpsForm {
     return {columns, (rows + chunks - 1) / chunks};
   }
   bool fuses_cross_entropy() const override { return false; }
-  bool drops_elements() const override { return true; }
   bool drops_probabilities() const override { return attention_->takes_dropout(); }
 
  private:

@@ -49,8 +49,7 @@ class OpsForm {
   virtual LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const = 0;
   /// Whether cross_entropy() serves a rank that has the whole vocabulary.
   virtual bool fuses_cross_entropy() const = 0;
-  /// Whether norm_forward() and drop_elements() take dropout, and whether attention does. Default: none of them.
-  virtual bool drops_elements() const { return false; }
+  /// Whether attention takes dropout. Default: no.
   virtual bool drops_probabilities() const { return false; }
 };
 

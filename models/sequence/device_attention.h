@@ -2,6 +2,7 @@
 // token_attention.h on a device: attention between any tokens of a sequence, a tile of keys at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <type_traits>
 
@@ -21,6 +22,14 @@ struct DeviceHeadView {
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
 
+  DeviceHeadView tokens(std::int64_t first, std::int64_t count) const {
+    const std::size_t skipped = std::min(elems.size(), static_cast<std::size_t>(first * token_stride));
+    return {elems.subspan(skipped, elems.size() - skipped),
+            {shape.batch, count, shape.heads, shape.width},
+            batch_stride,
+            token_stride,
+            head_stride};
+  }
   /// C is const E. A template, because nvcc warns of the plain conversion in views of constants.
   template <class C>
   requires(!std::is_const_v<E> && std::is_same_v<C, const E>) operator DeviceHeadView<C>()
@@ -66,6 +75,10 @@ struct DeviceAttentionInputs {
   DeviceHeadView<const E> values;
   DeviceAttentionMask mask;
   comm::DeviceSpan<const std::uint8_t> absent{};  ///< as AttentionInputs::absent
+  DropoutMask dropout{};                          ///< as AttentionInputs::dropout
+  /// Added to the positions of a pattern's queries and keys: chunks of equal lengths have one pattern.
+  std::int64_t first_query = 0;
+  std::int64_t first_key = 0;
 };
 
 /// An AttentionPattern in a device's memory, cut into the tiles of heads of a width. Made once for all calls with the

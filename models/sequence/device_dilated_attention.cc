@@ -100,7 +100,9 @@ DeviceAttentionInputs<E> DeviceDilatedAttention<E>::local_inputs(const DeviceSeq
   return {sequence_first(saved.queries.elems(), local),
           sequence_first(saved.keys.elems(), local),
           sequence_first(saved.values.elems(), local),
-          {Causality::kCausal, pass.parts.length(), pass.documents}};
+          {Causality::kCausal, pass.parts.length(), pass.documents},
+          {},
+          pass.dropout};
 }
 
 template <class E>

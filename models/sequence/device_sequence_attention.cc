@@ -154,7 +154,12 @@ DeviceAttentionInputs<E> DeviceSequenceAttention<E>::inputs_of(const DeviceSeque
   DeviceAttentionInputs<E> inputs{sequence_first(saved.queries.elems(), queries),
                                   sequence_first(keys, of_keys),
                                   sequence_first(values, of_keys),
-                                  {Causality::kCausal, pass.parts.length(), pass.documents}};
+                                  {Causality::kCausal, pass.parts.length(), pass.documents},
+                                  {},
+                                  pass.dropout};
+  for (int r = 0; r < rank_ % factors_.ulysses; ++r) {
+    inputs.dropout.first_head += static_cast<std::int64_t>(heads_of_[static_cast<std::size_t>(r)]);
+  }
   if (absent.empty()) return inputs;
   const comm::DeviceSpan<std::uint8_t> flags = grown(absent_, absent.size());
   comm::copy_to_device(std::span<const std::uint8_t>(absent), flags, stream_);

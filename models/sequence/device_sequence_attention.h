@@ -21,6 +21,7 @@ struct DeviceSequencePass {
   const SequenceParts& parts;
   comm::DeviceSpan<const std::int32_t> documents{};  ///< of the whole sequences, as DeviceAttentionMask's
   int layer = -1;
+  DropoutMask dropout{};  ///< as SequencePass::dropout
 };
 
 /// The saved activations of a forward pass, as SavedAttention.

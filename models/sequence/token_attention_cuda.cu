@@ -3,9 +3,11 @@
 #include <cmath>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "models/kernels/attention_plain_tiles.cuh"
+#include "models/kernels/dropout_draws.cuh"
 #include "models/sequence/device_view.cuh"
 #include "sim/error.h"
 
@@ -43,6 +45,11 @@ struct Part {
   __device__ std::int64_t token(std::int64_t i) const { return run.index + (first + i) * run.index_step; }
   __device__ std::int64_t position(std::int64_t i) const { return run.position + (first + i) * run.position_step; }
 };
+
+__device__ TokenRun moved(TokenRun run, std::int64_t by) {
+  run.position += by;
+  return run;
+}
 
 __device__ Part part_of(const TokenRun& run, std::int64_t first, std::int64_t tile) {
   const std::int64_t rest = run.count - first;
@@ -91,6 +98,7 @@ struct Inputs {
   View<const D> queries, keys, values;
   Visibility visibility;
   float scale;
+  std::int64_t first_query, first_key;  ///< as DeviceAttentionInputs'
 };
 
 /// The strips of a pattern's side, for all sequences.
@@ -124,8 +132,8 @@ __global__ void begin_attention_kernel(View<D> output, HeadShape shape, float* l
   for (std::int64_t i = first; i < rows; i += step) log_sum_exp[i] = kMinusInfinity;
 }
 
-template <class D, int kTile, int kWidth>
-__global__ void attend_kernel(Inputs<D> in, Items items, View<D> output, float* log_sum_exp) {
+template <class D, int kTile, int kWidth, class Draws>
+__global__ void attend_kernel(Inputs<D> in, Draws draws, Items items, View<D> output, float* log_sum_exp) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* kv_tile = q_tile + T::kFloats;
@@ -137,11 +145,12 @@ __global__ void attend_kernel(Inputs<D> in, Items items, View<D> output, float* 
     const Strip& strip = items.strips[item % items.count];
     const std::int64_t b = item / items.count;
     const std::int64_t h = strip.head;
-    const Part queries = part_of(strip.run, strip.first, kTile);
+    const Part queries = part_of(moved(strip.run, in.first_query), strip.first, kTile);
     D* const out_rows = output.at(b, queries.token(0), h);
     const std::int64_t out_stride = output.token_stride * strip.run.index_step;
     __syncthreads();
     load_part<D, T>(in.queries, queries, b, h, width, q_tile);
+    const std::uint64_t draws_key = draws.key_of_head(b, h);
     // An attention so far is one key with the score log_sum_exp and the value output.
     float largest[T::kRows];
     float sums[T::kRows];
@@ -160,9 +169,10 @@ __global__ void attend_kernel(Inputs<D> in, Items items, View<D> output, float* 
     }
     const std::int64_t last_query = queries.position(queries.count - 1);
     for (std::int64_t m = strip.first_met; m < strip.end_met; ++m) {
-      const std::int64_t seen = in.visibility.seen(last_query, items.met[m]);
+      const TokenRun run = moved(items.met[m], in.first_key);
+      const std::int64_t seen = in.visibility.seen(last_query, run);
       for (std::int64_t first_key = 0; first_key < seen; first_key += kTile) {
-        const Part keys = part_of(items.met[m], first_key, kTile);
+        const Part keys = part_of(run, first_key, kTile);
         __syncthreads();
         load_part<D, T>(in.keys, keys, b, h, width, kv_tile);
         __syncthreads();
@@ -186,10 +196,12 @@ __global__ void attend_kernel(Inputs<D> in, Items items, View<D> output, float* 
           const float base = new_largest == kMinusInfinity ? 0.0F : new_largest;
           const float keep = expf(largest[r] - base);
           float tile_sum = 0;
+          typename Draws::Row drawn = draws.row_of_query(draws_key, queries.position(i));
 #pragma unroll
           for (int c = 0; c < T::kScoreColumns; ++c) {
             const float weight = expf(scores[r][c] - base);
-            weights[(y + kSide * r) * T::kScoreStride + x + kSide * c] = weight;
+            const std::int64_t j = x + kSide * c;
+            weights[(y + kSide * r) * T::kScoreStride + j] = weight * drawn.factor(keys.position(j));
             tile_sum += weight;
           }
           sums[r] = sums[r] * keep + row_threads_sum(tile_sum);
@@ -247,12 +259,13 @@ struct Results {
 };
 
 /// p = exp(score - log_sum_exp), 0 for keys that a query does not see; and the gradient of the score, in which `scale`
-/// is, in place of dp, the gradient of p.
-template <class D, int kTile, int kWidth>
-__device__ void score_gradients(const Inputs<D>& in, const Results<D>& results, std::int64_t b, std::int64_t h,
-                                const Part& queries, const Part& keys, typename Tiles<kTile, kWidth>::Scores& p,
-                                typename Tiles<kTile, kWidth>::Scores& dp) {
+/// is, in place of dp, the gradient of p; then p with its dropout.
+template <class D, int kTile, int kWidth, class Draws>
+__device__ void score_gradients(const Inputs<D>& in, const Draws& draws, const Results<D>& results, std::int64_t b,
+                                std::int64_t h, const Part& queries, const Part& keys,
+                                typename Tiles<kTile, kWidth>::Scores& p, typename Tiles<kTile, kWidth>::Scores& dp) {
   using T = Tiles<kTile, kWidth>;
+  const std::uint64_t draws_key = draws.key_of_head(b, h);
   const int y = static_cast<int>(threadIdx.x) / kSide;
   const int x = static_cast<int>(threadIdx.x) % kSide;
 #pragma unroll
@@ -262,6 +275,7 @@ __device__ void score_gradients(const Inputs<D>& in, const Results<D>& results, 
     const std::int64_t at = inside ? statistic(in.shape, b, h, queries.token(i)) : 0;
     const float row_log_sum = inside ? results.log_sum_exp[at] : kMinusInfinity;
     const float row_delta = inside ? results.delta[at] : 0.0F;
+    typename Draws::Row drawn = draws.row_of_query(draws_key, queries.position(i));
 #pragma unroll
     for (int c = 0; c < T::kScoreColumns; ++c) {
       const std::int64_t j = x + kSide * c;
@@ -270,13 +284,16 @@ __device__ void score_gradients(const Inputs<D>& in, const Results<D>& results, 
         score = in.visibility.masked(p[r][c] * in.scale, b, h, queries.position(i), keys.position(j), keys.token(j));
       }
       p[r][c] = score == kMinusInfinity ? 0.0F : expf(score - row_log_sum);
-      dp[r][c] = p[r][c] * (dp[r][c] - row_delta) * in.scale;
+      const float factor = drawn.factor(keys.position(j));
+      dp[r][c] = p[r][c] * (factor * dp[r][c] - row_delta) * in.scale;
+      p[r][c] *= factor;
     }
   }
 }
 
-template <class D, int kTile, int kWidth>
-__global__ void attend_grad_queries_kernel(Inputs<D> in, Items items, Results<D> results, View<D> grad_queries) {
+template <class D, int kTile, int kWidth, class Draws>
+__global__ void attend_grad_queries_kernel(Inputs<D> in, Draws draws, Items items, Results<D> results,
+                                           View<D> grad_queries) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* grad_tile = q_tile + T::kFloats;
@@ -288,16 +305,17 @@ __global__ void attend_grad_queries_kernel(Inputs<D> in, Items items, Results<D>
     const Strip& strip = items.strips[item % items.count];
     const std::int64_t b = item / items.count;
     const std::int64_t h = strip.head;
-    const Part queries = part_of(strip.run, strip.first, kTile);
+    const Part queries = part_of(moved(strip.run, in.first_query), strip.first, kTile);
     __syncthreads();
     load_part<D, T>(in.queries, queries, b, h, width, q_tile);
     load_part<D, T>(results.grad_output, queries, b, h, width, grad_tile);
     typename T::Sums grad_q = {};
     const std::int64_t last_query = queries.position(queries.count - 1);
     for (std::int64_t m = strip.first_met; m < strip.end_met; ++m) {
-      const std::int64_t seen = in.visibility.seen(last_query, items.met[m]);
+      const TokenRun run = moved(items.met[m], in.first_key);
+      const std::int64_t seen = in.visibility.seen(last_query, run);
       for (std::int64_t first_key = 0; first_key < seen; first_key += kTile) {
-        const Part keys = part_of(items.met[m], first_key, kTile);
+        const Part keys = part_of(run, first_key, kTile);
         __syncthreads();
         load_part<D, T>(in.keys, keys, b, h, width, k_tile);
         load_part<D, T>(in.values, keys, b, h, width, v_tile);
@@ -306,7 +324,7 @@ __global__ void attend_grad_queries_kernel(Inputs<D> in, Items items, Results<D>
         typename T::Scores ds;
         T::inner_products(q_tile, k_tile, static_cast<int>(width), p);
         T::inner_products(grad_tile, v_tile, static_cast<int>(width), ds);
-        score_gradients<D, kTile, kWidth>(in, results, b, h, queries, keys, p, ds);
+        score_gradients<D, kTile, kWidth>(in, draws, results, b, h, queries, keys, p, ds);
         put_scores<kTile, kWidth>(ds, weights);
         __syncthreads();
         T::add_product(weights, k_tile, grad_q);
@@ -317,8 +335,8 @@ __global__ void attend_grad_queries_kernel(Inputs<D> in, Items items, Results<D>
   }
 }
 
-template <class D, int kTile, int kWidth>
-__global__ void attend_grad_keys_kernel(Inputs<D> in, Items items, Results<D> results, View<D> grad_keys,
+template <class D, int kTile, int kWidth, class Draws>
+__global__ void attend_grad_keys_kernel(Inputs<D> in, Draws draws, Items items, Results<D> results, View<D> grad_keys,
                                         View<D> grad_values) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
@@ -332,14 +350,14 @@ __global__ void attend_grad_keys_kernel(Inputs<D> in, Items items, Results<D> re
     const Strip& strip = items.strips[item % items.count];
     const std::int64_t b = item / items.count;
     const std::int64_t h = strip.head;
-    const Part keys = part_of(strip.run, strip.first, kTile);
+    const Part keys = part_of(moved(strip.run, in.first_key), strip.first, kTile);
     __syncthreads();
     load_part<D, T>(in.keys, keys, b, h, width, k_tile);
     load_part<D, T>(in.values, keys, b, h, width, v_tile);
     typename T::Sums grad_k = {};
     typename T::Sums grad_v = {};
     for (std::int64_t m = strip.first_met; m < strip.end_met; ++m) {
-      const TokenRun& run = items.met[m];
+      const TokenRun run = moved(items.met[m], in.first_query);
       const std::int64_t blind = in.visibility.blind(keys.position(0), run);
       for (std::int64_t first_query = blind / kTile * kTile; first_query < run.count; first_query += kTile) {
         const Part queries = part_of(run, first_query, kTile);
@@ -351,7 +369,7 @@ __global__ void attend_grad_keys_kernel(Inputs<D> in, Items items, Results<D> re
         typename T::Scores ds;
         T::inner_products(q_tile, k_tile, static_cast<int>(width), p);
         T::inner_products(grad_tile, v_tile, static_cast<int>(width), ds);
-        score_gradients<D, kTile, kWidth>(in, results, b, h, queries, keys, p, ds);
+        score_gradients<D, kTile, kWidth>(in, draws, results, b, h, queries, keys, p, ds);
         put_scores<kTile, kWidth>(p, p_weights);
         put_scores<kTile, kWidth>(ds, ds_weights);
         __syncthreads();
@@ -389,7 +407,9 @@ Inputs<DeviceElement<E>> inputs_in_kernel(const DeviceAttentionInputs<E>& in, co
           {mask.causality == Causality::kCausal, mask.positions,
            mask.documents.empty() ? nullptr : mask.documents.data(), mask.added.empty() ? nullptr : mask.added.data(),
            in.absent.empty() ? nullptr : in.absent.data(), q.batch, q.heads},
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.width)))};
+          static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.width))),
+          in.first_query,
+          in.first_key};
 }
 
 Items items_of(const DeviceAttentionPattern::Side& side) {
@@ -474,11 +494,13 @@ void attend(const DeviceAttentionInputs<E>& inputs, const DeviceAttentionPattern
   using D = DeviceElement<E>;
   const Inputs<D> in = inputs_in_kernel(inputs, pattern, log_sum_exp.size());
   const Items items = items_of(pattern.queries());
-  with_tiles(in.shape.width, [&]<int kTile, int kWidth>() {
-    using T = Tiles<kTile, kWidth>;
-    comm::launch("attend", attend_kernel<D, kTile, kWidth>,
-                 shape_of(items, in.shape.batch, 2 * T::kFloats + T::kScoreFloats), stream, in, items,
-                 view_in_kernel(output, "output"), log_sum_exp.data());
+  with_draws(inputs.dropout, [&](const auto& draws) {
+    with_tiles(in.shape.width, [&]<int kTile, int kWidth>() {
+      using T = Tiles<kTile, kWidth>;
+      comm::launch("attend", attend_kernel<D, kTile, kWidth, std::decay_t<decltype(draws)>>,
+                   shape_of(items, in.shape.batch, 2 * T::kFloats + T::kScoreFloats), stream, in, draws, items,
+                   view_in_kernel(output, "output"), log_sum_exp.data());
+    });
   });
 }
 
@@ -496,15 +518,18 @@ void attend_backward(const DeviceAttentionInputs<E>& inputs, const DeviceAttenti
   const Results<D> of_output{grad_output, results.log_sum_exp.data(), scratch.data()};
   const Items queries = items_of(pattern.queries());
   const Items keys = items_of(pattern.keys());
-  with_tiles(in.shape.width, [&]<int kTile, int kWidth>() {
-    using T = Tiles<kTile, kWidth>;
-    comm::launch("attend_grad_queries", attend_grad_queries_kernel<D, kTile, kWidth>,
-                 shape_of(queries, in.shape.batch, 4 * T::kFloats + T::kScoreFloats), stream, in, queries, of_output,
-                 view_in_kernel(gradients.queries, "gradient of queries"));
-    comm::launch("attend_grad_keys", attend_grad_keys_kernel<D, kTile, kWidth>,
-                 shape_of(keys, in.shape.batch, 4 * T::kFloats + 2 * T::kScoreFloats), stream, in, keys, of_output,
-                 view_in_kernel(gradients.keys, "gradient of keys"),
-                 view_in_kernel(gradients.values, "gradient of values"));
+  with_draws(inputs.dropout, [&](const auto& draws) {
+    using Draws = std::decay_t<decltype(draws)>;
+    with_tiles(in.shape.width, [&]<int kTile, int kWidth>() {
+      using T = Tiles<kTile, kWidth>;
+      comm::launch("attend_grad_queries", attend_grad_queries_kernel<D, kTile, kWidth, Draws>,
+                   shape_of(queries, in.shape.batch, 4 * T::kFloats + T::kScoreFloats), stream, in, draws, queries,
+                   of_output, view_in_kernel(gradients.queries, "gradient of queries"));
+      comm::launch("attend_grad_keys", attend_grad_keys_kernel<D, kTile, kWidth, Draws>,
+                   shape_of(keys, in.shape.batch, 4 * T::kFloats + 2 * T::kScoreFloats), stream, in, draws, keys,
+                   of_output, view_in_kernel(gradients.keys, "gradient of keys"),
+                   view_in_kernel(gradients.values, "gradient of values"));
+    });
   });
 }
 

@@ -4,6 +4,7 @@
 
 #include "models/kernels/chunks.h"
 #include "tests/cuda/device_kernels.h"
+#include "tests/models/dropout_draws.h"
 
 namespace droptest::models {
 namespace {
@@ -35,14 +36,15 @@ struct Expected {
 };
 
 template <class E>
-Expected expected(const std::vector<E>& qkv, const std::vector<E>& grad_output, const AttentionShape& shape) {
+Expected expected(const std::vector<E>& qkv, const std::vector<E>& grad_output, const AttentionShape& shape,
+                  const DropoutMask& dropout = {}) {
   const SingleThreadedLibraries single_threaded;
   const std::vector<double> x = as<double>(qkv);
   std::vector<double> statistics(attention_statistics_elems(shape));
   std::vector<double> scratch(attention_scratch_elems(shape, 1));
   Expected want{std::vector<double>(grad_output.size()), {}, std::vector<double>(qkv.size())};
-  attention_forward<double>(x, shape, statistics, want.output, scratch, 1);
-  attention_backward<double>(as<double>(grad_output), x, statistics, shape, want.grad_qkv, scratch, 1);
+  attention_forward<double>(x, shape, statistics, want.output, scratch, 1, dropout);
+  attention_backward<double>(as<double>(grad_output), x, statistics, shape, want.grad_qkv, scratch, 1, dropout);
   for (std::size_t i = 0; i < statistics.size(); i += 2) {
     want.log_sum_exp.push_back(statistics[i] - std::log(statistics[i + 1]));
   }
@@ -63,7 +65,8 @@ struct Got {
 };
 
 template <class E>
-Got<E> run(const std::vector<E>& qkv, const std::vector<E>& grad_output, const Case& c, comm::Stream& stream) {
+Got<E> run(const std::vector<E>& qkv, const std::vector<E>& grad_output, const Case& c, comm::Stream& stream,
+           const DropoutMask& dropout = {}) {
   const AttentionShape& shape = c.shape;
   const std::int64_t rows = shape.batch * shape.length * shape.heads;
   DeviceArray<E> device_qkv(qkv, stream, c.start);
@@ -72,9 +75,9 @@ Got<E> run(const std::vector<E>& qkv, const std::vector<E>& grad_output, const C
   DeviceArray<float> log_sum_exp = poisoned<float>(rows, stream);
   DeviceArray<E> grad_qkv = poisoned<E>(qkv.size(), stream, c.start);
   DeviceArray<float> scratch = poisoned<float>(rows, stream);
-  attention_forward<E>(device_qkv.read(), shape, log_sum_exp.elems(), output.elems(), stream);
+  attention_forward<E>(device_qkv.read(), shape, log_sum_exp.elems(), output.elems(), stream, dropout);
   attention_backward<E>(device_grad.read(), device_qkv.read(), output.read(), log_sum_exp.read(), shape,
-                        grad_qkv.elems(), scratch.elems(), stream);
+                        grad_qkv.elems(), scratch.elems(), stream, dropout);
   return {output.values(), log_sum_exp.values(), grad_qkv.values()};
 }
 
@@ -102,6 +105,25 @@ TYPED_TEST(AttentionCuda, ForwardAndBackwardInAllForms) {
     const Got<E> again = run(qkv, grad_output, c, this->stream());
     EXPECT_EQ(bytes_of(again.output), bytes_of(got.output));
     EXPECT_EQ(bytes_of(again.grad_qkv), bytes_of(got.grad_qkv));
+  }
+}
+
+// Keys begin within a group of 64 draws, and at the beginning of one.
+TYPED_TEST(AttentionCuda, DropsTheProbabilitiesOfTheHost) {
+  using E = TypeParam;
+  DropoutMask dropout = dropout_of_keys(0.3);
+  for (const std::int64_t first_position : {dropout.first_position, std::int64_t{0}}) {
+    dropout.first_position = first_position;
+    for (const Case& c : kCases) {
+      const std::int64_t elems = c.shape.batch * c.shape.length * c.shape.heads * c.shape.head_width;
+      const auto qkv = random_elems<E>(1, 3 * elems, 3);
+      const auto grad_output = random_elems<E>(2, elems);
+      const Expected want = expected(qkv, grad_output, c.shape, dropout);
+      const Got<E> got = run(qkv, grad_output, c, this->stream(), dropout);
+      expect_close(got.output, want.output, noise_of<E>(want.output), 1.01, text_of(c.shape) + " output");
+      expect_close(got.log_sum_exp, want.log_sum_exp, 1e-4, 4, text_of(c.shape) + " log_sum_exp");
+      expect_close(got.grad_qkv, want.grad_qkv, noise_of<E>(want.grad_qkv), 1.01, text_of(c.shape) + " grad_qkv");
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include "models/sequence/dilated_plan.h"
 #include "models/sequence/token_attention.h"
 #include "tests/cuda/device_kernels.h"
+#include "tests/models/dropout_draws.h"
 
 namespace droptest::models {
 namespace {
@@ -130,7 +131,7 @@ struct Inputs {
 };
 
 template <class E>
-Expected expected(const Case& c, const Inputs<E>& in) {
+Expected expected(const Case& c, const Inputs<E>& in, const DropoutMask& dropout) {
   const SingleThreadedLibraries single_threaded;
   std::vector<double> q = as<double>(in.q), k = as<double>(in.k), v = as<double>(in.v), grad = as<double>(in.grad);
   Expected want{std::vector<double>(q.size()), std::vector<double>(in.grad_log_sum_exp.size()), as<double>(in.before_q),
@@ -142,8 +143,12 @@ Expected expected(const Case& c, const Inputs<E>& in) {
           ? AttentionMask(c.causality, {c.queries.batch, c.positions, c.positions}, arrays, in.documents)
           : AttentionMask(c.causality);
   std::vector<double> scratch(token_attention_scratch_elems(c.queries.width, 1));
-  const AttentionInputs<double> inputs{on_host<const double>(q, in.of_queries), on_host<const double>(k, in.of_keys),
-                                       on_host<const double>(v, in.of_keys), mask, in.absent};
+  const AttentionInputs<double> inputs{on_host<const double>(q, in.of_queries),
+                                       on_host<const double>(k, in.of_keys),
+                                       on_host<const double>(v, in.of_keys),
+                                       mask,
+                                       in.absent,
+                                       dropout};
   const auto output = on_host<double>(want.output, in.of_queries);
   begin_attention(output, std::span(want.log_sum_exp));
   for (const AttentionPattern& pattern : c.patterns) {
@@ -163,7 +168,7 @@ Expected expected(const Case& c, const Inputs<E>& in) {
 }
 
 template <class E>
-Got<E> run(const Case& c, const Inputs<E>& in, comm::Stream& stream) {
+Got<E> run(const Case& c, const Inputs<E>& in, const DropoutMask& dropout, comm::Stream& stream) {
   DeviceArray<E> q(in.q, stream), k(in.k, stream), v(in.v, stream), grad(in.grad, stream);
   DeviceArray<E> grad_q(in.before_q, stream), grad_k(in.before_k, stream), grad_v(in.before_v, stream);
   DeviceArray<float> grad_log_sum_exp(in.grad_log_sum_exp, stream), added(in.added, stream);
@@ -177,7 +182,8 @@ Got<E> run(const Case& c, const Inputs<E>& in, comm::Stream& stream) {
                                         on_device(k, in.of_keys),
                                         on_device(v, in.of_keys),
                                         {c.causality, c.positions, documents.read(), added.read()},
-                                        absent.read()};
+                                        absent.read(),
+                                        dropout};
   const DeviceHeadView<E> out = on_device(output, in.of_queries);
   begin_attention(out, log_sum_exp.elems(), stream);
   std::vector<DeviceAttentionPattern> patterns;
@@ -205,13 +211,13 @@ double noise_of(const std::vector<double>& want) {
   return largest * (std::is_same_v<E, float> ? 1e-5 : 4 * kRounding<Bf16>);
 }
 
-TYPED_TEST(TokenAttentionCuda, ForwardAndBackwardEqualTheCpu) {
-  using E = TypeParam;
+template <class E>
+void expect_the_cpu(const DropoutMask& dropout, comm::Stream& stream) {
   for (const Case& c : cases()) {
     SCOPED_TRACE(c.name);
     const Inputs<E> in(c);
-    const Expected want = expected(c, in);
-    const Got<E> got = run(c, in, this->stream());
+    const Expected want = expected(c, in, dropout);
+    const Got<E> got = run(c, in, dropout, stream);
     expect_close(got.output, want.output, noise_of<E>(want.output), 1.01, "output");
     for (std::size_t i = 0; i < want.log_sum_exp.size(); ++i) {
       if (std::isinf(want.log_sum_exp[i])) {
@@ -224,11 +230,17 @@ TYPED_TEST(TokenAttentionCuda, ForwardAndBackwardEqualTheCpu) {
     expect_close(got.grad_keys, want.grad_keys, noise_of<E>(want.grad_keys), 1.01, "gradient of keys");
     expect_close(got.grad_values, want.grad_values, noise_of<E>(want.grad_values), 1.01, "gradient of values");
     // The same bits again: no sum depends on the order of the threads.
-    const Got<E> again = run(c, in, this->stream());
+    const Got<E> again = run(c, in, dropout, stream);
     EXPECT_EQ(bytes_of(again.output), bytes_of(got.output));
     EXPECT_EQ(bytes_of(again.grad_queries), bytes_of(got.grad_queries));
     EXPECT_EQ(bytes_of(again.grad_keys), bytes_of(got.grad_keys));
   }
+}
+
+TYPED_TEST(TokenAttentionCuda, ForwardAndBackwardEqualTheCpu) { expect_the_cpu<TypeParam>({}, this->stream()); }
+
+TYPED_TEST(TokenAttentionCuda, DropsTheProbabilitiesOfTheCpu) {
+  expect_the_cpu<TypeParam>(dropout_of_keys(0.3), this->stream());
 }
 
 TYPED_TEST(TokenAttentionCuda, RefusesAPatternThatTheKernelsDoNotTake) {

@@ -275,12 +275,10 @@ TEST(DropoutSpec, ANumberMeansAllThreePlacesAndZeroMeansNone) {
   EXPECT_EQ(dropout.attention, 0.1);
   EXPECT_EQ(dropout.residual, 0);
   EXPECT_EQ(dropout.embedding, 0.3);
-  EXPECT_EQ(resolved(kTwoRanks, {"/parallel/tensor=1", "/parallel/sequence=2", "/training/dropout=0.1"})
-                .config.model.dropout.attention,
-            0.1);
   EXPECT_THAT(error_of({"/training/dropout=1"}), HasSubstr("/training/dropout"));
   EXPECT_THAT(error_of({R"(/training/dropout={"residual": -0.1})"}), HasSubstr("/training/dropout/residual"));
   EXPECT_THAT(error_of({R"(/training/dropout={"attn": 0.1})"}), HasSubstr("/training/dropout/attn"));
+  EXPECT_EQ(error_of({"/training/dropout=0.1", "/parallel/sequence=2"}), "no error");
   // A resolved spec resolves to itself.
   const ResolvedRun run = resolved(kTwoRanks, {"/training/dropout=0.2"});
   EXPECT_EQ(resolve(run.spec, "s").run_id, run.run_id);
@@ -312,7 +310,7 @@ TEST(DropoutSpec, LayoutsTrainTheSameModel) {
 TEST(DropoutSpec, SequenceRanksTrainTheModelOfOneRank) {
   RunConfig one = tiny_config();
   one.parallel.tensor = 1;
-  one.model.dropout = {0, 0.2, 0.2};
+  one.model.dropout = {0.2, 0.2, 0.2};
   one.record.every_steps = 1;
   const TinyResult want = train_locally(one, tiny_corpus());
   for (const auto order : {models::SequenceLayout::Order::kConsecutive, models::SequenceLayout::Order::kZigzag}) {

@@ -75,6 +75,30 @@ TEST_F(TrainerOnDevice, TrainsAsTheHostDoes) {
   }
 }
 
+// Validation between the steps has no dropout on either.
+TEST_F(TrainerOnDevice, DropsTheElementsOfTheHost) {
+  const Corpus corpus = tiny_corpus();
+  RunConfig config = tiny_config();
+  config.model.layers = 2;
+  config.model.dropout = {0.2, 0.15, 0.1, 9};
+  config.training.steps = 4;
+  config.record.every_steps = 1;
+  std::vector<RunConfig> runs(5, config);
+  runs[0].parallel.tensor = 1;
+  runs[2].tensor_sequence = true;
+  runs[3].memory.recompute = models::Recompute::kSelective;
+  runs[4].memory.recompute = models::Recompute::kBlock;
+  for (std::size_t i = 0; i < runs.size(); ++i) {
+    SCOPED_TRACE(i);
+    const TinyResult host = train_locally(runs[i], corpus);
+    expect_same_curve(train_locally(on_device(runs[i]), corpus), host, kFloatCurve);
+  }
+  RunConfig without = runs[1];
+  without.model.dropout = {};
+  const double dropped = *train_locally(on_device(runs[1]), corpus).outcome.train_final_loss;
+  EXPECT_GT(std::abs(*train_locally(on_device(without), corpus).outcome.train_final_loss - dropped), 10 * kFloatCurve);
+}
+
 TEST_F(TrainerOnDevice, SequenceRanksLoseTheSamePackets) {
   const Corpus corpus = tiny_corpus();
   RunConfig config = tiny_config();

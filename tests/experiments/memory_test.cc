@@ -165,8 +165,7 @@ TEST(MemorySection, RefusesChunksOfAttentionThatHasNone) {
               HasSubstr("/memory/attention_chunk: got 32 with /parallel/sequence 2, want one of the two"));
   EXPECT_THAT(refusal({chunks, R"(/model/attention={"kind":"dilated","branches":[{"segment":4,"dilation":2}]})"}),
               HasSubstr("/memory/attention_chunk: got 32 with /model/attention/kind \"dilated\", want \"dense\""));
-  EXPECT_THAT(refusal({chunks, "/device=cuda"}),
-              HasSubstr("/memory/attention_chunk: got 32 with device \"cuda\", want device \"cpu\""));
+  EXPECT_EQ(refusal({chunks, "/device=cuda"}), "");
   EXPECT_THAT(refusal({chunks, "/kernels/attention=reference"}),
               HasSubstr("/kernels/attention: got \"reference\" with attention over sequence ranks"));
   EXPECT_EQ(refusal({chunks, "/training/dropout=0.1"}), "");

@@ -23,6 +23,18 @@ TEST(ResolveDevice, IsNamedWhereItIsNotTheCpu) {
   EXPECT_EQ(resolve(cuda.spec, "again").run_id, cuda.run_id);
 }
 
+TEST(ResolveDevice, CudaTakesDropout) {
+  for (const char* kernel : {"flash", "plain"}) {
+    const std::string attention = std::string("/kernels={\"attention\": \"") + kernel + "\"}";
+    const ResolvedRun run = resolved(kTwoRanks, {"/device=cuda", "/training/dropout=0.1", attention});
+    EXPECT_EQ(run.config.model.dropout.attention, 0.1);
+    EXPECT_EQ(run.config.model.dropout.residual, 0.1);
+    EXPECT_EQ(run.config.model.dropout.embedding, 0.1);
+    EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
+  }
+  (void)resolved(kTwoRanks, {"/device=cuda", "/training/dropout=0.1", "/parallel/sequence=2"});
+}
+
 TEST(ResolveDevice, AutoBecomesWhatThisMachineHas) {
   const bool here = comm::survey_devices().absence.empty();
   const ResolvedRun run = resolved(kTwoRanks, {"/device=auto"});

@@ -192,6 +192,32 @@ TEST(RunsThatFit, TheRunWithAttentionStateIsMoreDemanding) {
   EXPECT_EQ(&most_demanding(runs), &runs[1].run.config);
 }
 
+// Gradients of sublayer outputs before dropout have a buffer of their own.
+TEST(RunsThatFit, AttentionInChunksAndDropoutTakeTheMemoryThatIsPlanned) {
+  const fake_cuda::Scope scope;
+  for (const std::int64_t chunk : {0, 3, 4, 64}) {
+    for (const double dropout : {0.0, 0.1}) {
+      RunConfig config = run_with_attention_state({}, models::AttentionOptions::Within::kDocument);
+      config.model.attention.chunk_tokens = chunk;
+      config.model.dropout = {dropout, dropout, dropout, 1};
+      EXPECT_EQ(measured_bytes(config), model_bytes(config)) << "chunks of " << chunk << ", dropout " << dropout;
+    }
+  }
+  std::vector<PlannedRun> runs(4);
+  for (PlannedRun& planned : runs) {
+    planned.run.config = run_on_cuda(1);
+    planned.run.config.training.batch_sequences = 64;
+    planned.run.config.model.attention.chunk_tokens = 2;
+  }
+  runs[1].run.config.model.attention.chunk_tokens = 3;
+  runs[2].run.config.model.dropout.residual = 0.1;
+  runs[3].run.config.model.attention.chunk_tokens = 3;
+  runs[3].run.config.model.dropout.residual = 0.1;
+  EXPECT_EQ(&most_demanding(std::span(runs).first(2)), &runs[1].run.config);
+  EXPECT_EQ(&most_demanding(std::span(runs).first(3)), &runs[2].run.config);
+  EXPECT_EQ(&most_demanding(runs), &runs[3].run.config);
+}
+
 TEST(RunsThatFit, MessagesOfReplicasAreAsLargeAsTheLargestBucket) {
   constexpr std::uint64_t kMessages = 6;
   const auto bytes = [](int zero, std::uint64_t bucket_bytes, std::uint64_t gather_bucket_bytes) {

@@ -130,12 +130,32 @@ TEST_F(Gpt2OnDevice, RanksThatCutTokensComputeWhatOneRankDoes) {
   }
 }
 
-TEST_F(Gpt2OnDevice, DropoutIsRefused) {
-  Gpt2Config config{1, 24, 2, 8, 31};
-  config.dropout.residual = 0.1;
-  comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-    EXPECT_THROW(Gpt2(config, make_cuda_ops({}, group)), ConfigError);
-  });
+// Ranks that cut tokens draw for their rows, and blocks that are computed again draw once more.
+TEST_F(Gpt2OnDevice, DropsWhatTheHostDrops) {
+  SlotOptions cut;
+  cut.tensor_sequence = true;
+  cut.recompute = {Recompute::kBlock, Recompute::kSelective};
+  for (Gpt2Config config : {kOdd, kWide}) {
+    config.dropout = {0.2, 0.15, 0.1, 9};
+    const int length = config.context - 3;
+    const Pass host = formula_pass<float>(config, 1, 1, 2, length);
+    const Pass device = device_pass(config, {.length = length});
+    EXPECT_NEAR(device.loss, host.loss, kFloatLoss);
+    worst_difference(device.gradients, host.gradients, kFloatTensor);
+    for (const ModelPrecision& precision : {kBf16Compute, kFp16Compute}) {
+      const Pass narrow = device_pass(config, {.precision = precision, .length = length});
+      EXPECT_NEAR(narrow.loss, host.loss, kBf16Loss);
+      worst_difference(narrow.gradients, host.gradients, kBf16Tensor);
+    }
+  }
+  Gpt2Config config{2, 48, 6, 12, 97};
+  config.dropout = {0.2, 0.15, 0.1, 9};
+  const Pass host = formula_pass<float>(config, 1, 1, 2, 5);
+  for (const SlotOptions& slots : {SlotOptions{}, cut}) {
+    const Pass many = device_pass(config, {.ranks = 2, .slots = slots});
+    EXPECT_NEAR(many.loss, host.loss, kFloatLoss);
+    worst_difference(many.gradients, host.gradients, kFloatTensor);
+  }
 }
 
 TEST_F(Gpt2OnDevice, ARankWithNothingButPaddingTakesPart) {

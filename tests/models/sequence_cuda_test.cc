@@ -160,11 +160,13 @@ TEST_F(AttentionOnDevice, OverSequenceRanksEqualsTheHostsWithEqualLosses) {
   const auto host_ops = [](comm::Communicator& alone) { return make_host_ops({}, alone); };
   const std::optional<comm::LossyOptions> none;
   const std::optional<comm::LossyOptions> absent = losing(comm::Fill::kAbsent);
+  DropoutConfig dropout;
   const auto expect_equal = [&](const SequenceLayout& layout, AttentionOptions::Within within,
                                 const std::optional<comm::LossyOptions>& network) {
     Gpt2Config config{1, 20, 5, kLength, 31};
     config.attention.sequence = layout;
     config.attention.within = within;
+    config.dropout = dropout;
     const auto tokens = formula_tokens(0, kBatch * kLength, config.vocabulary);
     const auto targets = formula_tokens(1, kBatch * kLength, config.vocabulary);
     const bool has_documents = within == AttentionOptions::Within::kDocument;
@@ -183,6 +185,11 @@ TEST_F(AttentionOnDevice, OverSequenceRanksEqualsTheHostsWithEqualLosses) {
   const double of_absent = expect_equal(ring, AttentionOptions::Within::kSequence, absent);
   EXPECT_NE(of_absent, lossless) << "nothing was lost";
   EXPECT_NE(of_absent, expect_equal(ring, AttentionOptions::Within::kSequence, losing(comm::Fill::kZero)));
+  dropout = {0.2, 0.15, 0.1, 9};
+  expect_equal({}, AttentionOptions::Within::kDocument, none);
+  expect_equal({{1, 2}, kZigzag}, AttentionOptions::Within::kSequence, none);  // a rank's tokens are in two places
+  expect_equal({{2, 2}, kZigzag}, AttentionOptions::Within::kDocument, none);
+  EXPECT_NE(expect_equal(ring, AttentionOptions::Within::kSequence, absent), of_absent) << "nothing was dropped";
 }
 
 // Segments of all tokens and of less than a rank's; dilations that divide no segment. Gradients of a branch's weights
@@ -215,6 +222,13 @@ TEST_F(AttentionOnDevice, DilatedOverSequenceRanksEqualsTheHostsWithEqualLosses)
           losses.push_back(got.loss);
         }
       }
+      config.dropout = {0.2, 0.15, 0.1, 9};
+      const MicroBatch batch{tokens, targets, {kBatch, kLength}, documents};
+      const Pass want = pass_over_ranks(config, batch, std::nullopt, host_ops);
+      const Pass got = pass_over_ranks(config, batch, std::nullopt, device_ops);
+      EXPECT_NEAR(got.loss, want.loss, 4e-6);
+      worst_difference(got.gradients, want.gradients, 2e-5);
+      config.dropout = {};
       if (ranks == 1) continue;
       EXPECT_NE(losses[0], losses[2]) << "nothing was lost";
       EXPECT_NE(losses[2], losses[4]);
@@ -331,9 +345,15 @@ std::vector<std::vector<float>> passes_in_flight(StatefulAttention& attention, S
 TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
   constexpr auto kStopped = BranchGradient::kStopped;
   constexpr auto kDocument = AttentionOptions::Within::kDocument;
+  const auto in_chunks_of = [](std::int64_t tokens) {
+    AttentionOptions options{{}, {}, kStopped, kDocument};
+    options.chunk_tokens = tokens;
+    return options;
+  };
   for (const AttentionOptions& options :
-       {AttentionOptions{{}, {}, kStopped, kDocument}, AttentionOptions{{{1, 2}}, {}, kStopped, kDocument},
-        AttentionOptions{{{3, 1}}, {}, kStopped, kDocument}, AttentionOptions{{}, kBranches, kStopped, kDocument},
+       {in_chunks_of(1), in_chunks_of(4), in_chunks_of(64), AttentionOptions{{}, {}, kStopped, kDocument},
+        AttentionOptions{{{1, 2}}, {}, kStopped, kDocument}, AttentionOptions{{{3, 1}}, {}, kStopped, kDocument},
+        AttentionOptions{{}, kBranches, kStopped, kDocument},
         AttentionOptions{{{1, 2}}, kBranches, kStopped, kDocument}}) {
     comm::run_ranks(options.sequence.ranks(), kTestTimeout, [&](comm::Communicator& group) {
       const std::unique_ptr<comm::Communicator> alone = group.split(group.rank(), 0);
@@ -345,10 +365,12 @@ TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
             make_stateful_attention(options, ranks, 0, kStateHeads, ops);
         EXPECT_EQ(attention->bytes(), 0U) << "before any pass";
         std::vector<std::vector<float>> results = passes_in_flight(*attention, cut, ops);
-        const std::uint64_t use =
+        const StatefulAttentionUse both =
             stateful_attention_use(options, group.rank(), {kBatch, kLength, kStateHeads, kStateWidth},
-                                   comm::ElementType::kFloat32, 4 + 1, {device})
-                .memory;
+                                   comm::ElementType::kFloat32, 4 + 1, {device});
+        const std::uint64_t use = both.memory;
+        const std::uint64_t all = 4 * 3 * kBatch * kLength * kStateHeads * kStateWidth * sizeof(float);
+        EXPECT_EQ(both.stored, options.chunk_tokens > 0 ? all : 0);
         EXPECT_LE(attention->bytes(), use);
         // The parts of other ranks, which a ring has room for, may be shorter.
         const bool is_exact = device == KernelDevice::kHost || options.sequence.factors.ring == 1;
@@ -395,8 +417,10 @@ TEST_F(AttentionOnDevice, OverSequenceRanksRefusesOtherShapesAndParts) {
 }
 
 TEST_F(AttentionOnDevice, TakesTheMemoryOfItsFormula) {
-  for (const Gpt2Config& config :
-       {config_of(AttentionOptions::Within::kDocument), config_of(AttentionOptions::Within::kSequence, kBranches)}) {
+  Gpt2Config chunks = config_of(AttentionOptions::Within::kDocument);
+  chunks.attention.chunk_tokens = 4;
+  for (const Gpt2Config& config : {chunks, config_of(AttentionOptions::Within::kDocument),
+                                   config_of(AttentionOptions::Within::kSequence, kBranches)}) {
     comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
       const CudaOpsOptions options = options_of({.precision = kBf16Compute});
       const std::unique_ptr<Gpt2> model = formula_device_model(config, group, options);
@@ -411,17 +435,46 @@ TEST_F(AttentionOnDevice, TakesTheMemoryOfItsFormula) {
   }
 }
 
-TEST_F(AttentionOnDevice, RefusesWhatTheHostAloneComputes) {
-  Gpt2Config chunks = config_of(AttentionOptions::Within::kDocument);
-  chunks.attention.chunk_tokens = 4;
-  comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
-    try {
-      const Gpt2 model(chunks, make_cuda_ops({}, group));
-      FAIL() << "no error";
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("got attention in chunks, want the CPU"));
+// Lengths of 9: chunks that divide it, that do not, and one that is longer.
+TEST_F(AttentionOnDevice, InChunksEqualsAttentionInMemory) {
+  SlotOptions again;
+  again.recompute = {Recompute::kBlock, Recompute::kSelective};
+  for (const auto within : {AttentionOptions::Within::kSequence, AttentionOptions::Within::kDocument}) {
+    for (const double dropout : {0.0, 0.2}) {
+      Gpt2Config config = config_of(within);
+      config.dropout = {dropout, dropout, dropout, 9};
+      const auto one_step = [&](Gpt2& model, const auto& tokens, const auto& targets) {
+        std::vector<std::int32_t> documents;
+        if (within == AttentionOptions::Within::kDocument) documents = some_documents();
+        const MicroBatch batch{tokens, targets, {kBatch, kLength}, documents};
+        model.evaluate(batch);
+        model.forward({0, 0}, batch);
+        model.backward(0, 1.0);
+      };
+      const auto device_step = [&](const Gpt2Config& of, const ModelPrecision& precision, int ranks,
+                                   const SlotOptions& slots) {
+        return device_pass(
+            of, {.precision = precision, .ranks = ranks, .batch = kBatch, .length = kLength, .slots = slots}, one_step);
+      };
+      const Pass in_memory = device_step(config, {}, 1, {});
+      for (const std::int64_t chunk : {1, 4, 9, 64}) {
+        SCOPED_TRACE(std::to_string(static_cast<int>(within)) + ", chunks of " + std::to_string(chunk));
+        config.attention.chunk_tokens = chunk;
+        for (const int ranks : {1, 2}) {
+          const Pass chunked = device_step(config, {}, ranks, ranks == 1 ? SlotOptions{} : again);
+          EXPECT_NEAR(chunked.loss, in_memory.loss, 2e-6);
+          worst_difference(chunked.gradients, in_memory.gradients, 1e-5);
+        }
+        if (chunk != 4) continue;
+        for (const ModelPrecision& precision : {kBf16Compute, kFp16Compute}) {
+          const Pass narrow = device_step(config, precision, 1, {});
+          EXPECT_NEAR(narrow.loss, in_memory.loss, 5e-3);
+          worst_difference(narrow.gradients, in_memory.gradients, 5e-2);
+        }
+      }
+      config.attention.chunk_tokens = 0;
     }
-  });
+  }
 }
 
 }  // namespace
