@@ -73,7 +73,7 @@ const std::vector<KernelEntry>& kernel_entries() {
        "flash",
        kCuda,
        {kFloat32, kBfloat16, kFloat16},
-       "online softmax over tiles of keys, tensor cores for bfloat16 with 64 or 128 columns a head",
+       "online softmax over tiles of keys, tensor cores for bfloat16 with 64 or 128 columns a head and no dropout",
        make_cuda_flash_attention},
       {"attention",
        "plain",

@@ -167,8 +167,24 @@ Expected expected(const Case& c, const Inputs<E>& in, const DropoutMask& dropout
   return want;
 }
 
+/// Positions of patterns that count from other ones than 0.
+struct Origin {
+  std::int64_t queries = 0;
+  std::int64_t keys = 0;
+};
+AttentionPattern counted_from(const Origin& origin, AttentionPattern pattern) {
+  for (std::vector<AttentionBlock>& of_head : pattern) {
+    for (AttentionBlock& block : of_head) {
+      for (TokenRun& run : block.queries) run.position -= origin.queries;
+      for (TokenRun& run : block.keys) run.position -= origin.keys;
+    }
+  }
+  return pattern;
+}
+
 template <class E>
-Got<E> run(const Case& c, const Inputs<E>& in, const DropoutMask& dropout, comm::Stream& stream) {
+Got<E> run(const Case& c, const Inputs<E>& in, const DropoutMask& dropout, comm::Stream& stream,
+           const Origin& origin = {}) {
   DeviceArray<E> q(in.q, stream), k(in.k, stream), v(in.v, stream), grad(in.grad, stream);
   DeviceArray<E> grad_q(in.before_q, stream), grad_k(in.before_k, stream), grad_v(in.before_v, stream);
   DeviceArray<float> grad_log_sum_exp(in.grad_log_sum_exp, stream), added(in.added, stream);
@@ -183,12 +199,14 @@ Got<E> run(const Case& c, const Inputs<E>& in, const DropoutMask& dropout, comm:
                                         on_device(v, in.of_keys),
                                         {c.causality, c.positions, documents.read(), added.read()},
                                         absent.read(),
-                                        dropout};
+                                        dropout,
+                                        origin.queries,
+                                        origin.keys};
   const DeviceHeadView<E> out = on_device(output, in.of_queries);
   begin_attention(out, log_sum_exp.elems(), stream);
   std::vector<DeviceAttentionPattern> patterns;
   for (const AttentionPattern& pattern : c.patterns) {
-    patterns.emplace_back(pattern, c.queries.heads, c.queries.width, stream);
+    patterns.emplace_back(counted_from(origin, pattern), c.queries.heads, c.queries.width, stream);
   }
   for (const DeviceAttentionPattern& pattern : patterns) attend(inputs, pattern, out, log_sum_exp.elems(), stream);
   for (const DeviceAttentionPattern& pattern : patterns) {
@@ -241,6 +259,22 @@ TYPED_TEST(TokenAttentionCuda, ForwardAndBackwardEqualTheCpu) { expect_the_cpu<T
 
 TYPED_TEST(TokenAttentionCuda, DropsTheProbabilitiesOfTheCpu) {
   expect_the_cpu<TypeParam>(dropout_of_keys(0.3), this->stream());
+}
+
+TYPED_TEST(TokenAttentionCuda, PositionsOfPatternsCountFromWhereTheCallSays) {
+  using E = TypeParam;
+  const DropoutMask dropout = dropout_of_keys(0.3);
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const Inputs<E> in(c);
+    const Got<E> want = run(c, in, dropout, this->stream());
+    const Got<E> got = run(c, in, dropout, this->stream(), {20, 7});
+    EXPECT_EQ(bytes_of(got.output), bytes_of(want.output));
+    EXPECT_EQ(bytes_of(got.log_sum_exp), bytes_of(want.log_sum_exp));
+    EXPECT_EQ(bytes_of(got.grad_queries), bytes_of(want.grad_queries));
+    EXPECT_EQ(bytes_of(got.grad_keys), bytes_of(want.grad_keys));
+    EXPECT_EQ(bytes_of(got.grad_values), bytes_of(want.grad_values));
+  }
 }
 
 TYPED_TEST(TokenAttentionCuda, RefusesAPatternThatTheKernelsDoNotTake) {

@@ -83,11 +83,12 @@ TEST_F(TrainerOnDevice, DropsTheElementsOfTheHost) {
   config.model.dropout = {0.2, 0.15, 0.1, 9};
   config.training.steps = 4;
   config.record.every_steps = 1;
-  std::vector<RunConfig> runs(5, config);
+  std::vector<RunConfig> runs(6, config);
   runs[0].parallel.tensor = 1;
   runs[2].tensor_sequence = true;
   runs[3].memory.recompute = models::Recompute::kSelective;
   runs[4].memory.recompute = models::Recompute::kBlock;
+  runs[5].model.attention.chunk_tokens = 5;
   for (std::size_t i = 0; i < runs.size(); ++i) {
     SCOPED_TRACE(i);
     const TinyResult host = train_locally(runs[i], corpus);
