@@ -133,7 +133,7 @@ int eval(const EvalOptions& options) {
   }
   SpecOptions spec = options.config;
   if (!options.network.empty()) spec.overrides.push_back("/network=" + options.network);
-  const experiments::RunConfig config = load_plan(spec, nullptr).runs.front().run.config;
+  const experiments::RunConfig config = load_run(spec);
   if (!options.network.empty()) require_ranks_of_network(config);
   if (std::filesystem::is_directory(options.model)) {
     experiments::check_vocabulary(options.examples.empty() ? options.tokens : options.examples, options.model);
@@ -187,7 +187,9 @@ void add_eval_command(CLI::App& app, Action& chosen) {
   command->add_flag("--json", options->json, "Print JSON");
   add_set_option(*command, options->config);
   command->footer(
-      "Every token but the first is predicted once, from at most /training/sequence_tokens tokens before it.\n\n"
+      "Every token but the first is predicted once, from at most /training/sequence_tokens tokens before it. Of a "
+      "sweep the\n"
+      "first point counts, or with --network or --set the spec without its sweep.\n\n"
       "Example:\n"
       "  droptest eval --model final.safetensors --config experiments/specs/quickstart.json --tokens corpus/kjv.txt\n"
       "  droptest eval --model final.safetensors --config experiments/specs/quickstart.json --tokens corpus/kjv.txt "

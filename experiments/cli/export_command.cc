@@ -88,8 +88,8 @@ int export_folder(const ExportOptions& options) {
   const std::filesystem::path folder(options.out);
   const std::string spec = experiments::RunDirectory{options.source.file}.spec();
   const models::StoredTensors of_run = options.initial ? models::StoredTensors() : final_weights(options.source.file);
-  const experiments::RunConfig config = options.initial ? load_plan(options.source, nullptr).runs.front().run.config
-                                                        : experiments::resolve(comm::load_json(spec), spec).config;
+  const experiments::RunConfig config =
+      options.initial ? load_run(options.source) : experiments::resolve(comm::load_json(spec), spec).config;
   const models::StoredTensors tensors =
       models::with_huggingface_names(options.initial ? experiments::initial_weights(config) : of_run);
   const std::vector<std::string> classes =

@@ -42,7 +42,7 @@ experiments::RunConfig config_of(const GenerateOptions& options) {
   const int tensor = options.tensor != 0 ? options.tensor : options.network.empty() ? 1 : 2;
   if (!config.file.empty()) {
     if (options.tensor != 0) config.overrides.push_back("/parallel/tensor=" + std::to_string(tensor));
-    return load_plan(config, nullptr).runs.front().run.config;
+    return load_run(config);
   }
   if (!std::filesystem::is_directory(options.model)) {
     throw ConfigError("--config: is missing; want the spec whose model " + options.model + " has the weights of");

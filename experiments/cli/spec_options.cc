@@ -55,6 +55,11 @@ experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHa
   return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides), files);
 }
 
+experiments::RunConfig load_run(SpecOptions options) {
+  if (!options.overrides.empty()) options.overrides.emplace_back("/sweep=null");
+  return load_plan(options, nullptr).runs.front().run.config;
+}
+
 void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan) {
   for (const experiments::PlanWarning& one : plan.warnings) {
     std::cerr << "droptest: warning: " << options.file << ": " << one.warning.pointer << ": " << one.warning.message;

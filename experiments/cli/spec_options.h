@@ -37,6 +37,10 @@ void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const s
 /// read. Throws: ConfigError.
 experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files);
 
+/// One run of the spec: with overrides that of the spec without its sweep, whose points would have the last word; else
+/// the first. No file that the spec names is read. Throws: ConfigError.
+experiments::RunConfig load_run(SpecOptions options);
+
 /// A line on standard error for each part of the spec that has no effect.
 void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan);
 

@@ -29,7 +29,7 @@ def folder(tmp_path_factory):
 def loss_of(folder, *words):
     spec = ROOT / "experiments/specs/sequence/copy.json"
     settings = {"/model/context": 2 * DISTANCE, "/model/pretrained": str(folder / "model"),
-                "/data/shards": str(folder / "text"), "/sweep": None, "/repeat": None}  # fmt: skip
+                "/data/shards": str(folder / "text")}  # fmt: skip
     sets = [word for key, value in settings.items() for word in ("--set", f"{key}={json.dumps(value)}")]
     command = [BINARY, "eval", "--json", "--model", folder / "model", "--config", spec, "--tokens", folder / "text"]
     done = subprocess.run([*command, *sets, *words], capture_output=True, text=True, check=False)
