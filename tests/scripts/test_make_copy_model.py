@@ -46,3 +46,12 @@ def test_at_full_loss_no_letter_is_copied(folder):
     network = {"path": "direct", "classes": {"sequence_forward": loss}}
     # The second rank of the ring has the copies, and the first one the sources.
     assert loss_of(folder, "--network", json.dumps(network)) > WITHOUT_MEMORY
+
+
+@pytest.mark.parametrize("script", ["make_copy_model", "make_copy_task"])
+def test_a_path_that_cannot_be_written_is_named(script):
+    done = subprocess.run(
+        [ROOT / "scripts" / script, "--out", "/proc/none/x"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "error: --out: " in done.stderr and "/proc/none" in done.stderr
