@@ -66,3 +66,14 @@ def expect_scaled(ranks, fill):
     for found in ranks:
         for sums in (found["all_reduce"], found["second"], found["reduce_scatter"]):
             assert set(sums) == values
+
+
+def expect_losses(ranks, plain, folder):
+    """After five steps each training has other weights than without loss, and the record of all ranks has counts that
+    agree with the rate."""
+    for rank, without in zip(ranks, plain, strict=True):
+        assert [name for name, digests in rank.items() if digests[4] == without[name][4]] == []
+    counts = droptest.Statistics.read(folder)
+    assert counts.missing_ranks == []
+    assert {"dp_gradient", "parameter_gather", "pp_activation"} <= set(counts.classes)
+    assert all(one["lost"] > 0 and abs(one["z"]) < 5 for one in counts.classes.values())

@@ -16,10 +16,9 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     pytest.skip(f"the backend needs torch 2.6 or later, this is {torch.__version__}", allow_module_level=True)
 
-from backend_runs import ELEMENTS, expect_fates, expect_scaled, lossy, lost_elements, run  # noqa: E402
+from backend_runs import ELEMENTS, expect_fates, expect_losses, expect_scaled, lossy, lost_elements, run  # noqa: E402
 from ranks import ANALYSIS, results  # noqa: E402
 
-import droptest  # noqa: E402
 from droptest.torch.backend import forwarding  # noqa: E402
 
 HAS_FAKE_GROUP = hasattr(getattr(torch._C._distributed_c10d, "FakeProcessGroup", None), "_create_internal")
@@ -42,12 +41,7 @@ def test_trainings_without_loss_are_those_of_gloo_to_the_bit(tmp_path, trained_o
 
 def test_trainings_lose_packets_and_count_them(tmp_path, trained_over_gloo):
     ranks = results(run(tmp_path, 2, "trainings", lossy("20%", statistics=str(tmp_path / "counts")), steps=5))
-    for rank, plain in zip(ranks, trained_over_gloo, strict=True):
-        assert [name for name, digests in rank.items() if digests[4] == plain[name][4]] == []
-    counts = droptest.Statistics.read(tmp_path / "counts")
-    assert counts.missing_ranks == []
-    assert {"dp_gradient", "parameter_gather", "pp_activation"} <= set(counts.classes)
-    assert all(one["lost"] > 0 and abs(one["z"]) < 5 for one in counts.classes.values())
+    expect_losses(ranks, trained_over_gloo, tmp_path / "counts")
 
 
 def test_fates_are_those_of_the_network(tmp_path):

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     pytest.skip(f"the backend needs torch 2.6 or later, this is {torch.__version__}", allow_module_level=True)
 
-from backend_runs import ELEMENTS, expect_fates, expect_scaled, lossy, lost_elements, run  # noqa: E402
+from backend_runs import ELEMENTS, expect_fates, expect_losses, expect_scaled, lossy, lost_elements, run  # noqa: E402
 from ranks import results, run_ranks  # noqa: E402
 
 import droptest  # noqa: E402
@@ -49,12 +49,7 @@ def test_trainings_without_loss_are_those_of_nccl_to_the_bit(tmp_path, extension
 def test_trainings_lose_packets_and_count_them(tmp_path, extension, trained):
     source = lossy("20%", statistics=str(tmp_path / "counts"))
     ranks = results(run(tmp_path, 2, "trainings", source, variables=SAME_BITS, steps=5, device="cuda"))
-    for rank, plain in zip(ranks, trained, strict=True):
-        assert [name for name, digests in rank.items() if digests[4] == plain[name][4]] == []
-    counts = droptest.Statistics.read(tmp_path / "counts")
-    assert counts.missing_ranks == []
-    assert {"dp_gradient", "parameter_gather", "pp_activation"} <= set(counts.classes)
-    assert all(one["lost"] > 0 and abs(one["z"]) < 5 for one in counts.classes.values())
+    expect_losses(ranks, trained, tmp_path / "counts")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
