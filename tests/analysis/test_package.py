@@ -17,8 +17,9 @@ OF_CMAKE = re.search(r"project\(droptest VERSION ([0-9.]+)", (ROOT / "CMakeLists
 
 
 def environment(**changes):
-    clean = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "DROPTEST_HOME", "DROPTEST_PYTHON")}
-    return clean | changes
+    # Tests in the same process may have named the library of the build.
+    theirs = ("PYTHONPATH", "DROPTEST_HOME", "DROPTEST_LIBRARY", "DROPTEST_PYTHON")
+    return {k: v for k, v in os.environ.items() if k not in theirs} | changes
 
 
 def call(*words, cwd, **changes):
