@@ -2,9 +2,13 @@
 """Compares the memory that `droptest plan` names with the peaks of short runs, over the ready specs.
 
 Each spec is run for a few steps, once for each of its points that has another estimate, each in a fresh process.
-Prints one JSON object: a row per run with bytes by kind, planned and measured, and the largest errors.
+Prints one JSON object: a row per run with bytes by kind, planned and measured, and the largest errors. With `--device
+cuda` the process is the memory in use on the device, which other programs must leave alone.
 
-    python3 benchmarks/memory_estimate.py --binary build/release/experiments/droptest [--specs experiments/specs]
+    python3 benchmarks/memory_estimate.py --binary build/release/experiments/droptest [--device cuda]
+                                          [--specs experiments/specs]
+
+Without a GPU: build/dev/tests/experiments/droptest_fake_cuda_cli, with --no-context, since the double has none.
 """
 
 import argparse
@@ -40,9 +44,9 @@ def merged(path):
     return patch(merged(path.parent / base), spec) if base else spec
 
 
-def short(path, spec, steps):
+def short(path, spec, steps, device="cpu"):
     """A change of the spec with so few steps that its memory is reached: an evaluation and a sample are among them."""
-    changes = {"extends": str(path), "device": "cpu"}
+    changes = {"extends": str(path), "device": device}
     changes |= dict.fromkeys(("repeat", "search", "checkpoint", "failures"))
     changes["training"] = dict.fromkeys(("epochs", "warmup_steps", "schedule", "learning_rate_schedule"))
     changes["training"]["steps"] = steps
@@ -78,7 +82,8 @@ def measured(binary, path, number, out):
 def compare(row, memory):
     """Adds the measured bytes to a row with the planned ones, and whether the limits hold."""
     peaks = {kind: memory["model"].get(kind, {"bytes": 0})["bytes"] for kind in KINDS}
-    row["measured"] = peaks | {"total": sum(peaks.values()), "process": memory["process"]["bytes"]}
+    process = memory.get("device", memory["process"])["bytes"]
+    row["measured"] = peaks | {"total": sum(peaks.values()), "process": process}
     row["total_error"] = row["planned"]["total"] / row["measured"]["total"] - 1
     row["process_error_bytes"] = row["planned"]["process"] - row["measured"]["process"]
     row["holds"] = abs(row["total_error"]) <= ALLOCATOR_SHARE and abs(row["process_error_bytes"]) <= max(
@@ -94,7 +99,7 @@ def rows_of(binary, path, folder, options):
         yield {"spec": name, "skipped": "its ranks are processes"}
         return
     changed = folder / "spec.json"
-    changed.write_text(json.dumps(short(path, spec, options.steps)), encoding="utf-8")
+    changed.write_text(json.dumps(short(path, spec, options.steps, options.device)), encoding="utf-8")
     try:
         runs = plan_of(binary, changed)
     except RuntimeError as error:
@@ -107,6 +112,8 @@ def rows_of(binary, path, folder, options):
         seen.append(run["memory"])
         say(f"{name} {json.dumps(run['point'])[:100]}")
         planned = {kind: run["memory"][kind] for kind in (*KINDS, "total", "process")}
+        if options.no_context:
+            planned["process"] -= run["memory"]["context"]
         row = {"spec": name, "point": run["point"], "planned": planned}
         if planned["process"] > options.most_gib * 2**30:
             row["skipped"] = f"the plan is above {options.most_gib} GiB"
@@ -122,6 +129,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--binary", required=True, type=lambda p: str(Path(p).resolve()))
     parser.add_argument("--specs", type=Path, default=ROOT / "experiments/specs", help="a folder, or one spec")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--no-context", action="store_true", help="CUDA's context takes no memory of this device")
     parser.add_argument("--steps", type=int, default=2)
     parser.add_argument("--points", type=int, default=4, help="of a spec, at most")
     parser.add_argument("--most-gib", type=float, default=8.0, help="runs whose plan is above it are left out")
@@ -138,6 +147,7 @@ def main():
             "machine": machine.describe(),
             "commit": machine.commit(),
             "meanwhile": load,
+            "device": options.device,
             "steps": options.steps,
             "runs": len(run),
             "hold": sum(row["holds"] for row in run),

@@ -2,6 +2,7 @@
 // The list of an object's values that last from one training step to the next: its state in checkpoints.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -70,10 +71,34 @@ void visit_elements_of(StateVisitor& visitor, Container& container, const Add& a
   for (auto& element : container) visit_value(visitor, element, StateVisitor::Place::kElement);
 }
 
+/// Whether values are shown as bytes, all of a contiguous container in one call.
+template <class T>
+concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+
+/// A container that is restored grows as its values arrive: a size alone takes no memory.
+template <class Container>
+void visit_numbers_of(StateVisitor& visitor, Container& numbers) {
+  constexpr std::uint64_t kMostAtOnce = std::uint64_t{1} << 20U;
+  std::uint64_t size = numbers.size();
+  visit_value(visitor, size);
+  if (visitor.turn() == StateVisitor::Turn::kSave) {
+    visitor.bytes(std::as_writable_bytes(std::span(numbers)));
+    return;
+  }
+  numbers.clear();
+  for (std::uint64_t first = 0; first < size; first = numbers.size()) {
+    numbers.resize(first + std::min(size - first, kMostAtOnce));
+    visitor.bytes(std::as_writable_bytes(std::span(numbers).subspan(first)));
+  }
+}
+
 template <class T>
 void visit_within(StateVisitor& visitor, std::vector<T>& values) {
-  visit_elements_of(visitor, values,
-                    [&] { visit_value(visitor, values.emplace_back(), StateVisitor::Place::kElement); });
+  if constexpr (Number<T> && !std::is_same_v<T, bool>)
+    return visit_numbers_of(visitor, values);
+  else
+    visit_elements_of(visitor, values,
+                      [&] { visit_value(visitor, values.emplace_back(), StateVisitor::Place::kElement); });
 }
 
 template <class K, class V, class... Rest>
@@ -96,12 +121,7 @@ void visit_within(StateVisitor& visitor, std::tuple<T...>& values) {
   std::apply([&](T&... of_tuple) { visit_values(visitor, of_tuple...); }, values);
 }
 
-inline void visit_within(StateVisitor& visitor, std::string& text) {
-  std::uint64_t size = text.size();
-  visit_value(visitor, size);
-  text.resize(size);
-  visitor.bytes(std::as_writable_bytes(std::span(text)));
-}
+inline void visit_within(StateVisitor& visitor, std::string& text) { visit_numbers_of(visitor, text); }
 
 template <class T>
 void visit_within(StateVisitor& visitor, std::optional<T>& value) {
@@ -120,6 +140,7 @@ void visit_within(StateVisitor& visitor, T& value) {
                          std::tuple_size<T>::value;
                          typename T::value_type;
                        }) {
+    if constexpr (Number<typename T::value_type>) return visitor.bytes(std::as_writable_bytes(std::span(value)));
     for (auto& element : value) visit_value(visitor, element, StateVisitor::Place::kElement);
   } else {
     static_assert((std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>)&&!std::is_pointer_v<T>,

@@ -12,8 +12,9 @@ from droptest.records import Records
 HEADER = ("series", "kind", "peak, MiB", "after step", "taken", "allocated", "runs")
 NOTE = (
     "Of rank 0, since the run was last started: the largest peak over the runs of a series, and the step after which "
-    "it was first seen. The process has all its ranks, with the program and its data. Pools are buffers that are used "
-    "again: how often a pass or a call took one, and how often that needed new memory."
+    "it was first seen. The process has all its ranks, with the program and its data; the device is its GPU, with all "
+    "programs there. Pools are buffers that are used again: how often a pass or a call took one, and how often that "
+    "needed new memory."
 )
 
 
@@ -30,8 +31,9 @@ def rows(records: Records) -> list[tuple[str, ...]]:
 def _entries(memory: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind, peak in object_of(memory.get("model")).items():
         yield kind.replace("_", " "), object_of(peak)
-    if "process" in memory:
-        yield "process", object_of(memory["process"])
+    for whole in ("process", "device"):
+        if whole in memory:
+            yield whole, object_of(memory[whole])
     for name, pool in object_of(memory.get("pools")).items():
         yield f"pool of {name}", object_of(pool)
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string_view>
 #include <type_traits>
@@ -35,6 +36,13 @@ class DeviceMemory {
   std::byte* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
+
+/// Bytes of all DeviceMemory of this process, on all its devices.
+struct DeviceMemoryUse {
+  std::uint64_t bytes = 0;
+  std::uint64_t peak = 0;  ///< since the program began
+};
+DeviceMemoryUse device_memory_use();
 
 /// An owned array of `count` elements on the calling thread's current device; content unspecified.
 template <class T>

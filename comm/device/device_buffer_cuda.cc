@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <array>
+#include <atomic>
 #include <cstdio>
 #include <string>
 
@@ -19,6 +20,16 @@ std::string size_text(std::size_t bytes) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), unit == 0 ? "%.0f" : "%.2f", value);
   return std::string(text.data()) + " " + kUnits[unit];
+}
+
+std::atomic<std::uint64_t> bytes_in_use = 0;
+std::atomic<std::uint64_t> most_in_use = 0;
+
+void count_allocation(std::uint64_t bytes) {
+  const std::uint64_t now = bytes_in_use += bytes;
+  std::uint64_t most = most_in_use;
+  while (now > most && !most_in_use.compare_exchange_weak(most, now)) {
+  }
 }
 
 [[noreturn]] void throw_out_of_memory(std::size_t bytes, std::string_view what) {
@@ -43,11 +54,16 @@ DeviceMemory::DeviceMemory(std::size_t bytes, std::string_view what) : bytes_(by
   if (status == cudaErrorMemoryAllocation) throw_out_of_memory(bytes, what);
   check_cuda(status, "cudaMalloc for " + std::string(what));
   data_ = static_cast<std::byte*>(data);
+  count_allocation(bytes);
 }
 
 DeviceMemory::~DeviceMemory() {
-  if (data_ != nullptr) cudaFree(data_);
+  if (data_ == nullptr) return;
+  cudaFree(data_);
+  bytes_in_use -= bytes_;
 }
+
+DeviceMemoryUse device_memory_use() { return {bytes_in_use, most_in_use}; }
 
 PinnedMemory::PinnedMemory(std::size_t bytes) {
   if (bytes == 0) return;

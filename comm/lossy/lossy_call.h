@@ -37,6 +37,8 @@ class LossyCall {
   Tensor exact() { return exact_in(scratch()); }
   /// The call's own buffers, on the rank's thread.
   Scratch& scratch();
+  /// The next call of the group may have them: it has its turn later (StreamTurns).
+  void release_scratch() { scratch_ = {}; }
   void compare_message();
   /// Adds the call's sums to the rank's samples, where the call is sampled. Once, on the rank's thread.
   void note_samples();

@@ -39,6 +39,7 @@ void StartedLossyCall::start() {
     if (call_.is_sampled()) begin_recv(call_.exact());
   } else if (stream_of(call) != nullptr) {
     call_.run(group_.inner, call_.scratch());
+    call_.release_scratch();
   } else {
     parts_.push_back(group_.lane_->start([this] { call_.run(*group_.lane_channel_, group_.lane_scratch_); }));
   }

@@ -3,6 +3,10 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
+
+#include "comm/device/device_buffer.h"
+
 namespace droptest::experiments {
 namespace {
 
@@ -26,10 +30,17 @@ void MemoryRecord::note_process(std::uint64_t step) {
     raise(of_process, static_cast<std::uint64_t>(usage.ru_maxrss) * kKibi, step);
 }
 
+void MemoryRecord::note_device(std::uint64_t bytes, std::uint64_t step) {
+  const comm::DeviceMemoryUse use = comm::device_memory_use();
+  if (!of_device) of_device.emplace();
+  raise(*of_device, bytes + (use.peak - std::min(use.bytes, use.peak)), step);
+}
+
 nlohmann::json to_json(const MemoryRecord& record) {
   nlohmann::json out = {{"process", to_json(record.of_process)},
                         {"model", nlohmann::json::object()},
                         {"pools", nlohmann::json::object()}};
+  if (record.of_device) out["device"] = to_json(*record.of_device);
   for (const auto& [kind, peak] : record.of_model) out["model"][kind] = to_json(peak);
   for (const auto& [name, use] : record.pools) {
     out["pools"][name] = {{"taken", use.taken}, {"allocated", use.allocated}};

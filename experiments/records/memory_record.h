@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "comm/buffer_use.h"
@@ -21,11 +22,14 @@ struct MemoryRecord {
   std::map<std::string, MemoryPeak> of_model;    ///< by kind, with the buffers of collectives and the loss layer
   std::map<std::string, comm::BufferUse> pools;  ///< by name: buffers that are used again
   MemoryPeak of_process;                         ///< resident memory; 0 where the system does not say it
+  std::optional<MemoryPeak> of_device;           ///< in use on rank 0's GPU, by all programs
 
   /// `kind` is of the model.
   void note(const std::string& kind, std::uint64_t bytes, std::uint64_t step);
   /// The largest resident memory of this process so far.
   void note_process(std::uint64_t step);
+  /// `bytes`: in use on the GPU now. That of this process, whose peak may be past, is counted by its peak.
+  void note_device(std::uint64_t bytes, std::uint64_t step);
 };
 
 nlohmann::json to_json(const MemoryRecord& record);

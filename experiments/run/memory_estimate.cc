@@ -11,9 +11,9 @@
 #include <utility>
 
 #include "experiments/run/layer_memory.h"
-#include "experiments/run/run_device.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/stage_plan.h"
@@ -25,9 +25,15 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::uint64_t kProgramBytes = std::uint64_t{40} << 20U;   ///< of a process: code, libraries and records
-constexpr std::uint64_t kWorkspaceBytes = std::uint64_t{6} << 20U;  ///< of a rank: stacks, statistics, small buffers
-constexpr std::uint64_t kExpectedReads = 2;                         ///< of an offload file at once
+constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
+constexpr std::uint64_t kProgramBytes = 40 * kMebi;   ///< of a process: code, libraries and records
+constexpr std::uint64_t kWorkspaceBytes = 6 * kMebi;  ///< of a rank: stacks, statistics, small buffers
+constexpr std::uint64_t kExpectedReads = 2;           ///< of an offload file at once
+constexpr std::uint64_t kContextBytes = 768 * kMebi;  ///< of a process: CUDA's context, code of kernels and libraries
+constexpr std::uint64_t kRankDeviceBytes =
+    40 * kMebi;                              ///< of a rank: 32 MiB of the products' workspace, statistics, staging
+constexpr std::uint64_t kBucketsAtOnce = 3;  ///< of a rank: copies of gradients or parameters on their way
+constexpr std::uint64_t kAbsurdBytes = std::uint64_t{1} << 62U;  ///< of a model that no machine holds
 
 /// The data of a process: a mapped file of tokens; for each byte of a text a token of two bytes; for each byte of
 /// labelled texts a token of four bytes and the byte itself.
@@ -41,16 +47,35 @@ std::uint64_t data_bytes(const DataConfig& data) {
   return data.text.empty() ? size_of(data.tokens) : 2 * size_of(data.text);
 }
 
-/// A micro-batch on a sequence rank with the most tokens.
-models::BatchShape shape_on_rank(const RunConfig& config) {
+models::SequenceParts sequence_parts(const RunConfig& config) {
+  return config.model.attention.sequence.parts(config.training.sequence_tokens);
+}
+
+/// A micro-batch on the ranks of that sequence coordinate.
+models::BatchShape shape_on_rank(const RunConfig& config, int sequence) {
+  return {config.training.batch_sequences, sequence_parts(config).length_of(sequence)};
+}
+
+std::uint64_t activation_message_elems(const RunConfig& config) {
   const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
-  return {config.training.batch_sequences, parts.length_of(parts.longest_rank())};
+  return static_cast<std::uint64_t>(config.training.batch_sequences * parts.length_of(parts.longest_rank())) *
+         static_cast<std::uint64_t>(config.model.width);
+}
+
+/// Over the plans of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.
+std::uint64_t largest_bucket_bytes(const RunConfig& config) {
+  std::uint64_t elems = 0;
+  for (const PlannedCollective& reduction : planned_collectives(config, sim::TrafficClass::kDpGradient)) {
+    elems = std::max(elems, reduction.call.elements);
+  }
+  return elems * sizeof(float);
 }
 
 /// Working memory of a rank's products on the CPU: oneDNN packs the operand of the widest one, B T 4 C / k floats.
 std::uint64_t packed_operand_bytes(const RunConfig& config) {
   const std::int64_t hidden = 4 * config.model.width / config.parallel.tensor;
-  return static_cast<std::uint64_t>(shape_on_rank(config).rows() * hidden) * sizeof(float);
+  const models::BatchShape shape = shape_on_rank(config, sequence_parts(config).longest_rank());
+  return static_cast<std::uint64_t>(shape.rows() * hidden) * sizeof(float);
 }
 
 /// The whole model on rank 0 when a run writes its weights.
@@ -61,27 +86,27 @@ std::uint64_t written_weights_bytes(const RunConfig& config) {
   return elems * sizeof(float);
 }
 
-/// The stages of a pipeline rank with their slots.
+/// The stages of a rank with their slots.
 struct OwnStages {
   std::vector<models::StagePlan> plans;
   std::vector<std::uint64_t> slots;
 };
 
 OwnStages stages_of(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
-                    int pipeline_rank) {
+                    const comm::ParallelNumbers& at) {
   const models::SlotOptions options = slot_options(config);
-  const models::BatchShape shape = shape_on_rank(config);
+  const models::BatchShape shape = shape_on_rank(config, at.sequence);
   const int tensor = config.parallel.tensor;
   OwnStages own;
   if (plan == nullptr) {
-    own.plans.emplace_back(config.model, models::StageRange::whole(config.model), tensor, 0, form, shape,
+    own.plans.emplace_back(config.model, models::StageRange::whole(config.model), tensor, at.tensor, form, shape,
                            models::Keep::kForBackward, models::SentPast{}, options);
     own.slots.push_back(1);
     return own;
   }
-  for (const int stage : plan->stages_of(pipeline_rank)) {
+  for (const int stage : plan->stages_of(at.pipeline)) {
     const auto s = static_cast<std::size_t>(stage);
-    own.plans.emplace_back(config.model, plan->stages[s], tensor, 0, form, shape, plan->keep_of(stage),
+    own.plans.emplace_back(config.model, plan->stages[s], tensor, at.tensor, form, shape, plan->keep_of(stage),
                            plan->sent_past_of(stage), options);
     own.slots.push_back(static_cast<std::uint64_t>(plan->program.slots[s]));
   }
@@ -90,10 +115,10 @@ OwnStages stages_of(const RunConfig& config, const models::OpsForm& form, const 
 
 /// Residual streams of all blocks of these stages that leave the slots, in bytes of one slot; and the largest.
 std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, const models::OpsForm& form,
-                                                       int stages) {
+                                                       const comm::ParallelNumbers& at, int stages) {
   const MemoryConfig& memory = config.memory;
   if (!memory.place.offloaded || memory.recompute != models::Recompute::kBlock) return {0, 0};
-  auto rows = static_cast<std::uint64_t>(shape_on_rank(config).rows());
+  auto rows = static_cast<std::uint64_t>(shape_on_rank(config, at.sequence).rows());
   if (config.tensor_sequence) rows = comm::even_counts(rows, config.parallel.tensor).front();
   std::uint64_t bytes =
       rows * static_cast<std::uint64_t>(config.model.width) * comm::element_bytes(form.types().activations);
@@ -102,12 +127,6 @@ std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, 
   const int blocks = config.model.layers / memory.every / std::max(1, config.parallel.pipeline);
   const int residuals = std::max(0, 2 * blocks - (memory.every == 1 ? stages : 0));
   return {bytes * static_cast<std::uint64_t>(residuals), bytes};
-}
-
-/// The coordinates of the rank of a pipeline rank with the most tokens.
-comm::ParallelNumbers longest_rank(const RunConfig& config, int pipeline_rank) {
-  const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
-  return {.data = 0, .sequence = parts.longest_rank(), .pipeline = pipeline_rank, .tensor = 0};
 }
 
 /// Of a rank while it takes its first weights: those of offloaded parameters are in memory then, activations are not.
@@ -133,6 +152,7 @@ json to_json(const MemoryEstimate& estimate) {
           {"loss_layer", estimate.loss_layer},
           {"outer", estimate.outer},
           {"total", estimate.total()},
+          {"context", estimate.context},
           {"process", estimate.of_process}};
 }
 
@@ -159,6 +179,44 @@ bool is_possible(const RunConfig& config) {
   return !config.memory.place.cut || why_ranks_differ(config).empty();
 }
 
+/// Makes the estimates of single ranks, without of_process.
+class RankEstimates {
+ public:
+  explicit RankEstimates(const RunConfig& config)
+      : config_(config), form_(ops_form(config)), plan_(pipeline_plan(config)), layer_(layer_memory(config)) {}
+
+  MemoryEstimate of(const comm::ParallelNumbers& at) const {
+    MemoryEstimate own;
+    const std::vector<models::Gpt2Tensor> tensors = tensors_of_rank(config_, at.pipeline, at.tensor);
+    own.model =
+        models::ParameterStore::memory_use(tensors, *form_, config_.sharding, config_.parallel.gradient_ranks(),
+                                           config_.parallel.gradient_rank(at), config_.training.optimizer.moments());
+    own.model.activations = activation_bytes(config_, *form_, plan_.get(), at);
+    if (own.model.activations >= kAbsurdBytes) return own;
+    const OwnStages stages = stages_of(config_, *form_, plan_.get(), at);
+    own.slots = 0;
+    for (std::size_t i = 0; i < stages.plans.size(); ++i) {
+      own.slot = std::max(own.slot, stages.plans[i].saved().bytes());
+      own.slots += stages.slots[i];
+    }
+    const auto [away, largest] = residuals_away(config_, *form_, at, static_cast<int>(stages.plans.size()));
+    own.offload = (models::OffloadFile::kMostWrites + kExpectedReads) * largest;
+    own.offloaded = away * own.slots / stages.plans.size() + attention_use(config_, *form_, plan_.get(), at).stored;
+    own.loss_layer = layer_.remembered;
+    own.collectives = layer_.messages;
+    std::uint64_t elems = 0;
+    for (const models::Gpt2Tensor& tensor : tensors) elems += tensor.slice.local_elems();
+    own.outer = models::outer_bytes(config_.outer, elems);
+    return own;
+  }
+
+ private:
+  const RunConfig& config_;
+  std::unique_ptr<models::OpsForm> form_;
+  decltype(pipeline_plan(std::declval<const RunConfig&>())) plan_;
+  LayerMemory layer_;
+};
+
 }  // namespace
 
 models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
@@ -181,49 +239,53 @@ models::StatefulAttentionUse attention_use(const RunConfig& config, const models
        config.backend.threads_per_rank});
 }
 
-std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, int pipeline_rank) {
-  const auto plan = pipeline_plan(config);
+comm::ParallelNumbers longest_rank(const RunConfig& config, int pipeline_rank) {
+  return {.data = 0, .sequence = sequence_parts(config).longest_rank(), .pipeline = pipeline_rank, .tensor = 0};
+}
+
+std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
+                               const comm::ParallelNumbers& at) {
   const models::SlotOptions options = slot_options(config);
-  const models::BatchShape shape = shape_on_rank(config);
+  const models::BatchShape shape = shape_on_rank(config, at.sequence);
   const std::uint64_t planned =
-      plan == nullptr ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, 0, form, shape, options)
-                      : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, 0, form, shape,
-                                                             *plan, pipeline_rank, options);
-  if (planned >= std::uint64_t{1} << 62U) return planned;
-  return planned + attention_use(config, form, plan.get(), longest_rank(config, pipeline_rank)).memory;
+      plan == nullptr
+          ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, at.tensor, form, shape, options)
+          : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, at.tensor, form, shape, *plan,
+                                                 at.pipeline, options);
+  return planned >= kAbsurdBytes ? planned : planned + attention_use(config, form, plan, at).memory;
+}
+
+std::uint64_t message_buffer_bytes(const RunConfig& config) {
+  const std::uint64_t of_activations =
+      config.parallel.tensor > 1 ? activation_message_elems(config) * sizeof(float) : 0;
+  return of_activations + kBucketsAtOnce * largest_bucket_bytes(config);
+}
+
+std::uint64_t run_device_bytes(const RunConfig& config) {
+  const RankEstimates estimates(config);
+  std::uint64_t of_all = 0;
+  std::uint64_t largest = 0;
+  for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
+    const MemoryEstimate own = estimates.of(config.parallel.coordinates(rank));
+    if (own.model.activations >= kAbsurdBytes) return own.model.activations;
+    // Outer steps compute on the host.
+    const std::uint64_t bytes = own.total() - own.outer + kRankDeviceBytes + message_buffer_bytes(config);
+    of_all += bytes;
+    largest = std::max(largest, bytes);
+  }
+  return kContextBytes + (config.backend.name == "local" ? of_all : largest);
 }
 
 MemoryEstimate estimate_memory(const RunConfig& config) {
-  const std::unique_ptr<models::OpsForm> form = ops_form(config);
-  const auto plan = pipeline_plan(config);
-  const LayerMemory layer = layer_memory(config);
+  const RankEstimates estimates(config);
   MemoryEstimate most;
   std::uint64_t of_all = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
-    MemoryEstimate own;
-    own.model =
-        models::ParameterStore::memory_use(tensors_of_rank(config, p, 0), *form, config.sharding,
-                                           config.parallel.gradient_ranks(), 0, config.training.optimizer.moments());
-    own.model.activations = activation_bytes(config, *form, p);
-    if (own.model.activations >= std::uint64_t{1} << 62U) {
+    MemoryEstimate own = estimates.of(longest_rank(config, p));
+    if (own.model.activations >= kAbsurdBytes) {
       own.of_process = own.model.activations;
       return own;
     }
-    const OwnStages stages = stages_of(config, *form, plan.get(), p);
-    own.slots = 0;
-    for (std::size_t i = 0; i < stages.plans.size(); ++i) {
-      own.slot = std::max(own.slot, stages.plans[i].saved().bytes());
-      own.slots += stages.slots[i];
-    }
-    const auto [away, largest] = residuals_away(config, *form, static_cast<int>(stages.plans.size()));
-    own.offload = (models::OffloadFile::kMostWrites + kExpectedReads) * largest;
-    own.offloaded = away * own.slots / stages.plans.size() +
-                    attention_use(config, *form, plan.get(), longest_rank(config, p)).stored;
-    own.loss_layer = layer.remembered;
-    own.collectives = layer.messages;
-    std::uint64_t elems = 0;
-    for (const models::Gpt2Tensor& tensor : tensors_of_rank(config, p, 0)) elems += tensor.slice.local_elems();
-    own.outer = models::outer_bytes(config.outer, elems);
     of_all += std::max(own.total(), at_start(config, own.model));
     if (own.total() >= most.total()) most = own;
   }
@@ -231,6 +293,7 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
       static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.gradient_ranks());
   const bool is_local = config.backend.name == "local";
   const auto ranks = static_cast<std::uint64_t>(is_local ? config.parallel.world_size() : 1);
+  if (config.device == Device::kCuda) most.context = kContextBytes;
   most.of_process = config.device == Device::kCuda
                         ? run_device_bytes(config)
                         : (is_local ? alike * of_all : most.total()) +

@@ -24,18 +24,30 @@ struct MemoryEstimate {
   std::uint64_t collectives = 0;  ///< copies of messages on their way: an allowance
   std::uint64_t loss_layer = 0;   ///< values and residuals that fills and error feedback keep
   std::uint64_t outer = 0;        ///< references, momentum and messages of outer steps
+  std::uint64_t context = 0;      ///< on CUDA: an allowance for its context and the code of kernels, of a process
   std::uint64_t of_process = 0;   ///< of the process: all ranks where these are its threads, data and program
 
   std::uint64_t total() const { return model.total() + offload + collectives + loss_layer + outer; }
 };
 
-/// Gpt2::memory_use()'s activations on the rank of that pipeline coordinate with the most tokens. Needs no device.
-std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, int pipeline_rank);
+/// The coordinates of a rank with the most tokens, of those with that pipeline coordinate.
+comm::ParallelNumbers longest_rank(const RunConfig& config, int pipeline_rank);
+
+/// Gpt2::memory_use()'s activations on the rank with these coordinates. Needs no device. `plan`: as attention_use().
+std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
+                               const comm::ParallelNumbers& at);
 
 /// Of the attention with state of the rank with these coordinates; of none, 0. `plan`: of the pipeline; null: one
 /// stage.
 models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
                                            const models::PipelinePlan* plan, const comm::ParallelNumbers& at);
+
+/// On CUDA, an allowance for copies of messages on their way, below the loss layer.
+std::uint64_t message_buffer_bytes(const RunConfig& config);
+
+/// Device memory that a run on CUDA takes at most: of all its ranks with `local`, of one with other backends. The
+/// model's bytes are exact; CUDA, its libraries and messages on their way have allowances.
+std::uint64_t run_device_bytes(const RunConfig& config);
 
 /// A pure function of the config and, for the data, the sizes of its files. Throws: ConfigError.
 MemoryEstimate estimate_memory(const RunConfig& config);

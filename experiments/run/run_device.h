@@ -14,13 +14,6 @@ namespace droptest::experiments {
 /// build has no CUDA code.
 void require_run_device(const RunConfig& config);
 
-/// An allowance for the copies of messages that a rank's collectives work with.
-std::uint64_t message_buffer_bytes(const RunConfig& config);
-
-/// Device memory that a run on CUDA takes at most: of all its ranks with `local`, of one with other backends. The
-/// model's bytes are exact; CUDA, its libraries and messages on their way have allowances.
-std::uint64_t run_device_bytes(const RunConfig& config);
-
 /// Of the runs that compute on CUDA the one that takes most of a device's memory; the first where none does. `runs` has
 /// at least one. Throws: as require_run_device().
 const RunConfig& most_demanding(std::span<const PlannedRun> runs);

@@ -629,6 +629,7 @@ class Trainer {
       if (last_losses_.size() > kFinalLossLines) last_losses_.erase(last_losses_.begin());
     }
     RankUsage usage = usage_.take(metered_.use());
+    if (usage.device_bytes) outcome_.memory.note_device(*usage.device_bytes, line.step);
     profile_.put_seconds(usage);
     line.ranks = gather_usage(usage, profile_.take_calls(clock_.origin()), group_);
     clock_.met();

@@ -246,6 +246,7 @@ def test_memory_has_a_row_for_each_kind_and_pool(tmp_path):
         summary = json.loads(path.read_text())
         summary["memory"] = {
             "process": {"bytes": (300 + i) << 20, "step": 4},
+            "device": {"bytes": (500 - i) << 20, "step": 6},
             "model": {"loss_layer": {"bytes": 1 << 19, "step": 2}},
             "pools": {
                 "messages": {"bytes": 1 << 20, "taken": 90, "allocated": 3},
@@ -256,5 +257,6 @@ def test_memory_has_a_row_for_each_kind_and_pool(tmp_path):
     found = tables.table("memory", droptest.load(folder))
     assert [row[1:] for row in found.rows] == [
         ("loss layer", "0.5", "2", "-", "-", "2"), ("process", "301.0", "4", "-", "-", "2"),
+        ("device", "500.0", "6", "-", "-", "2"),
         ("pool of messages", "1.0", "-", "90", "3", "2"), ("pool of calls", "-", "-", "8", "2", "2"),
     ]  # fmt: skip
