@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -110,8 +111,11 @@ class InterruptedRun {
     (void)train_in(run_, folder_.path() + "/second", hooks);
     copy_step("second", last_, "end");
     run_.config.checkpoint->every_steps = 0;
+    const auto start = std::chrono::steady_clock::now();
     intact_ = continued({}, Drop::kOnAllRanks);
     intact_at_end_ = continued({}, Drop::kAtTheEnd);
+    const auto took = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
+    hang_seconds_ = 5 + 20 * static_cast<unsigned>(took.count());
     std::vector<json> lines;
     for (const json& line : whole.lines) {
       if (line["step"] > second_) lines.push_back(line);
@@ -161,7 +165,7 @@ class InterruptedRun {
     const std::string path = folder_.path() + "/account";
     const pid_t child = ::fork();
     if (child == 0) {
-      ::alarm(120);  // in the place of a hang
+      ::alarm(hang_seconds_);
       std::string text;
       try {
         text = work();
@@ -178,9 +182,10 @@ class InterruptedRun {
 
   ResolvedRun run_;
   const TemporaryFolder folder_;
-  const std::uint64_t first_;   ///< the run was interrupted after this step before,
-  const std::uint64_t second_;  ///< and goes on from this one without a part of its state;
-  std::uint64_t last_;          ///< its last step, sooner where it diverges
+  const std::uint64_t first_;    ///< the run was interrupted after this step before,
+  const std::uint64_t second_;   ///< and goes on from this one without a part of its state;
+  std::uint64_t last_;           ///< its last step, sooner where it diverges
+  unsigned hang_seconds_ = 120;  ///< a run that takes so long waits for messages that nobody sends
   StateParts parts_;
   StateParts parts_at_end_;
   std::string intact_;
