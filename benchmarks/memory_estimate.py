@@ -109,6 +109,9 @@ def rows_of(binary, path, folder, options):
     for number, run in enumerate(runs, 1):
         if run["memory"] in seen or len(seen) == options.points:
             continue
+        if run["memory"] is None:
+            yield {"spec": name, "point": run["point"], "skipped": "it has no plan"}
+            continue
         seen.append(run["memory"])
         say(f"{name} {json.dumps(run['point'])[:100]}")
         planned = {kind: run["memory"][kind] for kind in (*KINDS, "total", "process")}

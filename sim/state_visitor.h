@@ -73,9 +73,11 @@ void visit_elements_of(StateVisitor& visitor, Container& container, const Add& a
 
 /// Whether values are shown as bytes, all of a contiguous container in one call.
 template <class T>
-concept Number = std::is_arithmetic_v<T> || std::is_enum_v<T>;
+concept Number = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&(std::has_unique_object_representations_v<T> ||
+                                                                  std::is_same_v<T, float> ||
+                                                                  std::is_same_v<T, double>);
 
-/// A container that is restored grows as its values arrive: a size alone takes no memory.
+/// A container that is restored grows as its values arrive: a size alone takes at most 2^20 elements.
 template <class Container>
 void visit_numbers_of(StateVisitor& visitor, Container& numbers) {
   constexpr std::uint64_t kMostAtOnce = std::uint64_t{1} << 20U;
@@ -85,17 +87,20 @@ void visit_numbers_of(StateVisitor& visitor, Container& numbers) {
     visitor.bytes(std::as_writable_bytes(std::span(numbers)));
     return;
   }
-  numbers.clear();
-  for (std::uint64_t first = 0; first < size; first = numbers.size()) {
-    numbers.resize(first + std::min(size - first, kMostAtOnce));
-    visitor.bytes(std::as_writable_bytes(std::span(numbers).subspan(first)));
+  std::uint64_t arrived = 0;
+  while (arrived < size) {
+    const std::uint64_t more = std::min(size - arrived, kMostAtOnce);
+    if (numbers.size() < arrived + more) numbers.resize(arrived + more);
+    visitor.bytes(std::as_writable_bytes(std::span(numbers).subspan(arrived, more)));
+    arrived += more;
   }
+  numbers.resize(size);
 }
 
 template <class T>
 void visit_within(StateVisitor& visitor, std::vector<T>& values) {
   if constexpr (Number<T> && !std::is_same_v<T, bool>)
-    return visit_numbers_of(visitor, values);
+    visit_numbers_of(visitor, values);
   else
     visit_elements_of(visitor, values,
                       [&] { visit_value(visitor, values.emplace_back(), StateVisitor::Place::kElement); });
@@ -140,8 +145,10 @@ void visit_within(StateVisitor& visitor, T& value) {
                          std::tuple_size<T>::value;
                          typename T::value_type;
                        }) {
-    if constexpr (Number<typename T::value_type>) return visitor.bytes(std::as_writable_bytes(std::span(value)));
-    for (auto& element : value) visit_value(visitor, element, StateVisitor::Place::kElement);
+    if constexpr (Number<typename T::value_type>)
+      visitor.bytes(std::as_writable_bytes(std::span(value)));
+    else
+      for (auto& element : value) visit_value(visitor, element, StateVisitor::Place::kElement);
   } else {
     static_assert((std::has_unique_object_representations_v<T> || std::is_floating_point_v<T>)&&!std::is_pointer_v<T>,
                   "a number, or a type that shows its state");

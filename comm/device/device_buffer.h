@@ -37,12 +37,14 @@ class DeviceMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Bytes of all DeviceMemory of this process, on all its devices.
+/// Bytes of all DeviceMemory of this process, on all its devices: any thread may free what another one has allocated.
+/// Thread safety: any; beside other threads' allocations a peak may have theirs.
 struct DeviceMemoryUse {
   std::uint64_t bytes = 0;
-  std::uint64_t peak = 0;  ///< since the program began
+  std::uint64_t peak = 0;  ///< since the program began, or restart_device_memory_peak()
 };
 DeviceMemoryUse device_memory_use();
+void restart_device_memory_peak();
 
 /// An owned array of `count` elements on the calling thread's current device; content unspecified.
 template <class T>

@@ -64,6 +64,7 @@ DeviceMemory::~DeviceMemory() {
 }
 
 DeviceMemoryUse device_memory_use() { return {bytes_in_use, most_in_use}; }
+void restart_device_memory_peak() { most_in_use = bytes_in_use.load(); }
 
 PinnedMemory::PinnedMemory(std::size_t bytes) {
   if (bytes == 0) return;

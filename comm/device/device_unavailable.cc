@@ -40,6 +40,7 @@ const void* Stream::stage(std::span<const std::byte> /*bytes*/) { unavailable();
 DeviceMemory::DeviceMemory(std::size_t /*bytes*/, std::string_view /*what*/) { unavailable(); }
 DeviceMemory::~DeviceMemory() = default;
 DeviceMemoryUse device_memory_use() { return {}; }
+void restart_device_memory_peak() {}
 PinnedMemory::PinnedMemory(std::size_t /*bytes*/) { unavailable(); }
 PinnedMemory::~PinnedMemory() = default;
 void copy_to_device(std::span<const std::byte> /*from*/, std::byte* /*to*/, Stream& /*stream*/) { unavailable(); }

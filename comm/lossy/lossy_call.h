@@ -37,8 +37,12 @@ class LossyCall {
   Tensor exact() { return exact_in(scratch()); }
   /// The call's own buffers, on the rank's thread.
   Scratch& scratch();
-  /// The next call of the group may have them: it has its turn later (StreamTurns).
-  void release_scratch() { scratch_ = {}; }
+  /// After run() of a collective on a stream: the next call of the group may use the scratch, because its work on any
+  /// stream comes after the work of this one (StreamTurns).
+  void release_scratch() {
+    exact_ = {};
+    scratch_ = {};
+  }
   void compare_message();
   /// Adds the call's sums to the rank's samples, where the call is sampled. Once, on the rank's thread.
   void note_samples();

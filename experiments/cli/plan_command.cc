@@ -135,7 +135,11 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
     const auto packets = known_packets.find(key.dump());
     const json counted = packets != known_packets.end() ? packets->second : packets_of(config);
     known_packets[key.dump()] = counted;
-    const std::string memory_key = json({key, planned.run.spec.value("memory", json())}).dump();
+    json of_memory = key;
+    for (const char* member : {"memory", "record", "outer", "backend", "device", "data", "task"}) {
+      of_memory.push_back(planned.run.spec.value(member, json()));
+    }
+    const std::string memory_key = of_memory.dump();
     if (!known_memory.contains(memory_key)) known_memory[memory_key] = memory_plan_of(config, memory);
     const bool is_new = summaries[i].is_null() && planned.same_as == i;
     const std::optional<double> seconds = estimate.seconds(planned);

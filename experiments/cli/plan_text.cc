@@ -58,24 +58,24 @@ void print_memory(const json& runs, std::ostream& text) {
                                         [&](const json& a, const json& b) { return process_of(a) < process_of(b); });
   if (largest == runs.end() || process_of(*largest) == 0) return;
   const json& memory = largest->at("memory");
-  static constexpr std::array<std::pair<const char*, const char*>, 11> kColumns = {{{"parameters", "parameters"},
-                                                                                    {"gradients", "gradients"},
-                                                                                    {"optimizer", "optimizer"},
-                                                                                    {"activations", "activations"},
-                                                                                    {"slot", "of a slot"},
-                                                                                    {"offload_buffers", "offload"},
-                                                                                    {"collectives", "collectives"},
-                                                                                    {"loss_layer", "loss layer"},
-                                                                                    {"outer", "outer steps"},
-                                                                                    {"total", "rank"},
-                                                                                    {"process", "process"}}};
+  std::vector<std::pair<const char*, const char*>> columns = {
+      {"parameters", "parameters"},   {"gradients", "gradients"},
+      {"optimizer", "optimizer"},     {"activations", "activations"},
+      {"slot", "of a slot"},          {"offload_buffers", "offload"},
+      {"collectives", "collectives"}, {"loss_layer", "loss layer"},
+      {"outer", "outer steps"},       {"total", "rank"},
+      {"process", "process"}};
+  if (memory.at("context") != 0) {
+    columns.back() = {"context", "CUDA's context"};
+    columns.emplace_back("process", "device");
+  }
   std::vector<std::vector<std::string>> rows = {{"memory"}};
-  for (const auto& [member, title] : kColumns) rows[0].emplace_back(title);
+  for (const auto& [member, title] : columns) rows[0].emplace_back(title);
   const bool asks = memory.contains("largest_micro_batch");
   if (asks) rows[0].emplace_back("largest micro-batch");
   const auto add = [&](const std::string& name, const json& of) {
     std::vector<std::string>& row = rows.emplace_back(1, name);
-    for (const auto& [member, title] : kColumns) {
+    for (const auto& [member, title] : columns) {
       row.push_back(experiments::bytes_text(of.at(member).get<std::uint64_t>()));
     }
     if (asks) row.push_back(of.at("largest_micro_batch").dump());

@@ -3,10 +3,6 @@
 
 #include <sys/resource.h>
 
-#include <algorithm>
-
-#include "comm/device/device_buffer.h"
-
 namespace droptest::experiments {
 namespace {
 
@@ -31,9 +27,8 @@ void MemoryRecord::note_process(std::uint64_t step) {
 }
 
 void MemoryRecord::note_device(std::uint64_t bytes, std::uint64_t step) {
-  const comm::DeviceMemoryUse use = comm::device_memory_use();
   if (!of_device) of_device.emplace();
-  raise(*of_device, bytes + (use.peak - std::min(use.bytes, use.peak)), step);
+  raise(*of_device, bytes, step);
 }
 
 nlohmann::json to_json(const MemoryRecord& record) {

@@ -28,7 +28,7 @@ struct MemoryRecord {
   void note(const std::string& kind, std::uint64_t bytes, std::uint64_t step);
   /// The largest resident memory of this process so far.
   void note_process(std::uint64_t step);
-  /// `bytes`: in use on the GPU now. That of this process, whose peak may be past, is counted by its peak.
+  /// Of RankUsageMeter::device_peak_bytes().
   void note_device(std::uint64_t bytes, std::uint64_t step);
 };
 

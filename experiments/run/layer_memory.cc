@@ -5,6 +5,8 @@
 #include <array>
 #include <cstddef>
 #include <map>
+#include <numeric>
+#include <utility>
 #include <vector>
 
 #include "comm/communicator.h"
@@ -163,7 +165,7 @@ std::uint64_t names_of(const RunConfig& config, sim::TrafficClass of, std::uint6
 
 LayerMemory layer_memory(const RunConfig& config) {
   LayerMemory memory;
-  std::map<ParallelDimension, Slots> scratch;
+  std::map<std::pair<ParallelDimension, bool>, Slots> scratch;  // by group, and whether messages stay on the host
   const bool is_sampled = config.record.sample_every_steps > 0;
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
@@ -174,20 +176,26 @@ LayerMemory layer_memory(const RunConfig& config) {
     const ParallelDimension group = of_data     ? ParallelDimension::kData
                                     : of_layers ? ParallelDimension::kTensor
                                                 : ParallelDimension::kPipeline;
+    const bool is_on_host = config.device == Device::kCuda && of == sim::TrafficClass::kOuter;
     for (const PlannedCollective& planned : planned_collectives(config, of)) {
       LayerCall call{planned.call.collective, planned.call.elements, 0, planned.call.ranks};
       const std::vector<std::uint64_t>& counts = planned.call.counts;
       call.part = counts.empty() ? comm::even_counts(call.elements, call.ranks).front()
                                  : *std::max_element(counts.begin(), counts.end());
-      memory.remembered += sizeof(float) * names_of(config, of, planned.times) * remembered_of(*network, call, counts);
+      const std::uint64_t remembered =
+          sizeof(float) * names_of(config, of, planned.times) * remembered_of(*network, call, counts);
+      memory.remembered += remembered;
+      if (is_on_host) memory.on_host += remembered;
       const bool is_message = call.collective == sim::Collective::kBroadcast;
       const Slots slots = is_message ? Slots{} : slots_of(*network, call, counts, is_sampled);
-      Slots& most = scratch[group];
+      Slots& most = scratch[{group, is_on_host}];
       for (std::size_t i = 0; i < slots.size(); ++i) most[i] = std::max(most[i], slots[i]);
     }
   }
-  for (const auto& item : scratch) {
-    for (const std::uint64_t elems : item.second) memory.messages += sizeof(float) * elems;
+  for (const auto& [place, slots] : scratch) {
+    const std::uint64_t bytes = sizeof(float) * std::accumulate(slots.begin(), slots.end(), std::uint64_t{0});
+    memory.messages += bytes;
+    if (place.second) memory.on_host += bytes;
   }
   return memory;
 }

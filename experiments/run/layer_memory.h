@@ -14,6 +14,7 @@ namespace droptest::experiments {
 struct LayerMemory {
   std::uint64_t messages = 0;    ///< copies that calls work with: one scratch for each group of ranks
   std::uint64_t remembered = 0;  ///< stale values and residuals of error feedback
+  std::uint64_t on_host = 0;     ///< of both, what is in host memory on CUDA too: outer steps compute there
 };
 
 /// A pure function of the config. Throws: ConfigError.

@@ -7,7 +7,10 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
+#include <memory>
 #include <system_error>
+#include <tuple>
 #include <utility>
 
 #include "experiments/run/layer_memory.h"
@@ -56,10 +59,10 @@ models::BatchShape shape_on_rank(const RunConfig& config, int sequence) {
   return {config.training.batch_sequences, sequence_parts(config).length_of(sequence)};
 }
 
-std::uint64_t activation_message_elems(const RunConfig& config) {
-  const models::SequenceParts parts = config.model.attention.sequence.parts(config.training.sequence_tokens);
-  return static_cast<std::uint64_t>(config.training.batch_sequences * parts.length_of(parts.longest_rank())) *
-         static_cast<std::uint64_t>(config.model.width);
+/// Numbers of the residual stream of a micro-batch on a rank with the most tokens.
+std::uint64_t residual_elems(const RunConfig& config) {
+  const models::BatchShape shape = shape_on_rank(config, sequence_parts(config).longest_rank());
+  return static_cast<std::uint64_t>(shape.rows()) * static_cast<std::uint64_t>(config.model.width);
 }
 
 /// Over the plans of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.
@@ -193,15 +196,8 @@ class RankEstimates {
                                            config_.parallel.gradient_rank(at), config_.training.optimizer.moments());
     own.model.activations = activation_bytes(config_, *form_, plan_.get(), at);
     if (own.model.activations >= kAbsurdBytes) return own;
-    const OwnStages stages = stages_of(config_, *form_, plan_.get(), at);
-    own.slots = 0;
-    for (std::size_t i = 0; i < stages.plans.size(); ++i) {
-      own.slot = std::max(own.slot, stages.plans[i].saved().bytes());
-      own.slots += stages.slots[i];
-    }
-    const auto [away, largest] = residuals_away(config_, *form_, at, static_cast<int>(stages.plans.size()));
-    own.offload = (models::OffloadFile::kMostWrites + kExpectedReads) * largest;
-    own.offloaded = away * own.slots / stages.plans.size() + attention_use(config_, *form_, plan_.get(), at).stored;
+    own.offload =
+        (models::OffloadFile::kMostWrites + kExpectedReads) * residuals_away(config_, *form_, at, /*stages=*/1).second;
     own.loss_layer = layer_.remembered;
     own.collectives = layer_.messages;
     std::uint64_t elems = 0;
@@ -210,10 +206,32 @@ class RankEstimates {
     return own;
   }
 
+  /// That of of(), with the slots of its stages and what leaves them.
+  MemoryEstimate with_slots(const comm::ParallelNumbers& at) const {
+    MemoryEstimate own = of(at);
+    if (own.model.activations >= kAbsurdBytes) return own;
+    const OwnStages stages = stages_of(config_, *form_, plan_.get(), at);
+    own.slots = 0;
+    for (std::size_t i = 0; i < stages.plans.size(); ++i) {
+      own.slot = std::max(own.slot, stages.plans[i].saved().bytes());
+      own.slots += stages.slots[i];
+    }
+    const std::uint64_t away = residuals_away(config_, *form_, at, static_cast<int>(stages.plans.size())).first;
+    own.offloaded = away * own.slots / stages.plans.size() + attention_use(config_, *form_, plan_.get(), at).stored;
+    return own;
+  }
+
+  /// Of the device, for a rank with these coordinates.
+  std::uint64_t on_device(const comm::ParallelNumbers& at) const {
+    const MemoryEstimate own = of(at);
+    if (own.model.activations >= kAbsurdBytes) return kAbsurdBytes;
+    return own.total() - own.outer - layer_.on_host + kRankDeviceBytes;
+  }
+
  private:
   const RunConfig& config_;
   std::unique_ptr<models::OpsForm> form_;
-  decltype(pipeline_plan(std::declval<const RunConfig&>())) plan_;
+  std::shared_ptr<const models::PipelinePlan> plan_;
   LayerMemory layer_;
 };
 
@@ -256,22 +274,30 @@ std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& f
 }
 
 std::uint64_t message_buffer_bytes(const RunConfig& config) {
-  const std::uint64_t of_activations =
-      config.parallel.tensor > 1 ? activation_message_elems(config) * sizeof(float) : 0;
-  return of_activations + kBucketsAtOnce * largest_bucket_bytes(config);
+  const std::uint64_t residual_bytes = residual_elems(config) * sizeof(float);
+  std::uint64_t bytes = kBucketsAtOnce * largest_bucket_bytes(config);
+  if (config.parallel.tensor > 1) bytes += residual_bytes;
+  // Keys, values and their gradients that travel.
+  if (config.parallel.sequence > 1) bytes += 4 * residual_bytes / static_cast<std::uint64_t>(config.parallel.tensor);
+  return bytes;
 }
 
 std::uint64_t run_device_bytes(const RunConfig& config) {
   const RankEstimates estimates(config);
+  const std::uint64_t messages = message_buffer_bytes(config);
+  const models::SequenceParts parts = sequence_parts(config);
+  // Ranks with as many tokens, and the same part of the model, are alike.
+  std::map<std::tuple<int, std::int64_t, int>, std::uint64_t> known;
   std::uint64_t of_all = 0;
   std::uint64_t largest = 0;
   for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
-    const MemoryEstimate own = estimates.of(config.parallel.coordinates(rank));
-    if (own.model.activations >= kAbsurdBytes) return own.model.activations;
-    // Outer steps compute on the host.
-    const std::uint64_t bytes = own.total() - own.outer + kRankDeviceBytes + message_buffer_bytes(config);
-    of_all += bytes;
+    const comm::ParallelNumbers at = config.parallel.coordinates(rank);
+    const int shard = config.sharding.shards_state() ? config.parallel.gradient_rank(at) : 0;
+    std::uint64_t& bytes = known[{at.tensor, parts.length_of(at.sequence), shard}];
+    if (bytes == 0) bytes = estimates.on_device(at) + messages;
     largest = std::max(largest, bytes);
+    of_all += bytes;
+    if (of_all >= kAbsurdBytes) return kAbsurdBytes;
   }
   return kContextBytes + (config.backend.name == "local" ? of_all : largest);
 }
@@ -281,7 +307,7 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
   MemoryEstimate most;
   std::uint64_t of_all = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
-    MemoryEstimate own = estimates.of(longest_rank(config, p));
+    MemoryEstimate own = estimates.with_slots(longest_rank(config, p));
     if (own.model.activations >= kAbsurdBytes) {
       own.of_process = own.model.activations;
       return own;

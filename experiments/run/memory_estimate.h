@@ -46,7 +46,8 @@ models::StatefulAttentionUse attention_use(const RunConfig& config, const models
 std::uint64_t message_buffer_bytes(const RunConfig& config);
 
 /// Device memory that a run on CUDA takes at most: of all its ranks with `local`, of one with other backends. The
-/// model's bytes are exact; CUDA, its libraries and messages on their way have allowances.
+/// model's bytes are exact; CUDA, its libraries and messages on their way have allowances. Outer steps are on the host.
+/// Throws: ConfigError.
 std::uint64_t run_device_bytes(const RunConfig& config);
 
 /// A pure function of the config and, for the data, the sizes of its files. Throws: ConfigError.

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <fstream>
 
+#include "comm/device/device_buffer.h"
 #include "comm/device/device_info.h"
 
 namespace droptest::experiments {
@@ -41,7 +42,9 @@ RankUsageMeter::RankUsageMeter(Scope scope, std::optional<int> device)
     : scope_(scope),
       device_(device),
       device_total_bytes_(total_device_bytes(device)),
-      last_cpu_seconds_(cpu_seconds(scope)) {}
+      last_cpu_seconds_(cpu_seconds(scope)) {
+  if (device_total_bytes_ != 0) comm::restart_device_memory_peak();
+}
 
 RankUsage RankUsageMeter::take(const comm::CommunicatorUse& use) {
   RankUsage usage;
@@ -60,6 +63,13 @@ RankUsage RankUsageMeter::take(const comm::CommunicatorUse& use) {
   last_cpu_seconds_ = usage.cpu_seconds;
   last_use_ = use;
   return usage;
+}
+
+std::optional<std::uint64_t> RankUsageMeter::device_peak_bytes() const {
+  if (device_total_bytes_ == 0) return std::nullopt;
+  const std::uint64_t in_use = device_total_bytes_ - comm::free_device_bytes(*device_);
+  const comm::DeviceMemoryUse own = comm::device_memory_use();
+  return in_use + std::max(own.peak, own.bytes) - own.bytes;
 }
 
 }  // namespace droptest::experiments

@@ -20,6 +20,9 @@ class RankUsageMeter {
 
   /// Since the last call, or the construction. `use`: of the rank's communicator so far. Throws: DeviceError.
   RankUsage take(const comm::CommunicatorUse& use);
+  /// Memory in use on the rank's GPU, by all programs: now, but that of this process at its peak since the
+  /// construction. Absent: not known. Throws: DeviceError.
+  std::optional<std::uint64_t> device_peak_bytes() const;
 
  private:
   const Scope scope_;

@@ -478,6 +478,10 @@ class Trainer {
     memory.note_process(step);
   }
 
+  void note_device_memory(std::uint64_t step) {
+    if (const auto bytes = usage_.device_peak_bytes()) outcome_.memory.note_device(*bytes, step);
+  }
+
   /// The mean over the workers, and the outer step.
   void finish_step_of_workers(models::StepResult& result, std::uint64_t step) {
     std::array<double, 3> numbers = {result.loss, result.gradient_norm, result.updated ? 0.0 : 1.0};
@@ -629,7 +633,7 @@ class Trainer {
       if (last_losses_.size() > kFinalLossLines) last_losses_.erase(last_losses_.begin());
     }
     RankUsage usage = usage_.take(metered_.use());
-    if (usage.device_bytes) outcome_.memory.note_device(*usage.device_bytes, line.step);
+    note_device_memory(line.step);
     profile_.put_seconds(usage);
     line.ranks = gather_usage(usage, profile_.take_calls(clock_.origin()), group_);
     clock_.met();
@@ -663,6 +667,7 @@ class Trainer {
       outcome_.weights =
           models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_, pipeline_group());
       outcome_.memory.note_process(outcome_.steps);
+      note_device_memory(outcome_.steps);
     }
     if (!last_losses_.empty()) {
       outcome_.train_final_loss =

@@ -359,7 +359,8 @@ TEST(DeviceLosses, CallsOnTwoStreamsDoNotMix) {
   constexpr std::size_t kElems = 640;
   ClassNetwork network = recovery_network("direct", 0, 0.5);
   network.gather.fill = Fill::kOwn;
-  const auto run = [&](Where where) {
+  enum class Calls : std::uint8_t { kBlocking, kStarted };
+  const auto run = [&](Where where, Calls calls) {
     std::vector<std::vector<float>> results(4);
     run_ranks(2, kTimeout, [&](Communicator& inner) {
       LossyCommunicator lossy(inner, recovery_options(network));
@@ -375,8 +376,18 @@ TEST(DeviceLosses, CallsOnTwoStreamsDoNotMix) {
       DeviceBuffer<float> buffers[2] = {{kElems, "first"}, {kElems, "second"}};
       copy_to_device(std::span<const float>(first), buffers[0].elems(), streams[0]);
       copy_to_device(std::span<const float>(second), buffers[1].elems(), streams[1]);
-      lossy.all_reduce(device_tensor(buffers[0].elems(), streams[0]), ReduceOp::kSum, {kClass, "first"});
-      lossy.all_reduce(device_tensor(buffers[1].elems(), streams[1]), ReduceOp::kSum, {kClass, "second"});
+      const Tensor tensors[2] = {device_tensor(buffers[0].elems(), streams[0]),
+                                 device_tensor(buffers[1].elems(), streams[1])};
+      if (calls == Calls::kStarted) {
+        Work of_first = lossy.start_all_reduce(tensors[0], tensors[0], ReduceOp::kSum, {kClass, "first"});
+        Work of_second = lossy.start_all_reduce(tensors[1], tensors[1], ReduceOp::kSum, {kClass, "second"});
+        of_first.wait();
+        of_second.wait();
+        EXPECT_EQ(lossy.buffers().messages.bytes, kElems * sizeof(float)) << "one copy for both";
+      } else {
+        lossy.all_reduce(tensors[0], ReduceOp::kSum, {kClass, "first"});
+        lossy.all_reduce(tensors[1], ReduceOp::kSum, {kClass, "second"});
+      }
       // Rank 1 looks first, so that rank 0's streams advance as far as rank 1 needs and no further.
       for (int turn = 1; turn >= 0; --turn) {
         for (int s = 1; s >= 0 && turn == me; --s) {
@@ -388,7 +399,9 @@ TEST(DeviceLosses, CallsOnTwoStreamsDoNotMix) {
     });
     return results;
   };
-  EXPECT_EQ(run(Where::kHost), run(Where::kDevice));
+  const auto expected = run(Where::kHost, Calls::kBlocking);
+  EXPECT_EQ(run(Where::kDevice, Calls::kBlocking), expected);
+  EXPECT_EQ(run(Where::kDevice, Calls::kStarted), expected);
 }
 
 // One message is under way at a time, each larger than all before it.

@@ -114,8 +114,8 @@ class InterruptedRun {
     const auto start = std::chrono::steady_clock::now();
     intact_ = continued({}, Drop::kOnAllRanks);
     intact_at_end_ = continued({}, Drop::kAtTheEnd);
-    const auto took = std::chrono::duration_cast<std::chrono::seconds>(std::chrono::steady_clock::now() - start);
-    hang_seconds_ = 5 + 20 * static_cast<unsigned>(took.count());
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    hang_seconds_ = 10 + static_cast<unsigned>(40 * took.count());
     std::vector<json> lines;
     for (const json& line : whole.lines) {
       if (line["step"] > second_) lines.push_back(line);

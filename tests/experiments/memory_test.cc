@@ -341,9 +341,13 @@ TEST(MemoryRecord, HasTheStepAtWhichAPeakWasReached) {
   record.note("activations", 9, 2);
   record.note("activations", 7, 3);
   record.note_process(4);
+  EXPECT_FALSE(to_json(record).contains("device"));
+  record.note_device(8, 1);
+  record.note_device(7, 2);
   const nlohmann::json json = to_json(record);
   EXPECT_EQ(json["model"].dump(), R"({"activations":{"bytes":9,"step":1}})");
   EXPECT_EQ(json["process"]["step"], 4);
+  EXPECT_EQ(json["device"].dump(), R"({"bytes":8,"step":1})");
   EXPECT_GT(json["process"]["bytes"].get<std::uint64_t>(), std::uint64_t{1} << 20U);
 }
 

@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "comm/device/device_buffer.h"
-#include "experiments/records/memory_record.h"
 #include "experiments/run/core_shares.h"
 #include "experiments/run/layer_memory.h"
 #include "experiments/run/memory_estimate.h"
+#include "experiments/run/rank_usage.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/parameter_table.h"
 #include "models/gpt2/shard_plan.h"
@@ -271,20 +271,34 @@ TEST(DeviceMemoryUse, HasThePeakOfAllMemory) {
   const std::uint64_t before = comm::device_memory_use().bytes;
   EXPECT_EQ(before, fake_cuda::live_bytes());
   const std::uint64_t more = comm::device_memory_use().peak - before + kMebi;
-  MemoryRecord record;
   {
     comm::DeviceMemory first(more, "a test's memory");
     comm::DeviceMemory second = std::move(first);
     EXPECT_EQ(comm::device_memory_use().bytes, before + more);
-    record.note_device(before + more + 7, 1);
     const comm::DeviceMemory third(1, "a test's memory");
   }
   EXPECT_EQ(comm::device_memory_use().bytes, before);
   EXPECT_EQ(comm::device_memory_use().peak, before + more + 1);
-  record.note_device(before + 7, 2);
-  ASSERT_TRUE(record.of_device);
-  EXPECT_EQ(record.of_device->bytes, before + more + 1 + 7) << "that of others, and the peak between the notes";
-  EXPECT_EQ(record.of_device->step, 2U);
+}
+
+TEST(DeviceMemoryUse, OfARankIsThatOfAllProgramsWithItsOwnPeak) {
+  const fake_cuda::Scope scope;
+  const comm::DeviceMemory others(5 * kMebi, "another program's");
+  const RankUsageMeter meter(RankUsageMeter::Scope::kThread, 0);
+  const std::uint64_t before = fake_cuda::live_bytes();
+  EXPECT_EQ(meter.device_peak_bytes(), before);
+  { const comm::DeviceMemory passing(3 * kMebi, "a message"); }
+  EXPECT_EQ(meter.device_peak_bytes(), before + 3 * kMebi);
+  EXPECT_EQ(RankUsageMeter(RankUsageMeter::Scope::kThread, std::nullopt).device_peak_bytes(), std::nullopt);
+}
+
+TEST(DeviceMemoryUse, OfAbsurdModelsIsAbsurd) {
+  RunConfig config = run_on_cuda(1);
+  config.parallel.data = 64;
+  config.training.batch_sequences = 1 << 20;
+  config.model.context = config.training.sequence_tokens = 1 << 20;
+  config.model.layers = 96;
+  EXPECT_EQ(run_device_bytes(config), std::uint64_t{1} << 62U);
 }
 
 TEST(RunsThatFit, ARunTakesNoMoreThanWasPlanned) {

@@ -62,6 +62,7 @@ void BlockRunner::put_in_order(std::vector<unsigned>& indices, Order order) {
 }
 
 void BlockRunner::run(const Kernel& kernel, const Settings& settings) {
+  if (!settings.computes) return;
   kernel_ = &kernel;
   settings_ = settings;
   random_.seed(settings.seed);

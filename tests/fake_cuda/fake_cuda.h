@@ -18,6 +18,10 @@ enum class Order { kAscending, kDescending, kShuffled };
 /// "shuffled". Another name ends the program.
 Order default_order();
 
+/// Whether the environment's DROPTEST_FAKE_CUDA_IDLE is absent. Where it is not, kernels and products do nothing and
+/// fresh memory is zero: for runs of any size of which only the memory is of interest.
+bool computes_by_default();
+
 struct Settings {
   int devices = 1;
   std::size_t memory_bytes = std::size_t{4} << 30U;  ///< of each device
@@ -26,7 +30,8 @@ struct Settings {
   std::uint64_t seed = 1;                            ///< of kShuffled
   int unready_queries = 3;                           ///< that cudaEventQuery answers before it runs the awaited work
   bool streams_capture = false;                      ///< the answer of cudaStreamIsCapturing
-  std::set<int> refused_epilogues;                   ///< for which cuBLASLt has no algorithm (cublasLtEpilogue_t)
+  bool computes = computes_by_default();
+  std::set<int> refused_epilogues;  ///< for which cuBLASLt has no algorithm (cublasLtEpilogue_t)
 };
 
 /// Settings for work that is queued from now on.

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/fake_cuda/failure.h"
+#include "tests/fake_cuda/fake_cuda.h"
 
 namespace droptest::fake_cuda {
 namespace {
@@ -41,7 +42,7 @@ void* Memory::allocate(Place place, int device, std::size_t bytes) {
   allocation.number = count_++;
   unsigned char* data = allocation.block + kCanaryBytes;
   for (unsigned char* byte = allocation.block; byte < data; ++byte) *byte = canary_at(byte);
-  std::memset(data, kFresh, bytes);
+  std::memset(data, computes_by_default() ? kFresh : 0, bytes);
   for (unsigned char* byte = data + bytes; byte < data + bytes + kCanaryBytes; ++byte) *byte = canary_at(byte);
   allocations_.emplace(reinterpret_cast<std::uintptr_t>(data), allocation);
   return data;

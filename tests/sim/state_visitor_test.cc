@@ -57,6 +57,18 @@ TEST(StateVisitor, NumbersOfAContainerAreOneCall) {
   EXPECT_EQ(saver.saved.size(), 8 + 4 * state.values.size() + (8 + 2) + 6 + (8 + 3 * 8 + 3 * 8) + (8 + 4));
 }
 
+// Checkpoints of earlier versions have each element on its own.
+TEST(StateVisitor, BytesAreThoseOfTheElements) {
+  std::vector<std::uint16_t> values = {1, 0x0203};
+  Bytes saver(StateVisitor::Turn::kSave);
+  visit_value(saver, values);
+  Bytes elements(StateVisitor::Turn::kSave);
+  std::uint64_t size = values.size();
+  visit_value(elements, size);
+  for (std::uint16_t& value : values) visit_value(elements, value);
+  EXPECT_EQ(saver.saved, elements.saved);
+}
+
 TEST(StateVisitor, RestoredStatesAreEqual) {
   State state = some_state();
   Bytes saver(StateVisitor::Turn::kSave);
