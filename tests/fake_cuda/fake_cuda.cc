@@ -29,11 +29,6 @@ Order default_order() {
   fail("DROPTEST_FAKE_CUDA_ORDER: got " + name + ", want ascending, descending or shuffled");
 }
 
-bool computes_by_default() {
-  static const bool computes = std::getenv("DROPTEST_FAKE_CUDA_IDLE") == nullptr;
-  return computes;
-}
-
 void configure(const Settings& settings) {
   ask([&](Runtime& runtime) { runtime.settings = settings; });
 }
