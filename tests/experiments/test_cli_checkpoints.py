@@ -481,11 +481,12 @@ def end_all(process, folder):
 @pytest.mark.parametrize("zero", [0, 1])
 def test_an_elastic_run_before_its_first_checkpoint(tmp_path, zero):
     require("gloo", tmp_path)
+    steps = 2000  # it must not end before its rank is killed
     changes = {
         "backend": {"name": "gloo", "timeout_seconds": 5},
         "parallel": {"tensor": 1, "data": 2, "zero": zero},
-        "training": {"steps": 300, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2},
-        "checkpoint": {"every_steps": 290},
+        "training": {"steps": steps, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 2},
+        "checkpoint": {"every_steps": steps - 10},
         "restart": {"attempts": 1, "backoff_seconds": 0},
     }
     write_spec(tmp_path, **spec(**changes, elastic={}))
@@ -498,10 +499,11 @@ def test_an_elastic_run_before_its_first_checkpoint(tmp_path, zero):
     # Without a state to go on from, all replicas start again.
     assert process.returncode == 0 and f"with data {1 if zero == 0 else 2}" in err, out + err
     lines = metrics_of(folder)
-    assert [line["step"] for line in lines] == list(range(301))
+    assert [line["step"] for line in lines] == list(range(steps + 1))
     without = [line["step"] for line in lines if "replicas" in line]
     if zero == 0:
-        assert without == list(range(without[0], 291)) and summary_of(folder)["resumed_at"] == [without[0] - 1, 290]
+        assert without == list(range(without[0], steps - 9))
+        assert summary_of(folder)["resumed_at"] == [without[0] - 1, steps - 10]
     else:
         assert not without
 
