@@ -221,6 +221,21 @@ TEST(RunsThatFit, AttentionInChunksAndDropoutTakeTheMemoryThatIsPlanned) {
   EXPECT_EQ(&most_demanding(runs), &runs[3].run.config);
 }
 
+TEST(RunsThatFit, OuterStepsAreInHostMemory) {
+  RunConfig config = run_on_cuda(1);
+  config.parallel.data = 2;
+  config.outer.every_steps = 2;
+  config.outer.optimizer = models::OuterOptimizer::kAverage;
+  const std::uint64_t average = run_device_bytes(config);
+  const std::uint64_t total = estimate_memory(config).total();
+  config.outer.optimizer = models::OuterOptimizer::kNesterov;
+  lose(config, sim::TrafficClass::kOuter, 0.1);
+  config.network.of(sim::TrafficClass::kOuter)->path = "contribution";
+  config.network.of(sim::TrafficClass::kOuter)->gather.fill = comm::Fill::kStale;
+  EXPECT_GT(estimate_memory(config).total(), total);
+  EXPECT_EQ(run_device_bytes(config), average);
+}
+
 TEST(RunsThatFit, MessagesOfReplicasAreAsLargeAsTheLargestBucket) {
   constexpr std::uint64_t kMessages = 3;
   const auto bytes = [](int zero, std::uint64_t bucket_bytes, std::uint64_t gather_bucket_bytes) {
