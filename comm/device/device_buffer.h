@@ -37,8 +37,8 @@ class DeviceMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Bytes of all DeviceMemory of this process, on all its devices: any thread may free what another one has allocated.
-/// Thread safety: any; beside other threads' allocations a peak may have theirs.
+/// Bytes of all DeviceMemory of this process, on all its devices. Thread safety: any. While threads allocate and free
+/// at the same time, the peak may be too high by the size of one allocation of each.
 struct DeviceMemoryUse {
   std::uint64_t bytes = 0;
   std::uint64_t peak = 0;  ///< since the program began, or restart_device_memory_peak()

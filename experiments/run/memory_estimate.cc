@@ -29,13 +29,12 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
-constexpr std::uint64_t kProgramBytes = 40 * kMebi;   ///< of a process: code, libraries and records
-constexpr std::uint64_t kWorkspaceBytes = 6 * kMebi;  ///< of a rank: stacks, statistics, small buffers
-constexpr std::uint64_t kExpectedReads = 2;           ///< of an offload file at once
-constexpr std::uint64_t kContextBytes = 768 * kMebi;  ///< of a process: CUDA's context, code of kernels and libraries
-constexpr std::uint64_t kRankDeviceBytes =
-    40 * kMebi;                              ///< of a rank: 32 MiB of the products' workspace, statistics, staging
-constexpr std::uint64_t kBucketsAtOnce = 3;  ///< of a rank: copies of gradients or parameters on their way
+constexpr std::uint64_t kProgramBytes = 40 * kMebi;     ///< of a process: code, libraries and records
+constexpr std::uint64_t kWorkspaceBytes = 6 * kMebi;    ///< of a rank: stacks, statistics, small buffers
+constexpr std::uint64_t kExpectedReads = 2;             ///< of an offload file at once
+constexpr std::uint64_t kContextBytes = 768 * kMebi;    ///< of a process: CUDA's context, code of kernels and libraries
+constexpr std::uint64_t kRankDeviceBytes = 40 * kMebi;  ///< of a rank: 32 MiB of products, statistics, staging
+constexpr std::uint64_t kBucketsAtOnce = 3;             ///< of a rank: copies of gradients or parameters on their way
 constexpr std::uint64_t kAbsurdBytes = std::uint64_t{1} << 62U;  ///< of a model that no machine holds
 
 /// The data of a process: a mapped file of tokens; for each byte of a text a token of two bytes; for each byte of
