@@ -2,9 +2,12 @@
 """scripts/tokenize: texts become token files, with a learned vocabulary or a given one."""
 
 import hashlib
+import importlib.util
 import json
 import os
+import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -125,3 +128,28 @@ def test_bad_input_is_named_and_leaves_no_token_file(tmp_path, arguments, messag
     ran = tokenize(*arguments, cwd=tmp_path)
     assert ran.returncode == 2 and message in ran.stderr, ran.stderr
     assert not list(tmp_path.glob("*.bin*"))
+
+
+def test_calls_at_the_same_time_install_the_library_once(tmp_path):
+    """Two first calls of a fresh clone, with a wheel of this name that ends its caller."""
+    if importlib.util.find_spec("tokenizers"):
+        pytest.skip("tokenizers is installed: no call installs it")
+    script = tmp_path / "clone/scripts/tokenize"
+    script.parent.mkdir(parents=True)
+    shutil.copy(SCRIPT, script)
+    information = "tokenizers-0.23.3.dist-info"
+    with zipfile.ZipFile(tmp_path / "tokenizers-0.23.3-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("tokenizers/__init__.py", "raise SystemExit('the wheel of the test')")
+        wheel.writestr(f"{information}/METADATA", "Metadata-Version: 2.1\nName: tokenizers\nVersion: 0.23.3\n")
+        wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{information}/RECORD", "")
+    environment = os.environ | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
+    calls = [
+        subprocess.Popen(
+            [script, "a.txt", "--out", "a.bin"], env=environment, stderr=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+        for _ in range(2)
+    ]
+    said = [call.communicate()[1] for call in calls]
+    assert all(text.endswith("the wheel of the test\n") for text in said), said
+    assert sum(text.count("installing") for text in said) == 1, said
