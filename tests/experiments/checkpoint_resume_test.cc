@@ -28,8 +28,9 @@ using nlohmann::json;
 using Result = ResumedRun;
 
 /// Programs with sanitizers are slow: their runs are shorter, and are interrupted after some of the steps.
-constexpr std::uint64_t kSteps = kAddressSanitizer ? 14 : 40;
-constexpr std::uint64_t kStepsBetween = kAddressSanitizer ? 7 : 1;
+constexpr std::uint64_t kSteps = kAddressSanitizer ? 8 : 40;
+constexpr std::uint64_t kStepsBetween = kAddressSanitizer ? 4 : 1;
+constexpr std::uint64_t kStepsBetweenEnds = kAddressSanitizer ? 7 : 13;
 
 /// Lines up to a step.
 std::vector<json> lines_to(const std::vector<json>& lines, std::uint64_t step) {
@@ -93,7 +94,7 @@ void expect_same_next_step(const ResolvedRun& run, const std::string& folder, co
 
 /// Interrupts a run after each of its steps. The run goes on for one step each time; and to its end from those that are
 /// `every` steps apart, with all records and the final weights.
-void expect_resumes(const json& changes, std::uint64_t steps = kSteps, std::uint64_t every = 13) {
+void expect_resumes(const json& changes, std::uint64_t steps = kSteps, std::uint64_t every = kStepsBetweenEnds) {
   const ResolvedRun run = resolved_run(changes, steps);
   const TemporaryFolder folder;
   const Result whole = train_in(run, folder.path() + "/whole");

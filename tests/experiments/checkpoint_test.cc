@@ -24,6 +24,7 @@
 #include "sim/random/philox.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::experiments {
 namespace {
@@ -91,7 +92,7 @@ TEST(Checkpoint, AnyFlippedBitAndAnyTruncationIsNoticedAndNamed) {
   const auto draw = [&engine](std::uint64_t below) {
     return boost::random::uniform_int_distribution<std::uint64_t>(0, below - 1)(engine);
   };
-  for (int i = 0; i < 1000; ++i) {
+  for (int i = 0; i < (kSanitized ? 100 : 1000); ++i) {
     const std::string& path = files[draw(files.size())];
     const std::string intact = comm::read_file(path);
     std::string damaged = intact;

@@ -14,6 +14,7 @@
 #include "sim/error.h"
 #include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::experiments {
 namespace {
@@ -151,6 +152,7 @@ TEST(Resolve, AResolvedSpecResolvesToItself) {
   for (const auto& entry : std::filesystem::recursive_directory_iterator(DROPTEST_SPECS)) {
     if (entry.path().extension() != ".json") continue;
     for (const PlannedRun& planned : plan_sweep(load_spec(entry.path())).runs) {
+      if (kSanitized && planned.same_as % 8 != 0) continue;
       const ResolvedRun again = resolve(comm::parse_json(planned.run.spec.dump(), "spec.json"), "spec.json");
       ASSERT_EQ(canonical_json(again.spec), canonical_json(planned.run.spec)) << entry.path();
       ASSERT_EQ(again.run_id, planned.run.run_id);

@@ -17,11 +17,12 @@
 #include "tests/models/guarding_communicator.h"
 #include "tests/models/random_schedule.h"
 #include "tests/models/tiny_pipeline.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::models {
 namespace {
 
-constexpr int kSchedules = 1000;
+constexpr int kSchedules = kSanitized ? 200 : 1000;
 const char* const kTokens = "wte.weight";
 
 struct Gradients {

@@ -20,6 +20,7 @@
 #include "sim/error.h"
 #include "tests/models/formula_model.h"
 #include "tests/models/parallel_training.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::models {
 namespace {
@@ -129,22 +130,23 @@ INSTANTIATE_TEST_SUITE_P(Layouts, SequenceParallelism, testing::ValuesIn(kCases)
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST(SequenceTraining, TwentyStepsEqualThoseOfOneRank) {
+  constexpr int kSteps = kSanitized ? 4 : 20;
   const std::vector<Training> runs = {
-      {.config = over(kUlysses2), .sequences = 2, .steps = 20},
-      {.config = over(kRing3), .sequences = 2, .steps = 20},
-      {.config = over(kZigzag2), .sequences = 2, .steps = 20},
-      {.config = over(kBoth), .sequences = 2, .steps = 20},
-      {.config = over(kBothZigzag), .sequences = 2, .steps = 20},
-      {.config = dilated(2), .sequences = 2, .steps = 20},
-      {.config = over(kUlysses2), .tensor = 2, .sequences = 2, .steps = 20},
-      {.config = over(kRing2), .data = 2, .steps = 20},
-      {.config = over(kZigzag2), .tensor = 2, .sequences = 2, .steps = 20},
-      {.config = dilated(2), .data = 2, .steps = 20},
-      {.config = dropping(kUlysses2), .data = 2, .steps = 20},
-      {.config = dropping(kRing3), .sequences = 2, .steps = 20},
-      {.config = dropping(kZigzag2), .tensor = 2, .sequences = 2, .steps = 20},
-      {.config = dropping(kBothZigzag), .sequences = 2, .steps = 20},
-      {.config = dropping(dilated(2)), .sequences = 2, .steps = 20},
+      {.config = over(kUlysses2), .sequences = 2, .steps = kSteps},
+      {.config = over(kRing3), .sequences = 2, .steps = kSteps},
+      {.config = over(kZigzag2), .sequences = 2, .steps = kSteps},
+      {.config = over(kBoth), .sequences = 2, .steps = kSteps},
+      {.config = over(kBothZigzag), .sequences = 2, .steps = kSteps},
+      {.config = dilated(2), .sequences = 2, .steps = kSteps},
+      {.config = over(kUlysses2), .tensor = 2, .sequences = 2, .steps = kSteps},
+      {.config = over(kRing2), .data = 2, .steps = kSteps},
+      {.config = over(kZigzag2), .tensor = 2, .sequences = 2, .steps = kSteps},
+      {.config = dilated(2), .data = 2, .steps = kSteps},
+      {.config = dropping(kUlysses2), .data = 2, .steps = kSteps},
+      {.config = dropping(kRing3), .sequences = 2, .steps = kSteps},
+      {.config = dropping(kZigzag2), .tensor = 2, .sequences = 2, .steps = kSteps},
+      {.config = dropping(kBothZigzag), .sequences = 2, .steps = kSteps},
+      {.config = dropping(dilated(2)), .sequences = 2, .steps = kSteps},
   };
   for (const Training& run : runs) {
     SCOPED_TRACE(&run - runs.data());

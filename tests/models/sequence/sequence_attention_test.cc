@@ -22,6 +22,7 @@
 #include "sim/loss/bernoulli.h"
 #include "tests/models/dropout_draws.h"
 #include "tests/models/sequence/dense_attention.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::models {
 namespace {
@@ -168,6 +169,7 @@ TEST(SequenceAttention, EqualsOneRankUnderEveryMaskAndPairOfMasks) {
   for (const std::vector<MaskKind>& kinds : all_mask_kinds()) {
     for (const HeadShape& shape :
          {HeadShape{3, 13, 6, kWidth}, HeadShape{1, 7, 4, kWidth}, HeadShape{3, 5, 7, kWidth}}) {
+      if (kSanitized && shape.heads == 6) continue;
       cases.push_back(std::make_unique<Whole>(shape, kinds));
     }
   }
@@ -177,7 +179,7 @@ TEST(SequenceAttention, EqualsOneRankUnderEveryMaskAndPairOfMasks) {
 TEST(SequenceAttention, WithDropoutDrawsTheMasksOfOneRank) {
   std::vector<std::unique_ptr<Whole>> cases;
   for (const std::vector<MaskKind>& kinds : all_mask_kinds()) {
-    cases.push_back(std::make_unique<Whole>(HeadShape{3, 13, 7, kWidth}, kinds, 1, 0.3));
+    cases.push_back(std::make_unique<Whole>(HeadShape{kSanitized ? 1 : 3, 13, 7, kWidth}, kinds, 1, 0.3));
   }
   for (const std::int64_t length : {1, 3, 64}) {
     cases.push_back(std::make_unique<Whole>(HeadShape{2, length, 6, kWidth}, std::vector{MaskKind::kCausal}, 2, 0.6));
