@@ -151,8 +151,10 @@ TEST(Resolve, AResolvedSpecResolvesToItself) {
   std::filesystem::current_path(DROPTEST_SPECS "/../..");  // specs name files from the repository's root
   for (const auto& entry : std::filesystem::recursive_directory_iterator(DROPTEST_SPECS)) {
     if (entry.path().extension() != ".json") continue;
-    for (const PlannedRun& planned : plan_sweep(load_spec(entry.path())).runs) {
-      if (kSanitized && planned.same_as % 8 != 0) continue;
+    const SweepPlan plan = plan_sweep(load_spec(entry.path()));
+    for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+      if (kSanitized && i % 7 != 0 && i + 1 != plan.runs.size()) continue;
+      const PlannedRun& planned = plan.runs[i];
       const ResolvedRun again = resolve(comm::parse_json(planned.run.spec.dump(), "spec.json"), "spec.json");
       ASSERT_EQ(canonical_json(again.spec), canonical_json(planned.run.spec)) << entry.path();
       ASSERT_EQ(again.run_id, planned.run.run_id);

@@ -5,6 +5,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import zipfile
@@ -137,10 +138,11 @@ def test_calls_at_the_same_time_install_the_library_once(tmp_path):
     script = tmp_path / "clone/scripts/tokenize"
     script.parent.mkdir(parents=True)
     shutil.copy(SCRIPT, script)
-    information = "tokenizers-0.23.3.dist-info"
-    with zipfile.ZipFile(tmp_path / "tokenizers-0.23.3-py3-none-any.whl", "w") as wheel:
+    version = re.search(r'"tokenizers==(.+)"', SCRIPT.read_text())[1]
+    information = f"tokenizers-{version}.dist-info"
+    with zipfile.ZipFile(tmp_path / f"tokenizers-{version}-py3-none-any.whl", "w") as wheel:
         wheel.writestr("tokenizers/__init__.py", "raise SystemExit('the wheel of the test')")
-        wheel.writestr(f"{information}/METADATA", "Metadata-Version: 2.1\nName: tokenizers\nVersion: 0.23.3\n")
+        wheel.writestr(f"{information}/METADATA", f"Metadata-Version: 2.1\nName: tokenizers\nVersion: {version}\n")
         wheel.writestr(f"{information}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
         wheel.writestr(f"{information}/RECORD", "")
     environment = os.environ | {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}
@@ -150,6 +152,6 @@ def test_calls_at_the_same_time_install_the_library_once(tmp_path):
         )
         for _ in range(2)
     ]
-    said = [call.communicate()[1] for call in calls]
+    said = [call.communicate(timeout=300)[1] for call in calls]
     assert all(text.endswith("the wheel of the test\n") for text in said), said
     assert sum(text.count("installing") for text in said) == 1, said
