@@ -42,6 +42,12 @@ def test_short_stages_and_new_ones(tmp_path):
     assert notices(tmp_path, "layout\t9\t9\t2\nfuzzers\t1\t1\t0\n") == ["layout", "fuzzers"]
 
 
+def test_a_stage_that_took_no_time_before_is_noticed(tmp_path):
+    ran = stage_times(tmp_path, "layout\t9\t9\t2\n", REFERENCE.replace("| layout | 1 | 2 |", "| layout | 0 | 0 |"))
+    assert ran.returncode == 0, ran.stderr
+    assert "'layout' took 11 s of processor time, more than the 0 s of page.md" in ran.stdout
+
+
 def test_the_table_is_one_that_the_page_can_take(tmp_path):
     printed = stage_times(tmp_path, "build\t61.4\t100\t9.6\ntests\t20\t30\t1\n").stdout
     assert printed.splitlines() == [
