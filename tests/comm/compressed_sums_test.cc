@@ -374,6 +374,59 @@ TEST(PowerSgd, SumsOfLowRankAreExact) {
   });
 }
 
+// After a sum u0 v0^T + u1 v1^T the factor spans v0 and v1: the next sum M becomes A (A^T A)^-1 A^T M with A = M (v0,
+// v1).
+TEST(PowerSgd, EqualsANaiveProjection) {
+  constexpr std::size_t kSide = 15;
+  constexpr std::size_t kCount = kSide * kSide - 10;  // the last row is padded with zeros
+  const auto u = [](std::size_t k, std::size_t i) {
+    return i + 1 < kSide ? std::cos(static_cast<double>(i * (k + 1))) : 0;
+  };
+  const auto v = [](std::size_t k, std::size_t j) {
+    return std::sin(static_cast<double>(j + 1) / static_cast<double>(k + 2));
+  };
+  LossyOptions options;
+  options.network.seed = kSeed;
+  options.network.of(kClass) = network_of({CompressionKind::kPowerSgd, 1, 0, 2});
+  PerRank results(3);
+  run_ranks(3, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    const auto rank = static_cast<std::size_t>(inner.rank());
+    Doubles first(kCount);
+    for (std::size_t i = 0; i < kCount && rank < 2; ++i) first[i] = u(rank, i / kSide) * v(rank, i % kSide);
+    lossy.all_reduce(Tensor(std::span(first)), ReduceOp::kSum, kMessage);
+    results[rank] = input_of(inner.rank(), 1, kCount);
+    lossy.all_reduce(Tensor(std::span(results[rank])), ReduceOp::kSum, kMessage);
+  });
+
+  Doubles sum(kSide * kSide);
+  for (int rank = 0; rank < 3; ++rank) {
+    const Doubles input = input_of(rank, 1, kCount);
+    for (std::size_t i = 0; i < kCount; ++i) sum[i] += input[i];
+  }
+  Doubles a[2] = {Doubles(kSide), Doubles(kSide)};
+  double gram[2][2] = {};
+  for (std::size_t k = 0; k < 2; ++k) {
+    for (std::size_t i = 0; i < kSide * kSide; ++i) a[k][i / kSide] += sum[i] * v(k, i % kSide);
+  }
+  for (std::size_t k = 0; k < 2; ++k) {
+    for (std::size_t l = 0; l < 2; ++l) gram[k][l] = std::inner_product(a[k].begin(), a[k].end(), a[l].begin(), 0.0);
+  }
+  const double determinant = gram[0][0] * gram[1][1] - gram[0][1] * gram[1][0];
+  for (std::size_t j = 0; j < kSide; ++j) {
+    double b[2] = {};  // A^T M, column j
+    for (std::size_t i = 0; i < kSide; ++i) {
+      for (std::size_t k = 0; k < 2; ++k) b[k] += a[k][i] * sum[i * kSide + j];
+    }
+    const double x[2] = {(gram[1][1] * b[0] - gram[0][1] * b[1]) / determinant,
+                         (gram[0][0] * b[1] - gram[1][0] * b[0]) / determinant};
+    for (std::size_t i = 0; i < kSide && i * kSide + j < kCount; ++i) {
+      const double want = a[0][i] * x[0] + a[1][i] * x[1];
+      for (const Doubles& of_rank : results) EXPECT_NEAR(of_rank[i * kSide + j], want, 1e-9) << i << " " << j;
+    }
+  }
+}
+
 TEST(PowerSgd, RanksStayEqualUnderLossAndConverge) {
   const auto error_after = [](int calls, double loss) {
     LossyOptions options;
