@@ -6,13 +6,15 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstdint>
-#include <fstream>
+#include <cstdlib>
 #include <functional>
 #include <iostream>
 #include <map>
+#include <new>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
 #include <string>
@@ -22,6 +24,39 @@
 #include "models/sequence/chunked_attention.h"
 #include "models/sequence/dilated_attention.h"
 #include "models/sequence/sequence_attention.h"
+
+namespace {
+
+// Of all that new has given and delete has not taken back.
+std::atomic<std::int64_t> allocated_bytes = 0;
+std::atomic<std::int64_t> most_allocated_bytes = 0;
+
+void* counted(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  const auto bytes = static_cast<std::int64_t>(::malloc_usable_size(memory));
+  const std::int64_t now = allocated_bytes += bytes;
+  std::int64_t most = most_allocated_bytes;
+  while (most < now && !most_allocated_bytes.compare_exchange_weak(most, now)) {
+  }
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(std::size_t bytes) { return counted(std::malloc(bytes)); }
+void* operator new(std::size_t bytes, std::align_val_t alignment) {
+  const auto align = static_cast<std::size_t>(alignment);
+  return counted(std::aligned_alloc(align, (bytes + align - 1) / align * align));
+}
+void operator delete(void* memory) noexcept {
+  allocated_bytes -= static_cast<std::int64_t>(::malloc_usable_size(memory));
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t /*bytes*/) noexcept { ::operator delete(memory); }
+void operator delete(void* memory, std::align_val_t /*alignment*/) noexcept { ::operator delete(memory); }
+void operator delete(void* memory, std::size_t /*bytes*/, std::align_val_t /*alignment*/) noexcept {
+  ::operator delete(memory);
+}
 
 namespace droptest::models {
 namespace {
@@ -62,24 +97,11 @@ struct Tensors {
   Floats queries, keys, values, output, grad_output, grad_queries, grad_keys, grad_values;
 };
 
-/// Bytes in memory of this process: those of `field` in /proc/self/status.
-std::int64_t resident_bytes(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);) {
-    if (line.starts_with(field + ":")) return std::stoll(line.substr(field.size() + 1)) * 1024;
-  }
-  throw std::runtime_error("/proc/self/status: no " + field);
-}
-
-/// The most memory since its making, above that at its making.
+/// The most bytes allocated since its making, above those at its making.
 class PeakMemory {
  public:
-  PeakMemory() {
-    ::malloc_trim(0);
-    std::ofstream("/proc/self/clear_refs") << "5";
-    before_ = resident_bytes("VmRSS");
-  }
-  std::int64_t bytes() const { return resident_bytes("VmHWM") - before_; }
+  PeakMemory() : before_(allocated_bytes) { most_allocated_bytes = before_; }
+  std::int64_t bytes() const { return most_allocated_bytes - before_; }
 
  private:
   std::int64_t before_;
@@ -128,8 +150,9 @@ Measured dense(const Options& options, std::int64_t context) {
   return whole<Attention, SavedAttention<float>>(
       options, context, [&] { return Attention(nullptr, {}, options.heads); },
       [&](const Attention& attention, const SequenceParts& parts) {
-        // And a gradient of each of output, queries, keys and values.
-        return attention.saved_elems(parts, 1, options.width) + 4 * tensor;
+        // And a gradient of each of output, queries, keys and values, and the threads' scores.
+        return attention.saved_elems(parts, 1, options.width) + 4 * tensor +
+               token_attention_scratch_elems(options.width, options.threads);
       });
 }
 
@@ -178,8 +201,9 @@ Measured dilated(const Options& options, std::int64_t context) {
   return whole<Attention, SavedDilatedAttention<float>>(
       options, context, [&] { return Attention(nullptr, {.branches = branches_of(context)}, options.heads); },
       [&](const Attention& /*attention*/, const SequenceParts& /*parts*/) {
-        // Queries, keys, values and output as saved, and log_sum_exp.
-        return 4 * tensor + static_cast<std::uint64_t>(context * options.heads);
+        // Queries, keys, values and output as saved, log_sum_exp, and the threads' scores.
+        return 4 * tensor + static_cast<std::uint64_t>(context * options.heads) +
+               token_attention_scratch_elems(options.width, options.threads);
       });
 }
 
