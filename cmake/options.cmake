@@ -30,6 +30,7 @@ find_program(DROPTEST_CCACHE ccache)
 if(DROPTEST_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${DROPTEST_CCACHE})
 endif()
+option(DROPTEST_UNITY "Compile sources of one target several at a time, which reads the headers that they share once" ON)
 option(DROPTEST_PRECOMPILED_TEST_HEADERS "Precompile GoogleTest and JSON for test sources, which g++ gains nothing by" OFF)
 
 add_library(droptest_flags INTERFACE)

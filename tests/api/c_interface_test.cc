@@ -23,7 +23,7 @@
 #include "tests/api/networks.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::api {
+namespace droptest::api::c_interface_test {
 namespace {
 
 using testing::HasSubstr;
@@ -266,4 +266,4 @@ TEST(CInterface, ClassesHaveTheNamesOfSpecs) {
 }
 
 }  // namespace
-}  // namespace droptest::api
+}  // namespace droptest::api::c_interface_test

@@ -8,7 +8,7 @@
 
 #include "tests/api/networks.h"
 
-namespace droptest::api {
+namespace droptest::api::call_rules_test {
 namespace {
 
 std::string class_of(droptest_network* network, const char* operation, std::uint64_t elements,
@@ -83,4 +83,4 @@ TEST(CallRules, TheFirstRuleThatMatchesCounts) {
 }
 
 }  // namespace
-}  // namespace droptest::api
+}  // namespace droptest::api::call_rules_test

@@ -9,7 +9,7 @@
 #include "tests/api/networks.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
-namespace droptest::api {
+namespace droptest::api::device_fill_test {
 namespace {
 
 constexpr std::size_t kElems = 352 * 64;
@@ -63,4 +63,4 @@ TEST(DeviceFill, AStreamThatIsCapturedIsRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::api
+}  // namespace droptest::api::device_fill_test

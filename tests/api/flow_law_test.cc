@@ -8,7 +8,7 @@
 #include "sim/random/threshold.h"
 #include "tests/api/networks.h"
 
-namespace droptest::api {
+namespace droptest::api::flow_law_test {
 namespace {
 
 using testing::AllOf;
@@ -96,4 +96,4 @@ TEST(FlowCount, SizesThatNoMessagesHaveAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::api
+}  // namespace droptest::api::flow_law_test

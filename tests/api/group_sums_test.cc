@@ -20,7 +20,7 @@
 #include "tests/api/networks.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::api {
+namespace droptest::api::group_sums_test {
 namespace {
 
 using nlohmann::json;
@@ -249,4 +249,4 @@ TEST(Groups, WrongUsesAreRefusedByName) {
 }
 
 }  // namespace
-}  // namespace droptest::api
+}  // namespace droptest::api::group_sums_test

@@ -11,7 +11,7 @@
 #include "sim/error.h"
 #include "tests/api/networks.h"
 
-namespace droptest::api {
+namespace droptest::api::program_network_test {
 namespace {
 
 using testing::HasSubstr;
@@ -58,4 +58,4 @@ TEST(ProgramNetwork, ThePathIsContributionAndEveryClassHasANetwork) {
 }
 
 }  // namespace
-}  // namespace droptest::api
+}  // namespace droptest::api::program_network_test

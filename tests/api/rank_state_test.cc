@@ -11,7 +11,7 @@
 
 #include "tests/api/networks.h"
 
-namespace droptest::api {
+namespace droptest::api::rank_state_test {
 namespace {
 
 using testing::HasSubstr;
@@ -120,4 +120,4 @@ TEST(RankState, IsRefusedWhileASumIsUnfinished) {
 }
 
 }  // namespace
-}  // namespace droptest::api
+}  // namespace droptest::api::rank_state_test

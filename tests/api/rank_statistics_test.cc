@@ -12,7 +12,7 @@
 #include "tests/api/networks.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::api {
+namespace droptest::api::rank_statistics_test {
 namespace {
 
 using nlohmann::json;
@@ -112,4 +112,4 @@ TEST_F(RankStatistics, AFolderThatCannotBeWrittenIsNamed) {
 }
 
 }  // namespace
-}  // namespace droptest::api
+}  // namespace droptest::api::rank_statistics_test

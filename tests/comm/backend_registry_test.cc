@@ -8,7 +8,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::comm {
+namespace droptest::comm::backend_registry_test {
 namespace {
 
 using ::testing::AllOf;
@@ -47,4 +47,4 @@ TEST(BackendRegistry, ABackendThatIsNotBuiltSaysWhatIs) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::backend_registry_test

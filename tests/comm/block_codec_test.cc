@@ -12,7 +12,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::comm {
+namespace droptest::comm::block_codec_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 7;
@@ -140,4 +140,4 @@ TEST(ElementCoding, SizesOfBlocksAndPackets) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::block_codec_test

@@ -23,7 +23,7 @@
 #include "tests/comm/timed_network.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::comm {
+namespace droptest::comm::collective_time_test {
 namespace {
 
 TEST(CollectiveTime, TheCollectiveExperimentMeasuresItBesideTheClosedForm) {
@@ -430,4 +430,4 @@ TEST(CollectiveTime, AReliableNetworkRepeatsWhatSingleLinksLose) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::collective_time_test

@@ -7,7 +7,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::comm {
+namespace droptest::comm::communicator_test {
 namespace {
 
 using Counts = std::vector<std::uint64_t>;
@@ -34,4 +34,4 @@ TEST(Tensor, KnowsItsTypeAndCount) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::communicator_test

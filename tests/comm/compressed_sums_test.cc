@@ -21,7 +21,7 @@
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 
-namespace droptest::comm {
+namespace droptest::comm::compressed_sums_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 41;
@@ -548,4 +548,4 @@ TEST(CompressedSums, CallsWithoutAMeaningAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::compressed_sums_test

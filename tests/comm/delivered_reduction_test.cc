@@ -15,7 +15,7 @@
 #include "comm/rank_order_reduction.h"
 #include "sim/loss/bernoulli.h"
 
-namespace droptest::comm {
+namespace droptest::comm::delivered_reduction_test {
 namespace {
 
 using Scaling = DeliveredReduction::Scaling;
@@ -347,4 +347,4 @@ TYPED_TEST(DeliveredReductions, RankOrderHoldsForAnyNumberOfInputs) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::delivered_reduction_test

@@ -7,7 +7,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::comm {
+namespace droptest::comm::device_choice_test {
 namespace {
 
 std::string error_of(const PlaceOnHost& place) {
@@ -52,4 +52,4 @@ TEST(DeviceChoice, NoDeviceIsSaidSo) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::device_choice_test

@@ -24,7 +24,7 @@
 #include "tests/comm/started_programs.h"
 #include "tests/comm/through_device.h"
 
-namespace droptest::comm {
+namespace droptest::comm::device_collectives_test {
 namespace {
 
 constexpr auto kClass = kRecoveryClass;
@@ -443,4 +443,4 @@ TEST(DeviceMemoryErrors, SayWhatWantedHowMuch) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::device_collectives_test

@@ -7,7 +7,7 @@
 #include "comm/device/device_libraries.h"
 #include "sim/error.h"
 
-namespace droptest::comm {
+namespace droptest::comm::device_info_test {
 namespace {
 
 using ::testing::AllOf;
@@ -90,4 +90,4 @@ TEST(DeviceLibraries, VersionsAreThreeNumbers) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::device_info_test

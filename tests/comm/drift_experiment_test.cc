@@ -10,7 +10,7 @@
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
 
-namespace droptest::comm {
+namespace droptest::comm::drift_experiment_test {
 namespace {
 
 DriftExperiment experiment(double reduce_rate, double gather_rate) {
@@ -101,4 +101,4 @@ TEST(DriftExperiment, DriftGrowsWithoutBoundAtLossRateOne) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::drift_experiment_test

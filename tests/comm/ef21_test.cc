@@ -20,7 +20,7 @@
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 
-namespace droptest::comm {
+namespace droptest::comm::ef21_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 41;
@@ -354,4 +354,4 @@ TEST(Ef21, NetworksWithoutAMeaningAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::ef21_test

@@ -24,7 +24,7 @@
 #include "sim/error.h"
 #include "tests/comm/lossy_recovery.h"
 
-namespace droptest::comm {
+namespace droptest::comm::element_types_test {
 namespace {
 
 using ::testing::AllOf;
@@ -195,4 +195,4 @@ TEST(ElementTypes, IntegersAreNotRescaled) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::element_types_test

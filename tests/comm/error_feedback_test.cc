@@ -13,7 +13,7 @@
 #include "comm/lossy/protection.h"
 #include "tests/comm/lossy_recovery.h"
 
-namespace droptest::comm {
+namespace droptest::comm::error_feedback_test {
 namespace {
 
 TEST(ErrorFeedback, WhatArrivesAddsUpToWhatWasPutIn) {
@@ -192,4 +192,4 @@ TEST(Protection, ProtectedMessagesArriveAndTheOthersKeepTheirFates) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::error_feedback_test

@@ -19,7 +19,7 @@
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
 
-namespace droptest::comm {
+namespace droptest::comm::fate_simulation_test {
 namespace {
 
 constexpr auto kClass = sim::TrafficClass::kTpForward;
@@ -207,4 +207,4 @@ TEST(FateSimulation, OneRankLosesNothingAndTooManyCountsAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::fate_simulation_test

@@ -11,7 +11,7 @@
 #include "comm/rendezvous/launch_store.h"
 #include "tests/comm/rank_processes.h"
 
-namespace droptest::comm {
+namespace droptest::comm::file_store_test {
 namespace {
 
 // Writers that share a process number, as processes of different hosts may, do not use each other's drafts.
@@ -43,4 +43,4 @@ TEST(FileStore, OfManyWritersOneIsFirstAndNoneFails) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::file_store_test

@@ -13,7 +13,7 @@
 
 #include "sim/loss/bernoulli.h"
 
-namespace droptest::comm {
+namespace droptest::comm::flow_ledger_test {
 namespace {
 
 constexpr sim::Link kLink{sim::TrafficClass::kTpForward, sim::Half::kReduce, 0, 1};
@@ -156,4 +156,4 @@ TEST(FlowLedger, PassedMessagesUseUpTheirTimes) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::flow_ledger_test

@@ -19,7 +19,7 @@
 #include "tests/comm/rank_processes.h"
 #include "tests/comm/started_programs.h"
 
-namespace droptest::comm {
+namespace droptest::comm::gloo_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -323,4 +323,4 @@ TEST(GlooRendezvous, ARedisThatDoesNotAnswerIsNamed) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::gloo_test

@@ -19,7 +19,7 @@
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 
-namespace droptest::comm {
+namespace droptest::comm::hop_path_test {
 namespace {
 
 constexpr auto kClass = sim::TrafficClass::kTpForward;
@@ -169,4 +169,4 @@ TEST(ContributionCounts, AddsRunsWhereTheyBelong) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::hop_path_test

@@ -8,7 +8,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::comm {
+namespace droptest::comm::launch_environment_test {
 namespace {
 
 using ::testing::AllOf;
@@ -183,4 +183,4 @@ TEST(LaunchEnvironment, SeesTheVariablesOfThisProcess) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::launch_environment_test

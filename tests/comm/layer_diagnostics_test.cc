@@ -14,7 +14,7 @@
 #include "sim/loss/bernoulli.h"
 #include "tests/comm/observed_communicator.h"
 
-namespace droptest::comm {
+namespace droptest::comm::layer_diagnostics_test {
 namespace {
 
 constexpr auto kClass = sim::TrafficClass::kTpForward;
@@ -216,4 +216,4 @@ TEST(LayerDiagnostics, TheLayersOfAClassAddUpToIt) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::layer_diagnostics_test

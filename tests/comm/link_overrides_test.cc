@@ -23,7 +23,7 @@
 #include "sim/loss/trace.h"
 #include "sim/loss/trace_format.h"
 
-namespace droptest::comm {
+namespace droptest::comm::link_overrides_test {
 namespace {
 
 using Groups = LinkOverride::Groups;
@@ -244,4 +244,4 @@ TEST(LossOverSteps, APatternBeginsAnewWithEachMessageWhereIndicesDo) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::link_overrides_test

@@ -18,7 +18,7 @@
 #include "tests/comm/conformance.h"
 #include "tests/comm/fake_clock.h"
 
-namespace droptest::comm {
+namespace droptest::comm::local_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -394,4 +394,4 @@ TEST(LocalArguments, WrongOnOneRankAloneIsAConfigErrorThere) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::local_test

@@ -15,7 +15,7 @@
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 
-namespace droptest::comm {
+namespace droptest::comm::loss_selection_test {
 namespace {
 
 constexpr auto kClass = sim::TrafficClass::kTpBackward;
@@ -116,4 +116,4 @@ TEST(LossSelection, WhoDoesNotHaveTheContentCannotKnowTheLosses) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::loss_selection_test

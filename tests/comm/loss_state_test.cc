@@ -25,7 +25,7 @@
 #include "tests/comm/started_programs.h"
 #include "tests/comm/timed_network.h"
 
-namespace droptest::comm {
+namespace droptest::comm::loss_state_test {
 namespace {
 
 class Saved final : public sim::StateVisitor {
@@ -419,4 +419,4 @@ TEST(LossState, WorksUnderWayAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::loss_state_test

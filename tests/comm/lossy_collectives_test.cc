@@ -16,7 +16,7 @@
 #include "tests/comm/lossy_reference.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::comm {
+namespace droptest::comm::lossy_collectives_test {
 namespace {
 
 using Values = LossyReference::Values;
@@ -336,4 +336,4 @@ TEST(LossyCollectives, SendAndReceiveEqualReference) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::lossy_collectives_test

@@ -18,7 +18,7 @@
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/no_loss.h"
 
-namespace droptest::comm {
+namespace droptest::comm::lossy_communicator_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 99;
@@ -456,4 +456,4 @@ TEST(LossyNetwork, WhatHasNoMeaningIsRefusedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::lossy_communicator_test

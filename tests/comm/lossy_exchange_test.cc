@@ -16,7 +16,7 @@
 #include "sim/loss/bernoulli.h"
 #include "tests/comm/conformance.h"
 
-namespace droptest::comm {
+namespace droptest::comm::lossy_exchange_test {
 namespace {
 
 using ::testing::AllOf;
@@ -215,4 +215,4 @@ TEST(LossyExchange, WhatARankSendsToItselfDoesNotTravel) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::lossy_exchange_test

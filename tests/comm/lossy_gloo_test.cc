@@ -23,7 +23,7 @@
 #include "tests/comm/rank_processes.h"
 #include "tests/comm/started_programs.h"
 
-namespace droptest::comm {
+namespace droptest::comm::lossy_gloo_test {
 namespace {
 
 constexpr int kRanks = 3;
@@ -334,4 +334,4 @@ TEST(GlooStartedWork, ALossLayerOverItGivesTheFatesAndResultsOfBlockingCalls) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::lossy_gloo_test

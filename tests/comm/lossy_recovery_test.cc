@@ -20,7 +20,7 @@
 #include "sim/recovery/retransmission.h"
 #include "tests/comm/lossy_recovery.h"
 
-namespace droptest::comm {
+namespace droptest::comm::lossy_recovery_test {
 namespace {
 
 /// Mean and mean square of the result of ranks that all put in 1, over packets, which are independent samples.
@@ -260,4 +260,4 @@ TEST(Recovery, CombinationsWithoutAMeaningAreRefusedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::lossy_recovery_test

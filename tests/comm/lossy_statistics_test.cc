@@ -22,7 +22,7 @@
 #include "sim/loss/packet_mask.h"
 #include "sim/packets/packetizer.h"
 
-namespace droptest::comm {
+namespace droptest::comm::lossy_statistics_test {
 namespace {
 
 using Detail = LossyCommunicator::LinkDetail;
@@ -450,4 +450,4 @@ TEST(LossyStatistics, ACollectiveThatOneEndMissedIsAMismatchBesideAMessageUnderW
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::lossy_statistics_test

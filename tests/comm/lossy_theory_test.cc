@@ -15,7 +15,7 @@
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
 
-namespace droptest::comm {
+namespace droptest::comm::lossy_theory_test {
 namespace {
 
 nlohmann::json rows() {
@@ -308,4 +308,4 @@ TEST(CollectiveExperiment, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::lossy_theory_test

@@ -15,7 +15,7 @@
 #include "sim/error.h"
 #include "tests/comm/lossy_recovery.h"
 
-namespace droptest::comm {
+namespace droptest::comm::lost_elements_test {
 namespace {
 
 using ::testing::AllOf;
@@ -244,4 +244,4 @@ TEST(OwnFill, HasNoMeaningForKeysAndValues) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::lost_elements_test

@@ -19,7 +19,7 @@
 #include "tests/comm/lossy_recovery.h"
 #include "tests/comm/timed_network.h"
 
-namespace droptest::comm {
+namespace droptest::comm::message_ordinal_test {
 namespace {
 
 using ::testing::AllOf;
@@ -249,4 +249,4 @@ TEST(MessageOrdinal, EndsThatDeriveDifferentOnesAreNamed) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::message_ordinal_test

@@ -14,7 +14,7 @@
 #include "comm/run_ranks.h"
 #include "tests/comm/conformance.h"
 
-namespace droptest::comm {
+namespace droptest::comm::metered_communicator_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -122,4 +122,4 @@ TEST(MeteredCommunicator, TimeInCallsIsWaiting) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::metered_communicator_test

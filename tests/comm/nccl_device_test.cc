@@ -11,7 +11,7 @@
 #include "tests/comm/rank_processes.h"
 #include "tests/comm/through_device.h"
 
-namespace droptest::comm {
+namespace droptest::comm::nccl_device_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -70,4 +70,4 @@ TEST(NcclDevice, EverySurvivorOfARankThatFailsEndsInTime) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::nccl_device_test

@@ -20,7 +20,7 @@
 #include "tests/fake_nccl/fake_nccl.h"
 #include "tests/fake_nccl/fake_streams.h"
 
-namespace droptest::comm {
+namespace droptest::comm::nccl_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -265,4 +265,4 @@ TEST_F(NcclConnect, NoDeviceAndAnOldLibraryAreFoundBeforeTheOthersAreMet) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::nccl_failure_test

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace droptest::comm {
+namespace droptest::comm::nccl_library_test {
 namespace {
 
 TEST(NcclLibrary, IsLoadedByTheFirstCallAndHasAllThatTheBackendCalls) {
@@ -16,4 +16,4 @@ TEST(NcclLibrary, IsLoadedByTheFirstCallAndHasAllThatTheBackendCalls) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::nccl_library_test

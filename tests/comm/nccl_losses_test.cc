@@ -20,7 +20,7 @@
 #include "tests/comm/nccl_ranks.h"
 #include "tests/comm/through_device.h"
 
-namespace droptest::comm {
+namespace droptest::comm::nccl_losses_test {
 namespace {
 
 constexpr std::uint64_t kSteps = 2;
@@ -96,4 +96,4 @@ TEST_F(NcclLosses, EveryPathHasTheFatesAndBitsOfLocal) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::nccl_losses_test

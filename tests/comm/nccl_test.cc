@@ -25,7 +25,7 @@
 #include "tests/fake_nccl/fake_nccl.h"
 #include "tests/fake_nccl/fake_streams.h"
 
-namespace droptest::comm {
+namespace droptest::comm::nccl_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -260,4 +260,4 @@ TEST_F(Nccl, TensorsOfTwoMemoriesOrOfAnotherDeviceAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::nccl_test

@@ -19,7 +19,7 @@
 #include "sim/loss/schedule.h"
 #include "tests/comm/timed_network.h"
 
-namespace droptest::comm {
+namespace droptest::comm::overlapped_time_test {
 namespace {
 
 constexpr std::chrono::milliseconds kTimeout{20000};
@@ -381,4 +381,4 @@ TEST(OverlappedTime, NegativeComputeTimeIsRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::overlapped_time_test

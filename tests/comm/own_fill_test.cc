@@ -16,7 +16,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/comm/lossy_recovery.h"
 
-namespace droptest::comm {
+namespace droptest::comm::own_fill_test {
 namespace {
 
 using testing::AllOf;
@@ -112,4 +112,4 @@ TEST(OwnFill, AContributionStandsForNothingInASum) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::own_fill_test

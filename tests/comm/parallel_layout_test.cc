@@ -15,7 +15,7 @@
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 
-namespace droptest::comm {
+namespace droptest::comm::parallel_layout_test {
 namespace {
 
 constexpr std::chrono::milliseconds kTimeout{20000};
@@ -144,4 +144,4 @@ TEST(ParallelGroups, AllRanksOfOneKindAreTheWorldItself) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::parallel_layout_test

@@ -21,7 +21,7 @@
 #include "sim/loss/bernoulli.h"
 #include "tests/comm/fake_clock.h"
 
-namespace droptest::comm {
+namespace droptest::comm::part_reduction_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -427,4 +427,4 @@ TEST(PartReductionFailure, ALossProcessThatFailsOnOneRankIsNamedOnAll) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::part_reduction_test

@@ -12,7 +12,7 @@
 #include "tests/comm/lossy_recovery.h"
 #include "tests/comm/timed_network.h"
 
-namespace droptest::comm {
+namespace droptest::comm::protected_scope_test {
 namespace {
 
 using Scope = LossyCommunicator::ProtectedScope;
@@ -182,4 +182,4 @@ TEST(ProtectedScope, HoldsForWhatIsStartedInIt) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::protected_scope_test

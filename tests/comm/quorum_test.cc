@@ -17,7 +17,7 @@
 #include "sim/time/timing_theory.h"
 #include "tests/comm/timed_network.h"
 
-namespace droptest::comm {
+namespace droptest::comm::quorum_test {
 namespace {
 
 constexpr std::chrono::milliseconds kTimeout{20000};
@@ -214,4 +214,4 @@ TEST(CompressedTime, IsThatOfTheBytesOnTheWire) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::quorum_test

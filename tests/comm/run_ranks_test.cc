@@ -18,7 +18,7 @@
 #include "sim/error.h"
 #include "tests/comm/fake_clock.h"
 
-namespace droptest::comm {
+namespace droptest::comm::run_ranks_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -195,4 +195,4 @@ TEST(RunRanks, RefusesAWorldWithoutRanksOrTime) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::run_ranks_test

@@ -13,7 +13,7 @@
 #include "comm/lab/collective_theory.h"
 #include "comm/lossy/paths/path_registry.h"
 
-namespace droptest::comm {
+namespace droptest::comm::schedule_theory_test {
 namespace {
 
 nlohmann::json rows() {
@@ -186,4 +186,4 @@ TEST(ScheduleTheory, StaleHasNoClosedForm) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::schedule_theory_test

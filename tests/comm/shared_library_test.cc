@@ -5,7 +5,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::comm {
+namespace droptest::comm::shared_library_test {
 namespace {
 
 template <class Call>
@@ -37,4 +37,4 @@ TEST(SharedLibrary, NamesAMissingFunction) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::shared_library_test

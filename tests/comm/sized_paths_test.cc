@@ -15,7 +15,7 @@
 #include "sim/loss/bernoulli.h"
 #include "tests/comm/timed_network.h"
 
-namespace droptest::comm {
+namespace droptest::comm::sized_paths_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -145,4 +145,4 @@ TEST(SizedPaths, SizesOutOfOrderAndPathsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::sized_paths_test

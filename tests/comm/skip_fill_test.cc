@@ -10,7 +10,7 @@
 #include "sim/error.h"
 #include "tests/comm/lossy_recovery.h"
 
-namespace droptest::comm {
+namespace droptest::comm::skip_fill_test {
 namespace {
 
 constexpr std::size_t kFloats = 300;  // 19 packets, the last one short
@@ -75,4 +75,4 @@ TEST(SkipFill, RefusesASubstituteOfAnotherShape) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::skip_fill_test

@@ -15,7 +15,7 @@
 #include "comm/run_ranks.h"
 #include "tests/comm/lossy_recovery.h"
 
-namespace droptest::comm {
+namespace droptest::comm::stale_memory_test {
 namespace {
 
 using Counts = std::vector<std::uint64_t>;
@@ -173,4 +173,4 @@ TEST(TrafficClass, GradientsAreThoseOfTheBackwardPass) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::stale_memory_test

@@ -24,7 +24,7 @@
 #include "tests/comm/started_programs.h"
 #include "tests/comm/timed_network.h"
 
-namespace droptest::comm {
+namespace droptest::comm::started_work_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -611,4 +611,4 @@ TEST(StartedWork, ALossLayerMayOwnWhatItDecorates) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::started_work_test

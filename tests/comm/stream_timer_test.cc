@@ -14,7 +14,7 @@
 #include "tests/comm/fake_clock.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
-namespace droptest::comm {
+namespace droptest::comm::stream_timer_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -131,4 +131,4 @@ TEST_F(StreamTimerTest, AnEventThatFailsIsAnErrorOfTheDeviceAtTheBeginAlone) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::stream_timer_test

@@ -23,7 +23,7 @@
 #include "tests/comm/fake_clock.h"
 #include "tests/comm/free_port.h"
 
-namespace droptest::comm {
+namespace droptest::comm::tcp_store_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -331,4 +331,4 @@ TEST(TcpStore, RankZeroStaysWhileOthersAsk) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::tcp_store_test

@@ -12,7 +12,7 @@
 #include "sim/loss/gilbert_elliott.h"
 #include "tests/comm/lossy_recovery.h"
 
-namespace droptest::comm {
+namespace droptest::comm::transformed_path_test {
 namespace {
 
 TEST(Hadamard, WithoutLossIsEqualToRoundingAndWithLossSpreadsIt) {
@@ -224,4 +224,4 @@ TEST(Interleave, KeepsTheBitsOfBfloat16) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::transformed_path_test

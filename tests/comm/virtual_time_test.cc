@@ -25,7 +25,7 @@
 #include "tests/comm/observed_communicator.h"
 #include "tests/comm/timed_network.h"
 
-namespace droptest::comm {
+namespace droptest::comm::virtual_time_test {
 namespace {
 
 constexpr std::chrono::milliseconds kTimeout{20000};
@@ -466,4 +466,4 @@ TEST(VirtualTime, WrongModelsAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::virtual_time_test

@@ -12,7 +12,7 @@
 #include "sim/error.h"
 #include "tests/comm/fake_clock.h"
 
-namespace droptest::comm {
+namespace droptest::comm::wall_times_test {
 namespace {
 
 using testing::ElementsAre;
@@ -91,4 +91,4 @@ TEST(WallTimes, RefusesActivitiesThatAreNotThere) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::wall_times_test

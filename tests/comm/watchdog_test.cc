@@ -11,7 +11,7 @@
 
 #include "tests/comm/fake_clock.h"
 
-namespace droptest::comm {
+namespace droptest::comm::watchdog_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -207,4 +207,4 @@ TEST(Watchdog, ATransportThatHangsHangsNobody) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::watchdog_test

@@ -6,7 +6,7 @@
 #include "tests/cuda/device_kernels.h"
 #include "tests/models/dropout_draws.h"
 
-namespace droptest::models {
+namespace droptest::models::attention_cuda_test {
 namespace {
 
 template <class E>
@@ -186,4 +186,4 @@ TYPED_TEST(AttentionCuda, RefusesWidthsAndRangesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::attention_cuda_test

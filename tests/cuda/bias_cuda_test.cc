@@ -4,7 +4,7 @@
 #include "models/kernels/residual.h"
 #include "tests/cuda/device_kernels.h"
 
-namespace droptest::models {
+namespace droptest::models::bias_cuda_test {
 namespace {
 
 template <class E>
@@ -104,4 +104,4 @@ TYPED_TEST(BiasCuda, ColumnSumsOfRowsWithAndWithoutGaps) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::bias_cuda_test

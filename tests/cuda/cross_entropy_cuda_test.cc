@@ -4,7 +4,7 @@
 
 #include "tests/cuda/device_kernels.h"
 
-namespace droptest::models {
+namespace droptest::models::cross_entropy_cuda_test {
 namespace {
 
 template <class E>
@@ -219,4 +219,4 @@ TEST_F(OrderedSumCuda, SumsFloatsInDouble) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::cross_entropy_cuda_test

@@ -8,7 +8,7 @@
 #include "tests/cuda/device_kernels.h"
 #include "tests/models/dropout_draws.h"
 
-namespace droptest::models {
+namespace droptest::models::dropout_cuda_test {
 namespace {
 
 template <class E>
@@ -86,4 +86,4 @@ TYPED_TEST(DropoutCuda, ANormAddsTheBranchWithTheMaskOfTheHost) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::dropout_cuda_test

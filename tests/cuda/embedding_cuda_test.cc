@@ -5,7 +5,7 @@
 #include "models/kernels/token_groups.h"
 #include "tests/cuda/device_kernels.h"
 
-namespace droptest::models {
+namespace droptest::models::embedding_cuda_test {
 namespace {
 
 template <class E>
@@ -127,4 +127,4 @@ TEST_F(TokenGroupsCuda, TokensAreGroupedAgainBeforeTheDeviceCameToThem) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::embedding_cuda_test

@@ -6,7 +6,7 @@
 
 #include "tests/cuda/device_kernels.h"
 
-namespace droptest::models {
+namespace droptest::models::layernorm_cuda_test {
 namespace {
 
 template <class E>
@@ -194,4 +194,4 @@ TYPED_TEST(LayerNormCuda, RefusesRangesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::layernorm_cuda_test

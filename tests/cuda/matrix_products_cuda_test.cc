@@ -5,7 +5,7 @@
 #include "models/kernels/gelu.h"
 #include "tests/cuda/device_kernels.h"
 
-namespace droptest::models {
+namespace droptest::models::matrix_products_cuda_test {
 namespace {
 
 template <class E>
@@ -268,4 +268,4 @@ TYPED_TEST(MatrixProductsCuda, RefusesShortRangesAndBiasesInGaps) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::matrix_products_cuda_test

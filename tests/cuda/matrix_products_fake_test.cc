@@ -7,7 +7,7 @@
 #include "tests/cuda/device_kernels.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
-namespace droptest::models {
+namespace droptest::models::matrix_products_fake_test {
 namespace {
 
 class MatrixProductsFake : public DeviceTest {
@@ -171,4 +171,4 @@ TEST_F(MatrixProductsFake, FailuresNameTheCall) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::matrix_products_fake_test

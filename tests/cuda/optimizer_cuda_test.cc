@@ -5,7 +5,7 @@
 #include "models/kernels/tensor_segments.h"
 #include "tests/cuda/device_kernels.h"
 
-namespace droptest::models {
+namespace droptest::models::optimizer_cuda_test {
 namespace {
 
 template <class E>
@@ -173,4 +173,4 @@ TEST_F(TensorSegmentsCuda, SumOfSquares) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::optimizer_cuda_test

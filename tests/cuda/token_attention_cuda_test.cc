@@ -13,7 +13,7 @@
 #include "tests/cuda/device_kernels.h"
 #include "tests/models/dropout_draws.h"
 
-namespace droptest::models {
+namespace droptest::models::token_attention_cuda_test {
 namespace {
 
 template <class E>
@@ -286,4 +286,4 @@ TYPED_TEST(TokenAttentionCuda, RefusesAPatternThatTheKernelsDoNotTake) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::token_attention_cuda_test

@@ -14,7 +14,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::alert_watch_test {
 namespace {
 
 using nlohmann::json;
@@ -208,4 +208,4 @@ TEST(AlertsOfARun, LinesHaveTheUseOfTheMachineAndRealisedLosses) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::alert_watch_test

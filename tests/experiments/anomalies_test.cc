@@ -12,7 +12,7 @@
 #include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::anomalies_test {
 namespace {
 
 using nlohmann::json;
@@ -239,4 +239,4 @@ TEST(Anomalies, SchemasHaveAllKinds) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::anomalies_test

@@ -5,7 +5,7 @@
 
 #include "comm/json/json_text.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::best_over_test {
 namespace {
 
 using nlohmann::json;
@@ -64,4 +64,4 @@ TEST(BestOver, AWinnerWithoutAValidationLossHasNone) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::best_over_test

@@ -12,7 +12,7 @@
 #include "comm/run_ranks.h"
 #include "experiments/run/rank_clock.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::call_waits_test {
 namespace {
 
 using CallPart = comm::MeteredCall::Part;
@@ -102,4 +102,4 @@ TEST(RankClock, RanksOfOneMachineHaveOneOrigin) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::call_waits_test

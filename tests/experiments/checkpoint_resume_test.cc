@@ -20,7 +20,7 @@
 #include "tests/experiments/resumed_runs.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::checkpoint_resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -307,4 +307,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return std::string(instance.param.first); });
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::checkpoint_resume_test

@@ -26,7 +26,7 @@
 #include "tests/experiments/tiny_run.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::checkpoint_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -416,4 +416,4 @@ TEST(Recut, ARunOfAnotherLayoutGoesOnWhereTheFirstOneWas) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::checkpoint_test

@@ -13,7 +13,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::choose_paths_test {
 namespace {
 
 using nlohmann::json;
@@ -110,4 +110,4 @@ TEST(ChoosePaths, WithoutTimeThereIsNoChoice) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::choose_paths_test

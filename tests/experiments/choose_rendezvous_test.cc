@@ -6,7 +6,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::choose_rendezvous_test {
 namespace {
 
 using comm::Environment;
@@ -64,4 +64,4 @@ TEST(ChooseRendezvous, WhatIsMissingOrWrongIsNamed) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::choose_rendezvous_test

@@ -16,7 +16,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/layouts_of_runs.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::classification_test {
 namespace {
 
 using testing::ElementsAre;
@@ -243,4 +243,4 @@ TEST(Classifier, EpochsReadEachExampleOnce) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::classification_test

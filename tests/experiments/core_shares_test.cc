@@ -9,7 +9,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::core_shares_test {
 namespace {
 
 using testing::ElementsAre;
@@ -52,4 +52,4 @@ TEST(CoreShares, AShareIsOneJobsUntilItIsGivenBack) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::core_shares_test

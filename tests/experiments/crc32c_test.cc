@@ -7,7 +7,7 @@
 
 #include "experiments/records/crc32c.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::crc32c_test {
 namespace {
 
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
@@ -51,4 +51,4 @@ TEST(Crc32c, PiecesGiveTheChecksumOfTheWhole) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::crc32c_test

@@ -17,7 +17,7 @@
 #include "tests/experiments/resolved_spec.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::cut_tokens_test {
 namespace {
 
 using sim::TrafficClass;
@@ -322,4 +322,4 @@ TEST(DropoutSpec, SequenceRanksTrainTheModelOfOneRank) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::cut_tokens_test

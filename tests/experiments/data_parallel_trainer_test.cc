@@ -17,7 +17,7 @@
 #include "experiments/run/trainer.h"
 #include "tests/experiments/layouts_of_runs.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::data_parallel_trainer_test {
 namespace {
 
 using sim::TrafficClass;
@@ -284,4 +284,4 @@ TEST(Replicas, LosslessEvaluationLeavesTheLossesOfTrainingAlone) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::data_parallel_trainer_test

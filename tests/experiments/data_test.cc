@@ -19,7 +19,7 @@
 #include "experiments/data/token_source.h"
 #include "sim/error.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::data_test {
 namespace {
 
 using ::testing::AllOf;
@@ -402,4 +402,4 @@ TEST(EvaluationBatches, ARunPredictsWholeSequences) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::data_test

@@ -21,7 +21,7 @@
 #include "tests/experiments/resolved_spec.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::device_trainer_test {
 namespace {
 
 using sim::TrafficClass;
@@ -281,4 +281,4 @@ TEST_F(TrainerOnDevice, DrawsTheHeadAndTheAdaptersThatAFileDoesNotHave) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::device_trainer_test

@@ -6,7 +6,7 @@
 
 #include "comm/run_ranks.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::doctor_bandwidth_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -115,4 +115,4 @@ TEST(Bandwidth, ALongRepetitionIsNotRepeated) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::doctor_bandwidth_test

@@ -21,7 +21,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::doctor_test {
 namespace {
 
 using ::testing::AllOf;
@@ -381,4 +381,4 @@ TEST(Finding, ItsRecordReadsBack) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::doctor_test

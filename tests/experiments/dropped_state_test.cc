@@ -29,7 +29,7 @@
 #include "tests/experiments/state_parts.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::dropped_state_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -386,4 +386,4 @@ TEST(DroppedState, OfEachPartIsMissed) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::dropped_state_test

@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <limits>
 
-namespace droptest::experiments {
+namespace droptest::experiments::event_file_test {
 namespace {
 
 std::string hex(std::string_view bytes) {
@@ -70,4 +70,4 @@ TEST(EventFile, EmptySummaryHasNoValues) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::event_file_test

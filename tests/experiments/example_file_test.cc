@@ -12,7 +12,7 @@
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::example_file_test {
 namespace {
 
 using testing::ElementsAre;
@@ -196,4 +196,4 @@ TEST(ExampleSet, TargetsAreTheLabelsAtTheLastTokens) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::example_file_test

@@ -15,7 +15,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::file_hashes_test {
 namespace {
 
 using comm::sha256_hex;
@@ -149,4 +149,4 @@ TEST_F(SpecOfFiles, ARecordOfOtherNumericsIsRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::file_hashes_test

@@ -18,7 +18,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::file_lock_test {
 namespace {
 
 using testing::HasSubstr;
@@ -157,4 +157,4 @@ TEST(FileLock, IsInheritedByChildrenThatAreToldSo) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::file_lock_test

@@ -18,7 +18,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::files_test {
 namespace {
 
 using comm::read_file;
@@ -245,4 +245,4 @@ TEST(Metrics, AFullDiskIsAnErrorAndTearsNothing) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::files_test

@@ -12,7 +12,7 @@
 #include "models/gpt2/gpt2_tensors.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::layout_plan_test {
 namespace {
 
 using nlohmann::json;
@@ -144,4 +144,4 @@ TEST(LayoutPlan, PatternsFollowTheStageOfZero) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::layout_plan_test

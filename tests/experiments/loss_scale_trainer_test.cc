@@ -11,7 +11,7 @@
 #include "experiments/run/trainer_parts.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::loss_scale_trainer_test {
 namespace {
 
 using models::LossScaleConfig;
@@ -149,4 +149,4 @@ TEST(LossScaleOfRun, AFlagIsLostByChance) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::loss_scale_trainer_test

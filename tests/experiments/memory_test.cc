@@ -19,7 +19,7 @@
 #include "tests/experiments/layouts_of_runs.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::memory_test {
 namespace {
 
 using models::Recompute;
@@ -352,4 +352,4 @@ TEST(MemoryRecord, HasTheStepAtWhichAPeakWasReached) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::memory_test

@@ -10,7 +10,7 @@
 #include "tests/experiments/resolved_spec.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::network_text_test {
 namespace {
 
 /// The sections, in a text of their own and in a spec with tiny_config()'s ranks and sizes.
@@ -102,4 +102,4 @@ TEST(NetworkText, ErrorsAreThoseOfTheSpec) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::network_text_test

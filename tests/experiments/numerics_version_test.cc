@@ -13,7 +13,7 @@
 #include "tests/experiments/tiny_run.h"
 #include "tests/models/host_gpt2.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::numerics_version_test {
 namespace {
 
 constexpr double kDoubleTolerance = 1e-12;
@@ -88,4 +88,4 @@ TEST(NumericsVersion, StandsForTheGoldenLosses) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::numerics_version_test

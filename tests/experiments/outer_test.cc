@@ -19,7 +19,7 @@
 #include "tests/experiments/resolved_spec.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::outer_test {
 namespace {
 
 using testing::HasSubstr;
@@ -257,4 +257,4 @@ TEST(OuterRun, TakesThePlannedMemory) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::outer_test

@@ -6,7 +6,7 @@
 #include "experiments/run/trainer.h"
 #include "tests/experiments/layouts_of_runs.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::pipeline_trainer_test {
 namespace {
 
 using models::ScheduleKind;
@@ -174,4 +174,4 @@ TEST(Pipelines, TakeTheTimeOfTheirSchedule) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::pipeline_trainer_test

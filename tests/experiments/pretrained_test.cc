@@ -19,7 +19,7 @@
 #include "tests/experiments/resolved_spec.h"
 #include "tests/models/formula_model.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::pretrained_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -323,4 +323,4 @@ TEST(PretrainedFolder, ConfigTextIsReadBack) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::pretrained_test

@@ -11,7 +11,7 @@
 #include "sim/error.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::rank_model_test {
 namespace {
 
 using testing::HasSubstr;
@@ -119,4 +119,4 @@ TEST(Generation, RefusesWhatItCannotContinue) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::rank_model_test

@@ -10,7 +10,7 @@
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::rank_processes_test {
 namespace {
 
 using ::testing::AllOf;
@@ -38,4 +38,4 @@ TEST(RankProcesses, AStoppedRankIsEndedWithoutGrace) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::rank_processes_test

@@ -21,7 +21,7 @@
 #include "tests/experiments/layouts_of_runs.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::recomputation_test {
 namespace {
 
 using comm::Consistency;
@@ -349,4 +349,4 @@ TEST(Recomputation, HasAPhaseAndItsTrafficAClassInTheBreakdown) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::recomputation_test

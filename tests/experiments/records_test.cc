@@ -18,7 +18,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::records_test {
 namespace {
 
 using comm::canonical_json;
@@ -368,4 +368,4 @@ TEST(MetricsLine, WritesWhatWasMeasured) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::records_test

@@ -8,7 +8,7 @@
 #include "experiments/spec/spec.h"
 #include "sim/error.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::recovery_spec_test {
 namespace {
 
 using comm::canonical_json;
@@ -167,4 +167,4 @@ TEST(RecoverySpec, ErrorsNameTheirPlace) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::recovery_spec_test

@@ -14,7 +14,7 @@
 #include "experiments/spec/resolve_failures.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::replica_absences_test {
 namespace {
 
 using testing::ElementsAre;
@@ -147,4 +147,4 @@ TEST(ReplicaAbsences, HaveExactLossesOfTheirOwnGroups) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::replica_absences_test

@@ -19,7 +19,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::rescue_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -267,4 +267,4 @@ TEST(Rescue, ShardedStateIsOnlyInCheckpoints) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::rescue_test

@@ -19,7 +19,7 @@
 #include "tests/experiments/resolved_spec.h"
 #include "tests/experiments/sharded_runs.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::resolve_data_test {
 namespace {
 
 using nlohmann::json;
@@ -283,4 +283,4 @@ TEST(ShardManifest, PathsAreRelativeToItsFolder) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::resolve_data_test

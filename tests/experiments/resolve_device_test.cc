@@ -7,7 +7,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::resolve_device_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -57,4 +57,4 @@ TEST(ResolveDevice, BackendsThatCannotUseTheDeviceAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::resolve_device_test

@@ -13,7 +13,7 @@
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::resolve_losses_test {
 namespace {
 
 using nlohmann::json;
@@ -166,4 +166,4 @@ TEST(ResolveLosses, WrongLinksAreErrorsWithTheirPlace) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::resolve_losses_test

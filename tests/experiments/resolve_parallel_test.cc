@@ -11,7 +11,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::resolve_parallel_test {
 namespace {
 
 using comm::canonical_json;
@@ -250,4 +250,4 @@ TEST(Resolve, AbsencesOfReplicasWithShardsOfTheState) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::resolve_parallel_test

@@ -13,7 +13,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::resolve_tensor_rules_test {
 namespace {
 
 using nlohmann::json;
@@ -135,4 +135,4 @@ TEST_F(TensorRules, DevicesHaveThemAll) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::resolve_tensor_rules_test

@@ -16,7 +16,7 @@
 #include "tests/experiments/resolved_spec.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::resolve_test {
 namespace {
 
 using comm::canonical_json;
@@ -426,4 +426,4 @@ TEST(Resolve, PercentIsTheSameNumberAsTheFraction) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::resolve_test

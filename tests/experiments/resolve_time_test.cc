@@ -9,7 +9,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::resolve_time_test {
 namespace {
 
 const char* const kTime =
@@ -164,4 +164,4 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::resolve_time_test

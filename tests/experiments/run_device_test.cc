@@ -24,7 +24,7 @@
 #include "tests/experiments/tiny_run.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::run_device_test {
 namespace {
 
 using testing::AllOf;
@@ -338,4 +338,4 @@ TEST(RunsThatFit, ARunTakesNoMoreThanWasPlanned) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::run_device_test

@@ -11,7 +11,7 @@
 #include "experiments/spec/run_id.h"
 #include "tests/experiments/resolved_spec.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::run_id_test {
 namespace {
 
 TEST(RunId, IsStable) {
@@ -131,4 +131,4 @@ TEST(RunId, SaysWhatItLeavesOut) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::run_id_test

@@ -16,7 +16,7 @@
 #include "sim/error.h"
 #include "tests/sim/vector_file.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::sample_order_test {
 namespace {
 
 std::vector<std::uint64_t> order_of(const SampleOrder& order, std::uint64_t epoch) {
@@ -186,4 +186,4 @@ TEST(SampleTable, NumbersTheWholeSequencesOfAllShards) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::sample_order_test

@@ -10,7 +10,7 @@
 #include "experiments/spec/resolved_schema.h"
 #include "sim/error.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::schema_kinds_test {
 namespace {
 
 using comm::canonical_json;
@@ -111,4 +111,4 @@ TEST(Schema, KnowsWhichPointersCanExist) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::schema_kinds_test

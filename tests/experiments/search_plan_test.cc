@@ -7,7 +7,7 @@
 #include "comm/json/json_text.h"
 #include "tests/comm/error_text.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::search_plan_test {
 namespace {
 
 using testing::HasSubstr;
@@ -97,4 +97,4 @@ TEST(SearchPlan, SeedsThatRunOutAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::search_plan_test

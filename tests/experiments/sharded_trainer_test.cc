@@ -12,7 +12,7 @@
 #include "tests/experiments/layouts_of_runs.h"
 #include "tests/experiments/sharded_runs.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::sharded_trainer_test {
 namespace {
 
 using nlohmann::json;
@@ -83,4 +83,4 @@ TEST_F(ShardedTrainer, AStepWithoutSamplesChangesNothing) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::sharded_trainer_test

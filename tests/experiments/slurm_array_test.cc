@@ -12,7 +12,7 @@
 #include "experiments/slurm/slurm_queue.h"
 #include "sim/error.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::slurm_array_test {
 namespace {
 
 using testing::ElementsAre;
@@ -205,4 +205,4 @@ TEST(ProgramOutput, AProgramThatIsNotThereIsNamed) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::slurm_array_test

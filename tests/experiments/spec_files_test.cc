@@ -13,7 +13,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::spec_files_test {
 namespace {
 
 using nlohmann::json;
@@ -118,4 +118,4 @@ TEST(ValueOrigins, TheInnermostFileThatHoldsAValueCounts) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::spec_files_test

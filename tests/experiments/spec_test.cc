@@ -11,7 +11,7 @@
 #include "experiments/spec/sweep_plan.h"
 #include "tests/comm/error_text.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::spec_test {
 namespace {
 
 using nlohmann::json;
@@ -278,4 +278,4 @@ TEST(Spec, UnreadableFilesAreNamedWithTheReason) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::spec_test

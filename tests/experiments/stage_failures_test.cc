@@ -15,7 +15,7 @@
 #include "experiments/run/trainer.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::stage_failures_test {
 namespace {
 
 using enum FailureConfig::Replacement;
@@ -146,4 +146,4 @@ TEST(StageFailures, BeginTheOptimizerAnew) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::stage_failures_test

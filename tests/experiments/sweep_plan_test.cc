@@ -9,7 +9,7 @@
 #include "comm/json/json_text.h"
 #include "tests/comm/error_text.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::sweep_plan_test {
 namespace {
 
 using nlohmann::json;
@@ -411,4 +411,4 @@ TEST(SweepPlan, AnErrorOfSomePointsNamesTheFirstOfThem) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::sweep_plan_test

@@ -10,7 +10,7 @@
 #include <map>
 #include <set>
 
-namespace droptest::experiments {
+namespace droptest::experiments::threshold_search_test {
 namespace {
 
 using Status = SearchProgress::Status;
@@ -279,4 +279,4 @@ TEST(ThresholdSearch, EndsWhereARunFailsATwinDivergesOrItIsStopped) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::threshold_search_test

@@ -15,7 +15,7 @@
 #include "tests/experiments/tiny_run.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::trace_on_device_test {
 namespace {
 
 using nlohmann::json;
@@ -102,4 +102,4 @@ TEST(TraceOnDevice, EventsChangeNoResultAndAddNoWaitToAStep) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::trace_on_device_test

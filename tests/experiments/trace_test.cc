@@ -19,7 +19,7 @@
 #include "tests/experiments/tiny_run.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::trace_test {
 namespace {
 
 using nlohmann::json;
@@ -339,4 +339,4 @@ TEST(TrainerProfile, EachLineSaysWhereTheTimeOfEachRankWent) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::trace_test

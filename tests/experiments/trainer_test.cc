@@ -14,7 +14,7 @@
 #include "tests/comm/observed_communicator.h"
 #include "tests/experiments/tiny_run.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::trainer_test {
 namespace {
 
 using sim::TrafficClass;
@@ -386,4 +386,4 @@ TEST(ReplicaDivergence, AValueThatIsNotFiniteIsNotHidden) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::trainer_test

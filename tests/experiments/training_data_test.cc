@@ -34,7 +34,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/sharded_runs.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::training_data_test {
 namespace {
 
 using nlohmann::json;
@@ -540,4 +540,4 @@ TEST(ShardedText, IsCheckedAtItsPlaceInTheFile) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::training_data_test

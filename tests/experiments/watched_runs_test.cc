@@ -17,7 +17,7 @@
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::watched_runs_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -239,4 +239,4 @@ TEST_F(Watched, NumbersThatAreNotFiniteAreNaN) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::watched_runs_test

@@ -12,7 +12,7 @@
 #include "tests/fake_cuda/device_array.h"
 #include "tests/fake_cuda/fake_cuda.h"
 
-namespace droptest::fake_cuda {
+namespace droptest::fake_cuda::cublaslt_test {
 namespace {
 
 constexpr int kM = 5;
@@ -284,4 +284,4 @@ TEST(FakeCublasLtDeathTest, MatricesThatLeaveTheirMemoryAreNamed) {
 }
 
 }  // namespace
-}  // namespace droptest::fake_cuda
+}  // namespace droptest::fake_cuda::cublaslt_test

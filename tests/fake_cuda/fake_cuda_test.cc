@@ -15,7 +15,7 @@
 #include "tests/fake_cuda/device_array.h"
 #include "tests/fake_cuda/kernel_queue.h"
 
-namespace droptest::fake_cuda {
+namespace droptest::fake_cuda::fake_cuda_test {
 namespace {
 
 class NewStream {
@@ -408,4 +408,4 @@ TEST(FakeCuda, ThreadsWithTheirOwnStreamsDoNotDisturbEachOther) {
 }
 
 }  // namespace
-}  // namespace droptest::fake_cuda
+}  // namespace droptest::fake_cuda::fake_cuda_test

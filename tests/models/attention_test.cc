@@ -9,7 +9,7 @@
 #include "models/kernels/chunks.h"
 #include "tests/models/kernel_numbers.h"
 
-namespace droptest::models {
+namespace droptest::models::attention_test {
 namespace {
 
 template <class T>
@@ -107,4 +107,4 @@ TYPED_TEST(Attention, DoesNotSeeTheFuture) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::attention_test

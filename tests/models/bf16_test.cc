@@ -13,7 +13,7 @@
 #include "tests/models/formula_model.h"
 #include "tests/models/recording_communicator.h"
 
-namespace droptest::models {
+namespace droptest::models::bf16_test {
 namespace {
 
 std::uint16_t bits_of(float value) {
@@ -237,4 +237,4 @@ TEST(Bf16Model, IsRefusedForDouble) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::bf16_test

@@ -5,7 +5,7 @@
 
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::cached_attention_test {
 namespace {
 
 constexpr int kTokens = 11;
@@ -93,4 +93,4 @@ TEST(Evaluation, MarginsSayWhichTargetsHaveTheLargestLogit) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::cached_attention_test

@@ -13,7 +13,7 @@
 #include "tests/models/formula_model.h"
 #include "tests/models/parallel_training.h"
 
-namespace droptest::models {
+namespace droptest::models::classification_test {
 namespace {
 
 constexpr int kClasses = 3;
@@ -291,4 +291,4 @@ TEST(Classification, RefusesTargetsThatAreNoClass) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::classification_test

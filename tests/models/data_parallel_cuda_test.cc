@@ -12,7 +12,7 @@
 #include "models/training_step.h"
 #include "tests/models/device_pass.h"
 
-namespace droptest::models {
+namespace droptest::models::data_parallel_cuda_test {
 namespace {
 
 using ReplicasOnDevice = OnDevice;
@@ -137,4 +137,4 @@ TEST_F(ReplicasOnDevice, OffloadOfParametersAndMomentsChangesNoBit) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::data_parallel_cuda_test

@@ -17,7 +17,7 @@
 #include "tests/models/parallel_training.h"
 #include "tests/models/recording_communicator.h"
 
-namespace droptest::models {
+namespace droptest::models::data_parallel_test {
 namespace {
 
 /// The loss layer of a group that loses all gradients, and puts in their place a rank's own.
@@ -212,4 +212,4 @@ TEST(Zero, EachStageTakesLessMemory) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::data_parallel_test

@@ -20,7 +20,7 @@
 #include "tests/models/kernel_numbers.h"
 #include "tests/models/parallel_training.h"
 
-namespace droptest::models {
+namespace droptest::models::dropout_test {
 namespace {
 
 using sim::Purpose;
@@ -517,4 +517,4 @@ TEST(Dropout, ProbabilitiesOfOneAndMoreAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::dropout_test

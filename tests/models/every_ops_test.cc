@@ -16,7 +16,7 @@
 #include "tests/models/every_implementation.h"
 #include "tests/models/ops_bench.h"
 
-namespace droptest::models {
+namespace droptest::models::every_ops_test {
 namespace {
 
 using comm::ElementType;
@@ -411,4 +411,4 @@ TEST(EveryOps, DoesWhatTheHostDoesInDouble) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::every_ops_test

@@ -19,7 +19,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/models/offload_files.h"
 
-namespace droptest::models {
+namespace droptest::models::file_storage_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -98,4 +98,4 @@ TEST(FileStorage, NamesAFullDiskBeforeAnythingIsWritten) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::file_storage_test

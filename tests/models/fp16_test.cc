@@ -12,7 +12,7 @@
 #include "sim/error.h"
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::fp16_test {
 namespace {
 
 constexpr ModelPrecision kCompute{Precision::kFloat16, Precision::kFloat32};
@@ -113,4 +113,4 @@ TEST(Fp16Model, IsRefusedForDouble) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::fp16_test

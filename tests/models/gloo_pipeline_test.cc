@@ -13,7 +13,7 @@
 #include "tests/comm/rank_processes.h"
 #include "tests/models/tiny_pipeline.h"
 
-namespace droptest::models {
+namespace droptest::models::gloo_pipeline_test {
 namespace {
 
 using testing::AllOf;
@@ -73,4 +73,4 @@ TEST(GlooPipeline, PeersOfARankThatThrowsNameItsError) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::gloo_pipeline_test

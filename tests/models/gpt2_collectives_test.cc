@@ -11,7 +11,7 @@
 #include "tests/models/formula_model.h"
 #include "tests/models/recording_communicator.h"
 
-namespace droptest::models {
+namespace droptest::models::gpt2_collectives_test {
 namespace {
 
 // docs/models.md has this list. 4 L + 2 messages of [batch, length, width] = 2 x 5 x 32 = 320 elements; the rest small.
@@ -120,4 +120,4 @@ TEST(Gpt2Collectives, ThePlannerSeesWhatAStepSends) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::gpt2_collectives_test

@@ -9,7 +9,7 @@
 #include "tests/models/device_pass.h"
 #include "tests/models/recording_communicator.h"
 
-namespace droptest::models {
+namespace droptest::models::gpt2_cuda_test {
 namespace {
 
 using Gpt2OnDevice = OnDevice;
@@ -356,4 +356,4 @@ TEST_F(Gpt2OnDevice, RefusesBatchesThatItCannotRead) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::gpt2_cuda_test

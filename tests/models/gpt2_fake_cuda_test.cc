@@ -13,7 +13,7 @@
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/models/device_pass.h"
 
-namespace droptest::models {
+namespace droptest::models::gpt2_fake_cuda_test {
 namespace {
 
 const Gpt2Config kConfig{2, 36, 3, 12, 97};
@@ -136,4 +136,4 @@ TEST(Gpt2OnFakeDevice, AnErrorDuringTrafficFreesNoMemoryThatTheDeviceUses) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::gpt2_fake_cuda_test

@@ -7,7 +7,7 @@
 #include "sim/error.h"
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::gpt2_test {
 namespace {
 
 constexpr Gpt2Config kTiny{2, 32, 4, 12, 97};
@@ -274,4 +274,4 @@ TEST(Gpt2, AFewerTokensBatchAfterALargerOneGivesItsOwnLoss) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::gpt2_test

@@ -8,7 +8,7 @@
 #include "models/files/safetensors.h"
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::gpt2_torch_test {
 namespace {
 
 constexpr Gpt2Config kTiny{2, 32, 4, 12, 97};
@@ -74,4 +74,4 @@ TEST(Gpt2Torch, FloatEqualsPyTorchToFloatRounding) { expect_torch<float>(1, 1e-5
 TEST(Gpt2Torch, FloatOnTwoRanksEqualsPyTorch) { expect_torch<float>(2, 1e-5); }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::gpt2_torch_test

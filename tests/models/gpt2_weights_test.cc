@@ -9,7 +9,7 @@
 #include "sim/error.h"
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::gpt2_weights_test {
 namespace {
 
 // Five heads and 97 tokens divide by neither 2, 3 nor 4.
@@ -164,4 +164,4 @@ TEST(Gpt2Weights, TheConfigurationCanBeReadOffTheTensors) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::gpt2_weights_test

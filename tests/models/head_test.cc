@@ -8,7 +8,7 @@
 #include "sim/error.h"
 #include "tests/models/every_implementation.h"
 
-namespace droptest::models {
+namespace droptest::models::head_test {
 namespace {
 
 const Gpt2Config kConfig{2, 24, 3, 8, 31};
@@ -116,4 +116,4 @@ TEST(Positions, StayWithinTheContext) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::head_test

@@ -11,7 +11,7 @@
 #include "models/ops/kernel_registry.h"
 #include "tests/models/ops_bench.h"
 
-namespace droptest::models {
+namespace droptest::models::kernel_library_test {
 namespace {
 
 using comm::ElementType;
@@ -155,4 +155,4 @@ TEST(KernelLibrary, AKernelThatFailsIsAnErrorWithItsMessage) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::kernel_library_test

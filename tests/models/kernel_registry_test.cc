@@ -19,9 +19,12 @@
 
 namespace droptest::models {
 
-/// For names of failed tests.
+/// For names of failed tests; in the namespace of the type, where GoogleTest looks for it.
 static void PrintTo(const KernelEntry& entry, std::ostream* out) { *out << entry.operation << " " << entry.name; }
 
+}  // namespace droptest::models
+
+namespace droptest::models::kernel_registry_test {
 namespace {
 
 using comm::ElementType;
@@ -306,4 +309,4 @@ TEST(KernelRegistry, AKernelSaysWhatMemoryItNeeds) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::kernel_registry_test

@@ -16,7 +16,7 @@
 #include "models/kernels/vector_width.h"
 #include "tests/models/kernel_numbers.h"
 
-namespace droptest::models {
+namespace droptest::models::kernels_test {
 namespace {
 
 template <class T>
@@ -358,4 +358,4 @@ TEST(Chunks, CoverTheRangeOnceForAnyThreads) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::kernels_test

@@ -9,7 +9,7 @@
 #include "models/ops/host_ops.h"
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::linear_head_test {
 namespace {
 
 constexpr std::int64_t kRows = 11;
@@ -106,4 +106,4 @@ TEST(LinearHead, EveryRankReducesAsOftenAsTheOthersHoweverUnevenItsPart) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::linear_head_test

@@ -15,7 +15,7 @@
 #include "tests/models/formula_model.h"
 #include "tests/models/parallel_training.h"
 
-namespace droptest::models {
+namespace droptest::models::lora_test {
 namespace {
 
 constexpr int kColumns = 10;
@@ -193,4 +193,4 @@ INSTANTIATE_TEST_SUITE_P(All, LoraLayouts, testing::ValuesIn(layouts()),
                          [](const auto& item) { return std::string(item.param.name); });
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::lora_test

@@ -19,7 +19,7 @@
 #include "tests/comm/observed_communicator.h"
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::loss_scale_test {
 namespace {
 
 const Gpt2Config kConfig{2, 32, 8, 12, 97};
@@ -279,4 +279,4 @@ TEST(LossScale, ARankSkipsItsOwnOverflow) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::loss_scale_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace droptest::models {
+namespace droptest::models::loss_scaler_test {
 namespace {
 
 using Kind = LossScaleConfig::Kind;
@@ -121,4 +121,4 @@ TEST(LossScaler, GoesOnFromItsState) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::loss_scaler_test

@@ -8,7 +8,7 @@
 
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::memory_plan_test {
 namespace {
 
 /// Whether buffers of one time share bytes, one lies askew, or one leaves the memory.
@@ -114,4 +114,4 @@ TEST(MemoryPlan, SaysWhatIsLargest) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::memory_plan_test

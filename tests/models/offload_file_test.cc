@@ -17,7 +17,7 @@
 #include "tests/comm/temporary_folder.h"
 #include "tests/models/offload_files.h"
 
-namespace droptest::models {
+namespace droptest::models::offload_file_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -137,4 +137,4 @@ TEST(OffloadFile, NamesAFolderThatIsAbsent) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::offload_file_test

@@ -25,7 +25,7 @@
 #include "tests/models/sequence/dense_attention.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::models {
+namespace droptest::models::offloaded_attention_test {
 namespace {
 
 constexpr std::int64_t kHeads = 3;
@@ -284,4 +284,4 @@ TEST(OffloadedAttention, ThatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::offloaded_attention_test

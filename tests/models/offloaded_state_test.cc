@@ -17,7 +17,7 @@
 #include "tests/models/parallel_training.h"
 #include "tests/models/recompute_options.h"
 
-namespace droptest::models {
+namespace droptest::models::offloaded_state_test {
 namespace {
 
 constexpr auto kEach = ShardOptions::Reduce::kAfterEach;
@@ -222,4 +222,4 @@ TEST(Offload, ShowsTheSameStateAndTakesIt) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::offloaded_state_test

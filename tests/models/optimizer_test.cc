@@ -9,7 +9,7 @@
 
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::optimizer_test {
 namespace {
 
 TEST(AdamW, FollowsTheFormulaStepByStep) {
@@ -181,4 +181,4 @@ TEST(LearningRateSchedule, WarmsUpLinearlyThenFollowsACosine) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::optimizer_test

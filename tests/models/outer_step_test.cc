@@ -17,7 +17,7 @@
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 
-namespace droptest::models {
+namespace droptest::models::outer_step_test {
 namespace {
 
 constexpr std::chrono::milliseconds kTimeout{20000};
@@ -319,4 +319,4 @@ TEST(OuterStep, GoesOnFromItsState) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::outer_step_test

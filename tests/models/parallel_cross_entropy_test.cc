@@ -6,7 +6,7 @@
 #include "models/ops/host_ops.h"
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::parallel_cross_entropy_test {
 namespace {
 
 struct Result {
@@ -124,4 +124,4 @@ TEST(ParallelCrossEntropy, NotANumberStaysOne) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::parallel_cross_entropy_test

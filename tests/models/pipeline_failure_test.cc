@@ -10,7 +10,7 @@
 #include "sim/error.h"
 #include "tests/models/tiny_pipeline.h"
 
-namespace droptest::models {
+namespace droptest::models::pipeline_failure_test {
 namespace {
 
 using testing::HasSubstr;
@@ -58,4 +58,4 @@ TEST(PipelineFailure, OfAnyRankAtAnyPlaceIsNamedByAllOthers) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::pipeline_failure_test

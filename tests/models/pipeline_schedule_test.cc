@@ -18,7 +18,7 @@
 #include "models/pipeline/schedule_timing.h"
 #include "sim/error.h"
 
-namespace droptest::models {
+namespace droptest::models::pipeline_schedule_test {
 namespace {
 
 using testing::ElementsAre;
@@ -334,4 +334,4 @@ TEST(PipelineProgram, WrongProgramsAreRefusedWithRankActionAndPeer) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::pipeline_schedule_test

@@ -10,7 +10,7 @@
 
 #include "tests/models/parallel_training.h"
 
-namespace droptest::models {
+namespace droptest::models::pipeline_test {
 namespace {
 
 using enum ScheduleKind;
@@ -145,4 +145,4 @@ TEST(TiedEmbedding, IsTheSameAtBothEndsOfAPipeline) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::pipeline_test

@@ -19,7 +19,7 @@
 #include "tests/models/tiny_pipeline.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::models {
+namespace droptest::models::random_pipelines_test {
 namespace {
 
 constexpr int kSchedules = kSanitized ? 200 : 1000;
@@ -107,4 +107,4 @@ TEST(PipelineBuffers, AGradientThatIsBeingSentIsNotOverwrittenByTheNextStageOnTh
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::random_pipelines_test

@@ -8,7 +8,7 @@
 #include "tests/models/parallel_training.h"
 #include "tests/models/recompute_options.h"
 
-namespace droptest::models {
+namespace droptest::models::recompute_layouts_test {
 namespace {
 
 const std::vector<TrainingCase> kLayouts = {
@@ -43,4 +43,4 @@ INSTANTIATE_TEST_SUITE_P(Layouts, RecomputationInLayouts, testing::ValuesIn(kLay
                          [](const auto& item) { return std::string(item.param.name); });
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::recompute_layouts_test

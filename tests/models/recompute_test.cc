@@ -11,7 +11,7 @@
 #include "tests/models/every_implementation.h"
 #include "tests/models/recompute_options.h"
 
-namespace droptest::models {
+namespace droptest::models::recompute_test {
 namespace {
 
 const Gpt2Config kSmall{3, 24, 3, 8, 61};
@@ -131,4 +131,4 @@ TEST(Recomputation, ItsTimeIsNoneOfOtherPhases) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::recompute_test

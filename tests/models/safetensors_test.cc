@@ -10,7 +10,7 @@
 #include "sim/error.h"
 #include "tests/comm/error_text.h"
 
-namespace droptest::models {
+namespace droptest::models::safetensors_test {
 namespace {
 
 std::vector<std::byte> file_of(const std::string& header, std::size_t data_bytes) {
@@ -145,4 +145,4 @@ TEST(Safetensors, ConvertsTheFourFloatTypes) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::safetensors_test

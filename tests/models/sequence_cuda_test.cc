@@ -21,7 +21,7 @@
 #include "tests/models/device_pass.h"
 #include "tests/models/host_gpt2.h"
 
-namespace droptest::models {
+namespace droptest::models::sequence_cuda_test {
 namespace {
 
 using AttentionOnDevice = OnDevice;
@@ -478,4 +478,4 @@ TEST_F(AttentionOnDevice, InChunksEqualsAttentionInMemory) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::sequence_cuda_test

@@ -22,7 +22,7 @@
 #include "tests/models/parallel_training.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::models {
+namespace droptest::models::sequence_training_test {
 namespace {
 
 constexpr auto kZigzag = SequenceLayout::Order::kZigzag;
@@ -329,4 +329,4 @@ TEST(SequenceMessages, AreThoseOfTheAttention) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::sequence_training_test

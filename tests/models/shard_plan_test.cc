@@ -14,7 +14,7 @@
 #include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"
 
-namespace droptest::models {
+namespace droptest::models::shard_plan_test {
 namespace {
 
 constexpr Gpt2Config kModel{3, 64, 4, 12, 97};
@@ -129,4 +129,4 @@ TEST(ShardPlan, OptionsWithoutMeaningAreRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::shard_plan_test

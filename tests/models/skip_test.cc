@@ -10,7 +10,7 @@
 #include "sim/loss/loss_process.h"
 #include "tests/models/parallel_training.h"
 
-namespace droptest::models {
+namespace droptest::models::skip_test {
 namespace {
 
 using enum ScheduleKind;
@@ -102,4 +102,4 @@ TEST(Skip, SchedulesOfOnePlacementGiveTheSameBits) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::skip_test

@@ -17,7 +17,7 @@
 #include "models/ops/planner_ops.h"
 #include "sim/error.h"
 
-namespace droptest::models {
+namespace droptest::models::stage_plan_test {
 namespace {
 
 constexpr ModelPrecision kBf16Compute{Precision::kBfloat16, Precision::kFloat32};
@@ -372,4 +372,4 @@ TEST(StagePlan, ATensorWithTooFewElementsIsNamed) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::stage_plan_test

@@ -10,7 +10,7 @@
 #include "sim/error.h"
 #include "tests/models/every_implementation.h"
 
-namespace droptest::models {
+namespace droptest::models::stage_test {
 namespace {
 
 const Gpt2Config kConfig{3, 24, 3, 8, 61};
@@ -344,4 +344,4 @@ TEST(StageRange, PoliciesAreOfAllBlocks) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::stage_test

@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-namespace droptest::models {
+namespace droptest::models::team_test {
 namespace {
 
 /// Returns when every other thread of this process sleeps, and stays so while this one gives the processor away; does
@@ -118,4 +118,4 @@ TEST(Team, WorkersWithoutWorkSleep) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::team_test

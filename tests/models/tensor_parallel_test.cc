@@ -6,7 +6,7 @@
 
 #include "tests/models/formula_model.h"
 
-namespace droptest::models {
+namespace droptest::models::tensor_parallel_test {
 namespace {
 
 struct Case {
@@ -162,4 +162,4 @@ TEST(TensorParallelWeights, XlDealsItsHeadsUnevenly) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::tensor_parallel_test

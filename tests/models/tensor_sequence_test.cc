@@ -15,7 +15,7 @@
 #include "tests/models/parallel_training.h"
 #include "tests/models/recording_communicator.h"
 
-namespace droptest::models {
+namespace droptest::models::tensor_sequence_test {
 namespace {
 
 TEST(TokenCut, PartsOfSequencesCoverTheRowsOnce) {
@@ -331,4 +331,4 @@ TEST(TensorSequenceMemory, SavedActivationsOfNormsFallByTheNumberOfRanks) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::tensor_sequence_test

@@ -9,7 +9,7 @@
 #include "sim/error.h"
 #include "tests/models/every_implementation.h"
 
-namespace droptest::models {
+namespace droptest::models::training_step_test {
 namespace {
 
 const Gpt2Config kConfig{2, 24, 3, 8, 31};
@@ -262,4 +262,4 @@ TEST(TrainingStep, IsSkippedWhereLossOrNormIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::training_step_test

@@ -9,7 +9,7 @@
 
 #include "sim/loss/gilbert_elliott.h"
 
-namespace droptest::sim {
+namespace droptest::sim::burst_histogram_test {
 namespace {
 
 using Counts = std::map<std::uint64_t, std::uint64_t>;
@@ -141,4 +141,4 @@ TEST(BurstHistogram, NothingLostIsNoBurst) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::burst_histogram_test

@@ -12,7 +12,7 @@
 #include "sim/loss/gilbert_elliott.h"
 #include "sim/loss/pattern.h"
 
-namespace droptest::sim {
+namespace droptest::sim::counted_fates_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kGather, 3, 1};
@@ -180,4 +180,4 @@ TEST(CountedFates, RefuseAProcessThatLooksAtMoreThanTheIndex) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::counted_fates_test

@@ -13,7 +13,7 @@
 #include "sim/random/threshold.h"
 #include "tests/sim/naive_fates.h"
 
-namespace droptest::sim {
+namespace droptest::sim::draw_words_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpBackward, Half::kGather, 65534, 300};
@@ -126,4 +126,4 @@ TEST(DrawsBelow, RefusesAThresholdAboveCertain) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::draw_words_test

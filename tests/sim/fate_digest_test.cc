@@ -9,7 +9,7 @@
 
 #include "sim/loss/bernoulli.h"
 
-namespace droptest::sim {
+namespace droptest::sim::fate_digest_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kReduce, 2, 3};
@@ -109,4 +109,4 @@ TEST(FateDigest, NothingYetIsZeroAndEmptyRangesAddNothing) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::fate_digest_test

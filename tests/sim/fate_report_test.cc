@@ -12,7 +12,7 @@
 #include "sim/loss/gilbert_elliott.h"
 #include "sim/loss/no_loss.h"
 
-namespace droptest::sim {
+namespace droptest::sim::fate_report_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kReduce, 1, 2};
@@ -84,4 +84,4 @@ TEST(FateReport, RefusesMorePacketsThanAMaskMayHold) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::fate_report_test

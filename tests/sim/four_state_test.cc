@@ -16,7 +16,7 @@
 #include "tests/sim/naive_fates.h"
 #include "tests/sim/vector_file.h"
 
-namespace droptest::sim {
+namespace droptest::sim::four_state_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kGather, 3, 1};
@@ -203,4 +203,4 @@ TEST(FourState, MeanLookBackIsThatOfKnownChains) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::four_state_test

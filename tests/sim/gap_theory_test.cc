@@ -12,7 +12,7 @@
 #include "sim/loss/gilbert_elliott.h"
 #include "sim/loss/no_loss.h"
 
-namespace droptest::sim {
+namespace droptest::sim::gap_theory_test {
 namespace {
 
 TEST(GapTheory, ShortStretchesAreExact) {
@@ -107,4 +107,4 @@ TEST(GapTheory, AProcessThatDoesNotKnowItsGapsSaysSo) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::gap_theory_test

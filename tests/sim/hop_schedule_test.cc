@@ -15,7 +15,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::sim {
+namespace droptest::sim::hop_schedule_test {
 namespace {
 
 using Maker = std::unique_ptr<HopSchedule> (*)(const ScheduleRequest&);
@@ -248,4 +248,4 @@ TEST(HopSchedule, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::hop_schedule_test

@@ -18,7 +18,7 @@
 #include "sim/time/timing_theory.h"
 #include "tests/sim/vector_file.h"
 
-namespace droptest::sim {
+namespace droptest::sim::hop_timing_test {
 namespace {
 
 constexpr LinkCost kLink{5e-6, 1e9};
@@ -249,4 +249,4 @@ TEST(LinkClasses, RanksOfOneNodeHaveTheInnerLink) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::hop_timing_test

@@ -12,7 +12,7 @@
 #include "sim/random/draw_words.h"
 #include "sim/random/threshold.h"
 
-namespace droptest::sim {
+namespace droptest::sim::loss_independence_test {
 namespace {
 
 constexpr std::uint64_t kPackets = 1 << 20;
@@ -109,4 +109,4 @@ TEST(LossIndependence, TransitionAndEmissionDrawsDiffer) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::loss_independence_test

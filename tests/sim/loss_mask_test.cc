@@ -12,7 +12,7 @@
 #include "sim/loss/no_loss.h"
 #include "tests/sim/naive_fates.h"
 
-namespace droptest::sim {
+namespace droptest::sim::loss_mask_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kReduce, 1, 2};
@@ -197,4 +197,4 @@ TEST(LossMask, MemoryOfAMaskIsUsedAgain) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::loss_mask_test

@@ -10,7 +10,7 @@
 #include "sim/error.h"
 #include "sim/loss/gilbert_elliott.h"
 
-namespace droptest::sim {
+namespace droptest::sim::loss_registry_test {
 namespace {
 
 Parameters loss(std::initializer_list<std::pair<const char*, Parameters::Value>> values) {
@@ -107,4 +107,4 @@ TEST(LossRegistry, ImpossibleRatesSayWhatIsPossible) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::loss_registry_test

@@ -14,7 +14,7 @@
 #include "sim/loss/burst_histogram.h"
 #include "sim/loss/gilbert_elliott.h"
 
-namespace droptest::sim {
+namespace droptest::sim::loss_statistics_test {
 namespace {
 
 constexpr std::uint64_t kStreams = 200;
@@ -243,4 +243,4 @@ TEST(LossStatistics, StationaryFromTheFirstPacket) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::loss_statistics_test

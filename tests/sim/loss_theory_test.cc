@@ -10,7 +10,7 @@
 #include "sim/loss/no_loss.h"
 #include "tests/sim/vector_file.h"
 
-namespace droptest::sim {
+namespace droptest::sim::loss_theory_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -185,4 +185,4 @@ TEST(LossTheory, NothingLostAndEverythingLost) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::loss_theory_test

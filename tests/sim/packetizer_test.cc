@@ -7,7 +7,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::sim {
+namespace droptest::sim::packetizer_test {
 namespace {
 
 TEST(Packetizer, IsABijection) {
@@ -75,4 +75,4 @@ TEST(Packetizer, RefusesPayloadsThatSplitElements) {
 TEST(Packetizer, RefusesAPacketPastTheEnd) { EXPECT_THROW(Packetizer(10, 4, 8).elements(5), CheckError); }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::packetizer_test

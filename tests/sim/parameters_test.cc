@@ -10,7 +10,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::sim {
+namespace droptest::sim::parameters_test {
 namespace {
 
 Parameters with(Parameters::Value value) {
@@ -121,4 +121,4 @@ TEST(Parameters, WantsAnObject) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::parameters_test

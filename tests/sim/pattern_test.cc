@@ -8,7 +8,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::sim {
+namespace droptest::sim::pattern_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kReduce, 0, 1};
@@ -102,4 +102,4 @@ TEST(Pattern, WrongNumbersAreErrors) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::pattern_test

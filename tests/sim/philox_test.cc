@@ -12,7 +12,7 @@
 #include "sim/random/threshold.h"
 #include "tests/sim/vector_file.h"
 
-namespace droptest::sim {
+namespace droptest::sim::philox_test {
 namespace {
 
 std::uint32_t hex_word(const nlohmann::json& text) {
@@ -135,4 +135,4 @@ TEST(PhiloxEngine, StreamsAndPurposesAndSeedsDiffer) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::philox_test

@@ -18,7 +18,7 @@
 #include "sim/recovery/recovery_registry.h"
 #include "sim/recovery/retransmission.h"
 
-namespace droptest::sim {
+namespace droptest::sim::recovery_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 20260301;
@@ -371,4 +371,4 @@ TEST(LinkRecovery, RefusesWhatHasNoMeaning) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::recovery_test

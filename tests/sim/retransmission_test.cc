@@ -21,7 +21,7 @@
 #include "sim/time/timing_theory.h"
 #include "tests/sim/vector_file.h"
 
-namespace droptest::sim {
+namespace droptest::sim::retransmission_test {
 namespace {
 
 constexpr std::uint64_t kSeed = 7;
@@ -385,4 +385,4 @@ TEST(Retransmission, SlotsAreTheProcessesOwn) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::retransmission_test

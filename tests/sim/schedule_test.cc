@@ -16,7 +16,7 @@
 #include "sim/loss/outage.h"
 #include "sim/loss/pattern.h"
 
-namespace droptest::sim {
+namespace droptest::sim::schedule_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kReduce, 0, 1};
@@ -148,4 +148,4 @@ TEST(LostCountTheory, FixedFatesAreCountedExactly) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::schedule_test

@@ -11,7 +11,7 @@
 #include "sim/packets/packetizer.h"
 #include "sim/recovery/hadamard.h"
 
-namespace droptest::sim {
+namespace droptest::sim::spreading_test {
 namespace {
 
 TEST(Interleaver, IsABijectionForEveryLengthAndStride) {
@@ -169,4 +169,4 @@ TEST(RandomisedHadamard, RefusesBlocksThatAreNoPowersOfTwo) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::spreading_test

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <stdexcept>
 
-namespace droptest::sim {
+namespace droptest::sim::state_visitor_test {
 namespace {
 
 /// Saves into `saved`, or restores from it.
@@ -89,4 +89,4 @@ TEST(StateVisitor, ASizeWithoutItsNumbersTakesNoMemory) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::state_visitor_test

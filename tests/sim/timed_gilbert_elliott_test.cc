@@ -10,7 +10,7 @@
 #include "sim/error.h"
 #include "sim/loss/lost_count_theory.h"
 
-namespace droptest::sim {
+namespace droptest::sim::timed_gilbert_elliott_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kReduce, 0, 1};
@@ -154,4 +154,4 @@ TEST(TimedGilbertElliott, WrongTimesAreErrors) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::timed_gilbert_elliott_test

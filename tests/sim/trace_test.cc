@@ -10,7 +10,7 @@
 #include "sim/error.h"
 #include "sim/loss/trace_format.h"
 
-namespace droptest::sim {
+namespace droptest::sim::trace_test {
 namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kReduce, 0, 1};
@@ -166,4 +166,4 @@ TEST(Trace, NothingOrEverythingLost) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::trace_test

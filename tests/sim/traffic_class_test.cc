@@ -8,7 +8,7 @@
 
 #include "sim/error.h"
 
-namespace droptest::sim {
+namespace droptest::sim::traffic_class_test {
 namespace {
 
 TEST(TrafficClass, NamesAndClassesAreABijection) {
@@ -52,4 +52,4 @@ TEST(TrafficClass, UnknownNameListsTheKnown) {
 }
 
 }  // namespace
-}  // namespace droptest::sim
+}  // namespace droptest::sim::traffic_class_test

@@ -13,7 +13,7 @@
 #include "sim/loss/packet_mask.h"
 #include "tests/comm/through_device.h"
 
-namespace droptest::nccl_shim {
+namespace droptest::nccl_shim::lose_packets_test {
 namespace {
 
 using comm::DeviceBuffer;
@@ -136,4 +136,4 @@ TEST(LosePackets, ACopyLeavesItsInput) {
 }
 
 }  // namespace
-}  // namespace droptest::nccl_shim
+}  // namespace droptest::nccl_shim::lose_packets_test

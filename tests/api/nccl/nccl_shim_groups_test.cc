@@ -9,7 +9,7 @@
 #include "sim/loss/bernoulli.h"
 #include "tests/api/nccl/shim_ranks.h"
 
-namespace droptest::nccl_shim {
+namespace droptest::nccl_shim::nccl_shim_groups_test {
 namespace {
 
 using sim::Half;
@@ -244,4 +244,4 @@ TEST(NcclShimGroups, LossesOfCommunicatorsThatDoNotBlockWaitForTheirCalls) {
 }
 
 }  // namespace
-}  // namespace droptest::nccl_shim
+}  // namespace droptest::nccl_shim::nccl_shim_groups_test

@@ -19,7 +19,7 @@
 #include "sim/loss/gilbert_elliott.h"
 #include "tests/api/nccl/shim_ranks.h"
 
-namespace droptest::nccl_shim {
+namespace droptest::nccl_shim::nccl_shim_test {
 namespace {
 
 using sim::Half;
@@ -369,4 +369,4 @@ TEST(NcclShim, ACommunicatorIsDestroyedWhereItsCountsCannotBeWritten) {
 }
 
 }  // namespace
-}  // namespace droptest::nccl_shim
+}  // namespace droptest::nccl_shim::nccl_shim_test

@@ -8,7 +8,7 @@
 
 #include "tests/comm/error_text.h"
 
-namespace droptest::comm {
+namespace droptest::comm::json_text_test {
 namespace {
 
 std::string error_of(const std::string& text) {
@@ -87,4 +87,4 @@ TEST(JsonText, QuotesAreShortenedBetweenCharacters) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::json_text_test

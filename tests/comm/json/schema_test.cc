@@ -14,7 +14,7 @@
 #include "sim/error.h"
 #include "tests/comm/error_text.h"
 
-namespace droptest::comm {
+namespace droptest::comm::schema_test {
 namespace {
 
 using nlohmann::json;
@@ -208,4 +208,4 @@ TEST(NearestName, FindsSlipsAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::schema_test

@@ -20,7 +20,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
 
-namespace droptest::comm {
+namespace droptest::comm::lossy_options_from_json_test {
 namespace {
 
 using testing::HasSubstr;
@@ -399,4 +399,4 @@ TEST(LossyOptionsFromJson, TopKHasAGatherHalfAlone) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::lossy_options_from_json_test

@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace droptest::comm {
+namespace droptest::comm::sha256_test {
 namespace {
 
 TEST(Sha256, KnownAnswers) {
@@ -13,4 +13,4 @@ TEST(Sha256, KnownAnswers) {
 }
 
 }  // namespace
-}  // namespace droptest::comm
+}  // namespace droptest::comm::sha256_test

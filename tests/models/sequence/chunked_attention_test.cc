@@ -20,7 +20,7 @@
 #include "tests/models/sequence/dense_attention.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::models {
+namespace droptest::models::chunked_attention_test {
 namespace {
 
 std::vector<std::int64_t> positions_of(const std::vector<TokenRun>& runs, std::int64_t first, std::int64_t count) {
@@ -240,4 +240,4 @@ TEST(ChunkedAttention, HoldsTheMemoryOfItsFormula) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::chunked_attention_test

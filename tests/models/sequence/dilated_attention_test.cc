@@ -24,7 +24,7 @@
 #include "tests/models/sequence/dense_attention.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::models {
+namespace droptest::models::dilated_attention_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -489,4 +489,4 @@ TEST(DilatedAttention, AbsentKeysAreMaskedKeysOfTheirReceiver) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::dilated_attention_test

@@ -18,7 +18,7 @@
 #include "tests/comm/observed_communicator.h"
 #include "tests/models/sequence/dense_attention.h"
 
-namespace droptest::models {
+namespace droptest::models::distributed_attention_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -220,4 +220,4 @@ TEST(DistributedAttention, GivesTheAbsentKeysToTheLocalAttention) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::distributed_attention_test

@@ -17,7 +17,7 @@
 #include "tests/models/sequence/sequence_cases.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::models {
+namespace droptest::models::sequence_attention_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -221,4 +221,4 @@ TEST(SequenceAttention, EqualsOneRankForRandomShapes) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::sequence_attention_test

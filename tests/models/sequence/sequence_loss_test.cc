@@ -16,7 +16,7 @@
 #include "sim/loss/bernoulli.h"
 #include "tests/models/sequence/sequence_cases.h"
 
-namespace droptest::models {
+namespace droptest::models::sequence_loss_test {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -284,4 +284,4 @@ TEST(SequenceAttention, KeysAndValuesOfTheBackwardPassAreNotLostAgain) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::sequence_loss_test

@@ -16,7 +16,7 @@
 #include "tests/models/dropout_draws.h"
 #include "tests/models/sequence/dense_attention.h"
 
-namespace droptest::models {
+namespace droptest::models::token_attention_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -368,4 +368,4 @@ TEST(AttentionMasks, CombineIntoOneArray) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::token_attention_test

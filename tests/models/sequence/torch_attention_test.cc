@@ -11,7 +11,7 @@
 #include "models/sequence/sequence_attention.h"
 #include "tests/models/sequence/dense_attention.h"
 
-namespace droptest::models {
+namespace droptest::models::torch_attention_test {
 namespace {
 
 StoredTensors read_vectors() {
@@ -73,4 +73,4 @@ TEST(TorchVectors, HoldForEveryMaskAndLayout) {
 }
 
 }  // namespace
-}  // namespace droptest::models
+}  // namespace droptest::models::torch_attention_test
