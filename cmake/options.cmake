@@ -17,6 +17,8 @@ set_property(CACHE DROPTEST_WITH_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DROPTEST_WITH_NCCL AUTO CACHE STRING "Build the NCCL backend: ON, OFF, or AUTO (where CUDA, Gloo and NCCL are)")
 set_property(CACHE DROPTEST_WITH_NCCL PROPERTY STRINGS AUTO ON OFF)
 set(DROPTEST_TEST_OPTIONS "" CACHE STRING "Compile options of test sources, after all others")
+option(DROPTEST_TESTS_BY_NAME "A ctest entry for each test; OFF: a few for each program, each a share of its tests in one process" ON)
+option(DROPTEST_ONLY_UNSANITIZED_TESTS "Only the test programs that a build with sanitizers does not replace: labels numerics, fake_cuda, cuda, nccl" OFF)
 set(DROPTEST_SANITIZE "" CACHE STRING "Sanitizers, as -fsanitize= takes them (address,undefined or thread)")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
@@ -52,6 +54,29 @@ set(DROPTEST_VECTORISED -fno-math-errno -fno-trapping-math)
 if(NOT DROPTEST_SANITIZE)
   list(PREPEND DROPTEST_VECTORISED $<$<NOT:$<CONFIG:Debug>>:-O3>)
 endif()
+
+# droptest_unity(<target>... BATCH <number> [ALONE <source>...]): compiles sources of the targets so many at a time (0: all at once),
+# which reads the headers that they share once. Names in unnamed namespaces then have to differ; the sources ALONE have one that
+# another source has too, or a type with a member of an unnamed namespace's.
+function(droptest_unity)
+  cmake_parse_arguments(ARG "" "BATCH" "ALONE" ${ARGN})
+  if(ARG_ALONE)
+    set_source_files_properties(${ARG_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+  endif()
+  if(DROPTEST_UNITY)
+    set_target_properties(${ARG_UNPARSED_ARGUMENTS} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE ${ARG_BATCH})
+  endif()
+endfunction()
+
+# droptest_vectorise(<source>... TESTED_BY <test>...): compiles sources of this folder so. Sanitized builds do not show what
+# this compilation does, so the tests, paths from the root of the project, are in programs with the label numerics.
+function(droptest_vectorise)
+  cmake_parse_arguments(ARG "" "" "TESTED_BY" ${ARGN})
+  set_source_files_properties(${ARG_UNPARSED_ARGUMENTS} PROPERTIES
+    COMPILE_OPTIONS "${DROPTEST_VECTORISED}" SKIP_UNITY_BUILD_INCLUSION ON)
+  list(TRANSFORM ARG_TESTED_BY PREPEND "${PROJECT_SOURCE_DIR}/")
+  set_property(GLOBAL APPEND PROPERTY DROPTEST_NUMERICS_TESTS ${ARG_TESTED_BY})
+endfunction()
 if(DROPTEST_SANITIZE)
   set(checks -fsanitize=${DROPTEST_SANITIZE})
   if(DROPTEST_SANITIZE MATCHES address)

@@ -11,9 +11,6 @@
 namespace droptest::models {
 namespace {
 
-constexpr auto kForward = sim::TrafficClass::kSequenceForward;
-constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
-
 template <class T>
 void save_fill(std::span<const T> received, typename RingLosses<T>::Filled& filled) {
   for (const sim::ElementRange& range : filled.lost) {
@@ -74,7 +71,7 @@ void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& outpu
   attend(inputs_of(pass, rank(), pass.keys, pass.values, pass.absent), pattern(pass, rank()), output, log_sum_exp, room,
          team);
   losses.hops.assign(static_cast<std::size_t>(ranks() - 1), {});
-  const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(kForward);
+  const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
   std::span<const T> keys = pass.keys;
   std::span<const T> values = pass.values;
   Absences absent(pass.absent.begin(), pass.absent.end());
@@ -85,7 +82,7 @@ void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& outpu
     next_.values.resize(shape.elems());
     typename RingLosses<T>::Hop& lost = losses.hops[static_cast<std::size_t>(hop - 1)];
     RingHop exchange(*group_, pass.layer, hop);
-    comm::Message message{kForward, {}};
+    comm::Message message{sim::TrafficClass::kSequenceForward, {}};
     message.lost = &lost.keys.lost;
     exchange.add("keys", message, keys, std::span(next_.keys));
     message.lost = &lost.values.lost;
@@ -127,9 +124,9 @@ void AttentionRing<T>::backward(const RingPass<T>& pass, const AttentionResults<
   if (ranks() == 1) return;
   std::span<const T> keys = pass.keys;
   std::span<const T> values = pass.values;
-  comm::Message repeated{kBackward, {}};
+  comm::Message repeated{sim::TrafficClass::kSequenceBackward, {}};
   repeated.delivery = comm::Delivery::kCertain;
-  const comm::Message of_gradients{kBackward, {}};
+  const comm::Message of_gradients{sim::TrafficClass::kSequenceBackward, {}};
   const auto resize = [](Block& block, std::uint64_t elems) {
     block.keys.assign(elems, T(0));
     block.values.assign(elems, T(0));

@@ -13,9 +13,6 @@
 namespace droptest::models {
 namespace {
 
-constexpr auto kForward = sim::TrafficClass::kSequenceForward;
-constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
-
 std::uint64_t sum(const std::vector<std::uint64_t>& counts) {
   return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
 }
@@ -193,7 +190,7 @@ void DeviceDilatedAttention<E>::forward(const DeviceSequencePass& pass, const De
       room(saved.log_sum_exp, static_cast<std::uint64_t>(local.batch * local.heads * local.tokens));
   begin_attention(output, log_sum_exp, stream_);
   saved.gathered.resize(options_.branches.size());
-  const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(kForward);
+  const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
   const std::vector<Branch>& branches = plan(pass.parts, local.width);
   for (std::size_t i = 0; i < branches.size(); ++i) {
     const HeadShape shape = gathered_shape(branches[i], local);
@@ -203,9 +200,9 @@ void DeviceDilatedAttention<E>::forward(const DeviceSequencePass& pass, const De
     const std::string of_keys = dilated_message(i, "keys");
     const std::string of_values = dilated_message(i, "values");
     gather(branches[i], keys, sequence_first(room(gathered.keys, shape.elems()), shape), absent,
-           {kForward, of_keys, pass.layer});
+           {sim::TrafficClass::kSequenceForward, of_keys, pass.layer});
     gather(branches[i], values, sequence_first(room(gathered.values, shape.elems()), shape), absent,
-           {kForward, of_values, pass.layer});
+           {sim::TrafficClass::kSequenceForward, of_values, pass.layer});
     attend_branch(branches[i], pass, saved, local, gathered, output, log_sum_exp);
   }
 }
@@ -250,8 +247,8 @@ void DeviceDilatedAttention<E>::backward(const DeviceSequencePass& pass, const D
     }
     const std::string of_keys = dilated_message(i, "keys.grad");
     const std::string of_values = dilated_message(i, "values.grad");
-    scatter(branches[i], keys, gradients.keys, {kBackward, of_keys, pass.layer});
-    scatter(branches[i], values, gradients.values, {kBackward, of_values, pass.layer});
+    scatter(branches[i], keys, gradients.keys, {sim::TrafficClass::kSequenceBackward, of_keys, pass.layer});
+    scatter(branches[i], values, gradients.values, {sim::TrafficClass::kSequenceBackward, of_values, pass.layer});
   }
 }
 

@@ -14,9 +14,6 @@
 namespace droptest::models {
 namespace {
 
-constexpr auto kForward = sim::TrafficClass::kSequenceForward;
-constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
-
 template <class E>
 DeviceHeadView<E> heads_of(const DeviceHeadView<E>& view, std::int64_t first, std::int64_t count) {
   const auto skipped =
@@ -221,12 +218,12 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
   const HeadShape shape = shape_of(planned, ring_rank(), queries.shape);
   const std::size_t statistics = shape.elems() / static_cast<std::size_t>(shape.width);
   std::vector<sim::ElementRange> lost;
-  const bool ulysses_leaves_out = ulysses_ != nullptr && ulysses_->leaves_lost_out(kForward);
+  const bool ulysses_leaves_out = ulysses_ != nullptr && ulysses_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
   saved.absent.assign(ulysses_leaves_out ? statistics : 0, 0);
   const auto gather = [&](std::string_view name, const DeviceHeadView<const E>& local, comm::DeviceBuffer<E>& all,
                           bool leaves_out) {
     lost.clear();
-    comm::Message message{kForward, name, pass.layer};
+    comm::Message message{sim::TrafficClass::kSequenceForward, name, pass.layer};
     if (leaves_out) message.lost = &lost;
     to_heads(pass, local, grown(all, shape.elems()), message);
     if (leaves_out) mark_absent(lost, shape.width, saved.absent);
@@ -243,7 +240,7 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
          planned.patterns[static_cast<std::size_t>(ring_rank())], out, log_sum_exp, stream_);
   saved.hops.clear();
   saved.hops.resize(static_cast<std::size_t>(factors_.ring - 1));
-  const bool leaves_out = ring_ != nullptr && ring_->leaves_lost_out(kForward);
+  const bool leaves_out = ring_ != nullptr && ring_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
   Absences absent = saved.absent;
   if (absent.empty()) absent.assign(statistics, 0);
   for (int hop = 1; hop < factors_.ring; ++hop) {
@@ -253,7 +250,7 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
     const comm::DeviceSpan<E> next_values = grown(next_.values, of_part.elems());
     auto& lost_here = saved.hops[static_cast<std::size_t>(hop - 1)];
     RingHop exchange(*ring_, pass.layer, hop);
-    comm::Message message{kForward, {}};
+    comm::Message message{sim::TrafficClass::kSequenceForward, {}};
     message.lost = &lost_here.keys.lost;
     exchange.add("keys", message, comm::device_tensor(here_keys, stream_), comm::device_tensor(next_keys, stream_));
     message.lost = &lost_here.values.lost;
@@ -277,7 +274,8 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
     attend(inputs_of(pass, saved, shape, here_keys, here_values, of_part, lost_here.absent),
            planned.patterns[static_cast<std::size_t>(part)], out, log_sum_exp, stream_);
   }
-  to_tokens(pass, saved.output.elems().first(shape.elems()), output, {kForward, "attention.output", pass.layer});
+  to_tokens(pass, saved.output.elems().first(shape.elems()), output,
+            {sim::TrafficClass::kSequenceForward, "attention.output", pass.layer});
 }
 
 template <class E>
@@ -292,7 +290,7 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
   const HeadShape shape = shape_of(planned, ring_rank(), grad_output.shape);
   const std::size_t statistics = shape.elems() / static_cast<std::size_t>(shape.width);
   const comm::DeviceSpan<E> grad = grown(grad_output_, shape.elems());
-  to_heads(pass, grad_output, grad, {kBackward, "attention.output.grad", pass.layer});
+  to_heads(pass, grad_output, grad, {sim::TrafficClass::kSequenceBackward, "attention.output.grad", pass.layer});
   const auto zeros = [&](comm::DeviceBuffer<E>& buffer, const HeadShape& of) {
     const comm::DeviceSpan<E> elems = grown(buffer, of.elems());
     comm::zero_on_device(elems, stream_);
@@ -312,9 +310,9 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
                   DeviceAttentionGradients<E>{sequence_first(grad_queries, shape), sequence_first(grad_keys, shape),
                                               sequence_first(grad_values, shape)},
                   delta, stream_);
-  comm::Message repeated{kBackward, {}};
+  comm::Message repeated{sim::TrafficClass::kSequenceBackward, {}};
   repeated.delivery = comm::Delivery::kCertain;
-  const comm::Message of_gradients{kBackward, {}};
+  const comm::Message of_gradients{sim::TrafficClass::kSequenceBackward, {}};
   // The gradients with respect to the keys and values that are here.
   comm::DeviceSpan<E> key_gradients;
   comm::DeviceSpan<E> value_gradients;
@@ -362,9 +360,11 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
     add(next_gradients_.keys, grad_keys);
     add(next_gradients_.values, grad_values);
   }
-  to_tokens(pass, grad_queries, gradients.queries, {kBackward, "attention.queries.grad", pass.layer});
-  to_tokens(pass, grad_keys, gradients.keys, {kBackward, "attention.keys.grad", pass.layer});
-  to_tokens(pass, grad_values, gradients.values, {kBackward, "attention.values.grad", pass.layer});
+  to_tokens(pass, grad_queries, gradients.queries,
+            {sim::TrafficClass::kSequenceBackward, "attention.queries.grad", pass.layer});
+  to_tokens(pass, grad_keys, gradients.keys, {sim::TrafficClass::kSequenceBackward, "attention.keys.grad", pass.layer});
+  to_tokens(pass, grad_values, gradients.values,
+            {sim::TrafficClass::kSequenceBackward, "attention.values.grad", pass.layer});
 }
 
 template struct DeviceSavedAttention<float>;

@@ -11,9 +11,6 @@
 namespace droptest::models {
 namespace {
 
-constexpr auto kForward = sim::TrafficClass::kSequenceForward;
-constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
-
 using RunsByHead = std::vector<TokenRun>;
 
 /// Elements of the tokens of all heads, by rank.
@@ -187,7 +184,7 @@ void DilatedAttention<T>::forward(const SequencePass& pass, const HeadView<const
   saved.log_sum_exp.resize(static_cast<std::size_t>(local.batch * local.heads * local.tokens));
   begin_attention(view(saved.output, local), std::span(saved.log_sum_exp));
   saved.gathered.resize(options_.branches.size());
-  const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(kForward);
+  const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
   for (std::size_t branch = 0; branch < options_.branches.size(); ++branch) {
     const DilatedPlan& of_branch = plans(pass)[branch];
     const HeadShape shape = gathered_shape(of_branch, local);
@@ -198,8 +195,10 @@ void DilatedAttention<T>::forward(const SequencePass& pass, const HeadView<const
     Absences* const absent = leaves_out ? &gathered.absent : nullptr;
     const std::string of_keys = dilated_message(branch, "keys");
     const std::string of_values = dilated_message(branch, "values");
-    gather(of_branch, keys, view(gathered.keys, shape), absent, {kForward, of_keys, pass.layer});
-    gather(of_branch, values, view(gathered.values, shape), absent, {kForward, of_values, pass.layer});
+    gather(of_branch, keys, view(gathered.keys, shape), absent,
+           {sim::TrafficClass::kSequenceForward, of_keys, pass.layer});
+    gather(of_branch, values, view(gathered.values, shape), absent,
+           {sim::TrafficClass::kSequenceForward, of_values, pass.layer});
     attend_branch(of_branch, pass, saved, local, gathered, view(saved.output, local), saved.log_sum_exp, team);
   }
   copy_heads(view(std::as_const(saved.output), local), output);
@@ -258,8 +257,10 @@ void DilatedAttention<T>::backward(const SequencePass& pass, const HeadView<cons
     }
     const std::string of_keys = dilated_message(branch, "keys.grad");
     const std::string of_values = dilated_message(branch, "values.grad");
-    scatter(of_branch, view(std::as_const(grad_keys), shape), gradients.keys, {kBackward, of_keys, pass.layer});
-    scatter(of_branch, view(std::as_const(grad_values), shape), gradients.values, {kBackward, of_values, pass.layer});
+    scatter(of_branch, view(std::as_const(grad_keys), shape), gradients.keys,
+            {sim::TrafficClass::kSequenceBackward, of_keys, pass.layer});
+    scatter(of_branch, view(std::as_const(grad_values), shape), gradients.values,
+            {sim::TrafficClass::kSequenceBackward, of_values, pass.layer});
   }
 }
 

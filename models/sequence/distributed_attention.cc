@@ -8,12 +8,7 @@
 #include "sim/error.h"
 
 namespace droptest::models {
-namespace {
-
-constexpr auto kForward = sim::TrafficClass::kSequenceForward;
-constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
-
-}  // namespace
+namespace {}  // namespace
 
 TokenLayout token_layout_from_name(std::string_view name) {
   if (name == "batch_first") return TokenLayout::kBatchFirst;
@@ -103,15 +98,15 @@ void DistributedAttention<T>::forward(const Input& queries, const Input& keys, c
                       "]: combine() makes it after set_lengths()");
   }
   mask_ = mask;
-  const bool leaves_out = exchange_.leaves_lost_out(kForward);
+  const bool leaves_out = exchange_.leaves_lost_out(sim::TrafficClass::kSequenceForward);
   absent_.assign(leaves_out ? static_cast<std::size_t>(shape.tokens * shape.batch * shape.heads) : 0, 0);
   Absences* const absent = leaves_out ? &absent_ : nullptr;
-  gather("queries", queries, kForward, layer, queries_, nullptr);
-  gather("keys", keys, kForward, layer, keys_, absent);
-  gather("values", values, kForward, layer, values_, absent);
+  gather("queries", queries, sim::TrafficClass::kSequenceForward, layer, queries_, nullptr);
+  gather("keys", keys, sim::TrafficClass::kSequenceForward, layer, keys_, absent);
+  gather("values", values, sim::TrafficClass::kSequenceForward, layer, values_, absent);
   output_.assign(shape.elems(), T(0));
   local_.forward(inputs(), view_of("output", std::span(output_), shape, layout_));
-  scatter("output", output_, output, kForward, layer);
+  scatter("output", output_, output, sim::TrafficClass::kSequenceForward, layer);
 }
 
 template <class T>
@@ -119,15 +114,16 @@ void DistributedAttention<T>::backward(const Input& grad_output, std::span<T> gr
                                        std::span<T> grad_values, int layer) {
   const HeadShape shape = gathered_shape();
   std::vector<T> grad;
-  const HeadView<T> of_output = gather("output.grad", grad_output, kBackward, layer, grad, nullptr);
+  const HeadView<T> of_output =
+      gather("output.grad", grad_output, sim::TrafficClass::kSequenceBackward, layer, grad, nullptr);
   std::vector<T> of_queries(shape.elems());
   std::vector<T> of_keys(shape.elems());
   std::vector<T> of_values(shape.elems());
   const auto view = [&](std::vector<T>& elems) { return view_of("gradient", std::span(elems), shape, layout_); };
   local_.backward(inputs(), view(output_), of_output, {view(of_queries), view(of_keys), view(of_values)});
-  scatter("queries.grad", of_queries, grad_queries, kBackward, layer);
-  scatter("keys.grad", of_keys, grad_keys, kBackward, layer);
-  scatter("values.grad", of_values, grad_values, kBackward, layer);
+  scatter("queries.grad", of_queries, grad_queries, sim::TrafficClass::kSequenceBackward, layer);
+  scatter("keys.grad", of_keys, grad_keys, sim::TrafficClass::kSequenceBackward, layer);
+  scatter("values.grad", of_values, grad_values, sim::TrafficClass::kSequenceBackward, layer);
 }
 
 template class DistributedAttention<float>;

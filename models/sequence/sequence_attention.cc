@@ -7,12 +7,7 @@
 #include "sim/error.h"
 
 namespace droptest::models {
-namespace {
-
-constexpr auto kForward = sim::TrafficClass::kSequenceForward;
-constexpr auto kBackward = sim::TrafficClass::kSequenceBackward;
-
-}  // namespace
+namespace {}  // namespace
 
 void check_rank_shape(const SequenceParts& parts, const SequenceFactors& factors, int rank, std::int64_t heads,
                       std::string_view tensor, const HeadShape& got, const HeadShape& like) {
@@ -75,12 +70,12 @@ void SequenceAttention<T>::forward(const SequencePass& pass, const HeadView<cons
   const auto gather = [&](std::string_view name, const HeadView<const T>& local, std::vector<T>& all, bool is_key) {
     all.resize(shape.elems());
     lost.clear();
-    comm::Message message{kForward, name, pass.layer};
+    comm::Message message{sim::TrafficClass::kSequenceForward, name, pass.layer};
     if (is_key) message.lost = &lost;
     exchange_.to_heads(local, lengths, all, message);
     if (is_key) mark_absent(lost, shape.width, saved.absent);
   };
-  const bool leaves_out = exchange_.leaves_lost_out(kForward);
+  const bool leaves_out = exchange_.leaves_lost_out(sim::TrafficClass::kSequenceForward);
   gather("attention.queries", queries, saved.queries, false);
   gather("attention.keys", keys, saved.keys, leaves_out);
   gather("attention.values", values, saved.values, leaves_out);
@@ -92,7 +87,8 @@ void SequenceAttention<T>::forward(const SequencePass& pass, const HeadView<cons
                  saved.values, saved.absent, runs, pass.mask, pass.layer, dropout_of(pass)},
                 view_of("output", std::span(saved.output), shape, TokenLayout::kSequenceFirst), saved.log_sum_exp,
                 saved.losses, team);
-  exchange_.to_tokens(saved.output, lengths, output, {kForward, "attention.output", pass.layer});
+  exchange_.to_tokens(saved.output, lengths, output,
+                      {sim::TrafficClass::kSequenceForward, "attention.output", pass.layer});
 }
 
 template <class T>
@@ -107,7 +103,8 @@ void SequenceAttention<T>::backward(const SequencePass& pass, const HeadView<con
   const HeadShape shape = gathered(pass.parts, like.batch, like.width);
   const std::span<const std::int64_t> lengths = group_lengths(pass.parts);
   grad_output_.resize(shape.elems());
-  exchange_.to_heads(grad_output, lengths, grad_output_, {kBackward, "attention.output.grad", pass.layer});
+  exchange_.to_heads(grad_output, lengths, grad_output_,
+                     {sim::TrafficClass::kSequenceBackward, "attention.output.grad", pass.layer});
   const auto view = [&](const std::vector<T>& elems) {
     return view_of("saved", std::span<const T>(elems), shape, TokenLayout::kSequenceFirst);
   };
@@ -120,9 +117,12 @@ void SequenceAttention<T>::backward(const SequencePass& pass, const HeadView<con
       {view(saved.queries), saved.keys, saved.values, saved.absent, runs, pass.mask, pass.layer, dropout_of(pass)},
       {view(saved.output), saved.log_sum_exp, view(grad_output_)}, saved.losses,
       {zeros(grad_queries_), zeros(grad_keys_), zeros(grad_values_)}, team);
-  exchange_.to_tokens(grad_queries_, lengths, gradients.queries, {kBackward, "attention.queries.grad", pass.layer});
-  exchange_.to_tokens(grad_keys_, lengths, gradients.keys, {kBackward, "attention.keys.grad", pass.layer});
-  exchange_.to_tokens(grad_values_, lengths, gradients.values, {kBackward, "attention.values.grad", pass.layer});
+  exchange_.to_tokens(grad_queries_, lengths, gradients.queries,
+                      {sim::TrafficClass::kSequenceBackward, "attention.queries.grad", pass.layer});
+  exchange_.to_tokens(grad_keys_, lengths, gradients.keys,
+                      {sim::TrafficClass::kSequenceBackward, "attention.keys.grad", pass.layer});
+  exchange_.to_tokens(grad_values_, lengths, gradients.values,
+                      {sim::TrafficClass::kSequenceBackward, "attention.values.grad", pass.layer});
 }
 
 template <class T>
