@@ -2,6 +2,7 @@
 #include "api/call_rules.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "api/argument_error.h"
 #include "sim/error.h"

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "api/argument_error.h"
 #include "comm/lossy/link_overrides.h"

@@ -114,8 +114,8 @@ ProgramNetwork program_network_from_json(std::string_view text, const std::strin
     refusals.check(std::string(sim::traffic_class_name(of)), *resolved.network.of(of));
   }
   comm::require_none(refusals.take());
-  return {std::move(resolved.network), std::move(resolved.classes), CallRules(document["rules"]),
-          document.value("statistics", "")};
+  return {std::move(resolved.network), std::make_shared<const json>(std::move(resolved.classes)),
+          CallRules(document["rules"]), document.value("statistics", "")};
 }
 
 }  // namespace droptest::api

@@ -2,7 +2,8 @@
 // The JSON of another program's network -> its network, rules and folder.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -12,8 +13,8 @@
 namespace droptest::api {
 
 struct ProgramNetwork {
-  comm::Network network;   ///< every class that a rule can name, those without loss too
-  nlohmann::json classes;  ///< by name, as a resolved spec has them
+  comm::Network network;                          ///< every class that a rule can name, those without loss too
+  std::shared_ptr<const nlohmann::json> classes;  ///< by name, as a resolved spec has them
   CallRules rules;
   std::string statistics;  ///< folder; empty: none
 };

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A rank's state as bytes: a checksum, whose state it is, and the values.
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "api/argument_error.h"
@@ -30,7 +31,7 @@ struct Origin {
   std::string classes;  // JSON of the networks by class
 
   static Origin of(const droptest_network& network) {
-    return {kVersion, network.program.network.seed, network.rank, network.world_size, network.program.classes.dump()};
+    return {kVersion, network.program.network.seed, network.rank, network.world_size, network.program.classes->dump()};
   }
   void visit_state(droptest::sim::StateVisitor& visitor) {
     visit_values(visitor, version, seed, rank, world_size, classes);

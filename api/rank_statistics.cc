@@ -4,6 +4,7 @@
 #include <cerrno>
 #include <exception>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -52,7 +53,7 @@ json merged(const droptest_network& network, const std::vector<Words>& words, co
   json out = experiments::loss_statistics_json(comm::merge_statistics(words, of, comm::LinkDetail::kInclude), of);
   out["network"] = {{"seed", of.seed}, {"classes", json::object()}};
   for (const auto& [name, counts] : out["classes"].items()) {
-    out["network"]["classes"][name] = network.program.classes.at(name);
+    out["network"]["classes"][name] = network.program.classes->at(name);
   }
   out["exempt"] = exempt_json(exempt);
   out["ranks"] = {{"world_size", network.world_size}, {"missing", std::move(missing)}};

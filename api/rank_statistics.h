@@ -3,7 +3,7 @@
 // that are there.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "api/rank_network.h"

@@ -2,7 +2,7 @@
 // JSON text <-> values, stricter than the library's default: ambiguous input is an error.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "comm/json/json_text.h"
@@ -131,6 +132,8 @@ SchemaFiles::SchemaFiles(std::vector<std::pair<std::string, json>> files) : file
   for (auto& [name, schema] : files_) prepare(schema, name, "");
   for (const auto& [name, schema] : files_) note_parts(schema);
 }
+
+SchemaFiles::~SchemaFiles() = default;
 
 const json& SchemaFiles::find(const std::string& target) const {
   const std::size_t hash = target.find('#');

@@ -4,7 +4,7 @@
 
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -51,6 +51,7 @@ class SchemaFiles {
  public:
   /// By file name. Throws: CheckError for a keyword, pattern or reference that this interpreter does not know.
   explicit SchemaFiles(std::vector<std::pair<std::string, nlohmann::json>> files);
+  ~SchemaFiles();
   SchemaFiles(const SchemaFiles&) = delete;
   SchemaFiles& operator=(const SchemaFiles&) = delete;
 

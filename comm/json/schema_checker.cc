@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "comm/json/nearest_name.h"

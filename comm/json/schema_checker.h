@@ -2,7 +2,7 @@
 // Checks one document against one schema; used by schema.h.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

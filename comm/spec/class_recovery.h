@@ -2,7 +2,7 @@
 // The members of a spec's recovery that act on whole messages.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "comm/lossy/network.h"
 

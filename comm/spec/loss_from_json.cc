@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/read_file.h"
 #include "comm/json/schema_checker.h"

@@ -2,6 +2,7 @@
 #include "comm/spec/network_schema.h"
 
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 

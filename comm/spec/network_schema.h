@@ -2,7 +2,7 @@
 // The rules of a network in JSON: network.schema.json, which is part of the binary and of the schema of specs.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "comm/json/schema.h"

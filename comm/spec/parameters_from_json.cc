@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/spec/parameters_from_json.h"
 
+#include <nlohmann/json.hpp>
+
 #include "comm/json/schema_checker.h"
 
 namespace droptest::comm {

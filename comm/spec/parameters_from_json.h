@@ -2,7 +2,7 @@
 // JSON -> sim::Parameters, so that components below need no JSON.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "sim/parameters.h"

@@ -2,6 +2,7 @@
 #include "comm/spec/resolve_links.h"
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 

@@ -2,7 +2,7 @@
 // The overrides of single links in a network section.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

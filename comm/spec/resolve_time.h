@@ -2,7 +2,7 @@
 // The time section of a spec -> the rules of the virtual clock.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -2,6 +2,7 @@
 #include "experiments/cli/device_choice.h"
 
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "comm/device/device_info.h"

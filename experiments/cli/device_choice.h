@@ -2,7 +2,7 @@
 // The device of a run, checked and printed before the run starts.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 #include "experiments/run_config.h"
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iomanip>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <utility>
 #include <vector>

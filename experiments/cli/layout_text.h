@@ -2,7 +2,7 @@
 // A layout as tables.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace droptest::cli {

@@ -2,6 +2,7 @@
 #include "experiments/cli/network_losses.h"
 
 #include <cstdio>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "comm/json/json_text.h"

@@ -2,7 +2,7 @@
 // The packets that a command's network has lost, for people and for programs.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "comm/lossy/statistics/loss_statistics.h"

@@ -2,6 +2,7 @@
 #include "experiments/cli/network_options.h"
 
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "comm/json/schema.h"

@@ -2,7 +2,7 @@
 // Numbers and outcomes as people read them.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

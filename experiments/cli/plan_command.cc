@@ -5,6 +5,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"

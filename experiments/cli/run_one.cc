@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "comm/rendezvous/launch_environment.h"
 #include "experiments/cli/commands.h"

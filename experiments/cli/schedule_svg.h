@@ -2,7 +2,7 @@
 // The schedule of a pipeline as a picture.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace droptest::cli {

@@ -2,7 +2,7 @@
 // All checks of a spec on this machine, or on the machines of a launch.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

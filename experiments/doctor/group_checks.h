@@ -2,7 +2,7 @@
 // Checks of a group of ranks: their hosts and cores, whether their builds agree, and their speed in an all-reduce.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

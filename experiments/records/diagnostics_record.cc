@@ -2,6 +2,7 @@
 #include "experiments/records/diagnostics_record.h"
 
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "experiments/spec/schema_kinds.h"

@@ -2,7 +2,7 @@
 // diagnostics.json: the effect of loss in each layer, and the gaps between losses. docs/records.md is the format.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "comm/lossy/network.h"

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdio>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "sim/traffic_class.h"

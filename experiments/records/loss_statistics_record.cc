@@ -3,6 +3,7 @@
 
 #include <array>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "comm/json/json_text.h"

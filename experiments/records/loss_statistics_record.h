@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cstddef>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "comm/lossy/network.h"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/records/point_text.h"
 
+#include <nlohmann/json.hpp>
+
 namespace droptest::experiments {
 namespace {
 

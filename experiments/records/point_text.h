@@ -2,7 +2,7 @@
 // A sweep point as people read it.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 namespace droptest::experiments {

@@ -2,7 +2,7 @@
 // trace.json: the profiled steps of a run in Chrome's trace event format. docs/profiling.md is the format.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <list>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>

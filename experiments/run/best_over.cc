@@ -2,6 +2,7 @@
 #include "experiments/run/best_over.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "sim/error.h"
 

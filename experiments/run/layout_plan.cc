@@ -2,6 +2,7 @@
 #include "experiments/run/layout_plan.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 

@@ -2,7 +2,7 @@
 // The ranks of a run: coordinates, groups, parameters, and the collectives of each layer.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 
 #include "experiments/run_config.h"

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <ctime>
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "comm/lab/fate_simulation.h"

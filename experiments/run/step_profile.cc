@@ -2,6 +2,7 @@
 #include "experiments/run/step_profile.h"
 
 #include <array>
+#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "comm/call.h"

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <list>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <thread>
 #include <utility>

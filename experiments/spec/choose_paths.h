@@ -2,7 +2,7 @@
 // Path "auto" of a spec -> the paths that take the least virtual time.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -2,6 +2,7 @@
 #include "experiments/spec/idle_network.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 namespace droptest::experiments {
 namespace {

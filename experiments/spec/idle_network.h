@@ -2,7 +2,7 @@
 // Network settings of a spec by which no packet of the run can be lost.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -2,7 +2,7 @@
 // Protected layers of a spec that have no message of their own.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "experiments/run_config.h"

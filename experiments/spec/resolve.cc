@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "comm/device/device_info.h"
 #include "comm/json/json_text.h"

@@ -2,7 +2,7 @@
 // The shards of a spec, the steps of its epochs and its schedule of learning rates.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -2,7 +2,7 @@
 // The task of a spec and its labelled examples (docs/classification.md).
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "comm/json/nearest_name.h"

@@ -2,7 +2,7 @@
 // The section `kernels` of a spec.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 

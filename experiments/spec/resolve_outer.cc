@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/resolve_outer.h"
 
+#include <nlohmann/json.hpp>
+
 #include "comm/json/json_text.h"
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/paths/path_registry.h"

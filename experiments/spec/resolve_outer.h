@@ -2,7 +2,7 @@
 // The section `outer` of a spec: workers that train alone between outer steps.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>

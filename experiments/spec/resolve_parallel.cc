@@ -2,6 +2,7 @@
 #include "experiments/spec/resolve_parallel.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "comm/json/json_text.h"

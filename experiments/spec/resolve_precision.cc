@@ -2,6 +2,7 @@
 #include "experiments/spec/resolve_precision.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 

@@ -2,7 +2,7 @@
 // /training/precision and /training/loss_scale: rules of several members, and their one resolved form.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

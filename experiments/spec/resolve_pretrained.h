@@ -2,7 +2,7 @@
 // The member /model/pretrained of a spec: a folder of Hugging Face's files.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/resolve_start.h"
 
+#include <nlohmann/json.hpp>
+
 #include "comm/json/read_file.h"
 #include "experiments/checkpoint/manifest.h"
 #include "sim/error.h"

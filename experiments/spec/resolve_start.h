@@ -2,7 +2,7 @@
 // The section /start of a spec: the checkpoint that a run begins with.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -2,7 +2,7 @@
 // What is trained of the model, and at which learning rate (docs/classification.md).
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/resolved_schema.h"
 
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 

@@ -2,7 +2,7 @@
 // The schema of resolved specs, which follows from that of specs.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 namespace droptest::experiments {
 

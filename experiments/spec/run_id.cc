@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <initializer_list>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "comm/json/schema_checker.h"

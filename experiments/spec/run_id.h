@@ -2,7 +2,7 @@
 // The id of a run: a hash of all values that can change its result.
 #pragma once
 
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 

@@ -2,6 +2,7 @@
 #include "experiments/spec/search_plan.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "comm/spec/parameters_from_json.h"

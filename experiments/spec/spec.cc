@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/spec.h"
 
+#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "comm/json/json_text.h"

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "experiments/records/crc32c.h"
 #include "sim/error.h"

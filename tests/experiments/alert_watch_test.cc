@@ -7,6 +7,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <functional>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "experiments/spec/schema_kinds.h"

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "comm/json/json_text.h"
 
 namespace droptest::experiments::best_over_test {

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "comm/spec/sha256.h"
 #include "experiments/spec/numerics_version.h"

@@ -2,6 +2,7 @@
 // A network from its text alone and the network of a spec with the same sections are one network.
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 

@@ -8,6 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/read_file.h"
 #include "experiments/data/vocabulary.h"

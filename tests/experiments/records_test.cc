@@ -9,6 +9,7 @@
 #include <cmath>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "experiments/records/atomic_file.h"

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "comm/json/json_text.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/spec.h"

@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "comm/device/device_info.h"
 #include "experiments/spec/resolve.h"
 #include "tests/comm/error_text.h"

@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "models/gpt2/gpt2_tensors.h"
 #include "tests/comm/error_text.h"

@@ -3,6 +3,7 @@
 // pointers at which the document breaks the embedded schema of that name.
 #include <algorithm>
 #include <iostream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "comm/json/json_text.h"

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "experiments/spec/resolved_schema.h"

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <nlohmann/json.hpp>
+
 #include "comm/json/json_text.h"
 #include "tests/comm/error_text.h"
 

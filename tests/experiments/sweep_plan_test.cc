@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "tests/comm/error_text.h"
