@@ -141,7 +141,8 @@ class InterruptedRun {
       std::erase_if(all, [&found](const std::string& name) { return found.contains(name); });
       add_missed(all, drop, found);
     }
-    for (const Drop drop : {Drop::kOnAllRanks, Drop::kAtTheEnd}) EXPECT_FALSE(differs({}, drop)) << "its folder changed";
+    for (const Drop drop : {Drop::kOnAllRanks, Drop::kAtTheEnd})
+      EXPECT_FALSE(differs({}, drop)) << "its folder changed";
     return found;
   }
   /// Of the checkpoint after `second()`.
