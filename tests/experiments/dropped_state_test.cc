@@ -9,7 +9,6 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
@@ -111,25 +110,40 @@ class InterruptedRun {
     (void)train_in(run_, folder_.path() + "/second", hooks);
     copy_step("second", last_, "end");
     run_.config.checkpoint->every_steps = 0;
+    copy_step("second", second_, "continued");
+    copy_step("end", last_, "ended");
     const auto start = std::chrono::steady_clock::now();
-    intact_ = continued({}, Drop::kOnAllRanks);
-    intact_at_end_ = continued({}, Drop::kAtTheEnd);
+    intact_ = intact("continued");
+    intact_at_end_ = intact("ended");
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     hang_seconds_ = 10 + static_cast<unsigned>(40 * took.count());
-    std::vector<json> lines;
+    std::vector<std::string> lines;
     for (const json& line : whole.lines) {
-      if (line["step"] > second_) lines.push_back(line);
+      if (line["step"] > second_) lines.push_back(line.dump());
     }
-    if (intact_.starts_with("error")) throw std::runtime_error(intact_);
-    EXPECT_EQ(json::parse(intact_)["lines"], json(lines));
+    EXPECT_EQ(intact_.lines, lines);
   }
 
   std::set<std::string> names() const { return parts_.names(); }
-  /// Whether the rest of the run differs, or ends with an error, where all ranks lack the part, or one of them, whose
-  /// links have another end; or the run's results do, where it goes on from its last step.
-  bool misses(const std::string& name) {
-    return continued(name, Drop::kOnAllRanks) != intact_ || continued(name, Drop::kOnOneRank) != intact_ ||
-           continued(name, Drop::kAtTheEnd) != intact_at_end_;
+  /// The parts without which the rest of the run differs, or ends with an error, where all ranks lack the part, or one
+  /// of them, whose links have another end; or the run's results do, where it goes on from its last step. Of each of
+  /// them a run without that part alone has shown it. `untried`: parts of which most are missed, so that they are left
+  /// out one at a time; of `others`, many are left out at once, and fewer where that makes a difference.
+  std::set<std::string> missed(const std::vector<std::string>& untried, const std::vector<std::string>& others) const {
+    std::set<std::string> found;
+    for (const std::string& name : untried) {
+      if (differs({name}, Drop::kOnAllRanks)) found.insert(name);
+    }
+    add_missed(others, Drop::kOnAllRanks, found);
+    std::vector<std::string> all = untried;
+    all.insert(all.end(), others.begin(), others.end());
+    for (const Drop drop : {Drop::kOnOneRank, Drop::kAtTheEnd}) {
+      std::erase_if(all, [&found](const std::string& name) { return found.contains(name); });
+      add_missed(all, drop, found);
+    }
+    for (const Drop drop : {Drop::kOnAllRanks, Drop::kAtTheEnd})
+      EXPECT_FALSE(differs({}, drop)) << "its folder changed";
+    return found;
   }
   /// Of the checkpoint after `second()`.
   std::string manifest() const { return step("second", second_) + "/manifest.json"; }
@@ -140,44 +154,76 @@ class InterruptedRun {
     return folder_.path() + "/" + in + "/step-" + std::to_string(number);
   }
   void copy_step(const std::string& from, std::uint64_t number, const std::string& to) const {
-    fs::remove_all(folder_.path() + "/" + to);
     fs::create_directories(folder_.path() + "/" + to);
     fs::copy(step(from, number), step(to, number));
   }
 
+  /// A run that lacks nothing.
+  struct Intact {
+    std::string account;
+    std::vector<std::string> lines;
+  };
+  Intact intact(const std::string& folder) const {
+    const ResumedRun run = train_in(run_, folder_.path() + "/" + folder);
+    Intact result{account(run, run_), {}};
+    for (const json& line : run.lines) result.lines.push_back(line.dump());
+    return result;
+  }
+
   enum class Drop : std::uint8_t { kOnAllRanks, kOnOneRank, kAtTheEnd };
-  std::string continued(const std::string& without, Drop drop) {
-    if (drop == Drop::kAtTheEnd) {
-      copy_step("end", last_, "third");
-    } else {
-      copy_step("second", second_, "third");
+  /// Parts in parts are left out one after another: a container goes with all that it contains.
+  void add_missed(const std::vector<std::string>& parts, Drop drop, std::set<std::string>& found) const {
+    std::vector<std::string> apart;
+    std::vector<std::string> within;
+    for (const std::string& name : parts) {
+      const bool is_within = std::ranges::any_of(apart, [&](const auto& of) { return name.starts_with(of + "/"); });
+      (is_within ? within : apart).push_back(name);
     }
+    if (!within.empty()) add_missed(within, drop, found);
+    if (!apart.empty() && differs({apart.begin(), apart.end()}, drop)) add_halves(apart, drop, found);
+  }
+  /// `parts`: together, they are missed.
+  void add_halves(std::span<const std::string> parts, Drop drop, std::set<std::string>& found) const {
+    if (parts.size() == 1) {
+      found.insert(parts.front());
+      return;
+    }
+    for (const auto half : {parts.first(parts.size() / 2), parts.subspan(parts.size() / 2)}) {
+      if (differs({half.begin(), half.end()}, drop)) add_halves(half, drop, found);
+    }
+  }
+
+  /// In a process of its own: a state without one of its parts may break any rule.
+  bool differs(const std::set<std::string>& without, Drop drop) const {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(hang_seconds_);
+      bool is_equal = false;
+      try {
+        is_equal = goes_on_equally(without, drop);
+      } catch (const std::exception&) {
+        is_equal = false;
+      }
+      ::_exit(is_equal ? 0 : 1);
+    }
+    int status = 0;
+    if (child < 0 || ::waitpid(child, &status, 0) != child) throw std::runtime_error("no child process");
+    return status != 0;
+  }
+  /// Ends the process at the first line that differs.
+  bool goes_on_equally(const std::set<std::string>& without, Drop drop) const {
+    const Intact& intact = drop == Drop::kAtTheEnd ? intact_at_end_ : intact_;
     TrainingHooks hooks;
     hooks.state = [this, &without, drop](int rank, TrainingState state) {
       if (drop == Drop::kAtTheEnd) return parts_at_end_.without(without, rank, std::move(state));
       return drop == Drop::kOnOneRank && rank != 0 ? state : parts_.without(without, rank, std::move(state));
     };
-    return in_child([&] { return account(train_in(run_, folder_.path() + "/third", hooks), run_); });
-  }
-
-  /// In a process of its own: a state without one of its parts may break any rule.
-  std::string in_child(const std::function<std::string()>& work) const {
-    const std::string path = folder_.path() + "/account";
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::alarm(hang_seconds_);
-      std::string text;
-      try {
-        text = work();
-      } catch (const std::exception& error) {
-        text = std::string("error: ") + error.what();
-      }
-      std::ofstream(path) << text;
-      ::_exit(0);
-    }
-    int status = 0;
-    if (child < 0 || ::waitpid(child, &status, 0) != child) throw std::runtime_error("no child process");
-    return status == 0 ? comm::read_file(path) : "error: status " + std::to_string(status);
+    hooks.on_line = [&intact, at = std::size_t{0}](const MetricsLine& line) mutable {
+      if (at == intact.lines.size() || comparable_line(line).dump() != intact.lines[at]) ::_exit(1);
+      ++at;
+    };
+    const std::string folder = folder_.path() + (drop == Drop::kAtTheEnd ? "/ended" : "/continued");
+    return account(train_in(run_, folder, hooks), run_) == intact.account;
   }
 
   ResolvedRun run_;
@@ -188,8 +234,8 @@ class InterruptedRun {
   unsigned hang_seconds_ = 120;  ///< a run that takes so long waits for messages that nobody sends
   StateParts parts_;
   StateParts parts_at_end_;
-  std::string intact_;
-  std::string intact_at_end_;
+  Intact intact_;
+  Intact intact_at_end_;
 };
 
 /// A shard that is what its manifest says, and one that is not.
@@ -360,15 +406,17 @@ TEST(DroppedState, OfEachPartIsMissed) {
   const TemporaryFolder folder;
   std::set<std::string> unnoticed;
   std::set<std::string> noticed;
-  const auto drop_each = [&](InterruptedRun& run) {
+  const auto drop_each = [&](const InterruptedRun& run) {
+    std::vector<std::string> untried;
+    std::vector<std::string> others;
     for (const std::string& name : run.names()) {
       if (noticed.contains(name) || has_no_effect(name)) continue;
-      if (run.misses(name)) {
-        noticed.insert(name);
-        unnoticed.erase(name);
-      } else {
-        unnoticed.insert(name);
-      }
+      (unnoticed.contains(name) ? others : untried).push_back(name);
+    }
+    unnoticed.insert(untried.begin(), untried.end());
+    for (const std::string& name : run.missed(untried, others)) {
+      noticed.insert(name);
+      unnoticed.erase(name);
     }
   };
   for (const json& changes : runs(folder.path())) {

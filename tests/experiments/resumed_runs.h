@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/run_ranks.h"
@@ -52,19 +53,27 @@ inline ResolvedRun resolved_run(const nlohmann::json& changes, std::uint64_t ste
 
 struct ResumedRun {
   TrainingOutcome outcome;            ///< of rank 0
-  std::vector<nlohmann::json> lines;  ///< without wall time and use of the machine
+  std::vector<nlohmann::json> lines;  ///< comparable_line() of each
   std::optional<std::uint64_t> resumed;
 };
 
-/// Continues from the newest checkpoint of the folder. `hooks` are those that the result does not need.
+/// Without wall time and use of the machine.
+inline nlohmann::json comparable_line(const MetricsLine& line) {
+  nlohmann::json comparable = to_json_line(line);
+  comparable.erase("seconds");
+  comparable.erase("ranks");
+  return comparable;
+}
+
+/// Continues from the newest checkpoint of the folder. Of `hooks`, the result needs `on_start`; `on_line` is called
+/// after the result has the line.
 inline ResumedRun train_in(const ResolvedRun& run, const std::string& checkpoints, TrainingHooks hooks = {}) {
   ResumedRun result;
   const Corpus corpus = load_corpus(run.config);
   hooks.on_start = [&result](std::optional<std::uint64_t> step) { result.resumed = step; };
-  hooks.on_line = [&result](const MetricsLine& line) {
-    result.lines.push_back(to_json_line(line));
-    result.lines.back().erase("seconds");
-    result.lines.back().erase("ranks");
+  hooks.on_line = [&result, passed_on = std::move(hooks.on_line)](const MetricsLine& line) {
+    result.lines.push_back(comparable_line(line));
+    passed_on(line);
   };
   hooks.on_checkpoint_error = [](std::uint64_t step, const std::string& error) { FAIL() << step << ": " << error; };
   hooks.checkpoints = CheckpointPlace{checkpoints, "resume", run.run_id, std::string(64, '0')};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a run's state by name, and states of which one part is left out.
+// The parts of a run's state by name, and states of which some parts are left out.
 #pragma once
 
 #include <cxxabi.h>
@@ -78,12 +78,12 @@ class PartRecorder final : public sim::StateVisitor {
   std::size_t at_ = 0;
 };
 
-/// Passes a restoring visit on, but for the parts of one name: these stay as they are, as if no visit_state() knew
+/// Passes a restoring visit on, but for the parts of some names: these stay as they are, as if no visit_state() knew
 /// them.
 class PartDropper final : public sim::StateVisitor {
  public:
-  PartDropper(sim::StateVisitor& restorer, const StatePart& root, std::string name)
-      : restorer_(restorer), name_(std::move(name)), around_{{&root, 0}} {}
+  PartDropper(sim::StateVisitor& restorer, const StatePart& root, const std::set<std::string>& names)
+      : restorer_(restorer), names_(names), around_{{&root, 0}} {}
   Turn turn() const override { return Turn::kRestore; }
   void bytes(std::span<std::byte> value) override {
     if (is_dropping_ != nullptr) return;
@@ -95,7 +95,7 @@ class PartDropper final : public sim::StateVisitor {
     const bool known = parent != nullptr && next < parent->parts.size();
     const StatePart* const part = known ? parent->parts[next++].get() : nullptr;
     around_.emplace_back(part, 0);
-    if (is_dropping_ == nullptr && part != nullptr && part->name == name_) is_dropping_ = part;
+    if (is_dropping_ == nullptr && part != nullptr && names_.contains(part->name)) is_dropping_ = part;
   }
   /// Passes over the bytes that were not asked for.
   void end_part() override {
@@ -110,27 +110,28 @@ class PartDropper final : public sim::StateVisitor {
 
  private:
   sim::StateVisitor& restorer_;
-  const std::string name_;
+  const std::set<std::string>& names_;
   std::vector<std::pair<const StatePart*, std::size_t>> around_;
   const StatePart* is_dropping_ = nullptr;
   std::size_t at_ = 0;
 };
 
-/// Visits a model but for what has that name.
+/// Visits a model but for what has one of those names.
 class ModelPartDropper final : public models::StateVisitor {
  public:
-  ModelPartDropper(models::StateVisitor& visitor, std::string name) : visitor_(visitor), name_(std::move(name)) {}
+  ModelPartDropper(models::StateVisitor& visitor, const std::set<std::string>& names)
+      : visitor_(visitor), names_(names) {}
   void number(std::string_view name, std::uint64_t& value) override {
-    if (name_ != "model/" + std::string(name)) visitor_.number(name, value);
+    if (!names_.contains("model/" + std::string(name))) visitor_.number(name, value);
   }
   void tensor(std::string_view name, const comm::Tensor& tensor, std::span<const models::TensorPiece> pieces,
               models::Sharding sharding) override {
-    if (name_ != "model/" + std::string(name)) visitor_.tensor(name, tensor, pieces, sharding);
+    if (!names_.contains("model/" + std::string(name))) visitor_.tensor(name, tensor, pieces, sharding);
   }
 
  private:
   models::StateVisitor& visitor_;
-  const std::string name_;
+  const std::set<std::string>& names_;
 };
 
 /// Notes the names of a model's parts.
@@ -170,18 +171,18 @@ class StateParts {
     return view;
   }
 
-  /// Restores all parts but those of that name.
-  TrainingState without(const std::string& name, int rank, TrainingState state) const {
+  /// Restores all parts but those of the names.
+  TrainingState without(const std::set<std::string>& names, int rank, TrainingState state) const {
     TrainingState view = state;
     view.visit_model = [=](models::StateVisitor& visitor) {
-      ModelPartDropper dropper(visitor, name);
+      ModelPartDropper dropper(visitor, names);
       state.visit_model(dropper);
     };
     view.visit_network = [=, this](sim::StateVisitor& visitor) {
-      drop(name, rank, "network", visitor, state.visit_network);
+      drop(names, rank, "network", visitor, state.visit_network);
     };
     view.visit_progress = [=, this](sim::StateVisitor& visitor) {
-      drop(name, rank, "progress", visitor, state.visit_progress);
+      drop(names, rank, "progress", visitor, state.visit_progress);
     };
     return view;
   }
@@ -207,10 +208,10 @@ class StateParts {
     const std::lock_guard lock(mutex_);
     roots_[{rank, kind}] = std::move(root);
   }
-  void drop(const std::string& name, int rank, const std::string& kind, sim::StateVisitor& visitor,
+  void drop(const std::set<std::string>& names, int rank, const std::string& kind, sim::StateVisitor& visitor,
             const Visit& visit) const {
     if (visitor.turn() == sim::StateVisitor::Turn::kSave) return visit(visitor);
-    PartDropper dropper(visitor, roots_.at({rank, kind}), name);
+    PartDropper dropper(visitor, roots_.at({rank, kind}), names);
     visit(dropper);
   }
   static void add_names(const StatePart& part, std::set<std::string>& all) {
