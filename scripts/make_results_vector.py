@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/vectors/results_of_0_1: small results of one version of droptest, which every later one reads or refuses.
+"""Writes tests/vectors/results_of_0_1: small results of one version of droptest, for every later one to read or refuse.
 
 A sweep of two points, a run that was killed after a checkpoint, the lines of the same run without the kill, and the
 statistics and saved state of a program's network. The name of the host, the times of day and the locks are taken out
@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ANALYSIS = ROOT / "analysis"
-WORDS = "the quick brown fox jumps over a lazy dog while small rivers carry old songs to the wide sea".split()
+TEXT = "the quick brown fox jumps over a lazy dog while small rivers carry old songs to the wide sea"
 LOSS = {"model": "gilbert_elliott", "loss_rate": "10%", "mean_burst_packets": 3}
 SPEC = {
     "seed": 1,
@@ -69,10 +69,11 @@ network.close()
 
 def text_of(size):
     """Words in an order of a linear congruential generator: the same on every machine."""
+    words = TEXT.split()
     text, length, state = [], 0, 1
     while length < size:
         state = (state * 1103515245 + 12345) % 2**31
-        text.append(WORDS[(state >> 16) % len(WORDS)] + (".\n" if (state >> 8) % 9 == 0 else " "))
+        text.append(words[(state >> 16) % len(words)] + (".\n" if (state >> 8) % 9 == 0 else " "))
         length += len(text[-1])
     return "".join(text)
 
@@ -98,7 +99,8 @@ def neutral(folder):
     """Takes the machine and the time of day out of the records."""
     for path in folder.glob("**/summary.json"):
         summary = json.loads(path.read_text())
-        summary["provenance"] |= {"host": "node1", "started": "2026-01-01T00:00:00Z", "finished": "2026-01-01T00:00:01Z"}
+        times = {"started": "2026-01-01T00:00:00Z", "finished": "2026-01-01T00:00:01Z"}
+        summary["provenance"] |= {"host": "node1", **times}
         path.write_text(json.dumps(summary, indent=2, sort_keys=True) + "\n")
     for path in [*folder.glob("**/lock"), *folder.glob("**/*.lock"), *folder.glob("**/hook.log")]:
         path.unlink()
