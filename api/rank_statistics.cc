@@ -71,6 +71,9 @@ std::optional<OfRank> read_rank(const std::string& file, const droptest_network&
   if (!std::filesystem::exists(file)) return std::nullopt;
   const json record = comm::load_json(file);
   try {
+    if (const json& version = record.at("schema_version"); version != kSchemaVersion) {
+      throw ConfigError("/schema_version: got " + version.dump() + ", want " + std::to_string(kSchemaVersion));
+    }
     if (record.at("world_size") != network.world_size || record.at("seed") != network.program.network.seed) {
       return std::nullopt;
     }

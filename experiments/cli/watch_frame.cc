@@ -20,6 +20,7 @@ using experiments::WatchedRun;
 using nlohmann::json;
 
 constexpr std::size_t kMostAnomalies = WatchedRun::kLastEvents;
+constexpr std::size_t kMostUnreadable = 8;
 
 std::uint64_t count_anomalies(const WatchedRun& run) {
   std::uint64_t all = 0;
@@ -139,7 +140,13 @@ std::string watch_frame(const experiments::WatchedRuns& all, std::size_t columns
   }
   std::stable_sort(anomalies.begin(), anomalies.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   const std::size_t shown_anomalies = std::min(anomalies.size(), kMostAnomalies);
-  const std::size_t taken = 4 + (shown_anomalies == 0 ? 0 : shown_anomalies + 2);
+  std::vector<std::string> unreadable;
+  for (const WatchedRun* run : runs) {
+    for (std::string& problem : run->unreadable()) unreadable.push_back(printable(std::move(problem)));
+  }
+  const std::size_t shown_unreadable = std::min(unreadable.size(), kMostUnreadable);
+  const std::size_t taken =
+      4 + (shown_anomalies == 0 ? 0 : shown_anomalies + 2) + (shown_unreadable == 0 ? 0 : shown_unreadable + 2);
   const std::size_t shown = std::min(runs.size(), std::max<std::size_t>(rows > taken ? rows - taken : 1, 1));
 
   const std::string experiment = runs.empty() ? "" : runs.front()->experiment();
@@ -153,6 +160,11 @@ std::string watch_frame(const experiments::WatchedRuns& all, std::size_t columns
     for (std::size_t i = anomalies.size() - shown_anomalies; i < anomalies.size(); ++i) {
       text += anomalies[i].second + "\n";
     }
+  }
+  if (shown_unreadable != 0) {
+    text += "\nleft out, the first " + std::to_string(shown_unreadable) + " of " + std::to_string(unreadable.size()) +
+            " files that are no records of this version:\n";
+    for (std::size_t i = 0; i < shown_unreadable; ++i) text += unreadable[i] + "\n";
   }
   std::string frame;
   for (std::size_t begin = 0; begin < text.size();) {

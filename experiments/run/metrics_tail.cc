@@ -28,6 +28,8 @@ std::vector<nlohmann::json> MetricsTail::update() {
     inode_ = status.st_ino;
     offset_ = 0;
     last_line_.clear();
+    lines_ = 0;
+    bad_line_.clear();
     ++files_;
   }
   file.clear();
@@ -37,8 +39,12 @@ std::vector<nlohmann::json> MetricsTail::update() {
     if (file.eof()) break;
     last_line_ = line + "\n";
     offset_ += static_cast<std::streamoff>(last_line_.size());
+    ++lines_;
     nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
-    if (!value.is_object()) continue;
+    if (!value.is_object()) {
+      if (bad_line_.empty()) bad_line_ = "line " + std::to_string(lines_) + ": no JSON object";
+      continue;
+    }
     if (value.contains("step") && value.at("step").is_number_unsigned()) step_ = value.at("step");
     if (value.contains("train_loss") && value.at("train_loss").is_number()) train_loss_ = value.at("train_loss");
     lines.push_back(std::move(value));

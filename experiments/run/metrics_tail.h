@@ -26,6 +26,9 @@ class MetricsTail {
   /// Files under that name so far: a change says that the last update() began with the first line of a new one.
   std::uint64_t files() const { return files_; }
   std::uint64_t step() const { return step_; }
+  /// The first whole line of the present file that is no JSON object: "line 3: no JSON object"; empty: there is none.
+  const std::string& bad_line() const { return bad_line_; }
+  const std::string& path() const { return path_; }
   /// The last finite training loss.
   std::optional<double> train_loss() const { return train_loss_; }
 
@@ -37,6 +40,8 @@ class MetricsTail {
   ino_t inode_ = 0;
   std::string last_line_;  ///< with its end; it lies before offset_
   std::uint64_t files_ = 0;
+  std::uint64_t lines_ = 0;  ///< of the present file that were taken in
+  std::string bad_line_;
   std::uint64_t step_ = 0;
   std::optional<double> train_loss_;
 };

@@ -183,7 +183,7 @@ std::string TensorBoardFolder::folder_of(const WatchedRun& run) {
 void TensorBoardFolder::update_run(const WatchedRun& run, Written& written) {
   if (written.ended && run.has_ended()) return;
   if (written.ended) written.lines = MetricsTail(run.directory().metrics());
-  std::vector<json> lines = new_records(written.lines, SchemaKind::kMetrics);
+  std::vector<json> lines = new_records(written.lines, SchemaKind::kMetrics).records;
   const bool began_anew = written.lines.files() != written.attempt;
   if (written.file.empty() || began_anew || written.ended) begin_file(run, written);
   const double started = run.started();

@@ -19,21 +19,35 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// Null: not there, or not yet whole, or no such record.
-json record_in(const std::string& path, SchemaKind kind) {
+struct FoundRecord {
+  json value;           ///< null: not there, or not yet whole, or no such record
+  std::string problem;  ///< why a file that is there has none, beginning with its path
+};
+
+/// "<where>: <pointer>: got VALUE, want ..." of the first violation; empty: there is none.
+std::string problem_of(const json& value, SchemaKind kind, const std::string& where) {
+  const std::vector<comm::Violation> violations = schema_of(kind).check(value);
+  if (violations.empty()) return {};
+  const comm::Violation& first = violations.front();
+  return where + ": " + (first.pointer.empty() ? "/" : first.pointer) + ": " + first.message;
+}
+
+FoundRecord record_in(const std::string& path, SchemaKind kind) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return {};
   try {
-    json value = json::parse(comm::read_file(path), nullptr, false);
-    return schema_of(kind).check(value).empty() ? value : json();
-  } catch (const ConfigError&) {
-    return {};
+    json value = comm::parse_json(comm::read_file(path), path);
+    std::string problem = problem_of(value, kind, path);
+    if (problem.empty()) return {std::move(value), {}};
+    return {{}, std::move(problem)};
+  } catch (const ConfigError& unread) {
+    return {{}, unread.what()};
   }
 }
 
 /// The runs that the sweep.json of a folder lists.
 std::vector<json> runs_listed_in(const std::string& folder) {
-  const json sweep = record_in(folder + "/sweep.json", SchemaKind::kSweep);
+  const json sweep = record_in(folder + "/sweep.json", SchemaKind::kSweep).value;
   if (sweep.is_null()) return {};
   return sweep.at("runs").get<std::vector<json>>();
 }
@@ -69,10 +83,18 @@ std::optional<double> seconds_of_utc(const std::string& text) {
 
 }  // namespace
 
-std::vector<json> new_records(MetricsTail& tail, SchemaKind kind) {
-  std::vector<json> records = tail.update();
-  std::erase_if(records, [kind](const json& record) { return !schema_of(kind).check(record).empty(); });
-  return records;
+NewRecords new_records(MetricsTail& tail, SchemaKind kind) {
+  NewRecords found;
+  for (json& record : tail.update()) {
+    std::string problem = problem_of(record, kind, tail.path());
+    if (problem.empty()) {
+      found.records.push_back(std::move(record));
+    } else if (found.problem.empty()) {
+      found.problem = std::move(problem);
+    }
+  }
+  if (!tail.bad_line().empty()) found.problem = tail.path() + ": " + tail.bad_line();
+  return found;
 }
 
 std::string_view state_name(WatchedRun::State state) {
@@ -110,8 +132,8 @@ std::string WatchedRun::run_id() const { return comm::with_valid_utf8(fs::path(d
 void WatchedRun::update() {
   if (has_ended() && exists(directory_.summary())) return;
   // The summary before the lines: all lines of a run that has one are there.
-  json summary = record_in(directory_.summary(), SchemaKind::kSummary);
-  std::vector<json> lines = new_records(metrics_, SchemaKind::kMetrics);
+  json summary = read(directory_.summary(), SchemaKind::kSummary);
+  std::vector<json> lines = read_lines(metrics_, SchemaKind::kMetrics);
   if (std::exchange(attempts_seen_, metrics_.files()) != metrics_.files()) {
     last_line_ = {};
     last_values_ = json::object();
@@ -119,14 +141,14 @@ void WatchedRun::update() {
     before_.reset();
   }
   for (json& line : lines) take_line(std::move(line));
-  std::vector<json> events = new_records(event_tail_, SchemaKind::kEvent);
+  std::vector<json> events = read_lines(event_tail_, SchemaKind::kEvent);
   if (std::exchange(event_files_seen_, event_tail_.files()) != event_tail_.files()) {
     last_events_.clear();
     events_.clear();
   }
   for (json& event : events) take_event(std::move(event));
   if (steps_ == 0 || seeds_.is_null()) {
-    const json spec = record_in(directory_.spec(), SchemaKind::kResolvedSpec);
+    const json spec = read(directory_.spec(), SchemaKind::kResolvedSpec);
     if (!spec.is_null()) {
       steps_ = spec["training"]["steps"].get<std::uint64_t>();
       if (seeds_.is_null()) seeds_ = spec["seeds"];
@@ -135,7 +157,7 @@ void WatchedRun::update() {
   if (!summary.is_null()) {
     point_ = summary.value("point", point_);
     labels_ = summary.value("labels", labels_);
-    statistics_ = record_in(directory_.loss_statistics(), SchemaKind::kLossStatistics);
+    statistics_ = read(directory_.loss_statistics(), SchemaKind::kLossStatistics);
     const std::string status = summary.value("status", "");
     state_ = status == "completed" ? State::kCompleted : status == "diverged" ? State::kDiverged : State::kFailed;
   } else if (exists(directory_.lock())) {
@@ -144,6 +166,29 @@ void WatchedRun::update() {
     state_ = has_lines() ? State::kStopped : State::kWaiting;
   }
   summary_ = std::move(summary);
+}
+
+json WatchedRun::read(const std::string& path, SchemaKind kind) {
+  FoundRecord found = record_in(path, kind);
+  problems_[path] = std::move(found.problem);
+  return std::move(found.value);
+}
+
+std::vector<json> WatchedRun::read_lines(MetricsTail& tail, SchemaKind kind) {
+  const std::uint64_t files = tail.files();
+  NewRecords found = new_records(tail, kind);
+  // A problem stays until another file takes the place of the one that has it.
+  std::string& problem = problems_[tail.path()];
+  if (tail.files() != files || problem.empty()) problem = std::move(found.problem);
+  return std::move(found.records);
+}
+
+std::vector<std::string> WatchedRun::unreadable() const {
+  std::vector<std::string> texts;
+  for (const auto& [path, problem] : problems_) {
+    if (!problem.empty()) texts.push_back(problem);
+  }
+  return texts;
 }
 
 WatchedRun::Progress WatchedRun::progress_of(const json& line) {

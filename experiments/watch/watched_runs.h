@@ -20,7 +20,11 @@
 namespace droptest::experiments {
 
 /// The lines of a file of JSON lines that are new, and that the schema allows.
-std::vector<nlohmann::json> new_records(MetricsTail& tail, SchemaKind kind);
+struct NewRecords {
+  std::vector<nlohmann::json> records;
+  std::string problem;  ///< of the first line that is left out, beginning with the file; empty: none of the new ones is
+};
+NewRecords new_records(MetricsTail& tail, SchemaKind kind);
 
 /// One run, by the last of its records: the memory does not grow with its lines.
 class WatchedRun {
@@ -34,6 +38,9 @@ class WatchedRun {
   /// Reads the parts of the records that are new. A file that is missing or not yet whole is read another time; a line
   /// that its schema does not allow is left out.
   void update();
+
+  /// What is left out: for each file that is no record of this version the reason, which begins with the file's path.
+  std::vector<std::string> unreadable() const;
 
   const std::string& experiment() const { return experiment_; }  ///< name of the spec
   const RunDirectory& directory() const { return directory_; }
@@ -74,6 +81,8 @@ class WatchedRun {
     double seconds = 0;
   };
   static Progress progress_of(const nlohmann::json& line);
+  nlohmann::json read(const std::string& path, SchemaKind kind);
+  std::vector<nlohmann::json> read_lines(MetricsTail& tail, SchemaKind kind);
   void take_line(nlohmann::json line);
   void take_event(nlohmann::json event);
 
@@ -96,6 +105,7 @@ class WatchedRun {
   std::uint64_t steps_ = 0;
   nlohmann::json summary_;
   nlohmann::json statistics_;
+  std::map<std::string, std::string> problems_;  ///< by path
 };
 
 /// "running", "completed" and so on.

@@ -114,6 +114,27 @@ TEST_F(Watched, LinesThatAreNewAreNotThoseOfAnEarlierFileOfTheSameInode) {
   EXPECT_EQ(tail.update().size(), 0U);
 }
 
+TEST_F(Watched, AFileThatIsNoRecordIsNamedUntilAnotherTakesItsPlace) {
+  write(run_.spec(), "{}");
+  write(run_.metrics(), line(0) + "{\"step\":\n" + line(4));
+  write(run_.events(), "{\"step\": -1}\n");
+  write(run_.summary(), "{\"schema_version\": 2}");
+  WatchedRuns runs(run_.path);
+  const WatchedRun& run = *runs.runs().front();
+  EXPECT_EQ(run.step(), 4U);
+  EXPECT_EQ(run.state(), State::kStopped);
+  EXPECT_THAT(run.unreadable(), testing::Contains(run_.metrics() + ": line 2: no JSON object"));
+  EXPECT_THAT(run.unreadable(), testing::Contains(StartsWith(run_.events() + ": /")));
+  EXPECT_THAT(run.unreadable(), testing::Contains(StartsWith(run_.summary() + ": /")));
+  runs.update();
+  EXPECT_THAT(run.unreadable(), testing::Contains(StartsWith(run_.metrics()))) << "it is still there";
+  replace_metrics(line(0) + line(1));
+  fs::remove(run_.summary());
+  runs.update();
+  EXPECT_THAT(run.unreadable(), testing::Not(testing::Contains(StartsWith(run_.metrics()))));
+  EXPECT_THAT(run.unreadable(), testing::Not(testing::Contains(StartsWith(run_.summary()))));
+}
+
 TEST_F(Watched, MemoryDoesNotGrowWithTheLines) {
   write(run_.spec(), "{}");
   const std::string more = R"(,"ranks":[{"resident_bytes":1,"cpu_seconds":1,"cpu_percent":1}])";
