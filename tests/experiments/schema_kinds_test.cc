@@ -38,6 +38,11 @@ TEST(Schema, EmbeddedSchemasLoadAndForbidUnknownKeysEverywhere) {
         EXPECT_TRUE(has_keyword(property, "title") && has_keyword(property, "description")) << place << " " << name;
       }
     }
+    if (rule.is_object() && rule.contains("$defs")) {
+      for (const auto& [name, definition] : rule["$defs"].items()) {
+        EXPECT_FALSE(definition.contains("default")) << place << " " << name << ": only rules of members have defaults";
+      }
+    }
     if (rule.is_structured()) {
       for (const auto& [name, part] : rule.items()) walk(part, place + "/" + name);
     }
