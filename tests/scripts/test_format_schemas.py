@@ -2,6 +2,8 @@
 """Schemas have one layout, and formatting changes nothing but the layout."""
 
 import json
+import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -91,6 +93,14 @@ def test_what_is_not_json_is_refused_and_stays(tmp_path, text, message):
 def test_a_file_that_is_not_there_is_named(tmp_path):
     ran = call(tmp_path / "no.schema.json")
     assert ran.returncode == 1 and "no.schema.json" in ran.stderr and "No such file" in ran.stderr
+
+
+def test_without_a_repository_files_are_asked_for(tmp_path):
+    (tmp_path / "scripts").mkdir()
+    script = shutil.copy(SCRIPT, tmp_path / "scripts")
+    environment = {**os.environ, "GIT_DIR": str(tmp_path / "none")}
+    ran = subprocess.run([script], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 2 and "without FILE, git lists the files" in ran.stderr and "Traceback" not in ran.stderr
 
 
 def test_a_check_names_the_files_that_would_change_and_writes_nothing(tmp_path):
