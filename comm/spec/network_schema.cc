@@ -19,8 +19,9 @@ nlohmann::json network_schema_document() {
 const Schema& network_schema() {
   static const Schema kSchema = [] {
     const std::string file(embedded_schemas().front().first);
-    const std::vector<std::pair<std::string, nlohmann::json>> files = {{file, network_schema_document()}};
-    return Schema(std::make_shared<const SchemaFiles>(files), file);
+    std::vector<std::pair<std::string, nlohmann::json>> files;
+    files.emplace_back(file, network_schema_document());
+    return Schema(std::make_shared<const SchemaFiles>(std::move(files)), file);
   }();
   return kSchema;
 }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 
 #include "sim/error.h"
 
@@ -21,12 +22,12 @@ bool says(const json& rule, std::string_view word) {
 json resolved_rule(json rule);
 
 /// The members of a resolved object; `required` gets the names of those that are there always.
-json resolved_members(const json& members, std::set<std::string>& required) {
+json resolved_members(json members, std::set<std::string>& required) {
   json result = json::object();
-  for (const auto& [name, member] : members.items()) {
+  for (auto& [name, member] : members.items()) {
     if (says(member, "absent")) continue;
     if (says(member, "always") || (member.contains("default") && !says(member, "optional"))) required.insert(name);
-    result[name] = resolved_rule(member);
+    result[name] = resolved_rule(std::move(member));
   }
   return result;
 }
@@ -42,19 +43,19 @@ json resolved_rule(json rule) {
   if (rule.contains("properties")) {
     std::set<std::string> required;
     for (const json& name : rule.value("required", json::array())) required.insert(name.get<std::string>());
-    rule["properties"] = resolved_members(rule["properties"], required);
+    rule["properties"] = resolved_members(std::move(rule["properties"]), required);
     if (!required.empty()) rule["required"] = required;
   }
   if (rule.contains("$defs")) {
     std::set<std::string> ignored;
-    rule["$defs"] = resolved_members(rule["$defs"], ignored);
+    rule["$defs"] = resolved_members(std::move(rule["$defs"]), ignored);
   }
   for (const char* inner : {"items", "additionalProperties", "propertyNames"}) {
-    if (rule.contains(inner)) rule[inner] = resolved_rule(rule[inner]);
+    if (rule.contains(inner)) rule[inner] = resolved_rule(std::move(rule[inner]));
   }
   for (const char* branches : {"oneOf", "anyOf"}) {
     if (!rule.contains(branches)) continue;
-    for (json& branch : rule[branches]) branch = resolved_rule(branch);
+    for (json& branch : rule[branches]) branch = resolved_rule(std::move(branch));
   }
   return rule;
 }

@@ -57,12 +57,14 @@ json schema_document(std::string_view name) {
 const comm::Schema& schema_of(SchemaKind kind) {
   static const std::vector<comm::Schema> kSchemas = [] {
     std::vector<std::pair<std::string, json>> files;
+    const json spec = schema_document("spec");  // parsed once for two kinds
     for (const auto& [name, of_kind] : schema_names()) {
-      files.emplace_back(std::string(name) + ".schema.json", schema_document(name));
+      json document = name == "spec" ? spec : name == "resolved_spec" ? resolved_schema(spec) : schema_document(name);
+      files.emplace_back(std::string(name) + ".schema.json", std::move(document));
     }
-    const auto shared = std::make_shared<const comm::SchemaFiles>(files);
+    const auto shared = std::make_shared<const comm::SchemaFiles>(std::move(files));
     std::vector<comm::Schema> schemas;
-    for (const auto& [file, document] : files) schemas.emplace_back(shared, file);
+    for (const auto& [name, of_kind] : schema_names()) schemas.emplace_back(shared, std::string(name) + ".schema.json");
     return schemas;
   }();
   return kSchemas.at(static_cast<std::size_t>(kind));

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
 
@@ -19,13 +20,28 @@ using comm::parse_json;
 using nlohmann::json;
 using testing::HasSubstr;
 
+/// Whether a rule of an embedded schema, or the definition that it refers to, has the keyword.
+bool has_keyword(const json& rule, const char* keyword) {
+  if (rule.contains(keyword) || !rule.contains("$ref")) return rule.contains(keyword);
+  const std::string reference = rule["$ref"];  // of schema_of(): with a file
+  const std::string_view name = std::string_view(reference).substr(0, reference.find(".schema.json"));
+  const auto known = std::ranges::find(schema_names(), name, &std::pair<std::string_view, SchemaKind>::first);
+  const json::json_pointer place(reference.substr(reference.find('#') + 1));
+  return has_keyword(schema_of(known->second).source().at(place), keyword);
+}
+
 TEST(Schema, EmbeddedSchemasLoadAndForbidUnknownKeysEverywhere) {
   const std::function<void(const json&, const std::string&)> walk = [&walk](const json& rule,
                                                                             const std::string& place) {
     if (rule.is_object() && rule.contains("properties") && rule["properties"].is_object()) {
       EXPECT_EQ(rule.value("additionalProperties", json(true)), false) << place;
       for (const auto& [name, property] : rule["properties"].items()) {
-        EXPECT_TRUE(property.contains("title") && property.contains("description")) << place << " " << name;
+        EXPECT_TRUE(has_keyword(property, "title") && has_keyword(property, "description")) << place << " " << name;
+      }
+    }
+    if (rule.is_object() && rule.contains("$defs")) {
+      for (const auto& [name, definition] : rule["$defs"].items()) {
+        EXPECT_FALSE(definition.contains("default")) << place << " " << name << ": only rules of members have defaults";
       }
     }
     if (rule.is_structured()) {
