@@ -6,7 +6,7 @@ import math
 import struct
 
 import pytest
-from cli_harness import metrics_of, run, run_folders, start, wait_until, write_spec
+from cli_harness import metrics_of, run, run_folders, start, write_spec
 
 
 def crc32c(data):
@@ -129,21 +129,21 @@ def test_one_run_is_exported_beside_its_folder(tmp_path):
     assert "--out: is missing" in run("export", folder, cwd=tmp_path, expect=2).err
 
 
-def test_events_are_written_while_the_run_goes_on(tmp_path):
-    write_spec(tmp_path, training={"steps": 100000, "batch_sequences": 4}, record={"every_steps": 1})
-    process = start("run", "spec.json", "--tensorboard", "--quiet", cwd=tmp_path)  # a full pipe would stop the run
-    sizes = set()
-
-    def grown():
-        sizes.update(file.stat().st_size for file in event_files(tmp_path))
-        return len(sizes) >= 3
-
-    wait_until(grown)
-    assert process.poll() is None
-    process.terminate()
-    process.communicate()
-    (file,) = event_files(tmp_path)
-    assert len(records(file.read_bytes())) > 3
+def test_events_are_written_while_the_run_goes_on(tmp_path, holds):
+    write_spec(tmp_path, record={"every_steps": 1})
+    points = ("step-2", "step-5", "step-8")
+    for point in points:
+        holds.at(point)
+    process = start("run", "spec.json", "--tensorboard", "--quiet", cwd=tmp_path, environment=holds.environment)
+    counts = []
+    for point in points:
+        holds.reached(point, 2)
+        (file,) = event_files(tmp_path)
+        counts.append(len(records(file.read_bytes())))
+        holds.release(point)
+    assert 0 < counts[0] < counts[1] < counts[2]
+    process.communicate(timeout=60)
+    assert process.returncode == 0 and len(records(file.read_bytes())) > counts[2]
 
 
 def test_a_run_that_cannot_write_events_goes_on(tmp_path):
