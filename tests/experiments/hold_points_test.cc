@@ -89,7 +89,9 @@ TEST(HoldPoints, ARankDoesNotWaitForATestThatHasDied) {
 
 TEST(HoldPoints, AFolderThatIsNotThereAndAnUnknownPointAreNamed) {
   const TemporaryFolder folder;
-  EXPECT_THAT(config_error_of([&] { (void)HoldPoints::of({{"DROPTEST_HOLD_FOLDER", folder.path() + "/absent"}}); }),
+  EXPECT_THAT(config_error_of([&] {
+                (void)HoldPoints::of({{"DROPTEST_HOLD_FOLDER", folder.path() + "/absent"}});
+              }),
               AllOf(HasSubstr("DROPTEST_HOLD_FOLDER: read "), HasSubstr("/absent: No such file or directory")));
   put(folder.path() + "/all-reduce");
   put(folder.path() + "/step-12.rank-0.pid-7");

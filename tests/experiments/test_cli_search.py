@@ -64,7 +64,7 @@ def test_runs_are_shared_with_sweeps(tmp_path):
 
 
 def test_ctrl_c_keeps_the_record_and_a_second_call_goes_on(tmp_path, holds):
-    write_spec(tmp_path, search=SEARCH, training={"steps": 40, "batch_sequences": 4, "learning_rate": 0.01})
+    write_spec(tmp_path, search=SEARCH)
     holds.at("step-2")
     search = start("search", "spec.json", "--jobs", "1", cwd=tmp_path, environment=holds.environment)
     first = holds.reached("step-2", 2)
