@@ -104,7 +104,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path, holds, comman
     process = start_apart(tmp_path, command, "spec.json", *(["--jobs", "2"] if seeds else []),
                           environment=holds.environment)  # fmt: skip
     holds.reached("step-10", 4 if seeds else 2)
-    wait_until(lambda: len(list(tmp_path.glob("results/tiny/*/checkpoints/LATEST"))) == len(expected))
+    assert len(list(tmp_path.glob("results/tiny/*/checkpoints/LATEST"))) == len(expected)
     kill_all(process, tmp_path)
     killed, resumed = 1, 0
     while killed < kills:
@@ -215,12 +215,12 @@ READ_ONLY = ["unshare", "--mount", "bash", "-c"]
 def test_a_read_only_disk_leaves_training_and_the_older_checkpoint(tmp_path, holds):
     if subprocess.run([*READ_ONLY, "mount --bind / /mnt"], capture_output=True).returncode != 0:
         pytest.skip("this user may not mount")
-    write_spec(tmp_path, **spec(checkpoint={"every_steps": 10}))
+    write_spec(tmp_path, **spec(checkpoint={"every_steps": 10, "async": False}))
     holds.at("step-15")
     process = start("run", "spec.json", cwd=tmp_path, environment=holds.environment)
     holds.reached("step-15", 2)
     (folder,) = run_folders(tmp_path)
-    wait_until(lambda: (folder / "checkpoints/LATEST").exists())
+    assert (folder / "checkpoints/LATEST").exists()
     kill(process.pid)
     process.communicate()
     holds.release("step-15")
@@ -317,7 +317,7 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_and_takes_them_back(tmp_path
             "payload_bytes": 64,
             "classes": {"dp_gradient": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}},
         },
-        "checkpoint": {"every_steps": 20, "keep": 100},
+        "checkpoint": {"every_steps": 20, "keep": 100, "async": False},
         "restart": {"attempts": 2, "backoff_seconds": 0},
     }
     changes["time"] = {
@@ -329,7 +329,7 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_and_takes_them_back(tmp_path
     process = start("run", "spec.json", cwd=tmp_path, environment=holds.environment)
     ranks = dict(holds.reached("step-25", 3))
     (folder,) = run_folders(tmp_path)
-    wait_until(lambda: (folder / "checkpoints/LATEST").exists())
+    assert (folder / "checkpoints/LATEST").exists()
     kill(ranks[2])
     holds.release("step-25")
     out, err = process.communicate(timeout=120)
@@ -355,7 +355,7 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_and_takes_them_back(tmp_path
 
     # The same layouts one after the other, by hand.
     write_spec(tmp_path, **spec(**changes))
-    by_hand = ("--out", "by-hand", "--set", "/backend/name=local", "--set", "/checkpoint/every_steps=1")
+    by_hand = ("--out", "by-hand", "--set", "/backend/name=local", "--set", "/checkpoint/every_steps=4")
     run("run", "spec.json", *by_hand, "--set", "/checkpoint/keep=1000", cwd=tmp_path)
     (begin,) = run_folders(tmp_path, out="by-hand")
     of_step = epochs_of(begin / f"checkpoints/step-{counted}/manifest.json", "epochs")
@@ -511,7 +511,7 @@ def test_an_elastic_run_before_its_first_checkpoint(tmp_path, holds, zero):
 ELASTIC = {
     "backend": {"name": "gloo", "timeout_seconds": 60},
     "parallel": {"tensor": 1, "data": 3},
-    "checkpoint": {"every_steps": 10, "keep": 100},
+    "checkpoint": {"every_steps": 10, "keep": 100, "async": False},
     "restart": {"attempts": 2, "backoff_seconds": 0},
     "elastic": {},
 }
@@ -524,7 +524,7 @@ def elastic_run_at(point, folder, holds):
     process = start_apart(folder, *words, environment=holds.environment)
     ranks = dict(holds.reached(point, 3))
     (ran,) = run_folders(folder)
-    wait_until(lambda: (ran / "checkpoints/LATEST").exists())
+    assert (ran / "checkpoints/LATEST").exists()
     return process, ran, ranks
 
 
@@ -572,7 +572,7 @@ def test_a_run_can_be_started_anew(tmp_path, holds):
     process = start_apart(tmp_path, "run", "spec.json", environment=holds.environment)
     holds.reached("step-5", 2)
     (folder,) = run_folders(tmp_path)
-    wait_until(lambda: (folder / "checkpoints/LATEST").exists())
+    assert (folder / "checkpoints/LATEST").exists()
     kill_all(process, tmp_path)
     run("run", "spec.json", "--fresh", cwd=tmp_path)
     assert "resumed_at" not in summary_of(folder)

@@ -145,7 +145,7 @@ def test_attempts_count_anew_after_a_checkpoint(tmp_path, holds):
     write_spec(
         tmp_path,
         training={"steps": 40, "batch_sequences": 2, "learning_rate": 0.001},
-        checkpoint={"every_steps": 5, "keep": 2},
+        checkpoint={"every_steps": 5, "keep": 2, "async": False},
         restart={"attempts": 1, "backoff_seconds": 0.01},
     )
     run("sweep", "spec.json", "--out", "whole", cwd=tmp_path)
@@ -156,7 +156,7 @@ def test_attempts_count_anew_after_a_checkpoint(tmp_path, holds):
     for point, checkpoint in deaths.items():
         (_, worker), _ = holds.reached(point, 2)
         (folder,) = run_folders(tmp_path)
-        wait_until(lambda path=folder / "checkpoints" / checkpoint: path.exists())
+        assert (folder / "checkpoints" / checkpoint).exists()
         kill(worker)
         holds.release(point)
     _, err = sweep.communicate(timeout=60)

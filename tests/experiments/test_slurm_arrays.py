@@ -42,6 +42,11 @@ def control(slurm, *arguments):
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=30)
 
 
+def start_again(slurm, task):
+    """Slurm delays a requeued task by two minutes, and refuses one that starts in the second in which it was ended."""
+    control(slurm, "update", f"JobId={task}", "StartTime=now+2")
+
+
 def state_of(slurm, task):
     return slurm.ask("squeue", "-h", "-j", task, "-o", "%T").strip()
 
@@ -142,7 +147,7 @@ def test_a_task_that_is_requeued_trains_its_run_once_more(slurm, running_pair, h
     control(slurm, "requeue", task)
     wait_until(lambda: state_of(slurm, task) == "PENDING")  # not before the first attempt has ended
     holds.release("step-5")
-    control(slurm, "update", f"JobId={task}", "StartTime=now")  # Slurm delays it by two minutes
+    start_again(slurm, task)
     end_of(slurm, running_pair)
     log = (tmp_path / "results/tiny/slurm/array_1/task_1.log").read_text()
     assert "stopped: 0 of 1 runs of the task have ended" in log and log.count(": completed: ") == 1
@@ -152,17 +157,17 @@ def test_a_task_that_is_requeued_trains_its_run_once_more(slurm, running_pair, h
 
 
 def test_a_task_that_is_requeued_goes_on_from_its_checkpoint(slurm, holds, tmp_path):
-    write_spec(tmp_path, checkpoint={"every_steps": 4}, sweep={"cross": {"/seed": [1]}})
+    write_spec(tmp_path, checkpoint={"every_steps": 4, "async": False}, sweep={"cross": {"/seed": [1]}})
     holds.at("step-7")
     (job,) = submit(slurm, tmp_path, environment=holds.environment)
     try:
         worker = holds.reached("step-7", 2)[0][1]
-        wait_until(lambda: list((tmp_path / "results/tiny").glob("*/checkpoints/LATEST")))
+        assert list((tmp_path / "results/tiny").glob("*/checkpoints/LATEST"))
         control(slurm, "requeue", f"{job}_1")
         await_request_to_end(worker)
         holds.release("step-7")
         wait_until(lambda: state_of(slurm, f"{job}_1") == "PENDING")
-        control(slurm, "update", f"JobId={job}_1", "StartTime=now")
+        start_again(slurm, f"{job}_1")
         end_of(slurm, job)
     finally:
         slurm.ask("scancel", job)
