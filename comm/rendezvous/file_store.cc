@@ -73,8 +73,16 @@ class FileStore final : public LaunchStore {
   }
 
   void clear() override {
-    std::error_code ignored;  // another process of the launch may be clearing it too
-    std::filesystem::remove_all(directory_, ignored);
+    // A value can be read before its writer has removed the draft, and several ranks may clear at once: an entry that
+    // another process has removed meanwhile is gone as well, and must not end the removal of the others.
+    while (::rmdir(directory_.c_str()) != 0 && errno == ENOTEMPTY) {
+      std::error_code error;
+      for (std::filesystem::directory_iterator entry(directory_, error), end; !error && entry != end;
+           entry.increment(error)) {
+        if (::unlink(entry->path().c_str()) != 0 && errno != ENOENT) return;
+      }
+      if (error && error != std::errc::no_such_file_or_directory) return;
+    }
   }
 
   const std::string& where() const override { return where_; }

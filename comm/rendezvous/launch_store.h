@@ -23,7 +23,8 @@ class LaunchStore {
   virtual bool set_if_absent(const std::string& key, std::string_view value) = 0;
   /// Throws: CommError with the system's reason.
   virtual std::optional<std::string> get(const std::string& key) = 0;
-  /// Forgets all keys of the launch.
+  /// Forgets all keys of the launch. Any number of ranks may call it once each rank has set its last key, even while
+  /// the call that sets it has not returned.
   virtual void clear() = 0;
   /// The place of the store, for errors: "directory /shared/run, launch 17".
   virtual const std::string& where() const = 0;

@@ -31,6 +31,7 @@
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/choose_rendezvous.h"
+#include "experiments/run/hold_points.h"
 #include "experiments/run/rank_processes.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"
@@ -112,6 +113,7 @@ GroupReport examine_joined(const RunConfig& config, const comm::LaunchEnvironmen
                            const BandwidthPlan& plan) {
   const std::unique_ptr<comm::Communicator> group = join(config, launch, rendezvous, id);
   try {
+    if (const auto holds = HoldPoints::of(comm::process_environment())) holds->wait_before_all_reduce(launch.rank);
     return examine_group(*group, own, plan_for(config, plan));
   } catch (const std::exception& error) {
     group->abort(error.what());

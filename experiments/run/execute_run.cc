@@ -32,6 +32,7 @@
 #include "experiments/records/provenance.h"
 #include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/elastic.h"
+#include "experiments/run/hold_points.h"
 #include "experiments/run/metrics_tail.h"
 #include "experiments/run/rank_processes.h"
 #include "experiments/run/restart_policy.h"
@@ -74,6 +75,10 @@ TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& direct
         " samples: " + lost.error);
   };
   hooks.states_not_left = options.states_not_left;
+  if (const auto holds = HoldPoints::of(comm::process_environment())) {
+    hooks.before_step = [holds = *holds](int rank, std::uint64_t step) { holds.wait_before_step(rank, step); };
+    hooks.after_forward = [holds = *holds](int rank, std::uint64_t step) { holds.wait_after_forward(rank, step); };
+  }
   if (!run.config.checkpoint) return hooks;
   hooks.stop_requested = options.stop_requested;
   const Provenance build = build_provenance();

@@ -127,6 +127,7 @@ class Trainer {
     model_.set_computed([this, pass_time = std::move(pass_time)](const models::Action& action) {
       if (pass_time) pass_time(action);
       tell_at_work();
+      if (action.is_forward()) hooks_.after_forward(group_.rank(), outcome_.steps + 1);
     });
     if (config.outer.is_on()) outer_.emplace(config.outer, *replicas_, model_.parameters());
     if (config.failures && config.failures->stage_rate > 0)
@@ -167,6 +168,7 @@ class Trainer {
     while (outcome_.steps < last_step() && !outcome_.diverged_step && !outcome_.stopped_after &&
            outcome_.alert.empty()) {
       const std::uint64_t step = outcome_.steps + 1;
+      hooks_.before_step(group_.rank(), step);
       follow_profile(step);
       profile_.begin_step();
       take_step(step);

@@ -81,6 +81,9 @@ struct TrainingHooks {
   /// there, as soon as one can be written unless it is required.
   std::function<std::optional<Checkpointer::Because>(std::uint64_t step)> replicas_change_after =
       [](std::uint64_t) -> std::optional<Checkpointer::Because> { return std::nullopt; };
+  /// On every rank, before each step and after each forward pass of a step: no rank waits for another one there.
+  std::function<void(int rank, std::uint64_t step)> before_step = [](int, std::uint64_t) {};
+  std::function<void(int rank, std::uint64_t step)> after_forward = [](int, std::uint64_t) {};
   /// Several times in a step and in an evaluation, and while ranks wait for files.
   std::function<void()> is_at_work = [] {};
   /// Asked after each logged step, where the config has alerts that ask for something.

@@ -1,18 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rendezvous/file_store.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <atomic>
+#include <filesystem>
+#include <functional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "comm/rendezvous/launch_store.h"
 #include "tests/comm/rank_processes.h"
 
+namespace {
+
+/// Called once, before this process removes the next file: the step of another rank that comes between a list of the
+/// files and their removal.
+std::function<void()> before_next_removal;
+
+template <typename Function>
+Function* function_of_system(const char* name) {
+  if (const auto step = std::exchange(before_next_removal, nullptr)) step();
+  return reinterpret_cast<Function*>(::dlsym(RTLD_NEXT, name));
+}
+
+}  // namespace
+
+// These take the place of the system's functions in this program, for FileStore and the standard library.
+extern "C" int unlink(const char* path) noexcept { return function_of_system<int(const char*)>("unlink")(path); }
+extern "C" int unlinkat(int folder, const char* path, int flags) noexcept {
+  return function_of_system<int(int, const char*, int)>("unlinkat")(folder, path, flags);
+}
+
 namespace droptest::comm::file_store_test {
 namespace {
+
+// Rank 0 reads the last key of rank 1, lists the files and begins to remove them; then rank 1 removes its draft, as the
+// last action of setting that key.
+TEST(FileStore, IsClearedWhileAWriterRemovesItsDraft) {
+  const TemporaryDirectory directory;
+  const std::filesystem::path folder = directory.path() / "test";
+  const auto store = open_file_store(directory.path().string(), "test");
+  EXPECT_TRUE(store->set_if_absent("left/0", ""));
+  EXPECT_TRUE(store->set_if_absent("left/1", ""));
+  const std::filesystem::path draft = folder / "left-1.draft.abcdef";
+  std::filesystem::create_hard_link(folder / "left-1", draft);
+  before_next_removal = [&] { EXPECT_TRUE(std::filesystem::remove(draft)); };
+  store->clear();
+  EXPECT_FALSE(before_next_removal) << "nothing was removed";
+  EXPECT_FALSE(std::filesystem::exists(folder));
+}
+
+TEST(FileStore, IsClearedByTwoRanksAtOnce) {
+  const TemporaryDirectory directory;
+  const auto store = open_file_store(directory.path().string(), "test");
+  const auto other = open_file_store(directory.path().string(), "test");
+  for (const char* key : {"left/0", "left/1", "left/2"}) EXPECT_TRUE(store->set_if_absent(key, ""));
+  before_next_removal = [&] { other->clear(); };
+  store->clear();
+  EXPECT_FALSE(std::filesystem::exists(directory.path() / "test"));
+  EXPECT_TRUE(std::filesystem::exists(directory.path()));
+}
 
 // Writers that share a process number, as processes of different hosts may, do not use each other's drafts.
 TEST(FileStore, OfManyWritersOneIsFirstAndNoneFails) {

@@ -119,7 +119,7 @@ def losses_of(run_folder):
     return {m["step"]: (m.get("train_loss"), m.get("validation_loss")) for m in metrics_of(run_folder)}
 
 
-def wait_until(condition, seconds=60):
+def wait_until(condition, seconds=120):
     """Polls; fails the test where the condition does not come true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from holds import Holds
 from slurm_cluster import CannotStart, SlurmCluster
 
 # Packages for tests alone, by scripts/install-dependencies.
@@ -31,3 +32,11 @@ def slurm(slurm_or_reason):
     if isinstance(slurm_or_reason, str):
         pytest.skip(slurm_or_reason)
     return slurm_or_reason
+
+
+@pytest.fixture
+def holds(tmp_path):
+    """Points at which the test's programs wait. At the end of the test none waits any more."""
+    points = Holds(tmp_path / "holds")
+    yield points
+    points.release_all()

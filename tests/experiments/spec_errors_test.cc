@@ -8,7 +8,7 @@
 #include "tests/comm/error_text.h"
 #include "tests/sim/vector_file.h"
 
-namespace droptest::experiments {
+namespace droptest::experiments::spec_errors_test {
 namespace {
 
 using nlohmann::json;
@@ -48,4 +48,4 @@ TEST(SpecErrors, EveryBadSpecOfTheVectorFileHasItsWholeText) {
 }
 
 }  // namespace
-}  // namespace droptest::experiments
+}  // namespace droptest::experiments::spec_errors_test

@@ -8,10 +8,9 @@ import signal
 from contextlib import contextmanager
 
 import pytest
-from cli_harness import metrics_of, processes_with, run, run_folders, start, summary_of, wait_until, write_spec
+from cli_harness import metrics_of, run, run_folders, start, summary_of, write_spec
 
 HOLDER = "process 4711 on host node3"
-LONG = {"steps": 1_000_000, "batch_sequences": 2, "learning_rate": 0.001}
 
 
 @contextmanager
@@ -95,24 +94,27 @@ def test_a_result_that_came_while_waiting_is_not_made_again(being_run, tmp_path)
     assert (folder / "metrics.jsonl").stat().st_mtime_ns == before
 
 
-def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path):
-    write_spec(tmp_path, training=LONG)
-    first = start("run", "spec.json", cwd=tmp_path)
-    folder = wait_until(lambda: run_folders(tmp_path))[0]
-    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 2)
+def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path, holds):
+    write_spec(tmp_path, record={"every_steps": 1})
+    holds.at("step-3")
+    first = start("run", "spec.json", cwd=tmp_path, environment=holds.environment)
+    holds.reached("step-3", 2)
+    (folder,) = run_folders(tmp_path)
     lines = (folder / "metrics.jsonl").read_text()
-    for command, code in (("run", 3), ("sweep", 3)):
-        refused = run(command, "spec.json", cwd=tmp_path, expect=code)
+    for command in ("run", "sweep"):
+        refused = run(command, "spec.json", cwd=tmp_path, expect=3)
         assert f"is busy: process {first.pid} on host " in refused.err
-    assert (folder / "metrics.jsonl").read_text().startswith(lines)
-    second = start("run", "spec.json", "--if-busy", "wait", cwd=tmp_path)
+    assert (folder / "metrics.jsonl").read_text() == lines
+    second = start("run", "spec.json", "--if-busy", "wait", cwd=tmp_path, environment=holds.environment)
     line_with(second.stderr, "waiting for it")
     first.kill()
     first.communicate()
-    wait_until(lambda: f"process {second.pid} on host " in (folder / "lock").read_text())
-    wait_until(lambda: len(metrics_of(folder)) > 2)
-    second.kill()
-    second.communicate()
+    assert holds.reached("step-3", 2) == [(0, second.pid), (1, second.pid)]
+    assert f"process {second.pid} on host " in (folder / "lock").read_text()
+    assert [line["step"] for line in metrics_of(folder)] == [0, 1, 2]
+    holds.release("step-3")
+    _, err = second.communicate(timeout=60)
+    assert second.returncode == 0, err
 
 
 def sweep_of_two(folder):
@@ -185,7 +187,7 @@ def test_a_sweep_can_refuse_or_wait(tmp_path):
         waiting = start("sweep", "spec.json", "--if-busy", "wait", cwd=tmp_path)
         line_with(waiting.stderr, "1/2 runs (1 busy elsewhere)")
         waiting.send_signal(signal.SIGINT)
-        _, err = waiting.communicate(timeout=30)
+        _, err = waiting.communicate(timeout=60)
         assert waiting.returncode == 130 and "1 of 2 runs are kept" in err
 
 
@@ -246,7 +248,7 @@ def launch(folder, *options, launch_id):
 
 @pytest.mark.usefixtures("needs_gloo")
 def test_of_ranks_that_are_processes_one_holds_the_lock(tmp_path):
-    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 4})
+    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 20})
     run("run", "spec.json", "--out", "finished", cwd=tmp_path)
     (finished,) = run_folders(tmp_path, out="finished")
     folder = tmp_path / "results/tiny" / finished.name
@@ -265,13 +267,14 @@ def test_of_ranks_that_are_processes_one_holds_the_lock(tmp_path):
 
 
 @pytest.mark.usefixtures("needs_gloo")
-def test_the_parent_of_ranks_holds_the_lock(tmp_path):
-    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 20}, training=LONG)
-    first = start("run", "spec.json", "--out", tmp_path / "out", cwd=tmp_path)
-    folder = wait_until(lambda: run_folders(tmp_path, out="out"))[0]
-    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 1)
+def test_the_parent_of_ranks_holds_the_lock(tmp_path, holds):
+    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 20})
+    holds.at("step-3")
+    first = start("run", "spec.json", "--out", tmp_path / "out", cwd=tmp_path, environment=holds.environment)
+    ranks = holds.reached("step-3", 2)
     refused = run("run", "spec.json", "--out", tmp_path / "out", cwd=tmp_path, expect=3)
     assert f"is busy: process {first.pid} on host " in refused.err
-    assert len(processes_with(f"worker {tmp_path}/out")) == 2
-    first.kill()
-    first.communicate()
+    assert holds.reached("step-3", 2) == ranks
+    holds.release("step-3")
+    _, err = first.communicate(timeout=60)
+    assert first.returncode == 0, err

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cli_harness import BINARY, CLEAN_ENVIRONMENT, run, start, tiny_spec, wait_until, write_corpus
+from cli_harness import BINARY, CLEAN_ENVIRONMENT, run, start, tiny_spec, write_corpus
 
 OFFLOAD = {"offload_optimizer": True, "offload_parameters": True}
 
@@ -92,20 +92,21 @@ def test_a_full_disk_is_named_before_training(tmp_path):
     assert "bytes for parameters and optimizer state: File too large; want room in this directory" in done.stderr
 
 
-def test_a_cut_file_is_named_and_no_line_is_lost(tmp_path):
+def test_a_cut_file_is_named_and_no_line_is_lost(tmp_path, holds):
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    training = tiny_spec()["training"] | {"steps": 100000}
-    folder = written(tmp_path, memory=OFFLOAD | {"directory": str(scratch)}, training=training,
-                     validation={"every_steps": 50000, "tokens": 256})  # fmt: skip
-    process = start("run", "spec.json", cwd=folder)
-    wait_until(lambda: lines_of(folder) or process.poll() is not None)
+    folder = written(tmp_path, memory=OFFLOAD | {"directory": str(scratch)})
+    holds.at("step-5")
+    process = start("run", "spec.json", cwd=folder, environment=holds.environment)
+    holds.reached("step-5", 2)
     before = lines_of(folder)
+    assert before
     for entry in Path(f"/proc/{process.pid}/fd").iterdir():
-        # The run opens and closes other files meanwhile.
+        # A connection or another file may be closed meanwhile.
         with contextlib.suppress(FileNotFoundError):
             if "droptest-offload-" in os.readlink(entry):
                 os.truncate(entry, 100)
+    holds.release("step-5")
     _, err = process.communicate(timeout=120)
     assert process.returncode != 0
     assert f"offload file {scratch}/droptest-offload-" in err

@@ -16,13 +16,11 @@ from cli_harness import (
     CLEAN_ENVIRONMENT,
     losses_of,
     metrics_of,
-    processes_with,
     run,
     run_folders,
     start,
     summary_of,
     tiny_spec,
-    wait_until,
     write_spec,
 )
 
@@ -113,19 +111,19 @@ def test_a_terminal_gets_a_bar_below_the_lines(tmp_path):
     assert "\r[####################] 12/12 steps\x1b[K\r\x1b[K" in shown, "and it is taken away at the end"
 
 
-def test_ctrl_c_ends_a_run_with_what_it_has(tmp_path, backend):
+def test_ctrl_c_ends_a_run_with_what_it_has(tmp_path, holds, backend):
     write_spec(
         tmp_path,
         backend={"name": backend, "timeout_seconds": 20},
         training={"steps": 10000000, "batch_sequences": 1, "learning_rate": 0.001},
     )
-    process = start("run", "spec.json", cwd=tmp_path)
-    folder = wait_until(lambda: run_folders(tmp_path))[0]
-    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 5)
-    ranks = processes_with(f"worker results/tiny/{folder.name}", cwd=tmp_path)
-    assert len(ranks) == (2 if backend == "gloo" else 0)
+    holds.at("step-13")
+    process = start("run", "spec.json", cwd=tmp_path, environment=holds.environment)
+    ranks = {pid for _, pid in holds.reached("step-13", 2)}
+    assert (process.pid in ranks) == (backend == "local") and len(ranks) == (2 if backend == "gloo" else 1)
+    (folder,) = run_folders(tmp_path)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     stopped = re.fullmatch(
         r"stopped at step (\d+) of 10000000: validation loss (\S+) \(best (\S+)\), training loss (\S+)\n", out

@@ -4,7 +4,7 @@
 import json
 import signal
 
-from cli_harness import run, run_folders, start, summary_of, wait_until, write_spec
+from cli_harness import run, run_folders, start, summary_of, write_spec
 
 SEARCH = {"low": "1%", "high": "90%", "tolerance_percent": 0.3, "seeds": 2, "max_runs": 26, "resolution": 0.3}
 
@@ -63,12 +63,16 @@ def test_runs_are_shared_with_sweeps(tmp_path):
     assert {r["run_id"] for r in index["runs"]} == set(times), "the sweep's own record stays as it is"
 
 
-def test_ctrl_c_keeps_the_record_and_a_second_call_goes_on(tmp_path):
-    write_spec(tmp_path, search=SEARCH, training={"steps": 40, "batch_sequences": 4, "learning_rate": 0.01})
-    search = start("search", "spec.json", "--jobs", "1", cwd=tmp_path)
-    wait_until(lambda: any((f / "summary.json").exists() for f in run_folders(tmp_path)))
+def test_ctrl_c_keeps_the_record_and_a_second_call_goes_on(tmp_path, holds):
+    write_spec(tmp_path, search=SEARCH)
+    holds.at("step-2")
+    search = start("search", "spec.json", "--jobs", "1", cwd=tmp_path, environment=holds.environment)
+    first = holds.reached("step-2", 2)
+    holds.at("step-1")
+    holds.release("step-2")  # the first run ends, the second one waits
+    assert holds.reached("step-1", 2) != first
     search.send_signal(signal.SIGINT)
-    _, err = search.communicate(timeout=30)
+    _, err = search.communicate(timeout=60)
     assert search.returncode == 130, err
     assert "the same command goes on from here" in err
     assert record_of(tmp_path)["status"] == "stopped"

@@ -14,7 +14,6 @@ from cli_harness import (
     BINARY,
     CLEAN_ENVIRONMENT,
     metrics_of,
-    processes_with,
     run,
     run_folders,
     start,
@@ -22,6 +21,7 @@ from cli_harness import (
     wait_until,
     write_spec,
 )
+from holds import kill, state_of
 
 RATES = [0, 0.05, 0.2]
 
@@ -127,41 +127,38 @@ def test_runs_are_known_by_the_contents_of_their_files(tmp_path):
     assert not (tmp_path / "nothing").exists()
 
 
-def test_a_run_that_is_killed_is_recorded(tmp_path):
-    write_spec(tmp_path, training={"steps": 100000, "batch_sequences": 2, "learning_rate": 0.001})
-    sweep = start("sweep", "spec.json", cwd=tmp_path)
-    folder = wait_until(lambda: run_folders(tmp_path))[0]
-    wait_until(lambda: (folder / "metrics.jsonl").exists() and len(metrics_of(folder)) > 2)
-    (worker,) = processes_with(f"worker results/tiny/{folder.name}", cwd=tmp_path)
-    os.kill(worker, signal.SIGKILL)
-    _, err = sweep.communicate(timeout=30)
+def test_a_run_that_is_killed_is_recorded(tmp_path, holds):
+    write_spec(tmp_path)
+    holds.at("step-5")
+    sweep = start("sweep", "spec.json", cwd=tmp_path, environment=holds.environment)
+    kill(dict(holds.reached("step-5", 2))[0])
+    _, err = sweep.communicate(timeout=60)
     assert sweep.returncode == 1
     assert "was killed by signal 9" in err
+    (folder,) = run_folders(tmp_path)
     summary = summary_of(folder)
     assert summary["status"] == "failed" and "signal 9" in summary["error"]
-    assert summary["steps"] > 0
+    assert summary["steps"] == 4
 
 
-def test_attempts_count_anew_after_a_checkpoint(tmp_path):
+def test_attempts_count_anew_after_a_checkpoint(tmp_path, holds):
     write_spec(
         tmp_path,
-        training={"steps": 2000, "batch_sequences": 2, "learning_rate": 0.001},
-        checkpoint={"every_steps": 50, "keep": 2},
+        training={"steps": 40, "batch_sequences": 2, "learning_rate": 0.001},
+        checkpoint={"every_steps": 5, "keep": 2, "async": False},
         restart={"attempts": 1, "backoff_seconds": 0.01},
     )
     run("sweep", "spec.json", "--out", "whole", cwd=tmp_path)
-    sweep = start("sweep", "spec.json", cwd=tmp_path)
-    folder = wait_until(lambda: run_folders(tmp_path))[0]
-
-    def steps():
-        names = [path.name.split("-")[1] for path in folder.glob("checkpoints/step-*")]
-        return max((int(name) for name in names if name.isdigit()), default=0)
-
-    for _ in range(3):  # more deaths than attempts
-        reached = steps()
-        wait_until(lambda before=reached: steps() > before)
-        for worker in processes_with(f"worker results/tiny/{folder.name}", cwd=tmp_path):
-            os.kill(worker, signal.SIGKILL)
+    deaths = {"step-8": "step-5", "step-18": "step-15", "step-28": "step-25"}  # more than attempts
+    for point in deaths:
+        holds.at(point)
+    sweep = start("sweep", "spec.json", cwd=tmp_path, environment=holds.environment)
+    for point, checkpoint in deaths.items():
+        (_, worker), _ = holds.reached(point, 2)
+        (folder,) = run_folders(tmp_path)
+        assert (folder / "checkpoints" / checkpoint).exists()
+        kill(worker)
+        holds.release(point)
     _, err = sweep.communicate(timeout=60)
     assert sweep.returncode == 0, err
     (whole,) = run_folders(tmp_path, out="whole")
@@ -169,19 +166,14 @@ def test_attempts_count_anew_after_a_checkpoint(tmp_path):
     assert losses_of(folder) == losses_of(whole)
 
 
-def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path):
-    # The first point is short, the second would take very long.
-    write_spec(tmp_path, sweep={"cross": {"/training/steps": [4, 1000000]}})
-    sweep = start("sweep", "spec.json", "--jobs", "1", cwd=tmp_path)
-
-    def second_runs():
-        folders = run_folders(tmp_path)
-        return len(folders) == 2 and processes_with("worker results/tiny/", cwd=tmp_path)
-
-    wait_until(second_runs)
-    (worker,) = wait_until(second_runs)
+def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path, holds):
+    # The first point has ended before the step at which the second one waits.
+    write_spec(tmp_path, sweep={"cross": {"/training/steps": [4, 12]}})
+    holds.at("step-5")
+    sweep = start("sweep", "spec.json", "--jobs", "1", cwd=tmp_path, environment=holds.environment)
+    (_, worker), _ = holds.reached("step-5", 2)
     sweep.send_signal(signal.SIGINT)
-    _, err = sweep.communicate(timeout=30)
+    _, err = sweep.communicate(timeout=60)
     assert sweep.returncode == 130
     assert "1 of 2 runs are kept" in err and "the same command continues" in err
     assert not os.path.exists(f"/proc/{worker}")
@@ -189,20 +181,21 @@ def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path):
     assert statuses == ["completed"]
 
     # Going on: the finished run is kept, the other one is run from its start.
-    again = start("sweep", "spec.json", "--jobs", "1", cwd=tmp_path)
-    wait_until(lambda: processes_with("worker results/tiny/", cwd=tmp_path))
+    again = start("sweep", "spec.json", "--jobs", "1", cwd=tmp_path, environment=holds.environment)
+    holds.reached("step-5", 2)
     again.send_signal(signal.SIGTERM)
-    _, err = again.communicate(timeout=30)
+    _, err = again.communicate(timeout=60)
     assert again.returncode == 130 and "1 of 2 runs are kept" in err
 
 
-def test_runs_do_not_outlive_a_sweep_that_is_killed(tmp_path):
-    write_spec(tmp_path, training={"steps": 1000000, "batch_sequences": 2, "learning_rate": 0.001})
-    sweep = start("sweep", "spec.json", "--out", tmp_path / "here", cwd=tmp_path)
-    wait_until(lambda: processes_with(f"worker {tmp_path}/here"))
-    sweep.kill()
+def test_runs_do_not_outlive_a_sweep_that_is_killed(tmp_path, holds):
+    write_spec(tmp_path)
+    holds.at("step-3")
+    sweep = start("sweep", "spec.json", cwd=tmp_path, environment=holds.environment)
+    (_, worker), _ = holds.reached("step-3", 2)
+    kill(sweep.pid)
     sweep.communicate()
-    wait_until(lambda: not processes_with(f"worker {tmp_path}/here"), seconds=10)
+    wait_until(lambda: not state_of(worker))
 
 
 def test_a_terminal_gets_one_progress_line(tmp_path):

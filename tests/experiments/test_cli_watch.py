@@ -89,10 +89,11 @@ def test_wrong_arguments_are_refused(tmp_path):
     assert "/proc/none.prom" in refused.err
 
 
-def test_a_terminal_is_drawn_over_until_all_runs_have_ended(tmp_path):
+def test_a_terminal_is_drawn_over_until_all_runs_have_ended(tmp_path, holds):
     write_spec(tmp_path, training={"steps": 2000, "batch_sequences": 4}, record={"every_steps": 1})
-    process = start("run", "spec.json", cwd=tmp_path)
-    wait_until(lambda: any((f / "metrics.jsonl").exists() for f in run_folders(tmp_path)))
+    holds.at("step-9")
+    process = start("run", "spec.json", cwd=tmp_path, environment=holds.environment)
+    holds.reached("step-9", 2)
     parent, child = pty.openpty()
     watching = subprocess.Popen(
         [BINARY, "watch", "results/tiny", "--interval", "0.1"], cwd=tmp_path, env=CLEAN_ENVIRONMENT, stdout=child
@@ -268,7 +269,7 @@ def test_an_alert_stops_a_run_which_then_has_no_result(tmp_path, backend):
 
 def test_a_command_that_hangs_does_not_fail_the_run(tmp_path):
     alerts = [{"when": "any", "do": {"command": ["sleep", "1000"]}}]
-    write_spec(tmp_path, alerts=alerts, backend={"name": "gloo", "timeout_seconds": 2}, **SPIKE)
+    write_spec(tmp_path, alerts=alerts, backend={"name": "gloo", "timeout_seconds": 8}, **SPIKE)
     ran = run("run", "spec.json", cwd=tmp_path)
     (folder,) = run_folders(tmp_path)
     assert events_of(folder) and summary_of(folder)["status"] in ("completed", "diverged"), ran.err

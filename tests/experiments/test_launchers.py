@@ -6,7 +6,6 @@ import os
 import shutil
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ def redis(tmp_path_factory):
         with socket.socket() as probe:
             return probe.connect_ex(("127.0.0.1", port)) == 0
 
-    wait_until(answers, seconds=20)
+    wait_until(answers)
     yield port
     server.kill()
     server.wait()
@@ -140,7 +139,7 @@ def test_a_port_that_is_taken_is_named_by_rank_zero(tmp_path):
         holder.bind(("127.0.0.1", port))
         holder.listen()
         with Launch("by_hand", "run", "spec.json", cwd=tmp_path, ranks=2, port=port) as launch:
-            assert launch.wait(30) == [2, 1], launch.said()
+            assert launch.wait(60) == [2, 1], launch.said()
             errors = launch.errors()
     assert f"rank 0 cannot listen at port {port} for 127.0.0.1: Address already in use" in errors[0]
     assert f"cannot reach the TCP store of rank 0 at 127.0.0.1:{port}" in errors[1] and "2000 ms" in errors[1]
@@ -170,7 +169,7 @@ def test_half_a_launch_does_not_matter_to_threads(tmp_path):
 
 
 def test_an_interface_that_is_not_there_is_named(tmp_path):
-    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 5})
+    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 30})
     with Launch(
         *("by_hand", "run", "spec.json"),
         cwd=tmp_path,
@@ -178,7 +177,7 @@ def test_an_interface_that_is_not_there_is_named(tmp_path):
         port=free_ports(1),
         environment={"GLOO_SOCKET_IFNAME": "nosuch0"},
     ) as launch:
-        assert launch.wait(30) == [1, 1], launch.said()
+        assert launch.wait(60) == [1, 1], launch.said()
         assert all("cannot connect: interface nosuch0: " in text for text in launch.errors().values()), launch.said()
 
 
@@ -193,16 +192,19 @@ def test_several_processes_of_a_run_of_threads_are_refused(tmp_path):
     assert not run_folders(tmp_path)
 
 
-def test_a_rank_that_is_told_to_end_says_so_and_leaves_a_summary(tmp_path):
-    training = {"steps": 1000000, "batch_sequences": 2, "learning_rate": 0.001}
-    write_spec(tmp_path, training=training, backend={"name": "gloo", "timeout_seconds": 30})
-    with Launch("by_hand", "run", "spec.json", cwd=tmp_path, ranks=2, port=free_ports(1)) as launch:
-        folder = wait_until(lambda: run_folders(tmp_path))[0]
-        wait_until(lambda: (folder / "metrics.jsonl").exists())
-        time.sleep(0.2)
+def test_a_rank_that_is_told_to_end_says_so_and_leaves_a_summary(tmp_path, holds):
+    endless = {"steps": 1000000, "batch_sequences": 2, "learning_rate": 0.001}  # until it is told to end
+    write_spec(tmp_path, training=endless, backend={"name": "gloo", "timeout_seconds": 30})
+    holds.at("step-3")
+    with Launch(
+        *("by_hand", "run", "spec.json"), cwd=tmp_path, ranks=2, port=free_ports(1), environment=holds.environment
+    ) as launch:
+        holds.reached("step-3", 2)
         launch.processes[1].terminate()
-        assert launch.wait(30) == [1, 1], launch.said()
+        holds.release("step-3")
+        assert launch.wait(60) == [1, 1], launch.said()
         errors = launch.errors()
+    (folder,) = run_folders(tmp_path)
     for text in (*errors.values(), summary_of(folder)["error"]):
         assert "rank 1 failed: it was told to end (SIGTERM)" in text
 

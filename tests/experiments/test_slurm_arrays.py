@@ -17,6 +17,7 @@ from cli_harness import (
     wait_until,
     write_spec,
 )
+from holds import await_request_to_end
 from slurm_cluster import free_ports
 
 RATES = {"/network/loss/loss_rate": [0.01, 0.05, 0.1]}
@@ -39,6 +40,11 @@ def control(slurm, *arguments):
     command = [slurm.programs["scontrol"], *arguments]
     environment = {**CLEAN_ENVIRONMENT, **slurm.environment}
     subprocess.run(command, env=environment, check=True, capture_output=True, timeout=30)
+
+
+def start_again(slurm, task):
+    """Slurm delays a requeued task by two minutes, and refuses one that starts in the second in which it was ended."""
+    control(slurm, "update", f"JobId={task}", "StartTime=now+2")
 
 
 def state_of(slurm, task):
@@ -125,22 +131,23 @@ def test_ranks_of_a_task_are_on_several_nodes(slurm, tmp_path):
 
 
 @pytest.fixture
-def running_pair(slurm, tmp_path):
-    """An array of two tasks, both of which train."""
-    training = {"steps": 600, "batch_sequences": 4, "learning_rate": 0.01}
-    write_spec(tmp_path, training=training, sweep={"cross": {"/network/loss/loss_rate": [0.05, 0.1]}})
-    (job,) = submit(slurm, tmp_path, "--runs-per-task", 1)
-    wait_until(lambda: len(list((tmp_path / "results/tiny").glob("*/metrics.jsonl"))) == 2)
+def running_pair(slurm, tmp_path, holds):
+    """An array of two tasks, both of which train, and wait before step 5."""
+    write_spec(tmp_path, sweep={"cross": {"/network/loss/loss_rate": [0.05, 0.1]}})
+    holds.at("step-5")
+    (job,) = submit(slurm, tmp_path, "--runs-per-task", 1, environment=holds.environment)
+    holds.reached("step-5", 4)
     yield job
     slurm.ask("scancel", job)
     end_of(slurm, job)
 
 
-def test_a_task_that_is_requeued_trains_its_run_once_more(slurm, running_pair, tmp_path):
+def test_a_task_that_is_requeued_trains_its_run_once_more(slurm, running_pair, holds, tmp_path):
     task = f"{running_pair}_1"
     control(slurm, "requeue", task)
     wait_until(lambda: state_of(slurm, task) == "PENDING")  # not before the first attempt has ended
-    control(slurm, "update", f"JobId={task}", "StartTime=now")  # Slurm delays it by two minutes
+    holds.release("step-5")
+    start_again(slurm, task)
     end_of(slurm, running_pair)
     log = (tmp_path / "results/tiny/slurm/array_1/task_1.log").read_text()
     assert "stopped: 0 of 1 runs of the task have ended" in log and log.count(": completed: ") == 1
@@ -149,15 +156,18 @@ def test_a_task_that_is_requeued_trains_its_run_once_more(slurm, running_pair, t
     expect_nothing_left_to_do(tmp_path)
 
 
-def test_a_task_that_is_requeued_goes_on_from_its_checkpoint(slurm, tmp_path):
-    training = {"steps": 400, "batch_sequences": 4, "learning_rate": 0.01}
-    write_spec(tmp_path, training=training, checkpoint={"every_steps": 10}, sweep={"cross": {"/seed": [1]}})
-    (job,) = submit(slurm, tmp_path)
+def test_a_task_that_is_requeued_goes_on_from_its_checkpoint(slurm, holds, tmp_path):
+    write_spec(tmp_path, checkpoint={"every_steps": 4, "async": False}, sweep={"cross": {"/seed": [1]}})
+    holds.at("step-7")
+    (job,) = submit(slurm, tmp_path, environment=holds.environment)
     try:
-        wait_until(lambda: list((tmp_path / "results/tiny").glob("*/checkpoints/LATEST")))
+        worker = holds.reached("step-7", 2)[0][1]
+        assert list((tmp_path / "results/tiny").glob("*/checkpoints/LATEST"))
         control(slurm, "requeue", f"{job}_1")
+        await_request_to_end(worker)
+        holds.release("step-7")
         wait_until(lambda: state_of(slurm, f"{job}_1") == "PENDING")
-        control(slurm, "update", f"JobId={job}_1", "StartTime=now")
+        start_again(slurm, f"{job}_1")
         end_of(slurm, job)
     finally:
         slurm.ask("scancel", job)
@@ -165,17 +175,18 @@ def test_a_task_that_is_requeued_goes_on_from_its_checkpoint(slurm, tmp_path):
     folder = tmp_path / "results/tiny" / run_id
     assert len(summary_of(folder)["resumed_at"]) == 1, logs_of(tmp_path)
     steps = [line["step"] for line in metrics_of(folder)]
-    assert steps == sorted(set(steps)) == list(range(0, 401, 2))
+    assert steps == sorted(set(steps)) == list(range(0, 13, 2))
     expect_records_of_a_local_sweep(tmp_path)
 
 
-def test_the_run_of_a_task_that_was_killed_is_submitted_again_alone(slurm, running_pair, tmp_path):
+def test_the_run_of_a_task_that_was_killed_is_submitted_again_alone(slurm, running_pair, holds, tmp_path):
     slurm.ask("scancel", "--signal=KILL", "--full", f"{running_pair}_2")
     wait_until(lambda: state_of(slurm, f"{running_pair}_2") == "")
     first, second = (task[0] for task in tasks_of(tmp_path, 1))
     assert not (tmp_path / "results/tiny" / second / "summary.json").exists()
     (job,) = submit(slurm, tmp_path)
-    assert tasks_of(tmp_path, 2) == [[second]]  # the first run is in its job, or finished
+    assert tasks_of(tmp_path, 2) == [[second]]  # the first run is in its job
+    holds.release("step-5")
     end_of(slurm, running_pair)
     end_of(slurm, job)
     assert {first, second} == run_ids(tmp_path)
@@ -199,9 +210,10 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(slurm, tmp_path):
     assert exit_code_of(slurm, f"{job}_1") == "ExitCode=1:0"
 
 
-def test_a_local_sweep_at_the_same_time_leaves_the_run_of_a_task_alone(slurm, running_pair, tmp_path):
+def test_a_local_sweep_at_the_same_time_leaves_the_run_of_a_task_alone(slurm, running_pair, holds, tmp_path):
     sweep = start("sweep", "spec.json", cwd=tmp_path)
     _, errors = sweep.communicate(timeout=60)
     assert sweep.returncode == 3 and errors.count("is busy: process ") >= 2
+    holds.release("step-5")
     end_of(slurm, running_pair)
     expect_nothing_left_to_do(tmp_path)

@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from cli_harness import BINARY, processes_with, run, run_folders, start, summary_of, wait_until, write_spec
+from cli_harness import BINARY, run, run_folders, start, summary_of, wait_until, write_spec
 from slurm_programs import CONFIGURATION, SlurmPrograms
 
 RATES = [0.01, 0.02, 0.05, 0.1]
@@ -228,16 +228,15 @@ def test_a_run_whose_data_changed_fails_and_the_others_of_its_task_go_on(slurm_p
 
 
 @pytest.fixture
-def long_task(slurm_programs, tmp_path):
-    """A task that is at work on a run without end, and the id of the run's process."""
-    training = {"steps": 1000000, "batch_sequences": 2, "learning_rate": 0.001}
-    write_spec(tmp_path, training=training)
+def long_task(slurm_programs, tmp_path, holds):
+    """A task whose run waits in the middle, the folder of the run, and the id of its process."""
+    write_spec(tmp_path)
     sweep(slurm_programs, tmp_path)
-    task = start("sweep-task", ARRAY, 1, cwd=tmp_path)
+    holds.at("step-5")
+    task = start("sweep-task", ARRAY, 1, cwd=tmp_path, environment=holds.environment)
     (run_id,) = ids_of_sweep(tmp_path)
-    folder = tmp_path / "results/tiny" / run_id
-    wait_until(lambda: (folder / "metrics.jsonl").exists())
-    yield task, folder, processes_with(f"worker {folder.relative_to(tmp_path)}", cwd=tmp_path)
+    worker = holds.reached("step-5", 2)[0][1]
+    yield task, tmp_path / "results/tiny" / run_id, worker
     task.kill()
     task.communicate()
 
@@ -245,17 +244,17 @@ def long_task(slurm_programs, tmp_path):
 def test_a_task_that_is_told_to_end_leaves_a_run_that_can_be_started_again(long_task):
     task, folder, _ = long_task
     task.send_signal(signal.SIGTERM)
-    assert task.wait(30) == 130
+    assert task.wait(60) == 130
     assert "stopped: 0 of 1 runs of the task have ended" in task.stderr.read()
     assert not (folder / "summary.json").exists() and not (folder / "lock").exists()
 
 
 def test_a_signal_to_the_whole_job_is_no_failure_of_the_run(long_task):
-    task, folder, (worker,) = long_task
+    task, folder, worker = long_task
     os.kill(worker, signal.SIGTERM)
     wait_until(lambda: not Path(f"/proc/{worker}").exists())  # the task has seen its end
     task.send_signal(signal.SIGTERM)
-    assert task.wait(30) == 130
+    assert task.wait(60) == 130
     assert not (folder / "summary.json").exists()
 
 

@@ -4,9 +4,10 @@
 import json
 import math
 import struct
+import time
 
 import pytest
-from cli_harness import metrics_of, run, run_folders, start, wait_until, write_spec
+from cli_harness import metrics_of, run, run_folders, start, write_spec
 
 
 def crc32c(data):
@@ -129,21 +130,25 @@ def test_one_run_is_exported_beside_its_folder(tmp_path):
     assert "--out: is missing" in run("export", folder, cwd=tmp_path, expect=2).err
 
 
-def test_events_are_written_while_the_run_goes_on(tmp_path):
-    write_spec(tmp_path, training={"steps": 100000, "batch_sequences": 4}, record={"every_steps": 1})
-    process = start("run", "spec.json", "--tensorboard", "--quiet", cwd=tmp_path)  # a full pipe would stop the run
-    sizes = set()
+def test_events_are_written_while_the_run_goes_on(tmp_path, holds):
+    write_spec(tmp_path, record={"every_steps": 1})
+    points = ("step-2", "step-5", "step-8")
+    for point in points:
+        holds.at(point)
+    process = start("run", "spec.json", "--tensorboard", "--quiet", cwd=tmp_path, environment=holds.environment)
+    counts = []
+    for point in points:
+        holds.reached(point, 2)
+        counts.append(count_of_events(tmp_path))
+        time.sleep(0.6)  # a line that comes half a second after the last output, or later, is written at once
+        holds.release(point)
+    process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert counts[0] < counts[1] < counts[2] < count_of_events(tmp_path)
 
-    def grown():
-        sizes.update(file.stat().st_size for file in event_files(tmp_path))
-        return len(sizes) >= 3
 
-    wait_until(grown)
-    assert process.poll() is None
-    process.terminate()
-    process.communicate()
-    (file,) = event_files(tmp_path)
-    assert len(records(file.read_bytes())) > 3
+def count_of_events(folder):
+    return sum(len(records(file.read_bytes())) for file in event_files(folder))
 
 
 def test_a_run_that_cannot_write_events_goes_on(tmp_path):
