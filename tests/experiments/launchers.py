@@ -138,7 +138,7 @@ class CutNetwork:
         self.holder = subprocess.Popen(["unshare", "--net", "sleep", "600"], stderr=subprocess.DEVNULL)
         try:
             own = os.readlink("/proc/self/ns/net")
-            deadline = time.monotonic() + 10
+            deadline = time.monotonic() + 60
             while self.holder.poll() is None and os.readlink(f"/proc/{self.holder.pid}/ns/net") == own:
                 if time.monotonic() > deadline:
                     raise subprocess.CalledProcessError(1, "unshare --net")

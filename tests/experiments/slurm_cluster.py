@@ -133,13 +133,13 @@ class SlurmCluster:
         command = [self.programs[program], *arguments]
         environment = {**CLEAN_ENVIRONMENT, **self.environment}
         for _ in range(20):
-            ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+            ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
             # A job that Slurm has forgotten is an answer, a controller without time is none.
             if ran.returncode == 0 or not re.search(r"timed out|[Uu]nable to contact|not responding", ran.stderr):
                 break
         return ran.stdout
 
-    def until(self, condition, what, seconds=20):
+    def until(self, condition, what, seconds=120):
         deadline = time.monotonic() + seconds
         while not condition():
             if any(daemon.poll() is not None for daemon in self.daemons) or time.monotonic() > deadline:
@@ -155,7 +155,7 @@ class SlurmCluster:
             daemon.send_signal(signal.SIGTERM)
         for daemon in reversed(self.daemons):
             try:
-                daemon.wait(timeout=10)
+                daemon.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()

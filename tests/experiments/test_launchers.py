@@ -108,7 +108,7 @@ def batch_job(slurm, folder, *options):
     script = ROOT / "experiments" / "launch" / "slurm.sbatch"
     words = ["--nodes=2", "--ntasks-per-node=2", "--output=job.log", script, "spec.json", "--out", "out"]
     command = ["sbatch", "--parsable", *options, *words]
-    submitted = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=30)
+    submitted = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
     assert submitted.returncode == 0, submitted.stderr
     job = submitted.stdout.strip()
     wait_until(lambda: not slurm.ask("squeue", "-h", "-j", job, "-t", "pending,running,completing"))

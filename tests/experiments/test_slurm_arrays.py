@@ -39,7 +39,7 @@ def control(slurm, *arguments):
     """scontrol, which must agree."""
     command = [slurm.programs["scontrol"], *arguments]
     environment = {**CLEAN_ENVIRONMENT, **slurm.environment}
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=30)
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
 
 
 def start_again(slurm, task):
