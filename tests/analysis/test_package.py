@@ -9,7 +9,7 @@ import venv
 from pathlib import Path
 
 import pytest
-from synthetic import PACKAGES, ROOT, write_quickstart
+from synthetic import NONE, PACKAGES, ROOT, write_quickstart, write_sweep
 
 import droptest
 
@@ -112,7 +112,7 @@ def test_an_installation_leaves_nothing_in_the_source_tree(python):
 
 @pytest.mark.skipif(not os.path.exists(BINARY), reason=f"no {BINARY}: set DROPTEST_BINARY")
 def test_report_uses_the_installed_package_where_there_is_no_source_tree(python, tmp_path):
-    folder = write_quickstart(tmp_path, seeds=1)
+    folder = write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1)
     home = tmp_path / "moved"
     done = call(BINARY, "report", folder, cwd=tmp_path, DROPTEST_HOME=str(home), DROPTEST_PYTHON=str(python))
     assert done.returncode == 0, done.stderr
