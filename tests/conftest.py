@@ -12,13 +12,18 @@ import pytest
 
 PACKAGES = Path(__file__).resolve().parents[1] / "analysis"
 LAUNCHERS = ("test_launchers", "test_launch_failures", "test_slurm_arrays")
+# These begin, since they take longest: Slurm's tests mostly wait.
+FIRST = ("launchers", "test_cli_checkpoints", "test_browser")
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks
 def pytest_collection_modifyitems(items):
+    def group(item):
+        return "launchers" if item.path.stem in LAUNCHERS else item.path.stem
+
     for item in items:
-        group = "launchers" if item.path.stem in LAUNCHERS else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))
+        item.add_marker(pytest.mark.xdist_group(group(item)))
+    items.sort(key=lambda item: FIRST.index(group(item)) if group(item) in FIRST else len(FIRST))
 
 
 @pytest.fixture(scope="session")
