@@ -1,6 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 # What `cmake --install --component python` puts in place: the C interface, in the folder of the Python package.
-install(FILES $<TARGET_FILE:droptest_c> DESTINATION droptest/lib RENAME $<TARGET_SONAME_FILE_NAME:droptest_c>
+set(droptest_library $<TARGET_FILE:droptest_c>)
+set(droptest_soname $<TARGET_SONAME_FILE_NAME:droptest_c>)
+if(DROPTEST_PREBUILT_C_INTERFACE)
+  get_directory_property(droptest_library DIRECTORY api DEFINITION DROPTEST_PREBUILT_FILE)
+  set(droptest_soname libdroptest.so.${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
+endif()
+install(FILES ${droptest_library} DESTINATION droptest/lib RENAME ${droptest_soname}
         PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE
         COMPONENT python)
 install(FILES api/droptest.h DESTINATION droptest/lib COMPONENT python)  # for droptest.torch.build

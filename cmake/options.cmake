@@ -10,6 +10,12 @@ if(DROPTEST_ONLY_C_INTERFACE)
   set(DROPTEST_WITH_GLOO OFF)
   set(DROPTEST_WITH_NCCL OFF)
 endif()
+set(DROPTEST_PREBUILT_C_INTERFACE "" CACHE FILEPATH
+    "libdroptest.so of another build of the same sources: the Python package takes it, and nothing is compiled")
+if(DROPTEST_PREBUILT_C_INTERFACE AND NOT DROPTEST_ONLY_C_INTERFACE)
+  message(FATAL_ERROR "DROPTEST_PREBUILT_C_INTERFACE: got ${DROPTEST_PREBUILT_C_INTERFACE} for a build of all targets, "
+                      "want it with DROPTEST_ONLY_C_INTERFACE (pip install .)")
+endif()
 option(DROPTEST_WARNINGS_ARE_ERRORS "Treat compiler warnings as errors" OFF)
 option(DROPTEST_WITH_GLOO "Build the Gloo backend (ranks are processes)" ON)
 set(DROPTEST_WITH_CUDA AUTO CACHE STRING "Build CUDA code: ON, OFF, or AUTO (where nvcc is found)")

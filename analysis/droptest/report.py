@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -199,8 +200,9 @@ def _in_script(value: Any) -> str:
     return text.replace("<", "\\u003c").replace("&", "\\u0026")
 
 
+@cache
 def _plotly() -> str:
-    """plotly.js of the package `plotly`, packed: the page unpacks it."""
+    """plotly.js of the package `plotly`, packed, which takes a second: the page unpacks it."""
     from plotly.offline import get_plotlyjs
 
     packed = gzip.compress(get_plotlyjs().encode("utf-8"), compresslevel=9, mtime=0)

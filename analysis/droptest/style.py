@@ -236,7 +236,7 @@ def save(result: Figure, folder: Path, name: str) -> list[Path]:
     paths = []
     with applied():
         result.draw_without_rendering()  # lays the axes out once, for all formats
-        result.set_layout_engine("none")
+        result.set_layout_engine(None)  # so that savefig does not draw each format twice
         for extension in FORMATS:
             path = folder / f"{name}.{extension}"
             part = folder / f".{name}.{extension}.{os.getpid()}.part"

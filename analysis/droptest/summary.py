@@ -72,8 +72,9 @@ def cells_of(runs: pd.DataFrame, column: str) -> dict[tuple[Any, Any], float]:
     """A column of the runs of one point by (training, network). Without loss no result depends on the network."""
     lossless = bool(runs["lossless"].all())
     return {
-        (row.training, row.training if lossless else row.network_seed): float(getattr(row, column))
-        for row in runs.itertuples() if math.isfinite(getattr(row, column))
+        (training, training if lossless else network): float(value)
+        for training, network, value in zip(runs["training"], runs["network_seed"], runs[column], strict=True)
+        if math.isfinite(value)
     }  # fmt: skip
 
 

@@ -6,9 +6,10 @@ import re
 import subprocess
 import sys
 import venv
+from pathlib import Path
 
 import pytest
-from synthetic import PACKAGES, ROOT, write_quickstart
+from synthetic import NONE, PACKAGES, ROOT, write_quickstart, write_sweep
 
 import droptest
 
@@ -70,11 +71,24 @@ def test_an_editable_installation_uses_the_files_where_they_are(tmp_path):
     assert done.stdout.splitlines() == [str(PACKAGES / "droptest/__init__.py"), OF_CMAKE]
 
 
-def test_pip_builds_the_library_into_the_package(tmp_path):
+def how_the_library_is_made():
+    """Arguments of pip and variables with which the package takes the library of the build that is there. With
+    DROPTEST_COMPILE_PACKAGE=1, and where there is no such build, pip compiles it."""
+    built = Path(BINARY).parents[1] / "api/libdroptest.so.0.1"
+    if os.environ.get("DROPTEST_COMPILE_PACKAGE") != "1" and built.is_file():
+        # Without a search for CUDA's compiler, since nothing is compiled.
+        defined = {"DROPTEST_PREBUILT_C_INTERFACE": built, "DROPTEST_WITH_CUDA": "OFF"}
+        return [f"--config-settings=cmake.define.{name}={value}" for name, value in defined.items()], {}
     # As the preset dev compiles, so that a compiler cache has most of it.
-    python = installed(tmp_path / "venv", ROOT, "--config-settings=cmake.build-type=RelWithDebInfo",
-                       "--config-settings=cmake.define.CMAKE_CXX_FLAGS_RELWITHDEBINFO=-O2 -g1 -DNDEBUG",
-                       "--config-settings=cmake.define.CMAKE_CUDA_ARCHITECTURES=80", CCACHE_NOHASHDIR="1")  # fmt: skip
+    defined = {"CMAKE_CXX_FLAGS_RELWITHDEBINFO": "-O2 -g1 -DNDEBUG", "CMAKE_CUDA_ARCHITECTURES": "80"}
+    return ["--config-settings=cmake.build-type=RelWithDebInfo",
+            *(f"--config-settings=cmake.define.{name}={value}" for name, value in defined.items())], {
+        "CCACHE_NOHASHDIR": "1"}  # fmt: skip
+
+
+def test_pip_builds_the_library_into_the_package(tmp_path):
+    arguments, variables = how_the_library_is_made()
+    python = installed(tmp_path / "venv", ROOT, *arguments, **variables)
     program = "import droptest; from droptest import library; print(library.path())\n" \
               "print(droptest.Network({'network': {}}).flow('dp_gradient').fates(0, 2))"  # fmt: skip
     done = call(python, "-c", program, cwd=tmp_path)
@@ -98,7 +112,7 @@ def test_an_installation_leaves_nothing_in_the_source_tree(python):
 
 @pytest.mark.skipif(not os.path.exists(BINARY), reason=f"no {BINARY}: set DROPTEST_BINARY")
 def test_report_uses_the_installed_package_where_there_is_no_source_tree(python, tmp_path):
-    folder = write_quickstart(tmp_path, seeds=1)
+    folder = write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1)
     home = tmp_path / "moved"
     done = call(BINARY, "report", folder, cwd=tmp_path, DROPTEST_HOME=str(home), DROPTEST_PYTHON=str(python))
     assert done.returncode == 0, done.stderr

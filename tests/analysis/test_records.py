@@ -309,8 +309,20 @@ def test_a_sweep_without_any_run_yet_loads(tmp_path):
 IDLE = {"/parallel/tensor": [1, 2], "/network/fill": ["zero", "stale"], "/network/loss": [NONE, bernoulli("5%")]}
 
 
-def test_points_that_are_one_run_are_shown_as_one(tmp_path):
-    records = droptest.load(synthetic.write_sweep(tmp_path, IDLE, seeds=2))
+@pytest.fixture(scope="module")
+def idle_folder(tmp_path_factory):
+    return synthetic.write_sweep(tmp_path_factory.mktemp("idle"), IDLE, seeds=2)
+
+
+@pytest.fixture(scope="module")
+def idle_page(idle_folder, tmp_path_factory):
+    """The text of its report."""
+    written = write_report(droptest.load(idle_folder), tmp_path_factory.mktemp("report"))
+    return written.report.read_text(encoding="utf-8")
+
+
+def test_points_that_are_one_run_are_shown_as_one(idle_folder, idle_page):
+    records = droptest.load(idle_folder)
     assert len(records.runs) == 2 * (1 + 1 + 2)  # one lossless run of each number of ranks, and two lossy ones
     notes = {(g.series, g.loss_rate): g.note for g in groups(records)}
     assert notes["lossless, TP 2", 0.0] == "is the lossless twin; one run for fill zero, stale"
@@ -319,14 +331,12 @@ def test_points_that_are_one_run_are_shown_as_one(tmp_path):
     assert one_rank.startswith("is the lossless twin; one run for fill zero, stale; loss lossless, Bernoulli 5 %;")
     text = text_table(records)
     assert "one run for fill zero, stale; loss lossless, Bernoulli 5 %" in text
-    page = write_report(records, tmp_path).report.read_text(encoding="utf-8")
-    assert "8 runs planned for 16 points and seeds, of which 8 are the same run as another: 8 completed." in page
-    assert page.count("one run for fill zero, stale") == 2
+    assert "8 runs planned for 16 points and seeds, of which 8 are the same run as another: 8 completed." in idle_page
+    assert idle_page.count("one run for fill zero, stale") == 2
 
 
-def test_what_a_spec_says_without_effect_is_a_warning(tmp_path, capsys):
-    folder = synthetic.write_sweep(tmp_path, IDLE, seeds=2)
-    records = droptest.load(folder)
+def test_what_a_spec_says_without_effect_is_a_warning(idle_folder, idle_page, tmp_path, capsys):
+    records = droptest.load(idle_folder)
     (warning,) = records.warnings
     assert warning.startswith("2 of 8 runs: /network: no packet is sent, so none is lost (")
     idle = records.runs[records.runs["idle"] != ""]
@@ -334,11 +344,11 @@ def test_what_a_spec_says_without_effect_is_a_warning(tmp_path, capsys):
     assert all(run_id in warning for run_id in idle["run_id"])
     notes = [g.note for g in groups(records) if "without effect" in g.note]
     assert len(notes) == 1 and notes[0].endswith("; without effect: /network")
-    assert main(["table", str(folder)]) == 0
+    assert main(["table", str(idle_folder)]) == 0
     out = capsys.readouterr().out
     assert "without effect: /network" in out and f"warning: {warning}" in out
-    page = write_report(records, tmp_path).report.read_text(encoding="utf-8")
-    assert page.count("no packet is sent, so none is lost") == 1 and page.count("without effect: /network") == 1
+    assert idle_page.count("no packet is sent, so none is lost") == 1
+    assert idle_page.count("without effect: /network") == 1
     # Of runs that are not there yet sweep.json alone knows, and a single run its summary alone.
     missing = synthetic.write_sweep(tmp_path, IDLE, seeds=2, name="missing", outcomes=lambda *_: "missing")
     assert droptest.load(missing).warnings[0].startswith("2 of 8 runs: /network: no packet is sent")

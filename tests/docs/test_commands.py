@@ -123,10 +123,16 @@ COMMANDS = [c for page in PAGES for c in commands_of(page) if isinstance(c, Comm
 
 
 def call(words, cwd):
+    """Runs a program."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "OMPI_", "PMI_"))}
     if "-m" in words:
         environment["PYTHONPATH"] = str(ROOT / "analysis")
     return subprocess.run(words, cwd=cwd, capture_output=True, text=True, env=environment, stdin=subprocess.DEVNULL)
+
+
+def call_python(words, cwd, analysis):
+    """Runs `python3 -m WORDS...`: that of the analysis in this process."""
+    return analysis(words[1:], cwd) if words[0] == "droptest" else call([PYTHON, "-m", *words], cwd)
 
 
 def test_the_pages_have_commands():
@@ -135,7 +141,7 @@ def test_the_pages_have_commands():
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
-def test_a_command_is_understood(command, tmp_path):
+def test_a_command_is_understood(command, tmp_path, analysis):
     if (words := of_droptest(command)) is not None:
         # In an empty folder a command that is understood misses its files, or does its work. A page may show the error
         # of a command that is not understood.
@@ -143,7 +149,7 @@ def test_a_command_is_understood(command, tmp_path):
             ran = call([BINARY, *words], tmp_path)
             assert bool(re.search(r"see droptest .*--help", ran.stderr)) == ("swep" in words), ran.stderr
     elif (words := analysis_of(command)) is not None:
-        ran = call([PYTHON, "-m", *words], tmp_path)
+        ran = call_python(words, tmp_path, analysis)
         assert "usage:" not in ran.stderr and "No module" not in ran.stderr, ran.stderr
     elif command.words[0] == "cmake":
         presets = {p["name"] for p in json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]}
@@ -234,7 +240,7 @@ def need_of(command):
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_run(page, sandbox):
+def test_the_commands_of_a_page_run(page, sandbox, analysis):
     for found in commands_of(page):
         if not isinstance(found, Command):
             if "name" in found and "training" in found:
@@ -243,8 +249,7 @@ def test_the_commands_of_a_page_run(page, sandbox):
         if need_of(found):
             continue
         words = with_real_folders(of_droptest(found) or [], sandbox)
-        program = [BINARY, *words] if words else [PYTHON, "-m", *analysis_of(found)]
-        ran = call(program, sandbox)
+        ran = call([BINARY, *words], sandbox) if words else call_python(analysis_of(found), sandbox, analysis)
         assert (ran.returncode != 0) == found.fails, f"{found}\n{ran.stdout}{ran.stderr}"
         if words and words[0] in EXACT:
             compare(found, ran)

@@ -36,6 +36,7 @@ ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
 SwitchType=switch/none
 AccountingStorageType=accounting_storage/none
+SchedulerParameters=batch_sched_delay=0,bf_interval=1,sched_interval=1
 SelectType=select/cons_tres
 SelectTypeParameters=CR_CPU
 MpiDefault=none

@@ -14,7 +14,7 @@ NANO = {
     "model": {"preset": "nano"},
     "parallel": {"tensor": 1},
     "network": {},
-    "training": {"steps": 10, "batch_sequences": 2, "sequence_tokens": 70, "learning_rate": 0.003, "warmup_steps": 2},
+    "training": {"steps": 6, "batch_sequences": 2, "sequence_tokens": 70, "learning_rate": 0.003, "warmup_steps": 2},
     "record": {"every_steps": 1, "sample_every_steps": 0},
 }
 
@@ -56,6 +56,14 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.fixture(scope="module")
+def losses_of_flash(tmp_path_factory):
+    """The losses of NANO with the default kernels."""
+    folder = tmp_path_factory.mktemp("flash")
+    write_corpus(folder / "corpus.txt")
+    return losses(trained(folder, **NANO))
+
+
 def test_list_kernels_says_operation_device_and_default(tmp_path):
     listed = json.loads(run("list", "kernels", "--json", cwd=tmp_path).out)
     assert list(listed) == ["kernels"]
@@ -81,21 +89,20 @@ def test_the_default_by_name_is_the_same_run(folder):
     assert summary_of(first)["kernels"] == DEFAULTS
 
 
-def test_reference_kernels_train_alike_and_are_reproducible(folder):
-    flash = trained(folder, **NANO)
+def test_reference_kernels_train_alike_and_are_reproducible(folder, losses_of_flash):
     by_name = {"attention": "reference"}
     reference = trained(folder, kernels=by_name, **NANO)
     assert summary_of(reference)["kernels"] == DEFAULTS | by_name
-    assert losses(reference) != losses(flash)  # the kernel that was asked for ran
-    expect_close(losses(reference), losses(flash))
+    assert losses(reference) != losses_of_flash  # the kernel that was asked for ran
+    expect_close(losses(reference), losses_of_flash)
     again = losses(reference)
     shutil.rmtree(reference)
     threads = {"name": "local", "threads_per_rank": 2}
     assert losses(trained(folder, kernels=by_name, backend=threads, **NANO)) == again
     for matmul in ("eigen", "reference"):
         other = trained(folder, kernels={"matmul": matmul}, **NANO)
-        assert losses(other) != losses(flash)
-        expect_close(losses(other), losses(flash))
+        assert losses(other) != losses_of_flash
+        expect_close(losses(other), losses_of_flash)
 
 
 def test_memory_is_planned_for_the_kernel_that_runs(folder):
@@ -109,16 +116,15 @@ def test_memory_is_planned_for_the_kernel_that_runs(folder):
     assert summary_of(run_folder)["memory"]["model"]["activations"]["bytes"] == reference != flash
 
 
-def test_a_shared_object_computes_the_run(folder):
+def test_a_shared_object_computes_the_run(folder, losses_of_flash):
     path = library("attention_library")
     kernels = {"attention": {"library": path}, "matmul": {"library": path}}
     first = trained(folder, kernels=kernels, **NANO)
     record = summary_of(first)["kernels"]
     assert {kernel["name"] for kernel in record.values()} == {"plain C 1.0"}
     assert record["attention"]["library"] == path and len(record["attention"]["sha256"]) == 64
-    flash = trained(folder, **NANO)
-    assert losses(first) != losses(flash)
-    expect_close(losses(first), losses(flash))
+    assert losses(first) != losses_of_flash
+    expect_close(losses(first), losses_of_flash)
     # The content is part of the run id, the path is not.
     shutil.copy(path, folder / "own.so")
     kernels = {operation: {"library": "own.so"} for operation in kernels}

@@ -18,7 +18,7 @@ def modified(folder):
     return {s.parent.name: s.stat().st_mtime_ns for s in summaries if s.exists()}
 
 
-def test_a_search_judges_rates_by_paired_runs_and_keeps_its_record(tmp_path):
+def test_a_search_judges_rates_by_paired_runs_and_keeps_its_record(tmp_path, analysis):
     write_spec(tmp_path, search=SEARCH)
     result = run("search", "spec.json", "--jobs", "2", cwd=tmp_path)
     record = record_of(tmp_path)
@@ -46,8 +46,8 @@ def test_a_search_judges_rates_by_paired_runs_and_keeps_its_record(tmp_path):
     assert modified(tmp_path) == times and record_of(tmp_path) == record
 
     # A report of it has the figure.
-    report = run("report", "results/tiny", cwd=tmp_path, environment={"MPLBACKEND": "agg"})
-    assert (tmp_path / "results/tiny/plots/threshold.svg").exists(), report.out
+    report = analysis(["report", "results/tiny"], tmp_path)
+    assert (tmp_path / "results/tiny/plots/threshold.svg").exists(), report
 
 
 def test_runs_are_shared_with_sweeps(tmp_path):

@@ -52,12 +52,19 @@ def text_of(tokens, vocabulary):
     return documents
 
 
-@pytest.fixture
-def learned(tmp_path):
-    (tmp_path / "text.txt").write_text(TEXT)
-    ran = tokenize("text.txt", "--out", "a.bin", "--separator", "\n\n", "--vocabulary-size", 280, cwd=tmp_path)
+@pytest.fixture(scope="module")
+def learned_once(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("learned")
+    (folder / "text.txt").write_text(TEXT)
+    ran = tokenize("text.txt", "--out", "a.bin", "--separator", "\n\n", "--vocabulary-size", 280, cwd=folder)
     assert ran.returncode == 0, ran.stderr
-    return tmp_path
+    return folder
+
+
+@pytest.fixture
+def learned(learned_once, tmp_path):
+    """A copy of its own for each test."""
+    return Path(shutil.copytree(learned_once, tmp_path, dirs_exist_ok=True))
 
 
 def vocabulary_of(folder):

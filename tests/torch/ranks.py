@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import forks
+
 TESTS = Path(__file__).resolve().parent
 ANALYSIS = TESTS.parents[1] / "analysis"
 SECONDS = 300  # of a hang
@@ -36,30 +38,38 @@ def run_ranks(
     meeting.unlink(missing_ok=True)
     common = os.environ | {"PYTHONPATH": f"{ANALYSIS}:{TESTS}", "WORLD_SIZE": str(world_size), "OMP_NUM_THREADS": "1",
                            "GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}  # fmt: skip
-    if not (gpus or (gpus is None and arguments.get("device") == "cuda")):
+    gpus = gpus or (gpus is None and arguments.get("device") == "cuda")
+    if not gpus:
         common["CUDA_VISIBLE_DEVICES"] = ""
     files = [folder / f"result{rank}.json" for rank in range(world_size)]
+    errors = [folder / f"errors{rank}.txt" for rank in range(world_size)]
+    # Libraries that are preloaded and GPUs need a process of their own.
+    start = new_process if gpus or "LD_PRELOAD" in (variables or {}) else forks.parent().start
     ranks = []
     for rank, file in enumerate(files):
         file.unlink(missing_ok=True)
-        words = [sys.executable, str(TESTS / "ranks.py"), str(meeting), function, json.dumps(arguments), str(file),
-                 backend]  # fmt: skip
+        words = [str(TESTS / "ranks.py"), str(meeting), function, json.dumps(arguments), str(file), backend]
         environment = common | {"RANK": str(rank), "NCCL_HOSTID": str(rank)} | (variables or {})
-        ranks.append(subprocess.Popen(words, env=environment, stderr=subprocess.PIPE, text=True))
-    errors = []
+        ranks.append(start(words, Path.cwd(), environment, Path(os.devnull), errors[rank]))
     try:
         for process in ranks:
-            errors.append(process.communicate(timeout=SECONDS)[1])
+            process.wait(timeout=SECONDS)
     except subprocess.TimeoutExpired:
-        for process in ranks:
-            process.kill()
-        errors += [process.communicate()[1] for process in ranks[len(errors) :]]
-        raise AssertionError(f"{function}: no end after {SECONDS} s: {errors}") from None
+        texts = [file.read_text() for file in errors]
+        raise AssertionError(f"{function}: no end after {SECONDS} s: {texts}") from None
     finally:
         for process in ranks:
             process.kill()  # nothing where it has ended
     read = [json.loads(file.read_text()) if file.is_file() else None for file in files]
-    return [Ended(*one) for one in zip([process.returncode for process in ranks], errors, read, strict=True)]
+    statuses, texts = [process.returncode for process in ranks], [file.read_text() for file in errors]
+    return [Ended(*one) for one in zip(statuses, texts, read, strict=True)]
+
+
+def new_process(words: list[str], folder: Path, environment: dict[str, str], out: Path, errors: Path):
+    """As Parent.start() of forks.py."""
+    with out.open("w") as output, errors.open("w") as error_output:
+        return subprocess.Popen([sys.executable, *words], cwd=folder, env=environment, stdout=output,
+                                stderr=error_output)  # fmt: skip
 
 
 def results(ended: list[Ended]) -> list[Any]:

@@ -6,14 +6,14 @@ import json
 import os
 import re
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
+import forks
 import torch
+from ranks import new_process
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "torch"
 PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem != "tiny_gpt")
@@ -38,35 +38,33 @@ def version():
     return tuple(int(number) for number in re.findall(r"\d+", torch.__version__)[:2])
 
 
-def losses(program, folder, *words):
-    """Of the steps, as text. Below torch 2 without PyTorch's launcher: that of 1.13 fails on Python 3.11."""
+def losses(program, folder, *words, start=None):
+    """Of the steps, as text. Below torch 2 without PyTorch's launcher: that of 1.13 fails on Python 3.11. start: of
+    ranks that PyTorch does not launch; absent: each is a process of its own."""
     environment = os.environ | {"PYTHONPATH": str(EXAMPLES.parents[1] / "analysis"), "OMP_NUM_THREADS": "1",
                                 "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}  # fmt: skip
-    script = [EXAMPLES / f"{program}.py", "--steps", str(STEPS), *words]
-    if version() >= (2, 0):
-        run = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(RANKS)]
-        outputs = [started([*run, *script], folder, environment)]
-    else:
+    script = [str(EXAMPLES / f"{program}.py"), "--steps", str(STEPS), *words]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(RANKS)]
+    programs = [([*launcher, *script], environment)]
+    if version() < (2, 0):
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         environment |= {"WORLD_SIZE": str(RANKS)}
-        outputs = [
-            started(script, folder, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(RANKS)
-        ]
+        programs = [(script, environment | {"RANK": str(rank), "LOCAL_RANK": str(rank)}) for rank in range(RANKS)]
+    start = new_process if start is None or version() >= (2, 0) else start
+    out, errors = ([folder / f"{name}{i}.txt" for i in range(len(programs))] for name in ("out", "errors"))
+    processes = [start(all_words, folder, variables, *files)
+                 for (all_words, variables), *files in zip(programs, out, errors, strict=True)]  # fmt: skip
     try:
-        texts = [process.communicate(timeout=600) for process in outputs]
+        for process in processes:
+            process.wait(timeout=600)
     finally:
-        for process in outputs:
+        for process in processes:
             process.kill()
-    for process, (_, errors) in zip(outputs, texts, strict=True):
-        assert process.returncode == 0, errors
-    return re.findall(r"^step \d+: loss (\S+)$", texts[0][0], re.MULTILINE)
-
-
-def started(words, folder, environment):
-    return subprocess.Popen([sys.executable, *words], cwd=folder, env=environment, stdout=subprocess.PIPE,
-                            stderr=subprocess.PIPE, text=True)  # fmt: skip
+    for process, file in zip(processes, errors, strict=True):
+        assert process.returncode == 0, file.read_text()
+    return re.findall(r"^step \d+: loss (\S+)$", out[0].read_text(), re.MULTILINE)
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
@@ -75,9 +73,10 @@ def test_the_example_is_pytorchs_without_loss_and_loses_packets_with_it(program,
         pytest.skip(reason)
     lossless = tmp_path / "lossless.json"
     lossless.write_text('{"network": {}}')
-    plain = losses(program, tmp_path)
+    fork = forks.parent().start
+    plain = losses(program, tmp_path, start=fork)
     assert len(plain) == STEPS
-    assert losses(program, tmp_path, "--network", str(lossless)) == plain
+    assert losses(program, tmp_path, "--network", str(lossless), start=fork) == plain
     lossy = losses(program, tmp_path, "--network", str(EXAMPLES / "network.json"))
     assert len(lossy) == STEPS and lossy[1:] != plain[1:]
     assert (lossy[0] == plain[0]) == (program not in LOSSY_FORWARD)
