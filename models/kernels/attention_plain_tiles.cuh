@@ -41,8 +41,8 @@ struct Tiles {
 
   /// The first rows of `count` of this width, with zeros beyond them. A call, because in the kernel its three loops
   /// take registers that the sums need.
-  static __device__ __noinline__ void load(TypedRows<const void> rows, std::int64_t stride, std::int64_t count,
-                                           std::int64_t width, float* tile) {
+  [[gnu::noinline]] static __device__ void load(TypedRows<const void> rows, std::int64_t stride, std::int64_t count,
+                                                std::int64_t width, float* tile) {
     rows.visit([&](const auto* elems) {
       for (int e = static_cast<int>(threadIdx.x); e < kTile * kWidth; e += kTileThreads) {
         const int row = e / kWidth;
