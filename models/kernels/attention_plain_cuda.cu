@@ -10,8 +10,26 @@
 namespace droptest::models {
 namespace {
 
-template <class D, int kTile, int kWidth, class Draws>
-__global__ void attention_forward_kernel(AttentionForward<D> work, Draws draws, float scale) {
+/// AttentionForward with elements of any type.
+struct PlainForward {
+  AttentionShape shape;
+  TypedRows<const void> qkv;
+  float* log_sum_exp;
+  TypedRows<void> output;
+};
+
+/// AttentionBackward with elements of any type.
+struct PlainBackward {
+  AttentionShape shape;
+  TypedRows<const void> grad_output;
+  TypedRows<const void> qkv;
+  const float* log_sum_exp;
+  const float* delta;
+  TypedRows<void> grad_qkv;
+};
+
+template <int kTile, int kWidth, class Draws>
+__global__ void attention_forward_kernel(PlainForward work, Draws draws, float scale) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* kv_tile = q_tile + T::kFloats;
@@ -24,10 +42,10 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, Draws draws, 
   for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
     const HeadPlace place = head_place(shape, item % heads);
     const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;  // those that see most keys come first
-    const D* rows = work.qkv + place.packed;
+    const TypedRows<const void> rows = work.qkv.from(place.packed);
     __syncthreads();
-    T::load(rows + first_query * place.packed_stride, place.packed_stride, shape.length - first_query, shape.head_width,
-            q_tile);
+    T::load(rows.from(first_query * place.packed_stride), place.packed_stride, shape.length - first_query,
+            shape.head_width, q_tile);
     const std::uint64_t draws_key = draws.key_of_head(item % heads / shape.heads, item % heads % shape.heads);
     float largest[T::kRows];
     float sums[T::kRows];
@@ -39,7 +57,7 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, Draws draws, 
     }
     for (std::int64_t first_key = 0; first_key <= first_query; first_key += kTile) {
       __syncthreads();
-      T::load(rows + place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+      T::load(rows.from(place.part + first_key * place.packed_stride), place.packed_stride, shape.length - first_key,
               shape.head_width, kv_tile);
       __syncthreads();
       typename T::Scores scores;
@@ -70,8 +88,8 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, Draws draws, 
         for (int c = 0; c < T::kWidthColumns; ++c) out[r][c] *= keep;
       }
       __syncthreads();
-      T::load(rows + 2 * place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
-              shape.head_width, kv_tile);
+      T::load(rows.from(2 * place.part + first_key * place.packed_stride), place.packed_stride,
+              shape.length - first_key, shape.head_width, kv_tile);
       __syncthreads();
       T::add_product(weights, kv_tile, out);
     }
@@ -85,14 +103,14 @@ __global__ void attention_forward_kernel(AttentionForward<D> work, Draws draws, 
       }
     }
     T::store(out, inverse_sums, shape.length - first_query, shape.head_width, place.output_stride,
-             work.output + place.output + first_query * place.output_stride);
+             work.output.from(place.output + first_query * place.output_stride));
   }
 }
 
 /// p = exp(score - log_sum_exp), 0 for keys in the future and queries beyond the end; and the gradient of the score, in
 /// which `scale` is, in place of dp, the gradient of p; then p with its dropout.
-template <int kTile, int kWidth, class D, class Draws>
-__device__ void score_gradients(const AttentionBackward<D>& work, const Draws& draws, std::int64_t head, float scale,
+template <int kTile, int kWidth, class Draws>
+__device__ void score_gradients(const PlainBackward& work, const Draws& draws, std::int64_t head, float scale,
                                 std::int64_t first_query, std::int64_t first_key,
                                 typename Tiles<kTile, kWidth>::Scores& p, typename Tiles<kTile, kWidth>::Scores& dp) {
   using T = Tiles<kTile, kWidth>;
@@ -118,8 +136,8 @@ __device__ void score_gradients(const AttentionBackward<D>& work, const Draws& d
   }
 }
 
-template <class D, int kTile, int kWidth, class Draws>
-__global__ void attention_grad_queries_kernel(AttentionBackward<D> work, Draws draws, float scale) {
+template <int kTile, int kWidth, class Draws>
+__global__ void attention_grad_queries_kernel(PlainBackward work, Draws draws, float scale) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* grad_tile = q_tile + T::kFloats;
@@ -132,19 +150,19 @@ __global__ void attention_grad_queries_kernel(AttentionBackward<D> work, Draws d
   for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
     const HeadPlace place = head_place(shape, item % heads);
     const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;
-    const D* rows = work.qkv + place.packed;
+    const TypedRows<const void> rows = work.qkv.from(place.packed);
     __syncthreads();
-    T::load(rows + first_query * place.packed_stride, place.packed_stride, shape.length - first_query, shape.head_width,
-            q_tile);
-    T::load(work.grad_output + place.output + first_query * place.output_stride, place.output_stride,
+    T::load(rows.from(first_query * place.packed_stride), place.packed_stride, shape.length - first_query,
+            shape.head_width, q_tile);
+    T::load(work.grad_output.from(place.output + first_query * place.output_stride), place.output_stride,
             shape.length - first_query, shape.head_width, grad_tile);
     typename T::Sums grad_q = {};
     for (std::int64_t first_key = 0; first_key <= first_query; first_key += kTile) {
       __syncthreads();
-      T::load(rows + place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+      T::load(rows.from(place.part + first_key * place.packed_stride), place.packed_stride, shape.length - first_key,
               shape.head_width, k_tile);
-      T::load(rows + 2 * place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
-              shape.head_width, v_tile);
+      T::load(rows.from(2 * place.part + first_key * place.packed_stride), place.packed_stride,
+              shape.length - first_key, shape.head_width, v_tile);
       __syncthreads();
       typename T::Scores p;
       typename T::Scores ds;
@@ -158,12 +176,12 @@ __global__ void attention_grad_queries_kernel(AttentionBackward<D> work, Draws d
     float ones[T::kRows];
     set_to_ones(ones);
     T::store(grad_q, ones, shape.length - first_query, shape.head_width, place.packed_stride,
-             work.grad_qkv + place.packed + first_query * place.packed_stride);
+             work.grad_qkv.from(place.packed + first_query * place.packed_stride));
   }
 }
 
-template <class D, int kTile, int kWidth, class Draws>
-__global__ void attention_grad_keys_kernel(AttentionBackward<D> work, Draws draws, float scale) {
+template <int kTile, int kWidth, class Draws>
+__global__ void attention_grad_keys_kernel(PlainBackward work, Draws draws, float scale) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* grad_tile = q_tile + T::kFloats;
@@ -177,19 +195,19 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<D> work, Draws draw
   for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
     const HeadPlace place = head_place(shape, item % heads);
     const std::int64_t first_key = item / heads * kTile;  // those that most queries see come first
-    const D* rows = work.qkv + place.packed;
+    const TypedRows<const void> rows = work.qkv.from(place.packed);
     __syncthreads();
-    T::load(rows + place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+    T::load(rows.from(place.part + first_key * place.packed_stride), place.packed_stride, shape.length - first_key,
             shape.head_width, k_tile);
-    T::load(rows + 2 * place.part + first_key * place.packed_stride, place.packed_stride, shape.length - first_key,
+    T::load(rows.from(2 * place.part + first_key * place.packed_stride), place.packed_stride, shape.length - first_key,
             shape.head_width, v_tile);
     typename T::Sums grad_k = {};
     typename T::Sums grad_v = {};
     for (std::int64_t first_query = first_key; first_query < shape.length; first_query += kTile) {
       __syncthreads();
-      T::load(rows + first_query * place.packed_stride, place.packed_stride, shape.length - first_query,
+      T::load(rows.from(first_query * place.packed_stride), place.packed_stride, shape.length - first_query,
               shape.head_width, q_tile);
-      T::load(work.grad_output + place.output + first_query * place.output_stride, place.output_stride,
+      T::load(work.grad_output.from(place.output + first_query * place.output_stride), place.output_stride,
               shape.length - first_query, shape.head_width, grad_tile);
       __syncthreads();
       typename T::Scores p;
@@ -205,11 +223,11 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<D> work, Draws draw
     }
     float ones[T::kRows];
     set_to_ones(ones);
-    D* grad_rows = work.grad_qkv + place.packed;
+    const TypedRows<void> grad_rows = work.grad_qkv.from(place.packed);
     T::store(grad_k, ones, shape.length - first_key, shape.head_width, place.packed_stride,
-             grad_rows + place.part + first_key * place.packed_stride);
+             grad_rows.from(place.part + first_key * place.packed_stride));
     T::store(grad_v, ones, shape.length - first_key, shape.head_width, place.packed_stride,
-             grad_rows + 2 * place.part + first_key * place.packed_stride);
+             grad_rows.from(2 * place.part + first_key * place.packed_stride));
   }
 }
 
@@ -223,36 +241,33 @@ comm::LaunchShape tiles_shape(const AttentionShape& shape, int tile, int floats)
           static_cast<std::size_t>(floats) * sizeof(float)};
 }
 
-template <int kTile, int kWidth, class D>
-void launch_forward(const AttentionForward<D>& work, const DropoutMask& dropout, comm::Stream& stream) {
+template <int kTile, int kWidth>
+void launch_forward(const PlainForward& work, const DropoutMask& dropout, comm::Stream& stream) {
   using T = Tiles<kTile, kWidth>;
   with_draws(dropout, [&](const auto& draws) {
-    comm::launch("attention_forward", attention_forward_kernel<D, kTile, kWidth, std::decay_t<decltype(draws)>>,
+    comm::launch("attention_forward", attention_forward_kernel<kTile, kWidth, std::decay_t<decltype(draws)>>,
                  tiles_shape(work.shape, kTile, 2 * T::kFloats + T::kScoreFloats), stream, work, draws,
                  score_scale(work.shape));
   });
 }
 
-template <int kTile, int kWidth, class D>
-void launch_backward(const AttentionBackward<D>& work, const DropoutMask& dropout, comm::Stream& stream) {
+template <int kTile, int kWidth>
+void launch_backward(const PlainBackward& work, const DropoutMask& dropout, comm::Stream& stream) {
   using T = Tiles<kTile, kWidth>;
   with_draws(dropout, [&](const auto& draws) {
     using Draws = std::decay_t<decltype(draws)>;
-    comm::launch("attention_grad_queries", attention_grad_queries_kernel<D, kTile, kWidth, Draws>,
+    comm::launch("attention_grad_queries", attention_grad_queries_kernel<kTile, kWidth, Draws>,
                  tiles_shape(work.shape, kTile, 4 * T::kFloats + T::kScoreFloats), stream, work, draws,
                  score_scale(work.shape));
-    comm::launch("attention_grad_keys", attention_grad_keys_kernel<D, kTile, kWidth, Draws>,
+    comm::launch("attention_grad_keys", attention_grad_keys_kernel<kTile, kWidth, Draws>,
                  tiles_shape(work.shape, kTile, 4 * T::kFloats + 2 * T::kScoreFloats), stream, work, draws,
                  score_scale(work.shape));
   });
 }
 
-}  // namespace
-
 // Tiles are as large as 99 KiB of shared memory allow, which every device since sm_80 has.
 
-template <class D>
-void launch_plain_attention_forward(const AttentionForward<D>& work, const DropoutMask& dropout, comm::Stream& stream) {
+void launch_forward_of_width(const PlainForward& work, const DropoutMask& dropout, comm::Stream& stream) {
   if (work.shape.head_width <= 64) {
     launch_forward<64, 64>(work, dropout, stream);
   } else if (work.shape.head_width <= 128) {
@@ -262,9 +277,7 @@ void launch_plain_attention_forward(const AttentionForward<D>& work, const Dropo
   }
 }
 
-template <class D>
-void launch_plain_attention_backward(const AttentionBackward<D>& work, const DropoutMask& dropout,
-                                     comm::Stream& stream) {
+void launch_backward_of_width(const PlainBackward& work, const DropoutMask& dropout, comm::Stream& stream) {
   if (work.shape.head_width <= 64) {
     launch_backward<64, 64>(work, dropout, stream);
   } else if (work.shape.head_width <= 128) {
@@ -272,6 +285,22 @@ void launch_plain_attention_backward(const AttentionBackward<D>& work, const Dro
   } else {
     launch_backward<16, 256>(work, dropout, stream);
   }
+}
+
+}  // namespace
+
+template <class D>
+void launch_plain_attention_forward(const AttentionForward<D>& work, const DropoutMask& dropout, comm::Stream& stream) {
+  launch_forward_of_width({work.shape, typed_rows(work.qkv), work.log_sum_exp, typed_rows(work.output)}, dropout,
+                          stream);
+}
+
+template <class D>
+void launch_plain_attention_backward(const AttentionBackward<D>& work, const DropoutMask& dropout,
+                                     comm::Stream& stream) {
+  launch_backward_of_width({work.shape, typed_rows(work.grad_output), typed_rows(work.qkv), work.log_sum_exp,
+                            work.delta, typed_rows(work.grad_qkv)},
+                           dropout, stream);
 }
 
 template void launch_plain_attention_forward<float>(const AttentionForward<float>&, const DropoutMask&, comm::Stream&);

@@ -8,6 +8,7 @@
 
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
+#include "models/kernels/typed_rows.cuh"
 
 namespace droptest::models {
 
@@ -38,14 +39,17 @@ struct Tiles {
   using Scores = float[kRows][kScoreColumns];
   using Sums = float[kRows][kWidthColumns];
 
-  /// The first rows of `count` of this width, with zeros beyond them.
-  template <class D>
-  static __device__ void load(const D* rows, std::int64_t stride, std::int64_t count, std::int64_t width, float* tile) {
-    for (int e = static_cast<int>(threadIdx.x); e < kTile * kWidth; e += kTileThreads) {
-      const int row = e / kWidth;
-      const int d = e % kWidth;
-      tile[row * kStride + d] = row < count && d < width ? as_float(rows[row * stride + d]) : 0.0F;
-    }
+  /// The first rows of `count` of this width, with zeros beyond them. A call, because in the kernel its three loops
+  /// take registers that the sums need.
+  [[gnu::noinline]] static __device__ void load(TypedRows<const void> rows, std::int64_t stride, std::int64_t count,
+                                                std::int64_t width, float* tile) {
+    rows.visit([&](const auto* elems) {
+      for (int e = static_cast<int>(threadIdx.x); e < kTile * kWidth; e += kTileThreads) {
+        const int row = e / kWidth;
+        const int d = e % kWidth;
+        tile[row * kStride + d] = row < count && d < width ? as_float(elems[row * stride + d]) : 0.0F;
+      }
+    });
   }
 
   /// out[r][c] = the inner product of the thread's row r of a and row c of b.
@@ -97,10 +101,12 @@ struct Tiles {
     }
   }
 
-  /// Calls put(element, sum) for the thread's sums, times factors[r], of the first rows of `count` of this width.
-  template <class D, class Put>
+  /// Calls put(elem, sum) with the address of an element for the thread's sums, times factors[r], of the first rows of
+  /// `count` of this width. `put` branches on the type for each element: addresses for three types at once take
+  /// registers.
+  template <class Put>
   static __device__ void for_each(const Sums& sums, const float (&factors)[kRows], std::int64_t count,
-                                  std::int64_t width, std::int64_t stride, D* rows, const Put& put) {
+                                  std::int64_t width, std::int64_t stride, TypedRows<void> rows, const Put& put) {
     const int y = static_cast<int>(threadIdx.x) / kSide;
     const int x = static_cast<int>(threadIdx.x) % kSide;
 #pragma unroll
@@ -109,23 +115,24 @@ struct Tiles {
 #pragma unroll
       for (int c = 0; c < kWidthColumns; ++c) {
         const int d = x + kSide * c;
-        if (row < count && d < width) put(rows[row * stride + d], sums[r][c] * factors[r]);
+        if (row < count && d < width) put(rows.from(row * stride + d), sums[r][c] * factors[r]);
       }
     }
   }
   /// Puts the sums where the rows are.
-  template <class D>
   static __device__ void store(const Sums& sums, const float (&factors)[kRows], std::int64_t count, std::int64_t width,
-                               std::int64_t stride, D* rows) {
-    for_each(sums, factors, count, width, stride, rows, [](D& element, float sum) { element = from_float<D>(sum); });
+                               std::int64_t stride, TypedRows<void> rows) {
+    for_each(sums, factors, count, width, stride, rows,
+             [](TypedRows<void> at, float sum) { at.visit([&]<class D>(D* elem) { *elem = from_float<D>(sum); }); });
   }
   /// Adds the sums to the rows.
-  template <class D>
-  static __device__ void add(const Sums& sums, std::int64_t count, std::int64_t width, std::int64_t stride, D* rows) {
+  static __device__ void add(const Sums& sums, std::int64_t count, std::int64_t width, std::int64_t stride,
+                             TypedRows<void> rows) {
     float ones[kRows];
     set_to_ones(ones);
-    for_each(sums, ones, count, width, stride, rows,
-             [](D& element, float sum) { element = from_float<D>(as_float(element) + sum); });
+    for_each(sums, ones, count, width, stride, rows, [](TypedRows<void> at, float sum) {
+      at.visit([&]<class D>(D* elem) { *elem = from_float<D>(as_float(*elem) + sum); });
+    });
   }
 };
 

@@ -92,10 +92,27 @@ struct Visibility {
   }
 };
 
-template <class D>
+/// A view of elements of any type.
+template <class Void>
+struct TypedView {
+  TypedRows<Void> rows;
+  std::int64_t batch_stride, token_stride, head_stride;
+
+  __device__ TypedRows<Void> at(std::int64_t batch, std::int64_t token, std::int64_t head) const {
+    return rows.from(batch * batch_stride + token * token_stride + head * head_stride);
+  }
+};
+
+template <class E>
+auto typed_view_in_kernel(const DeviceHeadView<E>& heads, const char* name) {
+  const auto view = view_in_kernel(heads, name);
+  using Void = std::conditional_t<std::is_const_v<E>, const void, void>;
+  return TypedView<Void>{typed_rows(view.data), view.batch_stride, view.token_stride, view.head_stride};
+}
+
 struct Inputs {
   HeadShape shape;  ///< of the queries
-  View<const D> queries, keys, values;
+  TypedView<const void> queries, keys, values;
   Visibility visibility;
   float scale;
   std::int64_t first_query, first_key;  ///< as DeviceAttentionInputs'
@@ -108,8 +125,8 @@ struct Items {
   const TokenRun* met;
 };
 
-template <class D, class Form>
-__device__ void load_part(const View<const D>& view, const Part& part, std::int64_t batch, std::int64_t head,
+template <class Form>
+__device__ void load_part(const TypedView<const void>& view, const Part& part, std::int64_t batch, std::int64_t head,
                           std::int64_t width, float* tile) {
   Form::load(view.at(batch, part.token(0), head), view.token_stride * part.run.index_step, part.count, width, tile);
 }
@@ -132,8 +149,8 @@ __global__ void begin_attention_kernel(View<D> output, HeadShape shape, float* l
   for (std::int64_t i = first; i < rows; i += step) log_sum_exp[i] = kMinusInfinity;
 }
 
-template <class D, int kTile, int kWidth, class Draws>
-__global__ void attend_kernel(Inputs<D> in, Draws draws, Items items, View<D> output, float* log_sum_exp) {
+template <int kTile, int kWidth, class Draws>
+__global__ void attend_kernel(Inputs in, Draws draws, Items items, TypedView<void> output, float* log_sum_exp) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* kv_tile = q_tile + T::kFloats;
@@ -146,10 +163,10 @@ __global__ void attend_kernel(Inputs<D> in, Draws draws, Items items, View<D> ou
     const std::int64_t b = item / items.count;
     const std::int64_t h = strip.head;
     const Part queries = part_of(moved(strip.run, in.first_query), strip.first, kTile);
-    D* const out_rows = output.at(b, queries.token(0), h);
+    const TypedRows<void> out_rows = output.at(b, queries.token(0), h);
     const std::int64_t out_stride = output.token_stride * strip.run.index_step;
     __syncthreads();
-    load_part<D, T>(in.queries, queries, b, h, width, q_tile);
+    load_part<T>(in.queries, queries, b, h, width, q_tile);
     const std::uint64_t draws_key = draws.key_of_head(b, h);
     // An attention so far is one key with the score log_sum_exp and the value output.
     float largest[T::kRows];
@@ -164,7 +181,9 @@ __global__ void attend_kernel(Inputs<D> in, Draws draws, Items items, View<D> ou
 #pragma unroll
       for (int c = 0; c < T::kWidthColumns; ++c) {
         const int d = x + kSide * c;
-        if (has_seen && d < width) out[r][c] = as_float(out_rows[i * out_stride + d]);
+        if (has_seen && d < width) {
+          out_rows.from(i * out_stride + d).visit([&](const auto* elem) { out[r][c] = as_float(*elem); });
+        }
       }
     }
     const std::int64_t last_query = queries.position(queries.count - 1);
@@ -174,7 +193,7 @@ __global__ void attend_kernel(Inputs<D> in, Draws draws, Items items, View<D> ou
       for (std::int64_t first_key = 0; first_key < seen; first_key += kTile) {
         const Part keys = part_of(run, first_key, kTile);
         __syncthreads();
-        load_part<D, T>(in.keys, keys, b, h, width, kv_tile);
+        load_part<T>(in.keys, keys, b, h, width, kv_tile);
         __syncthreads();
         typename T::Scores scores;
         T::inner_products(q_tile, kv_tile, static_cast<int>(width), scores);
@@ -210,7 +229,7 @@ __global__ void attend_kernel(Inputs<D> in, Draws draws, Items items, View<D> ou
           for (int c = 0; c < T::kWidthColumns; ++c) out[r][c] *= keep;
         }
         __syncthreads();
-        load_part<D, T>(in.values, keys, b, h, width, kv_tile);
+        load_part<T>(in.values, keys, b, h, width, kv_tile);
         __syncthreads();
         T::add_product(weights, kv_tile, out);
       }
@@ -251,17 +270,16 @@ __global__ void token_delta_kernel(View<const D> grad_output, View<const D> outp
   }
 }
 
-template <class D>
 struct Results {
-  View<const D> grad_output;
+  TypedView<const void> grad_output;
   const float* log_sum_exp;
   const float* delta;
 };
 
 /// p = exp(score - log_sum_exp), 0 for keys that a query does not see; and the gradient of the score, in which `scale`
 /// is, in place of dp, the gradient of p; then p with its dropout.
-template <class D, int kTile, int kWidth, class Draws>
-__device__ void score_gradients(const Inputs<D>& in, const Draws& draws, const Results<D>& results, std::int64_t b,
+template <int kTile, int kWidth, class Draws>
+__device__ void score_gradients(const Inputs& in, const Draws& draws, const Results& results, std::int64_t b,
                                 std::int64_t h, const Part& queries, const Part& keys,
                                 typename Tiles<kTile, kWidth>::Scores& p, typename Tiles<kTile, kWidth>::Scores& dp) {
   using T = Tiles<kTile, kWidth>;
@@ -291,9 +309,9 @@ __device__ void score_gradients(const Inputs<D>& in, const Draws& draws, const R
   }
 }
 
-template <class D, int kTile, int kWidth, class Draws>
-__global__ void attend_grad_queries_kernel(Inputs<D> in, Draws draws, Items items, Results<D> results,
-                                           View<D> grad_queries) {
+template <int kTile, int kWidth, class Draws>
+__global__ void attend_grad_queries_kernel(Inputs in, Draws draws, Items items, Results results,
+                                           TypedView<void> grad_queries) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* grad_tile = q_tile + T::kFloats;
@@ -307,8 +325,8 @@ __global__ void attend_grad_queries_kernel(Inputs<D> in, Draws draws, Items item
     const std::int64_t h = strip.head;
     const Part queries = part_of(moved(strip.run, in.first_query), strip.first, kTile);
     __syncthreads();
-    load_part<D, T>(in.queries, queries, b, h, width, q_tile);
-    load_part<D, T>(results.grad_output, queries, b, h, width, grad_tile);
+    load_part<T>(in.queries, queries, b, h, width, q_tile);
+    load_part<T>(results.grad_output, queries, b, h, width, grad_tile);
     typename T::Sums grad_q = {};
     const std::int64_t last_query = queries.position(queries.count - 1);
     for (std::int64_t m = strip.first_met; m < strip.end_met; ++m) {
@@ -317,14 +335,14 @@ __global__ void attend_grad_queries_kernel(Inputs<D> in, Draws draws, Items item
       for (std::int64_t first_key = 0; first_key < seen; first_key += kTile) {
         const Part keys = part_of(run, first_key, kTile);
         __syncthreads();
-        load_part<D, T>(in.keys, keys, b, h, width, k_tile);
-        load_part<D, T>(in.values, keys, b, h, width, v_tile);
+        load_part<T>(in.keys, keys, b, h, width, k_tile);
+        load_part<T>(in.values, keys, b, h, width, v_tile);
         __syncthreads();
         typename T::Scores p;
         typename T::Scores ds;
         T::inner_products(q_tile, k_tile, static_cast<int>(width), p);
         T::inner_products(grad_tile, v_tile, static_cast<int>(width), ds);
-        score_gradients<D, kTile, kWidth>(in, draws, results, b, h, queries, keys, p, ds);
+        score_gradients<kTile, kWidth>(in, draws, results, b, h, queries, keys, p, ds);
         put_scores<kTile, kWidth>(ds, weights);
         __syncthreads();
         T::add_product(weights, k_tile, grad_q);
@@ -335,9 +353,9 @@ __global__ void attend_grad_queries_kernel(Inputs<D> in, Draws draws, Items item
   }
 }
 
-template <class D, int kTile, int kWidth, class Draws>
-__global__ void attend_grad_keys_kernel(Inputs<D> in, Draws draws, Items items, Results<D> results, View<D> grad_keys,
-                                        View<D> grad_values) {
+template <int kTile, int kWidth, class Draws>
+__global__ void attend_grad_keys_kernel(Inputs in, Draws draws, Items items, Results results, TypedView<void> grad_keys,
+                                        TypedView<void> grad_values) {
   using T = Tiles<kTile, kWidth>;
   float* q_tile = comm::dynamic_shared<float>();
   float* grad_tile = q_tile + T::kFloats;
@@ -352,8 +370,8 @@ __global__ void attend_grad_keys_kernel(Inputs<D> in, Draws draws, Items items, 
     const std::int64_t h = strip.head;
     const Part keys = part_of(moved(strip.run, in.first_key), strip.first, kTile);
     __syncthreads();
-    load_part<D, T>(in.keys, keys, b, h, width, k_tile);
-    load_part<D, T>(in.values, keys, b, h, width, v_tile);
+    load_part<T>(in.keys, keys, b, h, width, k_tile);
+    load_part<T>(in.values, keys, b, h, width, v_tile);
     typename T::Sums grad_k = {};
     typename T::Sums grad_v = {};
     for (std::int64_t m = strip.first_met; m < strip.end_met; ++m) {
@@ -362,14 +380,14 @@ __global__ void attend_grad_keys_kernel(Inputs<D> in, Draws draws, Items items, 
       for (std::int64_t first_query = blind / kTile * kTile; first_query < run.count; first_query += kTile) {
         const Part queries = part_of(run, first_query, kTile);
         __syncthreads();
-        load_part<D, T>(in.queries, queries, b, h, width, q_tile);
-        load_part<D, T>(results.grad_output, queries, b, h, width, grad_tile);
+        load_part<T>(in.queries, queries, b, h, width, q_tile);
+        load_part<T>(results.grad_output, queries, b, h, width, grad_tile);
         __syncthreads();
         typename T::Scores p;
         typename T::Scores ds;
         T::inner_products(q_tile, k_tile, static_cast<int>(width), p);
         T::inner_products(grad_tile, v_tile, static_cast<int>(width), ds);
-        score_gradients<D, kTile, kWidth>(in, draws, results, b, h, queries, keys, p, ds);
+        score_gradients<kTile, kWidth>(in, draws, results, b, h, queries, keys, p, ds);
         put_scores<kTile, kWidth>(p, p_weights);
         put_scores<kTile, kWidth>(ds, ds_weights);
         __syncthreads();
@@ -384,8 +402,8 @@ __global__ void attend_grad_keys_kernel(Inputs<D> in, Draws draws, Items items, 
 }
 
 template <class E>
-Inputs<DeviceElement<E>> inputs_in_kernel(const DeviceAttentionInputs<E>& in, const DeviceAttentionPattern& pattern,
-                                          std::size_t statistics) {
+Inputs inputs_in_kernel(const DeviceAttentionInputs<E>& in, const DeviceAttentionPattern& pattern,
+                        std::size_t statistics) {
   const HeadShape& q = in.queries.shape;
   const HeadShape& k = in.keys.shape;
   const DeviceAttentionMask& mask = in.mask;
@@ -401,9 +419,9 @@ Inputs<DeviceElement<E>> inputs_in_kernel(const DeviceAttentionInputs<E>& in, co
   DROPTEST_CHECK(in.absent.empty() || in.absent.size() == static_cast<std::size_t>(k.tokens * k.batch * k.heads),
                  "absences of other keys");
   return {q,
-          view_in_kernel(in.queries, "queries"),
-          view_in_kernel(in.keys, "keys"),
-          view_in_kernel(in.values, "values"),
+          typed_view_in_kernel(in.queries, "queries"),
+          typed_view_in_kernel(in.keys, "keys"),
+          typed_view_in_kernel(in.values, "values"),
           {mask.causality == Causality::kCausal, mask.positions,
            mask.documents.empty() ? nullptr : mask.documents.data(), mask.added.empty() ? nullptr : mask.added.data(),
            in.absent.empty() ? nullptr : in.absent.data(), q.batch, q.heads},
@@ -491,15 +509,14 @@ void begin_attention(const DeviceHeadView<E>& output, comm::DeviceSpan<float> lo
 template <class E>
 void attend(const DeviceAttentionInputs<E>& inputs, const DeviceAttentionPattern& pattern,
             const DeviceHeadView<E>& output, comm::DeviceSpan<float> log_sum_exp, comm::Stream& stream) {
-  using D = DeviceElement<E>;
-  const Inputs<D> in = inputs_in_kernel(inputs, pattern, log_sum_exp.size());
+  const Inputs in = inputs_in_kernel(inputs, pattern, log_sum_exp.size());
   const Items items = items_of(pattern.queries());
   with_draws(inputs.dropout, [&](const auto& draws) {
     with_tiles(in.shape.width, [&]<int kTile, int kWidth>() {
       using T = Tiles<kTile, kWidth>;
-      comm::launch("attend", attend_kernel<D, kTile, kWidth, std::decay_t<decltype(draws)>>,
+      comm::launch("attend", attend_kernel<kTile, kWidth, std::decay_t<decltype(draws)>>,
                    shape_of(items, in.shape.batch, 2 * T::kFloats + T::kScoreFloats), stream, in, draws, items,
-                   view_in_kernel(output, "output"), log_sum_exp.data());
+                   typed_view_in_kernel(output, "output"), log_sum_exp.data());
     });
   });
 }
@@ -508,27 +525,27 @@ template <class E>
 void attend_backward(const DeviceAttentionInputs<E>& inputs, const DeviceAttentionPattern& pattern,
                      const DeviceAttentionResults<E>& results, const DeviceAttentionGradients<E>& gradients,
                      comm::DeviceSpan<float> scratch, comm::Stream& stream) {
-  using D = DeviceElement<E>;
-  const Inputs<D> in = inputs_in_kernel(inputs, pattern, std::min(results.log_sum_exp.size(), scratch.size()));
-  const View<const D> grad_output = view_in_kernel(results.grad_output, "gradient of the output");
-  comm::launch("token_delta", token_delta_kernel<D>,
-               comm::cover(in.shape.elems() / static_cast<std::uint64_t>(in.shape.width) * kWarp), stream, grad_output,
-               view_in_kernel(results.output, "output"), in.shape, results.log_sum_exp.data(),
+  const Inputs in = inputs_in_kernel(inputs, pattern, std::min(results.log_sum_exp.size(), scratch.size()));
+  comm::launch("token_delta", token_delta_kernel<DeviceElement<E>>,
+               comm::cover(in.shape.elems() / static_cast<std::uint64_t>(in.shape.width) * kWarp), stream,
+               view_in_kernel(results.grad_output, "gradient of the output"), view_in_kernel(results.output, "output"),
+               in.shape, results.log_sum_exp.data(),
                results.grad_log_sum_exp.empty() ? nullptr : results.grad_log_sum_exp.data(), scratch.data());
-  const Results<D> of_output{grad_output, results.log_sum_exp.data(), scratch.data()};
+  const Results of_output{typed_view_in_kernel(results.grad_output, "gradient of the output"),
+                          results.log_sum_exp.data(), scratch.data()};
   const Items queries = items_of(pattern.queries());
   const Items keys = items_of(pattern.keys());
   with_draws(inputs.dropout, [&](const auto& draws) {
     using Draws = std::decay_t<decltype(draws)>;
     with_tiles(in.shape.width, [&]<int kTile, int kWidth>() {
       using T = Tiles<kTile, kWidth>;
-      comm::launch("attend_grad_queries", attend_grad_queries_kernel<D, kTile, kWidth, Draws>,
+      comm::launch("attend_grad_queries", attend_grad_queries_kernel<kTile, kWidth, Draws>,
                    shape_of(queries, in.shape.batch, 4 * T::kFloats + T::kScoreFloats), stream, in, draws, queries,
-                   of_output, view_in_kernel(gradients.queries, "gradient of queries"));
-      comm::launch("attend_grad_keys", attend_grad_keys_kernel<D, kTile, kWidth, Draws>,
+                   of_output, typed_view_in_kernel(gradients.queries, "gradient of queries"));
+      comm::launch("attend_grad_keys", attend_grad_keys_kernel<kTile, kWidth, Draws>,
                    shape_of(keys, in.shape.batch, 4 * T::kFloats + 2 * T::kScoreFloats), stream, in, draws, keys,
-                   of_output, view_in_kernel(gradients.keys, "gradient of keys"),
-                   view_in_kernel(gradients.values, "gradient of values"));
+                   of_output, typed_view_in_kernel(gradients.keys, "gradient of keys"),
+                   typed_view_in_kernel(gradients.values, "gradient of values"));
     });
   });
 }
