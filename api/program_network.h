@@ -13,8 +13,10 @@
 namespace droptest::api {
 
 struct ProgramNetwork {
-  comm::Network network;                          ///< every class that a rule can name, those without loss too
-  std::shared_ptr<const nlohmann::json> classes;  ///< by name, as a resolved spec has them
+  comm::Network network;  ///< every class that a rule can name, those without loss too
+  /// By name, as a resolved spec has them; shared by copies of this struct, since the header only declares the JSON
+  /// type.
+  std::shared_ptr<const nlohmann::json> classes;
   CallRules rules;
   std::string statistics;  ///< folder; empty: none
 };

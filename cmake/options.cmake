@@ -62,8 +62,8 @@ if(NOT DROPTEST_SANITIZE)
 endif()
 
 # droptest_unity(<target>... BATCH <number> [ALONE <source>...]): compiles sources of the targets so many at a time (0: all at once),
-# which reads the headers that they share once. Names in unnamed namespaces then have to differ; the sources ALONE have one that
-# another source has too, or a type with a member of an unnamed namespace's.
+# which reads the headers that they share once. Names in unnamed namespaces then have to differ. A source is ALONE if it
+# shares such a name with another source, or if one of its types outside of an unnamed namespace has a member of such a type.
 function(droptest_unity)
   cmake_parse_arguments(ARG "" "BATCH" "ALONE" ${ARGN})
   if(ARG_ALONE)
@@ -74,8 +74,8 @@ function(droptest_unity)
   endif()
 endfunction()
 
-# droptest_vectorise(<source>... TESTED_BY <test>...): compiles sources of this folder so. Sanitized builds do not show what
-# this compilation does, so the tests, paths from the root of the project, are in programs with the label numerics.
+# droptest_vectorise(<source>... TESTED_BY <test>...): compiles sources of this folder with DROPTEST_VECTORISED. Sanitized builds
+# compile them otherwise, so the tests, paths from the root of the project, are in programs with the label numerics.
 function(droptest_vectorise)
   cmake_parse_arguments(ARG "" "" "TESTED_BY" ${ARGN})
   set_source_files_properties(${ARG_UNPARSED_ARGUMENTS} PROPERTIES

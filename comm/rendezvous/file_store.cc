@@ -75,7 +75,7 @@ class FileStore final : public LaunchStore {
   void clear() override {
     // A value can be read before its writer has removed the draft, and several ranks may clear at once: an entry that
     // another process has removed meanwhile is gone as well, and must not end the removal of the others.
-    while (::rmdir(directory_.c_str()) != 0 && errno == ENOTEMPTY) {
+    while (::rmdir(directory_.c_str()) != 0 && (errno == ENOTEMPTY || errno == EEXIST)) {
       std::error_code error;
       for (std::filesystem::directory_iterator entry(directory_, error), end; !error && entry != end;
            entry.increment(error)) {

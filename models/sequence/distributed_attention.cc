@@ -8,8 +8,6 @@
 #include "sim/error.h"
 
 namespace droptest::models {
-namespace {}  // namespace
-
 TokenLayout token_layout_from_name(std::string_view name) {
   if (name == "batch_first") return TokenLayout::kBatchFirst;
   if (name == "sequence_first") return TokenLayout::kSequenceFirst;

@@ -7,8 +7,6 @@
 #include "sim/error.h"
 
 namespace droptest::models {
-namespace {}  // namespace
-
 void check_rank_shape(const SequenceParts& parts, const SequenceFactors& factors, int rank, std::int64_t heads,
                       std::string_view tensor, const HeadShape& got, const HeadShape& like) {
   if (parts.ranks() != factors.ulysses * factors.ring) {

@@ -17,6 +17,7 @@
 
 #include "sim/error.h"
 #include "tests/comm/fake_clock.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::comm::run_ranks_test {
 namespace {
@@ -175,7 +176,7 @@ class RoomForTwoStacks {
 };
 
 TEST(RunRanks, ARankWithoutAThreadIsAnErrorAndNoRankBegins) {
-  if (virtual_memory_bytes() >> 40 != 0) GTEST_SKIP() << "a sanitizer's shadow memory leaves no room for a limit";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's shadow memory leaves no room for a limit";
   std::atomic<int> begun = 0;
   std::string message;
   {

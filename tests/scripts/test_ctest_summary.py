@@ -51,7 +51,7 @@ def test_the_counts_are_of_tests_not_of_shares(tmp_path):
     assert summary(tmp_path, PASSED, "0").splitlines() == [
         "100% tests passed, 0 tests failed out of 2",
         "Total Test time (real) =   0.05 sec",
-        "programs: 12 passed, 0 failed, 1 skipped",
+        "tests: 12 passed, 0 failed, 1 skipped",
     ]
 
 
@@ -61,4 +61,13 @@ def test_the_output_of_a_failed_test_and_of_one_that_ended_its_process_is_shown(
     assert "2: AddressSanitizer: heap-use-after-free" in shown
     assert not [line for line in shown if "IsExact" in line or "IsFinite" in line]
     assert "\t  2 - twins.0 (Subprocess aborted)" in shown
-    assert shown[-1] == "programs: 2 passed, 1 failed, 0 skipped"
+    assert shown[-1] == "tests: 2 passed, 2 failed, 0 skipped"
+
+
+def test_what_a_program_wrote_after_its_tests_is_shown_where_it_failed(tmp_path):
+    leak = "1: ERROR: LeakSanitizer: detected memory leaks"
+    log = FAILED.replace("0% tests", leak + "\n3: CMake Error: no program\n4: fine\n4/4 Test #4: install.Sum ....   Passed    1 sec\n0% tests")
+    shown = summary(tmp_path, log, "8").splitlines()
+    assert leak in shown
+    assert "3: CMake Error: no program" in shown
+    assert "4: fine" not in shown
