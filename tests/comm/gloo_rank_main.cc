@@ -175,7 +175,7 @@ void leave_with_bytes_on_their_way(const ProcessGroupOptions& options, TurnClock
   auto awaited = mesh.start_receive(bytes, 0, 1);
   auto own = mesh.start_send(std::as_bytes(std::span(&process, 1)), 0, 2);
   mesh.finish(own);
-  clock.leave();
+  clock.rest();
   ::raise(SIGSTOP);
   mesh.finish(awaited);
   if (std::ranges::count(bytes, kValue) != std::ptrdiff_t{kBytes}) throw std::runtime_error("bytes are missing");

@@ -183,7 +183,7 @@ void fail_in_world(Communicator& communicator, TurnClock& clock, int device, int
     if (step == 3 && communicator.rank() == culprit) {
       if (how == "kill") ::raise(SIGKILL);
       if (how == "stop") {
-        clock.leave();
+        clock.rest();
         ::raise(SIGSTOP);
       }
       if (how == "throw") throw std::domain_error("loss is not a number");

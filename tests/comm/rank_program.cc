@@ -68,7 +68,7 @@ void misbehave(TurnClock& clock, std::string_view how) {
   if (how == "exit") ::_exit(3);
   if (how == "throw") throw std::domain_error("loss is not a number");
   if (how == "stop") {
-    clock.leave();
+    clock.rest();
     ::raise(SIGSTOP);
   }
   while (how == "sleep") ::pause();

@@ -25,8 +25,10 @@ class Turns {
   Turns& operator=(const Turns&) = delete;
 
   void take(int rank) { ++of_rank_[static_cast<std::size_t>(rank)]; }
-  /// Time goes on without this rank from now on: it has ended, is about to stop, or never comes.
-  void leave(int rank) { of_rank_[static_cast<std::size_t>(rank)] = std::uint64_t{1} << 40; }
+  /// Time goes on without this rank from now on: it has ended, or never comes.
+  void leave(int rank) { of_rank_[static_cast<std::size_t>(rank)] = std::uint64_t{1} << 50; }
+  /// Time goes on without this rank, which is about to stop, and with its further turns once all others have left.
+  void rest(int rank) { of_rank_[static_cast<std::size_t>(rank)] = std::uint64_t{1} << 40; }
   std::uint64_t of(int rank) const { return of_rank_[static_cast<std::size_t>(rank)]; }
   /// Of the rank that has had the fewest.
   std::uint64_t fewest() const;
@@ -49,8 +51,8 @@ class TurnClock final : public Clock {
                   TimePoint deadline) const override;
   void sleep_for(std::chrono::milliseconds time) const override;
   bool wait_ready(int fd, short events, TimePoint deadline) const override;
-  /// Turns::leave() of this rank.
-  void leave() { turns_.leave(rank_); }
+  /// Turns::rest() of this rank.
+  void rest() { turns_.rest(rank_); }
 
  private:
   Turns& turns_;
