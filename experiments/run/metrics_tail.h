@@ -40,7 +40,7 @@ class MetricsTail {
   ino_t inode_ = 0;
   std::string last_line_;  ///< with its end; it lies before offset_
   std::uint64_t files_ = 0;
-  std::uint64_t lines_ = 0;  ///< of the present file that were taken in
+  std::uint64_t lines_ = 0;  ///< lines of the present file that update() has read
   std::string bad_line_;
   std::uint64_t step_ = 0;
   std::optional<double> train_loss_;

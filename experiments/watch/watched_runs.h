@@ -22,7 +22,7 @@ namespace droptest::experiments {
 /// The lines of a file of JSON lines that are new, and that the schema allows.
 struct NewRecords {
   std::vector<nlohmann::json> records;
-  std::string problem;  ///< of the first line that is left out, beginning with the file; empty: none of the new ones is
+  std::string problem;  ///< why a line is left out, with its file; empty: no line is
 };
 NewRecords new_records(MetricsTail& tail, SchemaKind kind);
 
@@ -39,7 +39,7 @@ class WatchedRun {
   /// that its schema does not allow is left out.
   void update();
 
-  /// What is left out: for each file that is no record of this version the reason, which begins with the file's path.
+  /// For each file that this version cannot read: its path and the reason.
   std::vector<std::string> unreadable() const;
 
   const std::string& experiment() const { return experiment_; }  ///< name of the spec
@@ -105,7 +105,7 @@ class WatchedRun {
   std::uint64_t steps_ = 0;
   nlohmann::json summary_;
   nlohmann::json statistics_;
-  std::map<std::string, std::string> problems_;  ///< by path
+  std::map<std::string, std::string> problems_;  ///< path of a file -> why it is left out
 };
 
 /// "running", "completed" and so on.

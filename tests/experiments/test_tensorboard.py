@@ -140,7 +140,7 @@ def test_events_are_written_while_the_run_goes_on(tmp_path, holds):
     for point in points:
         holds.reached(point, 2)
         counts.append(count_of_events(tmp_path))
-        time.sleep(0.6)  # a line that comes half a second after the last output, or later, is written at once
+        time.sleep(0.6)  # the program writes at once only half a second after its last output, or later
         holds.release(point)
     process.communicate(timeout=60)
     assert process.returncode == 0
