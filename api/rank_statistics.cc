@@ -71,11 +71,11 @@ std::optional<OfRank> read_rank(const std::string& file, const droptest_network&
   if (!std::filesystem::exists(file)) return std::nullopt;
   const json record = comm::load_json(file);
   try {
-    if (const json& version = record.at("schema_version"); version != kSchemaVersion) {
-      throw ConfigError("/schema_version: got " + version.dump() + ", want " + std::to_string(kSchemaVersion));
-    }
     if (record.at("world_size") != network.world_size || record.at("seed") != network.program.network.seed) {
       return std::nullopt;
+    }
+    if (const json& version = record.at("schema_version"); version != kSchemaVersion) {
+      throw ConfigError("/schema_version: got " + version.dump() + ", want " + std::to_string(kSchemaVersion));
     }
     OfRank of_rank{record.at("words").get<Words>(), exempt_of(record.at("exempt"))};
     comm::merge_statistics({&of_rank.words, 1}, network.program.network, comm::LinkDetail::kInclude);

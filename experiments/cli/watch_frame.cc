@@ -141,9 +141,7 @@ std::string watch_frame(const experiments::WatchedRuns& all, std::size_t columns
   std::stable_sort(anomalies.begin(), anomalies.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   const std::size_t shown_anomalies = std::min(anomalies.size(), kMostAnomalies);
   std::vector<std::string> unreadable;
-  for (const WatchedRun* run : runs) {
-    for (std::string& problem : run->unreadable()) unreadable.push_back(printable(std::move(problem)));
-  }
+  for (std::string& problem : all.unreadable()) unreadable.push_back(printable(std::move(problem)));
   const std::size_t shown_unreadable = std::min(unreadable.size(), kMostUnreadable);
   const std::size_t taken =
       4 + (shown_anomalies == 0 ? 0 : shown_anomalies + 2) + (shown_unreadable == 0 ? 0 : shown_unreadable + 2);
@@ -162,8 +160,8 @@ std::string watch_frame(const experiments::WatchedRuns& all, std::size_t columns
     }
   }
   if (shown_unreadable != 0) {
-    text += "\nleft out, the first " + std::to_string(shown_unreadable) + " of " + std::to_string(unreadable.size()) +
-            " files that are no records of this version:\n";
+    text += "\nleft out, " + std::to_string(shown_unreadable) + " of " + std::to_string(unreadable.size()) +
+            " files that hold what this version does not read:\n";
     for (std::size_t i = 0; i < shown_unreadable; ++i) text += unreadable[i] + "\n";
   }
   std::string frame;

@@ -329,7 +329,7 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   MetricsTail metrics(directory.metrics());
   std::optional<std::uint64_t> passed;  // step of the last line
   const auto pass_lines = [&] {
-    for (const nlohmann::json& line : metrics.update()) {
+    for (const auto& [number, line] : metrics.update()) {
       const std::uint64_t step = line.value("step", std::uint64_t{0});
       if (passed && step <= *passed) continue;  // of an attempt before
       passed = step;

@@ -15,8 +15,8 @@ bool MetricsTail::goes_on(std::istream& file) const {
   return file.read(there.data(), static_cast<std::streamsize>(there.size())) && there == last_line_;
 }
 
-std::vector<nlohmann::json> MetricsTail::update() {
-  std::vector<nlohmann::json> lines;
+std::vector<NumberedLine> MetricsTail::update() {
+  std::vector<NumberedLine> lines;
   struct stat before {};
   if (::stat(path_.c_str(), &before) != 0) return lines;
   std::ifstream file(path_, std::ios::binary);
@@ -47,7 +47,7 @@ std::vector<nlohmann::json> MetricsTail::update() {
     }
     if (value.contains("step") && value.at("step").is_number_unsigned()) step_ = value.at("step");
     if (value.contains("train_loss") && value.at("train_loss").is_number()) train_loss_ = value.at("train_loss");
-    lines.push_back(std::move(value));
+    lines.push_back({lines_, std::move(value)});
   }
   return lines;
 }

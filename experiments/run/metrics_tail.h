@@ -6,12 +6,18 @@
 
 #include <cstdint>
 #include <iosfwd>
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 namespace droptest::experiments {
+
+/// A whole line of a file of JSON lines.
+struct NumberedLine {
+  std::uint64_t number;  ///< in its file, from 1
+  nlohmann::json value;  ///< an object
+};
 
 /// Reads only the lines that were appended since the last update().
 class MetricsTail {
@@ -21,7 +27,7 @@ class MetricsTail {
   /// Takes in the whole lines that are new, and returns them; a file that is not there yet is an empty one. All lines
   /// of another file under that name, or of one that has become shorter or lacks the last line that was taken in, are
   /// new: file systems give the number of a removed file to the next one.
-  std::vector<nlohmann::json> update();
+  std::vector<NumberedLine> update();
 
   /// Files under that name so far: a change says that the last update() began with the first line of a new one.
   std::uint64_t files() const { return files_; }

@@ -45,13 +45,6 @@ FoundRecord record_in(const std::string& path, SchemaKind kind) {
   }
 }
 
-/// The runs that the sweep.json of a folder lists.
-std::vector<json> runs_listed_in(const std::string& folder) {
-  const json sweep = record_in(folder + "/sweep.json", SchemaKind::kSweep).value;
-  if (sweep.is_null()) return {};
-  return sweep.at("runs").get<std::vector<json>>();
-}
-
 bool exists(const std::string& path) {
   std::error_code error;
   return fs::exists(path, error);
@@ -85,8 +78,8 @@ std::optional<double> seconds_of_utc(const std::string& text) {
 
 NewRecords new_records(MetricsTail& tail, SchemaKind kind) {
   NewRecords found;
-  for (json& record : tail.update()) {
-    std::string problem = problem_of(record, kind, tail.path());
+  for (auto& [number, record] : tail.update()) {
+    std::string problem = problem_of(record, kind, tail.path() + ": line " + std::to_string(number));
     if (problem.empty()) {
       found.records.push_back(std::move(record));
     } else if (found.problem.empty()) {
@@ -280,6 +273,33 @@ void WatchedRuns::update() {
   for (const auto& run : runs_) run->update();
 }
 
+std::vector<std::string> WatchedRuns::unreadable() const {
+  std::vector<std::string> texts;
+  for (const auto& [folder, list] : lists_) {
+    if (!list.problem.empty()) texts.push_back(list.problem);
+  }
+  for (const auto& run : runs_) {
+    for (std::string& text : run->unreadable()) texts.push_back(std::move(text));
+  }
+  return texts;
+}
+
+// A long list is not read again while nobody has written it.
+const std::vector<json>& WatchedRuns::runs_listed_in(const std::string& folder) {
+  const std::string path = folder + "/sweep.json";
+  std::error_code error;
+  const auto written = fs::last_write_time(path, error);
+  List& list = lists_[folder];
+  if (error) {
+    list = {};
+  } else if (list.written != written) {
+    FoundRecord sweep = record_in(path, SchemaKind::kSweep);
+    list = {written, {}, std::move(sweep.problem)};
+    if (!sweep.value.is_null()) list.runs = sweep.value.at("runs").get<std::vector<json>>();
+  }
+  return list.runs;
+}
+
 void WatchedRuns::find(const std::string& folder, int depth) {
   if (exists(folder + "/spec.json")) {
     const fs::path path = fs::absolute(folder + "/").lexically_normal().parent_path();
@@ -298,13 +318,8 @@ void WatchedRuns::find(const std::string& folder, int depth) {
 
 void WatchedRuns::find_experiment(const std::string& folder) {
   const std::string name = fs::absolute(folder + "/").lexically_normal().parent_path().filename().string();
-  // A long list is not read again while nobody has written it.
-  std::error_code error;
-  const auto written = fs::last_write_time(folder + "/sweep.json", error);
-  if (!error && (lists_.count(folder) == 0 || lists_[folder] != written)) {
-    const std::vector<json> runs = runs_listed_in(folder);
-    for (const json& listed : runs) add(name, folder + "/" + listed.at("run_id").get<std::string>(), listed);
-    if (!runs.empty()) lists_[folder] = written;
+  for (const json& listed : runs_listed_in(folder)) {
+    add(name, folder + "/" + listed.at("run_id").get<std::string>(), listed);
   }
   for (const std::string& found : folders_in(folder)) {
     if (exists(folder + "/" + found + "/spec.json")) add(name, folder + "/" + found, {});

@@ -126,15 +126,24 @@ class WatchedRuns {
   const std::string& folder() const { return folder_; }
   /// In the order of sweep.json; then those that it does not list, by run id.
   std::vector<const WatchedRun*> runs() const;
+  /// For each file of the folder that this version cannot read, lists of runs first: its path and the reason.
+  std::vector<std::string> unreadable() const;
 
  private:
+  /// What the sweep.json of a folder lists; empty without one.
+  struct List {
+    std::optional<std::filesystem::file_time_type> written;  ///< of the file that was read
+    std::vector<nlohmann::json> runs;
+    std::string problem;  ///< why the file is left out, with its path
+  };
+  const std::vector<nlohmann::json>& runs_listed_in(const std::string& folder);
   void find(const std::string& folder, int depth);
   void find_experiment(const std::string& folder);
   void add(const std::string& experiment, const std::string& path, const nlohmann::json& listed);
   std::string folder_;
   std::vector<std::unique_ptr<WatchedRun>> runs_;
-  std::map<std::string, std::size_t> place_of_;                   ///< by path
-  std::map<std::string, std::filesystem::file_time_type> lists_;  ///< by folder: the sweep.json that was read
+  std::map<std::string, std::size_t> place_of_;  ///< by path
+  std::map<std::string, List> lists_;            ///< by folder
 };
 
 }  // namespace droptest::experiments

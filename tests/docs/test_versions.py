@@ -73,5 +73,5 @@ def test_the_container_runs_the_two_commands_of_the_readme():
         ("debian:12", "tree"), ("tree", "test"), ("tree", "quickstart")]  # fmt: skip
     for script in set(re.findall(r"\./(scripts/\S+)", recipe.replace('"', " "))):
         assert (ROOT / script).is_file(), script
-    ignored = text_of(".containerignore").splitlines()
+    ignored = text_of(".dockerignore").splitlines()
     assert {"build", "results", "corpus", ".cache"} <= set(ignored) and ".git" not in ignored

@@ -182,7 +182,7 @@ def test_watch_names_a_bad_file(folder, file, reason):
     path = Path("results/sweep") / LOSSY / file
     shutil.copy(folder / "bad" / file, folder / path)
     frame = run("watch", "results/sweep", "--once", cwd=folder).out
-    assert "left out, the first 1 of 1 files that are no records of this version:\n" in frame
+    assert "left out, 1 of 1 files that hold what this version does not read:\n" in frame
     assert f"\n{path}: {reason}" in frame
 
 

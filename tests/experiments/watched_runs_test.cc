@@ -124,7 +124,7 @@ TEST_F(Watched, AFileThatIsNoRecordIsNamedUntilAnotherTakesItsPlace) {
   EXPECT_EQ(run.step(), 4U);
   EXPECT_EQ(run.state(), State::kStopped);
   EXPECT_THAT(run.unreadable(), testing::Contains(run_.metrics() + ": line 2: no JSON object"));
-  EXPECT_THAT(run.unreadable(), testing::Contains(StartsWith(run_.events() + ": /")));
+  EXPECT_THAT(run.unreadable(), testing::Contains(StartsWith(run_.events() + ": line 1: /")));
   EXPECT_THAT(run.unreadable(), testing::Contains(StartsWith(run_.summary() + ": /")));
   runs.update();
   EXPECT_THAT(run.unreadable(), testing::Contains(StartsWith(run_.metrics()))) << "it is still there";
@@ -133,6 +133,18 @@ TEST_F(Watched, AFileThatIsNoRecordIsNamedUntilAnotherTakesItsPlace) {
   runs.update();
   EXPECT_THAT(run.unreadable(), testing::Not(testing::Contains(StartsWith(run_.metrics()))));
   EXPECT_THAT(run.unreadable(), testing::Not(testing::Contains(StartsWith(run_.summary()))));
+}
+
+TEST_F(Watched, AListThatIsNoRecordIsNamedUntilItIsMended) {
+  const std::string path = experiment_ + "/sweep.json";
+  write(run_.spec(), "{}");
+  write(path, "{\"runs\": 3}");
+  WatchedRuns runs(experiment_);
+  EXPECT_EQ(runs.runs().size(), 1U);
+  EXPECT_THAT(runs.unreadable(), testing::Contains(StartsWith(path + ": /")));
+  fs::remove(path);
+  runs.update();
+  EXPECT_THAT(runs.unreadable(), testing::Not(testing::Contains(StartsWith(path))));
 }
 
 TEST_F(Watched, MemoryDoesNotGrowWithTheLines) {

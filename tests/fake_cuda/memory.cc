@@ -2,6 +2,7 @@
 #include "tests/fake_cuda/memory.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <cstring>
 
@@ -15,9 +16,28 @@ constexpr std::size_t kCanaryBytes = 256;  // also the alignment of the data
 constexpr unsigned char kFresh = 0xFF;
 constexpr unsigned char kFreed = 0xFE;
 constexpr std::size_t kFreedBytesOften = 4096;  // looked at after each kernel; the others before they are given back
-// Read as bfloat16 or float, both fills are NaN or huge; the canary is NaN.
-unsigned char canary_at(const unsigned char* address) {
-  return (reinterpret_cast<std::uintptr_t>(address) & 1U) != 0 ? 0xFF : 0xC5;
+// Read as bfloat16 or float, both fills are NaN or huge; the canary is NaN: 0xC5 at even addresses, 0xFF at odd ones.
+constexpr auto kCanaries = [] {
+  std::array<unsigned char, kCanaryBytes + 1> bytes{};
+  for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = i % 2 == 0 ? 0xC5 : 0xFF;
+  return bytes;
+}();
+
+const unsigned char* canary_at(const unsigned char* address) {
+  return kCanaries.data() + (reinterpret_cast<std::uintptr_t>(address) & 1U);
+}
+
+void put_canary(unsigned char* address) { std::memcpy(address, canary_at(address), kCanaryBytes); }
+
+/// Of the bytes there; kCanaryBytes: it is whole.
+std::size_t first_difference(const unsigned char* address) {
+  const unsigned char* canary = canary_at(address);
+  if (std::memcmp(address, canary, kCanaryBytes) == 0) return kCanaryBytes;
+  return static_cast<std::size_t>(std::mismatch(address, address + kCanaryBytes, canary).first - address);
+}
+
+bool are_all(unsigned char value, const unsigned char* data, std::size_t bytes) {
+  return bytes == 0 || (data[0] == value && std::memcmp(data, data + 1, bytes - 1) == 0);
 }
 
 std::size_t block_bytes(std::size_t bytes) {
@@ -41,9 +61,9 @@ void* Memory::allocate(Place place, int device, std::size_t bytes) {
   allocation.device = device;
   allocation.number = count_++;
   unsigned char* data = allocation.block + kCanaryBytes;
-  for (unsigned char* byte = allocation.block; byte < data; ++byte) *byte = canary_at(byte);
+  put_canary(allocation.block);
   std::memset(data, computes_by_default() ? kFresh : 0, bytes);
-  for (unsigned char* byte = data + bytes; byte < data + bytes + kCanaryBytes; ++byte) *byte = canary_at(byte);
+  put_canary(data + bytes);
   allocations_.emplace(reinterpret_cast<std::uintptr_t>(data), allocation);
   return data;
 }
@@ -94,20 +114,15 @@ int Memory::device_of(const void* data) const {
 
 void Memory::check(const Allocation& allocation, std::string_view user, std::size_t freed_bytes) {
   const unsigned char* data = allocation.block + kCanaryBytes;
-  for (std::size_t i = 0; i < kCanaryBytes; ++i) {
-    const unsigned char* before = allocation.block + i;
-    const unsigned char* behind = data + allocation.bytes + i;
-    if (*before != canary_at(before)) {
-      fail(std::string(user) + ": bytes before " + name(allocation) + " were overwritten");
-    }
-    if (*behind != canary_at(behind)) {
-      fail(std::string(user) + ": bytes behind " + name(allocation) + " were overwritten, from " + std::to_string(i) +
-           " behind its end");
-    }
+  if (first_difference(allocation.block) < kCanaryBytes) {
+    fail(std::string(user) + ": bytes before " + name(allocation) + " were overwritten");
   }
-  if (!allocation.freed) return;
-  for (std::size_t i = 0; i < std::min(allocation.bytes, freed_bytes); ++i) {
-    if (data[i] != kFreed) fail(std::string(user) + ": " + name(allocation) + " was written to after its free");
+  if (const std::size_t at = first_difference(data + allocation.bytes); at < kCanaryBytes) {
+    fail(std::string(user) + ": bytes behind " + name(allocation) + " were overwritten, from " + std::to_string(at) +
+         " behind its end");
+  }
+  if (allocation.freed && !are_all(kFreed, data, std::min(allocation.bytes, freed_bytes))) {
+    fail(std::string(user) + ": " + name(allocation) + " was written to after its free");
   }
 }
 
