@@ -119,12 +119,14 @@ TEST_F(ReplicasOnDevice, OffloadOfParametersAndMomentsChangesNoBit) {
   CudaOpsOptions narrow;
   narrow.precision.compute = Precision::kBfloat16;
   for (const CudaOpsOptions& options : {CudaOpsOptions{}, narrow}) {
+    const Result of_zero_3 = on_device(zero(3, 1), options);
     for (const int stage : {0, 1, 2, 3}) {
       ShardOptions sharding = zero(stage, 1);
+      const Result of_stage = stage == 3 ? of_zero_3 : on_device(sharding, options);
       for (const bool values : {false, true}) {
         // Parameters of 16 bits that lie in the rooms of blocks have the results of ZeRO 3, where they do, too.
         const bool in_rooms = values && options.precision.compute == Precision::kBfloat16;
-        const Result want = on_device(in_rooms ? zero(3, 1) : zero(stage, 1), options);
+        const Result& want = in_rooms ? of_zero_3 : of_stage;
         sharding.offloads_moments = true;
         sharding.offloads_values = values;
         sharding.offload_piece_elems = 1000;

@@ -23,6 +23,8 @@ struct Implementation {
   std::function<std::unique_ptr<Ops>(comm::Communicator&)> make;
   std::function<std::unique_ptr<OpsForm>(int world_size)> form;
   double tolerance;  ///< |difference| / |reference| of a case: rounding of the narrowest type, some operations deep
+  /// A device's, after its first: on the fake device, which is slow, tests of many cases give it some of them.
+  bool takes_some = false;
 };
 
 /// The last kernel of each operation in the registry.
@@ -65,7 +67,8 @@ inline std::vector<Implementation> implementations() {
   const auto add_cuda = [&](std::string name, ModelPrecision precision, double tolerance, KernelChoices kernels = {}) {
     const CudaOpsOptions options{.precision = precision, .kernels = std::move(kernels)};
     all.push_back({std::move(name), [=](comm::Communicator& group) { return make_cuda_ops(options, group); },
-                   [=](int world_size) { return cuda_ops_form(options, world_size); }, tolerance});
+                   [=](int world_size) { return cuda_ops_form(options, world_size); }, tolerance,
+                   precision.compute != Precision::kFloat32});
   };
   add_cuda("CUDA float32", {}, 1e-6);
   add_cuda("CUDA bfloat16", kBf16, 1e-2);
