@@ -18,12 +18,17 @@ namespace droptest::sim {
 /// The cost of one message after its first transmission.
 struct Repair {
   std::uint64_t lost_data_packets = 0;  ///< at first
-  std::uint64_t resent_packets = 0;     ///< each as often as it was sent again
+  std::uint64_t resent_packets = 0;     ///< each as often as it was sent again; at most extra_slots
   std::uint64_t rounds = 1;             ///< times that the sender sent, the first one too
   double extra_slots = 0;               ///< packet times beyond those of the packets sent at first
   double waiting_seconds = 0;           ///< beyond the slots: for acknowledgements and timers
 
   double extra_seconds(double slot_seconds) const { return extra_slots * slot_seconds + waiting_seconds; }
+  /// Of extra_seconds: for packets on the wire. The rest passes without one, in empty slots and in waits.
+  double wire_seconds(double slot_seconds) const { return static_cast<double>(resent_packets) * slot_seconds; }
+  double idle_seconds(double slot_seconds) const {
+    return (extra_slots - static_cast<double>(resent_packets)) * slot_seconds + waiting_seconds;
+  }
   void visit_state(StateVisitor& visitor) {
     visit_values(visitor, lost_data_packets, resent_packets, rounds, extra_slots, waiting_seconds);
   }

@@ -69,10 +69,10 @@ std::uint64_t RoundClock::play(const TimedHop& hop, const HopCost& cost) {
   const double first_bit = start + cost.latency_seconds;
   const double limit = destination.patience_ends(round_, deadline_);
   const double given_up = source.patience_ends(round_, deadline_);
-  const double arrival = std::min(first_bit + cost.transfer_seconds, limit);
+  const double last_bit = first_bit + cost.transfer_seconds;
   source.sends = std::max(source.sends, std::min(start + cost.transfer_seconds, given_up));
-  destination.receives = std::max(destination.receives, arrival);
-  destination.arrived = std::max(destination.arrived, arrival);
+  destination.receives = std::max(destination.receives, std::min(last_bit, limit));
+  destination.arrived = std::max(destination.arrived, std::min(last_bit + cost.waiting_seconds, limit));
   destination.takes = Port::Takes::kSomething;
   return packets_in_time(cost, first_bit, std::min(limit, given_up + cost.latency_seconds));
 }

@@ -298,6 +298,31 @@ TEST(CollectiveTime, ABudgetOfRoundsTakesTimeAndLeavesTheRestMissing) {
   }
 }
 
+// Replayed packet by packet with equal fates, where a wait delays its own message alone. A loss then costs a round about one
+// round trip, however many messages lose something.
+TEST(CollectiveTime, WaitsForFeedbackDelayTheirOwnMessageAlone) {
+  struct Case {
+    int ranks;
+    double latency_seconds;
+    double loss_rate;
+    double lossless_seconds;
+    double seconds;
+  };
+  for (const Case& item : {Case{16, 20e-6, 0.001, 669e-6, 750e-6}, Case{64, 5e-6, 0.01, 671e-6, 713e-6}}) {
+    CollectiveExperiment experiment;
+    experiment.network = *options_of("direct", item.loss_rate, model_of()).network.of(kClass);
+    experiment.network.payload_bytes = 1408;
+    experiment.ranks = item.ranks;
+    experiment.elements = 1'048'576;
+    experiment.trials = kAddressSanitizer ? 4 : 40;
+    experiment.time = model_of();
+    experiment.time->links.within = experiment.time->links.between = {item.latency_seconds, 100e9 / 8};
+    EXPECT_NEAR(simulate_collective_experiment(experiment).seconds->measured, item.lossless_seconds, 1e-6);
+    apply_recovery(experiment.network, protocol("selective_repeat"));
+    EXPECT_NEAR(simulate_collective_experiment(experiment).seconds->measured, item.seconds, 12e-6) << item.ranks;
+  }
+}
+
 // One message over one link: its mean time under a budget is the protocol's closed form.
 TEST(CollectiveTime, OneHopWithABudgetTakesItsExpectedTime) {
   CollectiveExperiment experiment;

@@ -84,7 +84,7 @@ TimedRounds direct(int ranks, std::uint64_t elements) {
 
 CostOfHop cost_over(const LinkCost& link, std::uint64_t packet_elements = 352) {
   return [link, packet_elements](const TimedHop& hop) -> HopCost {
-    return {link.latency_seconds, link.transfer_seconds(static_cast<double>(hop.elements) * kElementBytes),
+    return {link.latency_seconds, link.transfer_seconds(static_cast<double>(hop.elements) * kElementBytes), 0,
             (hop.elements + packet_elements - 1) / packet_elements};
   };
 }
@@ -113,7 +113,7 @@ TEST(HopTiming, RanksThatStartTogetherFinishAsTheClosedFormsSay) {
 TEST(HopTiming, ARankThatIsLateDelaysThoseThatWaitForIt) {
   // 0 -> 1 -> 2: each hop takes 1 s and 0.5 s of latency.
   const TimedRounds chain = {{{0, 1, 1, Half::kGather}}, {{1, 2, 1, Half::kGather}}};
-  const CostOfHop cost = [](const TimedHop&) -> HopCost { return {0.5, 1, 1}; };
+  const CostOfHop cost = [](const TimedHop&) -> HopCost { return {0.5, 1, 0, 1}; };
   const std::vector<double> early = {0, 2, 1};
   EXPECT_EQ(play_rounds(chain, early, cost).finish_seconds, (std::vector<double>{1, 3, 3.5}));
   const std::vector<double> late = {10, 2, 1};
@@ -121,7 +121,7 @@ TEST(HopTiming, ARankThatIsLateDelaysThoseThatWaitForIt) {
 }
 
 TEST(HopTiming, APortCarriesOneHopAtATime) {
-  const CostOfHop cost = [](const TimedHop&) -> HopCost { return {0.5, 1, 1}; };
+  const CostOfHop cost = [](const TimedHop&) -> HopCost { return {0.5, 1, 0, 1}; };
   const std::vector<double> start = {0, 0, 0};
   const TimedRounds one_sender = {{{0, 1, 1, Half::kReduce}, {0, 2, 1, Half::kReduce}}};
   EXPECT_EQ(play_rounds(one_sender, start, cost).finish_seconds, (std::vector<double>{2, 1.5, 2.5}));
@@ -129,9 +129,24 @@ TEST(HopTiming, APortCarriesOneHopAtATime) {
   EXPECT_EQ(play_rounds(incast, start, cost).finish_seconds, (std::vector<double>{1, 2, 2.5}));
 }
 
+// The hop to rank 1 has its last packet 10 s after the others; both of its ports go on with other hops at once.
+TEST(HopTiming, AHopThatWaitsForItsRepetitionsLeavesItsPortsToOthers) {
+  const CostOfHop cost = [](const TimedHop& hop) -> HopCost {
+    return {0.5, 1, hop.source == 0 && hop.destination == 1 ? 10.0 : 0.0, 1};
+  };
+  const std::vector<double> start = {0, 0, 0};
+  const TimedRounds one_sender = {{{0, 1, 1, Half::kReduce}, {0, 2, 1, Half::kReduce}}};
+  EXPECT_EQ(play_rounds(one_sender, start, cost).finish_seconds, (std::vector<double>{2, 11.5, 2.5}));
+  const TimedRounds one_receiver = {{{0, 1, 1, Half::kReduce}, {2, 1, 1, Half::kReduce}}};
+  EXPECT_EQ(play_rounds(one_receiver, start, cost).finish_seconds, (std::vector<double>{1, 11.5, 2}));
+  // The next round needs the repetitions, and what the waiting rank sends then leaves after them.
+  const TimedRounds chain = {{{0, 1, 1, Half::kReduce}}, {{1, 2, 1, Half::kReduce}}};
+  EXPECT_EQ(play_rounds(chain, start, cost).finish_seconds, (std::vector<double>{1, 12.5, 13}));
+}
+
 TEST(HopTiming, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
   // Ten packets in 1 s, after 0.5 s of latency: at 1.2 s seven of them are there.
-  const CostOfHop cost = [](const TimedHop&) -> HopCost { return {0.5, 1, 10}; };
+  const CostOfHop cost = [](const TimedHop&) -> HopCost { return {0.5, 1, 0, 10}; };
   const TimedRounds one = {{{0, 1, 1, Half::kReduce}}};
   const std::vector<double> together = {0, 0};
   RoundsOutcome outcome = play_rounds(one, together, cost, 1.2);
@@ -154,7 +169,7 @@ TEST(HopTiming, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
 }
 
 TEST(HopTiming, TheDeadlineCountsRoundsSinceTheLastArrival) {
-  const CostOfHop cost = [](const TimedHop& hop) -> HopCost { return {0, hop.half == Half::kReduce ? 5.0 : 1.0, 10}; };
+  const CostOfHop cost = [](const TimedHop& hop) -> HopCost { return {0, hop.half == Half::kReduce ? 5.0 : 1.0, 0, 10}; };
   const TimedRounds there_and_back = {{{0, 1, 1, Half::kReduce}}, {{1, 0, 1, Half::kGather}}};
   const std::vector<double> start = {0, 0};
   // Rank 1 goes on at 2 s with four of ten packets. Rank 0 waits for it, up to two deadlines.
@@ -195,9 +210,9 @@ TEST(HopTiming, GoBackNSlowsARingAsMuchAsTheAnchorSays) {
       PacketMask lost(packets);
       process.draw_message(1, wire, place, lost);
       PacketMask missing(packets);
-      const double more = go_back->recover(lost, draws_by_slot(process, 1, wire, place), timing, missing)
-                              .extra_seconds(timing.slot_seconds);
-      return {link.latency_seconds, link.transfer_seconds(kBytes / kRanks) + more, packets};
+      const Repair repair = go_back->recover(lost, draws_by_slot(process, 1, wire, place), timing, missing);
+      return {link.latency_seconds, link.transfer_seconds(kBytes / kRanks) + repair.wire_seconds(timing.slot_seconds),
+              repair.idle_seconds(timing.slot_seconds), packets};
     };
     const std::vector<double> start(kRanks, 0);
     const double played = latest(play_rounds(ring(kRanks, 25'000'000), start, cost));

@@ -66,7 +66,7 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
   const auto packet_bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
   message.packet_seconds = cost.transfer_seconds(packet_bytes);
   message.factor = factor;
-  message.cost = {factor * cost.latency_seconds, factor * cost.transfer_seconds(bytes), packets};
+  message.cost = {factor * cost.latency_seconds, factor * cost.transfer_seconds(bytes), 0, packets};
   message.data_packets = cut.packets();
   return message;
 }
@@ -117,7 +117,9 @@ void CollectiveTiming::repeat(const What& what, Courses& courses, TimedMessage& 
   message.repeated = course.last;
   message.resent = course.repair.resent_packets;
   message.timeouts = course.repair.rounds - 1;
-  message.cost.transfer_seconds += message.factor * course.repair.extra_seconds(course.last.timing.slot_seconds);
+  const double slot_seconds = course.last.timing.slot_seconds;
+  message.cost.transfer_seconds += message.factor * course.repair.wire_seconds(slot_seconds);
+  message.cost.waiting_seconds += message.factor * course.repair.idle_seconds(slot_seconds);
 }
 
 TimedMessage CollectiveTiming::cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const {
@@ -228,7 +230,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     up.link.destination = sim::Link::kEveryDestination;
     repeat(what, courses_, up);
     up.counted_on = source;
-    ends.push_back(up.departs_seconds + up.cost.latency_seconds + up.cost.transfer_seconds);
+    ends.push_back(up.departs_seconds + up.cost.latency_seconds + up.cost.transfer_seconds + up.cost.waiting_seconds);
     contributions.push_back(up);
   }
   const bool has_quorum = network.quorum && what.arrival == Arrival::kByFate;
@@ -259,7 +261,8 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     const auto bytes = static_cast<double>(cut.bytes() + cut.packets() * model_.header_bytes);
     double& clock = clocks[static_cast<std::size_t>(receiver)];
     clock = std::max(clock, complete + down.cost.latency_seconds +
-                                std::max(0.0, down.cost.transfer_seconds - lossless.transfer_seconds(bytes)));
+                                std::max(0.0, down.cost.transfer_seconds - lossless.transfer_seconds(bytes)) +
+                                down.cost.waiting_seconds);
     down.cost.packets = 0;  // counted on the way up
     visit(down);
   }

@@ -114,7 +114,8 @@ CallTimes GroupTimeline::play_send(const CallArguments& call, const CollectiveTi
   return {ready_seconds, ports.sends_from};
 }
 
-// Where the receiver's port is busy, the message waits in front of it.
+// Where the receiver's port is busy, the message waits in front of it. While its sender waits for feedback or a timer, the
+// port takes other messages.
 CallTimes GroupTimeline::play_recv(const CallArguments& call, const CollectiveTiming::What& what,
                                    double ready_seconds) {
   std::array<double, 2> clocks{};
@@ -125,9 +126,10 @@ CallTimes GroupTimeline::play_recv(const CallArguments& call, const CollectiveTi
   VirtualClock::Ports& ports = clock_.ports();
   const double first_bit = std::max(departs + received.cost.latency_seconds, ports.receives_from);
   ports.receives_from = first_bit + received.cost.transfer_seconds;
-  clock_.time().network_seconds += received.cost.transfer_seconds;
+  const double complete = ports.receives_from + received.cost.waiting_seconds;
+  clock_.time().network_seconds += received.cost.transfer_seconds + received.cost.waiting_seconds;
   count_message(received, clock_.time());
-  return {sender_ready, std::max(ready_seconds, ports.receives_from)};
+  return {sender_ready, std::max(ready_seconds, complete)};
 }
 
 }  // namespace droptest::comm
