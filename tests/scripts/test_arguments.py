@@ -66,7 +66,7 @@ def test_an_unknown_option_is_refused_with_the_usage(call, script):
         (["install-dependencies", "all"], "install-dependencies: got 'all', want run or test"),
         (["install-dependencies", "run", "test"], "install-dependencies: got 'test', want at most 1 arguments"),
         (["test", "develop"], "test: got 'develop', want a preset: release dev unsanitized"),
-        (["test", "dev", "build", "unit"], "test: got 'unit', want build, units or commands"),
+        (["test", "dev", "build", "unit"], "test: got 'unit', want build, units, commands or package"),
         (["fuzz", "nowhere"], "fuzz: got 'nowhere', want the folder of a clang build"),
         (["test-torch", "newest"], "test-torch: got 'newest', want a version of torch, for example 2.13.0"),
         (["fuzz", "scripts", "soon"], "fuzz: got 'soon', want a number of seconds"),
