@@ -16,7 +16,7 @@ from droptest.variance import interval_of
 
 MOST_POINTS = 60
 MOST_STEPS = 200  # of a curve in the page
-UNINTERESTING = (*(set(INDIFFERENT) - {"network", "time"}), "backend", "numerics_version")
+UNINTERESTING = (*(set(INDIFFERENT) - {"network", "time"}), "backend")
 
 
 def data(records: Records) -> dict[str, Any]:

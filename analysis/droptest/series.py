@@ -43,7 +43,11 @@ RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
 NO_PROCESS = "no loss process"  # but a deadline, so that packets may come too late
 # Members that cannot change the result of a lossless run (a virtual clock only measures it): twins may differ in them.
-INDIFFERENT = ("network", "time", "seed", "seeds", "name", "description", "record", "sweep", "repeat", "schema_version")
+# The version of the numerics follows from the network and the clock.
+INDIFFERENT = (
+    *("network", "time", "seed", "seeds", "name", "description", "record", "sweep", "repeat", "schema_version"),
+    "numerics_version",
+)
 INDIFFERENT_BACKEND = ("timeout_seconds", "rendezvous", "threads_per_rank")
 
 

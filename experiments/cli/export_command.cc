@@ -90,7 +90,9 @@ int export_folder(const ExportOptions& options) {
   const std::string spec = experiments::RunDirectory{options.source.file}.spec();
   const models::StoredTensors of_run = options.initial ? models::StoredTensors() : final_weights(options.source.file);
   const experiments::RunConfig config =
-      options.initial ? load_run(options.source) : experiments::resolve(comm::load_json(spec), spec).config;
+      options.initial
+          ? load_run(options.source)
+          : experiments::resolve(comm::load_json(spec), spec, nullptr, experiments::NumericsUse::kToRead).config;
   const models::StoredTensors tensors =
       models::with_huggingface_names(options.initial ? experiments::initial_weights(config) : of_run);
   const std::vector<std::string> classes =

@@ -51,13 +51,14 @@ void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const s
       ->default_str(by_default);
 }
 
-experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files) {
-  return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides), files);
+experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files,
+                                 experiments::NumericsUse use) {
+  return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides), files, use);
 }
 
 experiments::RunConfig load_run(SpecOptions options) {
   if (!options.overrides.empty()) options.overrides.emplace_back("/sweep=null");
-  return load_plan(options, nullptr).runs.front().run.config;
+  return load_plan(options, nullptr, experiments::NumericsUse::kToRead).runs.front().run.config;
 }
 
 void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan) {

@@ -34,11 +34,12 @@ void add_jobs_option(CLI::App& command, int& jobs);
 void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const std::vector<std::string>& choices);
 
 /// The runs that the spec asks for. `files` hashes the files that the spec names, which run ids need; null: no file is
-/// read. Throws: ConfigError.
-experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files);
+/// read. `use`: resolve()'s. Throws: ConfigError.
+experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files,
+                                 experiments::NumericsUse use = experiments::NumericsUse::kToTrain);
 
-/// One run of the spec: with overrides that of the spec without its sweep, whose points would have the last word; else
-/// the first. No file that the spec names is read. Throws: ConfigError.
+/// One run of the spec, to be read: with overrides that of the spec without its sweep, whose points would have the last
+/// word; else the first. No file that the spec names is read. Throws: ConfigError.
 experiments::RunConfig load_run(SpecOptions options);
 
 /// A line on standard error for each part of the spec that has no effect.

@@ -86,8 +86,12 @@ bool loses_own_parts(const comm::ClassNetwork& network, comm::NetworkUse use) {
 
 class Resolver {
  public:
-  Resolver(const json& document, const std::string& where, FileHashes* files)
-      : where_(where), given_(document), files_(files), full_(schema_of(SchemaKind::kSpec).with_defaults(document)) {}
+  Resolver(const json& document, const std::string& where, FileHashes* files, NumericsUse use)
+      : where_(where),
+        given_(document),
+        files_(files),
+        use_(use),
+        full_(schema_of(SchemaKind::kSpec).with_defaults(document)) {}
 
   ResolvedRun resolve() {
     if (full_.contains("sweep")) report("/sweep", "got a sweep, want a spec of one run");
@@ -97,7 +101,6 @@ class Resolver {
     if (full_.contains("search")) report("/search", "got a search, want a spec of one run");
     if (full_.contains("extends")) report("/extends", "got the name of a file, want a file that is merged already");
     for (const char* several : {"sweep", "repeat", "search"}) full_.erase(several);
-    resolve_numerics();
     resolve_seeds();
     resolve_model();
     resolve_device();
@@ -130,9 +133,11 @@ class Resolver {
     check_repetitions();
     comm::require_none(errors_);
     ResolvedRun run;
-    run.spec = full_;
     run.config = std::move(config_);
     read_resolved(full_, run.config);
+    resolve_numerics(run.config);
+    comm::require_none(errors_);
+    run.spec = full_;
     run.run_id = run_id_of(run.spec);
     if (run.config.elastic) {
       for (int data = run.config.elastic->min_data; data <= run.config.elastic->max_data; ++data) {
@@ -158,14 +163,19 @@ class Resolver {
     errors_.push_back(where_ + ": " + pointer + ": " + message);
   }
 
-  void resolve_numerics() {
-    if (full_.contains("numerics_version") && full_["numerics_version"] != kNumericsVersion) {
-      report("/numerics_version", "got " + quote_json(full_["numerics_version"]) + ", but this droptest has version " +
-                                      std::to_string(kNumericsVersion) +
-                                      ", which gives other losses: use the commit that summary.json names, or leave "
-                                      "this member out");
+  void resolve_numerics(const RunConfig& config) {
+    const Numerics numerics = numerics_of(config);
+    const int given = full_.value("numerics_version", numerics.version);
+    const bool can_read = use_ == NumericsUse::kToRead && given <= kNewestNumerics;
+    if (given != numerics.version && !can_read) {
+      const std::string version = std::to_string(numerics.version);
+      report(
+          "/numerics_version",
+          "got " + std::to_string(given) + ", but this droptest has version " + version +
+              (given < numerics.version ? " for a spec with " + std::string(numerics.changed) : " for this spec") +
+              ", which gives other losses or times: use the commit that summary.json names, or leave this member out");
     }
-    full_["numerics_version"] = kNumericsVersion;
+    full_["numerics_version"] = given;
   }
 
   /// Writes the hash of the file that the section's member `path` names, next to it.
@@ -582,6 +592,7 @@ class Resolver {
   const std::string& where_;
   const json& given_;
   FileHashes* files_;
+  NumericsUse use_;
   json full_;  ///< the spec with defaults; becomes the resolved one section by section
   RunConfig config_;
   std::vector<std::string> errors_;
@@ -589,9 +600,9 @@ class Resolver {
 
 }  // namespace
 
-ResolvedRun resolve(const json& document, const std::string& where, FileHashes* files) {
+ResolvedRun resolve(const json& document, const std::string& where, FileHashes* files, NumericsUse use) {
   comm::require_valid(schema_of(SchemaKind::kSpec), document, where);
-  ResolvedRun run = Resolver(document, where, files).resolve();
+  ResolvedRun run = Resolver(document, where, files, use).resolve();
   const std::vector<comm::Violation> violations = schema_of(SchemaKind::kResolvedSpec).check(run.spec);
   DROPTEST_CHECK(violations.empty(), "resolved spec: " + violations.at(0).pointer + ": " + violations.at(0).message);
   return run;
@@ -614,6 +625,7 @@ RunConfig with_replicas(const ResolvedRun& run, int replicas) {
   const std::string section = run.config.elastic ? "/elastic" : "/failures/replicas";
   spec.erase("elastic");
   spec.erase("failures");  // of stages: there is one replica then
+  spec.erase("numerics_version");
   spec["parallel"]["data"] = replicas;
   if (replicas == 1 && run.config.parallel.sequence == 1) spec["parallel"].erase("zero");
   if (spec["training"].contains("epochs")) spec["training"].erase("steps");

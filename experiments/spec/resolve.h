@@ -22,13 +22,18 @@ struct ResolvedRun {
   nlohmann::json labels = nlohmann::json::array();
 };
 
+/// What is done with the numerics_version that a document has: it is that of this program for such a spec, or an error;
+/// or, where a record is only read, it may be an earlier one, and stays.
+enum class NumericsUse : std::uint8_t { kToTrain, kToRead };
+
 /// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages. `files`: gives the hashes of
 /// data and initial weights, which are part of the id; without it hashes stay as they are written, and the files need
 /// not be there.
 /// Throws: ConfigError that lists all errors: those of the schema first, then those between several keys.
 /// Determinism: a pure function of the document and of the files that it names, and with device "auto" of whether this
 /// machine has a CUDA device; the id does not depend on the order of keys.
-ResolvedRun resolve(const nlohmann::json& document, const std::string& where, FileHashes* files = nullptr);
+ResolvedRun resolve(const nlohmann::json& document, const std::string& where, FileHashes* files = nullptr,
+                    NumericsUse use = NumericsUse::kToTrain);
 
 /// Makes it the same run with other seeds: the result of resolve() for the document with those seeds.
 void reseed(ResolvedRun& run, const Seeds& seeds);

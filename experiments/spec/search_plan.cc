@@ -89,6 +89,7 @@ void SearchPlan::read(const Spec& spec, FileHashes* files) {
 
   nlohmann::json lossless = base_;
   lossless.erase("network");
+  lossless.erase("numerics_version");  // of a resolved spec; it depends on the network
   twin_.run = resolve(lossless, where_, files);
   // All runs of a search have the files that it began with.
   for (const char* section : {"data", "model"}) {

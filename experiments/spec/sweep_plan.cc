@@ -128,7 +128,7 @@ Values values_of(const json& given, const std::string& place, Labels labels) {
 
 class Planner {
  public:
-  Planner(const Spec& spec, FileHashes* files) : spec_(spec), files_(files) {}
+  Planner(const Spec& spec, FileHashes* files, NumericsUse use) : spec_(spec), files_(files), use_(use) {}
 
   SweepPlan plan() {
     const json& document = spec_.document;
@@ -325,7 +325,7 @@ class Planner {
         set_member(document, *setting.first, *setting.second, spec_.where + ": " + pointer);
       }
       if (!best_over_.empty()) add_selection(document);
-      planned.run = resolve(document, spec_.where, files_);
+      planned.run = resolve(document, spec_.where, files_, use_);
       planned.run.labels = std::vector<json>(labels.rbegin(), labels.rend());
       const Seeds& first = planned.run.config.seeds;
       check_last("weights", first.weights, together_ * repeats_.weights);
@@ -402,6 +402,7 @@ class Planner {
 
   const Spec& spec_;
   FileHashes* files_;
+  NumericsUse use_;
   json base_;
   std::uint64_t together_ = 1;  ///< repeats of all seeds; 1 where those of single seeds are given
   Seeds repeats_;               ///< how many of each
@@ -424,6 +425,6 @@ std::size_t SweepPlan::same_runs() const {
   return same;
 }
 
-SweepPlan plan_sweep(const Spec& spec, FileHashes* files) { return Planner(spec, files).plan(); }
+SweepPlan plan_sweep(const Spec& spec, FileHashes* files, NumericsUse use) { return Planner(spec, files, use).plan(); }
 
 }  // namespace droptest::experiments

@@ -48,8 +48,8 @@ struct SweepPlan {
 };
 
 /// Expands a spec. A traffic class without packets is a warning for a point of a sweep, and an error where a spec of
-/// one run names it. `files` is resolve()'s. Throws: ConfigError for a sweep that has no meaning, or a point that does
-/// not resolve.
-SweepPlan plan_sweep(const Spec& spec, FileHashes* files = nullptr);
+/// one run names it. `files` and `use` are resolve()'s. Throws: ConfigError for a sweep that has no meaning, or a point
+/// that does not resolve.
+SweepPlan plan_sweep(const Spec& spec, FileHashes* files = nullptr, NumericsUse use = NumericsUse::kToTrain);
 
 }  // namespace droptest::experiments

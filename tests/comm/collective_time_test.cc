@@ -298,8 +298,8 @@ TEST(CollectiveTime, ABudgetOfRoundsTakesTimeAndLeavesTheRestMissing) {
   }
 }
 
-// Replayed packet by packet with equal fates, where a wait delays its own message alone. A loss then costs a round about one
-// round trip, however many messages lose something.
+// Replayed packet by packet with equal fates, where a wait delays its own message alone. A loss then costs a round
+// about one round trip, however many messages lose something.
 TEST(CollectiveTime, WaitsForFeedbackDelayTheirOwnMessageAlone) {
   struct Case {
     int ranks;
@@ -394,6 +394,24 @@ TEST(CollectiveTime, MessagesAndCollectivesShareNoPlaceOfALink) {
       EXPECT_EQ(place.first_packet - place.origin, since_origin);
     }
   }
+}
+
+// The n-th message of one class on a link is not as late as that of another class.
+TEST(CollectiveTime, ClassesOfALinkHaveStragglersOfTheirOwn) {
+  LossyOptions options = options_of("direct", 0.1, model_of());
+  options.time->transfer_p99_over_p50 = 3;
+  options.network.of(sim::TrafficClass::kTpBackward) = options.network.of(kClass);
+  const auto factors = [&](sim::TrafficClass of) {
+    CollectiveTiming timing(options.network, *options.time, 0, {0, 1});
+    std::vector<double> all;
+    for (int i = 0; i < 3; ++i) all.push_back(timing.message({of}, 0, 1, 64, 0).factor);
+    return all;
+  };
+  const std::vector<double> forward = factors(kClass);
+  EXPECT_EQ(factors(kClass), forward);
+  EXPECT_EQ(std::set<double>(forward.begin(), forward.end()).size(), 3U);
+  const std::vector<double> backward = factors(sim::TrafficClass::kTpBackward);
+  for (std::size_t i = 0; i < forward.size(); ++i) EXPECT_NE(backward[i], forward[i]) << i;
 }
 
 // Two nodes of two ranks, with slow links between the nodes: a message to all ranks of a group within one node has the

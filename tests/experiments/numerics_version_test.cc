@@ -1,26 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers that numerics_version.h stands for. double is nearly exact; float's products are those of a library that
-// chooses its kernels by the processor.
+// The numbers that the versions of numerics_version.h stand for. double is nearly exact; float's products are those of
+// a library that chooses its kernels by the processor.
 #include "experiments/spec/numerics_version.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <iomanip>
 #include <mutex>
+#include <nlohmann/json.hpp>
 
 #include "comm/lossy/lossy_communicator.h"
+#include "experiments/spec/resolve.h"
 #include "models/optimizer.h"
+#include "tests/comm/error_text.h"
+#include "tests/comm/timed_network.h"
 #include "tests/experiments/tiny_run.h"
 #include "tests/models/host_gpt2.h"
 
 namespace droptest::experiments::numerics_version_test {
 namespace {
 
+using nlohmann::json;
+
 constexpr double kDoubleTolerance = 1e-12;
 constexpr double kFloatTolerance = 1e-5;
 
 struct Golden {
   const char* name;
+  int version;
   double loss_rate;  ///< of the forward pass; negative: no loss layer
   double in_double;  ///< train loss of the last step
   double in_float;   ///< final validation loss
@@ -28,8 +36,9 @@ struct Golden {
 
 // Made with this test, which prints its losses.
 constexpr Golden kGolden[] = {
-    {"lossless", -1, 2.5470184313139153, 2.3198519699222464},
-    {"lossy", 0.1, 2.5702040680098883, 2.3355668080633967},
+    {"lossless", 1, -1, 2.5470184313139153, 2.3198519699222464},
+    {"lossy", 1, 0.1, 2.5702040680098883, 2.3355668080633967},
+    {"timed", 2, 0.1, 2.5452295437864332, 2.3146716010015593},
 };
 
 RunConfig config_of(const Golden& golden) {
@@ -38,6 +47,13 @@ RunConfig config_of(const Golden& golden) {
   if (golden.loss_rate >= 0) {
     lose(config, sim::TrafficClass::kTpForward, golden.loss_rate);
     config.network.of(sim::TrafficClass::kTpForward)->gather.fill = comm::Fill::kStale;
+  }
+  if (golden.version == 2) {
+    // One repetition, in the slots of the clock: the residual losses depend on its times.
+    config.time.emplace();
+    config.time->links.within = config.time->links.between = {5e-6, 12.5e9};
+    config.time->compute_seconds = 1e-3;
+    comm::apply_recovery(*config.network.of(sim::TrafficClass::kTpForward), comm::protocol("selective_repeat", 1));
   }
   return config;
 }
@@ -49,6 +65,7 @@ double train_in_double(const RunConfig& config, const Corpus& corpus) {
     comm::LossyOptions options;
     options.network = config.network;
     options.network.seed = config.seeds.network;
+    options.time = config.time;
     comm::LossyCommunicator network(group, options);
     models::HostGpt2<double> model(config.model, network, 1, {}, config.training.optimizer);
     model.initialize(config.seeds.weights);
@@ -68,6 +85,10 @@ double train_in_double(const RunConfig& config, const Corpus& corpus) {
   return last;
 }
 
+json spec_with(const json& loss) {
+  return {{"name", "t"}, {"data", {{"text", "a.txt"}}}, {"parallel", {{"tensor", 2}}}, {"network", {{"loss", loss}}}};
+}
+
 TEST(NumericsVersion, StandsForTheGoldenLosses) {
   const Corpus corpus = tiny_corpus();
   for (const Golden& golden : kGolden) {
@@ -77,14 +98,59 @@ TEST(NumericsVersion, StandsForTheGoldenLosses) {
     const auto advice = [&](double got) {
       std::ostringstream text;
       text << golden.name << ": got " << std::setprecision(17) << got << ". Where results were to move: raise "
-           << "kNumericsVersion in experiments/spec/numerics_version.h, put the new losses here, and add a line to "
-           << "docs/results_changes.md. Where they were not, this is a bug of the change.";
+           << "the version of such specs in experiments/spec/numerics_version.cc, put the new losses here, and add a "
+              "line "
+           << "to docs/results_changes.md. Where they were not, this is a bug of the change.";
       return text.str();
     };
     EXPECT_NEAR(in_double, golden.in_double, kDoubleTolerance) << advice(in_double);
     EXPECT_NEAR(in_float, golden.in_float, kFloatTolerance) << advice(in_float);
   }
-  EXPECT_EQ(kNumericsVersion, 1) << "with another version come other golden losses";
+}
+
+// Version 2 is for specs that a change concerns; all others keep their version, and so their id.
+TEST(NumericsVersion, IsThatOfTheLastChangeThatConcernsTheSpec) {
+  for (const Golden& golden : kGolden) EXPECT_EQ(numerics_of(config_of(golden)).version, golden.version) << golden.name;
+  const auto version = [](const json& loss, const json& time) {
+    json document = spec_with(loss);
+    if (!time.is_null()) document["time"] = time;
+    return resolve(document, "s.json").spec["numerics_version"];
+  };
+  const json clock = {{"link", {{"latency_microseconds", 5}, {"bandwidth_gbit_per_second", 10}}},
+                      {"compute_milliseconds", 1}};
+  const auto with = [&clock](const char* member, const json& value) {
+    json time = clock;
+    time[member] = value;
+    return time;
+  };
+  const json lossy = {{"model", "bernoulli"}, {"loss_rate", 0.01}};
+  const json timed = {
+      {"model", "timed_gilbert_elliott"}, {"mean_good_microseconds", 90}, {"mean_bad_microseconds", 10}};
+  EXPECT_EQ(version(lossy, nullptr), 1);
+  EXPECT_EQ(version(lossy, clock), 1) << "the clock only measures";
+  EXPECT_EQ(version(timed, clock), 2);
+  EXPECT_EQ(version(lossy, with("retransmission", {{"protocol", "selective_repeat"}})), 2);
+  EXPECT_EQ(version({{"model", "none"}}, with("retransmission", {{"protocol", "selective_repeat"}})), 1)
+      << "nothing is repeated";
+  EXPECT_EQ(version(lossy, with("deadline_microseconds", 100)), 2);
+  EXPECT_EQ(version(lossy, with("stragglers", {{"transfer_p99_over_p50", 2}})), 2);
+  EXPECT_EQ(version(lossy, with("stragglers", {{"compute_p99_over_p50", 2}})), 1);
+}
+
+TEST(NumericsVersion, AnEarlierResolvedSpecIsReadAndNotTrained) {
+  json document = spec_with({{"model", "bernoulli"}, {"loss_rate", 0.01}});
+  document["time"] = {{"link", {{"latency_microseconds", 5}, {"bandwidth_gbit_per_second", 10}}},
+                      {"compute_milliseconds", 1},
+                      {"deadline_microseconds", 100}};
+  json earlier = resolve(document, "s.json").spec;
+  earlier["numerics_version"] = 1;
+  EXPECT_THAT(config_error_of([&] { (void)resolve(earlier, "spec.json"); }),
+              testing::HasSubstr("spec.json: /numerics_version: got 1, but this droptest has version 2 for a spec with "
+                                 "fates that depend on virtual time"));
+  EXPECT_EQ(resolve(earlier, "spec.json", nullptr, NumericsUse::kToRead).spec, earlier);
+  earlier["numerics_version"] = kNewestNumerics + 1;
+  EXPECT_THAT(config_error_of([&] { (void)resolve(earlier, "spec.json", nullptr, NumericsUse::kToRead); }),
+              testing::HasSubstr("got 3, but this droptest has version 2"));
 }
 
 }  // namespace

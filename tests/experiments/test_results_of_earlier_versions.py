@@ -209,7 +209,7 @@ def test_a_spec_of_other_numerics_is_refused_by_name(folder):
     spec = json.loads(path.read_text())
     path.write_text(json.dumps(spec | {"numerics_version": 2}))
     refused = run("resume", RUN, cwd=folder, expect=2).err
-    assert f"{RUN}/spec.json: /numerics_version: got 2, but this droptest has version 1" in refused
+    assert f"{RUN}/spec.json: /numerics_version: got 2, but this droptest has version 1 for this spec" in refused
 
 
 def test_bad_weights_are_refused_by_name(folder):

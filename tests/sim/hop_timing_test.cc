@@ -169,7 +169,9 @@ TEST(HopTiming, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
 }
 
 TEST(HopTiming, TheDeadlineCountsRoundsSinceTheLastArrival) {
-  const CostOfHop cost = [](const TimedHop& hop) -> HopCost { return {0, hop.half == Half::kReduce ? 5.0 : 1.0, 0, 10}; };
+  const CostOfHop cost = [](const TimedHop& hop) -> HopCost {
+    return {0, hop.half == Half::kReduce ? 5.0 : 1.0, 0, 10};
+  };
   const TimedRounds there_and_back = {{{0, 1, 1, Half::kReduce}}, {{1, 0, 1, Half::kGather}}};
   const std::vector<double> start = {0, 0};
   // Rank 1 goes on at 2 s with four of ten packets. Rank 0 waits for it, up to two deadlines.

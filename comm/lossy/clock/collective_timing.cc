@@ -17,8 +17,10 @@ namespace {
 // half of its messages (docs/paths.md).
 constexpr std::uint64_t kPeerPackets = std::uint64_t{1} << 47U;
 constexpr std::uint64_t kPeerMessages = std::uint64_t{1} << 55U;
-// Each round of a collective has its own stragglers; the last number is for messages from send to recv.
-constexpr std::size_t kMessageRound = CollectiveTiming::kMostRounds;
+// Each round of a collective has its own stragglers, and so have the messages from send to recv of each class.
+std::size_t message_round(sim::TrafficClass of) {
+  return static_cast<std::size_t>(CollectiveTiming::kMostRounds) + static_cast<std::size_t>(of);
+}
 
 bool shares_fates(const ClassNetwork& network, const TimedMessage& message) {
   return message.link.half == sim::Half::kGather && network.consistency == Consistency::kShared;
@@ -123,7 +125,7 @@ void CollectiveTiming::repeat(const What& what, Courses& courses, TimedMessage& 
 }
 
 TimedMessage CollectiveTiming::cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const {
-  DROPTEST_CHECK(round < kMessageRound, "a collective of " + std::to_string(round) + " rounds");
+  DROPTEST_CHECK(round < static_cast<std::size_t>(kMostRounds), "a collective of " + std::to_string(round) + " rounds");
   return cost_of(what, hop, {round, collectives_});
 }
 
@@ -132,7 +134,7 @@ TimedMessage CollectiveTiming::message(const What& what, int source, int destina
   const sim::TimedHop hop{source, destination, elements, sim::Half::kGather};
   const std::uint64_t so_far = messages_[link(what, hop.half, source, destination)]++;
   const std::uint64_t number = what.ordinal.value_or(so_far);
-  TimedMessage message = cost_of(what, hop, {kMessageRound, number});
+  TimedMessage message = cost_of(what, hop, {message_round(what.traffic_class), number});
   message.in_time = message.cost.packets;
   message.departs_seconds = clock;
   repeat(what, message_courses_, message);

@@ -114,8 +114,8 @@ CallTimes GroupTimeline::play_send(const CallArguments& call, const CollectiveTi
   return {ready_seconds, ports.sends_from};
 }
 
-// Where the receiver's port is busy, the message waits in front of it. While its sender waits for feedback or a timer, the
-// port takes other messages.
+// Where the receiver's port is busy, the message waits in front of it. While its sender waits for feedback or a timer,
+// the port takes other messages.
 CallTimes GroupTimeline::play_recv(const CallArguments& call, const CollectiveTiming::What& what,
                                    double ready_seconds) {
   std::array<double, 2> clocks{};
