@@ -61,7 +61,7 @@ addEventListener("load", () => setTimeout(() => {
 def browse(profile, page, *arguments):
     command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
                f"--user-data-dir={profile}", "--virtual-time-budget=60000", *arguments, page.as_uri()]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 

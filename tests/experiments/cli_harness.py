@@ -32,7 +32,7 @@ def start(*arguments, cwd, environment=None):
     )
 
 
-def run(*arguments, cwd, expect=0, environment=None, timeout=120):
+def run(*arguments, cwd, expect=0, environment=None, timeout=600):
     """Runs the command to its end and checks the exit code."""
     process = start(*arguments, cwd=cwd, environment=environment)
     try:
@@ -119,7 +119,7 @@ def losses_of(run_folder):
     return {m["step"]: (m.get("train_loss"), m.get("validation_loss")) for m in metrics_of(run_folder)}
 
 
-def wait_until(condition, seconds=120):
+def wait_until(condition, seconds=600):
     """Polls; fails the test where the condition does not come true."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:

@@ -134,7 +134,7 @@ class SlurmCluster:
         command = [self.programs[program], *arguments]
         environment = {**CLEAN_ENVIRONMENT, **self.environment}
         for _ in range(20):
-            ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+            ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
             # A job that Slurm has forgotten is an answer, a controller without time is none.
             if ran.returncode == 0 or not re.search(r"timed out|[Uu]nable to contact|not responding", ran.stderr):
                 break
@@ -156,7 +156,7 @@ class SlurmCluster:
             daemon.send_signal(signal.SIGTERM)
         for daemon in reversed(self.daemons):
             try:
-                daemon.wait(timeout=60)
+                daemon.wait(timeout=600)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()

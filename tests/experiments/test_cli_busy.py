@@ -76,7 +76,7 @@ def test_a_run_can_wait_for_the_process_that_is_at_work_on_it(being_run, tmp_pat
         line = line_with(second.stderr, "waiting for it")
         assert HOLDER in line and folder.name in line
         assert written(folder)["spec.json"] == "of the first process"
-    out, err = second.communicate(timeout=60)
+    out, err = second.communicate(timeout=600)
     assert second.returncode == 0, err
     assert "completed" in out and len(metrics_of(folder)) == 7
 
@@ -89,7 +89,7 @@ def test_a_result_that_came_while_waiting_is_not_made_again(being_run, tmp_path)
         for file in finished.iterdir():
             shutil.copy(file, folder)
         before = (folder / "metrics.jsonl").stat().st_mtime_ns
-    out, _ = second.communicate(timeout=60)
+    out, _ = second.communicate(timeout=600)
     assert second.returncode == 0 and "completed" in out
     assert (folder / "metrics.jsonl").stat().st_mtime_ns == before
 
@@ -113,7 +113,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(tmp_path, holds):
     assert f"process {second.pid} on host " in (folder / "lock").read_text()
     assert [line["step"] for line in metrics_of(folder)] == [0, 1, 2]
     holds.release("step-3")
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=600)
     assert second.returncode == 0, err
 
 
@@ -148,7 +148,7 @@ def test_a_corpus_that_changes_while_a_sweep_goes_on_is_not_trained_on(tmp_path)
         line_with(sweep.stderr, "1/2 runs (1 busy elsewhere)")
         (tmp_path / "new").write_bytes(corpus.read_bytes().swapcase())
         (tmp_path / "new").rename(corpus)
-    _, err = sweep.communicate(timeout=60)
+    _, err = sweep.communicate(timeout=600)
     assert sweep.returncode == 1 and f"error: run {later.name}" in err
     assert "/data/sha256: got" in err and "but corpus.txt has" in err
     assert [summary_of(f)["status"] for f in (first, later)] == ["completed", "failed"]
@@ -178,7 +178,7 @@ def test_a_sweep_can_refuse_or_wait(tmp_path):
         waiting = start("sweep", "spec.json", "--if-busy", "wait", cwd=tmp_path)
         line_with(waiting.stderr, "1/2 runs (1 busy elsewhere)")
         assert summary_of(free)["status"] == "completed"
-    out, err = waiting.communicate(timeout=60)
+    out, err = waiting.communicate(timeout=600)
     assert waiting.returncode == 0, err
     assert summary_of(busy)["status"] == "completed" and busy.name in out
 
@@ -187,7 +187,7 @@ def test_a_sweep_can_refuse_or_wait(tmp_path):
         waiting = start("sweep", "spec.json", "--if-busy", "wait", cwd=tmp_path)
         line_with(waiting.stderr, "1/2 runs (1 busy elsewhere)")
         waiting.send_signal(signal.SIGINT)
-        _, err = waiting.communicate(timeout=60)
+        _, err = waiting.communicate(timeout=600)
         assert waiting.returncode == 130 and "1 of 2 runs are kept" in err
 
 
@@ -199,7 +199,7 @@ def test_a_sweep_takes_a_result_that_came_meanwhile(tmp_path):
         for file in (tmp_path / "finished/tiny" / busy.name).iterdir():
             shutil.copy(file, busy)
         before = (busy / "summary.json").stat().st_mtime_ns
-    out, _ = waiting.communicate(timeout=60)
+    out, _ = waiting.communicate(timeout=600)
     assert waiting.returncode == 0 and busy.name in out and free.name in out
     assert (busy / "summary.json").stat().st_mtime_ns == before
 
@@ -227,7 +227,7 @@ def test_one_search_at_a_time_writes_its_record(tmp_path):
         second = start("search", "spec.json", cwd=tmp_path)
         assert HOLDER in line_with(second.stderr, "waiting for it")
         assert not run_folders(tmp_path)
-    _, err = second.communicate(timeout=60)
+    _, err = second.communicate(timeout=600)
     assert second.returncode == 0, err
     assert (tmp_path / "results/tiny/search.json").exists()
 
@@ -255,13 +255,13 @@ def test_of_ranks_that_are_processes_one_holds_the_lock(tmp_path):
     with held(folder / "lock"):
         assert HOLDER in run("run", "spec.json", cwd=tmp_path, expect=3).err
         ranks = launch(tmp_path, launch_id="one")
-        errors = [rank.communicate(timeout=60)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=600)[1] for rank in ranks]
         assert [rank.returncode for rank in ranks] == [3, 1]
         assert all(f"is busy: {HOLDER}" in error for error in errors), errors
         assert not (folder / "summary.json").exists()
         waiting = launch(tmp_path, "--if-busy", "wait", launch_id="two")
         assert HOLDER in line_with(waiting[0].stderr, "waiting for it")
-    errors = [rank.communicate(timeout=60)[1] for rank in waiting]
+    errors = [rank.communicate(timeout=600)[1] for rank in waiting]
     assert [rank.returncode for rank in waiting] == [0, 0], errors
     assert summary_of(folder)["status"] == "completed"
 
@@ -276,5 +276,5 @@ def test_the_parent_of_ranks_holds_the_lock(tmp_path, holds):
     assert f"is busy: process {first.pid} on host " in refused.err
     assert holds.reached("step-3", 2) == ranks
     holds.release("step-3")
-    _, err = first.communicate(timeout=60)
+    _, err = first.communicate(timeout=600)
     assert first.returncode == 0, err

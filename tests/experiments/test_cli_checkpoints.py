@@ -128,7 +128,7 @@ def test_kills_at_random_moments_lose_and_repeat_nothing(tmp_path, holds, comman
         assert before == {folder: os.stat(folder / "summary.json").st_mtime_ns for folder in run_folders(tmp_path)}
         shutil.rmtree(tmp_path / "results")
     process = start_apart(tmp_path, command, "spec.json", "--if-busy", "wait")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     assert records() == expected
     assert resumed + sum(len(summary_of(folder).get("resumed_at", [])) for folder in run_folders(tmp_path)) > 0
@@ -143,7 +143,7 @@ def test_a_run_whose_rank_dies_is_started_again(tmp_path, holds):
     process = start("run", "spec.json", cwd=tmp_path, environment=holds.environment)
     kill(dict(holds.reached("step-6", 2))[1])
     holds.release("step-6")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0, out + err
     (folder,) = run_folders(tmp_path)
     summary = summary_of(folder)
@@ -166,7 +166,7 @@ def test_a_run_whose_rank_dies_is_started_again(tmp_path, holds):
     assert not {*before.values()} & {*after.values()}
     kill(after[0])
     holds.release("step-9")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 1, out + err
     assert summary_of(folder)["status"] == "failed" and "rank" in err
 
@@ -332,7 +332,7 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_and_takes_them_back(tmp_path
     assert (folder / "checkpoints/LATEST").exists()
     kill(ranks[2])
     holds.release("step-25")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0 and "with data 2" in err, out + err
     lines = metrics_of(folder)
     assert [line["step"] for line in lines] == list(range(121))
@@ -494,7 +494,7 @@ def test_an_elastic_run_before_its_first_checkpoint(tmp_path, holds, zero):
     process = start("run", "spec.json", cwd=tmp_path, environment=holds.environment)
     kill(dict(holds.reached("step-3", 2))[1])
     holds.release("step-3")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     # Without a state to go on from, all replicas start again.
     assert process.returncode == 0 and f"with data {1 if zero == 0 else 2}" in err, out + err
     (folder,) = run_folders(tmp_path)
@@ -550,7 +550,7 @@ def test_a_state_that_cannot_be_left_sends_the_run_back_to_its_checkpoint(tmp_pa
     (folder / "checkpoints/rescue").write_text("in the way")
     kill(ranks[dies])
     holds.release("step-16")
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 0 and "attempt 2 of 3" in err, out + err
     lines = metrics_of(folder)
     assert [line["step"] for line in lines] == list(range(STEPS + 1))

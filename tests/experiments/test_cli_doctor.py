@@ -177,7 +177,7 @@ def launch(folder, world_size, ranks, *arguments, name="one"):
               environment={**environment, "RANK": str(r), "LOCAL_RANK": str(r)})
         for r in ranks
     ]  # fmt: skip
-    return [(*rank.communicate(timeout=60), rank.returncode) for rank in started]
+    return [(*rank.communicate(timeout=600), rank.returncode) for rank in started]
 
 
 @pytest.mark.usefixtures("needs_gloo")
@@ -206,7 +206,7 @@ def test_what_another_rank_finds_is_told_by_rank_0(tmp_path):
               environment={**environment, "RANK": str(r), "LOCAL_RANK": str(r)})
         for r, folder in enumerate([tmp_path, other])
     ]  # fmt: skip
-    (out, err), quiet = (rank.communicate(timeout=60) for rank in ranks)
+    (out, err), quiet = (rank.communicate(timeout=600) for rank in ranks)
     assert ranks[0].returncode == 1 and (quiet, ranks[1].returncode) == (("", ""), 0), err
     corpora = checks(json.loads(out), "corpus")
     assert [c["status"] for c in corpora] == ["ok", "failed"]
@@ -254,7 +254,7 @@ def test_a_rank_that_is_killed_is_named_and_its_log_kept(tmp_path, holds):
     process = start("doctor", "spec.json", "--json", *SMALL, cwd=tmp_path, environment=environment)
     kill(dict(holds.reached("all-reduce", 2))[0])
     holds.release("all-reduce")
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=600)
     assert process.returncode == 1
     seen = the(json.loads(out), "all-reduce")["seen"]
     assert "was killed by signal 9" in seen
@@ -269,7 +269,7 @@ def test_under_mpirun_rank_0_speaks_for_all(tmp_path):
     write_spec(tmp_path, **gloo())
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", BINARY, "doctor", "spec.json", "--json"]
     result = subprocess.run(
-        command + SMALL, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=60
+        command + SMALL, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=600
     )
     assert result.returncode == 0, result.stderr
     assert "Open MPI: rank 0 of 2" in the(json.loads(result.stdout), "launch")["seen"]

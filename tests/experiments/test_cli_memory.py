@@ -67,7 +67,7 @@ def test_a_failed_offload_file_is_named_and_no_record_is_lost(tmp_path, holds, m
     holds.reached("forward-5", 2)
     fail(process)
     holds.release("forward-5")
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=600)
     assert process.returncode > 0, "an error, neither a signal nor success"
     assert "offload file offload/droptest-offload-" in err
     assert wanted in err

@@ -107,7 +107,7 @@ def test_a_cut_file_is_named_and_no_line_is_lost(tmp_path, holds):
             if "droptest-offload-" in os.readlink(entry):
                 os.truncate(entry, 100)
     holds.release("step-5")
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=600)
     assert process.returncode != 0
     assert f"offload file {scratch}/droptest-offload-" in err
     assert "the file has been cut" in err

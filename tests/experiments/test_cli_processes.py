@@ -126,7 +126,7 @@ def test_a_killed_rank_fails_the_run_and_is_named(tmp_path, holds, parallel, vic
     ranks = dict(holds.reached("step-3", 4))
     kill(ranks[victim])
     holds.release("step-3")
-    _, err = launcher.communicate(timeout=120)
+    _, err = launcher.communicate(timeout=600)
     assert launcher.returncode == 1
     assert f"rank {victim} of 4 was killed by signal 9" in err
     assert not processes_with(f"worker {tmp_path}/out")
@@ -141,7 +141,7 @@ def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path, holds):
     launcher = start("run", "spec.json", "--out", tmp_path / "out", cwd=tmp_path, environment=holds.environment)
     stop(dict(holds.reached("step-3", 2))[1])
     holds.release("step-3")
-    _, err = launcher.communicate(timeout=120)
+    _, err = launcher.communicate(timeout=600)
     assert launcher.returncode == 1
     assert "rank 1" in err
     assert not processes_with(f"worker {tmp_path}/out")
@@ -176,7 +176,7 @@ def launch_by_variables(folder, world_size, ranks, launch="one"):
 def test_rank_and_world_size_come_from_torchrun_variables(tmp_path):
     write_spec(tmp_path, **gloo())
     ranks = launch_by_variables(tmp_path, 2, range(2))
-    outputs = [rank.communicate(timeout=60) for rank in ranks]
+    outputs = [rank.communicate(timeout=600) for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0], outputs
     (folder,) = run_folders(tmp_path)
     assert summary_of(folder)["status"] == "completed"
@@ -186,7 +186,7 @@ def test_rank_and_world_size_come_from_torchrun_variables(tmp_path):
     before = (folder / "summary.json").stat().st_mtime_ns
     ranks = launch_by_variables(tmp_path, 2, range(2), launch="two")
     for rank in ranks:
-        rank.communicate(timeout=60)
+        rank.communicate(timeout=600)
     assert [rank.returncode for rank in ranks] == [0, 0]
     assert (folder / "summary.json").stat().st_mtime_ns == before
 
@@ -194,7 +194,7 @@ def test_rank_and_world_size_come_from_torchrun_variables(tmp_path):
 def test_a_wrong_world_size_is_refused(tmp_path):
     write_spec(tmp_path, **gloo())
     (rank,) = launch_by_variables(tmp_path, 3, [0])
-    _, err = rank.communicate(timeout=60)
+    _, err = rank.communicate(timeout=600)
     assert rank.returncode == 2
     assert "/parallel: got tensor 2, 2 ranks in all" in err and "started 3 processes" in err
 
@@ -202,7 +202,7 @@ def test_a_wrong_world_size_is_refused(tmp_path):
 def test_a_rank_that_never_comes_is_named(tmp_path):
     write_spec(tmp_path, **gloo(backend={"name": "gloo", "timeout_seconds": 2}))
     (rank,) = launch_by_variables(tmp_path, 2, [0])
-    _, err = rank.communicate(timeout=60)
+    _, err = rank.communicate(timeout=600)
     assert rank.returncode == 1
     assert "rank 1" in err
 
@@ -211,7 +211,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
 def test_rank_and_world_size_come_from_mpirun(tmp_path):
     write_spec(tmp_path, **gloo())
     command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", BINARY, "run", "spec.json"]
-    result = subprocess.run(command, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     assert summary_of(run_folders(tmp_path)[0])["status"] == "completed"
 

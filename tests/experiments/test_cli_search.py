@@ -72,7 +72,7 @@ def test_ctrl_c_keeps_the_record_and_a_second_call_goes_on(tmp_path, holds):
     holds.release("step-2")  # the first run ends, the second one waits
     assert holds.reached("step-1", 2) != first
     search.send_signal(signal.SIGINT)
-    _, err = search.communicate(timeout=60)
+    _, err = search.communicate(timeout=600)
     assert search.returncode == 130, err
     assert "the same command goes on from here" in err
     assert record_of(tmp_path)["status"] == "stopped"

@@ -132,7 +132,7 @@ def test_a_run_that_is_killed_is_recorded(tmp_path, holds):
     holds.at("step-5")
     sweep = start("sweep", "spec.json", cwd=tmp_path, environment=holds.environment)
     kill(dict(holds.reached("step-5", 2))[0])
-    _, err = sweep.communicate(timeout=60)
+    _, err = sweep.communicate(timeout=600)
     assert sweep.returncode == 1
     assert "was killed by signal 9" in err
     (folder,) = run_folders(tmp_path)
@@ -159,7 +159,7 @@ def test_attempts_count_anew_after_a_checkpoint(tmp_path, holds):
         assert (folder / "checkpoints" / checkpoint).exists()
         kill(worker)
         holds.release(point)
-    _, err = sweep.communicate(timeout=60)
+    _, err = sweep.communicate(timeout=600)
     assert sweep.returncode == 0, err
     (whole,) = run_folders(tmp_path, out="whole")
     losses_of = lambda path: [(line["step"], line.get("train_loss")) for line in metrics_of(path)]  # noqa: E731
@@ -173,7 +173,7 @@ def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path, holds
     sweep = start("sweep", "spec.json", "--jobs", "1", cwd=tmp_path, environment=holds.environment)
     (_, worker), _ = holds.reached("step-5", 2)
     sweep.send_signal(signal.SIGINT)
-    _, err = sweep.communicate(timeout=60)
+    _, err = sweep.communicate(timeout=600)
     assert sweep.returncode == 130
     assert "1 of 2 runs are kept" in err and "the same command continues" in err
     assert not os.path.exists(f"/proc/{worker}")
@@ -184,7 +184,7 @@ def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path, holds
     again = start("sweep", "spec.json", "--jobs", "1", cwd=tmp_path, environment=holds.environment)
     holds.reached("step-5", 2)
     again.send_signal(signal.SIGTERM)
-    _, err = again.communicate(timeout=60)
+    _, err = again.communicate(timeout=600)
     assert again.returncode == 130 and "1 of 2 runs are kept" in err
 
 
@@ -215,7 +215,7 @@ def test_a_terminal_gets_one_progress_line(tmp_path):
             break
         text += chunk
     os.close(parent)
-    assert sweep.wait(timeout=60) == 0
+    assert sweep.wait(timeout=600) == 0
     shown = text.decode()
     assert shown.count("\n") == 1 and shown.count("\r\x1b") + shown.count("\r[") > 2
     assert "[####################] 6/6 runs" in shown

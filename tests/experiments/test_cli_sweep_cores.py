@@ -29,7 +29,7 @@ def sweeping(folder, holds, *options, cores=ALL, point="step-3"):
         yield
     finally:
         sweep.terminate()
-        sweep.wait(timeout=60)
+        sweep.wait(timeout=600)
 
 
 def workers(folder, holds, count):

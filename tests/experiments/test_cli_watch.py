@@ -121,7 +121,7 @@ def test_a_terminal_is_drawn_over_until_all_runs_have_ended(tmp_path, holds):
             return True
 
     wait_until(closed)
-    assert watching.wait(timeout=60) == 130
+    assert watching.wait(timeout=600) == 130
     os.close(parent)
     assert b"running" in text and b"2000" in text
 
@@ -149,7 +149,7 @@ def test_a_terminal_waits_for_the_first_run(tmp_path):
     run("run", "spec.json", cwd=tmp_path)
     wait_until(lambda: not read())
     os.close(parent)
-    assert watching.wait(timeout=60) == 0
+    assert watching.wait(timeout=600) == 0
     assert b"1 run: 1 completed" in text
 
 

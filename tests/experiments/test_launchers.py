@@ -108,7 +108,7 @@ def batch_job(slurm, folder, *options):
     script = ROOT / "experiments" / "launch" / "slurm.sbatch"
     words = ["--nodes=2", "--ntasks-per-node=2", "--output=job.log", script, "spec.json", "--out", "out"]
     command = ["sbatch", "--parsable", *options, *words]
-    submitted = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=120)
+    submitted = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=600)
     assert submitted.returncode == 0, submitted.stderr
     job = submitted.stdout.strip()
     wait_until(lambda: not slurm.ask("squeue", "-h", "-j", job, "-t", "pending,running,completing"))
@@ -186,7 +186,7 @@ def test_several_processes_of_a_run_of_threads_are_refused(tmp_path):
     write_spec(tmp_path)
     root = ["--allow-run-as-root"] if os.getuid() == 0 else []
     command = ["mpirun", *root, "--oversubscribe", "-n", "2", BINARY, "run", "spec.json"]
-    result = subprocess.run(command, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=60)
+    result = subprocess.run(command, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 2
     assert "Open MPI started 2 processes" in result.stderr and "use gloo" in result.stderr
     assert not run_folders(tmp_path)

@@ -28,7 +28,7 @@ def program():
 
 def printed_schema(name):
     command = [os.environ["DROPTEST_BINARY"], "schema", name]
-    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout)
+    return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=600, check=True).stdout)
 
 
 def validators():
@@ -339,7 +339,7 @@ def mutated(document, rng):
 
 def verdicts_of_program(documents):
     lines = "".join(json.dumps({"schema": name, "document": document}) + "\n" for name, document in documents)
-    run = subprocess.run([program()], input=lines, capture_output=True, text=True, timeout=300, check=True)
+    run = subprocess.run([program()], input=lines, capture_output=True, text=True, timeout=600, check=True)
     return [json.loads(line) for line in run.stdout.splitlines()]
 
 

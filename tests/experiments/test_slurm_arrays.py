@@ -39,7 +39,7 @@ def control(slurm, *arguments):
     """scontrol, which must agree."""
     command = [slurm.programs["scontrol"], *arguments]
     environment = {**CLEAN_ENVIRONMENT, **slurm.environment}
-    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, env=environment, check=True, capture_output=True, timeout=600)
 
 
 def start_again(slurm, task):
@@ -212,7 +212,7 @@ def test_a_run_that_fails_is_recorded_and_the_others_go_on(slurm, tmp_path):
 
 def test_a_local_sweep_at_the_same_time_leaves_the_run_of_a_task_alone(slurm, running_pair, holds, tmp_path):
     sweep = start("sweep", "spec.json", cwd=tmp_path)
-    _, errors = sweep.communicate(timeout=60)
+    _, errors = sweep.communicate(timeout=600)
     assert sweep.returncode == 3 and errors.count("is busy: process ") >= 2
     holds.release("step-5")
     end_of(slurm, running_pair)

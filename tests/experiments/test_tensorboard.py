@@ -138,7 +138,7 @@ def test_events_are_written_while_the_run_goes_on(tmp_path):
         counts.append(wait_until(lambda: count_of_events(tmp_path) > counts[-1] and count_of_events(tmp_path)))
     assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=120)
+    process.communicate(timeout=600)
     assert counts[1] < counts[2] < counts[3] < count_of_events(tmp_path)
 
 

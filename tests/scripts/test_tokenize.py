@@ -159,6 +159,6 @@ def test_calls_at_the_same_time_install_the_library_once(tmp_path):
         )
         for _ in range(2)
     ]
-    said = [call.communicate(timeout=300)[1] for call in calls]
+    said = [call.communicate(timeout=600)[1] for call in calls]
     assert all(text.endswith("the wheel of the test\n") for text in said), said
     assert sum(text.count("installing") for text in said) == 1, said
