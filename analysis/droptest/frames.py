@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +26,12 @@ COUNT_COLUMNS = (
 )  # fmt: skip
 CLASS_COLUMNS = ("collectives", "untouched_share", "nmse", "cosine", "divergence_max", "divergence_rms")
 LAYER_COLUMNS = (
-    "steps", "untouched_share", "sampled_calls", "bias", "nmse", "cosine", "divergence_max", "divergence_rms",
+    "steps", "untouched_share", "sampled_calls", "error_energy", "exact_energy", "bias", "nmse", "cosine",
+    "divergence_max", "divergence_rms",
 )  # fmt: skip
+# Measures of sampled calls, and of packets. Older records have 0, and 1 for the cosine, where nothing was measured.
+SAMPLED_COLUMNS = ("bias", "nmse", "cosine", "divergence_max", "divergence_rms")
+PACKET_COLUMNS = ("configured_rate", "realised_rate", "z")
 TIME_COLUMNS = (
     "virtual_seconds", "compute_seconds", "idle_seconds", "exposed_seconds", "network_seconds", "packets",
     "repeated_packets", "timeouts", "late_packets",
@@ -35,13 +39,20 @@ TIME_COLUMNS = (
 RECOVERY_COLUMNS = ("packets", "lost", "repaired", "residual", "residual_bytes", "resent", "resend_rounds")
 LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
 NUMBERS = frozenset({
-    *METRIC_COLUMNS, *COUNT_COLUMNS, *CLASS_COLUMNS, *TIME_COLUMNS, *RECOVERY_COLUMNS, "late_rate", "loss_rate", "max",
-    "rms", "expected",
+    *METRIC_COLUMNS, *COUNT_COLUMNS, *CLASS_COLUMNS, *LAYER_COLUMNS, *TIME_COLUMNS, *RECOVERY_COLUMNS, "late_rate",
+    "loss_rate", "max", "rms", "expected",
 })  # fmt: skip
 
 
 def _number(value: Any) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else NAN
+
+
+def _measured(counts: Mapping[str, Any], columns: Sequence[str]) -> dict[str, float]:
+    """Columns of a class, half, link or layer; NaN for measures of calls that were not sampled, or of no packets."""
+    unknown = (*(SAMPLED_COLUMNS if counts.get("sampled_calls") == 0 else ()),
+               *(PACKET_COLUMNS if counts.get("packets") == 0 else ()))  # fmt: skip
+    return {column: NAN if column in unknown else _number(counts.get(column)) for column in columns}
 
 
 def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
@@ -257,9 +268,7 @@ def _add_class(
     for half, counts in [("both", statistics), *sorted(halves.items(), reverse=True)]:
         counts = object_of(counts)
         row = {**key, "class": traffic_class, "half": half}
-        row |= {column: _number(counts.get(column)) for column in COUNT_COLUMNS}
-        if half == "both":
-            row |= {column: _number(counts.get(column)) for column in CLASS_COLUMNS}
+        row |= _measured(counts, (*COUNT_COLUMNS, *(CLASS_COLUMNS if half == "both" else ())))
         # An infinite z (loss where none was configured) is null in JSON.
         if math.isnan(row["z"]) and row["configured_rate"] == 0 and row["lost"] > 0:
             row["z"] = math.inf
@@ -281,7 +290,7 @@ def _add_diagnostics(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any],
     for layer in diagnostics.get("layers") or ():
         number = layer.get("layer")
         rows["layers"].append(
-            {**key, "layer": -1 if number is None else number, **{c: _number(layer.get(c)) for c in LAYER_COLUMNS}}
+            {**key, "layer": -1 if number is None else number, **_measured(layer, LAYER_COLUMNS)}
         )
     for half, counts in sorted(object_of(diagnostics.get("halves")).items()):
         for entry in object_of(counts).get("gap_histogram") or ():

@@ -31,6 +31,7 @@ from droptest.plots import (
     accuracy,
     confusion,
     final_loss,
+    layers,
     links,
     panels,
     places,
@@ -365,7 +366,7 @@ def _layers(data: pd.DataFrame) -> dict[str, Any]:
     axes = {"nmse": {"title": "NMSE (fraction)", "type": "log"}, "bias": {"title": "bias (RMS of exact)"}}
     split = [(f"{series}: {words.spoken(name)}", {"panel": series, "class": name, "quantity": q}, {"y": axes[q]})
              for series in _series(data) for q in axes for name in dict.fromkeys(data["class"])]  # fmt: skip
-    return _lines(data, "layer", "transformer block", split) | {"columns": 2}
+    return _lines(layers.drawable(data), "layer", "transformer block", split) | {"columns": 2}
 
 
 def _links(data: pd.DataFrame) -> dict[str, Any]:

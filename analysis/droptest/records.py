@@ -68,10 +68,11 @@ class Records:
     loss_statistics: one row per class and half ("both" is the whole class): messages, packets, bytes, lost,
         lost_bytes, configured_rate and realised_rate (fractions), z, mean_burst_packets,
         configured_mean_burst_packets, collectives, untouched_share, nmse, cosine, divergence_max, divergence_rms,
-        path, loss, fill, digest.
+        path, loss, fill, digest. NaN: measures of calls that were not sampled, rates and z without packets.
     bursts: class, half, length (packets), count, expected (by the theory).
-    layers: class, layer (of the model; -1: messages of none), steps, untouched_share (of steps), sampled_calls, bias
-        (mean error by the RMS of the exact results), nmse, cosine, divergence_max, divergence_rms.
+    layers: class, layer (of the model; -1: messages of none), steps, untouched_share (of steps), sampled_calls,
+        error_energy, exact_energy (NaN in older records), bias (mean error by the RMS of the exact results), nmse,
+        cosine, divergence_max, divergence_rms (NaN: not sampled).
     gaps: class, half, from, to (packets), count, expected (by the theory; NaN: not known): runs of deliveries.
     links: class, half, source, destination, packets, lost, realised_rate, z, mean_burst_packets (where recorded).
     time: one row per run with a virtual clock: virtual_seconds, compute_seconds (mean over ranks), packets (sent at

@@ -15,8 +15,11 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 from urllib.parse import quote
+
+import pandas as pd
 
 from droptest import seeds, virtual_time, wall_time
 from droptest.files import RUN_FILES, RecordError, object_of
@@ -82,7 +85,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
             written.plots += paths
             picture = next(path for path in paths if path.suffix == ".svg")
             parts[f"figure {name}"] = {
-                "name": name, "tall": _is_tall(picture), "title": module.TITLE, "caption": module.CAPTION,
+                "name": name, "tall": _is_tall(picture), "title": module.TITLE, "caption": _caption(module, data),
                 "picture": base64.b64encode(picture.read_bytes()).decode("ascii"),
                 "command": command("plot", name, records), "files": _links(paths, out),
             }  # fmt: skip
@@ -159,6 +162,12 @@ def write_index(reports: list[tuple[Records, Written]], out: Path) -> Path:
 def relative(target: Path, folder: Path) -> str:
     """A relative link from a page in `folder`."""
     return quote(Path(os.path.relpath(target.resolve(), folder.resolve())).as_posix())
+
+
+def _caption(module: ModuleType, data: pd.DataFrame) -> str:
+    """The figure's caption with its remark, which the pictures have above their panels and the page's figures lack."""
+    remark = data.attrs.get("remark")
+    return f"{module.CAPTION} Remark: {remark}." if remark else module.CAPTION
 
 
 def _is_tall(picture: Path) -> bool:

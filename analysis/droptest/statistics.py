@@ -69,6 +69,28 @@ def geometric_interval(values: Iterable[float], confidence: float = CONFIDENCE) 
     return FactorInterval(math.exp(logs.mean) if logs.n else math.nan, logs.half_width, logs.n)
 
 
+def ratio_interval(
+    numerators: Iterable[float], denominators: Iterable[float], confidence: float = CONFIDENCE
+) -> FactorInterval:
+    """The ratio of the sums of nonnegative numbers, with the Student-t interval of its logarithm.
+
+    The standard error is that of the ratio estimator, linearised: with R = sum(a) / sum(b) it is
+    sqrt(n / (n-1) sum((a - R b)^2)) / sum(b), divided by R for the logarithm. Pairs that are not finite are left out.
+    Source: Cochran, Sampling Techniques, section 6.4.
+    """
+    pairs = np.array([(a, b) for a, b in zip(numerators, denominators, strict=True)
+                      if math.isfinite(a) and math.isfinite(b)], dtype=float).reshape(-1, 2)  # fmt: skip
+    n, (above, below) = len(pairs), pairs.sum(axis=0)
+    if n == 0 or (below == 0 and above > 0):
+        return FactorInterval(math.nan, math.nan, 0)
+    ratio = float(above / below) if above > 0 else 0.0
+    if n == 1 or ratio == 0:
+        return FactorInterval(ratio, math.nan if n == 1 else 0.0, n)
+    deviations = pairs[:, 0] - ratio * pairs[:, 1]
+    error = math.sqrt(n / (n - 1) * float(deviations @ deviations)) / below / ratio
+    return FactorInterval(ratio, float(stats.t.ppf(0.5 + confidence / 2, n - 1) * error), n)
+
+
 def paired_difference(
     values: Mapping[int, float], twins: Mapping[int, float], confidence: float = CONFIDENCE
 ) -> Interval:

@@ -14,6 +14,8 @@ namespace {
 
 using comm::finite_or_null;
 
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
 nlohmann::json layer_json(const comm::LayerStatistics& layer) {
   const comm::SampleSums& samples = layer.samples;
   return {{"layer", layer.layer < 0 ? nlohmann::json(nullptr) : nlohmann::json(layer.layer)},
@@ -21,10 +23,12 @@ nlohmann::json layer_json(const comm::LayerStatistics& layer) {
           {"untouched_steps", layer.untouched_steps},
           {"untouched_share", finite_or_null(layer.untouched_share())},
           {"sampled_calls", samples.calls},
+          {"error_energy", finite_or_null(samples.elems == 0 ? kUnknown : samples.error_energy)},
+          {"exact_energy", finite_or_null(samples.elems == 0 ? kUnknown : samples.exact_energy)},
           {"bias", finite_or_null(samples.bias())},
           {"nmse", finite_or_null(samples.nmse())},
           {"cosine", finite_or_null(samples.cosine())},
-          {"divergence_max", finite_or_null(samples.divergence_max)},
+          {"divergence_max", finite_or_null(samples.largest_divergence())},
           {"divergence_rms", finite_or_null(samples.divergence_rms())}};
 }
 
@@ -34,8 +38,8 @@ nlohmann::json gap_histogram(const comm::LossCounts& counts, const comm::HalfNet
   nlohmann::json histogram = nlohmann::json::array();
   // Where links or steps differ, or late packets are lost too, no single process gives the length of gaps.
   const bool known = half.loss != nullptr && comm::has_one_process(half) && !half.deadline;
-  const std::vector<double> expected = known ? sim::expected_gaps(*half.loss, counts.stretches, kMostBins)
-                                             : std::vector<double>(kMostBins, std::numeric_limits<double>::quiet_NaN());
+  const std::vector<double> expected =
+      known ? sim::expected_gaps(*half.loss, counts.stretches, kMostBins) : std::vector<double>(kMostBins, kUnknown);
   for (std::size_t bin = 0; bin < kMostBins; ++bin) {
     const std::uint64_t count = bin < counts.gaps.size() ? counts.gaps[bin] : 0;
     if (count == 0 && !(expected[bin] >= 0.5)) continue;

@@ -103,15 +103,17 @@ json class_json(const comm::ClassStatistics& statistics, const comm::ClassNetwor
     const comm::LossCounts total = statistics.total();
     const comm::CodingErrors& coding = statistics.coding;
     const auto bytes = static_cast<double>(total.bytes);
-    out["compression"] = {{"kind", comm::compression_entry(network.compression.kind).name},
-                          {"bytes", total.bytes},
-                          {"content_bytes", total.content_bytes},
-                          {"ratio", bytes > 0 ? json(static_cast<double>(total.content_bytes) / bytes) : json(nullptr)},
-                          {"nmse", coding.energy > 0 ? finite_or_null(coding.error_energy / coding.energy) : json(0.0)},
-                          {"dropped_pairs", coding.dropped_pairs}};
+    out["compression"] = {
+        {"kind", comm::compression_entry(network.compression.kind).name},
+        {"bytes", total.bytes},
+        {"content_bytes", total.content_bytes},
+        {"ratio", bytes > 0 ? json(static_cast<double>(total.content_bytes) / bytes) : json(nullptr)},
+        {"nmse", coding.energy > 0 ? finite_or_null(coding.error_energy / coding.energy) : json(nullptr)},
+        {"dropped_pairs", coding.dropped_pairs}};
     if (network.recovery.keeps_states()) {
       const comm::EndErrors& ends = statistics.ends;
-      out["compression"]["ends_nmse"] = ends.energy > 0 ? finite_or_null(ends.error_energy / ends.energy) : json(0.0);
+      out["compression"]["ends_nmse"] =
+          ends.energy > 0 ? finite_or_null(ends.error_energy / ends.energy) : json(nullptr);
     }
   }
   for (const comm::SizedPath& small : network.sized_paths) {

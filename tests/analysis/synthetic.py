@@ -168,15 +168,18 @@ def loss_statistics(rng, resolved, packets=200_000):
 
 
 def diagnostics(rng, resolved):
-    """Errors that grow with the layer, and gaps as theory expects them."""
+    """Errors that grow with the layer, of results whose energy differs by seed, and gaps as theory expects them."""
     classes = {}
     for name, network in resolved["network"]["classes"].items():
         rates = [chain_of(network[half]["loss"]).loss_rate for half in ("reduce", "gather")
                  if is_lossy(network[half]["loss"])]  # fmt: skip
         rate = max(rates, default=0.0)
+        exact = 100.0 * (1 + resolved["seeds"]["weights"] % 7)
         layers = [
             {"layer": layer, "steps": 200, "untouched_steps": 50, "untouched_share": 0.25, "sampled_calls": 8,
-             "bias": -0.1 * rate * float(rng.normal()), "nmse": rate * (1 + (layer or 0)) * rng.uniform(0.9, 1.1),
+             "bias": -0.1 * rate * float(rng.normal()),
+             "nmse": (nmse := rate * (1 + (layer or 0)) * rng.uniform(0.9, 1.1)),
+             "error_energy": nmse * exact, "exact_energy": exact,
              "cosine": 1 - rate, "divergence_max": rate, "divergence_rms": rate / 10}
             for layer in (None, *range(4))
         ]  # fmt: skip

@@ -13,7 +13,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from synthetic import NONE, bernoulli
 
 import droptest
-from droptest import plots, style, virtual_time
+from droptest import interactive, plots, style, virtual_time
 from droptest.plots import panels
 from droptest.plots.step_time import seconds_per_step
 
@@ -120,17 +120,104 @@ def test_divergence_is_the_geometric_mean_of_the_rms(records, folder):
     assert not at(data, lossless=True).size
 
 
+def ratio_of_two(errors, exact):
+    """The ratio of two sums, and the ends of its 95 % interval: a factor of the relative deviation."""
+    ratio = sum(errors) / sum(exact)
+    deviation = math.sqrt(2 * sum((a - ratio * b) ** 2 for a, b in zip(errors, exact, strict=True))) / sum(errors)
+    return [ratio, ratio * math.exp(-T2 * deviation), ratio * math.exp(T2 * deviation)]
+
+
 @pytest.mark.parametrize("quantity", ["nmse", "bias"])
 def test_layers_have_the_error_and_the_bias_of_their_collectives(records, folder, quantity):
-    data = at(plots.data("layers", records), quantity=quantity, loss_rate=0.05)
+    data = plots.data("layers", records)
+    assert data.attrs["remark"] == "" and not at(data, lossless=True).size
+    data = at(data, quantity=quantity, loss_rate=0.05)
     for name in ("tp_forward", "tp_backward"):
         mine = at(data, **{"class": name}).set_index("layer")
         assert mine.index.tolist() == [0, 1, 2, 3]
         for layer in (0, 3):
-            values = [record["classes"][name]["layers"][layer + 1][quantity]
+            values = [record["classes"][name]["layers"][layer + 1]
                       for record in files(folder, 0.05, "diagnostics.json")]  # fmt: skip
-            expected = np.exp(mean_of_two(np.log(values))) if quantity == "nmse" else np.array(mean_of_two(values))
-            assert mine.loc[layer, ["mean", "low", "high"]].tolist() == pytest.approx(expected.tolist())
+            of = lambda key: [value[key] for value in values]  # noqa: B023, E731
+            energies = of("error_energy"), of("exact_energy")
+            expected = ratio_of_two(*energies) if quantity == "nmse" else mean_of_two(of("bias"))
+            assert mine.loc[layer, ["mean", "low", "high"]].tolist() == pytest.approx(expected)
+
+
+@pytest.fixture
+def layered(tmp_path):
+    """A function that writes a sweep of three seeds at 20 % with given layers of tp_forward, a list for each seed, and
+    loads it: the members of layers that differ from those of other records."""
+
+    def write(*by_seed, losses=(NONE, bernoulli(0.2))):
+        path = synthetic.write_sweep(tmp_path, {"/network/loss": list(losses)}, seeds=len(by_seed), name="layered")
+        lossy = [run for run in json.loads((path / "sweep.json").read_text())["runs"]
+                 if run["point"]["/network/loss"].get("loss_rate")]  # fmt: skip
+        for run, layers in zip(lossy, by_seed, strict=True):
+            file = path / run["run_id"] / "diagnostics.json"
+            record = json.loads(file.read_text())
+            like = record["classes"]["tp_forward"]["layers"][1]
+            record["classes"] = {"tp_forward": record["classes"]["tp_forward"]}
+            record["classes"]["tp_forward"]["layers"] = [like | {"layer": i} | layer for i, layer in enumerate(layers)]
+            file.write_text(json.dumps(record))
+        return droptest.load(path)
+
+    return write
+
+
+def layer_of(error, exact, bias=0.0):
+    return {"error_energy": error, "exact_energy": exact, "nmse": error / exact, "bias": bias}
+
+
+def test_the_nmse_of_a_layer_is_the_ratio_of_the_sums_of_energies(layered):
+    records = layered(*([layer_of(nmse, 1.0)] for nmse in (0.00043, 0.189, 0.182)))
+    row = at(plots.data("layers", records), quantity="nmse").iloc[0]
+    assert row["mean"] == pytest.approx(0.123810)  # the geometric mean is 0.0245
+    deviation = np.std([0.00043, 0.189, 0.182], ddof=1) / math.sqrt(3) / 0.12381
+    ends = [0.12381 * math.exp(sign * T3 * deviation) for sign in (-1, 1)]
+    assert row[["low", "high"]].tolist() == pytest.approx(ends) and row["seeds"] == 3
+    energies = layered([layer_of(1.0, 2.0)], [layer_of(1.0, 98.0)], [layer_of(0.0, 100.0)])
+    assert at(plots.data("layers", energies), quantity="nmse").iloc[0]["mean"] == pytest.approx(0.01)
+
+
+def test_a_seed_without_an_error_leaves_the_series_in_the_figure(layered):
+    seeds = ((0, 0), (1, -1), (2, -2))
+    records = layered(*([layer_of(error, 10.0, bias), layer_of(0.0, 10.0)] for error, bias in seeds))
+    data = plots.data("layers", records)
+    nmse, bias = (at(data, quantity=quantity).set_index("layer") for quantity in ("nmse", "bias"))
+    assert nmse["mean"].tolist() == pytest.approx([0.1, 0.0]) and nmse["seeds"].tolist() == [3, 3]
+    assert bias["mean"].tolist() == pytest.approx([-1.0, 0.0]) and bias["seeds"].tolist() == [3, 3]
+    assert data.attrs["remark"] == "1 point with NMSE 0, not on the logarithmic axis"
+    figure = plots.draw("layers", records)
+    assert figure._suptitle.get_text() == data.attrs["remark"]
+    assert_holds(points_of(figure), [0, 0, 1], [0.1, -1.0, 0.0])  # of the zeros that of bias alone
+    page = interactive.figure_of("layers", data)["panels"][0]
+    assert page["title"].endswith("tensor parallel, forward") and page["curves"][0]["y"] == [pytest.approx(0.1), None]
+
+
+def test_a_remark_counts_the_runs_that_a_layer_lacks(layered):
+    unknown = dict.fromkeys(("error_energy", "exact_energy", "nmse", "bias", "cosine"))
+    records = layered([layer_of(1.0, 10.0, -0.5)], [unknown], [unknown | {"sampled_calls": 0}])
+    data = plots.data("layers", records)
+    assert data["mean"].tolist() == pytest.approx([0.1, -0.5]) and data["seeds"].tolist() == [1, 1]
+    remark = "1 run with layers that were not sampled; 1 run with errors that are not finite, left out"
+    assert data.attrs["remark"] == remark
+
+
+def test_a_seed_of_exact_zeros_counts_with_its_energies(layered):
+    zeros = {"error_energy": 2.0, "exact_energy": 0.0, "nmse": None, "bias": None}
+    data = plots.data("layers", layered([zeros], [layer_of(1.0, 10.0)], [layer_of(2.0, 10.0)]))
+    nmse = at(data, quantity="nmse").iloc[0]
+    assert (nmse["mean"], nmse["seeds"]) == (pytest.approx(0.25), 3)
+    assert data.attrs["remark"] == ""
+
+
+def test_records_without_energies_have_seeds_of_equal_weights(layered):
+    old = {"error_energy": None, "exact_energy": None}
+    records = layered([layer_of(1.0, 10.0) | old], [layer_of(30.0, 100.0)], [layer_of(50.0, 1000.0)])
+    data = plots.data("layers", records)
+    assert at(data, quantity="nmse")["mean"].tolist() == pytest.approx([0.15])
+    assert data.attrs["remark"] == "1 run without energies: seeds have equal weights"
 
 
 def test_burst_lengths_are_counts_over_expectations(records, folder):

@@ -293,6 +293,39 @@ def test_loss_where_none_was_configured_has_an_infinite_z(tmp_path):
     assert groups(droptest.load(folder))[0].z == math.inf
 
 
+@pytest.mark.parametrize("unknown", [None, 0])
+def test_measures_of_nothing_are_unknown_in_frames_and_a_dash_in_tables(tmp_path, unknown):
+    """Null, and the 0 (cosine: 1) that older records have in its place."""
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [bernoulli(0.1)]}, seeds=1)
+    path = folder / droptest.load(folder).runs.iloc[0]["run_id"]
+    statistics, diagnostics = (json.loads((path / f"{name}.json").read_text())
+                               for name in ("loss_statistics", "diagnostics"))  # fmt: skip
+    measures = dict.fromkeys(("nmse", "divergence_max", "divergence_rms", "bias"), unknown)
+    measures |= {"cosine": None if unknown is None else 1, "sampled_calls": 0}
+    forward = statistics["classes"]["tp_forward"]
+    forward |= {key: value for key, value in measures.items() if key != "bias"}
+    forward["halves"]["gather"] |= dict.fromkeys(("packets", "lost"), 0)
+    forward["halves"]["gather"] |= dict.fromkeys(("configured_rate", "realised_rate", "z"), unknown)
+    diagnostics["classes"]["tp_forward"]["layers"][1] |= measures
+    (path / "loss_statistics.json").write_text(json.dumps(statistics))
+    (path / "diagnostics.json").write_text(json.dumps(diagnostics))
+    records = droptest.load(folder)
+    frame = records.loss_statistics[records.loss_statistics["class"] == "tp_forward"].set_index("half")
+    assert frame.loc["both", ["nmse", "cosine", "divergence_max", "divergence_rms"]].isna().all()
+    assert frame.loc["gather", ["configured_rate", "realised_rate", "z"]].isna().all()
+    assert frame.loc["reduce", ["configured_rate", "realised_rate", "z"]].notna().all()
+    layer = records.layers[(records.layers["class"] == "tp_forward") & (records.layers["layer"] == 0)].iloc[0]
+    assert layer[["bias", "nmse", "cosine", "divergence_max", "divergence_rms"]].isna().all()
+    shown = table("loss_statistics", records)
+    rows = [dict(zip(shown.header, row, strict=True)) for row in shown.rows]
+    whole, half = (next(row for row in rows if row["class"].endswith("forward") and row["half"] == name)
+                   for name in ("both halves", "gather half"))  # fmt: skip
+    assert (whole["NMSE"], whole["cosine"]) == ("-", "-")
+    assert [half[name] for name in ("configured", "realised", "smallest z", "largest z")] == ["-"] * 4
+    other = next(row for row in rows if row["class"].endswith("backward") and row["half"] == whole["half"])
+    assert other["NMSE"] == "0.15000"
+
+
 def test_large_seeds_are_kept_exactly(tmp_path):
     folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1, seed=2**64 - 1)
     assert droptest.load(folder).runs.iloc[0]["seed"] == 2**64 - 1

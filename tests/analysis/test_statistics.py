@@ -14,6 +14,7 @@ from droptest.statistics import (
     mean_interval,
     paired_difference,
     pooled_z,
+    ratio_interval,
     rms_z,
     z_limit,
 )
@@ -74,6 +75,22 @@ def test_geometric_interval_is_a_factor_either_way():
     assert interval.mean == pytest.approx(10)
     assert interval.high / interval.mean == pytest.approx(interval.mean / interval.low)
     assert math.log(interval.high / 10) == pytest.approx(T[2] * math.log(10) / math.sqrt(3), rel=1e-5)
+
+
+def test_the_interval_of_a_ratio_of_sums_weights_by_the_denominators():
+    interval = ratio_interval([1.0, 2.0, 6.0], [10.0, 10.0, 40.0])
+    # R = 9 / 60; deviations a - R b: -0.5, 0.5, 0; standard error sqrt(3 / 2 x 0.5) / 60.
+    assert (interval.mean, interval.n) == (pytest.approx(0.15), 3)
+    assert math.log(interval.high / 0.15) == pytest.approx(T[2] * math.sqrt(0.75) / 9, rel=1e-5)
+    assert interval.low > 0
+
+
+def test_a_ratio_of_sums_counts_zeros_and_leaves_out_what_is_not_finite():
+    assert ratio_interval([0.0, 2.0, math.nan], [1.0, 1.0, 1.0]).mean == 1.0
+    none = ratio_interval([0.0, 0.0], [1.0, 1.0])
+    assert (none.mean, none.low, none.high) == (0.0, 0.0, 0.0)
+    assert not ratio_interval([1.0], [4.0]).has_width
+    assert ratio_interval([], []).n == 0 and ratio_interval([1.0], [0.0]).n == 0
 
 
 def test_pooled_z_adds_up_like_independent_normals():

@@ -54,6 +54,17 @@ TEST_F(RankStatistics, TheLastRankCompletesTheRecord) {
   EXPECT_EQ(write(first.get()), whole);  // a rank that writes again counts once
 }
 
+TEST_F(RankStatistics, ErrorsOfResultsThatNobodySampledAreNull) {
+  const NetworkHandle network = rank(0, 2);
+  for (int message = 0; message < 20; ++message) send(network.get(), 0);
+  const json of_class = write(network.get())["classes"]["dp_gradient"];
+  EXPECT_GT(of_class["lost"], 0);
+  EXPECT_EQ(of_class["sampled_calls"], 0);
+  for (const char* name : {"nmse", "cosine", "divergence_max", "divergence_rms"}) {
+    EXPECT_EQ(of_class[name], nullptr) << name;
+  }
+}
+
 TEST_F(RankStatistics, CountsOfAnEarlierProgramAreLeftOut) {
   {
     const NetworkHandle before = rank(1, 2);

@@ -175,6 +175,9 @@ def test_the_statistics_of_a_rank_are_json_of_the_schema():
     made.flow("dp_gradient", 1).next(100 * PACKET)
     assert made.classify("all_reduce", 10, group_ranks=4) == "control"
     record = made.statistics().record
+    of_class = record["classes"]["dp_gradient"]
+    measures = [of_class[name] for name in ("nmse", "cosine", "divergence_max", "divergence_rms")]
+    assert of_class["sampled_calls"] == 0 and measures == [None] * 4
     assert record["exempt"] == {"small": {"calls": 1, "bytes": 40}}
     jsonschema = pytest.importorskip("jsonschema")
     words = [os.environ["DROPTEST_BINARY"], "schema", "loss_statistics"]

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -51,6 +52,38 @@ LossyOptions options_of(const std::shared_ptr<const sim::LossProcess>& loss) {
   network.payload_bytes = 16;  // two doubles
   options.network.of(kClass) = network;
   return options;
+}
+
+TEST(LayerDiagnostics, CallsThatAreNotSampledHaveNoErrors) {
+  LossyOptions options = options_of(std::make_shared<sim::Bernoulli>(0.5));
+  options.sample_every_steps = 0;
+  run_ranks(2, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    lossy.begin_step(2);
+    std::vector<double> data(64, 1.0);
+    lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, {kClass, "activation", 3});
+    const ClassStatistics statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit).at(0);
+    const SampleSums& samples = statistics.layers.at(0).samples;
+    EXPECT_GT(statistics.total().lost_packets, 0U);
+    for (const double measure :
+         {statistics.nmse(), statistics.cosine(), statistics.divergence_max, statistics.divergence_rms, samples.nmse(),
+          samples.cosine(), samples.bias(), samples.largest_divergence(), samples.divergence_rms()}) {
+      EXPECT_TRUE(std::isnan(measure)) << measure;
+    }
+  });
+}
+
+TEST(LayerDiagnostics, AnErrorOfExactZerosIsInfinite) {
+  SampleSums sums;
+  sums.calls = 1;
+  sums.elems = 2;
+  EXPECT_EQ(sums.nmse(), 0);
+  EXPECT_EQ(sums.bias(), 0);
+  EXPECT_EQ(sums.cosine(), 1);
+  sums.error_energy = sums.result_energy = 5;
+  sums.error_sum = -3;
+  EXPECT_EQ(sums.nmse(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(sums.bias(), -std::numeric_limits<double>::infinity());
 }
 
 TEST(LayerDiagnostics, BiasAndErrorAreThoseOfEachLayer) {

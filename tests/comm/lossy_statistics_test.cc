@@ -160,8 +160,9 @@ TEST(LossyStatistics, RealisedRateIsWithinItsStandardDeviation) {
 
 TEST(LossyStatistics, CertainFatesHaveNoSpread) {
   LossCounts counts;
-  EXPECT_EQ(counts.z(), 0);
+  EXPECT_TRUE(std::isnan(counts.z())) << "no packets";
   counts.packets = 10;
+  EXPECT_EQ(counts.z(), 0);
   counts.lost_packets = 10;
   counts.expected_lost = 10;
   EXPECT_EQ(counts.z(), 0);
@@ -252,6 +253,33 @@ TEST(LossyStatistics, SamplesMeasureErrorAndDivergence) {
     EXPECT_DOUBLE_EQ(statistics[0].nmse(), errors / 256);
     EXPECT_EQ(statistics[0].collectives, 4U);  // the exact twins are not counted
   });
+}
+
+TEST(LossyStatistics, ResultsOfWhichEachRankHasItsOwnHaveNoDivergence) {
+  LossyOptions options =
+      options_of("direct", std::make_shared<sim::Bernoulli>(0.5), Consistency::kPerReceiver, BurstScope::kLink);
+  options.sample_every_steps = 1;
+  run_ranks(2, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    lossy.begin_step(1);
+    const std::vector<double> data(64, 1.0);
+    std::vector<double> part(32);
+    const std::vector<std::uint64_t> counts = {32, 32};
+    lossy.reduce_scatter(ConstTensor(std::span(data)), Tensor(std::span(part)), counts, ReduceOp::kSum, kMessage);
+    const ClassStatistics statistics = lossy.collect_statistics(Detail::kOmit).at(0);
+    EXPECT_GT(statistics.nmse(), 0);
+    EXPECT_TRUE(std::isnan(statistics.divergence_max));
+    EXPECT_TRUE(std::isnan(statistics.divergence_rms));
+    EXPECT_TRUE(std::isnan(statistics.halves[1].realised_rate())) << "nothing is gathered";
+  });
+}
+
+TEST(LossyStatistics, AResultThatIsNotFiniteHasNoCosine) {
+  ClassStatistics statistics;
+  statistics.sampled_calls = 1;
+  statistics.exact_energy = 4;
+  statistics.result_energy = statistics.inner_product = std::nan("");
+  EXPECT_TRUE(std::isnan(statistics.cosine()));
 }
 
 TEST(LossyStatistics, AnIntervalAfterOneWithoutNumbersHasNumbersAgain) {

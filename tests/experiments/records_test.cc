@@ -13,6 +13,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/records/atomic_file.h"
+#include "experiments/records/diagnostics_record.h"
 #include "experiments/records/metrics.h"
 #include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
@@ -158,6 +159,70 @@ TEST(LossStatisticsRecord, AHalfWithoutLossAndNumbersThatAreNotFiniteAreWritten)
   EXPECT_FALSE(record.contains("links"));
   EXPECT_THAT(violations(SchemaKind::kLossStatistics, loss_statistics_json({}, run.config.network)),
               testing::IsEmpty());
+}
+
+TEST(LossStatisticsRecord, MeasuresOfAClassThatWasNotSampledAreNull) {
+  ResolvedRun run = lossy_run();
+  comm::ClassNetwork& network = *run.config.network.of(sim::TrafficClass::kTpForward);
+  network.compression = {comm::CompressionKind::kInt8, 16};
+  network.recovery.error_feedback = comm::ClassRecovery::ErrorFeedback::kEf21;
+  comm::ClassStatistics statistics;
+  statistics.traffic_class = sim::TrafficClass::kTpForward;
+  statistics.halves[0] = counts(1000, 50, 50, 47.5);
+  statistics.collectives = 40;
+  const json record = loss_statistics_json({statistics}, run.config.network);
+  EXPECT_THAT(violations(SchemaKind::kLossStatistics, record), testing::IsEmpty());
+  const json& forward = record["classes"]["tp_forward"];
+  EXPECT_EQ(forward["realised_rate"], 0.05);
+  EXPECT_EQ(forward["sampled_calls"], 0);
+  for (const char* name : {"nmse", "cosine", "divergence_max", "divergence_rms"}) {
+    EXPECT_EQ(forward[name], nullptr) << name;
+  }
+  EXPECT_EQ(forward["compression"]["nmse"], nullptr);
+  EXPECT_EQ(forward["compression"]["ends_nmse"], nullptr);
+  for (const char* name : {"configured_rate", "realised_rate", "z"}) {
+    EXPECT_EQ(forward["halves"]["gather"][name], nullptr) << name << " of a half without packets";
+  }
+}
+
+TEST(LossStatisticsRecord, ASampledClassWithoutErrorsHasNmseZeroAndCosineOne) {
+  comm::ClassStatistics statistics = forward_statistics();
+  statistics.error_energy = 0;
+  statistics.inner_product = 4;
+  statistics.divergence_max = 0;
+  const json record = loss_statistics_json({statistics}, lossy_run().config.network);
+  const json& forward = record["classes"]["tp_forward"];
+  EXPECT_EQ(forward["nmse"], 0);
+  EXPECT_EQ(forward["cosine"], 1);
+  EXPECT_EQ(forward["divergence_max"], 0);
+}
+
+TEST(DiagnosticsRecord, LayersHaveTheEnergiesOfTheirNmseAndNullIfTheyWereNotSampled) {
+  comm::ClassStatistics statistics = forward_statistics();
+  comm::LayerStatistics layer;
+  layer.layer = 1;
+  layer.steps = 2;
+  statistics.layers.push_back(layer);
+  layer.layer = 2;
+  layer.samples.calls = 1;
+  layer.samples.elems = 8;
+  layer.samples.error_energy = 20;
+  layer.samples.exact_energy = 120;
+  layer.samples.result_energy = 100;
+  layer.samples.inner_product = 100;
+  layer.samples.error_sum = -12;
+  statistics.layers.push_back(layer);
+  const json record = diagnostics_json({statistics}, lossy_run().config.network);
+  EXPECT_THAT(violations(SchemaKind::kDiagnostics, record), testing::IsEmpty());
+  const json& layers = record["classes"]["tp_forward"]["layers"];
+  for (const char* name :
+       {"error_energy", "exact_energy", "bias", "nmse", "cosine", "divergence_max", "divergence_rms"}) {
+    EXPECT_EQ(layers[0][name], nullptr) << name;
+  }
+  EXPECT_EQ(layers[1]["error_energy"], 20);
+  EXPECT_EQ(layers[1]["exact_energy"], 120);
+  EXPECT_EQ(layers[1]["nmse"], 20.0 / 120);
+  EXPECT_EQ(layers[1]["divergence_max"], nullptr) << "no results that are equal on all ranks without loss";
 }
 
 RunSummary finished() {

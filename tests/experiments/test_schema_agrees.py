@@ -242,7 +242,12 @@ LAYERS = {
         {
             **{"layer": None, "steps": 3, "untouched_steps": 1, "untouched_share": 0.5, "sampled_calls": 2},
             **{"bias": -0.1, "nmse": 0.1, "cosine": 0.9, "divergence_max": 0, "divergence_rms": None},
-        }
+        },
+        {
+            **{"layer": 3, "steps": 3, "untouched_steps": 1, "untouched_share": 0.5, "sampled_calls": 0},
+            **dict.fromkeys(("error_energy", "exact_energy", "bias", "nmse", "cosine")),
+            **{"divergence_max": None, "divergence_rms": None},
+        },
     ],
     "halves": {"reduce": GAPS, "gather": {"gap_histogram": []}},
 }

@@ -2,17 +2,19 @@
 #include "comm/lossy/statistics/loss_statistics.h"
 
 #include <cmath>
-#include <limits>
 
 namespace droptest::comm {
 
-double LossCounts::configured_rate() const { return packets == 0 ? 0 : expected_lost / static_cast<double>(packets); }
+double LossCounts::configured_rate() const {
+  return packets == 0 ? kNotMeasured : expected_lost / static_cast<double>(packets);
+}
 
 double LossCounts::realised_rate() const {
-  return packets == 0 ? 0 : static_cast<double>(lost_packets) / static_cast<double>(packets);
+  return packets == 0 ? kNotMeasured : static_cast<double>(lost_packets) / static_cast<double>(packets);
 }
 
 double LossCounts::z() const {
+  if (packets == 0) return kNotMeasured;
   const double deviation = static_cast<double>(lost_packets) - expected_lost;
   if (expected_lost_variance > 0) return deviation / std::sqrt(expected_lost_variance);
   // Sums of products such as 3 x 1.0 are exact here, so any deviation from a certain fate is real.
@@ -51,7 +53,7 @@ void LossCounts::add(const LossCounts& other) {
 }
 
 double LayerStatistics::untouched_share() const {
-  return steps == 0 ? 1 : static_cast<double>(untouched_steps) / static_cast<double>(steps);
+  return steps == 0 ? kNotMeasured : static_cast<double>(untouched_steps) / static_cast<double>(steps);
 }
 
 LossCounts ClassStatistics::total() const {
@@ -60,16 +62,20 @@ LossCounts ClassStatistics::total() const {
   return sum;
 }
 
-double ClassStatistics::nmse() const { return exact_energy == 0 ? 0 : error_energy / exact_energy; }
+double ClassStatistics::nmse() const {
+  if (sampled_calls == 0) return kNotMeasured;
+  return error_energy == 0 ? 0 : error_energy / exact_energy;
+}
 
 double ClassStatistics::cosine() const {
+  if (sampled_calls == 0) return kNotMeasured;
   const double product = exact_energy * result_energy;
-  return product > 0 ? inner_product / std::sqrt(product)
-                     : (sampled_calls == 0 || exact_energy == result_energy ? 1 : 0);
+  if (product == 0) return exact_energy == result_energy ? 1 : 0;
+  return inner_product / std::sqrt(product);
 }
 
 double ClassStatistics::untouched_share() const {
-  return collectives == 0 ? 1 : static_cast<double>(untouched) / static_cast<double>(collectives);
+  return collectives == 0 ? kNotMeasured : static_cast<double>(untouched) / static_cast<double>(collectives);
 }
 
 }  // namespace droptest::comm

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <vector>
 
@@ -42,8 +43,8 @@ struct LossCounts : PacketCounts {
   std::vector<std::uint64_t> gaps;                   ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
   std::map<std::uint64_t, std::uint64_t> stretches;  ///< of neighbouring packets: length -> how many
 
-  /// Configured loss rate: expected_lost / packets; 0 without packets.
-  double configured_rate() const;
+  // NaN without packets: no rate was measured.
+  double configured_rate() const;  ///< expected_lost / packets
   double realised_rate() const;
   /// (lost - expected) / sd; 0 where the variance is 0 and nothing deviates, infinity where it is 0 and something does.
   double z() const;
@@ -68,7 +69,7 @@ struct LayerStatistics {
   std::uint64_t steps = 0;            ///< with traffic of the layer
   std::uint64_t untouched_steps = 0;  ///< of these, the steps without a lost packet of the layer on any rank
 
-  double untouched_share() const;  ///< 1 without steps
+  double untouched_share() const;  ///< NaN without steps
 };
 
 struct ClassStatistics {
@@ -85,17 +86,17 @@ struct ClassStatistics {
   CodingErrors coding;  ///< of compressed values before any loss, likewise
   EndErrors ends;       ///< of the two ends of EF21, likewise
   /// On sampled steps, of results that are equal on all ranks without loss: largest difference between two ranks, and
-  /// the root mean square, over elements and ranks, of the difference to the mean over ranks.
-  double divergence_max = 0;
-  double divergence_rms = 0;
+  /// the root mean square, over elements and ranks, of the difference to the mean over ranks. NaN: not measured.
+  double divergence_max = std::numeric_limits<double>::quiet_NaN();
+  double divergence_rms = std::numeric_limits<double>::quiet_NaN();
   std::uint64_t digest = 0;             ///< of all links' digests
   std::vector<LayerStatistics> layers;  ///< in ascending order
   std::vector<LinkStatistics> links;
 
   LossCounts total() const;
-  double nmse() const;    ///< error_energy / exact_energy; 0 without samples
-  double cosine() const;  ///< 1 without samples
-  double untouched_share() const;
+  double nmse() const;             ///< error_energy / exact_energy, as in SampleSums; NaN without samples
+  double cosine() const;           ///< NaN without samples
+  double untouched_share() const;  ///< NaN without calls
 };
 
 /// Samples of one class since the last read. Lines of metrics.jsonl have differences of ClassStatistics instead.
@@ -104,8 +105,8 @@ struct ClassSample {
   std::uint64_t calls = 0;
   double nmse = 0;
   double cosine = 1;
-  double divergence_max = 0;
-  double divergence_rms = 0;
+  double divergence_max = 0;  ///< NaN: not measured
+  double divergence_rms = 0;  ///< NaN: not measured
 };
 
 }  // namespace droptest::comm

@@ -20,18 +20,27 @@ void SampleSums::add(const SampleSums& other) {
   ends.add(other.ends);
 }
 
-double SampleSums::nmse() const { return exact_energy == 0 ? 0 : error_energy / exact_energy; }
+double SampleSums::nmse() const {
+  if (elems == 0) return kNotMeasured;
+  return error_energy == 0 ? 0 : error_energy / exact_energy;
+}
 
 double SampleSums::cosine() const {
+  if (elems == 0) return kNotMeasured;
   if (exact_energy == 0 && result_energy == 0) return 1;
   const double product = std::sqrt(exact_energy) * std::sqrt(result_energy);
   return product == 0 ? 0 : inner_product / product;
 }
 
-double SampleSums::bias() const { return exact_energy == 0 ? 0 : error_sum / elems / std::sqrt(exact_energy / elems); }
+double SampleSums::bias() const {
+  if (elems == 0) return kNotMeasured;
+  return error_sum == 0 ? 0 : error_sum / elems / std::sqrt(exact_energy / elems);
+}
+
+double SampleSums::largest_divergence() const { return divergence_elems == 0 ? kNotMeasured : divergence_max; }
 
 double SampleSums::divergence_rms() const {
-  return divergence_elems == 0 ? 0 : std::sqrt(divergence_energy / divergence_elems);
+  return divergence_elems == 0 ? kNotMeasured : std::sqrt(divergence_energy / divergence_elems);
 }
 
 }  // namespace droptest::comm

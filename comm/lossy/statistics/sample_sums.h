@@ -3,10 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "sim/state_visitor.h"
 
 namespace droptest::comm {
+
+/// The value of what has no samples; null in records.
+inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
 /// The larger of two differences; NaN where either is NaN, which std::max would hide.
 inline double larger_or_nan(double a, double b) { return a < b || b != b ? b : a; }
@@ -37,7 +41,8 @@ struct EndErrors {
   }
 };
 
-/// Sums over sampled calls of one traffic class, or of one of its layers, of one rank or added up over ranks.
+/// Sums over sampled calls of one traffic class, or of one of its layers, of one rank or added up over ranks. Measures
+/// of calls that were not sampled are NaN, which records have as null: they are unknown, not 0.
 struct SampleSums {
   std::uint64_t calls = 0;  ///< counted on one rank of the group
   double error_energy = 0;
@@ -46,7 +51,7 @@ struct SampleSums {
   double inner_product = 0;
   double elems = 0;              ///< elements x ranks in these sums
   double error_sum = 0;          ///< sum of result - exact
-  double divergence_max = 0;     ///< NaN where any result was NaN
+  double divergence_max = 0;     ///< of the ranks compared so far; NaN where any result was NaN
   double divergence_energy = 0;  ///< sum over elements and ranks of |value - mean over ranks|^2
   double divergence_elems = 0;   ///< elements x ranks in that sum
   CodingErrors coding;           ///< of compressed values, before any loss
@@ -57,12 +62,13 @@ struct SampleSums {
                  divergence_max, divergence_energy, divergence_elems, coding, ends);
   }
   void add(const SampleSums& other);
-  double nmse() const;    ///< error_energy / exact_energy; 0 without samples
-  double cosine() const;  ///< 1 without samples
-  /// Mean error divided by the root mean square of the exact results; 0 without samples. Loss with the fill zero has an
-  /// error against the sign of each value: without a common sign of the values, there is no bias.
+  double nmse() const;    ///< error_energy / exact_energy; 0 for no error, infinity for an error of exact zeros
+  double cosine() const;  ///< 1 where results and exact results are zeros
+  /// Mean error divided by the root mean square of the exact results. Loss with the fill zero has an error against the
+  /// sign of each value: without a common sign of the values, there is no bias.
   double bias() const;
-  double divergence_rms() const;  ///< 0 without samples
+  double largest_divergence() const;  ///< divergence_max; NaN if no ranks were compared
+  double divergence_rms() const;      ///< NaN if no ranks were compared
 };
 
 }  // namespace droptest::comm

@@ -173,7 +173,7 @@ ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge)
   statistics.inner_product = merge.samples.inner_product;
   statistics.coding = merge.samples.coding;
   statistics.ends = merge.samples.ends;
-  statistics.divergence_max = merge.samples.divergence_max;
+  statistics.divergence_max = merge.samples.largest_divergence();
   statistics.divergence_rms = merge.samples.divergence_rms();
   return statistics;
 }
@@ -242,7 +242,7 @@ std::vector<ClassSample> take_samples(Communicator& group, const FlowLedger& led
     for (WordReader& reader : readers) sums.add(take_samples(reader));
     if (sums.calls == 0) continue;
     samples.push_back(
-        {traffic_class, sums.calls, sums.nmse(), sums.cosine(), sums.divergence_max, sums.divergence_rms()});
+        {traffic_class, sums.calls, sums.nmse(), sums.cosine(), sums.largest_divergence(), sums.divergence_rms()});
   }
   return samples;
 }
