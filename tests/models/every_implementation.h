@@ -23,8 +23,8 @@ struct Implementation {
   std::function<std::unique_ptr<Ops>(comm::Communicator&)> make;
   std::function<std::unique_ptr<OpsForm>(int world_size)> form;
   double tolerance;  ///< |difference| / |reference| of a case: rounding of the narrowest type, some operations deep
-  /// Of a device's implementations after its first, from 1: on the fake device, which is slow, tests of many cases give these
-  /// some cases, each others. 0: of others.
+  /// Of a device's implementations after its first, from 1: on the fake device, which is slow, tests of many cases give
+  /// these some cases, each others. 0: of others.
   int turn = 0;
 };
 
@@ -69,8 +69,7 @@ inline std::vector<Implementation> implementations() {
   const auto add_cuda = [&](std::string name, ModelPrecision precision, double tolerance, KernelChoices kernels = {}) {
     const CudaOpsOptions options{.precision = precision, .kernels = std::move(kernels)};
     all.push_back({std::move(name), [=](comm::Communicator& group) { return make_cuda_ops(options, group); },
-                   [=](int world_size) { return cuda_ops_form(options, world_size); }, tolerance,
-                   turn++});
+                   [=](int world_size) { return cuda_ops_form(options, world_size); }, tolerance, turn++});
   };
   add_cuda("CUDA float32", {}, 1e-6);
   add_cuda("CUDA bfloat16", kBf16, 1e-2);
