@@ -74,16 +74,6 @@ function(droptest_unity)
   endif()
 endfunction()
 
-# droptest_sanitize_unoptimised(<target>...): sanitized builds optimise nothing of targets whose code takes little of the time of their tests,
-# which halves the time of their compilation.
-function(droptest_sanitize_unoptimised)
-  if(DROPTEST_SANITIZE)
-    foreach(target IN LISTS ARGN)
-      target_compile_options(${target} PRIVATE -O0)
-    endforeach()
-  endif()
-endfunction()
-
 # droptest_vectorise(<source>... TESTED_BY <test>...): compiles sources of this folder with DROPTEST_VECTORISED. Sanitized builds
 # compile them otherwise, so the tests, paths from the root of the project, are in programs with the label numerics.
 function(droptest_vectorise)

@@ -61,7 +61,7 @@ int export_weights(const ExportOptions& options) {
   std::string what = "final weights of " + options.source.file;
   models::StoredTensors tensors;
   if (options.initial) {
-    const experiments::SweepPlan plan = load_plan(options.source, nullptr);
+    const experiments::SweepPlan plan = load_plan(options.source, nullptr, experiments::NumericsUse::kToRead);
     const experiments::PlannedRun& first = plan.runs.front();
     tensors = experiments::initial_weights(first.run.config);
     what = "initial weights of " + options.source.file + ", seed " + std::to_string(first.seeds.weights);

@@ -53,7 +53,7 @@ void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const s
 
 experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files,
                                  experiments::NumericsUse use) {
-  return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides), files, use);
+  return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides, use), files, use);
 }
 
 experiments::RunConfig load_run(SpecOptions options) {

@@ -160,8 +160,8 @@ std::string watch_frame(const experiments::WatchedRuns& all, std::size_t columns
     }
   }
   if (shown_unreadable != 0) {
-    text += "\nleft out, " + std::to_string(shown_unreadable) + " of " + std::to_string(unreadable.size()) +
-            " files that hold what this version does not read:\n";
+    text += "\nleft out: what this version does not read in " + std::to_string(unreadable.size()) +
+            " files, the first " + std::to_string(shown_unreadable) + ":\n";
     for (std::size_t i = 0; i < shown_unreadable; ++i) text += unreadable[i] + "\n";
   }
   std::string frame;

@@ -71,6 +71,7 @@ void set_member(json& document, const std::vector<std::string>& tokens, json val
   } else {
     (*parent)[tokens.back()] = std::move(value);
   }
+  if (tokens.front() != "numerics_version") document.erase("numerics_version");  // of the spec as it was
 }
 
 void apply_override(json& document, std::string_view assignment) {
@@ -85,20 +86,21 @@ void apply_override(json& document, std::string_view assignment) {
   set_member(document, tokens, override_value(assignment.substr(equals + 1), where), where);
 }
 
-Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides) {
+Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides,
+                NumericsUse use) {
   MergedSpec merged = merge_extended(comm::parse_json(text, where), where);
   Spec spec{std::move(merged.document), where, std::move(merged.origins)};
   for (const std::string& assignment : overrides) {
     apply_override(spec.document, assignment);
     if (!spec.origins.empty()) spec.origins.set(assignment.substr(0, assignment.find('=')), where);
   }
-  (void)plan_sweep(spec);
+  (void)plan_sweep(spec, nullptr, use);
   if (spec.document.contains("search")) (void)SearchPlan(spec);
   return spec;
 }
 
-Spec load_spec(const std::string& path, std::span<const std::string> overrides) {
-  return parse_spec(comm::read_file(path), path, overrides);
+Spec load_spec(const std::string& path, std::span<const std::string> overrides, NumericsUse use) {
+  return parse_spec(comm::read_file(path), path, overrides, use);
 }
 
 }  // namespace droptest::experiments

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "experiments/spec/resolve.h"
 #include "experiments/spec/spec_files.h"
 
 namespace droptest::experiments {
@@ -20,12 +21,14 @@ struct Spec {
 };
 
 /// Reads a spec, merges it into the file that it extends, if any, and applies `overrides`, each "/pointer=value", in
-/// order. A run's own spec.json is a spec too.
-/// Throws: ConfigError that lists everything wrong, with file and JSON pointer.
-Spec load_spec(const std::string& path, std::span<const std::string> overrides = {});
+/// order. A run's own spec.json is a spec too; with overrides its numerics_version is left out, unless they set it.
+/// `use`: resolve()'s. Throws: ConfigError that lists everything wrong, with file and JSON pointer.
+Spec load_spec(const std::string& path, std::span<const std::string> overrides = {},
+               NumericsUse use = NumericsUse::kToTrain);
 
 /// The same for text; `where` names it in messages, and is where it extends a file from.
-Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides = {});
+Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides = {},
+                NumericsUse use = NumericsUse::kToTrain);
 
 /// Sets one member: "/network/loss/loss_rate=5%". The value is JSON if it parses, else text. Missing objects on the
 /// way are created. Throws: ConfigError for a pointer that is malformed, unknown to the schema, or passes through a
@@ -35,8 +38,9 @@ void apply_override(nlohmann::json& document, std::string_view assignment);
 /// "/a/b~1c" -> {"a", "b/c"}. Throws: ConfigError, naming `where`, for text that is no JSON pointer.
 std::vector<std::string> pointer_tokens(std::string_view pointer, const std::string& where);
 
-/// Sets the member that the tokens lead to; missing objects on the way are created.
-/// Throws: ConfigError, naming `where`, where the way passes through a value that is no object.
+/// Sets the member that the tokens lead to; missing objects on the way are created. The document's numerics_version,
+/// which is that of the spec before the change, is removed unless it is the member. Throws: ConfigError, naming
+/// `where`, where the way passes through a value that is no object.
 void set_member(nlohmann::json& document, const std::vector<std::string>& tokens, nlohmann::json value,
                 const std::string& where);
 

@@ -294,7 +294,9 @@ const std::vector<json>& WatchedRuns::runs_listed_in(const std::string& folder) 
     list = {};
   } else if (list.written != written) {
     FoundRecord sweep = record_in(path, SchemaKind::kSweep);
-    list = {written, {}, std::move(sweep.problem)};
+    list = {};
+    if (sweep.problem.empty()) list.written = written;  // else it is read again: it may become readable as it is
+    list.problem = std::move(sweep.problem);
     if (!sweep.value.is_null()) list.runs = sweep.value.at("runs").get<std::vector<json>>();
   }
   return list.runs;

@@ -30,11 +30,11 @@ struct HopCost {
 
 /// The clocks of a group's ranks during a collective. Every rank has one port that sends and one that receives, both at
 /// once; a hop starts when its data are there and both its ports are free, in the order in which hops are played. While
-/// it waits for feedback or timers its ports carry other hops; the packets that it sends again are placed right behind
-/// its first ones. The sends of a rank in a round need all its receives of the rounds before, and none of the same
-/// round. With a deadline, a receiver waits that long for a round, and once more for each round since it last received
-/// something, because its senders wait too. Packets that have not arrived then are late, and their sender gives them
-/// up. Determinism: a pure function of the start times, the hops and their costs.
+/// a hop waits for feedback or timers its ports carry other hops; the packets that it sends again are placed right
+/// behind its first ones. The sends of a rank in a round need all its receives of the rounds before, and none of the
+/// same round. With a deadline, a receiver waits that long for a round, and once more for each round since it last
+/// received something, because its senders wait too. Packets that have not arrived then are late, and their sender
+/// gives them up. Determinism: a pure function of the start times, the hops and their costs.
 class RoundClock {
  public:
   /// Rank r starts at start_seconds[r].

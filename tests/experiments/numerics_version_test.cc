@@ -12,7 +12,10 @@
 
 #include "comm/lossy/lossy_communicator.h"
 #include "experiments/spec/resolve.h"
+#include "experiments/spec/spec.h"
+#include "experiments/spec/sweep_plan.h"
 #include "models/optimizer.h"
+#include "sim/loss/timed_gilbert_elliott.h"
 #include "tests/comm/error_text.h"
 #include "tests/comm/timed_network.h"
 #include "tests/experiments/tiny_run.h"
@@ -32,13 +35,14 @@ struct Golden {
   double loss_rate;  ///< of the forward pass; negative: no loss layer
   double in_double;  ///< train loss of the last step
   double in_float;   ///< final validation loss
+  double seconds;    ///< of virtual time, in float; 0: no clock
 };
 
 // Made with this test, which prints its losses.
 constexpr Golden kGolden[] = {
-    {"lossless", 1, -1, 2.5470184313139153, 2.3198519699222464},
-    {"lossy", 1, 0.1, 2.5702040680098883, 2.3355668080633967},
-    {"timed", 2, 0.1, 2.5452295437864332, 2.3146716010015593},
+    {"lossless", 1, -1, 2.5470184313139153, 2.3198519699222464, 0},
+    {"lossy", 1, 0.1, 2.5702040680098883, 2.3355668080633967, 0},
+    {"timed", 2, 0.1, 2.5488058266067575, 2.3327129338330694, 0.0064086806399999939},
 };
 
 RunConfig config_of(const Golden& golden) {
@@ -49,10 +53,15 @@ RunConfig config_of(const Golden& golden) {
     config.network.of(sim::TrafficClass::kTpForward)->gather.fill = comm::Fill::kStale;
   }
   if (golden.version == 2) {
-    // One repetition, in the slots of the clock: the residual losses depend on its times.
+    // One repetition, in the ticks of the clock: what is lost depends on the times of all messages.
     config.time.emplace();
     config.time->links.within = config.time->links.between = {5e-6, 12.5e9};
     config.time->compute_seconds = 1e-3;
+    sim::TimedRates rates;
+    rates.mean_good_microseconds = 900;
+    rates.mean_bad_microseconds = 100;
+    rates.packet_microseconds = 0.1;
+    config.network.of(sim::TrafficClass::kTpForward)->gather.loss = std::make_shared<sim::TimedGilbertElliott>(rates);
     comm::apply_recovery(*config.network.of(sim::TrafficClass::kTpForward), comm::protocol("selective_repeat", 1));
   }
   return config;
@@ -94,7 +103,9 @@ TEST(NumericsVersion, StandsForTheGoldenLosses) {
   for (const Golden& golden : kGolden) {
     const RunConfig config = config_of(golden);
     const double in_double = train_in_double(config, corpus);
-    const double in_float = train_locally(config, corpus).outcome.validation_final_loss.value();
+    const TrainingOutcome outcome = train_locally(config, corpus).outcome;
+    const double in_float = outcome.validation_final_loss.value();
+    const double seconds = outcome.time ? outcome.time->seconds : 0;
     const auto advice = [&](double got) {
       std::ostringstream text;
       text << golden.name << ": got " << std::setprecision(17) << got << ". Where results were to move: raise "
@@ -105,6 +116,7 @@ TEST(NumericsVersion, StandsForTheGoldenLosses) {
     };
     EXPECT_NEAR(in_double, golden.in_double, kDoubleTolerance) << advice(in_double);
     EXPECT_NEAR(in_float, golden.in_float, kFloatTolerance) << advice(in_float);
+    EXPECT_NEAR(seconds, golden.seconds, kDoubleTolerance) << advice(seconds);
   }
 }
 
@@ -151,6 +163,29 @@ TEST(NumericsVersion, AnEarlierResolvedSpecIsReadAndNotTrained) {
   earlier["numerics_version"] = kNewestNumerics + 1;
   EXPECT_THAT(config_error_of([&] { (void)resolve(earlier, "spec.json", nullptr, NumericsUse::kToRead); }),
               testing::HasSubstr("got 3, but this droptest has version 2"));
+}
+
+// A resolved spec that is changed is another spec: its version follows from what it then asks for.
+TEST(NumericsVersion, OfAChangedResolvedSpecIsThatOfTheChangedOne) {
+  json document = spec_with({{"model", "bernoulli"}, {"loss_rate", 0.01}});
+  document["time"] = {{"link", {{"latency_microseconds", 5}, {"bandwidth_gbit_per_second", 10}}},
+                      {"compute_milliseconds", 1},
+                      {"deadline_microseconds", 100}};
+  const json resolved = resolve(document, "s.json").spec;
+  const auto version_with = [&](const json& spec, const std::vector<std::string>& changes) {
+    return plan_sweep(parse_spec(spec.dump(), "spec.json", changes)).runs.front().run.spec["numerics_version"];
+  };
+  EXPECT_EQ(version_with(resolved, {}), 2);
+  EXPECT_EQ(version_with(resolved, {"/time=null"}), 1);
+  json earlier = resolved;
+  earlier["numerics_version"] = 1;
+  EXPECT_EQ(version_with(earlier, {"/training/steps=7"}), 2);
+  EXPECT_THAT(config_error_of([&] { (void)parse_spec(earlier.dump(), "spec.json"); }),
+              testing::HasSubstr("/numerics_version: got 1, but this droptest has version 2"));
+  EXPECT_EQ(parse_spec(earlier.dump(), "spec.json", {}, NumericsUse::kToRead).document, earlier);
+  json swept = earlier;
+  swept["sweep"] = {{"cross", {{"/training/learning_rate", {0.1, 0.2}}}}};
+  EXPECT_EQ(plan_sweep(parse_spec(swept.dump(), "spec.json")).runs.size(), 2U);
 }
 
 }  // namespace

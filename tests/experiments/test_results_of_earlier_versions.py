@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_harness import BINARY, losses_of, run
+from cli_harness import BINARY, losses_of, run, run_folders, write_spec
 
 ROOT = Path(__file__).resolve().parents[2]
 VECTOR = ROOT / "tests/vectors/results_of_0_1"
@@ -188,7 +188,7 @@ def test_watch_names_a_bad_file(folder, file, reason):
     path = Path("results/sweep") / LOSSY / file
     shutil.copy(folder / "bad" / file, folder / path)
     frame = run("watch", "results/sweep", "--once", cwd=folder).out
-    assert "left out, 1 of 1 files that hold what this version does not read:\n" in frame
+    assert "left out: what this version does not read in 1 files, the first 1:\n" in frame
     assert f"\n{path}: {reason}" in frame
 
 
@@ -216,6 +216,44 @@ def test_a_spec_of_other_numerics_is_refused_by_name(folder):
     path.write_text(json.dumps(spec | {"numerics_version": 2}))
     refused = run("resume", RUN, cwd=folder, expect=2).err
     assert f"{RUN}/spec.json: /numerics_version: got 2, but this droptest has version 1 for this spec" in refused
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory):
+    """A run whose losses depend on virtual time, with the spec that version 1 of the numerics would have written."""
+    folder = tmp_path_factory.mktemp("timed")
+    link = {"latency_microseconds": 5, "bandwidth_gbit_per_second": 10}
+    time = {"link": link, "compute_milliseconds": 1, "deadline_microseconds": 400}
+    write_spec(folder, time=time, checkpoint={"every_steps": 4, "async": False})
+    run("run", "spec.json", "--quiet", cwd=folder)
+    (there,) = run_folders(folder)
+    spec = json.loads((there / "spec.json").read_text())
+    assert spec["numerics_version"] == 2
+    (there / "spec.json").write_text(json.dumps(spec | {"numerics_version": 1}))
+    return there
+
+
+REASON = "spec.json: /numerics_version: got 1, but this droptest has version 2 for a spec with fates that depend on"
+
+
+def test_a_spec_of_earlier_numerics_is_read_where_nothing_is_trained(timed):
+    work = timed.parents[2]
+    arguments = ("--config", timed / "spec.json", "--tokens", "corpus.txt", "--json")
+    evaluated = json.loads(run("eval", "--model", timed / "weights.safetensors", *arguments, cwd=work).out)
+    assert math.isfinite(evaluated["mean_loss"])
+    run("export", timed, "--huggingface", "--out", "there", cwd=work)
+    run("export", timed / "spec.json", "--initial", "--out", "first.safetensors", cwd=work)
+    records = droptest.load(timed)
+    assert list(records.runs["status"]) == ["completed"]
+
+
+def test_a_spec_of_earlier_numerics_is_not_trained_unless_it_is_changed(timed):
+    work = timed.parents[2]
+    for command in (("resume", timed), ("run", timed / "spec.json")):
+        assert REASON in run(*command, cwd=work, expect=2).err
+    run("resume", timed, "--at", "8", "--set", "/time=null", "--set", "/name=other", "--quiet", cwd=work)
+    (other,) = run_folders(work, "other")
+    assert json.loads((other / "spec.json").read_text())["numerics_version"] == 1
 
 
 def test_bad_weights_are_refused_by_name(folder):

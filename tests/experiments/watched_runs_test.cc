@@ -145,6 +145,15 @@ TEST_F(Watched, AListThatIsNoRecordIsNamedUntilItIsMended) {
   fs::remove(path);
   runs.update();
   EXPECT_THAT(runs.unreadable(), testing::Not(testing::Contains(StartsWith(path))));
+  // A file that becomes readable without being written, such as one on a network file system.
+  write(path, "{\"runs\": 3}");
+  const auto written = fs::last_write_time(path);
+  runs.update();
+  EXPECT_THAT(runs.unreadable(), testing::Contains(StartsWith(path)));
+  write(path, "not JSON");
+  fs::last_write_time(path, written);
+  runs.update();
+  EXPECT_THAT(runs.unreadable(), testing::Contains(testing::HasSubstr("not JSON")));
 }
 
 TEST_F(Watched, MemoryDoesNotGrowWithTheLines) {

@@ -3,6 +3,7 @@
 // one. A model on any of them, in doubles.
 #pragma once
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -23,8 +24,8 @@ struct Implementation {
   std::function<std::unique_ptr<Ops>(comm::Communicator&)> make;
   std::function<std::unique_ptr<OpsForm>(int world_size)> form;
   double tolerance;  ///< |difference| / |reference| of a case: rounding of the narrowest type, some operations deep
-  /// Of a device's implementations after its first, from 1: on the fake device, which is slow, tests of many cases give
-  /// these some cases, each others. 0: of others.
+  /// Tests of many cases take some of them, which its turn selects. 0: they take all. On the fake device, which is
+  /// slow, each implementation of CUDA but the first has a turn, from 1.
   int turn = 0;
 };
 
@@ -65,11 +66,13 @@ inline std::vector<Implementation> implementations() {
   add_reference_kernels("host float64, reference kernels", comm::ElementType::kFloat64, 1e-13);
   add_reference_kernels("host float32, reference kernels", comm::ElementType::kFloat32, 1e-6);
   if (!comm::survey_devices().absence.empty()) return all;
+  const bool is_fake = std::getenv("DROPTEST_FAKE_CUDA_ORDER") != nullptr;
   int turn = 0;
   const auto add_cuda = [&](std::string name, ModelPrecision precision, double tolerance, KernelChoices kernels = {}) {
     const CudaOpsOptions options{.precision = precision, .kernels = std::move(kernels)};
     all.push_back({std::move(name), [=](comm::Communicator& group) { return make_cuda_ops(options, group); },
-                   [=](int world_size) { return cuda_ops_form(options, world_size); }, tolerance, turn++});
+                   [=](int world_size) { return cuda_ops_form(options, world_size); }, tolerance,
+                   is_fake ? turn++ : 0});
   };
   add_cuda("CUDA float32", {}, 1e-6);
   add_cuda("CUDA bfloat16", kBf16, 1e-2);

@@ -321,6 +321,9 @@ TEST(Retransmission, BudgetsFollowTheirExpectations) {
           const Repair repair = walk(*made, process, message << kMessageShift, kPackets, timing, missing);
           missing_share.add(static_cast<double>(missing.lost_count()) / kPackets);
           seconds.add(repair.extra_seconds(timing.slot_seconds));
+          ASSERT_LE(static_cast<double>(repair.resent_packets), repair.extra_slots) << made->describe();
+          ASSERT_DOUBLE_EQ(repair.wire_seconds(timing.slot_seconds) + repair.idle_seconds(timing.slot_seconds),
+                           repair.extra_seconds(timing.slot_seconds));
           EXPECT_LE(repair.rounds, static_cast<std::uint64_t>(rounds) + 1);
         }
         const std::string what = made->describe() + " at " + std::to_string(p);

@@ -45,8 +45,8 @@ struct TimedMessage {
 class CollectiveTiming {
  public:
   using Visit = std::function<void(const TimedMessage&)>;
-  /// A collective has fewer rounds. The numbers from there to 2^16 are for messages, by class.
-  static constexpr int kMostRounds = 0x10000 - static_cast<int>(sim::kAllTrafficClasses.size());
+  /// A collective has fewer rounds. The numbers behind it are for messages.
+  static constexpr int kMostRounds = 0xff00;
 
   /// `network` and `model` are borrowed.
   CollectiveTiming(const Network& network, const TimeModel& model, GroupNumber group, std::vector<int> world_ranks);
