@@ -15,8 +15,8 @@ namespace droptest::experiments {
 
 /// A whole line of a file of JSON lines.
 struct NumberedLine {
-  std::uint64_t number;  ///< in its file, from 1
-  nlohmann::json value;  ///< an object
+  std::uint64_t number;  ///< of the line in its file; the first line is 1
+  nlohmann::json value;  ///< the line as JSON, an object
 };
 
 /// Reads only the lines that were appended since the last update().

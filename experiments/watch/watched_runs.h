@@ -132,7 +132,7 @@ class WatchedRuns {
  private:
   /// What the sweep.json of a folder lists; empty without one.
   struct List {
-    std::optional<std::filesystem::file_time_type> written;  ///< of the file that was read
+    std::optional<std::filesystem::file_time_type> written;  ///< when the sweep.json that was read was last written
     std::vector<nlohmann::json> runs;
     std::string problem;  ///< why the file is left out, with its path
   };
@@ -142,8 +142,8 @@ class WatchedRuns {
   void add(const std::string& experiment, const std::string& path, const nlohmann::json& listed);
   std::string folder_;
   std::vector<std::unique_ptr<WatchedRun>> runs_;
-  std::map<std::string, std::size_t> place_of_;  ///< by path
-  std::map<std::string, List> lists_;            ///< by folder
+  std::map<std::string, std::size_t> place_of_;  ///< place in runs_, by the path of the run
+  std::map<std::string, List> lists_;            ///< by folder of an experiment
 };
 
 }  // namespace droptest::experiments

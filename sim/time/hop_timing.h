@@ -24,7 +24,7 @@ struct TimedHop {
 struct HopCost {
   double latency_seconds = 0;
   double transfer_seconds = 0;  ///< for which it occupies the sender's and the receiver's port
-  double waiting_seconds = 0;   ///< for which neither port has a packet of it: until its last repetition comes
+  double waiting_seconds = 0;   ///< from its last packet on the wire to its end, while its ports carry other hops
   std::uint64_t packets = 0;    ///< that it delivers evenly over its transfer
 };
 

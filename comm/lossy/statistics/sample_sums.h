@@ -51,7 +51,7 @@ struct SampleSums {
   double inner_product = 0;
   double elems = 0;              ///< elements x ranks in these sums
   double error_sum = 0;          ///< sum of result - exact
-  double divergence_max = 0;     ///< of the ranks compared so far; NaN where any result was NaN
+  double divergence_max = 0;     ///< largest between two ranks; NaN where a result was NaN
   double divergence_energy = 0;  ///< sum over elements and ranks of |value - mean over ranks|^2
   double divergence_elems = 0;   ///< elements x ranks in that sum
   CodingErrors coding;           ///< of compressed values, before any loss
