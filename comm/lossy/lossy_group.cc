@@ -36,7 +36,7 @@ LossyGroup::LossyGroup(Communicator& borrowed, std::unique_ptr<Communicator> own
   identity_ = {number, static_cast<std::uint16_t>(lowest_world_rank(inner))};
   if (state->clock) {
     clock_channel_ = inner.twin(kClockTwin);
-    timeline_.emplace(clock_channel_ == nullptr ? inner : *clock_channel_, number, *state->clock);
+    timeline_.emplace(clock_channel_ == nullptr ? inner : *clock_channel_, number, *state->clock, state->ledger);
   }
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     const auto& network = state->ledger.network().of(traffic_class);

@@ -18,6 +18,7 @@
 #include "comm/spec/resolve_time.h"
 #include "sim/error.h"
 #include "sim/loss/link.h"
+#include "sim/loss/timed_gilbert_elliott.h"
 #include "sim/recovery/recovery_registry.h"
 
 namespace droptest::comm {
@@ -94,7 +95,8 @@ class NetworkResolver {
     check_consistency(path, resolved);
     network.payload_bytes = payload_bytes_ = resolved["payload_bytes"].get<std::uint64_t>();
     network.consistency = resolved["consistency"] == "shared" ? Consistency::kShared : Consistency::kPerReceiver;
-    network.burst_scope = resolved["burst_scope"] == "message" ? BurstScope::kMessage : BurstScope::kLink;
+    network.burst_scope = burst_scope_ =
+        resolved["burst_scope"] == "message" ? BurstScope::kMessage : BurstScope::kLink;
     network.reduce = make_half(resolved["reduce"], "reduce");
     network.gather = make_half(resolved["gather"], "gather");
     const auto is_reliable = [](const HalfNetwork& half) { return !half.loss && half.links.empty(); };
@@ -408,7 +410,8 @@ class NetworkResolver {
   /// Null for a reliable link, and where an error was reported.
   std::shared_ptr<const sim::LossProcess> make_process(json& loss, const std::string& pointer) {
     if (is_none(loss)) return nullptr;
-    Made& made = processes_[canonical_json(loss) + " in packets of " + std::to_string(payload_bytes_)];
+    Made& made = processes_[canonical_json(loss) + " in packets of " + std::to_string(payload_bytes_) +
+                            (burst_scope_ == BurstScope::kMessage ? " of one message" : "")];
     if (!made.process) {
       made.loss = loss;
       try {
@@ -426,9 +429,13 @@ class NetworkResolver {
   std::unique_ptr<sim::LossProcess> process_of(json& loss, const std::string& place) const {
     if (time_.is_null()) {
       visit_timed(loss, place, [](json& process, const std::string& at) {
-        if (process.contains("packet_microseconds")) return;
-        throw ConfigError(at + "/packet_microseconds: is missing; want the time of a packet on the link, or a time " +
-                          "section with its links");
+        if (!process.contains("packet_microseconds")) {
+          throw ConfigError(at + "/packet_microseconds: is missing; want the time of a packet on the link, or a time " +
+                            "section with its links");
+        }
+        if (!process.contains("tick_microseconds")) return;
+        throw ConfigError(at + "/tick_microseconds: got " + quote_json(process["tick_microseconds"]) +
+                          " without a time section, so that states last for one packet; want it absent");
       });
       return loss_from_json(loss, place);
     }
@@ -436,6 +443,13 @@ class NetworkResolver {
       if (!process.contains("packet_microseconds")) return;
       throw ConfigError(at + "/packet_microseconds: got " + quote_json(process["packet_microseconds"]) +
                         " with a time section, which has the times of its links; want it absent");
+    });
+    visit_timed(loss, place, [&](json& process, const std::string& at) {
+      if (burst_scope_ == BurstScope::kLink) return set_default_tick(process);
+      if (!process.contains("tick_microseconds")) return;
+      throw ConfigError(at + "/tick_microseconds: got " + quote_json(process["tick_microseconds"]) +
+                        " with burst_scope \"message\", where time begins with each message and states last for one "
+                        "packet; want it absent");
     });
     const sim::LinkClasses links = link_classes(time_);
     if (links.group_ranks > 0) process_on(links.within, loss, place);
@@ -451,6 +465,15 @@ class NetworkResolver {
     std::unique_ptr<sim::LossProcess> process = loss_from_json(loss, place);
     visit_timed(loss, place, [](json& of, const std::string& /*at*/) { of.erase("packet_microseconds"); });
     return process;
+  }
+
+  static void set_default_tick(json& process) {
+    const auto stay = [&process](const char* name) { return process.contains(name) && process[name].is_number(); };
+    if (process.contains("tick_microseconds") || !stay("mean_good_microseconds") || !stay("mean_bad_microseconds")) {
+      return;
+    }
+    process["tick_microseconds"] = sim::default_tick_microseconds(process["mean_good_microseconds"].get<double>(),
+                                                                  process["mean_bad_microseconds"].get<double>());
   }
 
   /// Visits the processes at any depth that depend on time.
@@ -532,6 +555,7 @@ class NetworkResolver {
   const json& time_;  ///< null: no clock
   ClassRoles roles_;
   std::uint64_t payload_bytes_ = 0;  ///< of the current class
+  BurstScope burst_scope_ = BurstScope::kLink;
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
   std::map<std::string, std::string> places_;           ///< pointers to the loss, links and other members in the spec

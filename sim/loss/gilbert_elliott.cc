@@ -67,6 +67,19 @@ double weighted_geometric_sum(double n, double s) {
   return x * sum;
 }
 
+void require_fates(const GilbertElliottRates& rates) {
+  require_drawable("gilbert_elliott: p_good_to_bad", rates.p_good_to_bad);
+  require_drawable("gilbert_elliott: p_bad_to_good", rates.p_bad_to_good);
+  require_drawable("gilbert_elliott: loss_good", rates.loss_good);
+  require_drawable("gilbert_elliott: loss_bad", rates.loss_bad);
+  const double sum = rates.p_good_to_bad + rates.p_bad_to_good;
+  if (sum < GilbertElliott::kSmallestDecisive || sum > 2 - GilbertElliott::kSmallestDecisive) {
+    throw ConfigError("gilbert_elliott: p_good_to_bad + p_bad_to_good: got " + shortest_text(sum) +
+                      ", want a number in [0.000001, 1.999999]: the state is decided by a draw some " +
+                      "1 / min(sum, 2 - sum) packets back, and the look-back is 1000000 packets at most");
+  }
+}
+
 }  // namespace
 
 GilbertElliottRates rates_of_burst(double loss_rate, double mean_burst_packets) {
@@ -84,17 +97,12 @@ GilbertElliottRates rates_of_burst(double loss_rate, double mean_burst_packets) 
   return {std::min(1.0, loss_rate / (mean_burst_packets * (1 - loss_rate))), 1 / mean_burst_packets, 0, 1};
 }
 
-GilbertElliott::GilbertElliott(const GilbertElliottRates& rates) : rates_(rates) {
-  require_drawable("gilbert_elliott: p_good_to_bad", rates.p_good_to_bad);
-  require_drawable("gilbert_elliott: p_bad_to_good", rates.p_bad_to_good);
-  require_drawable("gilbert_elliott: loss_good", rates.loss_good);
-  require_drawable("gilbert_elliott: loss_bad", rates.loss_bad);
-  const double sum = rates.p_good_to_bad + rates.p_bad_to_good;
-  if (sum < kSmallestDecisive || sum > 2 - kSmallestDecisive) {
-    throw ConfigError("gilbert_elliott: p_good_to_bad + p_bad_to_good: got " + shortest_text(sum) +
-                      ", want a number in [0.000001, 1.999999]: the state is decided by a draw some " +
-                      "1 / min(sum, 2 - sum) packets back, and the look-back is 1000000 packets at most");
-  }
+GilbertElliott::GilbertElliott(const GilbertElliottRates& rates) : GilbertElliott(rates, Use::kFates) {}
+
+GilbertElliott GilbertElliott::for_theory(const GilbertElliottRates& rates) { return {rates, Use::kTheory}; }
+
+GilbertElliott::GilbertElliott(const GilbertElliottRates& rates, Use use) : rates_(rates) {
+  if (use == Use::kFates) require_fates(rates);
   const std::uint64_t bad = probability_threshold(rates.p_good_to_bad);
   const std::uint64_t good = kCertain - probability_threshold(rates.p_bad_to_good);
   to_bad_ = std::min(bad, good);
@@ -104,7 +112,7 @@ GilbertElliott::GilbertElliott(const GilbertElliottRates& rates) : rates_(rates)
   lost_in_bad_ = probability_threshold(rates.loss_bad);
 }
 
-bool GilbertElliott::bad_before(std::uint64_t seed, const Link& link, std::uint64_t word) const {
+bool GilbertElliott::bad_before(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word) const {
   Tile set_tile;
   Tile below_tile;
   // Mostly one word is enough; where draws are rarely decisive, larger steps cost less per packet.
@@ -112,7 +120,7 @@ bool GilbertElliott::bad_before(std::uint64_t seed, const Link& link, std::uint6
     const std::span<std::uint64_t> set(set_tile.data(), step);
     const std::span<std::uint64_t> below(below_tile.data(), step);
     word -= step;
-    draws_below(seed, link, Purpose::kLossTransition, word, to_bad_, set, to_good_, below);
+    draws_below(seed, link, purpose, word, to_bad_, set, to_good_, below);
     for (std::size_t w = step; w-- > 0;) {
       const std::uint64_t decisive = set[w] | ~below[w];
       if (decisive == 0) continue;  // 64 swaps change nothing
@@ -123,38 +131,72 @@ bool GilbertElliott::bad_before(std::uint64_t seed, const Link& link, std::uint6
   }
 }
 
-void GilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const {
-  MaskWriter writer(first_packet, lost);
+template <class Change>
+void GilbertElliott::walk_states(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first,
+                                 PacketMask& mask, const Change& change) const {
+  MaskWriter writer(first, mask);
   if (writer.words_left() == 0) return;
   Tile set_tile;
   Tile state_tile;
   std::uint64_t word = writer.first_word();
-  bool bad = bad_before(seed, link, word);
+  bool bad = bad_before(seed, link, purpose, word);
   while (writer.words_left() > 0) {
     const std::size_t words = std::min<std::uint64_t>(kTileWords, writer.words_left());
     const std::span<std::uint64_t> set(set_tile.data(), words);
-    const std::span<std::uint64_t> fates(state_tile.data(), words);
-    draws_below(seed, link, Purpose::kLossTransition, word, to_bad_, set, to_good_, fates);
+    const std::span<std::uint64_t> states(state_tile.data(), words);
+    draws_below(seed, link, purpose, word, to_bad_, set, to_good_, states);
     for (std::size_t w = 0; w < words; ++w) {
-      const std::uint64_t middle = fates[w] & ~set[w];
-      const std::uint64_t state =
-          middle_swaps_ ? run_swapping_states(set[w], middle, bad) : run_states(set[w], middle, bad);
-      bad = state >> 63 != 0;
-      fates[w] = state;
-      if (lost_in_good_ == 0 && lost_in_bad_ == kCertain) continue;
+      const std::uint64_t middle = states[w] & ~set[w];
+      states[w] = middle_swaps_ ? run_swapping_states(set[w], middle, bad) : run_states(set[w], middle, bad);
+      bad = states[w] >> 63 != 0;
+    }
+    change(word, states);
+    writer.put(states);
+    word += words;
+  }
+}
+
+void GilbertElliott::draw_states(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first,
+                                 PacketMask& bad) const {
+  walk_states(seed, link, purpose, first, bad, [](std::uint64_t /*word*/, std::span<std::uint64_t> /*states*/) {});
+}
+
+void GilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const {
+  const auto lose = [&](std::uint64_t word, std::span<std::uint64_t> states) {
+    if (lost_in_good_ == 0 && lost_in_bad_ == kCertain) return;
+    for (std::uint64_t& state : states) {
       // A word that is all in one state needs the draws of that state only: none where its loss is 0 or 1.
       std::uint64_t in_good = 0;
       std::uint64_t in_bad = 0;
       if (state == 0) {
-        draws_below(seed, link, Purpose::kLossEmission, word + w, lost_in_good_, {&in_good, 1});
+        draws_below(seed, link, Purpose::kLossEmission, word, lost_in_good_, {&in_good, 1});
       } else {
-        draws_below(seed, link, Purpose::kLossEmission, word + w, lost_in_good_, {&in_good, 1}, lost_in_bad_,
-                    {&in_bad, 1});
+        draws_below(seed, link, Purpose::kLossEmission, word, lost_in_good_, {&in_good, 1}, lost_in_bad_, {&in_bad, 1});
       }
-      fates[w] = (state & in_bad) | (~state & in_good);
+      state = (state & in_bad) | (~state & in_good);
+      ++word;
     }
-    writer.put(fates);
-    word += words;
+  };
+  walk_states(seed, link, Purpose::kLossTransition, first_packet, lost, lose);
+}
+
+void GilbertElliott::lose_in_states(std::uint64_t seed, const Link& link, std::uint64_t first_packet,
+                                    PacketMask& bad) const {
+  if (lost_in_good_ == 0 && lost_in_bad_ == kCertain) return;
+  PacketMask in_good(bad.size());
+  PacketMask in_bad(bad.size());
+  MaskWriter to_good(first_packet, in_good);
+  MaskWriter to_bad(first_packet, in_bad);
+  for (std::uint64_t word = to_good.first_word(); to_good.words_left() > 0; ++word) {
+    std::uint64_t good = 0;
+    std::uint64_t of_bad = 0;
+    draws_below(seed, link, Purpose::kLossEmission, word, lost_in_good_, {&good, 1}, lost_in_bad_, {&of_bad, 1});
+    to_good.put({&good, 1});
+    to_bad.put({&of_bad, 1});
+  }
+  for (std::size_t w = 0; w < bad.words().size(); ++w) {
+    std::uint64_t& states = bad.words()[w];
+    states = (states & in_bad.words()[w]) | (~states & in_good.words()[w]);
   }
 }
 

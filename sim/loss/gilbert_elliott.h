@@ -9,6 +9,7 @@
 
 #include "sim/loss/loss_process.h"
 #include "sim/parameters.h"
+#include "sim/random/philox.h"
 
 namespace droptest::sim {
 
@@ -39,6 +40,8 @@ class GilbertElliott final : public LossProcess {
 
   /// Throws: ConfigError unless each rate is 0 or in [2^-32, 1], and p + r in [10^-6, 2 - 10^-6].
   explicit GilbertElliott(const GilbertElliottRates& rates);
+  /// A chain of which nobody draws fates: each rate in [0, 1], and p + r above 0.
+  static GilbertElliott for_theory(const GilbertElliottRates& rates);
 
   void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;
   double loss_rate() const override;
@@ -53,12 +56,26 @@ class GilbertElliott final : public LossProcess {
   std::optional<ChainThresholds> thresholds() const override;
   const GilbertElliottRates& rates() const { return rates_; }
 
+  /// Sets the bit of each place first + i at which the chain is bad, from draws of `purpose`.
+  void draw_states(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first, PacketMask& bad) const;
+
+  /// Turns the states of packets into their fates, by the draws of the link: sets the bit of each lost packet
+  /// first_packet
+  /// + i, and clears it for the others.
+  void lose_in_states(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& bad) const;
+
   /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 where nothing or everything is lost.
   double autocorrelation(std::uint64_t lag) const;
 
  private:
+  enum class Use : std::uint8_t { kFates, kTheory };
+  GilbertElliott(const GilbertElliottRates& rates, Use use);
   /// Whether the link is bad at the packet before 64 * word.
-  bool bad_before(std::uint64_t seed, const Link& link, std::uint64_t word) const;
+  bool bad_before(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word) const;
+  /// Writes the states of the places of `mask`, as words in pieces, each after change(its first word, states).
+  template <class Change>
+  void walk_states(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first, PacketMask& mask,
+                   const Change& change) const;
   /// Share of losses that are the last of their burst, times the loss rate: P(packet t lost, packet t + 1 delivered).
   double p_burst_ends() const;
   double p_delivered() const;

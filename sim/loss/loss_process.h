@@ -14,11 +14,15 @@
 
 namespace droptest::sim {
 
-/// When a message leaves, by a clock that counts the packet times of its link.
-struct PacketTicks {
-  std::uint64_t first = 0;         ///< that of the message's first packet, since the origin
-  double packet_microseconds = 0;  ///< of one of them
-  void visit_state(StateVisitor& visitor) { visit_values(visitor, first, packet_microseconds); }
+/// When the packets of a message leave, by a clock.
+struct PacketTimes {
+  double packet_microseconds = 0;                ///< from one packet to the next
+  std::optional<double> departs_microseconds{};  ///< of the first packet; absent: time begins with the message
+  std::uint64_t slot = 0;                        ///< packet times after the departure, of a repetition
+  bool is_stopped = false;                       ///< the clock stands still: a time of its own passes
+  void visit_state(StateVisitor& visitor) {
+    visit_values(visitor, packet_microseconds, departs_microseconds, slot, is_stopped);
+  }
 };
 
 /// Where a message lies on its link.
@@ -27,8 +31,8 @@ struct MessagePlace {
   std::uint64_t origin = 0;        ///< the index from which this link counts: that of its first packet since then
   std::uint64_t message = 0;       ///< messages of the link since the origin
   /// Absent: a process that counts time derives it from the packets and messages before.
-  std::optional<PacketTicks> ticks;
-  void visit_state(StateVisitor& visitor) { visit_values(visitor, first_packet, origin, message, ticks); }
+  std::optional<PacketTimes> times{};
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, first_packet, origin, message, times); }
 };
 
 /// Mean and variance of a number of lost packets.
@@ -74,7 +78,7 @@ class LossProcess {
   /// Whether everything is lost in some step: no number of repetitions helps then.
   virtual bool can_lose_all() const { return loss_rate() >= 1; }
 
-  /// Whether it looks at MessagePlace::ticks, in any step.
+  /// Whether it looks at MessagePlace::times, in any step.
   virtual bool keeps_time() const { return false; }
 
   /// The process in force in a training step; valid as long as this one. Only a schedule differs from step to step.

@@ -25,7 +25,7 @@ const std::vector<LossProcessEntry>& loss_processes() {
        make_four_state},
       {"timed_gilbert_elliott",
        "bursts in time, which pass while nothing is sent (mean_good_microseconds, mean_bad_microseconds, "
-       "packet_microseconds, gap_microseconds, loss_good, loss_bad)",
+       "packet_microseconds, gap_microseconds, tick_microseconds, loss_good, loss_bad)",
        make_timed_gilbert_elliott},
       {"trace", "replay of a recorded trace (file, start)", make_trace},
       {"pattern", "every n-th packet (every, offset), or windows of packets (lost_packets, delivered_packets, offset)",

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "sim/loss/gilbert_elliott.h"
@@ -20,23 +21,32 @@ struct TimedRates {
   double gap_microseconds = 0;     ///< in addition, from the last packet of a message to the first of the next
   double loss_good = 0;
   double loss_bad = 1;
+  /// With a clock, the time in which a link keeps its state; 0: default_tick_microseconds(), and packet_microseconds is
+  /// long enough against the stays for draws of each packet.
+  double tick_microseconds = 0;
 };
+
+/// A thousandth of the shorter stay.
+double default_tick_microseconds(double mean_good_microseconds, double mean_bad_microseconds);
 
 /// A chain of two states in continuous time, seen at the times at which packets leave. With mean stays G and B, the
 /// states dt apart have correlation lambda = exp(-dt (1/G + 1/B)), and the share of the bad one is B / (G + B).
 ///
-/// Time is counted in ticks of packet_microseconds, and each tick has its draws: over one tick the chain is the
-/// Gilbert-Elliott chain with p = (1 - lambda) B / (G + B) and r = (1 - lambda) G / (G + B), which is exact at the
-/// ticks. Packets of a message have consecutive ticks; a message begins at the tick that it is given
-/// (MessagePlace::ticks, with the packet time of its own link), or at that of the packets and gaps before it. So fates
-/// are pure in the time. Gaps are rounded to whole ticks.
+/// Without a clock, or where time begins with each message, it is counted in packet times, and each has its draws: over
+/// one of them the chain is the Gilbert-Elliott chain with p = (1 - lambda) B / (G + B) and r = (1 - lambda) G / (G +
+/// B). A message begins after the packets and gaps before it; gaps are rounded to whole packet times.
+///
+/// With a clock (PacketTimes::departs_microseconds) time is counted in ticks of tick_microseconds, and the same chain
+/// over one tick is the link's, from source to destination: all classes and halves with equal ticks and stays see the
+/// same states. A packet has the state of the tick in which it leaves, which others may share, and is lost in it by a
+/// draw of its own class, half and index. So fates are pure in the time, which is known to a tick.
 class TimedGilbertElliott final : public LossProcess {
  public:
-  /// Throws: ConfigError for times that are not positive (a gap may be 0), losses that cannot be drawn, and a tick so
-  /// short against the stays that 1 - lambda < GilbertElliott::kSmallestDecisive, or so long that 2 - p - r is.
+  /// Throws: ConfigError for times that are not positive (a gap and a tick may be 0), losses that cannot be drawn, and
+  /// a packet time or tick so short against the stays that 1 - lambda < GilbertElliott::kSmallestDecisive.
   explicit TimedGilbertElliott(const TimedRates& rates);
 
-  /// Packets of one message that begins at tick first_packet.
+  /// Packets of one message that begins first_packet packet times after the origin, without a clock.
   void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;
   void draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const override;
   double loss_rate() const override { return chain_.loss_rate(); }
@@ -54,21 +64,33 @@ class TimedGilbertElliott final : public LossProcess {
 
   /// Correlation of the states of two packets that leave that many microseconds apart.
   double state_correlation(double microseconds) const;
-  std::uint64_t gap_ticks() const { return gap_ticks_; }
+  std::uint64_t gap_packets() const { return gap_packets_; }
 
  private:
-  std::uint64_t first_tick(const MessagePlace& place) const;
-  /// From tick to tick, where the message's link has ticks of its own; else chain_.
+  std::uint64_t first_index(const MessagePlace& place) const;
+  /// From packet to packet, where the message's link has a packet time of its own; else chain_.
   GilbertElliott chain_of(const MessagePlace& place) const;
+  /// Time in ticks, and the states from tick to tick.
+  struct Clock {
+    double microseconds;
+    GilbertElliott states;
+    /// Of a packet of a message with a departure.
+    std::uint64_t tick_of(const PacketTimes& times, std::uint64_t packet) const;
+  };
+  Clock clock() const;
+  void draw_by_clock(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const;
+  LostCount count_by_packet(const MessagePlace& place, std::uint64_t n, CountMemory& memory) const;
+  LostCount count_by_clock(const MessagePlace& place, std::uint64_t n, CountMemory& memory) const;
 
   TimedRates rates_;
-  GilbertElliott chain_;  ///< from tick to tick
-  std::uint64_t gap_ticks_;
+  GilbertElliott chain_;                 ///< from packet to packet; of theory alone where there are ticks
+  std::optional<GilbertElliott> ticks_;  ///< states from tick to tick, where the tick is given
+  std::uint64_t gap_packets_ = 0;
 };
 
 /// {"model": "timed_gilbert_elliott", "mean_good_microseconds", "mean_bad_microseconds", "packet_microseconds",
-/// "gap_microseconds", "loss_good", "loss_bad"}; the last three are 0, 0 and 1 where they are not given.
-/// Throws: ConfigError for anything else.
+/// "tick_microseconds", "gap_microseconds", "loss_good", "loss_bad"}; the last four are 0, 0, 0 and 1 where they are
+/// not given. Throws: ConfigError for anything else.
 std::unique_ptr<LossProcess> make_timed_gilbert_elliott(const Parameters& parameters);
 
 }  // namespace droptest::sim

@@ -17,6 +17,7 @@ enum class Purpose : std::uint16_t {
   kDigestWord = 3,          ///< no draw: mixes 64 fates into a link's digest
   kDigestRange = 4,         ///< no draw: mixes a range of packets into a link's digest
   kTraceStart = 5,          ///< where in a trace a link begins
+  kTimedState = 6,          ///< the state of a link at a time
   kWeights = 16,            ///< initial weights
   kBatches = 17,            ///< which text a training step reads
   kSyntheticInput = 18,     ///< inputs of `droptest collective`

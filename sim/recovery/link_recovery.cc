@@ -30,7 +30,7 @@ LinkRecovery::DrawAgain draws_by_slot(const LossProcess& process, std::uint64_t 
   return [&process, seed, link, place](const Attempt& attempt, std::uint64_t first_data, PacketMask& lost) {
     MessagePlace later = place;
     later.first_packet += (attempt.slot + first_data) % kSlotsOfMessage;
-    if (later.ticks.has_value()) later.ticks->first += attempt.slot + first_data;
+    if (later.times.has_value()) later.times->slot += attempt.slot + first_data;
     process.draw_message(seed, link, later, lost);
   };
 }

@@ -13,10 +13,6 @@
 namespace droptest::comm {
 namespace {
 
-// Messages from send to recv use the upper half of a link's packets; where each message has its own fates, the upper
-// half of its messages (docs/paths.md).
-constexpr std::uint64_t kPeerPackets = std::uint64_t{1} << 47U;
-constexpr std::uint64_t kPeerMessages = std::uint64_t{1} << 55U;
 // Each round of a collective has its own stragglers, and so have the messages from send to recv of each class.
 std::size_t message_round(sim::TrafficClass of) {
   return static_cast<std::size_t>(CollectiveTiming::kMostRounds) + static_cast<std::size_t>(of);
@@ -49,7 +45,7 @@ sim::Link CollectiveTiming::link(const What& what, sim::Half half, int source, i
 
 TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const {
   const ClassNetwork& network = network_of(what);
-  const HalfNetwork& half = hop.half == sim::Half::kReduce ? network.reduce : network.gather;
+  const HalfNetwork& half = half_of(what, hop.half);
   const sim::Packetizer cut = network.packets(what.type, hop.elements);
   const std::uint64_t packets =
       half.recovery == nullptr || cut.packets() == 0 ? cut.packets() : half.recovery->first_packets(cut.packets());
@@ -65,6 +61,7 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
   TimedMessage message;
   message.link = on;
   message.counted_on = hop.destination;
+  message.is_stopped = what.is_stopped;
   const auto packet_bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
   message.packet_seconds = cost.transfer_seconds(packet_bytes);
   message.factor = factor;
@@ -78,28 +75,30 @@ const sim::LinkCost& CollectiveTiming::slowest_link() const {
   return model_.links.of(first, last);
 }
 
-void CollectiveTiming::repeat(const What& what, Courses& courses, TimedMessage& message) const {
+const HalfNetwork& CollectiveTiming::half_of(const What& what, sim::Half half) const {
   const ClassNetwork& network = network_of(what);
-  const HalfNetwork& half = message.link.half == sim::Half::kReduce ? network.reduce : network.gather;
-  const bool repeats = half.recovery != nullptr && half.recovery->sends_again();
-  if (!repeats || message.cost.packets == 0 || (half.loss == nullptr && half.links.empty())) return;
+  return half == sim::Half::kReduce ? network.reduce : network.gather;
+}
+
+bool CollectiveTiming::repeats(const What& what, sim::Half half) const {
+  const HalfNetwork& of = half_of(what, half);
+  return of.recovery != nullptr && of.recovery->sends_again() && (of.loss != nullptr || !of.links.empty());
+}
+
+void CollectiveTiming::repeat(const What& what, TimedMessage& message) {
+  const ClassNetwork& network = network_of(what);
+  if (message.cost.packets == 0 || !repeats(what, message.link.half)) return;
+  const HalfNetwork& half = half_of(what, message.link.half);
   const sim::LossProcess* loss = loss_of_link(half.links, message.link, half.loss.get());
   if (loss != nullptr) loss = &loss->at_step(step_);
   const bool to_all = message.link.destination == sim::Link::kEveryDestination;
-  Course& course = courses[message.link];
-  if (!to_all || course.messages == 0 || course.collective != collectives_) {
-    const FlowKey key{message.link, group_};
+  Course& course = courses_[message.link];
+  if (!to_all || course.collective != collectives_) {
+    const FlowKey key = key_of(message.link, group_);
     course.check_ordinal(key, message.cost.packets, what.ordinal);
     sim::MessagePlace place = course.place(key, message.cost.packets, network.burst_scope, what.ordinal);
-    const bool by_message = network.burst_scope == BurstScope::kMessage;
-    const std::uint64_t upper_half = by_message ? kPeerMessages : kPeerPackets;
-    DROPTEST_CHECK((place.first_packet & upper_half) == 0, "a link with a clock ran out of packet indices");
-    if (&courses == &message_courses_) {
-      place.first_packet += upper_half;
-      if (by_message) place.origin = place.first_packet;
-    }
-    place.ticks = course.take_ticks(message.cost.packets, message.departs_seconds, message.packet_seconds);
-    if (by_message) place.ticks->first = 0;
+    place.times = course.times(message.departs_seconds, message.packet_seconds, what.is_stopped);
+    course.leave(*place.times, message.cost.packets);
     course.pass(message.cost.packets);
     course.collective = collectives_;
     // Receivers of one packet share its fate, whatever their links: the slowest link sets the time of a repetition.
@@ -110,6 +109,7 @@ void CollectiveTiming::repeat(const What& what, Courses& courses, TimedMessage& 
     course.repair = {};
     if (loss != nullptr && loss->can_lose() && what.arrival == Arrival::kByFate) {
       sim::PacketMask lost(message.cost.packets);
+      if (network.burst_scope == BurstScope::kMessage) place.times->departs_microseconds.reset();
       loss->draw_message(network_.seed, message.link, place, lost);
       sim::PacketMask missing(message.data_packets);
       course.repair = half.recovery->recover(lost, sim::draws_by_slot(*loss, network_.seed, message.link, place),
@@ -122,6 +122,12 @@ void CollectiveTiming::repeat(const What& what, Courses& courses, TimedMessage& 
   const double slot_seconds = course.last.timing.slot_seconds;
   message.cost.transfer_seconds += message.factor * course.repair.wire_seconds(slot_seconds);
   message.cost.waiting_seconds += message.factor * course.repair.idle_seconds(slot_seconds);
+}
+
+void CollectiveTiming::set_course(const sim::Link& link, const LinkCourse& course) {
+  Course& of_link = courses_[link];
+  static_cast<LinkCourse&>(of_link) = course;
+  of_link.collective.reset();
 }
 
 TimedMessage CollectiveTiming::cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const {
@@ -137,7 +143,7 @@ TimedMessage CollectiveTiming::message(const What& what, int source, int destina
   TimedMessage message = cost_of(what, hop, {message_round(what.traffic_class), number});
   message.in_time = message.cost.packets;
   message.departs_seconds = clock;
-  repeat(what, message_courses_, message);
+  repeat(what, message);
   return message;
 }
 
@@ -156,7 +162,7 @@ void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, 
       const bool at_once = values == Values::kForAllAtOnce && hop.half == sim::Half::kGather;
       if (at_once || (values == Values::kForAll && shares_fates(network, message)))
         message.link.destination = sim::Link::kEveryDestination;
-      repeat(what, courses_, message);
+      repeat(what, message);
       message.in_time = clock.play(timed, message.cost);
       visit(message);
     });
@@ -230,7 +236,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     TimedMessage up = cost_in_collective(what, hop, 0);
     up.departs_seconds = clocks[static_cast<std::size_t>(source)];
     up.link.destination = sim::Link::kEveryDestination;
-    repeat(what, courses_, up);
+    repeat(what, up);
     up.counted_on = source;
     ends.push_back(up.departs_seconds + up.cost.latency_seconds + up.cost.transfer_seconds + up.cost.waiting_seconds);
     contributions.push_back(up);
@@ -258,7 +264,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     down.departs_seconds = complete;
     down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
     if (shares_fates(network, down)) down.link.destination = sim::Link::kEveryDestination;
-    repeat(what, courses_, down);
+    repeat(what, down);
     const sim::Packetizer cut = network.packets(what.type, count_elems);
     const auto bytes = static_cast<double>(cut.bytes() + cut.packets() * model_.header_bytes);
     double& clock = clocks[static_cast<std::size_t>(receiver)];
@@ -272,7 +278,8 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
 }
 
 void note_time(const TimedMessage& message, MessageTimes& times) {
-  const MessageTime time{message.departs_seconds, message.packet_seconds, message.in_time, message.repeated};
+  const MessageTime time{message.departs_seconds, message.packet_seconds, message.in_time, message.repeated,
+                         message.is_stopped};
   const bool shared =
       message.link.half == sim::Half::kGather && message.link.destination == sim::Link::kEveryDestination;
   shared ? times.add_shared(message.link, time) : times.add(message.link, time);

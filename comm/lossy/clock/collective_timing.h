@@ -31,6 +31,7 @@ struct TimedMessage {
   double factor = 1;               ///< of its straggler, on all its times
   double departs_seconds = 0;
   double packet_seconds = 0;  ///< of one full packet on its link
+  bool is_stopped = false;    ///< the clock stands still
   std::uint64_t resent = 0;   ///< repetitions of packets, each as often as it was sent again
   std::uint64_t timeouts = 0;
   std::optional<RepeatedMessage> repeated;  ///< its place, on a link that sends again
@@ -54,16 +55,23 @@ class CollectiveTiming {
   /// The training step that the next collectives belong to; the loss of a link may change with it.
   void begin_step(std::uint64_t step) { step_ = step; }
 
-  void visit_state(sim::StateVisitor& visitor) {
-    visit_values(visitor, collectives_, courses_, message_courses_, messages_);
-  }
+  /// All but the positions of links.
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, collectives_, messages_); }
 
   struct What {
     sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
     ElementType type = ElementType::kFloat32;
     Arrival arrival = Arrival::kByFate;      ///< certain: messages are sent once
     std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal
+    bool is_stopped = false;                 ///< the clock stands still: packets leave in a time of their own
   };
+  /// Whether packets of that half may be sent again, which depends on the positions of its links.
+  bool repeats(const What& what, sim::Half half) const;
+  sim::Link link(const What& what, sim::Half half, int source, int destination) const;
+  /// The position of a link before the next call, where it has carried messages that this object does not know: of
+  /// another group, from send to recv, or of steps without this rank.
+  void set_course(const sim::Link& link, const LinkCourse& course);
+
   /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: by rank, the
   /// seconds at which it begins; afterwards, the seconds at which it ends.
   void collective(sim::Collective collective, const What& what, std::span<const std::uint64_t> counts, int root,
@@ -79,10 +87,10 @@ class CollectiveTiming {
     std::size_t round;
     std::uint64_t index;
   };
-  // The position of a link that sends again, which is its state, and the repetitions of the collective's last message.
-  // Hops with packets for every destination share one.
+  // The position of a link that sends again, and the repetitions of the collective's last message. Hops with packets
+  // for every destination share one.
   struct Course : LinkCourse {
-    std::uint64_t collective = 0;
+    std::optional<std::uint64_t> collective;  // of the last message
     RepeatedMessage last;
     sim::Repair repair;
   };
@@ -90,13 +98,13 @@ class CollectiveTiming {
 
   int ranks() const { return static_cast<int>(world_ranks_.size()); }
   const ClassNetwork& network_of(const What& what) const;
-  sim::Link link(const What& what, sim::Half half, int source, int destination) const;
+  const HalfNetwork& half_of(const What& what, sim::Half half) const;
   TimedMessage cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
   TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
   // The cost of a message from a rank to all others at once.
   const sim::LinkCost& slowest_link() const;
   // Adds the time of the repetitions to a message with a departure, where its link sends again.
-  void repeat(const What& what, Courses& courses, TimedMessage& message) const;
+  void repeat(const What& what, TimedMessage& message);
   using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
   // Whether each receiver gets values of its own, as in an all_to_all, or all of them may get the same; and whether
   // these travel in one packet.
@@ -112,10 +120,7 @@ class CollectiveTiming {
   sim::Straggler straggler_;
   std::uint64_t step_ = 0;
   std::uint64_t collectives_ = 0;
-  // All ranks of the group know all its collectives. Only the two ends know a message from send to recv, so messages
-  // have places of their own.
   Courses courses_;
-  Courses message_courses_;
   std::map<sim::Link, std::uint64_t> messages_;
 };
 

@@ -16,16 +16,17 @@
 
 namespace droptest::comm {
 
-/// Computes the end of each call of one group for this rank. Ranks tell each other their times of readiness over a
-/// reliable communicator; then each rank computes the whole collective, hop by hop, from pure fates, so that all agree
-/// without further messages. A call begins at the rank's clock, or later when its ports are free, so the calls of one
-/// rank follow each other, and computation overlaps with them.
-/// Ranks: all of the group call the same, in the order of the starts of calls. Determinism: with given compute times
-/// the ends are a pure function of (seed, program), equal on every backend.
+/// Computes the end of each call of one group for this rank. Ranks tell each other their times of readiness, and the
+/// positions of links that send again, over a reliable communicator; then each rank computes the whole collective, hop
+/// by hop, from pure fates, so that all agree without further messages. A call begins at the rank's clock, or later
+/// when its ports are free, so the calls of one rank follow each other, and computation overlaps with them. Ranks: all
+/// of the group call the same, in the order of the starts of calls. Determinism: with given compute times the ends are
+/// a pure function of (seed, program), equal on every backend.
 class GroupTimeline {
  public:
-  /// `group` and `clock` are borrowed, and outlive this. Other users of `group` use it in the same order on all ranks.
-  GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock);
+  /// `group`, `clock` and `ledger` are borrowed, and outlive this. Other users of `group` use it in the same order on
+  /// all ranks. `ledger` has the positions of the rank's links before each call.
+  GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock, const FlowLedger& ledger);
 
   /// The times of `call` for this rank, where the call was ready to begin at `ready_seconds`. A send ends when the
   /// rank's port is free again, other calls end when all data have arrived. Messages that arrive for certain are sent
@@ -43,14 +44,17 @@ class GroupTimeline {
     double ready_seconds = 0;
     std::vector<double> begins;
   };
-  Clocks exchange_clocks(double ready_seconds, double begin_seconds);
+  Clocks exchange_clocks(const CollectiveTiming::What& what, double ready_seconds, double begin_seconds);
   CallTimes play_collective(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
   CallTimes play_send(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
   CallTimes play_recv(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
   void note_message(const TimedMessage& message);
+  void find_link(const CollectiveTiming::What& what, int source, int destination);
 
   Communicator& group_;
+  GroupNumber number_;
   VirtualClock& clock_;
+  const FlowLedger& ledger_;
   bool notes_times_;  // whether the loss layer needs them
   CollectiveTiming timing_;
 };

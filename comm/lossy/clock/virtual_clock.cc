@@ -81,12 +81,14 @@ VirtualClock::Pause::~Pause() {
 
 VirtualClock::Stop::Stop(VirtualClock* clock) : pause_(clock), clock_(clock) {
   if (clock_ == nullptr) return;
+  ++clock_->stops_;
   before_ = clock_->time_;
   ports_before_ = clock_->ports_;
 }
 
 VirtualClock::Stop::~Stop() {
   if (clock_ == nullptr) return;
+  --clock_->stops_;
   clock_->time_ = before_;
   clock_->ports_ = ports_before_;
 }

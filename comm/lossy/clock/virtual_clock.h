@@ -39,6 +39,7 @@ class VirtualClock {
     void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, sends_from, receives_from); }
   };
   Ports& ports() { return ports_; }
+  bool is_stopped() const { return stops_ > 0; }
   /// The rank, on the compute timeline, waits for the network, where that is later.
   void wait_for(const CallTimes& call, sim::TrafficClass of);
   /// Adds `seconds` of compute time to the given or measured compute time of the step. Throws: ConfigError for negative
@@ -66,7 +67,8 @@ class VirtualClock {
     VirtualClock* clock_;
   };
 
-  /// While one is alive, neither computation nor messages take time.
+  /// While one is alive, neither computation nor messages take time. Losses that depend on time are those of a time of
+  /// its own, so that it leaves the losses of later messages as they are. They may be nested.
   class Stop {
    public:
     /// Null: nothing happens.
@@ -95,6 +97,7 @@ class VirtualClock {
   MessageTimes message_times_;
   std::optional<std::uint64_t> step_;
   int pauses_ = 0;
+  int stops_ = 0;
   double resumed_ = 0;  // thread time
 };
 

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "sim/error.h"
-#include "sim/time/link_cost.h"
 
 namespace droptest::comm {
 namespace {
@@ -80,12 +79,16 @@ sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_se
   return {origin, origin, 0, std::nullopt};
 }
 
-// A message begins in the tick of its departure, unless the message before it still uses that tick: a packet takes a
-// whole tick, also where it is not full.
-sim::PacketTicks LinkCourse::take_ticks(std::uint64_t packets_sent, double departs_seconds, double packet_seconds) {
-  const std::uint64_t first = std::max(sim::whole_slots(departs_seconds, packet_seconds), next_tick);
-  next_tick = first + packets_sent;
-  return {first, packet_seconds * kMicrosecondsPerSecond};
+sim::PacketTimes LinkCourse::times(double departs_seconds, double packet_seconds, bool is_stopped) const {
+  const double departs = departs_seconds * kMicrosecondsPerSecond;
+  const double last = is_stopped ? last_stopped_microseconds : last_microseconds;
+  return {packet_seconds * kMicrosecondsPerSecond, std::max(departs, last), 0, is_stopped};
+}
+
+void LinkCourse::leave(const sim::PacketTimes& times, std::uint64_t packets_sent) {
+  if (packets_sent == 0) return;
+  const double last = *times.departs_microseconds + static_cast<double>(packets_sent - 1) * times.packet_microseconds;
+  (times.is_stopped ? last_stopped_microseconds : last_microseconds) = last;
 }
 
 void MissingDigest::add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing) {

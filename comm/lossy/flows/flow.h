@@ -38,11 +38,13 @@ FlowKey key_of(const sim::Link& link, GroupNumber group);
 /// "link 0 -> 3 of class tp_forward"
 std::string name_of(const sim::Link& link);
 
-/// The position of a link: its packet indices and ticks.
+/// The position of a link: its packet indices and its times.
 struct LinkCourse {
   std::uint64_t messages = 0;
-  std::uint64_t packets = 0;    ///< so far; the index of the next one where indices continue along the link
-  std::uint64_t next_tick = 0;  ///< of a link with a clock: the first one after its last packet
+  std::uint64_t packets = 0;  ///< so far; the index of the next one where indices continue along the link
+  /// Of a link with a clock: when its last packet left, while the clock ran, and while it stood still.
+  double last_microseconds = 0;
+  double last_stopped_microseconds = 0;
   /// The packets of the first message, and at most of each other one, where messages have ordinals (Message::ordinal);
   /// 0: they have none. Absent: no message with packets yet.
   std::optional<std::uint64_t> ordinal_packets;
@@ -54,14 +56,18 @@ struct LinkCourse {
   /// CheckError when the indices run out.
   sim::MessagePlace place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
                           std::optional<std::uint64_t> ordinal) const;
-  /// The ticks of such a message, which are then used up.
-  sim::PacketTicks take_ticks(std::uint64_t packets_sent, double departs_seconds, double packet_seconds);
+  /// When the packets of such a message leave: not before those of the link's message before it.
+  sim::PacketTimes times(double departs_seconds, double packet_seconds, bool is_stopped) const;
+  /// The packets have left.
+  void leave(const sim::PacketTimes& times, std::uint64_t packets_sent);
   /// Advances to the next message.
   void pass(std::uint64_t packets_sent) {
     packets += packets_sent;
     ++messages;
   }
-  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, messages, packets, next_tick, ordinal_packets); }
+  void visit_state(sim::StateVisitor& visitor) {
+    visit_values(visitor, messages, packets, last_microseconds, last_stopped_microseconds, ordinal_packets);
+  }
 };
 
 /// The digest of the packets that a recovery left missing.

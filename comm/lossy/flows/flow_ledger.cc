@@ -106,7 +106,7 @@ struct FlowLedger::Sent {
   const HalfNetwork& half;
   std::uint64_t packets;  // of the first transmission
   std::optional<MessageTime> time;
-  std::optional<sim::PacketTicks> ticks;
+  std::optional<sim::PacketTimes> times;
 };
 
 FlowLedger::Sent FlowLedger::send(CallFates& call, const sim::Link& link, const sim::Packetizer& packets) {
@@ -118,10 +118,18 @@ FlowLedger::Sent FlowLedger::send(CallFates& call, const sim::Link& link, const 
   flow.check_ordinal(key, sent.packets, call.ordinal);
   if (call.times == nullptr) return sent;
   sent.time = call.times->take(link);
-  if (sent.time && sent.time->packet_seconds > 0) {
-    sent.ticks = flow.take_ticks(sent.packets, sent.time->departs_seconds, sent.time->packet_seconds);
-  }
+  if (!sent.time || sent.time->packet_seconds <= 0) return sent;
+  sent.times = sent.time->repeated
+                   ? sent.time->repeated->place.times
+                   : flow.times(sent.time->departs_seconds, sent.time->packet_seconds, sent.time->is_stopped);
+  if (sent.times && sent.times->departs_microseconds) flow.leave(*sent.times, sent.packets);
   return sent;
+}
+
+LinkCourse FlowLedger::course(const FlowKey& key) const {
+  const auto found = flows_.find(key);
+  if (found == flows_.end()) return {};
+  return found->second;
 }
 
 void FlowLedger::pass_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets) {
@@ -179,13 +187,14 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
   Flow& flow = sent.flow;
   const RepeatedMessage* repeated = sent.time && sent.time->repeated ? &*sent.time->repeated : nullptr;
   const BurstScope scope = network_.of(link.traffic_class)->burst_scope;
-  sim::MessagePlace place =
-      repeated == nullptr ? flow.place(sent.key, sent.packets, scope, call.ordinal) : repeated->place;
-  if (repeated == nullptr) {
-    place.ticks = sent.ticks;
-    // Under burst_scope "message" each message has its own fates, so no time passes between messages.
-    if (place.ticks && scope == BurstScope::kMessage) place.ticks->first = 0;
-  }
+  sim::MessagePlace place = flow.place(sent.key, sent.packets, scope, call.ordinal);
+  DROPTEST_CHECK(repeated == nullptr || repeated->place.first_packet == place.first_packet,
+                 name_of(link) + ": the clock has the message at packet " +
+                     std::to_string(repeated->place.first_packet) + ", the loss layer at " +
+                     std::to_string(place.first_packet));
+  place.times = sent.times;
+  // Under burst_scope "message" each message has its own fates, so no time passes between messages.
+  if (place.times && scope == BurstScope::kMessage) place.times->departs_microseconds.reset();
   // Without a recovery, all lost packets stay missing.
   const sim::LinkRecovery* recovery = sent.half.recovery.get();
   sim::PacketMask& lost = recovery == nullptr ? missing : lost_;

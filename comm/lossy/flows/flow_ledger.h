@@ -84,6 +84,9 @@ class FlowLedger {
 
   void visit_state(sim::StateVisitor& visitor);
 
+  /// The position of a link before its next message.
+  LinkCourse course(const FlowKey& key) const;
+
   using Flows = std::pmr::map<FlowKey, Flow>;
   const Flows& flows() const { return flows_; }
   const Network& network() const { return network_; }

@@ -14,8 +14,8 @@
 
 namespace droptest::comm {
 
-/// The place on its link of a message that is sent again until its budget is spent. The clock, which has walked along
-/// the link, gives it to the loss layer.
+/// The place on its link, with its times, of a message that is sent again until its budget is spent, as the clock knows
+/// it.
 struct RepeatedMessage {
   sim::MessagePlace place;
   sim::LinkTiming timing;
@@ -27,7 +27,8 @@ struct MessageTime {
   double departs_seconds = 0;
   double packet_seconds = 0;                ///< of one full packet, with its header, on the link
   std::optional<std::uint64_t> in_time;     ///< its first packets, which arrive before the deadline; absent: all
-  std::optional<RepeatedMessage> repeated;  ///< absent: the place follows from its index, and nothing takes time
+  std::optional<RepeatedMessage> repeated;  ///< absent: nothing is sent again
+  bool is_stopped = false;                  ///< the clock stands still
 };
 
 /// Filled before a collective, which uses it up: messages of a link in their order.
