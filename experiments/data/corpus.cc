@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "experiments/data/example_set.h"
+#include "experiments/spec/run_traffic.h"
 #include "experiments/spec/shard_list.h"
 #include "sim/error.h"
 #include "sim/random/philox.h"
@@ -30,11 +31,6 @@ std::uint64_t uniform_below(sim::PhiloxEngine& engine, std::uint64_t range) {
   const std::uint64_t draw = (high << 32) | engine();
   __extension__ using Wide = unsigned __int128;
   return static_cast<std::uint64_t>((static_cast<Wide>(draw) * range) >> 64);
-}
-
-std::uint64_t in_whole_sequences(std::uint64_t tokens, const RunConfig& config) {
-  const auto length = static_cast<std::uint64_t>(config.training.sequence_tokens);
-  return (tokens + length - 1) / length * length;
 }
 
 }  // namespace
@@ -127,14 +123,6 @@ Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint6
                       " or /data/validation_fraction");
   }
   return {tokens.part(0, training_size), tokens.part(training_size, validation_size)};
-}
-
-std::uint64_t validation_targets(const RunConfig& config) {
-  return in_whole_sequences(config.validation.tokens, config);
-}
-
-std::uint64_t selection_targets(const RunConfig& config) {
-  return in_whole_sequences(config.validation.selection_tokens, config);
 }
 
 std::uint64_t global_batch_sequences(const RunConfig& config) {

@@ -90,12 +90,6 @@ struct Corpus {
 Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint64_t training_needs,
                     std::uint64_t validation_needs, const std::string& where);
 
-/// Tokens of a run that evaluation predicts: at least validation.tokens, in whole sequences. Not of examples.
-std::uint64_t validation_targets(const RunConfig& config);
-
-/// Tokens after those that the selection loss predicts, likewise; 0: it is not measured.
-std::uint64_t selection_targets(const RunConfig& config);
-
 /// Sequences of a step of all replicas.
 std::uint64_t global_batch_sequences(const RunConfig& config);
 

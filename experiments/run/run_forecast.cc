@@ -13,6 +13,7 @@
 #include "experiments/data/example_set.h"
 #include "experiments/run/trainer.h"
 #include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/run_traffic.h"
 
 namespace droptest::experiments {
 namespace {
@@ -23,45 +24,6 @@ constexpr std::uint64_t kStepsToWarmUp = 1;
 constexpr std::uint64_t kStepsToMeasure = 3;
 constexpr double kSlowOperationsPerSecond = 1e10;  ///< of a core, less than any that runs AVX2
 constexpr double kLongestStepSeconds = 8;
-
-std::uint64_t tokens_of_batch(const RunConfig& config) {
-  return static_cast<std::uint64_t>(config.training.batch_sequences) *
-         static_cast<std::uint64_t>(config.training.sequence_tokens);
-}
-
-std::uint64_t tokens_of_step(const RunConfig& config) {
-  return tokens_of_batch(config) * static_cast<std::uint64_t>(config.training.accumulation) *
-         static_cast<std::uint64_t>(config.parallel.data);
-}
-
-/// Before the first step, every so many steps, and after the last one.
-std::uint64_t evaluations(const RunConfig& config) {
-  const std::uint64_t steps = config.training.steps;
-  const std::uint64_t every = config.validation.every_steps;
-  return 1 + steps / every + (steps % every != 0 ? 1 : 0);
-}
-
-/// Tokens that a validation predicts, or goes through where it has examples, which all replicas pad alike.
-std::uint64_t validated_tokens(const RunConfig& config) {
-  if (!config.data.examples) return validation_targets(config);
-  return tokens_of_batch(config);  // at least: the examples are not read here
-}
-
-/// Tokens that all ranks of one tensor-parallel coordinate go through in one evaluation of so many tokens: replicas
-/// take batches in turn, and those that have none in the last turn go through the last batch again.
-std::uint64_t tokens_gone_through(const RunConfig& config, std::uint64_t targets) {
-  if (targets == 0) return 0;
-  const std::uint64_t batch = tokens_of_batch(config);
-  const auto replicas = static_cast<std::uint64_t>(config.parallel.data);
-  const std::uint64_t batches = (targets + batch - 1) / batch;
-  const std::uint64_t again = (batches + replicas - 1) / replicas * replicas - batches;
-  return targets + again * (targets - (batches - 1) * batch);
-}
-
-std::uint64_t tokens_evaluated(const RunConfig& config) {
-  return evaluations(config) * tokens_gone_through(config, validated_tokens(config)) +
-         tokens_gone_through(config, selection_targets(config));
-}
 
 double operations_per_token(const RunConfig& config) {
   const auto width = static_cast<double>(config.model.width);
@@ -84,32 +46,6 @@ std::uint64_t packets_of_class(const RunConfig& config, TrafficClass traffic_cla
     packets += planned.times * comm::simulate_fates(planned.call).statistics.total().packets;
   }
   return packets;
-}
-
-/// Batches of a data-parallel rank in one evaluation of so many tokens.
-std::uint64_t evaluation_turns(const RunConfig& config, std::uint64_t targets) {
-  const std::uint64_t batches = (targets + tokens_of_batch(config) - 1) / tokens_of_batch(config);
-  const auto replicas = static_cast<std::uint64_t>(config.parallel.data);
-  return (batches + replicas - 1) / replicas;
-}
-
-/// How often each bucket of parameters is gathered in a run.
-std::uint64_t gathers_of_run(const RunConfig& config) {
-  std::uint64_t gathers = config.training.steps;
-  if (config.sharding.shards_values()) {
-    gathers *= 2 * static_cast<std::uint64_t>(config.training.accumulation);  // both passes
-    if (config.validation.network == ValidationConfig::Network::kLossy) {
-      gathers += evaluations(config) * evaluation_turns(config, validated_tokens(config));
-      if (const std::uint64_t targets = selection_targets(config)) gathers += evaluation_turns(config, targets);
-    }
-  }
-  return gathers + 1;  // of the starting weights
-}
-
-/// Whether planned_collectives() lists those of a step, not of a micro-batch.
-bool is_planned_by_step(const RunConfig& config, TrafficClass traffic_class) {
-  return traffic_class == TrafficClass::kEmbeddingGradient || traffic_class == TrafficClass::kTpRecomputation ||
-         (traffic_class == TrafficClass::kSequenceBackward && config.tensor_sequence);
 }
 
 /// Tokens without a meaning, for batches of any size; an example of each class where the model classifies.
@@ -142,30 +78,9 @@ double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_P
 
 std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
   std::map<std::string, std::uint64_t> packets;
-  const std::uint64_t batch = tokens_of_batch(config);
-  const std::uint64_t batches = config.training.steps * static_cast<std::uint64_t>(config.training.accumulation);
-  for (const TrafficClass traffic_class : sim::kAllTrafficClasses) {
-    if (!config.network.of(traffic_class) || planned_collectives(config, traffic_class).empty()) continue;
-    const std::uint64_t once = packets_of_class(config, traffic_class);
-    std::uint64_t& count = packets[std::string(sim::traffic_class_name(traffic_class))];
-    if (traffic_class == TrafficClass::kOuter) {
-      count = once;
-    } else if (is_planned_by_step(config, traffic_class)) {
-      count = once * config.training.steps;
-    } else if (traffic_class == TrafficClass::kDpGradient) {
-      count = once * (config.sharding.reduces_each() ? batches : config.training.steps);
-    } else if (traffic_class == TrafficClass::kParameterGather) {
-      count = once * gathers_of_run(config);
-    } else {
-      count = once * batches;
-    }
-    const bool is_forward = traffic_class == TrafficClass::kTpForward || traffic_class == TrafficClass::kPpActivation ||
-                            traffic_class == TrafficClass::kSequenceForward;
-    if (is_forward && config.validation.network == ValidationConfig::Network::kLossy) {
-      const double evaluated = static_cast<double>(tokens_evaluated(config)) / static_cast<double>(batch);
-      const double of_replica = static_cast<double>(once) / static_cast<double>(config.parallel.data);
-      count += static_cast<std::uint64_t>(std::llround(evaluated * of_replica));
-    }
+  for (const TrafficClass of : sim::kAllTrafficClasses) {
+    if (!config.network.of(of) || planned_collectives(config, of).empty()) continue;
+    packets[std::string(sim::traffic_class_name(of))] = in_whole_run(config, of, packets_of_class(config, of));
   }
   return packets;
 }

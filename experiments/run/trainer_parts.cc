@@ -7,6 +7,7 @@
 #include "comm/json/read_file.h"
 #include "experiments/data/example_set.h"
 #include "experiments/run/rank_agreement.h"
+#include "experiments/spec/run_traffic.h"
 #include "sim/error.h"
 #include "sim/random/philox.h"
 

@@ -11,6 +11,7 @@
 #include "comm/spec/resolve_time.h"
 #include "experiments/spec/choose_paths.h"
 #include "experiments/spec/idle_protection.h"
+#include "experiments/spec/index_space.h"
 #include "experiments/spec/numerics_version.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/planned_collectives.h"
@@ -121,7 +122,7 @@ class Resolver {
     resolve_elastic(full_, where_, config_, errors_);
     if (errors_.empty()) resolve_memory(full_, where_, config_, errors_);
     resolve_network_section();
-    if (errors_.empty()) check_places();
+    if (errors_.empty()) check_indices();
     if (errors_.empty()) {
       const bool has_deadline = comm::network_use(full_.value("time", json())) == comm::NetworkUse::kDeadline;
       check_memory(given_, where_, config_, has_deadline, errors_);
@@ -531,19 +532,10 @@ class Resolver {
     }
   }
 
-  /// Messages between stages have numbers, from which their places on links follow (models/gpt2/pipeline_traffic.h).
-  void check_places() {
-    for (const sim::TrafficClass of : {sim::TrafficClass::kPpActivation, sim::TrafficClass::kPpGradient}) {
-      const auto& network = config_.network.of(of);
-      if (!network || config_.parallel.pipeline == 1) continue;
-      const std::uint64_t bytes = planned_collectives(config_, of).front().call.elements * sizeof(float);
-      const std::uint64_t packets = (bytes + network->payload_bytes - 1) / network->payload_bytes;
-      const std::uint64_t most = (std::uint64_t{1} << 48U) / models::PipelineTraffic::kMostOrdinals - 1;
-      if (packets <= most) continue;
-      report(pointer_in_network(std::string(sim::traffic_class_name(of)), {"payload_bytes"}),
-             "got " + std::to_string(network->payload_bytes) + ", so " + std::to_string(packets) +
-                 " packets in a message between stages, want at most " + std::to_string(most) +
-                 " packets: " + std::to_string((bytes / most + 8) / 8 * 8) + " bytes or more");
+  void check_indices() {
+    for (const IndexRefusal& refusal : index_refusals(config_)) {
+      const std::string name(sim::traffic_class_name(refusal.of));
+      report(refusal.member.empty() ? "/training/steps" : pointer_in_network(name, {refusal.member}), refusal.reason);
     }
   }
 

@@ -9,7 +9,7 @@ namespace droptest::models {
 namespace {
 
 /// Where parts of a link's places begin, behind those of training: of evaluations, and of inputs sent past a stage.
-constexpr std::uint64_t kEvaluationOrdinals = std::uint64_t{1} << 29U;
+constexpr std::uint64_t kEvaluationOrdinals = PipelineTraffic::kMostTrainingOrdinals;
 constexpr std::uint64_t kPastOrdinals = std::uint64_t{1} << 30U;
 
 }  // namespace

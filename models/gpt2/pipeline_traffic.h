@@ -29,6 +29,8 @@ class PipelineTraffic {
   /// An evaluation of one micro-batch begins. Its messages have places of their own, so that training loses the same
   /// packets however often there is one.
   void begin_evaluation();
+  /// The ordinals of training are below this number.
+  static constexpr std::uint64_t kMostTrainingOrdinals = std::uint64_t{1} << 29U;
   /// The ordinals of all messages are below this number.
   static constexpr std::uint64_t kMostOrdinals = std::uint64_t{1} << 31U;
   /// The step says for which action, and from or to which rank. A buffer is one slot's, of one direction: it waits for

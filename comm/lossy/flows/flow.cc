@@ -66,15 +66,24 @@ sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_se
   const std::uint64_t number = ordinal.value_or(messages);
   if (scope == BurstScope::kLink) {
     const std::uint64_t before = ordinal ? *ordinal * ordinal_packets.value_or(packets_sent) : packets;
-    const bool fits = number >> kGroupShift == 0 && (before + packets_sent) >> kGroupShift == 0;
-    DROPTEST_CHECK(fits, name_of(key.link) + " ran out of packet indices");
+    if (number > kMostPackets || before + packets_sent > kMostPackets) {
+      throw ConfigError(name_of(key.link) + ": got packets up to " + std::to_string(before + packets_sent) +
+                        ", want at most " + std::to_string(kMostPackets) + " in a run: larger packets, or fewer");
+    }
     const std::uint64_t origin = group << kGroupShift;
     return {origin + before, origin, number, std::nullopt};
   }
-  const bool fits = packets_sent >> (kMessageShift - 1) == 0 && number >> kMessageShift == 0 && group < 256 &&
-                    (group == 0 || number >> (kMessageGroupShift - kMessageShift) == 0);
-  DROPTEST_CHECK(fits, name_of(key.link) + " ran out of packet indices: message " + std::to_string(number) + " of " +
-                           std::to_string(packets_sent) + " packets in group " + std::to_string(group));
+  const bool fits = packets_sent <= kMostPacketsOfMessage && number <= kMostMessages &&
+                    (group == 0 || (number <= kMostMessagesToAll && group < kMostGroups));
+  if (!fits) {
+    throw ConfigError(
+        name_of(key.link) + ": got message " + std::to_string(number) + " of " + std::to_string(packets_sent) +
+        " packets in group " + std::to_string(group) + " with burst_scope \"message\", want at most " +
+        std::to_string(kMostPacketsOfMessage) + " packets in each, and " +
+        (group == 0 ? std::to_string(kMostMessages) + " messages"
+                    : std::to_string(kMostMessagesToAll) + " messages in " + std::to_string(kMostGroups) + " groups") +
+        ", or burst_scope \"link\"");
+  }
   const std::uint64_t origin = group << kMessageGroupShift | number << kMessageShift;
   return {origin, origin, 0, std::nullopt};
 }

@@ -40,6 +40,14 @@ std::string name_of(const sim::Link& link);
 
 /// The position of a link: its packet indices and its times.
 struct LinkCourse {
+  /// Of a link, or of a group's link to every destination, in a run.
+  static constexpr std::uint64_t kMostPackets = (std::uint64_t{1} << 48U) - 1;
+  /// Likewise where indices restart for each message: of each message, and how many of these.
+  static constexpr std::uint64_t kMostPacketsOfMessage = (std::uint64_t{1} << 31U) - 1;
+  static constexpr std::uint64_t kMostMessages = (std::uint64_t{1} << 32U) - 1;
+  static constexpr std::uint64_t kMostMessagesToAll = (std::uint64_t{1} << 24U) - 1;
+  static constexpr std::uint64_t kMostGroups = 256;  ///< that have such links
+
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;  ///< so far; the index of the next one where indices continue along the link
   /// Of a link with a clock: when its last packet left, while the clock ran, and while it stood still.
@@ -53,7 +61,7 @@ struct LinkCourse {
   /// messages have one.
   void check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal);
   /// The place of the next message of `packets_sent` packets: after the messages before it, or at its ordinal. Throws:
-  /// CheckError when the indices run out.
+  /// ConfigError when the indices run out.
   sim::MessagePlace place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
                           std::optional<std::uint64_t> ordinal) const;
   /// When the packets of such a message leave: not before those of the link's message before it.

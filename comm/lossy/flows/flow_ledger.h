@@ -66,7 +66,7 @@ class FlowLedger {
   /// `missing` has a bit for each of packets.packets(), else it is unspecified.
   /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md; those of
   /// packets that are sent again follow from docs/fates.md.
-  /// Throws: CheckError when a link runs out of packet indices; ConfigError for an ordinal that is wrong on its link.
+  /// Throws: ConfigError when a link runs out of packet indices, and for an ordinal that is wrong on its link.
   bool draw_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets, Tally tally,
                     sim::PacketMask& missing);
 

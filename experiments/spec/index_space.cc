@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "experiments/spec/index_space.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "comm/lossy/flows/flow.h"
+#include "comm/lossy/paths/path_registry.h"
+#include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/run_traffic.h"
+#include "models/gpt2/pipeline_traffic.h"
+
+namespace droptest::experiments {
+namespace {
+
+using comm::LinkCourse;
+using sim::TrafficClass;
+
+/// The largest share of the blocks that one rank of a pipeline has; the head counts as one.
+double largest_stage(const RunConfig& config) {
+  const auto plan = pipeline_plan(config);
+  if (plan == nullptr) return 1;
+  int most = 0;
+  for (int rank = 0; rank < config.parallel.pipeline; ++rank) {
+    int blocks = 1;
+    for (const int stage : plan->stages_of(rank)) {
+      const models::StageRange& range = plan->stages[static_cast<std::size_t>(stage)];
+      blocks += range.last - range.first;
+    }
+    most = std::max(most, blocks);
+  }
+  return std::min(1.0, static_cast<double>(most) / config.model.layers);
+}
+
+/// What no link exceeds in the whole run.
+struct LinkUse {
+  std::uint64_t packets_of_message = 0;  ///< of the largest, with its redundancy
+  double messages = 0;                   ///< of all groups of a rank
+  double to_all = 0;                     ///< of a group, to every destination
+};
+
+LinkUse use_of(const RunConfig& config, TrafficClass of, const comm::ClassNetwork& network) {
+  LinkUse use;
+  for (const PlannedCollective& planned : planned_collectives(config, of)) {
+    const std::uint64_t data = network.packets(comm::ElementType::kFloat32, planned.call.elements).packets();
+    for (const comm::HalfNetwork* half : {&network.reduce, &network.gather}) {
+      const std::uint64_t packets = half->recovery == nullptr ? data : half->recovery->first_packets(data);
+      use.packets_of_message = std::max(use.packets_of_message, packets);
+    }
+    // `times` counts all groups, which are alike but for the stages of a pipeline.
+    const auto ranks = static_cast<double>(planned.call.ranks);
+    const double groups = std::max(1.0, config.parallel.world_size() / ranks / config.parallel.pipeline);
+    const double calls =
+        std::ceil(static_cast<double>(in_whole_run(config, of, planned.times)) / groups * largest_stage(config));
+    constexpr double kFactors = 2;  // of a matrix of low rank
+    use.to_all += kFactors * calls;
+    use.messages += ranks * calls;
+  }
+  const bool sends_to_all = comm::path_entry(network.path).route == comm::Route::kAggregated ||
+                            network.consistency == comm::Consistency::kShared;
+  if (!sends_to_all && network.sized_paths.empty()) use.to_all = 0;
+  return use;
+}
+
+std::string count(double number) { return std::to_string(static_cast<std::uint64_t>(std::min(number, 1e18))); }
+
+std::optional<IndexRefusal> of_messages(TrafficClass of, const LinkUse& use) {
+  if (use.packets_of_message > LinkCourse::kMostPacketsOfMessage) {
+    return IndexRefusal{of, "payload_bytes",
+                        "got " + std::to_string(use.packets_of_message) +
+                            " packets in a message with burst_scope \"message\", "
+                            "want at most " +
+                            std::to_string(LinkCourse::kMostPacketsOfMessage)};
+  }
+  const bool is_of_all = use.to_all > static_cast<double>(LinkCourse::kMostMessagesToAll);
+  if (!is_of_all && use.messages <= static_cast<double>(LinkCourse::kMostMessages)) return std::nullopt;
+  return IndexRefusal{of, "burst_scope",
+                      "got \"message\" with up to " + count(is_of_all ? use.to_all : use.messages) + " messages of " +
+                          std::string(sim::traffic_class_name(of)) + " on a link" +
+                          (is_of_all ? " to every rank of a group" : "") + " in the whole run, want at most " +
+                          std::to_string(is_of_all ? LinkCourse::kMostMessagesToAll : LinkCourse::kMostMessages) +
+                          ", or \"link\""};
+}
+
+std::optional<IndexRefusal> of_link(TrafficClass of, const LinkUse& use) {
+  const double packets = use.messages * static_cast<double>(use.packets_of_message);
+  if (packets <= static_cast<double>(LinkCourse::kMostPackets)) return std::nullopt;
+  return IndexRefusal{of, "payload_bytes",
+                      "got up to " + count(packets) + " packets on a link in the whole run, want at most " +
+                          std::to_string(LinkCourse::kMostPackets)};
+}
+
+/// Messages between stages have numbers, from which their places on links follow (models/gpt2/pipeline_traffic.h).
+std::optional<IndexRefusal> of_stages(const RunConfig& config, TrafficClass of, const comm::ClassNetwork& network,
+                                      const LinkUse& use) {
+  // A link carries at most one message of a micro-batch for each stage that its source has.
+  const std::uint64_t stages = pipeline_plan(config)->stages.size();
+  const auto ranks = static_cast<std::uint64_t>(config.parallel.pipeline);
+  const std::uint64_t of_step =
+      static_cast<std::uint64_t>(config.training.accumulation) * ((stages + ranks - 1) / ranks);
+  if (config.training.steps > models::PipelineTraffic::kMostTrainingOrdinals / of_step) {
+    return IndexRefusal{
+        of, "",
+        "got " + std::to_string(config.training.steps) + " steps with up to " + std::to_string(of_step) +
+            " messages of " + std::string(sim::traffic_class_name(of)) + " on a link in each, want at most " +
+            std::to_string(models::PipelineTraffic::kMostTrainingOrdinals) + " messages in the whole run"};
+  }
+  if (network.burst_scope == comm::BurstScope::kMessage) return std::nullopt;
+  constexpr std::uint64_t kMost = (LinkCourse::kMostPackets + 1) / models::PipelineTraffic::kMostOrdinals - 1;
+  const std::uint64_t packets = use.packets_of_message;
+  if (packets <= kMost) return std::nullopt;
+  const std::uint64_t bytes = packets * network.payload_bytes;
+  return IndexRefusal{of, "payload_bytes",
+                      "got " + std::to_string(network.payload_bytes) + ", so " + std::to_string(packets) +
+                          " packets in a message between stages, want at most " + std::to_string(kMost) +
+                          " packets: " + std::to_string((bytes / kMost + 8) / 8 * 8) + " bytes or more"};
+}
+
+}  // namespace
+
+std::vector<IndexRefusal> index_refusals(const RunConfig& config) {
+  std::vector<IndexRefusal> refusals;
+  for (const TrafficClass of : sim::kAllTrafficClasses) {
+    const auto& network = config.network.of(of);
+    if (!network || planned_collectives(config, of).empty()) continue;
+    const LinkUse use = use_of(config, of, *network);
+    const bool has_ordinals = of == TrafficClass::kPpActivation || of == TrafficClass::kPpGradient;
+    std::optional<IndexRefusal> refusal;
+    if (network->burst_scope == comm::BurstScope::kMessage) {
+      refusal = of_messages(of, use);
+    } else if (!has_ordinals) {
+      refusal = of_link(of, use);
+    }
+    if (!refusal && has_ordinals) refusal = of_stages(config, of, *network, use);
+    if (refusal) refusals.push_back(*std::move(refusal));
+  }
+  return refusals;
+}
+
+}  // namespace droptest::experiments

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the packets of a whole run have indices on their links.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "experiments/run_config.h"
+#include "sim/traffic_class.h"
+
+namespace droptest::experiments {
+
+/// Why a run would use up the packet indices of a link (docs/paths.md).
+struct IndexRefusal {
+  sim::TrafficClass of;
+  /// Of the class's network; empty: /training/steps.
+  std::string member;
+  std::string reason;
+};
+
+/// At most one for each class with a network. Numbers of messages are those that no link exceeds. Reads what
+/// planned_collectives() and in_whole_run() read, and the network.
+std::vector<IndexRefusal> index_refusals(const RunConfig& config);
+
+}  // namespace droptest::experiments
