@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "comm/call.h"
 #include "comm/device/device_buffer.h"
@@ -93,6 +94,10 @@ Work Communicator::start(const CallArguments& arguments) {
 
 void Communicator::forget_unfinished(std::uint64_t number) noexcept {
   std::erase_if(unfinished_, [number](const Unfinished& work) { return work.number == number; });
+}
+
+void Communicator::throw_dropped() {
+  if (const std::exception_ptr error = std::exchange(dropped_, nullptr)) std::rethrow_exception(error);
 }
 
 std::unique_ptr<Communicator> Communicator::twin(int /*number*/) { return nullptr; }

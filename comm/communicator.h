@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <optional>
 #include <span>
@@ -206,6 +207,10 @@ class Communicator {
   /// communicator is destroyed after an error. Never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
 
+ protected:
+  /// Throws the error of a work of this communicator that was dropped. Once.
+  void throw_dropped();
+
  private:
   friend class Work;
   struct Unfinished {
@@ -222,6 +227,7 @@ class Communicator {
 
   std::vector<Unfinished> unfinished_;  ///< works of this rank before their wait
   std::uint64_t works_ = 0;             ///< started so far
+  std::exception_ptr dropped_;          ///< the first error of a work that nobody waited for
 };
 
 }  // namespace droptest::comm

@@ -38,7 +38,6 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
   SimulatedTime result;
   std::vector<double> clocks(world_ranks.size(), 0);
   for (std::uint64_t trial = 0; trial < simulation.trials; ++trial) {
-    timing.begin_step(trial);
     for (std::size_t rank = 0; rank < clocks.size(); ++rank) {
       const double taken = model.compute_seconds.value_or(0) *
                            compute.factor(network.seed, sim::Purpose::kComputeStraggler, rank, trial);
@@ -48,7 +47,7 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
     if (simulation.ranks > 1) {
       const Arrival arrival =
           arrival_of({simulation.traffic_class, simulation.message_name}, simulation.network, trial);
-      timing.collective(simulation.collective, {simulation.traffic_class, ElementType::kFloat32, arrival}, counts, 0,
+      timing.collective(simulation.collective, {simulation.traffic_class, ElementType::kFloat32, arrival, {}, false, trial}, counts, 0,
                         clocks, [&](const TimedMessage& message) {
                           count_message(message, result.total);
                           visit(trial, message);

@@ -53,38 +53,52 @@ void check_compression(const Compression& compression, const CallArguments& call
 }  // namespace
 
 LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
-    : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)) {
+    : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)), step_(group.state->step) {
   RankState& state = *group.state;
   const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
   if (message.lost != nullptr) message.lost->clear();
   // Of messages that are sent again, no received value is used.
   is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type) &&
                 !sim::repeated_class(message.traffic_class);
-  CallFates fates;
-  const LayerKey key{message.traffic_class, message.layer};
-  fates.group = group.number();
-  fates.step = state.step;
-  fates.arrival = arrival_;
-  fates.ordinal = message.ordinal;
-  if (state.plans_need_times) fates.times = &state.clock->message_times();
   LossyGroup::Paths& of_class = group.paths_of(message.traffic_class, arrival_);
   check_compression(of_class.network->compression, arguments);
   if (is_message(operation)) {
-    fates.ends = CallFates::Ends::kApart;
     message_ = of_class.messages.take([&] {
       return std::make_unique<PeerMessage>(group.context_of(*of_class.network), state.ledger.network().seed);
     });
-    message_->plan(arguments, fates);
-    if (operation == Operation::kSend) return;  // the receiver records the touch of the message, and compares
-    state.touches.note_message(key, state.step, fates.touch);
   } else {
     const std::string_view name = of_class.network->path_of(std::max(input.count_elems(), output.count_elems()));
     if (message.lost != nullptr) require_one_hop(arguments, path_entry(name));
     path_ = of_class.paths[name].take([&] { return group.make_path(name, *of_class.network); });
-    path_->plan(arguments, fates);
-    state.touches.note_collective(key, group.identity_, state.step, fates.touch);
   }
-  if (is_sampled_) sample_number_ = state.sampled_calls++;
+  plan(state.fates_need_times ? CallFates::Phase::kReserve : CallFates::Phase::kAtOnce);
+  // The receiver of a message compares.
+  if (is_sampled_ && operation != Operation::kSend) sample_number_ = state.sampled_calls++;
+}
+
+void LossyCall::draw() { plan(CallFates::Phase::kDraw); }
+
+void LossyCall::plan(CallFates::Phase phase) {
+  RankState& state = *group_.state;
+  CallFates fates;
+  const LayerKey key{arguments_.message.traffic_class, arguments_.message.layer};
+  fates.group = group_.number();
+  fates.step = step_;
+  fates.arrival = arrival_;
+  fates.ordinal = arguments_.message.ordinal;
+  fates.phase = phase;
+  fates.reserved = &reserved_;
+  if (phase == CallFates::Phase::kDraw) fates.times = &state.clock->message_times();
+  const bool is_final = phase != CallFates::Phase::kReserve;
+  if (is_message(arguments_.operation)) {
+    fates.ends = CallFates::Ends::kApart;
+    message_->plan(arguments_, fates);
+    // The receiver records the touch of a message.
+    if (is_final && arguments_.operation == Operation::kRecv) state.touches.note_message(key, step_, fates.touch);
+  } else {
+    path_->plan(arguments_, fates);
+    if (is_final) state.touches.note_collective(key, group_.identity_, step_, fates.touch);
+  }
 }
 
 Scratch& LossyCall::scratch() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 
 #include "comm/call.h"
 #include "comm/communicator.h"
@@ -19,8 +20,13 @@ namespace droptest::comm {
 /// One call of a class with a network: the constructor plans it, then it runs once.
 class LossyCall {
  public:
-  /// Plans the call. `arguments` are borrowed and checked, and belong to one call of Communicator.
+  /// Plans the call, or where fates depend on time takes its packet indices; then draw() follows. `arguments` are
+  /// borrowed and checked, and belong to one call of Communicator. Throws: ConfigError for a call without a meaning in
+  /// its class, before any index is used up.
   LossyCall(LossyGroup& group, const CallArguments& arguments);
+
+  /// Draws the fates of the call's packets, at the times in the clock's MessageTimes. Once, before the run.
+  void draw();
 
   /// A collective over `inner`, or over a twin of it on another thread, with the scratch of that thread.
   void run(Communicator& inner, Scratch& scratch);
@@ -31,7 +37,6 @@ class LossyCall {
   void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
   void received() { message_->received(arguments_, scratch()); }
 
-  Arrival arrival() const { return arrival_; }
   bool is_sampled() const { return is_sampled_; }
   /// The buffer for a sampled message as it was sent.
   Tensor exact() { return exact_in(scratch()); }
@@ -49,6 +54,7 @@ class LossyCall {
 
  private:
   Tensor exact_in(Scratch& scratch);
+  void plan(CallFates::Phase phase);
 
   LossyGroup& group_;
   const CallArguments& arguments_;
@@ -56,6 +62,8 @@ class LossyCall {
   Pool<PeerMessage>::Loan message_;  // of a message
   Pool<Scratch>::Loan scratch_;
   Arrival arrival_;
+  std::uint64_t step_;
+  std::deque<ReservedMessage> reserved_;  // without fates yet
   bool is_sampled_;
   std::uint64_t sample_number_ = 0;
   Tensor exact_;

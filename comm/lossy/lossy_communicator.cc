@@ -53,7 +53,6 @@ bool LossyCommunicator::leaves_lost_out(sim::TrafficClass traffic_class) const {
 
 void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *group_->state;
-  state.deferred.run_all();
   if (group_->number() == 0) {
     // Other groups of a rank may have begun the step before, so all ranks collect at the end of the same step.
     const std::uint64_t ended = std::exchange(state.world_step, step);
@@ -70,11 +69,8 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
 
 void LossyCommunicator::call(const CallArguments& arguments) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  if (is_message(arguments.operation)) {
-    group_->state->deferred.run_all();  // messages of a pair of ranks keep their order
-  } else {
-    group_->state->deferred.run_ordered();
-  }
+  throw_dropped();
+  if (!is_message(arguments.operation)) group_->state->run_collectives();
   if (!group_->is_lossy(arguments)) {
     return call_now(group_->inner, arguments);
   }
@@ -124,8 +120,8 @@ void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
 
 void LossyCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
+  throw_dropped();
   checked_exchange(*this, sends, receives, group_->state->step);
-  group_->state->deferred.run_ordered();
   group_->exchange(sends, receives);
 }
 
@@ -149,19 +145,17 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
   };
   RankState& state = *group_->state;
   const VirtualClock::Pause pause(state.clock_or_null());
+  throw_dropped();
   checked_call(*this, arguments, state.step);
-  const bool is_lossy = group_->is_lossy(arguments);
-  if (!state.deferred.empty() || (is_lossy && !group_->plans_ahead(arguments))) {
-    return state.deferred.start(
-        [this, is_protected = state.protected_scopes > 0, ready = state.ready_seconds()](const CallArguments& kept) {
-          std::optional<ProtectedScope> scope;
-          if (is_protected) scope.emplace(*this);
-          const RankState::ReadySince since(*group_->state, ready);
-          call_now(*this, kept);
-        },
-        *this, arguments);
+  if (group_->is_lossy(arguments)) return group_->begin(arguments);
+  if (!is_message(arguments.operation) && state.queued_on_inner > 0) {
+    auto kept = std::make_shared<KeptArguments>(arguments);
+    ++state.queued_on_inner;
+    return state.queue.start([&state, &inner = group_->inner, kept = std::move(kept)] {
+      --state.queued_on_inner;
+      call_now(inner, kept->get());
+    });
   }
-  if (is_lossy) return group_->begin(arguments);
   std::unique_ptr<WorkInFlight> work = group_->inner.begin(arguments);
   if (work == nullptr) return nullptr;
   return std::make_unique<Straight>(std::move(work), state);
@@ -169,13 +163,15 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
 
 void LossyCommunicator::barrier(const Message& message) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_ordered();
+  throw_dropped();
+  group_->state->run_collectives();
   group_->inner.barrier(message);
 }
 
 std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_ordered();
+  throw_dropped();
+  group_->state->run_collectives();
   std::unique_ptr<LossyGroup> part = group_->split(color, key);
   if (part == nullptr) return nullptr;
   return std::unique_ptr<Communicator>(new LossyCommunicator(std::move(part)));
@@ -186,14 +182,13 @@ void LossyCommunicator::abort(std::string_view reason) noexcept { group_->inner.
 LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
     : communicator_(communicator),
       pause_(std::make_unique<VirtualClock::Pause>(communicator.group_->state->clock_or_null())) {
-  communicator_.group_->state->deferred.run_all();
+  communicator_.group_->state->run_collectives();
   ++communicator_.group_->state->lossless_scopes;
 }
 
 LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.group_->state->lossless_scopes; }
 
 LossyCommunicator::ProtectedScope::ProtectedScope(LossyCommunicator& communicator) : communicator_(communicator) {
-  communicator_.group_->state->deferred.run_all();
   ++communicator_.group_->state->protected_scopes;
 }
 
@@ -206,7 +201,7 @@ void LossyCommunicator::visit_state(sim::StateVisitor& visitor) {
 
 void LossyCommunicator::rescale_memories(double gradient_factor) {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_all();
+  group_->state->run_collectives();
   for (const auto& group : group_->state->groups) group.second->rescale_memories(gradient_factor);
 }
 
@@ -233,21 +228,21 @@ void LossyCommunicator::pass_compute_share(double share) {
 
 VirtualClock::Stop LossyCommunicator::stop_clock() {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_ordered();  // at the times of their starts
+  group_->state->run_collectives();  // at the times of their starts
   group_->state->pass_started();
   return VirtualClock::Stop(group_->state->clock_or_null());
 }
 
 void LossyCommunicator::verify_fates() {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_ordered();
+  group_->state->run_collectives();
   comm::verify_fates(group_->inner, group_->state->ledger, group_->state->next_group);
 }
 
 std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail detail) {
   RankState& state = *group_->state;
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  state.deferred.run_ordered();
+  state.run_collectives();
   const Settling settling = group_->number() == 0 ? Settling::kSettle : Settling::kKeep;
   if (settling == Settling::kSettle) state.open_steps = 0;
   return comm::collect_statistics(group_->inner, {state.ledger, state.touches, state.sampler, state.step}, settling,
@@ -256,7 +251,7 @@ std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail de
 
 std::vector<ClassSample> LossyCommunicator::take_samples() {
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_ordered();
+  group_->state->run_collectives();
   return comm::take_samples(group_->inner, group_->state->ledger, group_->state->sampler);
 }
 
@@ -265,7 +260,7 @@ PacketTotals LossyCommunicator::packet_totals() const { return group_->state->le
 std::optional<VirtualTime> LossyCommunicator::collect_time() {
   if (!group_->state->clock) return std::nullopt;
   const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->deferred.run_ordered();
+  group_->state->run_collectives();
   group_->state->play_started();
   return comm::collect_time(group_->inner, group_->state->clock->time());
 }

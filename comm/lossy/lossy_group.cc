@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -109,8 +110,8 @@ void LossyGroup::check_receive(const CallArguments& arguments) const {
 }
 
 void LossyGroup::visit_state(sim::StateVisitor& visitor) {
-  if (!state->started.empty() || !state->deferred.empty()) {
-    throw ConfigError("state of a loss layer: got " + std::to_string(state->started.size() + state->deferred.size()) +
+  if (!state->started.empty() || !state->queue.empty()) {
+    throw ConfigError("state of a loss layer: got " + std::to_string(state->started.size() + state->queue.size()) +
                       " works under way, want none: wait for them first");
   }
   if (number() != 0) return visit_memories(visitor);
@@ -141,15 +142,32 @@ void LossyGroup::visit_memories(sim::StateVisitor& visitor) {
 void LossyGroup::begin_step() {
   steps_begun_ = state->step;
   inner.begin_step(state->step);
-  if (timeline_) timeline_->begin_step(state->step);
 }
 
-void LossyGroup::pass_time(const CallArguments& arguments) {
+std::optional<CallStart> LossyGroup::start_of(const CallArguments& arguments) const {
+  if (!timeline_) return std::nullopt;
+  return timeline_->start(arguments, arrival_of(arguments.message), state->step, state->clock->time().seconds);
+}
+
+void LossyGroup::play_before(const CallArguments& arguments) {
   if (!timeline_) return;
   state->play_started();
   if (arguments.operation == Operation::kRecv) play_receives(arguments.peer, nullptr);
-  const double ready_seconds = state->ready_seconds();
-  const CallTimes times = timeline_->play(arguments, arrival_of(arguments.message), ready_seconds);
+}
+
+void LossyGroup::pass_time(const CallArguments& arguments, const CallStart& start) {
+  CallTimes times;
+  Departure departure{};
+  const Message& message = GroupTimeline::message_of_departures();
+  if (arguments.operation == Operation::kSend) {
+    std::tie(times, departure) = timeline_->play_send(arguments, start);
+    timeline_->channel().send(ConstTensor(std::span<const double>(departure)), arguments.peer, message);
+  } else if (arguments.operation == Operation::kRecv) {
+    timeline_->channel().recv(Tensor(std::span<double>(departure)), arguments.peer, message);
+    times = timeline_->play_recv(arguments, start, departure);
+  } else {
+    times = timeline_->play_collective(arguments, start);
+  }
   state->clock->wait_for(times, arguments.message.traffic_class);
 }
 
@@ -160,8 +178,11 @@ void LossyGroup::call(const CallArguments& arguments) {
   const StreamTurns::Turn turn(turns_, stream_of(arguments));
   // This call begins with the memories that the started collectives leave.
   if (lane_ && !is_message(arguments.operation)) lane_->drain();
-  pass_time(arguments);
+  play_before(arguments);
+  const std::optional<CallStart> start = start_of(arguments);
   LossyCall call(*this, arguments);
+  if (start) pass_time(arguments, *start);
+  if (state->fates_need_times) call.draw();
   if (arguments.operation == Operation::kSend) {
     inner.send(call.outgoing(), arguments.peer, arguments.message);
     if (call.is_sampled()) inner.send(arguments.input, arguments.peer, arguments.message);
@@ -194,13 +215,20 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
   std::vector<Send> outgoing(sends.begin(), sends.end());
   std::vector<Send> exact_sends;
   std::vector<Receive> exact_receives;
+  const auto plan = [&](const CallArguments& of) -> LossyCall& {
+    play_before(of);
+    const std::optional<CallStart> start = start_of(of);
+    LossyCall& call = calls.emplace_back(*this, of);
+    if (start) pass_time(of, *start);
+    if (state->fates_need_times) call.draw();
+    return call;
+  };
   for (Send& send : outgoing) {
     const CallArguments call_of_send{
         .operation = Operation::kSend, .input = send.data, .peer = send.destination, .message = send.message};
     if (!is_lossy(call_of_send)) continue;
     arguments.push_back(call_of_send);
-    pass_time(arguments.back());
-    LossyCall& call = calls.emplace_back(*this, arguments.back());
+    LossyCall& call = plan(arguments.back());
     if (call.is_sampled()) exact_sends.push_back(send);
     send.data = call.outgoing();
   }
@@ -211,8 +239,7 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
     if (!is_lossy(call_of_receive)) continue;
     check_receive(call_of_receive);
     arguments.push_back(call_of_receive);
-    pass_time(arguments.back());
-    LossyCall& call = calls.emplace_back(*this, arguments.back());
+    LossyCall& call = plan(arguments.back());
     call.before_receipt();
     if (call.is_sampled()) exact_receives.push_back({call.exact(), source, message});
   }
@@ -226,13 +253,23 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
 }
 
 // Where clocks exchange their messages at the waits of ranks, they need a channel of their own; so does the thread of a
-// collective. Messages need no thread.
-bool LossyGroup::plans_ahead(const CallArguments& arguments) {
-  if (state->plans_need_times || (state->clock && clock_channel_ == nullptr)) return false;
-  if (stream_of(arguments) != nullptr || is_message(arguments.operation)) return true;
-  if (lane_channel_ == nullptr) lane_channel_ = inner.twin(kLaneTwin);
+// collective.
+bool LossyGroup::runs_ahead(const CallArguments& arguments) {
+  const bool on_host = stream_of(arguments) == nullptr;
+  if (on_host && lane_channel_ == nullptr) lane_channel_ = inner.twin(kLaneTwin);
+  if (state->fates_need_times || (state->clock && clock_channel_ == nullptr)) return false;
+  if (!on_host) return true;
   if (lane_channel_ != nullptr && !lane_) lane_.emplace();
   return lane_.has_value();
+}
+
+Communicator& LossyGroup::channel_of_queue(const CallArguments& arguments) {
+  return stream_of(arguments) == nullptr && lane_channel_ != nullptr ? *lane_channel_ : inner;
+}
+
+// Data in device memory may have another way than the times of departure, which then are asked for at the wait.
+bool LossyGroup::posts_ahead(const CallArguments& arguments) const {
+  return !timeline_ || clock_channel_ != nullptr || stream_of(arguments) == nullptr;
 }
 
 std::unique_ptr<WorkInFlight> LossyGroup::begin(const CallArguments& arguments) {

@@ -47,9 +47,6 @@ class LossyGroup {
   /// A blocking call, for which is_lossy() is true.
   void call(const CallArguments& arguments);
   void exchange(std::span<const Send> sends, std::span<const Receive> receives);
-  /// Whether a started call can be planned at once, and runs while the rank computes; otherwise it is a blocking call
-  /// at its wait.
-  bool plans_ahead(const CallArguments& arguments);
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments);
   /// Ranks: all of the group.
   std::unique_ptr<LossyGroup> split(int color, int key);
@@ -88,8 +85,18 @@ class LossyGroup {
   void check_receive(const CallArguments& arguments) const;
   bool samples(ElementType type) const { return state->step_is_sampled && !is_integer(type); }
   void visit_memories(sim::StateVisitor& visitor);
-  /// Moves the rank's clock over a blocking call.
-  void pass_time(const CallArguments& arguments);
+  /// Whether a started collective runs while the rank computes; otherwise it is left to the rank's queue.
+  bool runs_ahead(const CallArguments& arguments);
+  /// The channel of a collective in the queue: the second one, so that others may pass it, where there is one.
+  Communicator& channel_of_queue(const CallArguments& arguments);
+  /// Whether a started receive is given to the inner communicator at its start.
+  bool posts_ahead(const CallArguments& arguments) const;
+  /// Where there is a clock: what the call keeps until its times are known. Before the call takes indices.
+  std::optional<CallStart> start_of(const CallArguments& arguments) const;
+  /// Moves the rank's clock over a blocking call that has taken its indices.
+  void pass_time(const CallArguments& arguments, const CallStart& start);
+  /// Times the started calls that come before a blocking one.
+  void play_before(const CallArguments& arguments);
 
   std::unique_ptr<Communicator> owned_;
   GroupIdentity identity_;

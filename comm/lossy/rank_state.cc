@@ -17,10 +17,11 @@ RankState::RankState(const LossyOptions& options, int world_rank)
     return;
   }
   clock.emplace(options.network, *options.time, world_rank);
-  plans_need_times = time_feeds_fates(options.network, *options.time);
+  fates_need_times = time_feeds_fates(options.network, *options.time);
 }
 
 void RankState::play_started(const StartedLossyCall* until) {
+  if (fates_need_times) return;
   for (StartedLossyCall* call : started) {
     if (!call->receives()) call->play();
     if (call == until) return;

@@ -13,7 +13,7 @@
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/statistics/result_sampler.h"
 #include "comm/lossy/statistics/touch_record.h"
-#include "comm/started/deferred_calls.h"
+#include "comm/started/queued_calls.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::comm {
@@ -25,21 +25,12 @@ class StartedLossyCall;  // comm/lossy/started_lossy_call.h
 struct RankState {
   RankState(const LossyOptions& options, int world_rank);
   VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
-  /// The time since which the rank's next call is ready: now, or in a scope the time of its start. 0: no clock.
-  double ready_seconds() { return ready_since.value_or(clock ? clock->time().seconds : 0); }
-  class ReadySince {
-   public:
-    ReadySince(RankState& state, double seconds) : state_(state) { state.ready_since = seconds; }
-    ~ReadySince() { state_.ready_since.reset(); }
-    ReadySince(const ReadySince&) = delete;
-    ReadySince& operator=(const ReadySince&) = delete;
-
-   private:
-    RankState& state_;
-  };
 
   /// Computes the times of started calls except receives, in the order of their starts: of all, or until one of them.
+  /// Where fates depend on time, it does nothing: sends are played at their starts, collectives when they run.
   void play_started(const StartedLossyCall* until = nullptr);
+  /// A collective that blocks, or that the rank starts to wait for, comes after all collectives that it has started.
+  void run_collectives() { queue.run_all(); }
   /// Moves the rank's clock to their ends.
   void pass_started();
   /// Adds the samples of a call to those of the rank, after the samples of all calls before it, so that sums do not
@@ -48,12 +39,12 @@ struct RankState {
 
   void visit_state(sim::StateVisitor& visitor);
 
-  DeferredCalls deferred;
+  QueuedCalls queue;                      ///< collectives that run when the rank waits
   std::deque<StartedLossyCall*> started;  ///< works under way, in the order of their starts
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
-  std::optional<double> ready_since;
-  bool plans_need_times = false;  ///< fates depend on time, so calls can be planned only when ranks wait
+  std::size_t queued_on_inner = 0;  ///< of the queue: collectives that no other one of the rank may pass
+  bool fates_need_times = false;    ///< fates are drawn when times are known
   TouchRecord touches;
   ResultSampler sampler;
   std::uint64_t sampled_calls = 0;                                         ///< planned so far

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <span>
+#include <tuple>
 #include <utility>
 
 #include "comm/device/stream_turns.h"
@@ -12,10 +14,8 @@
 namespace droptest::comm {
 
 StartedLossyCall::StartedLossyCall(LossyGroup& group, const CallArguments& arguments)
-    : group_(group), arguments_(arguments), call_(group, arguments_.get()) {
-  RankState& state = *group_.state;
-  if (state.clock) ready_seconds_ = state.clock->time().seconds;
-  state.started.push_back(this);
+    : group_(group), arguments_(arguments), start_(group.start_of(arguments_.get())), call_(group, arguments_.get()) {
+  group_.state->started.push_back(this);
 }
 
 StartedLossyCall::~StartedLossyCall() {
@@ -34,9 +34,10 @@ void StartedLossyCall::start() {
     begin_send(call_.outgoing());
     if (call_.is_sampled()) begin_send(call.input);
   } else if (receives()) {
-    call_.before_receipt();
-    begin_recv(call.output);
-    if (call_.is_sampled()) begin_recv(call_.exact());
+    if (group_.posts_ahead(call)) post_receipt();
+  } else if (!group_.runs_ahead(call)) {
+    in_queue_ = group_.state->queue.start([this] { run_in_queue(); });
+    if (&group_.channel_of_queue(call) == &group_.inner) ++group_.state->queued_on_inner;
   } else if (stream_of(call) != nullptr) {
     call_.run(group_.inner, call_.scratch());
     call_.release_scratch();
@@ -45,19 +46,69 @@ void StartedLossyCall::start() {
   }
 }
 
+// The time of departure comes ahead of the data, whether or not both have one channel.
+void StartedLossyCall::post_receipt() {
+  is_posted_ = true;
+  if (start_) begin_departure();
+  call_.before_receipt();
+  begin_recv(arguments_.get().output);
+  if (call_.is_sampled()) begin_recv(call_.exact());
+}
+
+void StartedLossyCall::begin_departure() {
+  CallArguments call;
+  call.operation = arguments().operation;
+  call.peer = arguments().peer;
+  call.message = GroupTimeline::message_of_departures();
+  if (receives()) {
+    call.output = Tensor(std::span<double>(departure_));
+    departure_part_ = group_.timeline_->channel().begin(call);
+  } else {
+    call.input = ConstTensor(std::span<const double>(departure_));
+    parts_.push_back(group_.timeline_->channel().begin(call));
+  }
+}
+
 void StartedLossyCall::play() {
-  if (!times_ && group_.timeline_) times_ = group_.timeline_->play(arguments_.get(), call_.arrival(), ready_seconds_);
+  if (times_ || !start_) return;
+  GroupTimeline& timeline = *group_.timeline_;
+  const CallArguments& call = arguments_.get();
+  if (call.operation == Operation::kSend) {
+    std::tie(times_, departure_) = timeline.play_send(call, *start_);
+    begin_departure();
+  } else if (receives()) {
+    if (!is_posted_) begin_departure();
+    if (const auto part = std::move(departure_part_)) part->finish();
+    times_ = timeline.play_recv(call, *start_, departure_);
+  } else {
+    times_ = timeline.play_collective(call, *start_);
+  }
+  if (group_.state->fates_need_times) call_.draw();
 }
 
 void StartedLossyCall::pass_time() const {
   if (times_) group_.state->clock->wait_for(*times_, arguments().message.traffic_class);
 }
 
+void StartedLossyCall::run_in_queue() {
+  const CallArguments& call = arguments_.get();
+  Communicator& channel = group_.channel_of_queue(call);
+  if (&channel == &group_.inner) --group_.state->queued_on_inner;
+  const StreamTurns::Turn turn(group_.turns_, stream_of(call));
+  play();
+  call_.run(channel, call_.scratch());
+  if (stream_of(call) != nullptr) call_.release_scratch();
+}
+
 void StartedLossyCall::finish() {
   RankState& state = *group_.state;
   const VirtualClock::Pause pause(state.clock_or_null());
   state.play_started(this);
-  if (receives()) group_.play_receives(arguments().peer, this);
+  if (in_queue_ != nullptr) in_queue_->finish();
+  if (receives()) {
+    group_.play_receives(arguments().peer, this);
+    if (!is_posted_) post_receipt();
+  }
   pass_time();
   await_parts();
   if (receives()) {
@@ -70,7 +121,8 @@ void StartedLossyCall::finish() {
 
 bool StartedLossyCall::finished() {
   const VirtualClock::Pause pause(group_.state->clock_or_null());
-  if (group_.timeline_ && !times_) return false;
+  if ((group_.timeline_ && !times_) || (receives() && !is_posted_)) return false;
+  if (in_queue_ != nullptr) return in_queue_->finished();
   return std::ranges::all_of(parts_, [](const auto& part) { return part == nullptr || part->finished(); });
 }
 
@@ -89,6 +141,7 @@ void StartedLossyCall::begin_recv(Tensor data) {
 // Waits for all parts even if one fails, so that nothing refers to the buffers of the call afterwards.
 void StartedLossyCall::await_parts() {
   std::exception_ptr thrown;
+  if (departure_part_ != nullptr) parts_.push_back(std::move(departure_part_));
   for (const std::unique_ptr<WorkInFlight>& part : std::exchange(parts_, {})) {
     try {
       if (part != nullptr) part->finish();

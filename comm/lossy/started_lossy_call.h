@@ -8,6 +8,7 @@
 
 #include "comm/call.h"
 #include "comm/communicator.h"
+#include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/lossy_call.h"
 #include "comm/lossy/lossy_group.h"
 #include "comm/started/work.h"
@@ -28,9 +29,10 @@ class StartedLossyCall final : public WorkInFlight {
   const LossyGroup& group() const { return group_; }
   bool receives() const { return arguments().operation == Operation::kRecv; }
 
-  /// Starts to move the data. Once.
+  /// Starts to move the data, or leaves a collective to the rank's queue. Once.
   void start();
-  /// Computes the call's times, where there is a clock. Once.
+  /// Computes the call's times, where there is a clock, and draws its fates, where they depend on time. It does nothing
+  /// the second time.
   void play();
   /// Moves the rank's clock to the end of the call, where it is known.
   void pass_time() const;
@@ -41,13 +43,20 @@ class StartedLossyCall final : public WorkInFlight {
  private:
   void begin_send(ConstTensor data);
   void begin_recv(Tensor data);
+  void post_receipt();
+  void begin_departure();
+  void run_in_queue();
   void await_parts();
 
   LossyGroup& group_;
   KeptArguments arguments_;
+  std::optional<CallStart> start_;  // where there is a clock
   LossyCall call_;
   std::vector<std::unique_ptr<WorkInFlight>> parts_;  // null: done
-  double ready_seconds_ = 0;
+  std::unique_ptr<WorkInFlight> in_queue_;
+  Departure departure_{};
+  std::unique_ptr<WorkInFlight> departure_part_;  // of a receive that is posted
+  bool is_posted_ = false;
   std::optional<CallTimes> times_;
 };
 

@@ -17,7 +17,7 @@
 #include "comm/gloo/gloo_communicator.h"
 #include "comm/nccl/device_outbox.h"
 #include "comm/nccl/nccl_world.h"
-#include "comm/started/deferred_calls.h"
+#include "comm/started/deferred_receives.h"
 
 struct ncclComm;
 
@@ -118,7 +118,7 @@ class NcclCommunicator final : public Communicator {
   std::uint64_t calls_ = 0;
   std::vector<std::uint64_t> sent_;      ///< messages in device memory so far, by destination
   std::vector<std::uint64_t> received_;  ///< by source
-  DeferredCalls receives_;               ///< started, on the device
+  DeferredReceives receives_;            ///< started, on the device
   DeviceOutbox outbox_;
   std::deque<ToSelf> to_self_;
   DeviceMemory input_copy_;              ///< of an all_to_all in place

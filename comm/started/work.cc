@@ -60,10 +60,11 @@ void Work::drop() noexcept {
   if (std::uncaught_exceptions() > unwinding_) {
     communicator_->abort("an error unwound its program while a started call was under way");
   }
+  Communicator& communicator = *communicator_;
   try {
     wait();
   } catch (...) {
-    // The group has failed; its next call throws the reason.
+    if (communicator.dropped_ == nullptr) communicator.dropped_ = std::current_exception();
   }
 }
 

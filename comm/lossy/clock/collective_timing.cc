@@ -85,20 +85,20 @@ bool CollectiveTiming::repeats(const What& what, sim::Half half) const {
   return of.recovery != nullptr && of.recovery->sends_again() && (of.loss != nullptr || !of.links.empty());
 }
 
-void CollectiveTiming::repeat(const What& what, TimedMessage& message) {
+void CollectiveTiming::repeat(Carrier of, const What& what, TimedMessage& message) {
   const ClassNetwork& network = network_of(what);
   if (message.cost.packets == 0 || !repeats(what, message.link.half)) return;
   const HalfNetwork& half = half_of(what, message.link.half);
   const sim::LossProcess* loss = loss_of_link(half.links, message.link, half.loss.get());
-  if (loss != nullptr) loss = &loss->at_step(step_);
+  if (loss != nullptr) loss = &loss->at_step(what.step);
   const bool to_all = message.link.destination == sim::Link::kEveryDestination;
   Course& course = courses_[message.link];
   if (!to_all || course.collective != collectives_) {
     const FlowKey key = key_of(message.link, group_);
     course.check_ordinal(key, message.cost.packets, what.ordinal);
     sim::MessagePlace place = course.place(key, message.cost.packets, network.burst_scope, what.ordinal);
-    place.times = course.times(message.departs_seconds, message.packet_seconds, what.is_stopped);
-    course.leave(*place.times, message.cost.packets);
+    place.times = course.times(of, message.departs_seconds, message.packet_seconds, what.is_stopped);
+    course.leave(of, *place.times, message.cost.packets);
     course.pass(message.cost.packets);
     course.collective = collectives_;
     // Receivers of one packet share its fate, whatever their links: the slowest link sets the time of a repetition.
@@ -143,7 +143,7 @@ TimedMessage CollectiveTiming::message(const What& what, int source, int destina
   TimedMessage message = cost_of(what, hop, {message_round(what.traffic_class), number});
   message.in_time = message.cost.packets;
   message.departs_seconds = clock;
-  repeat(what, message);
+  repeat(Carrier::kMessage, what, message);
   return message;
 }
 
@@ -162,7 +162,7 @@ void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, 
       const bool at_once = values == Values::kForAllAtOnce && hop.half == sim::Half::kGather;
       if (at_once || (values == Values::kForAll && shares_fates(network, message)))
         message.link.destination = sim::Link::kEveryDestination;
-      repeat(what, message);
+      repeat(Carrier::kCollective, what, message);
       message.in_time = clock.play(timed, message.cost);
       visit(message);
     });
@@ -236,7 +236,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     TimedMessage up = cost_in_collective(what, hop, 0);
     up.departs_seconds = clocks[static_cast<std::size_t>(source)];
     up.link.destination = sim::Link::kEveryDestination;
-    repeat(what, up);
+    repeat(Carrier::kCollective, what, up);
     up.counted_on = source;
     ends.push_back(up.departs_seconds + up.cost.latency_seconds + up.cost.transfer_seconds + up.cost.waiting_seconds);
     contributions.push_back(up);
@@ -264,7 +264,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     down.departs_seconds = complete;
     down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
     if (shares_fates(network, down)) down.link.destination = sim::Link::kEveryDestination;
-    repeat(what, down);
+    repeat(Carrier::kCollective, what, down);
     const sim::Packetizer cut = network.packets(what.type, count_elems);
     const auto bytes = static_cast<double>(cut.bytes() + cut.packets() * model_.header_bytes);
     double& clock = clocks[static_cast<std::size_t>(receiver)];

@@ -52,9 +52,6 @@ class CollectiveTiming {
   /// `network` and `model` are borrowed.
   CollectiveTiming(const Network& network, const TimeModel& model, GroupNumber group, std::vector<int> world_ranks);
 
-  /// The training step that the next collectives belong to; the loss of a link may change with it.
-  void begin_step(std::uint64_t step) { step_ = step; }
-
   /// All but the positions of links.
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, collectives_, messages_); }
 
@@ -64,6 +61,7 @@ class CollectiveTiming {
     Arrival arrival = Arrival::kByFate;      ///< certain: messages are sent once
     std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal
     bool is_stopped = false;                 ///< the clock stands still: packets leave in a time of their own
+    std::uint64_t step = 0;                  ///< the loss of a link may change with it
   };
   /// Whether packets of that half may be sent again, which depends on the positions of its links.
   bool repeats(const What& what, sim::Half half) const;
@@ -104,7 +102,7 @@ class CollectiveTiming {
   // The cost of a message from a rank to all others at once.
   const sim::LinkCost& slowest_link() const;
   // Adds the time of the repetitions to a message with a departure, where its link sends again.
-  void repeat(const What& what, TimedMessage& message);
+  void repeat(Carrier of, const What& what, TimedMessage& message);
   using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
   // Whether each receiver gets values of its own, as in an all_to_all, or all of them may get the same; and whether
   // these travel in one packet.
@@ -118,7 +116,6 @@ class CollectiveTiming {
   GroupNumber group_;
   std::vector<int> world_ranks_;
   sim::Straggler straggler_;
-  std::uint64_t step_ = 0;
   std::uint64_t collectives_ = 0;
   Courses courses_;
   std::map<sim::Link, std::uint64_t> messages_;

@@ -35,20 +35,60 @@ GroupTimeline::GroupTimeline(Communicator& group, GroupNumber number, VirtualClo
       notes_times_(time_feeds_fates(clock.network(), clock.model())),
       timing_(clock.network(), clock.model(), number, world_ranks(group)) {}
 
-// A rank knows the positions of its own links alone. Those of links to every destination are known to the whole group.
-GroupTimeline::Clocks GroupTimeline::exchange_clocks(const CollectiveTiming::What& what, double ready_seconds,
-                                                     double begin_seconds) {
-  const int ranks = group_.world_size();
-  std::vector<sim::Half> halves = {sim::Half::kReduce, sim::Half::kGather};
-  std::erase_if(halves, [&](sim::Half half) { return !timing_.repeats(what, half); });
-  std::vector<std::uint64_t> mine = {as_word(ready_seconds), as_word(begin_seconds)};
-  for (const sim::Half half : halves) {
-    for (int peer = 0; peer < ranks; ++peer) {
-      const LinkCourse course = ledger_.course(key_of(timing_.link(what, half, group_.rank(), peer), number_));
-      mine.insert(mine.end(), {course.messages, course.packets, as_word(course.last_microseconds),
-                               as_word(course.last_stopped_microseconds)});
+const Message& GroupTimeline::message_of_departures() { return kClocks; }
+
+CollectiveTiming::What GroupTimeline::what_of(const CallArguments& call, const CallStart& start) {
+  const ElementType type = call.operation == Operation::kSend ? call.input.type : call.output.type;
+  return {call.message.traffic_class, type, start.arrival, call.message.ordinal, start.is_stopped, start.step};
+}
+
+template <class Visit>
+void GroupTimeline::visit_positions(const CollectiveTiming::What& what, const Visit& visit) const {
+  std::size_t place = 0;
+  for (const sim::Half half : {sim::Half::kReduce, sim::Half::kGather}) {
+    if (!timing_.repeats(what, half)) continue;
+    for (int peer = 0; peer < group_.world_size(); ++peer)
+      visit(timing_.link(what, half, group_.rank(), peer), place++);
+    for (int source = 0; source < group_.world_size(); ++source) {
+      sim::Link to_all = timing_.link(what, half, source, source);
+      to_all.destination = sim::Link::kEveryDestination;
+      visit(to_all, place++);
     }
   }
+}
+
+CallStart GroupTimeline::start(const CallArguments& call, Arrival arrival, std::uint64_t step,
+                               double ready_seconds) const {
+  CallStart start{arrival, step, clock_.is_stopped(), ready_seconds, {}};
+  const auto what = what_of(call, start);
+  if (is_message(call.operation)) {
+    if (!timing_.repeats(what, sim::Half::kGather)) return start;
+    const bool sends = call.operation == Operation::kSend;
+    const sim::Link link =
+        timing_.link(what, sim::Half::kGather, sends ? group_.rank() : call.peer, sends ? call.peer : group_.rank());
+    start.positions.push_back(ledger_.course(key_of(link, number_)));
+    return start;
+  }
+  visit_positions(what, [&](const sim::Link& link, std::size_t /*place*/) {
+    start.positions.push_back(ledger_.course(key_of(link, number_)));
+  });
+  return start;
+}
+
+// A rank knows the positions of its own links alone. Those of links to every destination are known to the whole group.
+// Indices are those of the start, times those of the calls that were played before.
+GroupTimeline::Clocks GroupTimeline::exchange_clocks(const CollectiveTiming::What& what, const CallStart& start,
+                                                     double begin_seconds) {
+  constexpr std::size_t kWordsOfLink = 4;
+  const int ranks = group_.world_size();
+  std::vector<std::uint64_t> mine = {as_word(start.ready_seconds), as_word(begin_seconds)};
+  visit_positions(what, [&](const sim::Link& link, std::size_t place) {
+    LinkCourse course = start.positions[place];
+    course.last = ledger_.course(key_of(link, number_)).last;
+    if (link.destination == sim::Link::kEveryDestination) return timing_.set_course(link, course);
+    const LastLeft& left = course.last[static_cast<std::size_t>(Carrier::kCollective)];
+    mine.insert(mine.end(), {course.messages, course.packets, as_word(left.running), as_word(left.stopped)});
+  });
   std::vector<std::uint64_t> of_ranks(static_cast<std::size_t>(ranks) * mine.size());
   group_.all_gather(ConstTensor(std::span<const std::uint64_t>(mine)), Tensor(std::span(of_ranks)),
                     std::vector<std::uint64_t>(static_cast<std::size_t>(ranks), mine.size()), kClocks);
@@ -57,31 +97,23 @@ GroupTimeline::Clocks GroupTimeline::exchange_clocks(const CollectiveTiming::Wha
   for (int source = 0; source < ranks; ++source) {
     clocks.ready_seconds = std::max(clocks.ready_seconds, as_seconds(*next++));
     clocks.begins.push_back(as_seconds(*next++));
-    for (const sim::Half half : halves) {
-      for (int destination = 0; destination < ranks; ++destination, next += 4) {
-        timing_.set_course(timing_.link(what, half, source, destination),
-                           {next[0], next[1], as_seconds(next[2]), as_seconds(next[3]), {}});
+    for (const sim::Half half : {sim::Half::kReduce, sim::Half::kGather}) {
+      if (!timing_.repeats(what, half)) continue;
+      for (int destination = 0; destination < ranks; ++destination, next += kWordsOfLink) {
+        LinkCourse course;
+        course.messages = next[0];
+        course.packets = next[1];
+        course.last[static_cast<std::size_t>(Carrier::kCollective)] = {as_seconds(next[2]), as_seconds(next[3])};
+        timing_.set_course(timing_.link(what, half, source, destination), course);
       }
-      sim::Link to_all = timing_.link(what, half, source, source);
-      to_all.destination = sim::Link::kEveryDestination;
-      timing_.set_course(to_all, ledger_.course(key_of(to_all, number_)));
     }
   }
   return clocks;
 }
 
-CallTimes GroupTimeline::play(const CallArguments& call, Arrival arrival, double ready_seconds) {
+CallTimes GroupTimeline::play_collective(const CallArguments& call, const CallStart& start) {
   clock_.message_times().clear();
-  const ElementType type = call.operation == Operation::kSend ? call.input.type : call.output.type;
-  const CollectiveTiming::What what{call.message.traffic_class, type, arrival, call.message.ordinal,
-                                    clock_.is_stopped()};
-  if (call.operation == Operation::kSend) return play_send(call, what, ready_seconds);
-  if (call.operation == Operation::kRecv) return play_recv(call, what, ready_seconds);
-  return play_collective(call, what, ready_seconds);
-}
-
-CallTimes GroupTimeline::play_collective(const CallArguments& call, const CollectiveTiming::What& what,
-                                         double ready_seconds) {
+  const CollectiveTiming::What what = what_of(call, start);
   std::vector<std::uint64_t> table;
   if (call.operation == Operation::kAllToAll) {
     const auto ranks = static_cast<std::size_t>(group_.world_size());
@@ -90,8 +122,8 @@ CallTimes GroupTimeline::play_collective(const CallArguments& call, const Collec
                       kClocks);
   }
   VirtualClock::Ports& ports = clock_.ports();
-  const double begin = std::max({ready_seconds, ports.sends_from, ports.receives_from});
-  Clocks clocks = exchange_clocks(what, ready_seconds, begin);
+  const double begin = std::max({start.ready_seconds, ports.sends_from, ports.receives_from});
+  Clocks clocks = exchange_clocks(what, start, begin);
   const auto visit = [&](const TimedMessage& message) {
     if (message.counted_on == group_.rank()) count_message(message, clock_.time());
     if (notes_times_) note_time(message, clock_.message_times());
@@ -121,52 +153,45 @@ CallTimes GroupTimeline::play_collective(const CallArguments& call, const Collec
   return {clocks.ready_seconds, end};
 }
 
-// Both ends of a link know its position.
-void GroupTimeline::find_link(const CollectiveTiming::What& what, int source, int destination) {
-  if (!timing_.repeats(what, sim::Half::kGather)) return;
-  const sim::Link link = timing_.link(what, sim::Half::kGather, source, destination);
-  timing_.set_course(link, ledger_.course(key_of(link, number_)));
-}
-
-// Messages from send to recv have no deadline.
-void GroupTimeline::note_message(const TimedMessage& message) {
-  if (!notes_times_) return;
+// Messages from send to recv have no deadline. Both ends of a link know its position.
+TimedMessage GroupTimeline::time_message(const CallArguments& call, const CallStart& start, int source, int destination,
+                                         std::uint64_t elements, double departs) {
+  clock_.message_times().clear();
+  const CollectiveTiming::What what = what_of(call, start);
+  if (timing_.repeats(what, sim::Half::kGather)) {
+    const sim::Link link = timing_.link(what, sim::Half::kGather, source, destination);
+    LinkCourse course = start.positions.at(0);
+    course.last = ledger_.course(key_of(link, number_)).last;
+    timing_.set_course(link, course);
+  }
+  const TimedMessage message = timing_.message(what, source, destination, elements, departs);
+  if (!notes_times_) return message;
   clock_.message_times().add(message.link, {message.departs_seconds, message.packet_seconds, std::nullopt,
                                             message.repeated, message.is_stopped});
+  return message;
 }
 
-// The time of departure travels before the message.
-CallTimes GroupTimeline::play_send(const CallArguments& call, const CollectiveTiming::What& what,
-                                   double ready_seconds) {
+std::pair<CallTimes, Departure> GroupTimeline::play_send(const CallArguments& call, const CallStart& start) {
   VirtualClock::Ports& ports = clock_.ports();
-  const double departs = std::max(ready_seconds, ports.sends_from);
-  const std::array<double, 2> clocks = {ready_seconds, departs};
-  group_.send(ConstTensor(std::span<const double>(clocks)), call.peer, kClocks);
-  find_link(what, group_.rank(), call.peer);
-  const TimedMessage sent = timing_.message(what, group_.rank(), call.peer, call.input.count_elems(), departs);
-  note_message(sent);
+  const double departs = std::max(start.ready_seconds, ports.sends_from);
+  const TimedMessage sent = time_message(call, start, group_.rank(), call.peer, call.input.count_elems(), departs);
   ports.sends_from = departs + sent.cost.transfer_seconds;
   clock_.time().network_seconds += sent.cost.transfer_seconds;
-  return {ready_seconds, ports.sends_from};
+  return {{start.ready_seconds, ports.sends_from}, {start.ready_seconds, departs}};
 }
 
 // Where the receiver's port is busy, the message waits in front of it. While its sender waits for feedback or a timer,
 // the port takes other messages.
-CallTimes GroupTimeline::play_recv(const CallArguments& call, const CollectiveTiming::What& what,
-                                   double ready_seconds) {
-  std::array<double, 2> clocks{};
-  group_.recv(Tensor(std::span<double>(clocks)), call.peer, kClocks);
-  const auto [sender_ready, departs] = clocks;
-  find_link(what, call.peer, group_.rank());
-  const TimedMessage received = timing_.message(what, call.peer, group_.rank(), call.output.count_elems(), departs);
-  note_message(received);
+CallTimes GroupTimeline::play_recv(const CallArguments& call, const CallStart& start, const Departure& departure) {
+  const auto [sender_ready, departs] = departure;
+  const TimedMessage received = time_message(call, start, call.peer, group_.rank(), call.output.count_elems(), departs);
   VirtualClock::Ports& ports = clock_.ports();
   const double first_bit = std::max(departs + received.cost.latency_seconds, ports.receives_from);
   ports.receives_from = first_bit + received.cost.transfer_seconds;
   const double complete = ports.receives_from + received.cost.waiting_seconds;
   clock_.time().network_seconds += received.cost.transfer_seconds + received.cost.waiting_seconds;
   count_message(received, clock_.time());
-  return {sender_ready, std::max(ready_seconds, complete)};
+  return {sender_ready, std::max(start.ready_seconds, complete)};
 }
 
 }  // namespace droptest::comm

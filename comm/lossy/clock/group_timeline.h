@@ -2,7 +2,9 @@
 // The virtual time of a group's collectives.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "comm/call.h"
@@ -16,25 +18,47 @@
 
 namespace droptest::comm {
 
+/// What a call keeps of its start until its times are known.
+struct CallStart {
+  Arrival arrival = Arrival::kByFate;
+  std::uint64_t step = 0;
+  bool is_stopped = false;   ///< the clock stood still
+  double ready_seconds = 0;  ///< the rank had its data
+  /// Of the links that send again, before the call's messages: of those to each member of the group, then of each
+  /// member's to every destination, for each half that sends again.
+  std::vector<LinkCourse> positions;
+};
+
+/// When a message is ready at its sender, and when it departs. It travels ahead of the message.
+using Departure = std::array<double, 2>;
+
 /// Computes the end of each call of one group for this rank. Ranks tell each other their times of readiness, and the
 /// positions of links that send again, over a reliable communicator; then each rank computes the whole collective, hop
 /// by hop, from pure fates, so that all agree without further messages. A call begins at the rank's clock, or later
 /// when its ports are free, so the calls of one rank follow each other, and computation overlaps with them. Ranks: all
-/// of the group call the same, in the order of the starts of calls. Determinism: with given compute times the ends are
-/// a pure function of (seed, program), equal on every backend.
+/// of the group play the same collectives, in the order of their starts; the two ends of a pair play their messages in
+/// the order of their starts. Determinism: with given compute times the ends are a pure function of (seed, program),
+/// equal on every backend.
 class GroupTimeline {
  public:
   /// `group`, `clock` and `ledger` are borrowed, and outlive this. Other users of `group` use it in the same order on
-  /// all ranks. `ledger` has the positions of the rank's links before each call.
+  /// all ranks. `ledger` has the positions of the rank's links.
   GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock, const FlowLedger& ledger);
 
-  /// The times of `call` for this rank, where the call was ready to begin at `ready_seconds`. A send ends when the
-  /// rank's port is free again, other calls end when all data have arrived. Messages that arrive for certain are sent
-  /// once. Notes the times of its messages in the clock's MessageTimes, where fates or deadlines need them.
-  CallTimes play(const CallArguments& call, Arrival arrival, double ready_seconds);
+  /// Before the call takes indices. Messages that arrive for certain are sent once.
+  CallStart start(const CallArguments& call, Arrival arrival, std::uint64_t step, double ready_seconds) const;
 
-  /// The training step that the next collectives belong to; the loss of a link may change with it.
-  void begin_step(std::uint64_t step) { timing_.begin_step(step); }
+  /// The times of a collective for this rank. It ends when all data have arrived. Notes the times of its messages in
+  /// the clock's MessageTimes, where fates or deadlines need them.
+  CallTimes play_collective(const CallArguments& call, const CallStart& start);
+  /// Of a send, which ends when the rank's port is free again, with its departure for the receiver.
+  std::pair<CallTimes, Departure> play_send(const CallArguments& call, const CallStart& start);
+  /// Of a receive, which ends when all data have arrived.
+  CallTimes play_recv(const CallArguments& call, const CallStart& start, const Departure& departure);
+
+  /// For departures.
+  Communicator& channel() { return group_; }
+  static const Message& message_of_departures();
 
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, timing_); }
 
@@ -44,12 +68,13 @@ class GroupTimeline {
     double ready_seconds = 0;
     std::vector<double> begins;
   };
-  Clocks exchange_clocks(const CollectiveTiming::What& what, double ready_seconds, double begin_seconds);
-  CallTimes play_collective(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
-  CallTimes play_send(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
-  CallTimes play_recv(const CallArguments& call, const CollectiveTiming::What& what, double ready_seconds);
-  void note_message(const TimedMessage& message);
-  void find_link(const CollectiveTiming::What& what, int source, int destination);
+  static CollectiveTiming::What what_of(const CallArguments& call, const CallStart& start);
+  /// Calls visit(link, its place in CallStart::positions) for each.
+  template <class Visit>
+  void visit_positions(const CollectiveTiming::What& what, const Visit& visit) const;
+  Clocks exchange_clocks(const CollectiveTiming::What& what, const CallStart& start, double begin_seconds);
+  TimedMessage time_message(const CallArguments& call, const CallStart& start, int source, int destination,
+                            std::uint64_t elements, double departs);
 
   Communicator& group_;
   GroupNumber number_;

@@ -28,7 +28,8 @@ FlowEnd end_of(const FlowLedger& ledger, const FlowKey& key) {
   const auto found = ledger.flows().find(key);
   if (found == ledger.flows().end()) return {};
   const Flow& flow = found->second;
-  return {flow.packets == 0 ? 0 : flow.check(), flow.packets, flow.messages, flow.peer_messages};
+  const std::uint64_t packets = flow.packets - flow.undrawn_packets;
+  return {packets == 0 ? 0 : flow.check(), packets, flow.messages - flow.undrawn_messages, flow.peer_messages};
 }
 
 // Messages between two ranks may be under way: sent, but not received. While they are, the ends agree if they differ by

@@ -88,16 +88,18 @@ sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_se
   return {origin, origin, 0, std::nullopt};
 }
 
-sim::PacketTimes LinkCourse::times(double departs_seconds, double packet_seconds, bool is_stopped) const {
+sim::PacketTimes LinkCourse::times(Carrier of, double departs_seconds, double packet_seconds, bool is_stopped) const {
   const double departs = departs_seconds * kMicrosecondsPerSecond;
-  const double last = is_stopped ? last_stopped_microseconds : last_microseconds;
-  return {packet_seconds * kMicrosecondsPerSecond, std::max(departs, last), 0, is_stopped};
+  const LastLeft& left = last[static_cast<std::size_t>(of)];
+  return {packet_seconds * kMicrosecondsPerSecond, std::max(departs, is_stopped ? left.stopped : left.running), 0,
+          is_stopped};
 }
 
-void LinkCourse::leave(const sim::PacketTimes& times, std::uint64_t packets_sent) {
+void LinkCourse::leave(Carrier of, const sim::PacketTimes& times, std::uint64_t packets_sent) {
   if (packets_sent == 0) return;
-  const double last = *times.departs_microseconds + static_cast<double>(packets_sent - 1) * times.packet_microseconds;
-  (times.is_stopped ? last_stopped_microseconds : last_microseconds) = last;
+  LastLeft& left = last[static_cast<std::size_t>(of)];
+  (times.is_stopped ? left.stopped : left.running) =
+      *times.departs_microseconds + static_cast<double>(packets_sent - 1) * times.packet_microseconds;
 }
 
 void MissingDigest::add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing) {

@@ -38,6 +38,17 @@ FlowKey key_of(const sim::Link& link, GroupNumber group);
 /// "link 0 -> 3 of class tp_forward"
 std::string name_of(const sim::Link& link);
 
+/// Messages of collectives, and those from send to recv: each are timed in one order at both ends of a link, but not
+/// with the others.
+enum class Carrier : std::uint8_t { kCollective, kMessage };
+
+/// When the last packet of a link left, in microseconds, while its clock ran, and while it stood still.
+struct LastLeft {
+  double running = 0;
+  double stopped = 0;
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, running, stopped); }
+};
+
 /// The position of a link: its packet indices and its times.
 struct LinkCourse {
   /// Of a link, or of a group's link to every destination, in a run.
@@ -49,10 +60,8 @@ struct LinkCourse {
   static constexpr std::uint64_t kMostGroups = 256;  ///< that have such links
 
   std::uint64_t messages = 0;
-  std::uint64_t packets = 0;  ///< so far; the index of the next one where indices continue along the link
-  /// Of a link with a clock: when its last packet left, while the clock ran, and while it stood still.
-  double last_microseconds = 0;
-  double last_stopped_microseconds = 0;
+  std::uint64_t packets = 0;       ///< so far; the index of the next one where indices continue along the link
+  std::array<LastLeft, 2> last{};  ///< of a link with a clock, by Carrier
   /// The packets of the first message, and at most of each other one, where messages have ordinals (Message::ordinal);
   /// 0: they have none. Absent: no message with packets yet.
   std::optional<std::uint64_t> ordinal_packets;
@@ -65,17 +74,15 @@ struct LinkCourse {
   sim::MessagePlace place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
                           std::optional<std::uint64_t> ordinal) const;
   /// When the packets of such a message leave: not before those of the link's message before it.
-  sim::PacketTimes times(double departs_seconds, double packet_seconds, bool is_stopped) const;
+  sim::PacketTimes times(Carrier of, double departs_seconds, double packet_seconds, bool is_stopped) const;
   /// The packets have left.
-  void leave(const sim::PacketTimes& times, std::uint64_t packets_sent);
+  void leave(Carrier of, const sim::PacketTimes& times, std::uint64_t packets_sent);
   /// Advances to the next message.
   void pass(std::uint64_t packets_sent) {
     packets += packets_sent;
     ++messages;
   }
-  void visit_state(sim::StateVisitor& visitor) {
-    visit_values(visitor, messages, packets, last_microseconds, last_stopped_microseconds, ordinal_packets);
-  }
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, messages, packets, last, ordinal_packets); }
 };
 
 /// The digest of the packets that a recovery left missing.
@@ -122,8 +129,10 @@ struct Flow : LinkCourse {
   LossCounts loss_counts() const;
   void visit_state(sim::StateVisitor& visitor, const sim::Link& link);
 
-  const sim::LossProcess* process;                 ///< of the link, for all steps; null: reliable
-  std::uint64_t peer_messages = 0;                 ///< of the messages: those of send and exchange
+  const sim::LossProcess* process;     ///< of the link, for all steps; null: reliable
+  std::uint64_t peer_messages = 0;     ///< of the messages: those of send and exchange
+  std::uint64_t undrawn_messages = 0;  ///< of the messages: those without fates yet
+  std::uint64_t undrawn_packets = 0;
   std::pair<const FlowKey, Flow>* next = nullptr;  ///< the flow of the next message last time; null: none yet
   std::unique_ptr<FlowTally> tally;                ///< null where another rank counts the link
   sim::FateDigest checked_fates;

@@ -105,8 +105,10 @@ struct FlowLedger::Sent {
   Flow& flow;
   const HalfNetwork& half;
   std::uint64_t packets;  // of the first transmission
+  LinkCourse course;      // of the flow before the message
   std::optional<MessageTime> time;
   std::optional<sim::PacketTimes> times;
+  std::uint64_t number(const CallFates& call) const { return call.ordinal.value_or(course.messages); }
 };
 
 FlowLedger::Sent FlowLedger::send(CallFates& call, const sim::Link& link, const sim::Packetizer& packets) {
@@ -114,16 +116,46 @@ FlowLedger::Sent FlowLedger::send(CallFates& call, const sim::Link& link, const 
   Flow& flow = flow_of(key);
   const HalfNetwork& half = half_of(link);
   const std::uint64_t data = packets.packets();
-  Sent sent{key, flow, half, half.recovery == nullptr ? data : half.recovery->first_packets(data), {}, {}};
-  flow.check_ordinal(key, sent.packets, call.ordinal);
-  if (call.times == nullptr) return sent;
-  sent.time = call.times->take(link);
-  if (!sent.time || sent.time->packet_seconds <= 0) return sent;
-  sent.times = sent.time->repeated
-                   ? sent.time->repeated->place.times
-                   : flow.times(sent.time->departs_seconds, sent.time->packet_seconds, sent.time->is_stopped);
-  if (sent.times && sent.times->departs_microseconds) flow.leave(*sent.times, sent.packets);
+  const std::uint64_t count = half.recovery == nullptr ? data : half.recovery->first_packets(data);
+  if (call.phase != CallFates::Phase::kDraw) flow.check_ordinal(key, count, call.ordinal);
+  Sent sent{key, flow, half, count, flow, {}, {}};
+  if (call.phase == CallFates::Phase::kDraw) {
+    DROPTEST_CHECK(!call.reserved->empty() && call.reserved->front().link == link,
+                   name_of(link) + ": a call draws other messages than it has reserved");
+    sent.course = call.reserved->front().course;
+    call.reserved->pop_front();
+  } else if (call.phase == CallFates::Phase::kReserve) {
+    call.reserved->push_back({link, flow});
+    return sent;
+  }
+  if (call.times != nullptr) take_times(call, sent);
   return sent;
+}
+
+void FlowLedger::take_times(const CallFates& call, Sent& sent) {
+  sent.time = call.times->take(sent.key.link);
+  if (!sent.time || sent.time->packet_seconds <= 0) return;
+  const Carrier carrier = call.ends == CallFates::Ends::kApart ? Carrier::kMessage : Carrier::kCollective;
+  sent.times = sent.time->repeated ? sent.time->repeated->place.times
+                                   : sent.flow.times(carrier, sent.time->departs_seconds, sent.time->packet_seconds,
+                                                     sent.time->is_stopped);
+  if (sent.times && sent.times->departs_microseconds) sent.flow.leave(carrier, *sent.times, sent.packets);
+}
+
+void FlowLedger::pass(const CallFates& call, const Sent& sent) {
+  Flow& flow = sent.flow;
+  if (call.phase == CallFates::Phase::kDraw) {
+    --flow.undrawn_messages;
+    flow.undrawn_packets -= sent.packets;
+  } else {
+    flow.pass(sent.packets);
+  }
+  if (call.phase == CallFates::Phase::kReserve) {
+    ++flow.undrawn_messages;
+    flow.undrawn_packets += sent.packets;
+  } else if (call.ends == CallFates::Ends::kApart) {
+    ++flow.peer_messages;
+  }
 }
 
 LinkCourse FlowLedger::course(const FlowKey& key) const {
@@ -134,22 +166,23 @@ LinkCourse FlowLedger::course(const FlowKey& key) const {
 
 void FlowLedger::pass_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets) {
   const Sent sent = send(call, link, packets);
-  if (call.ordinal.value_or(sent.flow.messages) % kMessagesPerCheck == 0) {
+  if (call.phase != CallFates::Phase::kReserve && sent.number(call) % kMessagesPerCheck == 0) {
     sim::PacketMask nobody_asks;
     draw(call, sent, packets, nobody_asks);
   }
-  sent.flow.pass(sent.packets);
-  if (call.ends == CallFates::Ends::kApart) ++sent.flow.peer_messages;
+  pass(call, sent);
 }
 
 bool FlowLedger::draw_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets, Tally tally,
                               sim::PacketMask& missing) {
   const Sent sent = send(call, link, packets);
-  if (tally == Tally::kCounted && counting_ == Counting::kOn && sent.flow.tally == nullptr)
-    sent.flow.tally = std::make_unique<FlowTally>(link);
-  const bool any_missing = draw(call, sent, packets, missing);
-  sent.flow.pass(sent.packets);
-  if (call.ends == CallFates::Ends::kApart) ++sent.flow.peer_messages;
+  bool any_missing = false;
+  if (call.phase != CallFates::Phase::kReserve) {
+    if (tally == Tally::kCounted && counting_ == Counting::kOn && sent.flow.tally == nullptr)
+      sent.flow.tally = std::make_unique<FlowTally>(link);
+    any_missing = draw(call, sent, packets, missing);
+  }
+  pass(call, sent);
   return any_missing;
 }
 
@@ -187,7 +220,7 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
   Flow& flow = sent.flow;
   const RepeatedMessage* repeated = sent.time && sent.time->repeated ? &*sent.time->repeated : nullptr;
   const BurstScope scope = network_.of(link.traffic_class)->burst_scope;
-  sim::MessagePlace place = flow.place(sent.key, sent.packets, scope, call.ordinal);
+  sim::MessagePlace place = sent.course.place(sent.key, sent.packets, scope, call.ordinal);
   DROPTEST_CHECK(repeated == nullptr || repeated->place.first_packet == place.first_packet,
                  name_of(link) + ": the clock has the message at packet " +
                      std::to_string(repeated->place.first_packet) + ", the loss layer at " +
@@ -211,7 +244,7 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
     tally->theory.add(process, network_.seed, link, place, sent.packets);
     tally->drawn_step = call.step;
   }
-  const bool is_checked = call.ordinal.value_or(flow.messages) % kMessagesPerCheck == 0;
+  const bool is_checked = sent.number(call) % kMessagesPerCheck == 0;
   if (is_checked) flow.checked_fates.add(place.first_packet, lost);
   const std::uint64_t number = lost.lost_count();
   if (number == 0) return false;

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory_resource>
 #include <optional>
@@ -29,6 +30,12 @@ Arrival arrival_of(const Message& message, const ClassNetwork& network, std::uin
 /// Whether any packet stayed missing.
 enum class Touch : std::uint8_t { kUntouched, kTouched };
 
+/// A message with its indices, but without its fates.
+struct ReservedMessage {
+  sim::Link link;
+  LinkCourse course;  ///< of the link before it
+};
+
 /// One call while its messages are drawn.
 struct CallFates {
   GroupNumber group = 0;   ///< matters for links to every destination
@@ -41,6 +48,9 @@ struct CallFates {
   /// packet that misses the deadline is lost too, whatever its fate. Late packets are in the masks, but not in the
   /// counts and digests, which hold the losses of the process. Null: no time is known.
   MessageTimes* times = nullptr;
+  /// At once; or first the indices of all messages, then, when their times are known, the fates of the same messages.
+  enum class Phase : std::uint8_t { kAtOnce, kReserve, kDraw } phase = Phase::kAtOnce;
+  std::deque<ReservedMessage>* reserved = nullptr;  ///< borrowed, for the second and third phase
 
   Touch touch = Touch::kUntouched;  ///< so far, for the fates that this rank draws
 };
@@ -67,6 +77,7 @@ class FlowLedger {
   /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md; those of
   /// packets that are sent again follow from docs/fates.md.
   /// Throws: ConfigError when a link runs out of packet indices, and for an ordinal that is wrong on its link.
+  /// A call that reserves only takes the indices: nothing is missing, and nothing is counted.
   bool draw_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets, Tally tally,
                     sim::PacketMask& missing);
 
@@ -103,6 +114,8 @@ class FlowLedger {
   // A message with its flow, before its fates are drawn.
   struct Sent;
   Sent send(CallFates& call, const sim::Link& link, const sim::Packetizer& packets);
+  static void take_times(const CallFates& call, Sent& sent);
+  static void pass(const CallFates& call, const Sent& sent);
   bool draw(CallFates& call, const Sent& sent, const sim::Packetizer& packets, sim::PacketMask& missing);
   bool lose(const CallFates& call, const Sent& sent, const sim::LossProcess& process, const sim::Packetizer& packets,
             sim::PacketMask& missing);

@@ -97,7 +97,7 @@ void DirectPath::plan(const CallArguments& call, CallFates& fates) {
     feedback_.plan(context_.stale, call.input, call.op, gathers ? Use::kAllReduceFeedback : Use::kReduceScatterFeedback,
                    counts_, call.message);
   }
-  if (coder_) plan_codes(call);
+  if (coder_ && fates.phase != CallFates::Phase::kDraw) plan_codes(call);  // which takes draws
   const std::uint64_t part_elems = counts_[static_cast<std::size_t>(context_.group.rank())];
   if (context_.network.recovery.keeps_states()) states_.plan(context_.stale, call, ranks, part_elems, counts_);
   own_part_ = context_.packets(call.input.type, part_elems);

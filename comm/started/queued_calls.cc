@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/started/queued_calls.h"
+
+#include <utility>
+
+namespace droptest::comm {
+
+class QueuedCalls::QueuedInFlight final : public WorkInFlight {
+ public:
+  QueuedInFlight(QueuedCalls& calls, std::shared_ptr<Queued> call) : calls_(calls), call_(std::move(call)) {}
+
+  void finish() override {
+    calls_.run_until(*call_);
+    if (call_->thrown) std::rethrow_exception(call_->thrown);
+  }
+  bool finished() override { return call_->is_done; }
+
+ private:
+  QueuedCalls& calls_;
+  std::shared_ptr<Queued> call_;
+};
+
+std::unique_ptr<WorkInFlight> QueuedCalls::start(std::function<void()> run) {
+  auto call = std::make_shared<Queued>();
+  call->run = std::move(run);
+  waiting_.push_back(call);
+  return std::make_unique<QueuedInFlight>(*this, std::move(call));
+}
+
+void QueuedCalls::run_first() {
+  const std::shared_ptr<Queued> call = waiting_.front();
+  waiting_.pop_front();
+  is_running_ = true;
+  try {
+    call->run();
+  } catch (...) {
+    call->thrown = std::current_exception();
+  }
+  is_running_ = false;
+  call->run = nullptr;
+  call->is_done = true;
+}
+
+void QueuedCalls::run_all() {
+  while (!is_running_ && !waiting_.empty()) run_first();
+}
+
+void QueuedCalls::run_until(const Queued& wanted) {
+  while (!wanted.is_done && !is_running_ && !waiting_.empty()) run_first();
+}
+
+}  // namespace droptest::comm

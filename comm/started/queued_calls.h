@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Started calls that a rank executes at its waits.
+#pragma once
+
+#include <deque>
+#include <exception>
+#include <functional>
+#include <memory>
+
+#include "comm/started/work.h"
+
+namespace droptest::comm {
+
+/// Runs calls in the order of their starts: the wait for one runs those before it, and none behind it. Thread safety:
+/// none; a rank has one.
+class QueuedCalls {
+ public:
+  /// Its work throws the exception of `run`.
+  std::unique_ptr<WorkInFlight> start(std::function<void()> run);
+  /// Runs all of them. Does nothing while one runs.
+  void run_all();
+  bool empty() const { return waiting_.empty(); }
+  std::size_t size() const { return waiting_.size(); }
+
+ private:
+  struct Queued {
+    std::function<void()> run;
+    bool is_done = false;
+    std::exception_ptr thrown;
+  };
+  class QueuedInFlight;
+  void run_first();
+  void run_until(const Queued& wanted);
+
+  std::deque<std::shared_ptr<Queued>> waiting_;  ///< each shared with its work
+  bool is_running_ = false;
+};
+
+}  // namespace droptest::comm
