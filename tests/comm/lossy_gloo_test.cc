@@ -22,6 +22,7 @@
 #include "sim/recovery/retransmission.h"
 #include "tests/comm/rank_processes.h"
 #include "tests/comm/started_programs.h"
+#include "tests/comm/timed_programs.h"
 
 namespace droptest::comm::lossy_gloo_test {
 namespace {
@@ -303,6 +304,40 @@ TEST(GlooStartedWork, AnErrorThatDropsAWorkIsWhatThePeersReport) {
     }
   });
   EXPECT_NE(seen_by_rank_0.find("rank 1 failed: an error unwound its program"), std::string::npos) << seen_by_rank_0;
+}
+
+TEST(GlooStartedWork, FatesThatDependOnTimeAreThoseOfTheLocalBackend) {
+  constexpr std::uint64_t kPrograms = 100;  // over connections, each takes some 50 ms
+  for (const LossyOptions& options : {bursts_with_repetitions("ring"), episodes("ring")}) {
+    std::vector<TimedOutcome> local(kRanks);
+    std::vector<TimedOutcome> gloo(kRanks);
+    const auto run = [&](Communicator& inner, std::vector<TimedOutcome>& outcomes) {
+      outcomes[static_cast<std::size_t>(inner.rank())] =
+          run_timed_programs(inner, options, Calls::kStarted, 0, kPrograms);
+    };
+    run_ranks(kRanks, kTimeout, [&](Communicator& inner) { run(inner, local); });
+    run_gloo_ranks(kRanks, [&](Communicator& inner) { run(inner, gloo); });
+    EXPECT_EQ(gloo, local);
+    EXPECT_GT(local[0].lost, 0U);
+  }
+}
+
+// More than a connection buffers, in both directions at once.
+TEST(GlooStartedWork, LargeMessagesWhoseFatesDependOnTimePassEachOther) {
+  run_gloo_ranks(2, [](Communicator& inner) {
+    LossyOptions options = bursts_with_repetitions("direct");
+    options.network.of(kTimedClass)->payload_bytes = 65536;
+    LossyCommunicator lossy(inner, options);
+    const std::vector<float> mine(std::size_t{9} << 19U, 1);  // 18 MiB
+    std::vector<float> theirs(mine.size());
+    const Message message{kTimedClass, "large", 0};
+    Work received = lossy.start_recv(std::span(theirs), 1 - inner.rank(), message);
+    Work sent = lossy.start_send(std::span<const float>(mine), 1 - inner.rank(), message);
+    sent.wait();
+    received.wait();
+    lossy.verify_fates();
+    EXPECT_EQ(theirs.back(), 1.0F);
+  });
 }
 
 TEST(GlooStartedWork, ALossLayerOverItGivesTheFatesAndResultsOfBlockingCalls) {

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -231,33 +232,50 @@ TEST(OverlappedTime, ASplitGroupsClockIsInTheRanksStep) {
   });
 }
 
-// The time of a work begins at its start, and the computation of the next step hides it.
+// The time of a work begins at its start, and the computation of the next step hides it, whether or not fates need
+// times.
 TEST(OverlappedTime, AWorkMayCrossTheBeginningOfAStep) {
   const double alone = seconds_of_one(2, options_of("direct", 0, model_of()));
   for (const double share : {0.25, 4.0}) {
-    SCOPED_TRACE(share);
-    const double computed = share * alone;
-    const LossyOptions options = options_of("direct", 0.1, model_of(computed));
-    const VirtualTime time = time_of(2, options, [](LossyCommunicator& lossy, Tensor data, Tensor) {
-      Work work = start(lossy, data, kFirst);
-      lossy.begin_step(1);
-      work.wait();
-    });
-    EXPECT_NEAR(time.seconds, computed + std::max(computed, alone), kExact);
-    EXPECT_NEAR(time.compute_seconds, 2 * computed, kExact);
-    EXPECT_NEAR(time.network_seconds, alone, kExact);
-    LossyOptions at_the_wait = options;
-    at_the_wait.time->deadline_seconds = 1;  // where fates need times, the step waits for the work
-    const VirtualTime blocking = time_of(2, at_the_wait, [](LossyCommunicator& lossy, Tensor data, Tensor) {
-      Work work = start(lossy, data, kFirst);
-      lossy.begin_step(1);
-      work.wait();
-    });
-    EXPECT_NEAR(blocking.seconds, 2 * computed + alone, kExact);
+    for (const std::optional<double> deadline : {std::optional<double>(), std::optional<double>(1)}) {
+      SCOPED_TRACE(share);
+      const double computed = share * alone;
+      LossyOptions options = options_of("direct", 0.1, model_of(computed));
+      options.time->deadline_seconds = deadline;
+      const VirtualTime time = time_of(2, options, [](LossyCommunicator& lossy, Tensor data, Tensor) {
+        Work work = start(lossy, data, kFirst);
+        lossy.begin_step(1);
+        work.wait();
+      });
+      EXPECT_NEAR(time.seconds, computed + std::max(computed, alone), kExact);
+      EXPECT_NEAR(time.compute_seconds, 2 * computed, kExact);
+      EXPECT_NEAR(time.network_seconds, alone, kExact);
+    }
   }
 }
 
-// Where fates need times, calls are made at the wait, but each begins at its start.
+// A small collective is waited for at once, a large one that was started with it only after 10 ms of computation, which
+// hide it: also where each call has a deadline that nothing misses.
+TEST(OverlappedTime, AWaitLeavesWhatWasStartedLaterUnderWay) {
+  for (const std::optional<double> deadline : {std::optional<double>(), std::optional<double>(1)}) {
+    LossyOptions options = options_of("direct", 0.1, model_of());
+    options.time->links.within = options.time->links.between = {5e-6, 4e6};
+    options.time->deadline_seconds = deadline;
+    const VirtualTime time = time_of(2, options, [](LossyCommunicator& lossy, Tensor large, Tensor second) {
+      const Tensor small(second.type, second.bytes.first(64 * sizeof(float)));
+      Work first = start(lossy, small, kFirst);
+      Work later = start(lossy, large, kSecond);
+      first.wait();
+      lossy.pass_compute_time(10e-3);
+      later.wait();
+    });
+    const double alone = 2 * (5e-6 + kElements / 2 * sizeof(float) / 4e6);
+    const double small = 2 * (5e-6 + 32 * sizeof(float) / 4e6);
+    EXPECT_NEAR(time.seconds, std::max(10e-3 + small, alone + small), 1e-12);
+  }
+}
+
+// Where fates need times, collectives run at the wait, but each begins at its start.
 TEST(OverlappedTime, FatesThatDependOnTimeHideBehindComputationToo) {
   LossyOptions options = options_of("direct", 0.1, model_of());
   options.time->deadline_seconds = 1;

@@ -132,6 +132,8 @@ class ProgramCall {
     }
   }
 
+  bool is_collective() const { return kind_ != 5; }
+
   void append_output(std::vector<std::byte>& bytes) const {
     const auto elems = std::as_bytes(std::span(output_));
     bytes.insert(bytes.end(), elems.begin(), elems.end());
@@ -191,6 +193,51 @@ std::vector<std::byte> run_started_program(const ProgramGroups& groups, std::uin
     while (!works.empty() && order() % 3 == 0) finish_one();
   }
   while (!works.empty()) finish_one();
+  std::vector<std::byte> bytes;
+  for (const ProgramCall& call : buffers) call.append_output(bytes);
+  return bytes;
+}
+
+std::vector<std::byte> run_program_with_common_waits(const ProgramGroups& groups, std::uint64_t number,
+                                                     sim::TrafficClass traffic_class, Calls calls,
+                                                     const std::function<void(std::uint64_t)>& before) {
+  struct Started {
+    Work work;
+    std::uint64_t call;
+    bool is_collective;
+  };
+  std::mt19937_64 program(number);
+  std::mt19937_64 order(number * 64 + static_cast<std::uint64_t>(groups.group(0).rank()) + 1);
+  const std::uint64_t length = 2 + program() % 9;
+  std::deque<ProgramCall> buffers;
+  std::vector<Started> works;
+  const auto wait_for = [&](std::uint64_t end) {
+    std::ranges::shuffle(works, order);
+    std::erase_if(works, [&](Started& started) {
+      const bool is_wanted = started.is_collective ? started.call < end : order() % 2 == 0;
+      if (is_wanted && order() % 8 != 0) started.work.wait();
+      return is_wanted;
+    });
+  };
+  for (std::uint64_t call = 0; call < length; ++call) {
+    Communicator& group = groups.group(program());
+    buffers.emplace_back(group, number, call, program() >> 8, traffic_class, Program::kAnyCalls);
+    const bool blocks = program() % 5 == 0;
+    const bool waits = program() % 3 == 0;
+    const std::uint64_t end = program() % (call + 2);
+    before(call);
+    if (calls == Calls::kBlocking || blocks) {
+      if (buffers.back().is_collective()) wait_for(call);
+      buffers.back().run();
+      continue;
+    }
+    std::deque<Work> started;
+    buffers.back().start(started);
+    for (Work& work : started) works.push_back({std::move(work), call, buffers.back().is_collective()});
+    if (!works.empty() && order() % 4 == 0) works[order() % works.size()].work.done();
+    if (waits) wait_for(end);
+  }
+  while (!works.empty()) wait_for(length);
   std::vector<std::byte> bytes;
   for (const ProgramCall& call : buffers) call.append_output(bytes);
   return bytes;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -37,6 +38,15 @@ enum class Program : std::uint8_t { kAnyCalls, kCollectives };
 std::vector<std::byte> run_started_program(const ProgramGroups& groups, std::uint64_t number,
                                            sim::TrafficClass traffic_class, Calls calls,
                                            Program of = Program::kAnyCalls);
+
+/// Runs a program whose waits for collectives come together: at some of its places all ranks wait for all collectives
+/// that were started before a call, each in an order of its own, and for some of their messages; a blocking collective
+/// is such a place for all that were started. So it ends where the wait for a collective needs every member of it, and
+/// of the rank's earlier collectives, to come to such a wait too, and the wait for a message only its peer's start.
+/// `before(n)` is called before call n. Ranks: all.
+std::vector<std::byte> run_program_with_common_waits(const ProgramGroups& groups, std::uint64_t number,
+                                                     sim::TrafficClass traffic_class, Calls calls,
+                                                     const std::function<void(std::uint64_t)>& before);
 
 /// Runs programs first, first + step, ... before `end` both ways. Ranks: all. Throws: std::runtime_error where results
 /// differ. Returns a digest of them.

@@ -28,16 +28,17 @@ TEST(IndexSpace, LinksToEveryRankHaveRoomForSixteenMillionMessages) {
     members.push_back("/training/steps=" + steps);
     return error_with(members);
   };
-  EXPECT_EQ(with_steps(to_all, "1600000"), "no error");
-  EXPECT_THAT(with_steps(to_all, "1700000"),
-              testing::HasSubstr("/network/burst_scope: got \"message\" with up to 17000000 messages of tp_forward on a "
-                                 "link to every rank of a group in the whole run, want at most 16777215, or \"link\""));
+  EXPECT_EQ(with_steps(to_all, "1600000"), "(no error)");
+  EXPECT_THAT(
+      with_steps(to_all, "1700000"),
+      testing::HasSubstr("/network/burst_scope: got \"message\" with up to 17000000 messages of tp_forward on a "
+                         "link to every rank of a group in the whole run, want at most 16777215, or \"link\""));
   std::vector<std::string> micro_batches = to_all;
   micro_batches.emplace_back("/training/accumulation=10");
   EXPECT_THAT(with_steps(micro_batches, "170000"), testing::HasSubstr("up to 17000000 messages"));
   // Other links have room for 2^32 messages, and indices along a link for 2^48 packets.
-  EXPECT_EQ(with_steps({kByMessage, "/network/path=direct", "/model/layers=2"}, "1700000"), "no error");
-  EXPECT_EQ(with_steps({"/network/path=contribution", "/model/layers=2"}, "1700000"), "no error");
+  EXPECT_EQ(with_steps({kByMessage, "/network/path=direct", "/model/layers=2"}, "1700000"), "(no error)");
+  EXPECT_EQ(with_steps({"/network/path=contribution", "/model/layers=2"}, "1700000"), "(no error)");
   EXPECT_THAT(with_steps({kByMessage, "/network/path=direct", "/model/layers=2"}, "900000000"),
               testing::HasSubstr("want at most 4294967295, or \"link\""));
   EXPECT_THAT(with_steps({"/network/payload_bytes=8", "/model/layers=2"}, "100000000000"),
@@ -45,15 +46,15 @@ TEST(IndexSpace, LinksToEveryRankHaveRoomForSixteenMillionMessages) {
 }
 
 TEST(IndexSpace, APipelineHasRoomForHalfABillionMessagesOfALink) {
-  const auto error = [](const std::string& steps, const std::string& schedule) {
-    return error_with({"/parallel/pipeline=2", "/model/layers=4", schedule, "/training/accumulation=8",
-                       "/training/steps=" + steps});
+  const auto error = [](const std::string& steps, const std::string& schedule, const std::string& chunks = "1") {
+    return error_with({"/parallel/pipeline=2", "/model/layers=4", schedule, "/parallel/chunks=" + chunks,
+                       "/training/accumulation=8", "/training/steps=" + steps});
   };
-  EXPECT_EQ(error("67000000", "/parallel/schedule=1f1b"), "no error");
+  EXPECT_EQ(error("67000000", "/parallel/schedule=1f1b"), "(no error)");
   EXPECT_THAT(error("67200000", "/parallel/schedule=1f1b"),
               testing::HasSubstr("/training/steps: got 67200000 steps with up to 8 messages of pp_activation on a link "
                                  "in each, want at most 536870912 messages in the whole run"));
-  EXPECT_THAT(error("33600000", "/parallel/schedule=interleaved"),
+  EXPECT_THAT(error("33600000", "/parallel/schedule=interleaved", "2"),
               testing::HasSubstr("with up to 16 messages of pp_activation"));
 }
 
@@ -61,7 +62,7 @@ TEST(IndexSpace, APipelineHasRoomForHalfABillionMessagesOfALink) {
 // repetitions, and inputs that are sent past stages.
 TEST(IndexSpace, CollectivesOfARunAreThoseOfItsStepsAndEvaluations) {
   RunConfig config = resolved(kTwoRanks, {"/training/steps=10", "/training/accumulation=3", "/parallel/data=2",
-                                          "/validation/every_steps=4", "/validation/tokens=1024"})
+                                          "/validation/every_steps=4", "/validation/tokens=8192"})
                          .config;
   EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kTpForward, 2), 60U);
   EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kDpGradient, 2), 20U);
@@ -70,7 +71,7 @@ TEST(IndexSpace, CollectivesOfARunAreThoseOfItsStepsAndEvaluations) {
   config.validation.network = ValidationConfig::Network::kLossy;
   // Four evaluations: before the first step, after 4, 8 and 10.
   const std::uint64_t batches =
-      1024 / static_cast<std::uint64_t>(config.training.batch_sequences * config.training.sequence_tokens);
+      8192 / static_cast<std::uint64_t>(config.training.batch_sequences * config.training.sequence_tokens);
   EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kTpForward, 2), 60 + 4 * batches * 2 / 2);
 }
 

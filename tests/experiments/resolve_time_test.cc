@@ -70,8 +70,9 @@ TEST(Resolve, ProcessesTakeThePacketTimeOfTheLinks) {
   const sim::LossProcess& process = run.config.network.of(sim::TrafficClass::kTpForward)->reduce.loss->at_step(5);
   // 500 bytes at 12.5 GB/s.
   EXPECT_THAT(process.describe(), ::testing::HasSubstr("packet_microseconds=0.04"));
-  EXPECT_FALSE(run.spec["network"]["classes"]["tp_forward"]["reduce"]["loss"]["phases"][1]["loss"].contains(
-      "packet_microseconds"));
+  const nlohmann::json& timed = run.spec["network"]["classes"]["tp_forward"]["reduce"]["loss"]["phases"][1]["loss"];
+  EXPECT_FALSE(timed.contains("packet_microseconds"));
+  EXPECT_EQ(timed["tick_microseconds"], 0.01) << "a thousandth of the shorter stay";
   EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
 }
 
@@ -129,10 +130,12 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
               ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: got 0.5 with a time section, which"));
   EXPECT_THAT(error({timed, "/time=null"}),
               ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: is missing; want the time of a packet"));
-  // Of the links inside groups too, on which a packet takes 1e-8 us.
-  EXPECT_THAT(error({timed, R"(/time/groups={"ranks": 1, "link": {"latency_microseconds": 1, )"
-                            R"("bandwidth_gbit_per_second": 1000000000}})"}),
-              ::testing::HasSubstr("at least a millionth of the shorter mean stay"));
+  EXPECT_THAT(error({timed, "/network/loss/tick_microseconds=1e-6"}),
+              ::testing::HasSubstr("tick_microseconds: got 1e-06, want at least a millionth of the shorter mean stay"));
+  EXPECT_THAT(error({timed, "/network/loss/tick_microseconds=1", "/network/burst_scope=message"}),
+              ::testing::HasSubstr("/network/loss/tick_microseconds: got 1 with burst_scope \"message\", where time "));
+  EXPECT_THAT(error({timed, "/network/loss/tick_microseconds=1", "/network/loss/packet_microseconds=1", "/time=null"}),
+              ::testing::HasSubstr("/network/loss/tick_microseconds: got 1 without a time section, so that states"));
   EXPECT_THAT(error({timed, "/time/compute_milliseconds=measured"}),
               ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" with a loss process whose"));
   EXPECT_THAT(error({"/time/compute_milliseconds=measured", "/time/deadline_microseconds=5"}),
