@@ -64,15 +64,16 @@ class LossyCommunicator final : public Communicator {
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
-  /// A work of a class with a network is planned at its start, where its packets get their indices and fates. Its data
-  /// move while the rank computes; a thread of the group runs its collectives one after the other. A wait requires only
-  /// that the peers have started the same call. With a clock, a collective's wait also computes the times of all works
-  /// that the rank has started. This requires that the peers wait, too, and that ranks with several common groups start
-  /// their works in one order. Where fates depend on time (processes that depend on time, deadlines, recoveries that
-  /// send again), works are instead planned and run when this rank waits for one of them or makes another call, in the
-  /// order of their starts over all its groups; but a receive with an ordinal may stay until
-  /// it is waited for. The same holds for collectives in host memory, and for all works with a
-  /// clock, where the inner communicator has no twin().
+  /// A work of a class with a network is planned at its start, where it is refused if it has no meaning, its packets get
+  /// their indices, and mostly their fates. Its data move while the rank computes; a thread of the group runs its
+  /// collectives one after the other. A wait requires only that the peers have started the same call. With a clock, a
+  /// collective's wait also computes the times of all works that the rank has started. This requires that the peers wait,
+  /// too, and that ranks with several common groups start their works in one order. Where fates depend on time (processes
+  /// that depend on time, deadlines, recoveries that send again), a collective runs at the first wait for it or for one
+  /// that its rank started later, over all groups of the rank; a blocking collective, barrier(), split(), a LosslessScope,
+  /// stop_clock() and statistics are such waits for all. A receive gets its fates at its wait. docs/backends.md has the
+  /// rules. The same holds for collectives in host memory, and for all collectives with a clock, where the inner
+  /// communicator has no twin().
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.

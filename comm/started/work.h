@@ -35,7 +35,7 @@ class [[nodiscard]] Work {
   ~Work();
 
   /// Returns when the output is complete and the input may be reused; with device memory, when this is queued on the
-  /// tensors' stream. It does the rank's part of all works that the rank has started before. On some backends the peers
+  /// tensors' stream. It may do the rank's part of works that the rank has started before. On some backends the peers
   /// only need to have started the same call (docs/backends.md). A second call returns at once, or throws the same
   /// error. Throws: as the blocking call.
   void wait();
