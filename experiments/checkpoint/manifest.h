@@ -15,7 +15,7 @@
 namespace droptest::experiments {
 
 /// The version of the state in checkpoints. Each change of a visit_state() raises it.
-inline constexpr int kCheckpointVersion = 3;
+inline constexpr int kCheckpointVersion = 4;
 
 /// Consecutive elements of a rank's slice of a tensor of the model, stored as one tensor of the rank's file.
 struct StoredPiece {

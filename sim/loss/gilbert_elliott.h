@@ -51,12 +51,14 @@ class GilbertElliott final : public LossProcess {
 
   std::optional<LossChain> chain() const override;
   std::optional<ChainThresholds> thresholds() const override;
+  std::optional<FateChain> fate_chain(double /*packet_microseconds*/) const override { return chain_of_fates(); }
   const GilbertElliottRates& rates() const { return rates_; }
 
   /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 where nothing or everything is lost.
   double autocorrelation(std::uint64_t lag) const;
 
  private:
+  FateChain chain_of_fates() const;
   /// Whether the link is bad at the packet before 64 * word.
   bool bad_before(std::uint64_t seed, const Link& link, std::uint64_t word) const;
   /// Share of losses that are the last of their burst, times the loss rate: P(packet t lost, packet t + 1 delivered).

@@ -39,6 +39,8 @@ GilbertElliottRates rates_per_tick(const TimedRates& c) {
   return rates;
 }
 
+double packet_microseconds(const MessagePlace& place) { return place.ticks ? place.ticks->packet_microseconds : 0; }
+
 }  // namespace
 
 TimedGilbertElliott::TimedGilbertElliott(const TimedRates& rates)
@@ -46,17 +48,21 @@ TimedGilbertElliott::TimedGilbertElliott(const TimedRates& rates)
       chain_(rates_per_tick(rates)),
       gap_ticks_(static_cast<std::uint64_t>(std::llround(rates.gap_microseconds / rates.packet_microseconds))) {}
 
-std::uint64_t TimedGilbertElliott::first_tick(const MessagePlace& place) const {
+std::uint64_t TimedGilbertElliott::first_draw(const MessagePlace& place) const {
   if (place.ticks.has_value()) return place.origin + place.ticks->first;
   return place.first_packet + place.message * gap_ticks_;
 }
 
-GilbertElliott TimedGilbertElliott::chain_of(const MessagePlace& place) const {
-  if (!place.ticks.has_value() || place.ticks->packet_microseconds == rates_.packet_microseconds) return chain_;
+GilbertElliott TimedGilbertElliott::chain_of(double packet_microseconds) const {
+  if (packet_microseconds == 0 || packet_microseconds == rates_.packet_microseconds) return chain_;
   TimedRates rates = rates_;
   rates.gap_microseconds = 0;
-  rates.packet_microseconds = place.ticks->packet_microseconds;
+  rates.packet_microseconds = packet_microseconds;
   return GilbertElliott(rates_per_tick(rates));
+}
+
+std::optional<FateChain> TimedGilbertElliott::fate_chain(double packet_microseconds) const {
+  return chain_of(packet_microseconds).fate_chain(0);
 }
 
 void TimedGilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet,
@@ -66,27 +72,12 @@ void TimedGilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64
 
 void TimedGilbertElliott::draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place,
                                        PacketMask& lost) const {
-  chain_of(place).draw(seed, link, first_tick(place), lost);
+  chain_of(packet_microseconds(place)).draw(seed, link, first_draw(place), lost);
 }
 
-// The variance of all packets so far grows by that of the message and by twice its covariance with all packets before,
-// A lambda^d for packets d ticks apart. `memory.weight` is the sum of lambda^(place - tick) over the packets before, at
-// the tick `place` after the last of them.
 LostCount TimedGilbertElliott::message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& place,
-                                             std::uint64_t n, CountMemory& memory) const {
-  const GilbertElliott chain = chain_of(place);
-  const auto& [p, r, g, b] = chain.rates();
-  const double s = p + r;
-  const double covariance = p * r * (b - g) * (b - g) / (s * s);
-  const auto count = static_cast<double>(n);
-  const std::uint64_t first = first_tick(place);
-  if (memory.origin != place.origin || first < memory.place) memory = {};
-  const auto power = [s](double ticks) { return s >= 1 ? (ticks == 0 ? 1.0 : 0.0) : std::exp(ticks * std::log1p(-s)); };
-  const double before = memory.weight * power(static_cast<double>(first - memory.place));
-  const double forgotten = 1 - power(count);
-  const LostCount added{count * loss_rate(), chain.lost_count_variance(n) + 2 * covariance * before * forgotten / s};
-  memory = {place.origin, first + n, before * power(count) + (1 - s) * forgotten / s};
-  return added;
+                                             std::uint64_t n) const {
+  return {static_cast<double>(n) * loss_rate(), chain_of(packet_microseconds(place)).lost_count_variance(n)};
 }
 
 double TimedGilbertElliott::state_correlation(double microseconds) const {

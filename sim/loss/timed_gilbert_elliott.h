@@ -46,10 +46,13 @@ class TimedGilbertElliott final : public LossProcess {
   double burst_at_least(std::uint64_t packets) const override { return chain_.burst_at_least(packets); }
   double lost_count_variance(std::uint64_t n) const override { return chain_.lost_count_variance(n); }
   bool counts_by_message() const override { return true; }
+  /// Its tick.
+  std::uint64_t first_draw(const MessagePlace& place) const override;
+  std::optional<FateChain> fate_chain(double packet_microseconds) const override;
   bool keeps_time() const override { return true; }
   double all_arrive_probability(std::uint64_t packets) const override { return chain_.all_arrive_probability(packets); }
-  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n,
-                          CountMemory& memory) const override;
+  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place,
+                          std::uint64_t n) const override;
   std::string describe() const override;
 
   /// Correlation of the states of two packets that leave that many microseconds apart.
@@ -57,9 +60,8 @@ class TimedGilbertElliott final : public LossProcess {
   std::uint64_t gap_ticks() const { return gap_ticks_; }
 
  private:
-  std::uint64_t first_tick(const MessagePlace& place) const;
-  /// From tick to tick, where the message's link has ticks of its own; else chain_.
-  GilbertElliott chain_of(const MessagePlace& place) const;
+  /// From tick to tick, where the link has a packet time of its own; else chain_.
+  GilbertElliott chain_of(double packet_microseconds) const;
 
   TimedRates rates_;
   GilbertElliott chain_;  ///< from tick to tick

@@ -56,9 +56,8 @@ TEST(TimedGilbertElliott, ALinkWithTicksOfItsOwnHasTheirChain) {
   const TimedGilbertElliott process(kRates);
   process.draw_message(7, kLink, {0, 0, 0, PacketTicks{90, 4}}, got);
   for (std::uint64_t i = 0; i < 500; ++i) ASSERT_EQ(got.lost(i), expected.lost(i));
-  CountMemory memory, same;
-  EXPECT_EQ(process.message_count(7, kLink, {0, 0, 0, PacketTicks{90, 4}}, 500, memory).variance,
-            slow.message_count(7, kLink, {0, 0, 0, PacketTicks{90, 4}}, 500, same).variance);
+  EXPECT_EQ(process.message_count(7, kLink, {0, 0, 0, PacketTicks{90, 4}}, 500).variance,
+            slow.message_count(7, kLink, {0, 0, 0, PacketTicks{90, 4}}, 500).variance);
 }
 
 /// Fraction of pairs (last packet of a message, first of the next) whose fates agree, and its theory.
@@ -93,7 +92,7 @@ TEST(TimedGilbertElliott, VarianceHoldsTheCorrelationBetweenMessages) {
     LostCountTheory theory;
     std::uint64_t packets = 0;
     for (std::size_t m = 0; m < sizes.size(); ++m) {
-      theory.add(process, 1, kLink, {packets, 0, m, {}}, sizes[m]);
+      theory.add(process, 0, 1, kLink, {packets, 0, m, {}}, sizes[m]);
       for (std::uint64_t i = 0; i < sizes[m]; ++i) {
         times.push_back(0.5 * static_cast<double>(packets + i) + gap * static_cast<double>(m));
       }
@@ -121,7 +120,7 @@ TEST(TimedGilbertElliott, CountsOfMessagesDeviateAsTheirVarianceSays) {
     for (std::uint64_t m = 0; m < 400; ++m) {
       const MessagePlace place{25 * m, 0, m, {}};
       process.draw_message(static_cast<std::uint64_t>(stream), kLink, place, mask);
-      theory.add(process, static_cast<std::uint64_t>(stream), kLink, place, 25);
+      theory.add(process, 0, static_cast<std::uint64_t>(stream), kLink, place, 25);
       lost += static_cast<double>(mask.lost_count());
     }
     const double z = (lost - theory.total().mean) / std::sqrt(theory.total().variance);
