@@ -178,11 +178,11 @@ TEST(LostCountTheory, FixedFatesAreCountedExactlyInAnyOrder) {
 /// z over seeds of messages of four packets with these processes by turns, which follow on one another.
 std::vector<double> z_of_turns(const std::vector<const LossProcess*>& turns, std::uint64_t packets_of_turn) {
   std::vector<double> all;
-  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     LostCountTheory theory;
     double lost = 0;
     PacketMask mask(4);
-    for (std::uint64_t first = 0; first < 4000; first += 4) {
+    for (std::uint64_t first = 0; first < 1200; first += 4) {
       const std::uint64_t step = first / packets_of_turn;
       const LossProcess* process = turns[step % turns.size()];
       if (process == nullptr) continue;
