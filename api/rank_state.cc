@@ -16,7 +16,7 @@ using droptest::experiments::crc32c;
 namespace {
 
 constexpr char kWhere[] = "state";
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 
 std::string owner(std::uint64_t seed, int rank, int world_size) {
   return "rank " + std::to_string(rank) + " of " + std::to_string(world_size) + " with seed " + std::to_string(seed);

@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/numerics_version.h"
 
+#include <algorithm>
+#include <array>
+
 #include "comm/lossy/clock/group_timeline.h"
+#include "comm/lossy/fill/reduction_fill.h"
 
 namespace droptest::experiments {
 namespace {
@@ -12,8 +16,17 @@ struct Change {
   bool (*concerns)(const RunConfig& config);
 };
 
+bool loses_between_stages(const RunConfig& config) {
+  constexpr std::array kBetweenStages = {sim::TrafficClass::kPpActivation, sim::TrafficClass::kPpGradient};
+  return config.parallel.pipeline > 1 && std::ranges::any_of(kBetweenStages, [&config](sim::TrafficClass of) {
+           const auto& network = config.network.of(of);
+           return network && comm::can_lose(network->gather);
+         });
+}
+
 // Newest first. docs/results_changes.md tells what each one moves.
 constexpr Change kChanges[] = {
+    {2, "loss of messages between the stages of a pipeline", loses_between_stages},
     {2, "fates that depend on virtual time",
      [](const RunConfig& config) { return config.time && comm::time_feeds_fates(config.network, *config.time); }},
     {2, "stragglers of transfers",

@@ -78,7 +78,7 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
   if (ranks.pipeline.plan == nullptr || ranks.pipeline.group == nullptr) return;
   const PipelinePlan& plan = *ranks.pipeline.plan;
   const int stages = static_cast<int>(plan.stages.size());
-  traffic_.emplace(*ranks.pipeline.group, stages);
+  traffic_.emplace(*ranks.pipeline.group, plan.program);
   const int first = plan.rank_of(0);
   const int last = plan.rank_of(stages - 1);
   const int rank = ranks.pipeline.rank();

@@ -8,26 +8,47 @@
 namespace droptest::models {
 namespace {
 
-/// Where parts of a link's places begin, behind those of training: of evaluations, and of inputs sent past a stage.
+/// Where parts of a link's ordinals begin, behind those of training: of evaluations, and of inputs sent past a stage. Evaluations begin
+/// anew when they have used up theirs.
 constexpr std::uint64_t kEvaluationOrdinals = PipelineTraffic::kMostTrainingOrdinals;
 constexpr std::uint64_t kPastOrdinals = std::uint64_t{1} << 30U;
 
 }  // namespace
 
+PipelineTraffic::PipelineTraffic(comm::Communicator& group, const PipelineProgram& program) : group_(group) {
+  using LinkOf = std::tuple<int, int, bool, bool>;  // source, destination, whether forward, whether past a stage
+  std::map<LinkOf, std::uint64_t> numbers;
+  std::map<Delivered, LinkOf> links;
+  for (int stage = 0; stage < program.stages(); ++stage) {
+    for (const Action::Kind kind : {Action::Kind::kForward, Action::Kind::kBackward}) {
+      const Action action{stage, kind};
+      for (const Delivery& delivery : program.deliveries(action)) {
+        const int user = delivery.user.stage;
+        if (program.rank_of(user) == program.rank_of(stage)) continue;
+        const LinkOf link{program.rank_of(stage), program.rank_of(user), action.is_forward(), delivery.past >= 0};
+        links[{user, action.is_forward(), delivery.past >= 0}] = link;
+        ++numbers[link];
+      }
+    }
+  }
+  std::map<LinkOf, std::uint64_t> so_far;  // in the order of the stages that need the messages
+  for (const auto& [delivered, link] : links) positions_[delivered] = {so_far[link]++, numbers[link]};
+}
+
 void PipelineTraffic::begin_step(int micro_batches) {
-  first_ordinal_ = next_ordinal_;
-  next_ordinal_ += static_cast<std::uint64_t>(micro_batches) * static_cast<std::uint64_t>(stages_);
-  DROPTEST_CHECK(next_ordinal_ <= kEvaluationOrdinals, "a pipeline ran out of places for its messages");
+  first_ordinal_ = 0;
+  first_micro_batch_ = trained_;
+  trained_ += static_cast<std::uint64_t>(micro_batches);
 }
 
 void PipelineTraffic::begin_evaluation() {
-  first_ordinal_ = kEvaluationOrdinals + evaluated_;
-  evaluated_ = (evaluated_ + static_cast<std::uint64_t>(stages_)) % (kEvaluationOrdinals / 2);
+  first_ordinal_ = kEvaluationOrdinals;
+  first_micro_batch_ = evaluated_++;
 }
 
 void PipelineTraffic::visit_state(StateVisitor& visitor) {
-  visitor.number("messages of training", next_ordinal_);
-  visitor.number("messages of evaluations", evaluated_);
+  visitor.number("micro-batches of training", trained_);
+  visitor.number("evaluations", evaluated_);
 }
 
 comm::Message PipelineTraffic::message(const PipelineStep& step, int of_stage) {
@@ -37,9 +58,13 @@ comm::Message PipelineTraffic::message(const PipelineStep& step, int of_stage) {
   name_ =
       "stage." + std::to_string(of_stage) + (step.is_past() ? input : result) + std::to_string(step.action.micro_batch);
   comm::Message message{forward ? sim::TrafficClass::kPpActivation : sim::TrafficClass::kPpGradient, name_, -1};
-  message.ordinal = first_ordinal_ +
-                    static_cast<std::uint64_t>(step.action.micro_batch) * static_cast<std::uint64_t>(stages_) +
-                    static_cast<std::uint64_t>(of_stage) + (step.is_past() ? kPastOrdinals : 0);
+  const int user = of_stage + (forward ? 1 : -1);
+  const LinkPosition at = positions_.at({user, forward, step.is_past()});
+  std::uint64_t ordinal =
+      (first_micro_batch_ + static_cast<std::uint64_t>(step.action.micro_batch)) * at.number + at.position;
+  if (first_ordinal_ == kEvaluationOrdinals) ordinal %= kEvaluationOrdinals / 2;
+  DROPTEST_CHECK(ordinal < kEvaluationOrdinals, "a pipeline ran out of ordinals for its messages");
+  message.ordinal = first_ordinal_ + ordinal + (step.is_past() ? kPastOrdinals : 0);
   return message;
 }
 

@@ -15,18 +15,20 @@
 namespace droptest::models {
 
 /// Classes: pp_activation, pp_gradient. A message is that of a direction, the stage that sends, and a micro-batch; its
-/// name says so, and its ordinal on a loss layer follows from step, micro-batch and stage. So schedules with the same
-/// stages on the same ranks lose the same packets, and those of a stage's result are lost alike whether or not its
-/// input is sent past it. Owner: one rank. Ranks: those of the pipeline with the same coordinates of other groups, each
-/// the steps of its program.
+/// name says so, and its ordinal on a loss layer follows from them: (micro-batches of earlier steps + micro-batch) x the
+/// number of boundaries between stages that cross the link in this direction + the position of the message's boundary
+/// among them. So a link's ordinals have no gaps, schedules with the same stages on the same ranks lose the same packets,
+/// and those of a stage's result are lost alike whether or not its input is sent past it. Owner: one rank. Ranks: those
+/// of the pipeline with the same coordinates of other groups, each the steps of its program.
 class PipelineTraffic {
  public:
-  /// The group is borrowed.
-  PipelineTraffic(comm::Communicator& group, int stages) : group_(group), stages_(stages) {}
+  /// The group is borrowed. The program is that of the run: the stages of each rank, and the inputs that are sent past a
+  /// stage.
+  PipelineTraffic(comm::Communicator& group, const PipelineProgram& program);
 
   /// A training step of so many micro-batches begins.
   void begin_step(int micro_batches);
-  /// An evaluation of one micro-batch begins. Its messages have places of their own, so that training loses the same
+  /// An evaluation of one micro-batch begins. Its messages have ordinals of their own, so that training loses the same
   /// packets however often there is one.
   void begin_evaluation();
   /// The ordinals of training are below this number.
@@ -55,19 +57,29 @@ class PipelineTraffic {
   };
   using Works = std::map<Key, comm::Work, PastFirst>;
 
+  /// A result, or an input that is sent past a stage, on its way to the rank that needs it: the stage that needs it, the
+  /// direction, and whether it is sent past a stage.
+  using Delivered = std::tuple<int, bool, bool>;
+  /// One of the messages of a micro-batch on a link that are of one direction, and all or none sent past a stage.
+  struct LinkPosition {
+    std::uint64_t position = 0;  ///< from 0
+    std::uint64_t number = 0;    ///< of these messages
+  };
+
   /// Waits for all messages of one place; for an input sent past a stage first.
   static void finish(Works& works, const Place& of);
-  /// `of_stage`: its result is sent, or its input.
+  /// Of a step that sends the result or the input of `of_stage` to the stage behind it.
   comm::Message message(const PipelineStep& step, int of_stage);
 
   comm::Communicator& group_;
-  int stages_;
-  std::uint64_t first_ordinal_ = 0;  ///< of the step or evaluation
-  std::uint64_t next_ordinal_ = 0;   ///< behind the last step
-  std::uint64_t evaluated_ = 0;      ///< ordinals of evaluations so far
-  std::string name_;                 ///< of the last message
-  Works receives_;                   ///< by the action that needs them
-  Works sends_;                      ///< by slot
+  std::map<Delivered, LinkPosition> positions_;
+  std::uint64_t first_ordinal_ = 0;      ///< of training, or of evaluations
+  std::uint64_t first_micro_batch_ = 0;  ///< of the step or evaluation
+  std::uint64_t trained_ = 0;            ///< micro-batches of training, with those of this step
+  std::uint64_t evaluated_ = 0;          ///< evaluations, with this one
+  std::string name_;                     ///< of the last message
+  Works receives_;                       ///< by the action that needs them
+  Works sends_;                          ///< by slot
 };
 
 }  // namespace droptest::models

@@ -44,6 +44,14 @@ double Bernoulli::gap_at_least(std::uint64_t packets) const {
 
 double Bernoulli::lost_count_variance(std::uint64_t n) const { return static_cast<double>(n) * p_ * (1 - p_); }
 
+std::optional<FateChain> Bernoulli::fate_chain(double /*packet_microseconds*/) const {
+  const FateChain::State arrives{1 - p_, 0, {1 - p_, p_, 0, 0}, {threshold_, kCertain}, {1, 0, 0}};
+  FateChain::State is_lost = arrives;
+  is_lost.share = p_;
+  is_lost.loss_rate = 1;
+  return FateChain::of_two(arrives, is_lost);
+}
+
 std::string Bernoulli::describe() const { return "bernoulli(loss_rate=" + shortest_text(p_) + ")"; }
 
 std::unique_ptr<LossProcess> make_bernoulli(const Parameters& parameters) {

@@ -28,6 +28,7 @@ class Bernoulli final : public LossProcess {
   double lost_count_variance(std::uint64_t n) const override;
   std::optional<LossChain> chain() const override { return LossChain{0, 0, p_, p_}; }
   std::optional<ChainThresholds> thresholds() const override { return ChainThresholds{threshold_, threshold_}; }
+  std::optional<FateChain> fate_chain(double packet_microseconds) const override;
   std::string describe() const override;
 
  private:

@@ -52,37 +52,29 @@ void BurstHistogram::add_losses(std::span<const std::uint32_t> losses, std::uint
       ++open;
       continue;
     }
-    count_burst(open);
+    ended_.count_burst(open);
     count_gap(gap);
     open = 1;
   }
   delivered_ = packets - behind;
   if (delivered_ > 0) {
-    count_burst(open);
+    ended_.count_burst(open);
     open = 0;
   }
   open_ = open;
   stretch_ += packets;
 }
 
-inline void BurstHistogram::count_burst(std::uint64_t length) {
-  if (length == 0) return;
-  ++(length < kBurstBins ? bursts_of_[length] : long_bursts_[length]);
-}
-
 // Counts the gap before a burst. Two bursts are never neighbours, so a gap between two has at least one packet.
 inline void BurstHistogram::count_gap(std::uint64_t length) {
-  if (losses_ == Losses::kSome) {
-    const auto i = static_cast<std::size_t>(std::bit_width(length) - 1);
-    ++(i < kGapBins ? gaps_of_[i] : long_gaps_[i]);
-  }
+  if (losses_ == Losses::kSome) ended_.count_gap(length);
   losses_ = Losses::kSome;
 }
 
 void BurstHistogram::interrupt() {
-  count_burst(open_);
+  ended_.count_burst(open_);
   open_ = 0;
-  if (stretch_ > 0) ++stretches_[stretch_];
+  ended_.count_stretch(stretch_);
   stretch_ = 0;
   delivered_ = 0;
   losses_ = Losses::kNone;
@@ -94,27 +86,14 @@ std::uint64_t BurstHistogram::bursts() const {
   return all;
 }
 
-std::vector<std::uint64_t> BurstHistogram::gaps() const {
-  std::vector<std::uint64_t> all(gaps_of_.begin(), gaps_of_.end());
-  for (const auto& [i, number] : long_gaps_) {
-    all.resize(i + 1);
-    all[i] = number;
-  }
-  while (!all.empty() && all.back() == 0) all.pop_back();
-  return all;
-}
-
 std::map<std::uint64_t, std::uint64_t> BurstHistogram::stretches() const {
-  std::map<std::uint64_t, std::uint64_t> all = stretches_;
+  std::map<std::uint64_t, std::uint64_t> all = ended_.stretches();
   if (stretch_ > 0) ++all[stretch_];
   return all;
 }
 
 std::map<std::uint64_t, std::uint64_t> BurstHistogram::counts() const {
-  std::map<std::uint64_t, std::uint64_t> all = long_bursts_;
-  for (std::uint64_t length = 0; length < kBurstBins; ++length) {
-    if (bursts_of_[length] > 0) all[length] = bursts_of_[length];
-  }
+  std::map<std::uint64_t, std::uint64_t> all = ended_.bursts();
   if (open_ > 0) ++all[open_];
   return all;
 }

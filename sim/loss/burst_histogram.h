@@ -2,14 +2,13 @@
 // How long the bursts of a link are, and the gaps between them.
 #pragma once
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>
 #include <vector>
 
 #include "sim/loss/packet_mask.h"
+#include "sim/loss/run_counts.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::sim {
@@ -34,19 +33,15 @@ class BurstHistogram {
 
   /// Number of gaps of 2^i to 2^(i + 1) - 1 packets, by i. A gap counts where it lies between two losses of one
   /// stretch: of one that a stretch begins or ends with, the length is not known.
-  std::vector<std::uint64_t> gaps() const;
+  std::vector<std::uint64_t> gaps() const { return ended_.gaps(); }
 
   /// Length of a stretch in packets -> how many, the open one too. expected_gaps() needs them.
   std::map<std::uint64_t, std::uint64_t> stretches() const;
 
-  void visit_state(StateVisitor& visitor) {
-    visit_values(visitor, open_, delivered_, stretch_, losses_, bursts_of_, gaps_of_, long_bursts_, long_gaps_,
-                 stretches_);
-  }
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, open_, delivered_, stretch_, losses_, ended_); }
 
  private:
   void add_losses(std::span<const std::uint32_t> losses, std::uint64_t packets);
-  void count_burst(std::uint64_t length);
   void count_gap(std::uint64_t length);
 
   // The members that every mask changes come first and lie together: a rank has many links, and the cache has dropped
@@ -55,13 +50,7 @@ class BurstHistogram {
   std::uint64_t delivered_ = 0;  ///< packets since the last loss of the open stretch
   std::uint64_t stretch_ = 0;    ///< its packets so far
   enum class Losses : std::uint8_t { kNone, kSome } losses_ = Losses::kNone;  ///< in it
-  static constexpr std::size_t kBurstBins = 16;
-  static constexpr std::size_t kGapBins = 24;
-  std::array<std::uint64_t, kBurstBins> bursts_of_{};   ///< by length
-  std::array<std::uint64_t, kGapBins> gaps_of_{};       ///< of 2^i to 2^(i + 1) - 1 packets, by i
-  std::map<std::uint64_t, std::uint64_t> long_bursts_;  ///< of kBurstBins packets and more, by length
-  std::map<std::size_t, std::uint64_t> long_gaps_;      ///< of 2^kGapBins packets and more, by i
-  std::map<std::uint64_t, std::uint64_t> stretches_;    ///< ended ones
+  RunCounts ended_;
 };
 
 }  // namespace droptest::sim

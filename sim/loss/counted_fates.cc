@@ -14,7 +14,7 @@ void CountedFates::draw(const LossProcess& process, std::uint64_t seed, std::uin
   if (packets == 0) return;
   if (packets > kMostPackets) {
     process.draw(seed, link_, first_packet, lost);
-    add(first_packet, lost);
+    add(first_packet, first_packet, lost);
     return;
   }
   if (process_ != &process || seed_ != seed || first_packet != next_) begin_run(process, seed, first_packet);
@@ -27,7 +27,7 @@ void CountedFates::draw(const LossProcess& process, std::uint64_t seed, std::uin
 }
 
 void CountedFates::begin_run(const LossProcess& process, std::uint64_t seed, std::uint64_t first_packet) {
-  count_until(next_);
+  end_run(first_packet);
   process_ = &process;
   seed_ = seed;
   run_begin_ = counted_ = next_ = first_packet;
@@ -82,22 +82,25 @@ void CountedFates::count_until(std::uint64_t packet) {
   counted_ = packet;
 }
 
-void CountedFates::add(std::uint64_t first_packet, const PacketMask& lost) {
+// Counts all that was used. The next message has draws from next_draw on.
+void CountedFates::end_run(std::uint64_t next_draw) {
   count_until(next_);
-  digest_.add(first_packet, lost);
-  bursts_.add(lost);
+  if (next_draw != next_) bursts_.interrupt();
+  process_ = nullptr;
 }
 
-void CountedFates::interrupt() {
-  count_until(next_);
-  bursts_.interrupt();
+void CountedFates::add(std::uint64_t first_packet, std::uint64_t first_draw, const PacketMask& lost) {
+  end_run(first_draw);
+  digest_.add(first_packet, lost);
+  bursts_.add(lost);
+  counted_ = next_ = first_draw + lost.size();
 }
 
 void CountedFates::visit_state(StateVisitor& visitor) {
   count_until(next_);
   process_ = nullptr;
-  counted_ = next_ = 0;
-  visit_values(visitor, digest_, bursts_);
+  visit_values(visitor, digest_, bursts_, next_);
+  counted_ = next_;
 }
 
 std::uint64_t CountedFates::digest() const {

@@ -14,9 +14,10 @@
 
 namespace droptest::sim {
 
-/// Draws the fates of a link's messages, and keeps their digest and their bursts. Short messages that follow on each
-/// other are drawn and counted many at a time, some way ahead and some time afterwards: that costs less than one by
-/// one, and gives the same fates, digest and bursts.
+/// Draws the fates of a link's messages, and keeps their digest and their bursts. Messages come in the order of their
+/// draws; a message that does not follow at once on the one before interrupts the bursts. Short messages that follow on
+/// each other are drawn and counted many at a time, some way ahead and some time afterwards: that costs less than one
+/// by one, and gives the same fates, digest and bursts.
 class CountedFates {
  public:
   explicit CountedFates(const Link& link) : link_(link), digest_(link) {}
@@ -25,11 +26,8 @@ class CountedFates {
   /// and knows the fates by the index of packets alone: its counts_by_message() is false.
   void draw(const LossProcess& process, std::uint64_t seed, std::uint64_t first_packet, PacketMask& lost);
 
-  /// Counts fates that were drawn elsewhere.
-  void add(std::uint64_t first_packet, const PacketMask& lost);
-
-  /// BurstHistogram::interrupt().
-  void interrupt();
+  /// Counts fates that were drawn elsewhere. `first_draw`: LossProcess::first_draw() of the message.
+  void add(std::uint64_t first_packet, std::uint64_t first_draw, const PacketMask& lost);
 
   /// FateDigest::value() of all fates so far.
   std::uint64_t digest() const;
@@ -47,6 +45,7 @@ class CountedFates {
   static constexpr std::uint64_t kMostPackets = 20 * kWordPackets;
 
   void begin_run(const LossProcess& process, std::uint64_t seed, std::uint64_t first_packet);
+  void end_run(std::uint64_t next_draw);
   void draw_ahead(std::uint64_t packets, PacketMask& buffer);
   void make_room();
   void copy_drawn(std::uint64_t first_packet, std::uint64_t packets, std::uint64_t* words) const;
@@ -57,7 +56,7 @@ class CountedFates {
   std::uint64_t seed_ = 0;
   std::uint64_t run_begin_ = 0;
   std::uint64_t counted_ = 0;  ///< the first packet that is not counted yet
-  std::uint64_t next_ = 0;     ///< the first one that is not used yet
+  std::uint64_t next_ = 0;     ///< the first one that is not used yet; without a run the draw behind the last message
   std::uint64_t begin_ = 0;    ///< of drawn_: a multiple of 64
   std::uint64_t words_ = 0;    ///< of drawn_
   Link link_;

@@ -83,6 +83,12 @@ void FateDigest::add(std::uint64_t first_packet, const FatesView& lost) {
   range_packets_ += lost.packets;
 }
 
+void FateDigest::add_apart(std::uint64_t first_packet, const FatesView& lost) {
+  FateDigest range(link_);
+  range.add(first_packet, lost);
+  sum_ += range.value();
+}
+
 std::uint64_t FateDigest::word_digest() const {
   return bits_ == 0 ? 0 : mix(link_, Purpose::kDigestWord, word_, bits_);
 }

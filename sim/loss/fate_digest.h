@@ -20,6 +20,9 @@ class FateDigest {
   /// Takes the fates of packets first_packet onwards. Ranges that do not follow on each other are digested apart.
   void add(std::uint64_t first_packet, const FatesView& lost);
 
+  /// Takes them as a range of its own: the digest does not depend on the order of such ranges.
+  void add_apart(std::uint64_t first_packet, const FatesView& lost);
+
   std::uint64_t value() const;
 
   /// But for the link, which it is made with.

@@ -41,8 +41,7 @@ FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Li
   const auto count = static_cast<double>(packets);
   if (packets > 0) report.realised_rate = lost / count;
   if (report.bursts > 0) report.mean_burst_packets = lost / static_cast<double>(report.bursts);
-  CountMemory memory;
-  const LostCount expected = process.message_count(seed, link, place, packets, memory);
+  const LostCount expected = process.message_count(seed, link, place, packets);
   const double deviation = lost - expected.mean;
   if (expected.variance > 0) {
     report.z = deviation / std::sqrt(expected.variance);

@@ -25,80 +25,6 @@ constexpr unsigned kLostAlone = 3;
 constexpr std::size_t kStates = 4;
 constexpr std::size_t kTileWords = 64;
 
-using Matrix = std::array<std::array<double, kStates>, kStates>;
-
-Matrix product(const Matrix& a, const Matrix& b) {
-  Matrix c{};
-  for (std::size_t i = 0; i < kStates; ++i) {
-    for (std::size_t k = 0; k < kStates; ++k) {
-      for (std::size_t j = 0; j < kStates; ++j) c[i][j] += a[i][k] * b[k][j];
-    }
-  }
-  return c;
-}
-
-Matrix sum(Matrix a, const Matrix& b, double factor) {
-  for (std::size_t i = 0; i < kStates; ++i) {
-    for (std::size_t j = 0; j < kStates; ++j) a[i][j] += factor * b[i][j];
-  }
-  return a;
-}
-
-constexpr Matrix kIdentity = {{{1, 0, 0, 0}, {0, 1, 0, 0}, {0, 0, 1, 0}, {0, 0, 0, 1}}};
-
-/// For a matrix M and a number n: M^n, and the sum over 0 <= j < n of M^j and of (n - j) M^j.
-struct PowerSums {
-  Matrix power = kIdentity;
-  Matrix plain{};
-  Matrix weighted{};
-  double n = 0;
-};
-
-/// The sums of m and then n: sum over j < m + n of M^j = plain_m + M^m plain_n, and likewise with weights.
-PowerSums joined(const PowerSums& m, const PowerSums& n) {
-  PowerSums result;
-  result.n = m.n + n.n;
-  result.power = product(m.power, n.power);
-  result.plain = sum(m.plain, product(m.power, n.plain), 1);
-  result.weighted = sum(sum(m.weighted, m.plain, n.n), product(m.power, n.weighted), 1);
-  return result;
-}
-
-PowerSums power_sums(const Matrix& matrix, std::uint64_t n) {
-  PowerSums result;
-  PowerSums doubled{matrix, kIdentity, kIdentity, 1};
-  for (; n > 0; n /= 2) {
-    if (n % 2 == 1) result = joined(result, doubled);
-    if (n > 1) doubled = joined(doubled, doubled);
-  }
-  return result;
-}
-
-Matrix transitions(const FourStateRates& c) {
-  return {{{1 - c.p13 - c.p14, 0, c.p13, c.p14},
-           {0, 1 - c.p23, c.p23, 0},
-           {c.p31, c.p32, 1 - c.p31 - c.p32, 0},
-           {1, 0, 0, 0}}};
-}
-
-/// (P - 1 pi)^j = P^j - 1 pi for j >= 1: deviations from the stationary shares j packets later, without cancellation.
-Matrix deviations(const FourStateRates& rates, const std::array<double, 4>& shares) {
-  Matrix m = transitions(rates);
-  for (auto& row : m) {
-    for (std::size_t j = 0; j < kStates; ++j) row[j] -= shares[j];
-  }
-  return m;
-}
-
-/// sum over lost states i, j of share_i m_ij
-double between_losses(const std::array<double, 4>& shares, const Matrix& m) {
-  double covariance = 0;
-  for (const unsigned i : {kLost, kLostAlone}) {
-    for (const unsigned j : {kLost, kLostAlone}) covariance += shares[i] * m[i][j];
-  }
-  return covariance;
-}
-
 void require(bool holds, const char* what, double got, const char* want) {
   if (!holds) throw ConfigError(std::string("four_state: ") + what + ": got " + shortest_text(got) + ", want " + want);
 }
@@ -239,22 +165,20 @@ double FourState::burst_at_least(std::uint64_t packets) const {
   return in_state_3 * std::pow(std::max(0.0, 1 - rates_.p31 - rates_.p32), static_cast<double>(packets - 1));
 }
 
-// Var = n L (1 - L) + 2 sum over 0 < j < n of (n - j) C(j), with C(j) = sum over lost states of pi_i (P^j - 1 pi)_ij.
-double FourState::lost_count_variance(std::uint64_t n) const {
-  if (n == 0) return 0;
-  const double lost = loss_rate();
-  const auto count = static_cast<double>(n);
-  const PowerSums sums = power_sums(deviations(rates_, shares_), n);
-  // The term j = 0 of the weighted sum is n times the identity.
-  const double later = between_losses(shares_, sum(sums.weighted, kIdentity, -count));
-  return std::max(0.0, count * lost * (1 - lost) + 2 * later);
+FateChain FourState::chain_of_fates() const {
+  const FourStateRates& c = rates_;
+  return FateChain::of_four(
+      {{{shares_[kGap], 0, {1 - c.p13 - c.p14, 0, c.p13, c.p14}, {to_lost_, leaves_}, {2, 3, 0}},
+        {shares_[kInBurst], 0, {0, 1 - c.p23, c.p23, 0}, {enters_, kCertain}, {2, 1, 1}},
+        {shares_[kLost], 1, {c.p31, c.p32, 1 - c.p31 - c.p32, 0}, {stays_, stays_in_burst_}, {2, 1, 0}},
+        {shares_[kLostAlone], 1, {1, 0, 0, 0}, {kCertain, kCertain}, {0, 0, 0}}}});
 }
 
 double FourState::autocorrelation(std::uint64_t lag) const {
   if (lag == 0) return 1;
   const double variance = loss_rate() * (1 - loss_rate());
   if (variance == 0) return 0;
-  return between_losses(shares_, power_sums(deviations(rates_, shares_), lag).power) / variance;
+  return chain_of_fates().fate_covariance(lag) / variance;
 }
 
 // Which states are possible, given the draws since some time, is a chain over sets of states; the look-back is the time

@@ -43,7 +43,8 @@ class FourState final : public LossProcess {
   double mean_burst_packets() const override;
   double mean_gap_packets() const override;
   double burst_at_least(std::uint64_t packets) const override;
-  double lost_count_variance(std::uint64_t n) const override;
+  double lost_count_variance(std::uint64_t n) const override { return chain_of_fates().lost_count_variance(n); }
+  std::optional<FateChain> fate_chain(double /*packet_microseconds*/) const override { return chain_of_fates(); }
   std::string describe() const override;
 
   /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 where nothing or everything is lost.
@@ -62,6 +63,7 @@ class FourState final : public LossProcess {
   unsigned state_before(std::uint64_t seed, const Link& link, std::uint64_t word) const;
   bool recurs(unsigned state) const { return shares_[state] > 0; }
   double p_burst_begins() const;
+  FateChain chain_of_fates() const;
 
   FourStateRates rates_;
   std::array<double, 4> shares_{};

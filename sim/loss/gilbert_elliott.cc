@@ -52,21 +52,6 @@ double run_at_least(const GilbertElliottRates& rates, std::uint64_t packets) {
   return (good * (all.a * g + all.b * b) + bad * (all.c * g + all.d * b)) / (good * g + bad * b);
 }
 
-/// Sum of (n - j) x^j over 0 < j < n, for x = 1 - s with 0 < s <= 1: (n s - (1 - x^n)) x / s^2.
-double weighted_geometric_sum(double n, double s) {
-  if (s >= 1) return 0;
-  const double x = 1 - s;
-  if (n * s >= 0.5) return x * (n * s + std::expm1(n * std::log1p(-s))) / (s * s);
-  // Here the difference above cancels. Its binomial series: sum over k >= 2 of (-1)^k binomial(n, k) s^(k - 2).
-  double term = n * (n - 1) / 2;
-  double sum = 0;
-  for (double k = 2; k <= n && std::fabs(term) > 1e-18 * sum; ++k) {
-    sum += term;
-    term *= -(n - k) * s / (k + 1);
-  }
-  return x * sum;
-}
-
 void require_fates(const GilbertElliottRates& rates) {
   require_drawable("gilbert_elliott: p_good_to_bad", rates.p_good_to_bad);
   require_drawable("gilbert_elliott: p_bad_to_good", rates.p_bad_to_good);
@@ -243,20 +228,15 @@ double GilbertElliott::gap_at_least(std::uint64_t packets) const {
   return p_burst_ends() == 0 ? 1 : run_at_least({p, r, 1 - g, 1 - b}, packets);
 }
 
-// Var = n P(1 - P) + 2 A sum over 0 < j < n of (n - j) lambda^j, with A = pi_G pi_B (b - g)^2 and lambda = 1 - p - r.
-// Source: Hasslinger and Hohlfeld 2008. P (1 - P) is split into A and the part within the states.
-double GilbertElliott::lost_count_variance(std::uint64_t n) const {
-  if (n == 0) return 0;
+double GilbertElliott::lost_count_variance(std::uint64_t n) const { return chain_of_fates().lost_count_variance(n); }
+
+// From good a draw below the threshold of p moves to bad; from bad only one not below 1 - r moves to good.
+FateChain GilbertElliott::chain_of_fates() const {
   const auto& [p, r, g, b] = rates_;
-  const double s = p + r;
-  const auto count = static_cast<double>(n);
-  const double within = (r * g * (1 - g) + p * b * (1 - b)) / s;
-  const double between = p * r * (b - g) * (b - g) / (s * s);
-  if (s <= 1) return count * (within + between) + 2 * between * weighted_geometric_sum(count, s);
-  // lambda < 0: the sum in closed form, n lambda / s joined with the n of the variance.
-  const double lambda = 1 - s;
-  const double n_part = count * ((1 - p) + (1 - r)) / s;
-  return count * within + between * (n_part - 2 * lambda * (1 - std::pow(lambda, count)) / (s * s));
+  const std::uint64_t from_good = middle_swaps_ ? to_good_ : to_bad_;
+  const std::uint64_t from_bad = middle_swaps_ ? to_bad_ : to_good_;
+  return FateChain::of_two({r / (p + r), g, {1 - p, p, 0, 0}, {from_good, kCertain}, {1, 0, 0}},
+                           {p / (p + r), b, {r, 1 - r, 0, 0}, {from_bad, kCertain}, {1, 0, 0}});
 }
 
 double GilbertElliott::autocorrelation(std::uint64_t lag) const {

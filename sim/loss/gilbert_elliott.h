@@ -54,6 +54,7 @@ class GilbertElliott final : public LossProcess {
 
   std::optional<LossChain> chain() const override;
   std::optional<ChainThresholds> thresholds() const override;
+  std::optional<FateChain> fate_chain(double /*packet_microseconds*/) const override { return chain_of_fates(); }
   const GilbertElliottRates& rates() const { return rates_; }
 
   /// Sets the bit of each place first + i at which the chain is bad, from draws of `purpose`.
@@ -70,6 +71,7 @@ class GilbertElliott final : public LossProcess {
  private:
   enum class Use : std::uint8_t { kFates, kTheory };
   GilbertElliott(const GilbertElliottRates& rates, Use use);
+  FateChain chain_of_fates() const;
   /// Whether the link is bad at the packet before 64 * word.
   bool bad_before(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word) const;
   /// Writes the states of the places of `mask`, as words in pieces, each after change(its first word, states).

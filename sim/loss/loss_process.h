@@ -8,6 +8,7 @@
 #include <string>
 
 #include "sim/loss/chain_states.h"
+#include "sim/loss/fate_chain.h"
 #include "sim/loss/link.h"
 #include "sim/loss/packet_mask.h"
 #include "sim/state_visitor.h"
@@ -42,12 +43,12 @@ struct LostCount {
   void visit_state(StateVisitor& visitor) { visit_values(visitor, mean, variance); }
 };
 
-/// The state of message_count() over the earlier messages, where losses are correlated with theirs.
-struct CountMemory {
-  std::uint64_t origin = 0;
-  std::uint64_t place = 0;
-  double weight = 0;
-  void visit_state(StateVisitor& visitor) { visit_values(visitor, origin, place, weight); }
+/// The state of LossProcess::count_by_clock() over the earlier messages.
+struct ClockMemory {
+  double tick_microseconds = 0;
+  std::uint64_t tick = 0;  ///< of the last packet
+  double weight = 0;       ///< of all packets so far
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, tick_microseconds, tick, weight); }
 };
 
 /// A loss process as a chain of two states, good and bad, with a loss rate each.
@@ -77,6 +78,10 @@ class LossProcess {
 
   /// Whether everything is lost in some step: no number of repetitions helps then.
   virtual bool can_lose_all() const { return loss_rate() >= 1; }
+
+  /// The index of the draw of a message's first packet; its other packets have the next ones. Packets with neighbouring
+  /// draws are neighbours: only between them do bursts and gaps run on.
+  virtual std::uint64_t first_draw(const MessagePlace& place) const { return place.first_packet; }
 
   /// Whether it looks at MessagePlace::times, in any step.
   virtual bool keeps_time() const { return false; }
@@ -108,15 +113,29 @@ class LossProcess {
   /// Source: Hasslinger and Hohlfeld 2008, second-order statistics.
   virtual double lost_count_variance(std::uint64_t n) const = 0;
 
-  /// Whether the law of a message's losses depends on its place, so that message_count() must be asked for each one;
-  /// else the losses of n consecutive packets have mean n * loss_rate() and variance lost_count_variance(n) anywhere.
+  /// Whether fates follow from more than the index of a packet: draw_message() and message_count() must be asked for
+  /// each message. Else the losses of n consecutive packets have mean n * loss_rate() and variance
+  /// lost_count_variance(n) anywhere.
   virtual bool counts_by_message() const { return false; }
 
-  /// The contribution of a message's n packets to the mean and the variance of the number lost so far. Messages are
-  /// given in their order, with one `memory` for all. Where a place fixes the fates, this is their count, variance 0.
+  /// Mean and variance of the number lost of a message's n packets, by themselves. Where a place fixes the fates, this
+  /// is their count, variance 0.
   virtual LostCount message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& /*place*/,
-                                  std::uint64_t n, CountMemory& /*memory*/) const {
+                                  std::uint64_t n) const {
     return {static_cast<double>(n) * loss_rate(), lost_count_variance(n)};
+  }
+
+  /// The chain of the draws, from which covariances between packets that are not neighbours follow; absent where the
+  /// place of a packet fixes its fate, and where no such chain is known. `packet_microseconds`: the time of a packet of
+  /// the link (PacketTimes), 0 where it has none of its own.
+  virtual std::optional<FateChain> fate_chain(double /*packet_microseconds*/) const { return std::nullopt; }
+
+  /// The contribution of a message's n packets to the mean and the variance of the number lost so far, where their
+  /// fates follow from a clock (PacketTimes::departs_microseconds); absent: they do not. Messages are given in the
+  /// order of their departures, with one `memory` for all.
+  virtual std::optional<LostCount> count_by_clock(const MessagePlace& /*place*/, std::uint64_t /*n*/,
+                                                  ClockMemory& /*memory*/) const {
+    return std::nullopt;
   }
 
   /// This process as a chain of two states, where it is one.

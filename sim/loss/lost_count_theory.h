@@ -2,45 +2,78 @@
 // The expected number of lost packets of a link, while processes and places change along it.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 
+#include "sim/loss/fate_chain.h"
 #include "sim/loss/link.h"
 #include "sim/loss/loss_process.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::sim {
 
-/// Mean and variance of the number of packets that a link lost, message by message. Consecutive packets under one
-/// process are one stretch, whose variance holds the correlation of all its packets. Stretches are taken as
-/// independent: messages whose indices start anew are, and where a schedule goes from one process to the next at most
-/// the packets of one burst are correlated.
+/// The order in which the messages of a link come: by their draws (LossProcess::first_draw()), or any.
+enum class MessageOrder : std::uint8_t { kByDraw, kAny };
+
+/// Mean and variance of the number of packets that a link lost, message by message. Packets with neighbouring draws
+/// under one process are one stretch, whose variance holds the correlation of all its packets. The covariance of two
+/// stretches follows from the chains of their processes (FateChain); stretches of processes without a chain are taken
+/// as independent. Counts of packets with fixed fates (Trace, Pattern) are exact.
 class LostCountTheory {
  public:
-  /// Takes the next message of the link. `process` is the one in force, and outlives this object.
-  void add(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePlace& place,
-           std::uint64_t packets);
+  /// Stretches that are known at a time, for messages in any order. Where there are more, the one that is farthest from
+  /// the last message ends: later messages behind the next stretch count it still, those before it do not.
+  static constexpr std::size_t kMostStretches = 256;
+
+  /// Takes a message of the link. `process` is the one in force in `step`, of the process that visit_state() gets, and
+  /// outlives this object. A message whose draws were used before counts as independent of all others.
+  void add(const LossProcess& process, std::uint64_t step, std::uint64_t seed, const Link& link,
+           const MessagePlace& place, std::uint64_t packets, MessageOrder order = MessageOrder::kByDraw);
+
+  /// Takes a message that is independent of all others.
+  void add_alone(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePlace& place,
+                 std::uint64_t packets);
 
   LostCount total() const;
 
-  /// `process` is the one in force; null where no message has come.
-  void visit_state(StateVisitor& visitor, const LossProcess* process) {
-    const StateVisitor::Part part(visitor, typeid(LostCountTheory), StateVisitor::Place::kMember);
-    process_ = process;
-    visit_values(visitor, next_packet_, stretch_, ended_, memory_, stretches_);
-  }
-  const LossProcess* process() const { return process_; }
+  /// `configured` is the process of the link for all steps; null: nothing was ever added.
+  void visit_state(StateVisitor& visitor, const LossProcess* configured);
 
  private:
-  void end_stretch();
-  void fold(const LossProcess& process, std::uint64_t stretch, std::uint64_t number, LostCount& sum) const;
+  struct Stretch {
+    std::uint64_t step = 0;          ///< of its first message
+    double packet_microseconds = 0;  ///< PacketTimes of its messages; 0: they have none
+    std::uint64_t packets = 0;
+    /// The losses of all stretches before, with the state of the packet before the first one.
+    StateWeights before{};
+    const LossProcess* process = nullptr;
 
-  const LossProcess* process_ = nullptr;
-  std::uint64_t next_packet_ = 0;  ///< that would go on with the stretch
-  std::uint64_t stretch_ = 0;      ///< packets of the stretch that is growing
+    std::optional<FateChain> chain() const { return process->fate_chain(packet_microseconds); }
+    void visit_state(StateVisitor& visitor) { visit_values(visitor, step, packet_microseconds, packets, before); }
+  };
+  using Stretches = std::map<std::uint64_t, Stretch>;  // by the draw of the first packet
+
+  void write_back();
+  Stretches::iterator place_message(std::uint64_t first, Stretch message);
+  static void correlate(const Stretch& message, std::uint64_t end, Stretches::iterator behind,
+                        Stretches::iterator last);
+  StateWeights losses_before(std::uint64_t first, const Stretch& stretch, Stretches::const_iterator behind) const;
+  void end_farthest(std::uint64_t from, Stretches::const_iterator own);
+  static void fold(const Stretch& stretch, LostCount& sum);
+
+  // The stretch that the last message lengthened, where it is the last one of the link: the next message mostly
+  // lengthens it, too.
+  const LossProcess* process_ = nullptr;  ///< null: no such stretch
+  std::uint64_t next_ = 0;                ///< the draw behind it
+  std::uint64_t grown_ = 0;               ///< packets that its entry does not have yet
+  double packet_microseconds_ = 0;
+  std::uint64_t first_ = 0;
   LostCount ended_;
-  CountMemory memory_;
-  std::map<std::uint64_t, std::uint64_t> stretches_;  ///< ended ones under process_: length in packets -> how many
+  Stretches stretches_;
+  std::array<ClockMemory, 2> clock_{};  ///< of a clock that runs, and of one that stands still
 };
 
 }  // namespace droptest::sim

@@ -75,7 +75,7 @@ double Pattern::lost_count_variance(std::uint64_t n) const {
 }
 
 LostCount Pattern::message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& place,
-                                 std::uint64_t n, CountMemory& /*memory*/) const {
+                                 std::uint64_t n) const {
   const std::uint64_t first = place_of(place.first_packet - place.origin);
   const std::uint64_t rest = n % period_;
   // Of the packets from place 0 on; first + rest covers two periods at most.

@@ -30,8 +30,8 @@ class Pattern final : public LossProcess {
   /// Of n packets that begin anywhere in the period with equal probability.
   double lost_count_variance(std::uint64_t n) const override;
   bool counts_by_message() const override { return true; }
-  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n,
-                          CountMemory& memory) const override;
+  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place,
+                          std::uint64_t n) const override;
   double all_arrive_probability(std::uint64_t packets) const override;
   std::string describe() const override;
 

@@ -39,9 +39,13 @@ class Schedule final : public LossProcess {
   double burst_at_least(std::uint64_t packets) const override { return last().burst_at_least(packets); }
   double lost_count_variance(std::uint64_t n) const override { return last().lost_count_variance(n); }
   bool counts_by_message() const override { return last().counts_by_message(); }
-  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n,
-                          CountMemory& memory) const override {
-    return last().message_count(seed, link, place, n, memory);
+  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place,
+                          std::uint64_t n) const override {
+    return last().message_count(seed, link, place, n);
+  }
+  std::uint64_t first_draw(const MessagePlace& place) const override { return last().first_draw(place); }
+  std::optional<FateChain> fate_chain(double packet_microseconds) const override {
+    return last().fate_chain(packet_microseconds);
   }
   double all_arrive_probability(std::uint64_t packets) const override;
   std::string describe() const override;

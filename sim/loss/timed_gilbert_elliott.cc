@@ -72,6 +72,8 @@ GilbertElliott ticks_of(const TimedRates& rates) {
 /// The stream of a link's states, which all its users share.
 Link all_users(const Link& link) { return {TrafficClass{}, Half::kReduce, link.source, link.destination}; }
 
+double packet_microseconds(const MessagePlace& place) { return place.times ? place.times->packet_microseconds : 0; }
+
 bool has_departure(const MessagePlace& place) { return place.times && place.times->departs_microseconds; }
 
 }  // namespace
@@ -88,30 +90,40 @@ TimedGilbertElliott::TimedGilbertElliott(const TimedRates& rates) : rates_(rates
   gap_packets_ = static_cast<std::uint64_t>(std::llround(rates.gap_microseconds / rates.packet_microseconds));
 }
 
-std::uint64_t TimedGilbertElliott::first_index(const MessagePlace& place) const {
+std::uint64_t TimedGilbertElliott::first_draw(const MessagePlace& place) const {
+  if (has_departure(place)) {
+    const PacketTimes& times = *place.times;
+    const double half = times.packet_microseconds / 2;
+    return (times.is_stopped ? kStoppedTicks : 0) + times.slot +
+           whole_slots(*times.departs_microseconds + half, times.packet_microseconds);
+  }
   if (place.times.has_value()) return place.origin + place.times->slot;
   return place.first_packet + place.message * gap_packets_;
 }
 
-GilbertElliott TimedGilbertElliott::chain_of(const MessagePlace& place) const {
+GilbertElliott TimedGilbertElliott::chain_of(double packet_microseconds) const {
   TimedRates rates = rates_;
-  if (place.times.has_value()) {
+  if (packet_microseconds > 0) {
     rates.gap_microseconds = 0;
-    rates.packet_microseconds = place.times->packet_microseconds;
+    rates.packet_microseconds = packet_microseconds;
   }
   const bool is_drawn = !ticks_ && rates.packet_microseconds == rates_.packet_microseconds;
   return is_drawn ? chain_ : drawn_packets(rates);
 }
 
+std::optional<FateChain> TimedGilbertElliott::fate_chain(double packet_microseconds) const {
+  return chain_of(packet_microseconds).fate_chain(0);
+}
+
 void TimedGilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet,
                                PacketMask& lost) const {
-  chain_of({}).draw(seed, link, first_packet, lost);
+  chain_of(0).draw(seed, link, first_packet, lost);
 }
 
 void TimedGilbertElliott::draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place,
                                        PacketMask& lost) const {
   if (has_departure(place)) return draw_by_clock(seed, link, place, lost);
-  chain_of(place).draw(seed, link, first_index(place), lost);
+  chain_of(packet_microseconds(place)).draw(seed, link, first_draw(place), lost);
 }
 
 TimedGilbertElliott::Clock TimedGilbertElliott::clock() const {
@@ -151,57 +163,40 @@ void TimedGilbertElliott::draw_by_clock(std::uint64_t seed, const Link& link, co
 }
 
 LostCount TimedGilbertElliott::message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& place,
-                                             std::uint64_t n, CountMemory& memory) const {
-  return has_departure(place) ? count_by_clock(place, n, memory) : count_by_packet(place, n, memory);
+                                             std::uint64_t n) const {
+  return {static_cast<double>(n) * loss_rate(), chain_of(packet_microseconds(place)).lost_count_variance(n)};
 }
 
 // The variance of all packets so far grows by that of the message and by twice its covariance with all packets before,
-// A lambda^d for packets d packet times apart. `memory.weight` is the sum of lambda^(place - index) over the packets
-// before, at the index `place` after the last of them.
-LostCount TimedGilbertElliott::count_by_packet(const MessagePlace& place, std::uint64_t n, CountMemory& memory) const {
-  const GilbertElliott chain = chain_of(place);
-  const auto& [p, r, g, b] = chain.rates();
-  const double s = p + r;
-  const double covariance = p * r * (b - g) * (b - g) / (s * s);
-  const auto count = static_cast<double>(n);
-  const std::uint64_t first = first_index(place);
-  if (memory.origin != place.origin || first < memory.place) memory = {};
-  const auto power = [s](double times) { return s >= 1 ? (times == 0 ? 1.0 : 0.0) : std::exp(times * std::log1p(-s)); };
-  const double before = memory.weight * power(static_cast<double>(first - memory.place));
-  const double forgotten = 1 - power(count);
-  const LostCount added{count * loss_rate(), chain.lost_count_variance(n) + 2 * covariance * before * forgotten / s};
-  memory = {place.origin, first + n, before * power(count) + (1 - s) * forgotten / s};
-  return added;
-}
-
-// The same packet by packet, because several packets may share a tick. Here `memory.place` is the tick of the last
-// packet, which is among those of the sum.
-LostCount TimedGilbertElliott::count_by_clock(const MessagePlace& place, std::uint64_t n, CountMemory& memory) const {
-  if (n == 0) return {};
+// A lambda^d for packets d ticks apart. `memory.weight` is the sum of lambda^(tick - other) over the packets so far,
+// the last one too.
+std::optional<LostCount> TimedGilbertElliott::count_by_clock(const MessagePlace& place, std::uint64_t n,
+                                                             ClockMemory& memory) const {
+  if (!has_departure(place)) return std::nullopt;
+  if (n == 0) return LostCount{};
   const Clock clock = this->clock();
   const auto& [p, r, good, bad] = clock.states.rates();
   const double s = p + r;
   const double between = rates_.loss_bad - rates_.loss_good;
   const double covariance = p * r * between * between / (s * s);
-  const std::uint64_t origin = place.times->is_stopped ? kStoppedTicks : 0;
   const std::uint64_t first = clock.tick_of(*place.times, 0);
-  if (memory.origin != origin || first < memory.place) memory = {origin, first, 0};
+  if (memory.tick_microseconds != clock.microseconds || first < memory.tick) memory = {clock.microseconds, first, 0};
   std::uint64_t last_step = 0;
   double power = 1;
   double weights = 0;
   for (std::uint64_t packet = 0; packet < n; ++packet) {
     const std::uint64_t tick = clock.tick_of(*place.times, packet);
-    const std::uint64_t step = tick - memory.place;
+    const std::uint64_t step = tick - memory.tick;
     if (step != last_step) power = std::exp(static_cast<double>(step) * std::log1p(-s));
     last_step = step;
     memory.weight *= power;
     weights += memory.weight;
     memory.weight += 1;
-    memory.place = tick;
+    memory.tick = tick;
   }
   const double rate = loss_rate();
   const auto count = static_cast<double>(n);
-  return {count * rate, count * rate * (1 - rate) + 2 * covariance * weights};
+  return LostCount{count * rate, count * rate * (1 - rate) + 2 * covariance * weights};
 }
 
 double TimedGilbertElliott::state_correlation(double microseconds) const {

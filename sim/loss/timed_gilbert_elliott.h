@@ -58,8 +58,13 @@ class TimedGilbertElliott final : public LossProcess {
   bool counts_by_message() const override { return true; }
   bool keeps_time() const override { return true; }
   double all_arrive_probability(std::uint64_t packets) const override { return chain_.all_arrive_probability(packets); }
-  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n,
-                          CountMemory& memory) const override;
+  /// The packet time, since the origin, in which the message leaves; by the clock, rounded.
+  std::uint64_t first_draw(const MessagePlace& place) const override;
+  std::optional<FateChain> fate_chain(double packet_microseconds) const override;
+  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place,
+                          std::uint64_t n) const override;
+  std::optional<LostCount> count_by_clock(const MessagePlace& place, std::uint64_t n,
+                                          ClockMemory& memory) const override;
   std::string describe() const override;
 
   /// Correlation of the states of two packets that leave that many microseconds apart.
@@ -67,9 +72,8 @@ class TimedGilbertElliott final : public LossProcess {
   std::uint64_t gap_packets() const { return gap_packets_; }
 
  private:
-  std::uint64_t first_index(const MessagePlace& place) const;
-  /// From packet to packet, where the message's link has a packet time of its own; else chain_.
-  GilbertElliott chain_of(const MessagePlace& place) const;
+  /// From packet to packet, where the link has a packet time of its own; else chain_.
+  GilbertElliott chain_of(double packet_microseconds) const;
   /// Time in ticks, and the states from tick to tick.
   struct Clock {
     double microseconds;
@@ -79,8 +83,6 @@ class TimedGilbertElliott final : public LossProcess {
   };
   Clock clock() const;
   void draw_by_clock(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const;
-  LostCount count_by_packet(const MessagePlace& place, std::uint64_t n, CountMemory& memory) const;
-  LostCount count_by_clock(const MessagePlace& place, std::uint64_t n, CountMemory& memory) const;
 
   TimedRates rates_;
   GilbertElliott chain_;                 ///< from packet to packet; of theory alone where there are ticks

@@ -132,8 +132,7 @@ double Trace::lost_count_variance(std::uint64_t n) const {
   return squares / static_cast<double>(length_);
 }
 
-LostCount Trace::message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n,
-                               CountMemory& /*memory*/) const {
+LostCount Trace::message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n) const {
   const std::uint64_t from = place_of(seed, link, place.first_packet - place.origin);
   const std::uint64_t to = from + n % length_;
   const std::uint64_t rest =

@@ -35,8 +35,8 @@ class Trace final : public LossProcess {
   /// Cost: one pass over the trace.
   double lost_count_variance(std::uint64_t n) const override;
   bool counts_by_message() const override { return true; }
-  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n,
-                          CountMemory& memory) const override;
+  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place,
+                          std::uint64_t n) const override;
   std::string describe() const override;
 
  private:

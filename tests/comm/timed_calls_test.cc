@@ -44,9 +44,13 @@ TEST(TimedCalls, FatesThatTimeDoesNotChangeAreThoseWithoutAClock) {
     options.time->deadline_seconds = 1;
     std::vector<TimedOutcome> timed = outcomes(options, Calls::kStarted);
     EXPECT_GT(timed[0].seconds, 0);
-    for (TimedOutcome& outcome : timed) outcome.seconds = 0;
     options.time.reset();
-    EXPECT_EQ(timed, outcomes(options, Calls::kStarted));
+    std::vector<TimedOutcome> without = outcomes(options, Calls::kStarted);
+    // Digests depend on the order in which messages and collectives of a link are drawn.
+    for (auto* all : {&timed, &without}) {
+      for (TimedOutcome& outcome : *all) outcome.seconds = 0, outcome.digest = 0;
+    }
+    EXPECT_EQ(timed, without);
     EXPECT_GT(timed[0].lost, 0U);
   }
 }

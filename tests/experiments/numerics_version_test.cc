@@ -32,27 +32,40 @@ constexpr double kFloatTolerance = 1e-5;
 struct Golden {
   const char* name;
   int version;
-  double loss_rate;  ///< of the forward pass; negative: no loss layer
-  double in_double;  ///< train loss of the last step
+  int pipeline;      ///< ranks
+  double loss_rate;  ///< of the forward pass, or between stages; negative: no loss layer
+  double in_double;  ///< train loss of the last step; 0: not trained, because of the pipeline
   double in_float;   ///< final validation loss
   double seconds;    ///< of virtual time, in float; 0: no clock
 };
 
 // Made with this test, which prints its losses.
 constexpr Golden kGolden[] = {
-    {"lossless", 1, -1, 2.5470184313139153, 2.3198519699222464, 0},
-    {"lossy", 1, 0.1, 2.5702040680098883, 2.3355668080633967, 0},
-    {"timed", 2, 0.1, 2.5488058266067575, 2.3327129338330694, 0.0064086806399999939},
+    {"lossless", 1, 1, -1, 2.5470184313139153, 2.3198519699222464, 0},
+    {"lossy", 1, 1, 0.1, 2.5702040680098883, 2.3355668080633967, 0},
+    {"timed", 2, 1, 0.1, 2.5488058266067575, 2.3327129338330694, 0.0064086806399999939},
+    {"lossless pipeline", 1, 2, -1, 0, 1, 0},
+    {"lossy pipeline", 2, 2, 0.1, 0, 1, 0},
 };
 
 RunConfig config_of(const Golden& golden) {
   RunConfig config = tiny_config();
   config.training.steps = 6;
+  if (golden.pipeline > 1) {
+    config.model.layers = golden.pipeline;
+    config.parallel.tensor = 1;
+    config.parallel.pipeline = golden.pipeline;
+    config.training.accumulation = 2;
+    for (const sim::TrafficClass of : {sim::TrafficClass::kPpActivation, sim::TrafficClass::kPpGradient}) {
+      if (golden.loss_rate >= 0) lose(config, of, golden.loss_rate);
+    }
+    return config;
+  }
   if (golden.loss_rate >= 0) {
     lose(config, sim::TrafficClass::kTpForward, golden.loss_rate);
     config.network.of(sim::TrafficClass::kTpForward)->gather.fill = comm::Fill::kStale;
   }
-  if (golden.version == 2) {
+  if (golden.seconds > 0) {
     // One repetition, in the ticks of the clock: what is lost depends on the times of all messages.
     config.time.emplace();
     config.time->links.within = config.time->links.between = {5e-6, 12.5e9};
@@ -102,7 +115,7 @@ TEST(NumericsVersion, StandsForTheGoldenLosses) {
   const Corpus corpus = tiny_corpus();
   for (const Golden& golden : kGolden) {
     const RunConfig config = config_of(golden);
-    const double in_double = train_in_double(config, corpus);
+    const double in_double = golden.pipeline > 1 ? 0 : train_in_double(config, corpus);
     const TrainingOutcome outcome = train_locally(config, corpus).outcome;
     const double in_float = outcome.validation_final_loss.value();
     const double seconds = outcome.time ? outcome.time->seconds : 0;
@@ -147,6 +160,26 @@ TEST(NumericsVersion, IsThatOfTheLastChangeThatConcernsTheSpec) {
   EXPECT_EQ(version(lossy, with("deadline_microseconds", 100)), 2);
   EXPECT_EQ(version(lossy, with("stragglers", {{"transfer_p99_over_p50", 2}})), 2);
   EXPECT_EQ(version(lossy, with("stragglers", {{"compute_p99_over_p50", 2}})), 1);
+}
+
+TEST(NumericsVersion, OfAPipelineFollowsFromTheLossBetweenItsStages) {
+  const auto version = [](const json& classes, const json& loss, int ranks) {
+    json document = spec_with(loss);
+    document["parallel"] = {{"pipeline", ranks}};
+    document["model"]["layers"] = 4;
+    document["training"]["accumulation"] = 2;
+    if (!classes.is_null()) document["network"]["classes"] = classes;
+    return resolve(document, "s.json").spec["numerics_version"];
+  };
+  const json lossy = {{"model", "bernoulli"}, {"loss_rate", 0.01}};
+  const json none = {{"model", "none"}};
+  EXPECT_EQ(version(nullptr, lossy, 2), 2);
+  EXPECT_EQ(version(nullptr, lossy, 1), 1);
+  EXPECT_EQ(version(nullptr, none, 2), 1);
+  for (const char* one : {"pp_activation", "pp_gradient"}) {
+    EXPECT_EQ(version({{one, {{"loss", lossy}}}}, none, 2), 2) << one;
+  }
+  EXPECT_EQ(version({{"pp_activation", {{"loss", none}}}, {"pp_gradient", {{"loss", none}}}}, lossy, 2), 1);
 }
 
 TEST(NumericsVersion, AnEarlierResolvedSpecIsReadAndNotTrained) {

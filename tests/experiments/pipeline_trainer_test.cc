@@ -4,7 +4,9 @@
 
 #include "experiments/run/run_forecast.h"
 #include "experiments/run/trainer.h"
+#include "sim/loss/gilbert_elliott.h"
 #include "tests/experiments/layouts_of_runs.h"
+#include "tests/sim/z_values.h"
 
 namespace droptest::experiments::pipeline_trainer_test {
 namespace {
@@ -80,6 +82,36 @@ TEST(Pipelines, LoseThePacketsThatThePlanCounts) {
     }
     EXPECT_EQ(sent_packets(result), expected_packets(config));
     EXPECT_EQ(result.outcome.statistics.size(), 4U);
+  }
+}
+
+// Messages of four packets, in bursts of 50 packets.
+TEST(Pipelines, LoseAsManyPacketsAsTheirTheorySaysUnderBursts) {
+  for (const auto& [schedule, chunks] : {std::pair(kOneForwardOneBackward, 1), std::pair(kInterleaved, 2)}) {
+    std::vector<double> z;
+    for (std::uint64_t seed = 1; seed <= 12; ++seed) {
+      RunConfig config = pipeline(2, schedule, chunks);
+      config.seeds.network = seed;
+      config.training.steps = 30;
+      config.training.accumulation = 8;
+      config.record.every_steps = 10;
+      config.validation.every_steps = 10;
+      config.validation.network = ValidationConfig::Network::kLossy;
+      for (const TrafficClass of : {TrafficClass::kPpActivation, TrafficClass::kPpGradient}) {
+        comm::ClassNetwork network;
+        network.payload_bytes = 1024;
+        network.gather.loss = std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(0.05, 50));
+        config.network.of(of) = network;
+      }
+      for (const comm::ClassStatistics& statistics : train_locally(config, tiny_corpus()).outcome.statistics) {
+        const comm::LossCounts counts = statistics.total();
+        z.push_back(counts.z());
+        const bool is_forward = statistics.traffic_class == TrafficClass::kPpActivation;
+        EXPECT_EQ(counts.stretches.rbegin()->first, 30U * 8 * 4 * chunks) << "of training";
+        EXPECT_EQ(counts.stretches.size(), is_forward ? 2U : 1U) << "evaluations have a stretch of their own";
+      }
+    }
+    expect_standard(z);
   }
 }
 

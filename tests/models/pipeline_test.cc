@@ -114,8 +114,8 @@ TEST(PipelineSchedules, GiveEachMessageAPlaceOfItsOwn) {
                          "recv stage.1.input_gradient.2", "send stage.0.output.0", "send stage.0.output.1",
                          "send stage.0.output.2", "recv stage.1.input_gradient.0", "recv stage.1.input_gradient.1",
                          "recv stage.1.input_gradient.2", "send stage.0.output.0"));  // the last one: an evaluation
-  // Two stages: 2 m + stage, from 6 on in the second step; evaluations have places of their own.
-  EXPECT_THAT(ordinals, testing::ElementsAre(0, 2, 4, 1, 3, 5, 6, 8, 10, 7, 9, 11, 1U << 29U));
+  // The micro-batch, from 3 on in the second step; evaluations have places of their own.
+  EXPECT_THAT(ordinals, testing::ElementsAre(0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5, 1U << 29U));
 }
 
 TEST(PipelineSchedules, HoldAsManyMicroBatchesAsTheyShould) {

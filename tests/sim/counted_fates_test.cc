@@ -65,13 +65,12 @@ class Twins {
   }
   void add(const LossProcess& process, std::uint64_t packets) {
     const PacketMask lost = twin_.draw(process, next_, packets);
-    fates_.add(next_, lost);
+    fates_.add(next_, next_, lost);
     next_ += packets;
   }
   /// Packets that all arrive.
   void skip(std::uint64_t packets) {
-    fates_.interrupt();
-    twin_.interrupt();
+    if (packets > 0) twin_.interrupt();
     next_ += packets;
   }
   void expect_same() const { twin_.expect_same(fates_); }

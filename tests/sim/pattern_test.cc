@@ -47,8 +47,7 @@ TEST(Pattern, LongWindowsCrossWordsAndAnyPieceIsTheSame) {
     PacketMask piece(333);
     process.draw(1, kLink, first, piece);
     for (std::uint64_t i = 0; i < 333; ++i) ASSERT_EQ(piece.lost(i), whole.lost(first + i));
-    CountMemory memory;
-    const LostCount count = process.message_count(1, kLink, {first, 0, 0, {}}, 333, memory);
+    const LostCount count = process.message_count(1, kLink, {first, 0, 0, {}}, 333);
     EXPECT_EQ(count.mean, static_cast<double>(piece.lost_count()));
     EXPECT_EQ(count.variance, 0);
   }

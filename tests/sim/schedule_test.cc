@@ -113,7 +113,7 @@ TEST(Outage, WindowsAreInOrderAndNotEmpty) {
 TEST(LostCountTheory, OneStretchHasTheCorrelationOfAllItsPackets) {
   const GilbertElliott chain(rates_of_burst(0.05, 8));
   LostCountTheory theory;
-  for (std::uint64_t first = 0; first < 1000; first += 50) theory.add(chain, 1, kLink, {first, 0, first / 50, {}}, 50);
+  for (std::uint64_t first = 0; first < 1000; first += 50) theory.add(chain, 0, 1, kLink, {first, 0, first / 50, {}}, 50);
   EXPECT_DOUBLE_EQ(theory.total().mean, 50);
   EXPECT_DOUBLE_EQ(theory.total().variance, chain.lost_count_variance(1000));
 }
@@ -121,7 +121,7 @@ TEST(LostCountTheory, OneStretchHasTheCorrelationOfAllItsPackets) {
 TEST(LostCountTheory, MessagesThatStartAnewAreIndependent) {
   const GilbertElliott chain(rates_of_burst(0.05, 8));
   LostCountTheory theory;
-  for (std::uint64_t m = 0; m < 20; ++m) theory.add(chain, 1, kLink, {m << 32, m << 32, 0, {}}, m < 5 ? 10 : 50);
+  for (std::uint64_t m = 0; m < 20; ++m) theory.add(chain, 0, 1, kLink, {m << 32, m << 32, 0, {}}, m < 5 ? 10 : 50);
   EXPECT_DOUBLE_EQ(theory.total().mean, 0.05 * (50 + 750));
   EXPECT_DOUBLE_EQ(theory.total().variance, 5 * chain.lost_count_variance(10) + 15 * chain.lost_count_variance(50));
 }
@@ -130,9 +130,9 @@ TEST(LostCountTheory, PhasesAddUpPiecewise) {
   const Bernoulli low(0.01);
   const Bernoulli high(0.3);
   LostCountTheory theory;
-  theory.add(low, 1, kLink, {0, 0, 0, {}}, 100);
-  theory.add(high, 1, kLink, {100, 0, 1, {}}, 40);
-  theory.add(low, 1, kLink, {140, 0, 2, {}}, 60);
+  theory.add(low, 0, 1, kLink, {0, 0, 0, {}}, 100);
+  theory.add(high, 0, 1, kLink, {100, 0, 1, {}}, 40);
+  theory.add(low, 0, 1, kLink, {140, 0, 2, {}}, 60);
   EXPECT_DOUBLE_EQ(theory.total().mean, 1.6 + 12);
   EXPECT_DOUBLE_EQ(theory.total().variance, 160 * 0.01 * 0.99 + 40 * 0.3 * 0.7);
 }
@@ -140,9 +140,9 @@ TEST(LostCountTheory, PhasesAddUpPiecewise) {
 TEST(LostCountTheory, FixedFatesAreCountedExactly) {
   const Pattern pattern(1, 9, 4);
   LostCountTheory theory;
-  theory.add(pattern, 1, kLink, {0, 0, 0, {}}, 4);
+  theory.add(pattern, 0, 1, kLink, {0, 0, 0, {}}, 4);
   EXPECT_EQ(theory.total().mean, 0);
-  theory.add(pattern, 1, kLink, {4, 0, 1, {}}, 11);
+  theory.add(pattern, 0, 1, kLink, {4, 0, 1, {}}, 11);
   EXPECT_EQ(theory.total().mean, 2);
   EXPECT_EQ(theory.total().variance, 0);
 }

@@ -60,9 +60,8 @@ TEST(TimedGilbertElliott, ALinkWithPacketTimesOfItsOwnHasTheirChain) {
   const TimedGilbertElliott process(kRates);
   process.draw_message(7, kLink, {0, 90, 0, PacketTimes{4}}, got);
   for (std::uint64_t i = 0; i < 500; ++i) ASSERT_EQ(got.lost(i), expected.lost(i));
-  CountMemory memory, same;
-  EXPECT_EQ(process.message_count(7, kLink, {0, 90, 0, PacketTimes{4}}, 500, memory).variance,
-            slow.message_count(7, kLink, {0, 90, 0, PacketTimes{4}}, 500, same).variance);
+  EXPECT_EQ(process.message_count(7, kLink, {0, 90, 0, PacketTimes{4}}, 500).variance,
+            slow.message_count(7, kLink, {0, 90, 0, PacketTimes{4}}, 500).variance);
 }
 
 PacketMask by_clock(const TimedGilbertElliott& process, const Link& link, const PacketTimes& times,
@@ -145,7 +144,7 @@ TEST(TimedGilbertElliott, VarianceOfTheClockIsThatOfTheTicks) {
   LostCountTheory theory;
   std::uint64_t packets = 0;
   for (const auto& [departs, count] : messages) {
-    theory.add(process, 1, kLink, {packets, 0, 0, PacketTimes{0.3, departs}}, count);
+    theory.add(process, 0, 1, kLink, {packets, 0, 0, PacketTimes{0.3, departs}}, count);
     for (std::uint64_t i = 0; i < count; ++i) ticks.push_back(std::floor(departs + static_cast<double>(i) * 0.3));
     packets += count;
   }
@@ -172,7 +171,7 @@ TEST(TimedGilbertElliott, CountsByTheClockDeviateAsTheirVarianceSays) {
       for (std::uint64_t m = 0; m < 200; ++m) {
         const PacketTimes times{m % 3 == 0 ? 0.1 : 1.0, 60.0 * static_cast<double>(m - m % 2) + (m % 2 == 0 ? 0 : 26)};
         lost += static_cast<double>(by_clock(process, kLink, times, 25, 25 * m, stream).lost_count());
-        theory.add(process, stream, kLink, {25 * m, 0, 0, times}, 25);
+        theory.add(process, 0, stream, kLink, {25 * m, 0, 0, times}, 25);
       }
       const double z = (lost - theory.total().mean) / std::sqrt(theory.total().variance);
       squares += z * z;
@@ -213,7 +212,7 @@ TEST(TimedGilbertElliott, VarianceHoldsTheCorrelationBetweenMessages) {
     LostCountTheory theory;
     std::uint64_t packets = 0;
     for (std::size_t m = 0; m < sizes.size(); ++m) {
-      theory.add(process, 1, kLink, {packets, 0, m, {}}, sizes[m]);
+      theory.add(process, 0, 1, kLink, {packets, 0, m, {}}, sizes[m]);
       for (std::uint64_t i = 0; i < sizes[m]; ++i) {
         times.push_back(0.5 * static_cast<double>(packets + i) + gap * static_cast<double>(m));
       }
@@ -241,7 +240,7 @@ TEST(TimedGilbertElliott, CountsOfMessagesDeviateAsTheirVarianceSays) {
     for (std::uint64_t m = 0; m < 400; ++m) {
       const MessagePlace place{25 * m, 0, m, {}};
       process.draw_message(static_cast<std::uint64_t>(stream), kLink, place, mask);
-      theory.add(process, static_cast<std::uint64_t>(stream), kLink, place, 25);
+      theory.add(process, 0, static_cast<std::uint64_t>(stream), kLink, place, 25);
       lost += static_cast<double>(mask.lost_count());
     }
     const double z = (lost - theory.total().mean) / std::sqrt(theory.total().variance);

@@ -102,9 +102,14 @@ void LinkCourse::leave(Carrier of, const sim::PacketTimes& times, std::uint64_t 
       *times.departs_microseconds + static_cast<double>(packets_sent - 1) * times.packet_microseconds;
 }
 
-void MissingDigest::add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing) {
+void MissingDigest::add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing,
+                        sim::MessageOrder order) {
   if (digest_ == nullptr) digest_ = std::make_unique<sim::FateDigest>(last_attempt(link));
-  digest_->add(first_packet, missing);
+  if (order == sim::MessageOrder::kAny) {
+    digest_->add_apart(first_packet, missing);
+  } else {
+    digest_->add(first_packet, missing);
+  }
 }
 
 void MissingDigest::visit_state(sim::StateVisitor& visitor, const sim::Link& link) {
@@ -118,10 +123,13 @@ void MissingDigest::visit_state(sim::StateVisitor& visitor, const sim::Link& lin
 
 void FlowTally::visit_state(sim::StateVisitor& visitor, const sim::Link& link, const sim::LossProcess* configured) {
   const sim::StateVisitor::Part part(visitor, typeid(FlowTally), sim::StateVisitor::Place::kMember);
-  bool has_drawn = theory.process() != nullptr;
-  visit_values(visitor, counts, fates, has_drawn, drawn_step);
-  theory.visit_state(visitor, has_drawn ? &configured->at_step(drawn_step) : nullptr);
+  bool is_scattered = scattered != nullptr;
+  visit_values(visitor, counts, fates, is_scattered);
+  theory.visit_state(visitor, configured);
   missing.visit_state(visitor, link);
+  if (!is_scattered) return scattered.reset();
+  if (scattered == nullptr) scattered = std::make_unique<ScatteredFates>(link);
+  visit_value(visitor, *scattered);
 }
 
 void Flow::visit_state(sim::StateVisitor& visitor, const sim::Link& link) {
@@ -131,6 +139,17 @@ void Flow::visit_state(sim::StateVisitor& visitor, const sim::Link& link) {
   if (!is_counted) return tally.reset();
   if (tally == nullptr) tally = std::make_unique<FlowTally>(link);
   tally->visit_state(visitor, link, process);
+}
+
+std::uint64_t FlowTally::digest() const {
+  return fates.digest() + (scattered == nullptr ? 0 : scattered->digest.value()) + missing.value();
+}
+
+void FlowTally::count_scattered(const sim::Link& link, std::uint64_t first_packet, std::uint64_t first_draw,
+                                const sim::PacketMask& lost) {
+  if (scattered == nullptr) scattered = std::make_unique<ScatteredFates>(link);
+  scattered->runs.add(first_draw, lost);
+  scattered->digest.add_apart(first_packet, lost);
 }
 
 void FlowTally::count_bytes(std::uint64_t packets_sent, const sim::Packetizer& packets) {
@@ -166,6 +185,13 @@ LossCounts Flow::loss_counts() const {
   const sim::LostCount expected = tally->theory.total();
   result.expected_lost = expected.mean;
   result.expected_lost_variance = expected.variance;
+  if (tally->scattered != nullptr) {
+    const sim::RunCounts runs = tally->scattered->runs.counts();
+    result.bursts = runs.bursts();
+    result.gaps = runs.gaps();
+    result.stretches = runs.stretches();
+    return result;
+  }
   const sim::BurstHistogram bursts = tally->fates.bursts();
   result.bursts = bursts.counts();
   result.gaps = bursts.gaps();

@@ -15,6 +15,7 @@
 #include "sim/loss/link.h"
 #include "sim/loss/lost_count_theory.h"
 #include "sim/loss/packet_mask.h"
+#include "sim/loss/scattered_runs.h"
 #include "sim/packets/packetizer.h"
 #include "sim/recovery/link_recovery.h"
 #include "sim/state_visitor.h"
@@ -88,7 +89,8 @@ struct LinkCourse {
 /// The digest of the packets that a recovery left missing.
 class MissingDigest {
  public:
-  void add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing);
+  /// In any order: FateDigest::add_apart().
+  void add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing, sim::MessageOrder order);
   std::uint64_t value() const { return digest_ == nullptr ? 0 : digest_->value(); }
   void visit_state(sim::StateVisitor& visitor, const sim::Link& link);
 
@@ -96,11 +98,23 @@ class MissingDigest {
   std::unique_ptr<sim::FateDigest> digest_;  // null until a packet stays missing
 };
 
+/// The fates of a link whose messages have ordinals: counts and digest do not depend on the order of the messages.
+struct ScatteredFates {
+  explicit ScatteredFates(const sim::Link& link) : digest(link) {}
+  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, runs, digest); }
+
+  sim::ScatteredRuns runs;
+  sim::FateDigest digest;
+};
+
 /// The counts of a link, on the rank that counts it. Members that every message changes come first.
 struct alignas(64) FlowTally {
   explicit FlowTally(const sim::Link& link) : fates(link) {}
   /// Of all fates, and of the packets that stayed missing.
-  std::uint64_t digest() const { return fates.digest() + missing.value(); }
+  std::uint64_t digest() const;
+  /// Counts the fates of a message with an ordinal. `first_draw`: LossProcess::first_draw().
+  void count_scattered(const sim::Link& link, std::uint64_t first_packet, std::uint64_t first_draw,
+                       const sim::PacketMask& lost);
 
   /// A message of `packets_sent` packets, of which the last data packet may be short.
   void count_bytes(std::uint64_t packets_sent, const sim::Packetizer& packets);
@@ -116,8 +130,8 @@ struct alignas(64) FlowTally {
   PacketCounts counts;
   sim::CountedFates fates;
   sim::LostCountTheory theory;
-  std::uint64_t drawn_step = 0;  ///< the step of the last drawn fates
   MissingDigest missing;
+  std::unique_ptr<ScatteredFates> scattered;  ///< null: all fates are in `fates`
 };
 
 /// State of one flow. A rank has several for each of its peers, so it is small on all but the rank that counts it.

@@ -193,8 +193,6 @@ bool FlowLedger::draw(CallFates& call, const Sent& sent, const sim::Packetizer& 
     const sim::LossProcess* process = flow.process == nullptr ? nullptr : &flow.process->at_step(call.step);
     if (process != nullptr && process->can_lose() && call.arrival == Arrival::kByFate) {
       any_missing = lose(call, sent, *process, packets, missing);
-    } else if (flow.tally != nullptr) {
-      flow.tally->fates.interrupt();
     }
     if (flow.tally != nullptr) {
       flow.tally->count_bytes(sent.packets, packets);
@@ -233,19 +231,32 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
   sim::PacketMask& lost = recovery == nullptr ? missing : lost_;
   lost.resize(sent.packets);
   FlowTally* tally = flow.tally.get();
-  if (tally != nullptr && scope == BurstScope::kLink && !process.counts_by_message()) {
+  // Messages of one ordinal after the other are neighbours, in whatever order they are sent; but times pass in the
+  // order of the sends.
+  const bool by_clock = process.keeps_time() && place.times && place.times->departs_microseconds;
+  const auto order =
+      call.ordinal && scope == BurstScope::kLink && !by_clock ? sim::MessageOrder::kAny : sim::MessageOrder::kByDraw;
+  if (tally != nullptr && order == sim::MessageOrder::kByDraw && scope == BurstScope::kLink &&
+      !process.counts_by_message()) {
     tally->fates.draw(process, network_.seed, place.first_packet, lost);
   } else {
     process.draw_message(network_.seed, link, place, lost);
-    if (tally != nullptr && scope == BurstScope::kMessage) tally->fates.interrupt();
-    if (tally != nullptr) tally->fates.add(place.first_packet, lost);
+    if (tally != nullptr && order == sim::MessageOrder::kAny) {
+      tally->count_scattered(link, place.first_packet, process.first_draw(place), lost);
+    } else if (tally != nullptr) {
+      tally->fates.add(place.first_packet, process.first_draw(place), lost);
+    }
   }
-  if (tally != nullptr) {
-    tally->theory.add(process, network_.seed, link, place, sent.packets);
-    tally->drawn_step = call.step;
+  if (tally != nullptr && scope == BurstScope::kMessage) {
+    tally->theory.add_alone(process, network_.seed, link, place, sent.packets);
+  } else if (tally != nullptr) {
+    tally->theory.add(process, call.step, network_.seed, link, place, sent.packets, order);
   }
   const bool is_checked = sent.number(call) % kMessagesPerCheck == 0;
-  if (is_checked) flow.checked_fates.add(place.first_packet, lost);
+  if (is_checked && call.times == nullptr) flow.checked_fates.add(place.first_packet, lost);
+  // Collectives, and messages from send to recv, are drawn in other orders at the two ends.
+  if (is_checked && call.times != nullptr) flow.checked_fates.add_apart(place.first_packet, lost);
+  if (tally != nullptr && by_clock) ++tally->counts.timed_messages;
   const std::uint64_t number = lost.lost_count();
   if (number == 0) return false;
   const std::uint64_t data = packets.packets();
@@ -262,8 +273,11 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
     const sim::Repair repair = recovery->recover(lost, draw_again, timing, missing);
     if (tally != nullptr) tally->count_repair(repair, missing);
     if (!missing.any_lost()) return false;
-    if (is_checked) flow.checked_missing.add(link, place.first_packet, missing);
-    if (tally != nullptr) tally->missing.add(link, place.first_packet, missing);
+    if (is_checked) {
+      flow.checked_missing.add(link, place.first_packet, missing,
+                               call.times == nullptr ? order : sim::MessageOrder::kAny);
+    }
+    if (tally != nullptr) tally->missing.add(link, place.first_packet, missing, order);
   }
   if (tally != nullptr) tally->count_residual(missing, packets);
   return true;

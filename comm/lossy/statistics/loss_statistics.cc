@@ -14,7 +14,7 @@ double LossCounts::realised_rate() const {
 }
 
 double LossCounts::z() const {
-  if (packets == 0) return kNotMeasured;
+  if (packets == 0 || std::isnan(expected_lost_variance)) return kNotMeasured;
   const double deviation = static_cast<double>(lost_packets) - expected_lost;
   if (expected_lost_variance > 0) return deviation / std::sqrt(expected_lost_variance);
   // Sums of products such as 3 x 1.0 are exact here, so any deviation from a certain fate is real.
@@ -43,6 +43,7 @@ void LossCounts::add(const LossCounts& other) {
   residual_bytes += other.residual_bytes;
   resent_packets += other.resent_packets;
   resend_rounds += other.resend_rounds;
+  timed_messages += other.timed_messages;
   content_bytes += other.content_bytes;
   expected_lost += other.expected_lost;
   expected_lost_variance += other.expected_lost_variance;
@@ -59,6 +60,9 @@ double LayerStatistics::untouched_share() const {
 LossCounts ClassStatistics::total() const {
   LossCounts sum = halves[0];
   sum.add(halves[1]);
+  // Halves that see the same states are correlated.
+  const bool both = halves[0].packets > 0 && halves[1].packets > 0;
+  if (both && sum.timed_messages > 0) sum.expected_lost_variance = kNotMeasured;
   return sum;
 }
 

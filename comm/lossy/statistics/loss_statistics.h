@@ -31,6 +31,7 @@ struct PacketCounts {
   std::uint64_t residual_bytes = 0;
   std::uint64_t resent_packets = 0;  ///< repetitions: each packet as often as it was sent again
   std::uint64_t resend_rounds = 0;   ///< summed over messages
+  std::uint64_t timed_messages = 0;  ///< with the states of their link at the times of a clock, which others share
 };
 
 /// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
@@ -93,6 +94,7 @@ struct ClassStatistics {
   std::vector<LayerStatistics> layers;  ///< in ascending order
   std::vector<LinkStatistics> links;
 
+  /// Without a z where both halves met the states of their links at the times of a clock, and so are correlated.
   LossCounts total() const;
   double nmse() const;             ///< error_energy / exact_energy, as in SampleSums; NaN without samples
   double cosine() const;           ///< NaN without samples

@@ -13,9 +13,10 @@ namespace droptest::comm {
 namespace {
 
 void put_counts(WordWriter& out, const LossCounts& counts) {
-  for (const std::uint64_t n : {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes,
-                                counts.repaired_packets, counts.residual_packets, counts.residual_bytes,
-                                counts.resent_packets, counts.resend_rounds, counts.content_bytes}) {
+  for (const std::uint64_t n :
+       {counts.messages, counts.packets, counts.bytes, counts.lost_packets, counts.lost_bytes, counts.repaired_packets,
+        counts.residual_packets, counts.residual_bytes, counts.resent_packets, counts.resend_rounds,
+        counts.timed_messages, counts.content_bytes}) {
     out.put(n);
   }
   out.put_double(counts.expected_lost);
@@ -36,9 +37,10 @@ void put_counts(WordWriter& out, const LossCounts& counts) {
 
 LossCounts take_counts(WordReader& in) {
   LossCounts counts;
-  for (std::uint64_t* n : {&counts.messages, &counts.packets, &counts.bytes, &counts.lost_packets, &counts.lost_bytes,
-                           &counts.repaired_packets, &counts.residual_packets, &counts.residual_bytes,
-                           &counts.resent_packets, &counts.resend_rounds, &counts.content_bytes}) {
+  for (std::uint64_t* n :
+       {&counts.messages, &counts.packets, &counts.bytes, &counts.lost_packets, &counts.lost_bytes,
+        &counts.repaired_packets, &counts.residual_packets, &counts.residual_bytes, &counts.resent_packets,
+        &counts.resend_rounds, &counts.timed_messages, &counts.content_bytes}) {
     *n = in.take();
   }
   counts.expected_lost = in.take_double();

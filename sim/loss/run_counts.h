@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Numbers of bursts, gaps and stretches by their lengths.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "sim/state_visitor.h"
+
+namespace droptest::sim {
+
+class RunCounts {
+ public:
+  /// A length of 0 is none.
+  void count_burst(std::uint64_t length) {
+    if (length == 0) return;
+    ++(length < kBurstBins ? bursts_[length] : long_bursts_[length]);
+  }
+  /// `length` is at least 1.
+  void count_gap(std::uint64_t length) {
+    const auto i = static_cast<std::size_t>(std::bit_width(length) - 1);
+    ++(i < kGapBins ? gaps_[i] : long_gaps_[i]);
+  }
+  /// A length of 0 is none.
+  void count_stretch(std::uint64_t length) {
+    if (length > 0) ++stretches_[length];
+  }
+
+  /// Length in packets -> how many.
+  std::map<std::uint64_t, std::uint64_t> bursts() const;
+  /// Of 2^i to 2^(i + 1) - 1 packets, by i.
+  std::vector<std::uint64_t> gaps() const;
+  /// Length in packets -> how many.
+  const std::map<std::uint64_t, std::uint64_t>& stretches() const { return stretches_; }
+
+  void visit_state(StateVisitor& visitor) {
+    visit_values(visitor, bursts_, gaps_, long_bursts_, long_gaps_, stretches_);
+  }
+
+ private:
+  static constexpr std::size_t kBurstBins = 16;
+  static constexpr std::size_t kGapBins = 24;
+  std::array<std::uint64_t, kBurstBins> bursts_{};      ///< by length
+  std::array<std::uint64_t, kGapBins> gaps_{};          ///< of 2^i to 2^(i + 1) - 1 packets, by i
+  std::map<std::uint64_t, std::uint64_t> long_bursts_;  ///< of kBurstBins packets and more, by length
+  std::map<std::size_t, std::uint64_t> long_gaps_;      ///< of 2^kGapBins packets and more, by i
+  std::map<std::uint64_t, std::uint64_t> stretches_;
+};
+
+}  // namespace droptest::sim
