@@ -38,9 +38,7 @@ class BurstHistogram {
   /// Length of a stretch in packets -> how many, the open one too. expected_gaps() needs them.
   std::map<std::uint64_t, std::uint64_t> stretches() const;
 
-  void visit_state(StateVisitor& visitor) {
-    visit_values(visitor, open_, delivered_, stretch_, losses_, ended_);
-  }
+  void visit_state(StateVisitor& visitor) { visit_values(visitor, open_, delivered_, stretch_, losses_, ended_); }
 
  private:
   void add_losses(std::span<const std::uint32_t> losses, std::uint64_t packets);

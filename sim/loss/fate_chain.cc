@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // With P the transitions, 1 shares the matrix of equal rows and D = P - 1 shares, D^j = P^j - 1 shares for j >= 1: the
-// deviations from the stationary shares j packets later, without cancellation. Of two states, D^j acts on weights, which
-// add up to 0, as the number lambda^j with lambda = 1 - p - r.
+// deviations from the stationary shares j packets later, without cancellation. Of two states, D^j acts on weights,
+// which add up to 0, as the number lambda^j with lambda = 1 - p - r.
 #include "sim/loss/fate_chain.h"
 
 #include <algorithm>

@@ -167,10 +167,11 @@ double FourState::burst_at_least(std::uint64_t packets) const {
 
 FateChain FourState::chain_of_fates() const {
   const FourStateRates& c = rates_;
-  return FateChain::of_four({{{shares_[kGap], 0, {1 - c.p13 - c.p14, 0, c.p13, c.p14}, {to_lost_, leaves_}, {2, 3, 0}},
-                              {shares_[kInBurst], 0, {0, 1 - c.p23, c.p23, 0}, {enters_, kCertain}, {2, 1, 1}},
-                              {shares_[kLost], 1, {c.p31, c.p32, 1 - c.p31 - c.p32, 0}, {stays_, stays_in_burst_}, {2, 1, 0}},
-                              {shares_[kLostAlone], 1, {1, 0, 0, 0}, {kCertain, kCertain}, {0, 0, 0}}}});
+  return FateChain::of_four(
+      {{{shares_[kGap], 0, {1 - c.p13 - c.p14, 0, c.p13, c.p14}, {to_lost_, leaves_}, {2, 3, 0}},
+        {shares_[kInBurst], 0, {0, 1 - c.p23, c.p23, 0}, {enters_, kCertain}, {2, 1, 1}},
+        {shares_[kLost], 1, {c.p31, c.p32, 1 - c.p31 - c.p32, 0}, {stays_, stays_in_burst_}, {2, 1, 0}},
+        {shares_[kLostAlone], 1, {1, 0, 0, 0}, {kCertain, kCertain}, {0, 0, 0}}}});
 }
 
 double FourState::autocorrelation(std::uint64_t lag) const {

@@ -55,8 +55,8 @@ void LostCountTheory::add(const LossProcess& process, std::uint64_t step, std::u
   const std::uint64_t end = first + packets;
   const auto behind = stretches_.lower_bound(first);
   const bool is_used = behind != stretches_.end() && behind->first < end;
-  const bool was_used = behind != stretches_.begin() &&
-                        std::prev(behind)->first + std::prev(behind)->second.packets > first;
+  const bool was_used =
+      behind != stretches_.begin() && std::prev(behind)->first + std::prev(behind)->second.packets > first;
   if (end < first || is_used || was_used) return add_alone(process, seed, link, place, packets);
   const auto own = place_message(first, {step, packet_microseconds, packets, {}, &process});
   if (stretches_.size() > (order == MessageOrder::kAny ? kMostStretches : kMostInOrder)) end_farthest(first, own);

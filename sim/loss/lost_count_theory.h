@@ -57,7 +57,8 @@ class LostCountTheory {
 
   void write_back();
   Stretches::iterator place_message(std::uint64_t first, Stretch message);
-  static void correlate(const Stretch& message, std::uint64_t end, Stretches::iterator behind, Stretches::iterator last);
+  static void correlate(const Stretch& message, std::uint64_t end, Stretches::iterator behind,
+                        Stretches::iterator last);
   StateWeights losses_before(std::uint64_t first, const Stretch& stretch, Stretches::const_iterator behind) const;
   void end_farthest(std::uint64_t from, Stretches::const_iterator own);
   static void fold(const Stretch& stretch, LostCount& sum);

@@ -86,8 +86,8 @@ void ScatteredRuns::add(std::uint64_t first_draw, const FatesView& lost) {
   const auto own = stretches_.insert(next, {first_draw, stretch});
   if (stretches_.size() <= kMostStretches) return;
   const auto last = std::prev(stretches_.end());
-  const bool is_first = own == last || (own != stretches_.begin() &&
-                                        first_draw - stretches_.begin()->first > last->first - first_draw);
+  const bool is_first =
+      own == last || (own != stretches_.begin() && first_draw - stretches_.begin()->first > last->first - first_draw);
   const auto farthest = is_first ? stretches_.begin() : last;
   end(farthest->second, ended_);
   stretches_.erase(farthest);

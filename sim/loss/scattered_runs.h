@@ -39,9 +39,7 @@ class ScatteredRuns {
     std::uint64_t last_burst = 0;   ///< length of the burst that the stretch ends with; 0: none
     bool has_losses() const { return before < packets; }
     bool is_all_lost() const { return first_burst == packets; }
-    void visit_state(StateVisitor& visitor) {
-      visit_values(visitor, packets, before, behind, first_burst, last_burst);
-    }
+    void visit_state(StateVisitor& visitor) { visit_values(visitor, packets, before, behind, first_burst, last_burst); }
   };
   using Stretches = std::map<std::uint64_t, Stretch>;  // by the draw of the first packet
 

@@ -314,7 +314,8 @@ TEST(LinkCounts, OfRandomRunsDeviateAsTheirVarianceSaysAndLinkByLink) {
         for (std::uint64_t i = 0; i < 2; ++i) {
           const Message message{sim::TrafficClass::kPpActivation, "part", 0, stride * (2 * step + (i ^ turn))};
           if (inner.rank() > 0) lossy.recv(Tensor(std::span(data)), inner.rank() - 1, message);
-          if (inner.rank() + 1 < ranks) lossy.send(ConstTensor(std::span<const float>(data)), inner.rank() + 1, message);
+          if (inner.rank() + 1 < ranks)
+            lossy.send(ConstTensor(std::span<const float>(data)), inner.rank() + 1, message);
         }
       }
       const auto statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kInclude);

@@ -190,8 +190,7 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
   lost.resize(sent.packets);
   FlowTally* tally = flow.tally.get();
   // Messages of one ordinal after the other are neighbours, in whatever order they are sent.
-  const auto order =
-      call.ordinal && scope == BurstScope::kLink ? sim::MessageOrder::kAny : sim::MessageOrder::kByDraw;
+  const auto order = call.ordinal && scope == BurstScope::kLink ? sim::MessageOrder::kAny : sim::MessageOrder::kByDraw;
   if (tally != nullptr && order == sim::MessageOrder::kByDraw && scope == BurstScope::kLink &&
       !process.counts_by_message()) {
     tally->fates.draw(process, network_.seed, place.first_packet, lost);
