@@ -8,8 +8,8 @@
 namespace droptest::models {
 namespace {
 
-/// Where parts of a link's ordinals begin, behind those of training: of evaluations, and of inputs sent past a stage. Evaluations begin
-/// anew when they have used up theirs.
+/// Where parts of a link's ordinals begin, behind those of training: of evaluations, and of inputs sent past a stage.
+/// Evaluations begin anew when they have used up theirs.
 constexpr std::uint64_t kEvaluationOrdinals = PipelineTraffic::kMostTrainingOrdinals;
 constexpr std::uint64_t kPastOrdinals = std::uint64_t{1} << 30U;
 

@@ -15,15 +15,15 @@
 namespace droptest::models {
 
 /// Classes: pp_activation, pp_gradient. A message is that of a direction, the stage that sends, and a micro-batch; its
-/// name says so, and its ordinal on a loss layer follows from them: (micro-batches of earlier steps + micro-batch) x the
-/// number of boundaries between stages that cross the link in this direction + the position of the message's boundary
-/// among them. So a link's ordinals have no gaps, schedules with the same stages on the same ranks lose the same packets,
-/// and those of a stage's result are lost alike whether or not its input is sent past it. Owner: one rank. Ranks: those
-/// of the pipeline with the same coordinates of other groups, each the steps of its program.
+/// name says so, and its ordinal on a loss layer follows from them: (micro-batches of earlier steps + micro-batch) x
+/// the number of boundaries between stages that cross the link in this direction + the position of the message's
+/// boundary among them. So a link's ordinals have no gaps, schedules with the same stages on the same ranks lose the
+/// same packets, and those of a stage's result are lost alike whether or not its input is sent past it. Owner: one
+/// rank. Ranks: those of the pipeline with the same coordinates of other groups, each the steps of its program.
 class PipelineTraffic {
  public:
-  /// The group is borrowed. The program is that of the run: the stages of each rank, and the inputs that are sent past a
-  /// stage.
+  /// The group is borrowed. The program is that of the run: the stages of each rank, and the inputs that are sent past
+  /// a stage.
   PipelineTraffic(comm::Communicator& group, const PipelineProgram& program);
 
   /// A training step of so many micro-batches begins.
@@ -57,8 +57,8 @@ class PipelineTraffic {
   };
   using Works = std::map<Key, comm::Work, PastFirst>;
 
-  /// A result, or an input that is sent past a stage, on its way to the rank that needs it: the stage that needs it, the
-  /// direction, and whether it is sent past a stage.
+  /// A result, or an input that is sent past a stage, on its way to the rank that needs it: the stage that needs it,
+  /// the direction, and whether it is sent past a stage.
   using Delivered = std::tuple<int, bool, bool>;
   /// One of the messages of a micro-batch on a link that are of one direction, and all or none sent past a stage.
   struct LinkPosition {

@@ -29,6 +29,9 @@ class CountedFates {
   /// Counts fates that were drawn elsewhere. `first_draw`: LossProcess::first_draw() of the message.
   void add(std::uint64_t first_packet, std::uint64_t first_draw, const PacketMask& lost);
 
+  /// FateDigest::add_apart(): takes fates into the digest alone.
+  void digest_apart(std::uint64_t first_packet, const PacketMask& lost) { digest_.add_apart(first_packet, lost); }
+
   /// FateDigest::value() of all fates so far.
   std::uint64_t digest() const;
   /// Of all fates so far.

@@ -8,8 +8,10 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <random>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -41,6 +43,24 @@ Process bursts(double loss_rate = 0.05, double mean_burst = 50) {
   return std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(loss_rate, mean_burst));
 }
 
+/// Saves, or restores what was saved.
+class Saved final : public sim::StateVisitor {
+ public:
+  Turn turn() const override { return turn_; }
+  void bytes(std::span<std::byte> value) override {
+    if (turn_ == Turn::kSave) return void(bytes_.insert(bytes_.end(), value.begin(), value.end()));
+    ASSERT_LE(next_ + value.size(), bytes_.size());
+    std::copy_n(bytes_.begin() + static_cast<std::ptrdiff_t>(next_), value.size(), value.begin());
+    next_ += value.size();
+  }
+  void restore() { turn_ = Turn::kRestore; }
+
+ private:
+  Turn turn_ = Turn::kSave;
+  std::vector<std::byte> bytes_;
+  std::size_t next_ = 0;
+};
+
 /// One link, message by message.
 class OneLink {
  public:
@@ -54,6 +74,7 @@ class OneLink {
     sim::PacketMask missing;
     ledger_.draw_message(call, kLink, sim::Packetizer(16 * kPackets, 4, 64), Tally::kCounted, missing);
   }
+  void visit_state(sim::StateVisitor& visitor) { ledger_.visit_state(visitor); }
   LossCounts counts() const { return ledger_.flows().at({kLink, 0}).loss_counts(); }
   std::uint64_t digest() const { return ledger_.flows().at({kLink, 0}).tally->digest(); }
 
@@ -122,15 +143,47 @@ TEST(LinkCounts, DoNotDependOnTheOrderOfTheOrdinals) {
 }
 
 TEST(LinkCounts, MayBeReadWhileMessagesOfAStepAreMissing) {
-  OneLink read(bursts(0.3, 5), 3);
-  OneLink unread(bursts(0.3, 5), 3);
-  for (const std::uint64_t ordinal : {0U, 3U, 1U, 6U, 2U, 4U, 5U}) {
-    read.send(ordinal);
-    unread.send(ordinal);
-    EXPECT_EQ(read.counts().stretches.size(), read.counts().stretches.size());
+  OneLink link(bursts(0.3, 5), 3);
+  OneLink in_order(bursts(0.3, 5), 3);
+  const auto stretches_with = [&](std::uint64_t ordinal) {
+    link.send(ordinal);
+    return link.counts().stretches;
+  };
+  EXPECT_EQ(stretches_with(0), (Counts{{kPackets, 1}}));
+  EXPECT_EQ(stretches_with(3), (Counts{{kPackets, 2}}));
+  EXPECT_EQ(stretches_with(1), (Counts{{kPackets, 1}, {2 * kPackets, 1}}));
+  EXPECT_EQ(stretches_with(2), (Counts{{4 * kPackets, 1}}));
+  for (std::uint64_t ordinal = 0; ordinal < 4; ++ordinal) in_order.send(ordinal);
+  expect_same(link.counts(), in_order.counts());
+}
+
+TEST(LinkCounts, GoOnFromAStateWithinAStep) {
+  std::vector<sim::Phase> phases;
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    phases.push_back({step, std::make_unique<sim::GilbertElliott>(sim::rates_of_burst(step == 1 ? 0.5 : 0.3, 5))});
   }
-  expect_same(read.counts(), unread.counts());
-  EXPECT_EQ(read.counts().stretches, (Counts{{7 * kPackets, 1}}));
+  const Process schedule = std::make_shared<sim::Schedule>(std::move(phases), "schedule");
+  std::vector<std::uint64_t> ordinals(64);
+  std::iota(ordinals.begin(), ordinals.end(), 0U);
+  std::mt19937 random(9);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same order each time
+  std::ranges::shuffle(ordinals, random);
+  for (const bool has_ordinals : {false, true}) {
+    OneLink whole(schedule, 5);
+    auto resumed = std::make_unique<OneLink>(schedule, 5);
+    for (std::size_t i = 0; i < ordinals.size(); ++i) {
+      const auto ordinal = has_ordinals ? std::optional(ordinals[i]) : std::nullopt;
+      whole.send(ordinal, i / 16);
+      resumed->send(ordinal, i / 16);
+      Saved saved;
+      resumed->visit_state(saved);
+      saved.restore();
+      resumed = std::make_unique<OneLink>(schedule, 5);
+      resumed->visit_state(saved);
+      ASSERT_EQ(resumed->digest(), whole.digest());
+    }
+    expect_same(resumed->counts(), whole.counts());
+    EXPECT_EQ(resumed->counts().expected_lost_variance, whole.counts().expected_lost_variance);
+  }
 }
 
 TEST(LinkCounts, FixedFatesAreCountedExactlyAtAnyOrdinal) {
@@ -249,7 +302,7 @@ TEST(LinkCounts, OfRandomRunsDeviateAsTheirVarianceSaysAndLinkByLink) {
       network.burst_scope = random() % 4 == 0 ? BurstScope::kMessage : BurstScope::kLink;
       options.network.of(of) = network;
     }
-    const std::uint64_t elements = 4 + random() % 200;
+    const std::uint64_t elements = 4 + random() % 40;
     const std::uint64_t stride = 1 + random() % 3;
     const std::uint64_t turn = random() % 2;
     run_ranks(ranks, std::chrono::seconds(20), [&](Communicator& inner) {
@@ -261,7 +314,8 @@ TEST(LinkCounts, OfRandomRunsDeviateAsTheirVarianceSaysAndLinkByLink) {
         for (std::uint64_t i = 0; i < 2; ++i) {
           const Message message{sim::TrafficClass::kPpActivation, "part", 0, stride * (2 * step + (i ^ turn))};
           if (inner.rank() > 0) lossy.recv(Tensor(std::span(data)), inner.rank() - 1, message);
-          if (inner.rank() + 1 < ranks) lossy.send(ConstTensor(std::span<const float>(data)), inner.rank() + 1, message);
+          if (inner.rank() + 1 < ranks)
+            lossy.send(ConstTensor(std::span<const float>(data)), inner.rank() + 1, message);
         }
       }
       const auto statistics = lossy.collect_statistics(LossyCommunicator::LinkDetail::kInclude);

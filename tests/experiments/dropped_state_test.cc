@@ -374,7 +374,9 @@ const std::vector<std::pair<const char*, const char*>>& without_effect() {
   static const std::vector<std::pair<const char*, const char*>> all = {
       {".*(LinkCourse|CollectiveTCourse)/3:optional.*", "the next message sets it again"},
       {".*VirtualClock/2:optional.*", "for states within a step: LossState.ClocksGoOnWithTheirRepetitionsAndDeadlines"},
-      {".*BurstHistogram/7:map", "gaps of 2^24 packets and more"},
+      {".*RunCounts/3:map", "gaps of 2^24 packets and more"},
+      {".*ScatteredRuns/1:map/pair/1:Stretch/1:unsigned long",
+       "joined with a stretch before it, as within a step: LinkCounts.GoOnFromAStateWithinAStep"},
       {"network/0:RankState/5:unsigned long",
        "1,024 steps without a collection of verdicts, which each checkpoint makes"},
       {".*ResultSampler/1:array/SampleSums/([056789]|1[01]):?.*", "samples of lines have only NMSE and cosine"},

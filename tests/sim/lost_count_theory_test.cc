@@ -161,7 +161,8 @@ TEST(LostCountTheory, FixedFatesAreCountedExactlyInAnyOrder) {
   for (const std::uint64_t packet : {2U, 3U, 17U, 30U}) recorded.set_lost(packet);
   const Pattern pattern(3, 7, 2);
   const Trace trace(recorded, TraceStart::kRandom, "t");
-  for (const LossProcess* process : {static_cast<const LossProcess*>(&pattern), static_cast<const LossProcess*>(&trace)}) {
+  for (const LossProcess* process :
+       {static_cast<const LossProcess*>(&pattern), static_cast<const LossProcess*>(&trace)}) {
     LostCountTheory theory;
     double lost = 0;
     for (const std::uint64_t first : {90U, 4U, 44U, 1000U, 8U}) {

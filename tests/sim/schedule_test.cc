@@ -113,7 +113,8 @@ TEST(Outage, WindowsAreInOrderAndNotEmpty) {
 TEST(LostCountTheory, OneStretchHasTheCorrelationOfAllItsPackets) {
   const GilbertElliott chain(rates_of_burst(0.05, 8));
   LostCountTheory theory;
-  for (std::uint64_t first = 0; first < 1000; first += 50) theory.add(chain, 0, 1, kLink, {first, 0, first / 50, {}}, 50);
+  for (std::uint64_t first = 0; first < 1000; first += 50)
+    theory.add(chain, 0, 1, kLink, {first, 0, first / 50, {}}, 50);
   EXPECT_DOUBLE_EQ(theory.total().mean, 50);
   EXPECT_DOUBLE_EQ(theory.total().variance, chain.lost_count_variance(1000));
 }

@@ -120,8 +120,7 @@ TEST(Trace, LinksStartApartWhereAskedTo) {
     for (std::uint64_t i = 0; i < 100; ++i) ASSERT_EQ(later.lost(i), mask.lost(50 + i));
     PacketMask short_mask(77);
     trace.draw(1, link, 3, short_mask);
-    EXPECT_EQ(trace.message_count(1, link, {3, 0, 0, {}}, 77).mean,
-              static_cast<double>(short_mask.lost_count()));
+    EXPECT_EQ(trace.message_count(1, link, {3, 0, 0, {}}, 77).mean, static_cast<double>(short_mask.lost_count()));
   }
   EXPECT_EQ(seen.size(), 20U);
   PacketMask a(10007), b(10007);

@@ -128,7 +128,7 @@ void FlowTally::visit_state(sim::StateVisitor& visitor, const sim::Link& link, c
   theory.visit_state(visitor, configured);
   missing.visit_state(visitor, link);
   if (!is_scattered) return scattered.reset();
-  if (scattered == nullptr) scattered = std::make_unique<ScatteredFates>(link);
+  if (scattered == nullptr) scattered = std::make_unique<sim::ScatteredRuns>();
   visit_value(visitor, *scattered);
 }
 
@@ -141,15 +141,10 @@ void Flow::visit_state(sim::StateVisitor& visitor, const sim::Link& link) {
   tally->visit_state(visitor, link, process);
 }
 
-std::uint64_t FlowTally::digest() const {
-  return fates.digest() + (scattered == nullptr ? 0 : scattered->digest.value()) + missing.value();
-}
-
-void FlowTally::count_scattered(const sim::Link& link, std::uint64_t first_packet, std::uint64_t first_draw,
-                                const sim::PacketMask& lost) {
-  if (scattered == nullptr) scattered = std::make_unique<ScatteredFates>(link);
-  scattered->runs.add(first_draw, lost);
-  scattered->digest.add_apart(first_packet, lost);
+void FlowTally::count_scattered(std::uint64_t first_packet, std::uint64_t first_draw, const sim::PacketMask& lost) {
+  if (scattered == nullptr) scattered = std::make_unique<sim::ScatteredRuns>();
+  scattered->add(first_draw, lost);
+  fates.digest_apart(first_packet, lost);
 }
 
 void FlowTally::count_bytes(std::uint64_t packets_sent, const sim::Packetizer& packets) {
@@ -186,7 +181,7 @@ LossCounts Flow::loss_counts() const {
   result.expected_lost = expected.mean;
   result.expected_lost_variance = expected.variance;
   if (tally->scattered != nullptr) {
-    const sim::RunCounts runs = tally->scattered->runs.counts();
+    const sim::RunCounts runs = tally->scattered->counts();
     result.bursts = runs.bursts();
     result.gaps = runs.gaps();
     result.stretches = runs.stretches();

@@ -98,23 +98,13 @@ class MissingDigest {
   std::unique_ptr<sim::FateDigest> digest_;  // null until a packet stays missing
 };
 
-/// The fates of a link whose messages have ordinals: counts and digest do not depend on the order of the messages.
-struct ScatteredFates {
-  explicit ScatteredFates(const sim::Link& link) : digest(link) {}
-  void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, runs, digest); }
-
-  sim::ScatteredRuns runs;
-  sim::FateDigest digest;
-};
-
 /// The counts of a link, on the rank that counts it. Members that every message changes come first.
 struct alignas(64) FlowTally {
   explicit FlowTally(const sim::Link& link) : fates(link) {}
   /// Of all fates, and of the packets that stayed missing.
-  std::uint64_t digest() const;
+  std::uint64_t digest() const { return fates.digest() + missing.value(); }
   /// Counts the fates of a message with an ordinal. `first_draw`: LossProcess::first_draw().
-  void count_scattered(const sim::Link& link, std::uint64_t first_packet, std::uint64_t first_draw,
-                       const sim::PacketMask& lost);
+  void count_scattered(std::uint64_t first_packet, std::uint64_t first_draw, const sim::PacketMask& lost);
 
   /// A message of `packets_sent` packets, of which the last data packet may be short.
   void count_bytes(std::uint64_t packets_sent, const sim::Packetizer& packets);
@@ -131,7 +121,7 @@ struct alignas(64) FlowTally {
   sim::CountedFates fates;
   sim::LostCountTheory theory;
   MissingDigest missing;
-  std::unique_ptr<ScatteredFates> scattered;  ///< null: all fates are in `fates`
+  std::unique_ptr<sim::ScatteredRuns> scattered;  ///< of messages with ordinals; null: none yet
 };
 
 /// State of one flow. A rank has several for each of its peers, so it is small on all but the rank that counts it.

@@ -242,7 +242,7 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
   } else {
     process.draw_message(network_.seed, link, place, lost);
     if (tally != nullptr && order == sim::MessageOrder::kAny) {
-      tally->count_scattered(link, place.first_packet, process.first_draw(place), lost);
+      tally->count_scattered(place.first_packet, process.first_draw(place), lost);
     } else if (tally != nullptr) {
       tally->fates.add(place.first_packet, process.first_draw(place), lost);
     }
