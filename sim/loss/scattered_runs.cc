@@ -8,15 +8,18 @@
 namespace droptest::sim {
 namespace {
 
-// The first packet from `from` on that is lost, or that is not; `packets` where there is none.
-std::uint64_t find(const FatesView& lost, std::uint64_t from, bool is_lost) {
-  while (from < lost.packets) {
-    const std::uint64_t word = lost.words[from / 64] ^ (is_lost ? 0 : ~std::uint64_t{0});
-    const std::uint64_t rest = word >> (from % 64);
-    if (rest != 0) return std::min(lost.packets, from + static_cast<std::uint64_t>(std::countr_zero(rest)));
+// The first packet from `from` on with a set bit in the words xor `flip`; `packets` where there is none.
+std::uint64_t first_set(const FatesView& fates, std::uint64_t from, std::uint64_t flip) {
+  while (from < fates.packets) {
+    const std::uint64_t rest = (fates.words[from / 64] ^ flip) >> (from % 64);
+    if (rest != 0) return std::min(fates.packets, from + static_cast<std::uint64_t>(std::countr_zero(rest)));
     from = (from / 64 + 1) * 64;
   }
-  return lost.packets;
+  return fates.packets;
+}
+std::uint64_t next_lost(const FatesView& fates, std::uint64_t from) { return first_set(fates, from, 0); }
+std::uint64_t next_delivered(const FatesView& fates, std::uint64_t from) {
+  return first_set(fates, from, ~std::uint64_t{0});
 }
 
 }  // namespace
@@ -29,8 +32,8 @@ void ScatteredRuns::end(const Stretch& stretch, RunCounts& counts) {
 
 ScatteredRuns::Stretch ScatteredRuns::count_inner(const FatesView& lost) {
   Stretch stretch{lost.packets, lost.packets, lost.packets};
-  for (std::uint64_t begin = find(lost, 0, true); begin < lost.packets;) {
-    const std::uint64_t end = find(lost, begin, false);
+  for (std::uint64_t begin = next_lost(lost, 0); begin < lost.packets;) {
+    const std::uint64_t end = next_delivered(lost, begin);
     if (!stretch.has_losses()) {
       stretch.before = begin;
     } else {
@@ -40,7 +43,7 @@ ScatteredRuns::Stretch ScatteredRuns::count_inner(const FatesView& lost) {
     if (begin == 0) stretch.first_burst = end;
     if (end == lost.packets) stretch.last_burst = end - begin;
     if (begin > 0 && end < lost.packets) ended_.count_burst(end - begin);
-    begin = find(lost, end, true);
+    begin = next_lost(lost, end);
   }
   return stretch;
 }

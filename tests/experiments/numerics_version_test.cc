@@ -163,13 +163,16 @@ TEST(NumericsVersion, IsThatOfTheLastChangeThatConcernsTheSpec) {
 }
 
 TEST(NumericsVersion, OfAPipelineFollowsFromTheLossBetweenItsStages) {
-  const auto version = [](const json& classes, const json& loss, int ranks) {
+  const auto spec = [](const json& classes, const json& loss, int ranks) {
     json document = spec_with(loss);
     document["parallel"] = {{"pipeline", ranks}};
     document["model"]["layers"] = 4;
     document["training"]["accumulation"] = 2;
     if (!classes.is_null()) document["network"]["classes"] = classes;
-    return resolve(document, "s.json").spec["numerics_version"];
+    return resolve(document, "s.json").spec;
+  };
+  const auto version = [&spec](const json& classes, const json& loss, int ranks) {
+    return spec(classes, loss, ranks)["numerics_version"];
   };
   const json lossy = {{"model", "bernoulli"}, {"loss_rate", 0.01}};
   const json none = {{"model", "none"}};
@@ -180,6 +183,11 @@ TEST(NumericsVersion, OfAPipelineFollowsFromTheLossBetweenItsStages) {
     EXPECT_EQ(version({{one, {{"loss", lossy}}}}, none, 2), 2) << one;
   }
   EXPECT_EQ(version({{"pp_activation", {{"loss", none}}}, {"pp_gradient", {{"loss", none}}}}, lossy, 2), 1);
+  json earlier = spec(nullptr, lossy, 2);
+  earlier["numerics_version"] = 1;
+  EXPECT_THAT(config_error_of([&] { (void)resolve(earlier, "spec.json"); }),
+              testing::HasSubstr("got 1, but this droptest has version 2 for a spec with loss of messages between the "
+                                 "stages of a pipeline"));
 }
 
 TEST(NumericsVersion, AnEarlierResolvedSpecIsReadAndNotTrained) {

@@ -180,17 +180,18 @@ LossCounts Flow::loss_counts() const {
   const sim::LostCount expected = tally->theory.total();
   result.expected_lost = expected.mean;
   result.expected_lost_variance = expected.variance;
-  if (tally->scattered != nullptr) {
-    const sim::RunCounts runs = tally->scattered->counts();
-    result.bursts = runs.bursts();
-    result.gaps = runs.gaps();
-    result.stretches = runs.stretches();
-    return result;
-  }
   const sim::BurstHistogram bursts = tally->fates.bursts();
   result.bursts = bursts.counts();
   result.gaps = bursts.gaps();
   result.stretches = bursts.stretches();
+  if (tally->scattered != nullptr) {
+    const sim::RunCounts runs = tally->scattered->counts();
+    LossCounts with_ordinals;
+    with_ordinals.bursts = runs.bursts();
+    with_ordinals.gaps = runs.gaps();
+    with_ordinals.stretches = runs.stretches();
+    result.add(with_ordinals);
+  }
   return result;
 }
 
