@@ -133,9 +133,9 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
   EXPECT_THAT(error({timed, "/network/loss/tick_microseconds=1e-6"}),
               ::testing::HasSubstr("tick_microseconds: got 1e-06, want at least a millionth of the shorter mean stay"));
   EXPECT_THAT(error({timed, "/network/loss/tick_microseconds=1", "/network/burst_scope=message"}),
-              ::testing::HasSubstr("/network/loss/tick_microseconds: got 1 with burst_scope \"message\", where time "));
+              ::testing::HasSubstr("/network/loss/tick_microseconds: got 1.0 with burst_scope \"message\", where time "));
   EXPECT_THAT(error({timed, "/network/loss/tick_microseconds=1", "/network/loss/packet_microseconds=1", "/time=null"}),
-              ::testing::HasSubstr("/network/loss/tick_microseconds: got 1 without a time section, so that states"));
+              ::testing::HasSubstr("/network/loss/tick_microseconds: got 1.0 without a time section, so that states"));
   EXPECT_THAT(error({timed, "/time/compute_milliseconds=measured"}),
               ::testing::HasSubstr("s.json: /time/compute_milliseconds: got \"measured\" with a loss process whose"));
   EXPECT_THAT(error({"/time/compute_milliseconds=measured", "/time/deadline_microseconds=5"}),
