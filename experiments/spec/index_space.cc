@@ -54,6 +54,10 @@ LinkUse use_of(const RunConfig& config, TrafficClass of, const comm::ClassNetwor
     const double groups = std::max(1.0, config.parallel.world_size() / ranks / config.parallel.pipeline);
     const double calls =
         std::ceil(static_cast<double>(in_whole_run(config, of, planned.times)) / groups * largest_stage(config));
+    if (planned.call.collective == sim::Collective::kBroadcast) {  // a message from rank to rank, on every path
+      use.messages += calls;
+      continue;
+    }
     constexpr double kFactors = 2;  // of a matrix of low rank
     use.to_all += kFactors * calls;
     use.messages += ranks * calls;

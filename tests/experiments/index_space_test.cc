@@ -54,6 +54,10 @@ TEST(IndexSpace, APipelineHasRoomForHalfABillionMessagesOfALink) {
   EXPECT_THAT(error("67200000", "/parallel/schedule=1f1b"),
               testing::HasSubstr("/training/steps: got 67200000 steps with up to 8 messages of pp_activation on a link "
                                  "in each, want at most 536870912 messages in the whole run"));
+  // Messages between stages go from rank to rank on every path.
+  EXPECT_EQ(error_with({"/parallel/pipeline=2", "/parallel/tensor=1", "/network/path=contribution", kByMessage,
+                        "/training/steps=60000000", "/network/classes/embedding_gradient/path=direct"}),
+            "(no error)");
   EXPECT_THAT(error("33600000", "/parallel/schedule=interleaved", "2"),
               testing::HasSubstr("with up to 16 messages of pp_activation"));
 }
