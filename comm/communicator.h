@@ -207,8 +207,14 @@ class Communicator {
   /// communicator is destroyed after an error. Never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
 
+  /// Keeps the first error of a work that nobody waited for, for the next call of a loss layer. Other communicators
+  /// have failed where a wait throws.
+  virtual void keep_dropped(std::exception_ptr error) noexcept {
+    if (dropped_ == nullptr) dropped_ = std::move(error);
+  }
+
  protected:
-  /// Throws the error of a work of this communicator that was dropped. Once.
+  /// Throws that error. Once.
   void throw_dropped();
 
  private:

@@ -84,6 +84,7 @@ class MeteredCommunicator final : public Communicator {
   void barrier(const Message& message) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   std::unique_ptr<Communicator> twin(int number) override;
+  void keep_dropped(std::exception_ptr error) noexcept override { inner_.keep_dropped(std::move(error)); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 
  private:

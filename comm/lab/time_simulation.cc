@@ -47,8 +47,9 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
     if (simulation.ranks > 1) {
       const Arrival arrival =
           arrival_of({simulation.traffic_class, simulation.message_name}, simulation.network, trial);
-      timing.collective(simulation.collective, {simulation.traffic_class, ElementType::kFloat32, arrival, {}, false, trial}, counts, 0,
-                        clocks, [&](const TimedMessage& message) {
+      timing.collective(simulation.collective,
+                        {simulation.traffic_class, ElementType::kFloat32, arrival, {}, false, trial}, counts, 0, clocks,
+                        [&](const TimedMessage& message) {
                           count_message(message, result.total);
                           visit(trial, message);
                         });

@@ -72,6 +72,7 @@ void LossyCommunicator::call(const CallArguments& arguments) {
   throw_dropped();
   if (!is_message(arguments.operation)) group_->state->run_collectives();
   if (!group_->is_lossy(arguments)) {
+    if (arguments.operation == Operation::kRecv) group_->post_receives(arguments.peer);
     return call_now(group_->inner, arguments);
   }
   group_->call(arguments);
@@ -148,14 +149,12 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
   throw_dropped();
   checked_call(*this, arguments, state.step);
   if (group_->is_lossy(arguments)) return group_->begin(arguments);
-  if (!is_message(arguments.operation) && state.queued_on_inner > 0) {
+  if (!is_message(arguments.operation) && state.queue.holds_up()) {
     auto kept = std::make_shared<KeptArguments>(arguments);
-    ++state.queued_on_inner;
-    return state.queue.start([&state, &inner = group_->inner, kept = std::move(kept)] {
-      --state.queued_on_inner;
-      call_now(inner, kept->get());
-    });
+    return state.queue.start([&inner = group_->inner, kept = std::move(kept)] { call_now(inner, kept->get()); },
+                             QueuedCalls::Others::kQueueUp);
   }
+  if (arguments.operation == Operation::kRecv) group_->post_receives(arguments.peer);
   std::unique_ptr<WorkInFlight> work = group_->inner.begin(arguments);
   if (work == nullptr) return nullptr;
   return std::make_unique<Straight>(std::move(work), state);
@@ -234,12 +233,14 @@ VirtualClock::Stop LossyCommunicator::stop_clock() {
 }
 
 void LossyCommunicator::verify_fates() {
+  throw_dropped();
   const VirtualClock::Pause pause(group_->state->clock_or_null());
   group_->state->run_collectives();
   comm::verify_fates(group_->inner, group_->state->ledger, group_->state->next_group);
 }
 
 std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail detail) {
+  throw_dropped();
   RankState& state = *group_->state;
   const VirtualClock::Pause pause(group_->state->clock_or_null());
   state.run_collectives();
@@ -250,6 +251,7 @@ std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail de
 }
 
 std::vector<ClassSample> LossyCommunicator::take_samples() {
+  throw_dropped();
   const VirtualClock::Pause pause(group_->state->clock_or_null());
   group_->state->run_collectives();
   return comm::take_samples(group_->inner, group_->state->ledger, group_->state->sampler);

@@ -64,16 +64,16 @@ class LossyCommunicator final : public Communicator {
   void send(ConstTensor data, int destination, const Message& message) override;
   void recv(Tensor data, int source, const Message& message) override;
   void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
-  /// A work of a class with a network is planned at its start, where it is refused if it has no meaning, its packets get
-  /// their indices, and mostly their fates. Its data move while the rank computes; a thread of the group runs its
+  /// A work of a class with a network is planned at its start, where it is refused if it has no meaning, its packets
+  /// get their indices, and mostly their fates. Its data move while the rank computes; a thread of the group runs its
   /// collectives one after the other. A wait requires only that the peers have started the same call. With a clock, a
-  /// collective's wait also computes the times of all works that the rank has started. This requires that the peers wait,
-  /// too, and that ranks with several common groups start their works in one order. Where fates depend on time (processes
-  /// that depend on time, deadlines, recoveries that send again), a collective runs at the first wait for it or for one
-  /// that its rank started later, over all groups of the rank; a blocking collective, barrier(), split(), a LosslessScope,
-  /// stop_clock() and statistics are such waits for all. A receive gets its fates at its wait. docs/backends.md has the
-  /// rules. The same holds for collectives in host memory, and for all collectives with a clock, where the inner
-  /// communicator has no twin().
+  /// collective's wait also computes the times of all works that the rank has started. This requires that the peers
+  /// wait, too, and that ranks with several common groups start their works in one order. Where fates depend on time
+  /// (processes that depend on time, deadlines, recoveries that send again), a collective runs at the first wait for it
+  /// or for one that its rank started later, over all groups of the rank; a blocking collective, barrier(), split(), a
+  /// LosslessScope, stop_clock() and statistics are such waits for all. A receive gets its fates at its wait.
+  /// docs/backends.md has the rules. The same holds for collectives in host memory, and for all collectives with a
+  /// clock, where the inner communicator has no twin().
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   void barrier(const Message& message) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
@@ -132,8 +132,9 @@ class LossyCommunicator final : public Communicator {
   void pass_compute_time(double seconds);
   /// The same for a share of the step's given compute time, out of TimeModel::later_share.
   void pass_compute_share(double share);
-  /// Works started before it take their time at once, as a wait for all of them would. While it is alive, collectives
-  /// do not move the virtual clock: for an evaluation over the lossy network.
+  /// Works started before it, but for receives whose fates depend on time, take their time at once, as a wait for all
+  /// of them would. While it is alive, collectives do not move the virtual clock: for an evaluation over the lossy
+  /// network.
   VirtualClock::Stop stop_clock();
 
   /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends. Ranks: all.
@@ -142,9 +143,9 @@ class LossyCommunicator final : public Communicator {
 
   /// Statistics since the start of all ranks of the group added up, with those of the groups split from it; one entry
   /// per class that has a network and was used, the same on every rank. A split group's own statistics hold all that
-  /// its ranks counted, in every group. The counts hold all started calls. The sums of samples hold a started call of a
-  /// rank once the rank has waited for it and for all sampled calls before it: where ranks have waited for different
-  /// works, they hold different calls of different ranks. Ranks: all, with one `detail`.
+  /// its ranks counted, in every group. The counts hold all started calls whose fates are drawn. The sums of samples
+  /// hold a started call of a rank once the rank has waited for it and for all sampled calls before it: where ranks
+  /// have waited for different works, they hold different calls of different ranks. Ranks: all, with one `detail`.
   using LinkDetail = comm::LinkDetail;
   std::vector<ClassStatistics> collect_statistics(LinkDetail detail);
 

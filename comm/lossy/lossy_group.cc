@@ -86,11 +86,20 @@ void LossyGroup::follow_step() {
   if (steps_begun_ != state->step) begin_step();
 }
 
+// Those from one rank are timed in the order of their starts, in whichever groups.
 void LossyGroup::play_receives(int source, const StartedLossyCall* until) {
   for (StartedLossyCall* call : state->started) {
-    if (call->receives() && &call->group() == this && call->arguments().peer == source) call->play();
+    const bool comes_from_it =
+        call->receives() && call->group().inner.world_rank(call->arguments().peer) == inner.world_rank(source);
+    if (comes_from_it) call->play();
     if (call == until) return;
   }
+}
+
+void LossyGroup::post_receives(int source) {
+  const bool some_wait = std::ranges::any_of(
+      state->started, [](const StartedLossyCall* call) { return call->receives() && !call->is_posted(); });
+  if (some_wait) play_receives(source, nullptr);
 }
 
 void LossyGroup::check_receive(const CallArguments& arguments) const {
@@ -111,7 +120,8 @@ void LossyGroup::check_receive(const CallArguments& arguments) const {
 
 void LossyGroup::visit_state(sim::StateVisitor& visitor) {
   if (!state->started.empty() || !state->queue.empty()) {
-    throw ConfigError("state of a loss layer: got " + std::to_string(state->started.size() + state->queue.size()) +
+    throw ConfigError("state of a loss layer: got " +
+                      std::to_string(std::max(state->started.size(), state->queue.size())) +
                       " works under way, want none: wait for them first");
   }
   if (number() != 0) return visit_memories(visitor);
@@ -236,6 +246,7 @@ void LossyGroup::exchange(std::span<const Send> sends, std::span<const Receive> 
   for (const auto& [data, source, message] : receives) {
     const CallArguments call_of_receive{
         .operation = Operation::kRecv, .output = data, .peer = source, .message = message};
+    post_receives(source);
     if (!is_lossy(call_of_receive)) continue;
     check_receive(call_of_receive);
     arguments.push_back(call_of_receive);
@@ -258,7 +269,7 @@ bool LossyGroup::runs_ahead(const CallArguments& arguments) {
   const bool on_host = stream_of(arguments) == nullptr;
   if (on_host && lane_channel_ == nullptr) lane_channel_ = inner.twin(kLaneTwin);
   if (state->fates_need_times || (state->clock && clock_channel_ == nullptr)) return false;
-  if (!on_host) return true;
+  if (!on_host) return !state->queue.holds_up();
   if (lane_channel_ != nullptr && !lane_) lane_.emplace();
   return lane_.has_value();
 }

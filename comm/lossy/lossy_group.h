@@ -48,6 +48,8 @@ class LossyGroup {
   void call(const CallArguments& arguments);
   void exchange(std::span<const Send> sends, std::span<const Receive> receives);
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments);
+  /// Gives the receives from a rank that wait for their times to the inner communicator, ahead of another one.
+  void post_receives(int source);
   /// Ranks: all of the group.
   std::unique_ptr<LossyGroup> split(int color, int key);
 

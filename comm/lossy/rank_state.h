@@ -29,7 +29,7 @@ struct RankState {
   /// Computes the times of started calls except receives, in the order of their starts: of all, or until one of them.
   /// Where fates depend on time, it does nothing: sends are played at their starts, collectives when they run.
   void play_started(const StartedLossyCall* until = nullptr);
-  /// A collective that blocks, or that the rank starts to wait for, comes after all collectives that it has started.
+  /// Before a blocking collective, and whatever else waits for all collectives that the rank has started.
   void run_collectives() { queue.run_all(); }
   /// Moves the rank's clock to their ends.
   void pass_started();
@@ -43,8 +43,7 @@ struct RankState {
   std::deque<StartedLossyCall*> started;  ///< works under way, in the order of their starts
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
-  std::size_t queued_on_inner = 0;  ///< of the queue: collectives that no other one of the rank may pass
-  bool fates_need_times = false;    ///< fates are drawn when times are known
+  bool fates_need_times = false;  ///< fates are drawn when times are known
   TouchRecord touches;
   ResultSampler sampler;
   std::uint64_t sampled_calls = 0;                                         ///< planned so far

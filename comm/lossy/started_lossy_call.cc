@@ -34,10 +34,14 @@ void StartedLossyCall::start() {
     begin_send(call_.outgoing());
     if (call_.is_sampled()) begin_send(call.input);
   } else if (receives()) {
-    if (group_.posts_ahead(call)) post_receipt();
+    // The time of departure comes ahead of the data, whether or not both have one channel.
+    if (!group_.posts_ahead(call)) return;
+    if (start_) begin_departure();
+    post_data();
   } else if (!group_.runs_ahead(call)) {
-    in_queue_ = group_.state->queue.start([this] { run_in_queue(); });
-    if (&group_.channel_of_queue(call) == &group_.inner) ++group_.state->queued_on_inner;
+    const bool is_passed = &group_.channel_of_queue(call) != &group_.inner;
+    in_queue_ = group_.state->queue.start([this] { run_in_queue(); },
+                                          is_passed ? QueuedCalls::Others::kMayPass : QueuedCalls::Others::kQueueUp);
   } else if (stream_of(call) != nullptr) {
     call_.run(group_.inner, call_.scratch());
     call_.release_scratch();
@@ -46,10 +50,8 @@ void StartedLossyCall::start() {
   }
 }
 
-// The time of departure comes ahead of the data, whether or not both have one channel.
-void StartedLossyCall::post_receipt() {
+void StartedLossyCall::post_data() {
   is_posted_ = true;
-  if (start_) begin_departure();
   call_.before_receipt();
   begin_recv(arguments_.get().output);
   if (call_.is_sampled()) begin_recv(call_.exact());
@@ -84,6 +86,7 @@ void StartedLossyCall::play() {
     times_ = timeline.play_collective(call, *start_);
   }
   if (group_.state->fates_need_times) call_.draw();
+  if (receives() && !is_posted_) post_data();
 }
 
 void StartedLossyCall::pass_time() const {
@@ -93,7 +96,6 @@ void StartedLossyCall::pass_time() const {
 void StartedLossyCall::run_in_queue() {
   const CallArguments& call = arguments_.get();
   Communicator& channel = group_.channel_of_queue(call);
-  if (&channel == &group_.inner) --group_.state->queued_on_inner;
   const StreamTurns::Turn turn(group_.turns_, stream_of(call));
   play();
   call_.run(channel, call_.scratch());
@@ -105,10 +107,7 @@ void StartedLossyCall::finish() {
   const VirtualClock::Pause pause(state.clock_or_null());
   state.play_started(this);
   if (in_queue_ != nullptr) in_queue_->finish();
-  if (receives()) {
-    group_.play_receives(arguments().peer, this);
-    if (!is_posted_) post_receipt();
-  }
+  if (receives()) group_.play_receives(arguments().peer, this);
   pass_time();
   await_parts();
   if (receives()) {

@@ -27,6 +27,8 @@ class StartedLossyCall final : public WorkInFlight {
 
   const CallArguments& arguments() const { return arguments_.get(); }
   const LossyGroup& group() const { return group_; }
+  /// Of a receive: the inner communicator has it.
+  bool is_posted() const { return is_posted_; }
   bool receives() const { return arguments().operation == Operation::kRecv; }
 
   /// Starts to move the data, or leaves a collective to the rank's queue. Once.
@@ -43,7 +45,7 @@ class StartedLossyCall final : public WorkInFlight {
  private:
   void begin_send(ConstTensor data);
   void begin_recv(Tensor data);
-  void post_receipt();
+  void post_data();
   void begin_departure();
   void run_in_queue();
   void await_parts();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/started/queued_calls.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace droptest::comm {
@@ -8,6 +9,9 @@ namespace droptest::comm {
 class QueuedCalls::QueuedInFlight final : public WorkInFlight {
  public:
   QueuedInFlight(QueuedCalls& calls, std::shared_ptr<Queued> call) : calls_(calls), call_(std::move(call)) {}
+  ~QueuedInFlight() override { std::erase(calls_.waiting_, call_); }
+  QueuedInFlight(const QueuedInFlight&) = delete;
+  QueuedInFlight& operator=(const QueuedInFlight&) = delete;
 
   void finish() override {
     calls_.run_until(*call_);
@@ -20,11 +24,16 @@ class QueuedCalls::QueuedInFlight final : public WorkInFlight {
   std::shared_ptr<Queued> call_;
 };
 
-std::unique_ptr<WorkInFlight> QueuedCalls::start(std::function<void()> run) {
+std::unique_ptr<WorkInFlight> QueuedCalls::start(std::function<void()> run, Others others) {
   auto call = std::make_shared<Queued>();
   call->run = std::move(run);
+  call->others = others;
   waiting_.push_back(call);
   return std::make_unique<QueuedInFlight>(*this, std::move(call));
+}
+
+bool QueuedCalls::holds_up() const {
+  return std::ranges::any_of(waiting_, [](const auto& call) { return call->others == Others::kQueueUp; });
 }
 
 void QueuedCalls::run_first() {

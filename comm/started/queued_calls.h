@@ -2,6 +2,7 @@
 // Started calls that a rank executes at its waits.
 #pragma once
 
+#include <cstdint>
 #include <deque>
 #include <exception>
 #include <functional>
@@ -15,8 +16,12 @@ namespace droptest::comm {
 /// none; a rank has one.
 class QueuedCalls {
  public:
-  /// Its work throws the exception of `run`.
-  std::unique_ptr<WorkInFlight> start(std::function<void()> run);
+  /// Whether other calls may be made before one that waits here.
+  enum class Others : std::uint8_t { kMayPass, kQueueUp };
+  /// Its work throws the exception of `run`. A work that goes before its call has run takes it along.
+  std::unique_ptr<WorkInFlight> start(std::function<void()> run, Others others);
+  /// Whether other collectives of the rank must queue up.
+  bool holds_up() const;
   /// Runs all of them. Does nothing while one runs.
   void run_all();
   bool empty() const { return waiting_.empty(); }
@@ -25,6 +30,7 @@ class QueuedCalls {
  private:
   struct Queued {
     std::function<void()> run;
+    Others others;
     bool is_done = false;
     std::exception_ptr thrown;
   };

@@ -64,7 +64,7 @@ void Work::drop() noexcept {
   try {
     wait();
   } catch (...) {
-    if (communicator.dropped_ == nullptr) communicator.dropped_ = std::current_exception();
+    communicator.keep_dropped(std::current_exception());
   }
 }
 

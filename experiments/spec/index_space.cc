@@ -39,28 +39,35 @@ struct LinkUse {
   std::uint64_t packets_of_message = 0;  ///< of the largest, with its redundancy
   double messages = 0;                   ///< of all groups of a rank
   double to_all = 0;                     ///< of a group, to every destination
+  double packets = 0;                    ///< of all messages
 };
 
 LinkUse use_of(const RunConfig& config, TrafficClass of, const comm::ClassNetwork& network) {
   LinkUse use;
   for (const PlannedCollective& planned : planned_collectives(config, of)) {
+    std::uint64_t of_message = 0;
     const std::uint64_t data = network.packets(comm::ElementType::kFloat32, planned.call.elements).packets();
     for (const comm::HalfNetwork* half : {&network.reduce, &network.gather}) {
       const std::uint64_t packets = half->recovery == nullptr ? data : half->recovery->first_packets(data);
-      use.packets_of_message = std::max(use.packets_of_message, packets);
+      of_message = std::max(of_message, packets);
     }
+    use.packets_of_message = std::max(use.packets_of_message, of_message);
     // `times` counts all groups, which are alike but for the stages of a pipeline.
     const auto ranks = static_cast<double>(planned.call.ranks);
     const double groups = std::max(1.0, config.parallel.world_size() / ranks / config.parallel.pipeline);
     const double calls =
         std::ceil(static_cast<double>(in_whole_run(config, of, planned.times)) / groups * largest_stage(config));
+    const auto packets = static_cast<double>(of_message);
     if (planned.call.collective == sim::Collective::kBroadcast) {  // a message from rank to rank, on every path
       use.messages += calls;
+      use.packets += calls * packets;
       continue;
     }
-    constexpr double kFactors = 2;  // of a matrix of low rank
-    use.to_all += kFactors * calls;
+    const double factors = network.compression.kind == comm::CompressionKind::kPowerSgd ? 2 : 1;
+    use.to_all += factors * calls;
+    // In each half, a link carries every element at most once, in at most one message for each rank.
     use.messages += ranks * calls;
+    use.packets += factors * calls * (packets + ranks);
   }
   const bool sends_to_all = comm::path_entry(network.path).route == comm::Route::kAggregated ||
                             network.consistency == comm::Consistency::kShared;
@@ -89,7 +96,7 @@ std::optional<IndexRefusal> of_messages(TrafficClass of, const LinkUse& use) {
 }
 
 std::optional<IndexRefusal> of_link(TrafficClass of, const LinkUse& use) {
-  const double packets = use.messages * static_cast<double>(use.packets_of_message);
+  const double packets = use.packets;
   if (packets <= static_cast<double>(LinkCourse::kMostPackets)) return std::nullopt;
   return IndexRefusal{of, "payload_bytes",
                       "got up to " + count(packets) + " packets on a link in the whole run, want at most " +

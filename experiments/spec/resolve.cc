@@ -122,7 +122,6 @@ class Resolver {
     resolve_elastic(full_, where_, config_, errors_);
     if (errors_.empty()) resolve_memory(full_, where_, config_, errors_);
     resolve_network_section();
-    if (errors_.empty()) check_indices();
     if (errors_.empty()) {
       const bool has_deadline = comm::network_use(full_.value("time", json())) == comm::NetworkUse::kDeadline;
       check_memory(given_, where_, config_, has_deadline, errors_);
@@ -136,6 +135,7 @@ class Resolver {
     ResolvedRun run;
     run.config = std::move(config_);
     read_resolved(full_, run.config);
+    check_indices(run.config);
     resolve_numerics(run.config);
     comm::require_none(errors_);
     run.spec = full_;
@@ -532,8 +532,8 @@ class Resolver {
     }
   }
 
-  void check_indices() {
-    for (const IndexRefusal& refusal : index_refusals(config_)) {
+  void check_indices(const RunConfig& config) {
+    for (const IndexRefusal& refusal : index_refusals(config)) {
       const std::string name(sim::traffic_class_name(refusal.of));
       report(refusal.member.empty() ? "/training/steps" : pointer_in_network(name, {refusal.member}), refusal.reason);
     }

@@ -60,9 +60,8 @@ class GilbertElliott final : public LossProcess {
   /// Sets the bit of each place first + i at which the chain is bad, from draws of `purpose`.
   void draw_states(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first, PacketMask& bad) const;
 
-  /// Turns the states of packets into their fates, by the draws of the link: sets the bit of each lost packet
-  /// first_packet
-  /// + i, and clears it for the others.
+  /// Turns the states of packets, from first_packet on, into their fates by the draws of the link: sets the bit of each
+  /// lost one, and clears it for the others.
   void lose_in_states(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& bad) const;
 
   /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 where nothing or everything is lost.

@@ -21,8 +21,9 @@ struct PacketTimes {
   std::optional<double> departs_microseconds{};  ///< of the first packet; absent: time begins with the message
   std::uint64_t slot = 0;                        ///< packet times after the departure, of a repetition
   bool is_stopped = false;                       ///< the clock stands still: a time of its own passes
+  bool is_from_send = false;                     ///< other messages of the link do not come in one order with it
   void visit_state(StateVisitor& visitor) {
-    visit_values(visitor, packet_microseconds, departs_microseconds, slot, is_stopped);
+    visit_values(visitor, packet_microseconds, departs_microseconds, slot, is_stopped, is_from_send);
   }
 };
 

@@ -41,7 +41,7 @@ void LostCountTheory::add(const LossProcess& process, std::uint64_t step, std::u
                           const MessagePlace& place, std::uint64_t packets, MessageOrder order) {
   if (packets == 0) return;
   if (place.times && place.times->departs_microseconds) {
-    ClockMemory& memory = clock_[place.times->is_stopped ? 1 : 0];
+    ClockMemory& memory = clock_[(place.times->is_from_send ? 2U : 0U) + (place.times->is_stopped ? 1U : 0U)];
     if (const std::optional<LostCount> added = process.count_by_clock(place, packets, memory)) {
       ended_.mean += added->mean;
       ended_.variance += added->variance;

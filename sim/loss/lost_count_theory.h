@@ -73,7 +73,8 @@ class LostCountTheory {
   std::uint64_t first_ = 0;
   LostCount ended_;
   Stretches stretches_;
-  std::array<ClockMemory, 2> clock_{};  ///< of a clock that runs, and of one that stands still
+  /// Of collectives while the clock runs, and while it stands still, then of messages from send to recv likewise.
+  std::array<ClockMemory, 4> clock_{};
 };
 
 }  // namespace droptest::sim

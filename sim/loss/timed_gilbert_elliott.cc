@@ -2,7 +2,9 @@
 #include "sim/loss/timed_gilbert_elliott.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <utility>
 
 #include "sim/error.h"
 #include "sim/loss/probability.h"
@@ -181,15 +183,15 @@ std::optional<LostCount> TimedGilbertElliott::count_by_clock(const MessagePlace&
   const double covariance = p * r * between * between / (s * s);
   const std::uint64_t first = clock.tick_of(*place.times, 0);
   if (memory.tick_microseconds != clock.microseconds || first < memory.tick) memory = {clock.microseconds, first, 0};
-  std::uint64_t last_step = 0;
-  double power = 1;
+  std::array<std::pair<std::uint64_t, double>, 2> powers{};  // steps take turns between two numbers
+  powers.fill({0, 1});
   double weights = 0;
   for (std::uint64_t packet = 0; packet < n; ++packet) {
     const std::uint64_t tick = clock.tick_of(*place.times, packet);
     const std::uint64_t step = tick - memory.tick;
-    if (step != last_step) power = std::exp(static_cast<double>(step) * std::log1p(-s));
-    last_step = step;
-    memory.weight *= power;
+    if (step != powers[0].first) std::swap(powers[0], powers[1]);
+    if (step != powers[0].first) powers[0] = {step, std::exp(static_cast<double>(step) * std::log1p(-s))};
+    memory.weight *= powers[0].second;
     weights += memory.weight;
     memory.weight += 1;
     memory.tick = tick;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/metered_communicator.h"
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "tests/comm/observed_communicator.h"
@@ -178,6 +179,88 @@ TEST(TimedCalls, CollectivesOfReliableClassesPass) {
   });
 }
 
+// Receives of one rank over two groups, waited for in the other order, have the times of the sender's order.
+TEST(TimedCalls, ReceivesOfTwoGroupsFromOneRankAreTimedInTheOrderOfTheirStarts) {
+  run_two([](LossyCommunicator& lossy) {
+    const auto part = lossy.split(0, 0);
+    std::vector<float> first(900, 1);
+    std::vector<float> second(900, 1);
+    const Message about_first{kTimedClass, "first", 0};
+    const Message about_second{kTimedClass, "second", 0};
+    for (std::uint64_t step = 0; step < 20; ++step) {
+      lossy.begin_step(step);
+      if (lossy.rank() == 0) {
+        part->send(std::span<const float>(first), 1, about_first);
+        lossy.send(std::span<const float>(second), 1, about_second);
+        continue;
+      }
+      Work early = part->start_recv(std::span(first), 0, about_first);
+      Work late = lossy.start_recv(std::span(second), 0, about_second);
+      late.wait();
+      early.wait();
+    }
+  });
+}
+
+// Statistics that are read with a receive under way hold what is drawn.
+TEST(TimedCalls, CountsHoldWhatIsDrawn) {
+  LossyOptions options = bursts_with_repetitions("direct");
+  run_ranks(2, kTimeout, [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    std::vector<float> data(160, 1);  // ten packets
+    const Message message{kTimedClass, "message", 0};
+    Work work = lossy.rank() == 0 ? lossy.start_send(std::span<const float>(data), 1, message)
+                                  : lossy.start_recv(std::span(data), 0, message);
+    const auto packets = [&] {
+      std::uint64_t drawn = 0;
+      for (const ClassStatistics& of_class : lossy.collect_statistics(LossyCommunicator::LinkDetail::kOmit)) {
+        drawn += of_class.total().packets;
+      }
+      return drawn;
+    };
+    EXPECT_EQ(packets(), 0U);
+    work.wait();
+    EXPECT_EQ(packets(), 10U);
+  });
+}
+
+// Where the receives of data have no channel beside that of the clocks, they keep their order too.
+TEST(TimedCalls, WithoutASecondChannelMessagesKeepTheirOrder) {
+  class WithoutTwins final : public ObservedCommunicator {
+   public:
+    using ObservedCommunicator::ObservedCommunicator;
+    std::unique_ptr<Communicator> twin(int /*number*/) override { return nullptr; }
+  };
+  run_ranks(2, kTimeout, [](Communicator& local) {
+    WithoutTwins inner(local, [](const Message& /*message*/, std::size_t /*bytes*/) {});
+    LossyOptions options = bursts_with_repetitions("direct");
+    options.network.of(kTimedClass)->reduce.loss = options.network.of(kTimedClass)->gather.loss = nullptr;
+    LossyCommunicator lossy(inner, options);
+    std::vector<float> first(300, 1);
+    std::vector<float> second(200, 2);
+    std::vector<float> third(100, 3);
+    const Message control{sim::TrafficClass::kControl, "third"};
+    if (lossy.rank() == 0) {
+      Work one = lossy.start_send(std::span<const float>(first), 1, {kTimedClass, "first", 0});
+      Work two = lossy.start_send(std::span<const float>(second), 1, {kTimedClass, "second", 0});
+      lossy.send(std::span<const float>(third), 1, control);
+      two.wait();
+      one.wait();
+    } else {
+      std::vector<float> a(300), b(200), c(100);
+      Work one = lossy.start_recv(std::span(a), 0, {kTimedClass, "first", 0});
+      Work two = lossy.start_recv(std::span(b), 0, {kTimedClass, "second", 0});
+      two.wait();
+      lossy.recv(std::span(c), 0, control);
+      one.wait();
+      EXPECT_EQ(a, first);
+      EXPECT_EQ(b, second);
+      EXPECT_EQ(c, third);
+    }
+    lossy.verify_fates();
+  });
+}
+
 // Without a second channel, what follows queues up behind it.
 TEST(TimedCalls, WithoutASecondChannelCollectivesKeepTheirOrder) {
   class WithoutTwins final : public ObservedCommunicator {
@@ -206,7 +289,7 @@ TEST(TimedCalls, WithoutASecondChannelCollectivesKeepTheirOrder) {
   });
 }
 
-// An error that its program does not wait for is that of the group's next call.
+// An error that its program does not wait for is that of the group's next call, through other layers too.
 TEST(TimedCalls, AnErrorOfADroppedWorkIsThrownByTheNextCall) {
   class Failing final : public ObservedCommunicator {
    public:
@@ -223,12 +306,18 @@ TEST(TimedCalls, AnErrorOfADroppedWorkIsThrownByTheNextCall) {
     Failing inner(local, [](const Message& /*message*/, std::size_t /*bytes*/) {});
     LossyCommunicator lossy(inner, bursts_with_repetitions("ring"));
     std::vector<float> data(5, 1);
-    { Work dropped = start(lossy, data, ReduceOp::kSum, {kTimedClass, "dropped", 0}); }
-    try {
-      lossy.all_reduce(std::span(data), ReduceOp::kSum, {kTimedClass, "next", 0});
-      ADD_FAILURE() << "no error";
-    } catch (const ConfigError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("a wait that fails"));
+    MeteredCommunicator metered(lossy);
+    for (Communicator* const group : {static_cast<Communicator*>(&lossy), static_cast<Communicator*>(&metered)}) {
+      {
+        const Work dropped = group->start_all_reduce(std::span<const float>(data), std::span(data), ReduceOp::kSum,
+                                                     {kTimedClass, "dropped", 0});
+      }
+      try {
+        group->all_reduce(std::span(data), ReduceOp::kSum, {kTimedClass, "next", 0});
+        ADD_FAILURE() << "no error";
+      } catch (const ConfigError& error) {
+        EXPECT_THAT(error.what(), HasSubstr("a wait that fails"));
+      }
     }
     lossy.all_reduce(std::span(data), ReduceOp::kSum, {kTimedClass, "next", 0});
   });

@@ -28,17 +28,23 @@ TEST(IndexSpace, LinksToEveryRankHaveRoomForSixteenMillionMessages) {
     members.push_back("/training/steps=" + steps);
     return error_with(members);
   };
-  EXPECT_EQ(with_steps(to_all, "1600000"), "(no error)");
+  EXPECT_EQ(with_steps(to_all, "3300000"), "(no error)");
   EXPECT_THAT(
-      with_steps(to_all, "1700000"),
+      with_steps(to_all, "3400000"),
       testing::HasSubstr("/network/burst_scope: got \"message\" with up to 17000000 messages of tp_forward on a "
                          "link to every rank of a group in the whole run, want at most 16777215, or \"link\""));
   std::vector<std::string> micro_batches = to_all;
   micro_batches.emplace_back("/training/accumulation=10");
-  EXPECT_THAT(with_steps(micro_batches, "170000"), testing::HasSubstr("up to 17000000 messages"));
+  EXPECT_THAT(with_steps(micro_batches, "340000"), testing::HasSubstr("up to 17000000 messages"));
+  // Evaluations count where they lose packets.
+  std::vector<std::string> evaluated = to_all;
+  evaluated.insert(evaluated.end(), {"/validation/every_steps=1", "/validation/tokens=1024"});
+  EXPECT_EQ(with_steps(evaluated, "2000000"), "(no error)");
+  evaluated.emplace_back("/validation/network=lossy");
+  EXPECT_THAT(with_steps(evaluated, "2000000"), testing::HasSubstr("want at most 16777215"));
   // Other links have room for 2^32 messages, and indices along a link for 2^48 packets.
-  EXPECT_EQ(with_steps({kByMessage, "/network/path=direct", "/model/layers=2"}, "1700000"), "(no error)");
-  EXPECT_EQ(with_steps({"/network/path=contribution", "/model/layers=2"}, "1700000"), "(no error)");
+  EXPECT_EQ(with_steps({kByMessage, "/network/path=direct", "/model/layers=2"}, "3400000"), "(no error)");
+  EXPECT_EQ(with_steps({"/network/path=contribution", "/model/layers=2"}, "3400000"), "(no error)");
   EXPECT_THAT(with_steps({kByMessage, "/network/path=direct", "/model/layers=2"}, "900000000"),
               testing::HasSubstr("want at most 4294967295, or \"link\""));
   EXPECT_THAT(with_steps({"/network/payload_bytes=8", "/model/layers=2"}, "100000000000"),

@@ -92,7 +92,7 @@ sim::PacketTimes LinkCourse::times(Carrier of, double departs_seconds, double pa
   const double departs = departs_seconds * kMicrosecondsPerSecond;
   const LastLeft& left = last[static_cast<std::size_t>(of)];
   return {packet_seconds * kMicrosecondsPerSecond, std::max(departs, is_stopped ? left.stopped : left.running), 0,
-          is_stopped};
+          is_stopped, of == Carrier::kMessage};
 }
 
 void LinkCourse::leave(Carrier of, const sim::PacketTimes& times, std::uint64_t packets_sent) {
@@ -175,8 +175,8 @@ LossCounts Flow::loss_counts() const {
   if (tally == nullptr) return {};
   LossCounts result;
   static_cast<PacketCounts&>(result) = tally->counts;
-  result.messages = messages;
-  result.packets = packets;
+  result.messages = messages - undrawn_messages;
+  result.packets = packets - undrawn_packets;
   const sim::LostCount expected = tally->theory.total();
   result.expected_lost = expected.mean;
   result.expected_lost_variance = expected.variance;

@@ -2,6 +2,7 @@
 // A link at one rank: the index of its next packet, and the counts of its losses.
 #pragma once
 
+#include <array>
 #include <compare>
 #include <cstdint>
 #include <memory>

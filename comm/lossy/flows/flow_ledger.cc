@@ -125,6 +125,7 @@ FlowLedger::Sent FlowLedger::send(CallFates& call, const sim::Link& link, const 
     sent.course = call.reserved->front().course;
     call.reserved->pop_front();
   } else if (call.phase == CallFates::Phase::kReserve) {
+    if (count > 0) (void)flow.place(key, count, network_.of(link.traffic_class)->burst_scope, call.ordinal);
     call.reserved->push_back({link, flow});
     return sent;
   }
