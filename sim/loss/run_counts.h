@@ -9,6 +9,7 @@
 #include <map>
 #include <vector>
 
+#include "sim/error.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::sim {
@@ -22,6 +23,7 @@ class RunCounts {
   }
   /// `length` is at least 1.
   void count_gap(std::uint64_t length) {
+    DROPTEST_CHECK(length > 0, "a gap without packets");
     const auto i = static_cast<std::size_t>(std::bit_width(length) - 1);
     ++(i < kGapBins ? gaps_[i] : long_gaps_[i]);
   }
