@@ -132,8 +132,9 @@ TEST(Resolve, TimeErrorsNameTheirPlace) {
               ::testing::HasSubstr("s.json: /network/loss/packet_microseconds: is missing; want the time of a packet"));
   EXPECT_THAT(error({timed, "/network/loss/tick_microseconds=1e-6"}),
               ::testing::HasSubstr("tick_microseconds: got 1e-06, want at least a millionth of the shorter mean stay"));
-  EXPECT_THAT(error({timed, "/network/loss/tick_microseconds=1", "/network/burst_scope=message"}),
-              ::testing::HasSubstr("/network/loss/tick_microseconds: got 1.0 with burst_scope \"message\", where time "));
+  EXPECT_THAT(
+      error({timed, "/network/loss/tick_microseconds=1", "/network/burst_scope=message"}),
+      ::testing::HasSubstr("/network/loss/tick_microseconds: got 1.0 with burst_scope \"message\", where time "));
   EXPECT_THAT(error({timed, "/network/loss/tick_microseconds=1", "/network/loss/packet_microseconds=1", "/time=null"}),
               ::testing::HasSubstr("/network/loss/tick_microseconds: got 1.0 without a time section, so that states"));
   EXPECT_THAT(error({timed, "/time/compute_milliseconds=measured"}),
