@@ -22,7 +22,7 @@ namespace {
 using nlohmann::json;
 using Words = std::vector<std::uint64_t>;
 
-constexpr int kSchemaVersion = 1;
+constexpr int kSchemaVersion = 2;
 
 std::string rank_file(const std::string& folder, int rank) {
   return folder + "/ranks/" + std::to_string(rank) + ".json";

@@ -101,15 +101,15 @@ TEST_F(RankStatistics, AFileThatNoRankHasWrittenIsNamed) {
   write(network.get());
   const std::string file = folder() + "/ranks/1.json";
   for (const std::string text :
-       {"[]", "{}", "7", R"({"schema_version": 1, "world_size": 2, "seed": 1, "words": [1, 2], "exempt": {}})",
-        R"({"schema_version": 1, "world_size": 2, "seed": 1, "words": "x", "exempt": {}})"}) {
+       {"[]", "{}", "7", R"({"schema_version": 2, "world_size": 2, "seed": 1, "words": [1, 2], "exempt": {}})",
+        R"({"schema_version": 2, "world_size": 2, "seed": 1, "words": "x", "exempt": {}})"}) {
     std::ofstream(file) << text;
     EXPECT_EQ(droptest_network_write_statistics(network.get(), nullptr), DROPTEST_CONFIG_ERROR) << text;
     EXPECT_THAT(droptest_last_error(), testing::HasSubstr(file + ": got a file that is not the counts of a rank"));
   }
-  std::ofstream(file) << R"({"schema_version": 2, "world_size": 2, "seed": 1, "words": [], "exempt": {}})";
+  std::ofstream(file) << R"({"schema_version": 3, "world_size": 2, "seed": 1, "words": [], "exempt": {}})";
   EXPECT_EQ(droptest_network_write_statistics(network.get(), nullptr), DROPTEST_CONFIG_ERROR);
-  EXPECT_THAT(droptest_last_error(), testing::HasSubstr("/schema_version: got 2, want 1"));
+  EXPECT_THAT(droptest_last_error(), testing::HasSubstr("/schema_version: got 3, want 2"));
 }
 
 TEST_F(RankStatistics, AFolderThatCannotBeFoundIsNamed) {
