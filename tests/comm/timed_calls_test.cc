@@ -224,7 +224,7 @@ TEST(TimedCalls, CountsHoldWhatIsDrawn) {
   });
 }
 
-// Where the receives of data have no channel beside that of the clocks, they keep their order too.
+// One channel carries times of departure and data, and each receive gets its own.
 TEST(TimedCalls, WithoutASecondChannelMessagesKeepTheirOrder) {
   class WithoutTwins final : public ObservedCommunicator {
    public:

@@ -136,7 +136,7 @@ struct Flow : LinkCourse {
 
   const sim::LossProcess* process;     ///< of the link, for all steps; null: reliable
   std::uint64_t peer_messages = 0;     ///< of the messages: those of send and exchange
-  std::uint64_t undrawn_messages = 0;  ///< of the messages: those without fates yet
+  std::uint64_t undrawn_messages = 0;  ///< messages that have indices, but no fates yet
   std::uint64_t undrawn_packets = 0;
   std::pair<const FlowKey, Flow>* next = nullptr;  ///< the flow of the next message last time; null: none yet
   std::unique_ptr<FlowTally> tally;                ///< null where another rank counts the link

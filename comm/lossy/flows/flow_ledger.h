@@ -33,7 +33,7 @@ enum class Touch : std::uint8_t { kUntouched, kTouched };
 /// A message with its indices, but without its fates.
 struct ReservedMessage {
   sim::Link link;
-  LinkCourse course;  ///< of the link before it
+  LinkCourse course;  ///< the position of the link before this message
 };
 
 /// One call while its messages are drawn.

@@ -31,7 +31,8 @@ struct PacketCounts {
   std::uint64_t residual_bytes = 0;
   std::uint64_t resent_packets = 0;  ///< repetitions: each packet as often as it was sent again
   std::uint64_t resend_rounds = 0;   ///< summed over messages
-  std::uint64_t timed_messages = 0;  ///< with the states of their link at the times of a clock, which others share
+  /// Messages whose losses follow a clock: other messages of their links share the states.
+  std::uint64_t timed_messages = 0;
 };
 
 /// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
