@@ -145,7 +145,7 @@ bool continues(const Manifest& manifest, const comm::ParallelLayout& layout) {
   return manifest.parallel == layout && !manifest.is_rescue;
 }
 
-Manifest parse_manifest(const std::string& text, const std::string& where, ManifestFiles files) {
+Manifest parse_manifest(const std::string& text, const std::string& where, ManifestUse use) {
   json document = comm::parse_json(text, where);
   // The checksum first: a damaged file should not be told to be of another version.
   if (!document.is_object() || !document.contains("crc32c") || !document["crc32c"].is_string()) {
@@ -159,6 +159,11 @@ Manifest parse_manifest(const std::string& text, const std::string& where, Manif
   }
   document["crc32c"] = stored;
   comm::require_valid(schema_of(SchemaKind::kCheckpoint), document, where);
+  if (const int version = document["schema_version"];
+      use != ManifestUse::kParameters && version != kCheckpointVersion) {
+    throw ConfigError(where + ": /schema_version: got " + std::to_string(version) + ", want " +
+                      std::to_string(kCheckpointVersion) + " to go on from its state");
+  }
   Manifest manifest;
   manifest.step = document["step"];
   manifest.name = document["name"];
@@ -182,7 +187,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where, Manif
     }
   }
   const int ranks = manifest.parallel.world_size();
-  const std::size_t want = files == ManifestFiles::kOneRank ? 1 : static_cast<std::size_t>(ranks);
+  const std::size_t want = use == ManifestUse::kOwnState ? 1 : static_cast<std::size_t>(ranks);
   if (document["ranks"].size() != want) {
     throw ConfigError(where + ": /ranks: got " + std::to_string(document["ranks"].size()) + " ranks, want " +
                       std::to_string(want) + " of " + manifest.parallel.text());
@@ -192,7 +197,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where, Manif
     const std::string here = where + ": /ranks/" + std::to_string(rank);
     manifest.ranks.push_back(rank_file_from_json(document["ranks"][i], here));
     const RankFile& file = manifest.ranks.back();
-    if (files == ManifestFiles::kOneRank) {
+    if (use == ManifestUse::kOwnState) {
       if (file.rank < 0 || file.rank >= ranks) {
         throw ConfigError(here + "/rank: got " + std::to_string(file.rank) + ", want a rank below " +
                           std::to_string(ranks));

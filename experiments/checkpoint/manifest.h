@@ -16,6 +16,8 @@ namespace droptest::experiments {
 
 /// The version of the state in checkpoints. Each change of a visit_state() raises it.
 inline constexpr int kCheckpointVersion = 4;
+/// The oldest version with manifests and weights of the present form, whatever its state.
+inline constexpr int kOldestCheckpointVersion = 3;
 
 /// Consecutive elements of a rank's slice of a tensor of the model, stored as one tensor of the rank's file.
 struct StoredPiece {
@@ -65,10 +67,14 @@ RankFile rank_file_from_json(const nlohmann::json& object, const std::string& wh
 
 /// The text of a manifest.json, with a checksum of its own.
 std::string manifest_text(const Manifest& manifest);
+/// What a reader takes from the files of a manifest.
+enum class ManifestUse : std::uint8_t {
+  kState,       ///< of all ranks, in the present version
+  kOwnState,    ///< of one rank, in the present version
+  kParameters,  ///< of all ranks, with versions from kOldestCheckpointVersion on
+};
 /// Throws: ConfigError that names `where`: no JSON, another version, a checksum that does not fit, a member without
-/// meaning, files of other ranks than `files` says.
-enum class ManifestFiles : std::uint8_t { kAllRanks, kOneRank };
-Manifest parse_manifest(const std::string& text, const std::string& where,
-                        ManifestFiles files = ManifestFiles::kAllRanks);
+/// meaning, files of other ranks than `use` says.
+Manifest parse_manifest(const std::string& text, const std::string& where, ManifestUse use = ManifestUse::kState);
 
 }  // namespace droptest::experiments

@@ -26,7 +26,7 @@ std::map<std::uint64_t, std::vector<Manifest>> states_in(const std::string& path
     const std::string file = entry->path().string();
     if (!file.ends_with(".json")) continue;
     try {
-      Manifest manifest = parse_manifest(comm::read_file(file), file, ManifestFiles::kOneRank);
+      Manifest manifest = parse_manifest(comm::read_file(file), file, ManifestUse::kOwnState);
       if (manifest.run_id != run_id) continue;
       verify_rank_file(path, manifest.ranks.front());
       states[manifest.step].push_back(std::move(manifest));

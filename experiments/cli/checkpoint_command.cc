@@ -46,7 +46,7 @@ std::vector<std::string> folders_of(std::string path) {
 
 Manifest manifest_in(const std::string& folder) {
   const std::string path = folder + "/manifest.json";
-  return experiments::parse_manifest(comm::read_file(path), path);
+  return experiments::parse_manifest(comm::read_file(path), path, experiments::ManifestUse::kParameters);
 }
 
 std::uint64_t bytes_of(const Manifest& manifest) {

@@ -102,10 +102,38 @@ def test_the_same_sweep_and_the_spec_of_a_run_have_the_same_run_ids(folder):
     assert summaries() == before, "finished runs are not repeated"
 
 
-def test_the_checkpoint_of_a_killed_run_is_refused_and_a_fresh_run_has_the_losses_of_then(folder):
+def elements_of(path, tensor):
+    """The bytes of a tensor of a safetensors file."""
+    content = path.read_bytes()
+    data = 8 + int.from_bytes(content[:8], "little")
+    first, last = json.loads(content[8:data])[tensor]["data_offsets"]
+    return content[data + first : data + last]
+
+
+def test_the_checkpoint_of_a_killed_run_is_shown_verified_and_exported(folder):
+    shown = run("checkpoint", "show", RUN, cwd=folder).out
+    assert re.search(rf"^6 +{INTERRUPTED} +tensor 2 +0 +2 ", shown, re.MULTILINE)
+    assert "step-6: intact" in run("checkpoint", "verify", RUN, cwd=folder).out
+    run("checkpoint", "export", RUN, "--out", "there.safetensors", cwd=folder)
+    manifest = json.loads((folder / RUN / "checkpoints/step-6/manifest.json").read_text())
+    halves = []
+    for file in manifest["ranks"]:
+        keys = {t["tensor"]: t["key"] for t in file["tensors"] if t["field"] == "values"}
+        halves.append(elements_of(folder / RUN / "checkpoints/step-6" / file["file"], keys["h.0.mlp.c_fc.bias"]))
+    assert len(halves) == 2 and halves[0] != halves[1]
+    assert elements_of(folder / "there.safetensors", "h.0.mlp.c_fc.bias") == b"".join(halves)
+    words = ("--model", "there.safetensors", "--config", RUN / "spec.json", "--tokens", "corpus.txt")
+    evaluated = json.loads(run("eval", *words, "--json", cwd=folder).out)
+    assert evaluated["mean_loss"] == pytest.approx(losses_in(folder / "uninterrupted_metrics.jsonl")[6][1], abs=0.1)
+
+
+def test_the_checkpoint_of_a_killed_run_is_not_resumed_and_a_fresh_run_has_the_losses_of_then(folder):
     refused = run("resume", RUN, cwd=folder, expect=2).err
     assert f"{RUN}/checkpoints: no checkpoint is intact: " in refused
-    assert f"{RUN}/checkpoints/step-6/manifest.json: /schema_version: got 3, want 4" in refused
+    assert f"{RUN}/checkpoints/step-6/manifest.json: /schema_version: got 3, want 4 to go on from its state" in refused
+    refused = run("resume", RUN, "--at", "6", "--set", "/name=other", cwd=folder, expect=2).err
+    assert "/step-6/manifest.json: /schema_version: got 3, want 4" in refused
+    run("checkpoint", "verify", RUN, cwd=folder)
     run("run", "interrupted.json", "--out", "here", "--quiet", cwd=folder)
     there = folder / "here/interrupted" / INTERRUPTED
     whole = losses_in(folder / "uninterrupted_metrics.jsonl")
