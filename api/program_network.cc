@@ -63,10 +63,14 @@ class Refusals {
     refuse(!protect.layers.empty(), "recovery/protect/layers", "it absent: other programs' messages have no layer");
     refuse(!protect.names.empty(), "recovery/protect/names", "it absent: other programs' messages have no name");
     refuse(network.reduce.selection != comm::LossSelection::kByFate, "reduce/selection", "by_fate");
+    refuse(has_backward(name), "backward", "it absent: the backward pass is that of another library");
   }
   std::vector<std::string> take() { return std::move(errors_); }
 
  private:
+  bool has_backward(const std::string& name) const {
+    return network_.contains(json::json_pointer("/classes/" + name + "/backward"));
+  }
   // `fill` where the half has none of its own.
   std::string own_or_shared(const std::string& name, const std::string& member) const {
     return contains(section_of(name, member), member) ? member : "fill";

@@ -103,6 +103,9 @@ class Communicator {
   /// Whether receivers of the class leave lost elements (Message::lost) out of their computation, in place of the
   /// values that the fill gives them: the fill `absent` of a loss layer. Equal on all ranks. Default: no.
   virtual bool leaves_lost_out(sim::TrafficClass /*traffic_class*/) const { return false; }
+  /// Whether elements of the class can get lost, and lost ones (Message::lost) have no gradient in the backward pass:
+  /// LostGradient::kZero of a loss layer. Equal on all ranks. Default: no.
+  virtual bool stops_lost_gradients(sim::TrafficClass /*traffic_class*/) const { return false; }
 
   /// Sets the training step of the next calls, for errors, sampling and schedules. Default: ignored.
   virtual void begin_step(std::uint64_t /*step*/) {}

@@ -63,6 +63,9 @@ class MeteredCommunicator final : public Communicator {
   int world_rank(int rank) const override { return inner_.world_rank(rank); }
   std::string_view backend() const override { return inner_.backend(); }
   bool leaves_lost_out(sim::TrafficClass traffic_class) const override { return inner_.leaves_lost_out(traffic_class); }
+  bool stops_lost_gradients(sim::TrafficClass traffic_class) const override {
+    return inner_.stops_lost_gradients(traffic_class);
+  }
   void begin_step(std::uint64_t step) override { inner_.begin_step(step); }
   using Communicator::all_reduce;
   void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;

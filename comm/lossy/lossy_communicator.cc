@@ -51,6 +51,13 @@ bool LossyCommunicator::leaves_lost_out(sim::TrafficClass traffic_class) const {
          can_lose(network->gather);
 }
 
+bool LossyCommunicator::stops_lost_gradients(sim::TrafficClass traffic_class) const {
+  const RankState& state = *group_->state;
+  const std::optional<ClassNetwork>& network = state.ledger.network().of(traffic_class);
+  return state.lossless_scopes == 0 && network.has_value() && can_lose(network->gather) &&
+         network->lost_gradient.value_or(default_lost_gradient(traffic_class)) == LostGradient::kZero;
+}
+
 void LossyCommunicator::begin_step(std::uint64_t step) {
   RankState& state = *group_->state;
   if (group_->number() == 0) {

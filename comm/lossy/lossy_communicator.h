@@ -49,6 +49,7 @@ class LossyCommunicator final : public Communicator {
   int world_rank(int rank) const override;
   std::string_view backend() const override;
   bool leaves_lost_out(sim::TrafficClass traffic_class) const override;
+  bool stops_lost_gradients(sim::TrafficClass traffic_class) const override;
   /// After many steps all ranks merge their verdicts on them, so that memory does not grow with the run. Ranks: all of
   /// the group that was not split, with the same steps, between the same collectives.
   void begin_step(std::uint64_t step) override;

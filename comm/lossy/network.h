@@ -29,6 +29,12 @@ enum class Consistency : std::uint8_t { kPerReceiver, kShared };
 /// Whether packet indices continue along a link or restart with each message.
 enum class BurstScope : std::uint8_t { kLink, kMessage };
 
+/// The gradient with respect to a lost value of a forward pass, for which its receiver used another one.
+enum class LostGradient : std::uint8_t {
+  kStraightThrough,  ///< that of the other value, as if the lost one had arrived
+  kZero,             ///< none: the backward pass is the gradient of the forward pass with its losses
+};
+
 /// Whether a receiver keeps its own values in place of lost ones.
 constexpr bool keeps_own(Fill fill) { return fill == Fill::kOwn || fill == Fill::kOwnScaled; }
 
@@ -109,6 +115,7 @@ struct ClassNetwork {
   ClassRecovery recovery{};
   Compression compression{};
   std::optional<Quorum> quorum{};  ///< of all-reduces on the path contribution, with a clock; absent: all messages
+  std::optional<LostGradient> lost_gradient{};  ///< absent: default_lost_gradient() of the class
 
   /// The path of a collective of so many elements, all parts together.
   std::string_view path_of(std::uint64_t elems) const;
@@ -126,6 +133,11 @@ struct Network {
   const std::optional<ClassNetwork>& of(sim::TrafficClass c) const { return classes[static_cast<std::size_t>(c)]; }
   std::optional<ClassNetwork>& of(sim::TrafficClass c) { return classes[static_cast<std::size_t>(c)]; }
 };
+
+/// Of ClassNetwork::lost_gradient: zero in sequence_forward, straight-through in the others.
+constexpr LostGradient default_lost_gradient(sim::TrafficClass traffic_class) {
+  return traffic_class == sim::TrafficClass::kSequenceForward ? LostGradient::kZero : LostGradient::kStraightThrough;
+}
 
 /// Gives `loss` to the halves that a path's shorthand means: both on `direct`, the reduce half on `contribution`.
 /// Throws: ConfigError for an unknown path.

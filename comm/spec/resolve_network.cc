@@ -62,7 +62,9 @@ class NetworkResolver {
     const std::optional<sim::TrafficClass> first_time = sim::repeated_class(traffic_class);
     const std::string section =
         first_time && !classes.contains(name) ? std::string(sim::traffic_class_name(*first_time)) : name;
-    if (classes.contains(section)) apply(classes[section], "/network/classes/" + section, resolved);
+    const json own = classes.value(section, json::object());
+    apply(own, "/network/classes/" + section, resolved);
+    const std::string backward = own.value("backward", "");
     if (first_time) leave_values_out(classes.value(name, json::object()), "/network/classes/" + name, resolved);
     if (resolved["path"] == kChosenPath) {
       report(where_ + ": " + places_["path"] +
@@ -99,6 +101,7 @@ class NetworkResolver {
         resolved["burst_scope"] == "message" ? BurstScope::kMessage : BurstScope::kLink;
     network.reduce = make_half(resolved["reduce"], "reduce");
     network.gather = make_half(resolved["gather"], "gather");
+    if (!backward.empty() && !first_time) resolve_backward(backward, resolved, network);
     const auto is_reliable = [](const HalfNetwork& half) { return !half.loss && half.links.empty(); };
     const bool compresses = network.compression.kind != CompressionKind::kNone;
     if (use_ == NetworkUse::kLossOnly && !compresses && is_reliable(network.reduce) && is_reliable(network.gather)) {
@@ -250,6 +253,43 @@ class NetworkResolver {
              std::string(path.has_groups ? path.name : std::string_view("hierarchical")) +
              " needs the number of ranks in a group");
     }
+  }
+
+  /// The member `backward` of the class itself.
+  void resolve_backward(const std::string& named, json& resolved, ClassNetwork& network) {
+    const auto refuse = [&](const std::string& reason) {
+      report(where_ + ": /network/classes/" + std::string(sim::traffic_class_name(class_)) + "/backward: got " +
+             quote_json(named) + reason);
+    };
+    const bool cuts = roles_.cuts_tokens && class_ == sim::TrafficClass::kTpForward;
+    if (!cuts && class_ != sim::TrafficClass::kSequenceForward && class_ != sim::TrafficClass::kPpActivation) {
+      return refuse(", which has a meaning for sequence_forward, pp_activation and, with /parallel/tensor_sequence, " +
+                    std::string("tp_forward; want it absent"));
+    }
+    const LostGradient gradient = named == "gradient" ? LostGradient::kZero : LostGradient::kStraightThrough;
+    // Equal runs have equal resolved specs, with or without the default value in the spec.
+    if (gradient == default_lost_gradient(class_)) return;
+    resolved["backward"] = named;
+    network.lost_gradient = gradient;
+    if (gradient == LostGradient::kStraightThrough) return;
+    if (class_ == sim::TrafficClass::kPpActivation && network.gather.fill == Fill::kSkip) {
+      refuse(
+          " with the fill skip, where values from before the stage take the place of lost ones, and their gradients "
+          "would have to be sent past the stage, too; want straight_through, or the fill zero or stale");
+    }
+    if (!cuts) return;
+    if (network.gather.fill != Fill::kZero) {
+      refuse(" with the fill " + std::string(fill_entry(network.gather.fill).name) +
+             " of the gather half, whose values the backward pass would need again; want straight_through, or the fill "
+             "zero");
+    }
+    std::vector<std::string_view> paths = {network.path};
+    for (const SizedPath& small : network.sized_paths) paths.push_back(small.path);
+    const auto hops = std::ranges::find_if(paths, [](auto name) { return path_entry(name).route == Route::kManyHops; });
+    if (hops == paths.end()) return;
+    refuse(" on path " + std::string(*hops) +
+           ", where values take several hops, so that a receiver does not know all losses; want straight_through, or "
+           "path direct or contribution");
   }
 
   /// Removes a compression without effect; writes the fraction as a number. A section for all classes means those with

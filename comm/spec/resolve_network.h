@@ -32,6 +32,7 @@ struct ClassRoles {
   std::optional<sim::TrafficClass> scattered;
   std::optional<sim::TrafficClass> exchanged;    ///< between two ranks alone, so without a reduce half
   std::optional<sim::TrafficClass> with_quorum;  ///< with messages that can be late without a deadline
+  bool cuts_tokens = false;                      ///< tp_forward gathers tokens, of which each rank has its own
 };
 
 struct ResolvedNetwork {

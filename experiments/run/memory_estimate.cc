@@ -14,12 +14,14 @@
 #include <tuple>
 #include <utility>
 
+#include "comm/lossy/recovery_rules.h"
 #include "experiments/run/layer_memory.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/sequence_messages.h"
 #include "models/gpt2/stage_plan.h"
 #include "models/ops/offload_file.h"
 #include "sim/error.h"
@@ -235,24 +237,57 @@ class RankEstimates {
   LayerMemory layer_;
 };
 
+models::AttentionShape attention_shape(const RunConfig& config, const comm::ParallelNumbers& at) {
+  return {config.training.batch_sequences, config.training.sequence_tokens,
+          static_cast<std::int64_t>(models::gpt2_part(config.model, config.parallel.tensor, at.tensor).heads.count),
+          config.model.width / config.model.heads};
+}
+
+/// Of an attention with state: one of each block and slot, and one of all evaluations.
+std::uint64_t attention_states(const RunConfig& config, const models::PipelinePlan* plan,
+                               const comm::ParallelNumbers& at) {
+  std::uint64_t states = 1;
+  if (plan == nullptr) states += static_cast<std::uint64_t>(config.model.layers);
+  for (const int stage : plan == nullptr ? std::vector<int>() : plan->stages_of(at.pipeline)) {
+    const auto s = static_cast<std::size_t>(stage);
+    states += static_cast<std::uint64_t>(plan->stages[s].count() * plan->program.slots[s]);
+  }
+  return states;
+}
+
+/// Expected bytes of the ranges that a rank of a sequence keeps of what it lost, and of the values in their place that
+/// a ring keeps too. Losses that depend on time are not counted.
+std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
+                                 const comm::ParallelNumbers& at) {
+  const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
+  if (config.parallel.sequence == 1 || !network) return 0;
+  const double rate = comm::residual_rate(network->gather)
+                          .value_or(network->gather.loss == nullptr ? 0 : network->gather.loss->loss_rate());
+  const comm::ElementType type = form.types().activations;
+  double packets = 0;
+  double elems = 0;
+  const models::AttentionOptions& attention = config.model.attention;
+  for (const models::SequenceMessage& message :
+       models::sequence_messages(attention, attention_shape(config, at), 0, models::PassDirection::kForward)) {
+    if (message.destination != at.sequence) continue;
+    packets += static_cast<double>(network->packets(type, message.elems).packets());
+    elems += static_cast<double>(message.elems);
+  }
+  const bool keeps_values =
+      attention.branches.empty() && attention.sequence.factors.ring > 1 && network->gather.fill != comm::Fill::kAbsent;
+  const double bytes =
+      packets * sizeof(sim::ElementRange) + (keeps_values ? elems * static_cast<double>(comm::element_bytes(type)) : 0);
+  return static_cast<std::uint64_t>(rate * bytes * static_cast<double>(attention_states(config, plan, at)));
+}
+
 }  // namespace
 
 models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
                                            const models::PipelinePlan* plan, const comm::ParallelNumbers& at) {
   const models::AttentionOptions& attention = config.model.attention;
   if (!attention.is_stateful()) return {};
-  std::uint64_t states = 1;  // of evaluations
-  if (plan == nullptr) states += static_cast<std::uint64_t>(config.model.layers);
-  for (const int stage : plan == nullptr ? std::vector<int>() : plan->stages_of(at.pipeline)) {
-    const auto s = static_cast<std::size_t>(stage);
-    states += static_cast<std::uint64_t>(plan->stages[s].count() * plan->program.slots[s]);
-  }
-  const models::AttentionShape whole{
-      config.training.batch_sequences, config.training.sequence_tokens,
-      static_cast<std::int64_t>(models::gpt2_part(config.model, config.parallel.tensor, at.tensor).heads.count),
-      config.model.width / config.model.heads};
   return models::stateful_attention_use(
-      attention, at.sequence, whole, form.types().activations, states,
+      attention, at.sequence, attention_shape(config, at), form.types().activations, attention_states(config, plan, at),
       {config.device == Device::kCuda ? models::KernelDevice::kCuda : models::KernelDevice::kHost,
        config.backend.threads_per_rank});
 }
@@ -270,7 +305,9 @@ std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& f
           ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, at.tensor, form, shape, options)
           : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, at.tensor, form, shape, *plan,
                                                  at.pipeline, options);
-  return planned >= kAbsurdBytes ? planned : planned + attention_use(config, form, plan, at).memory;
+  return planned >= kAbsurdBytes
+             ? planned
+             : planned + attention_use(config, form, plan, at).memory + lost_element_bytes(config, form, plan, at);
 }
 
 std::uint64_t message_buffer_bytes(const RunConfig& config) {

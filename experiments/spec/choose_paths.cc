@@ -47,9 +47,9 @@ std::vector<Candidate> candidates_of(const json& network, sim::TrafficClass traf
     if (path.schedule == nullptr) continue;
     json tried = network;
     tried["classes"][name]["path"] = path.name;
-    comm::ResolvedNetwork resolved =
-        comm::resolve_network(tried, {traffic_class}, config.seeds.network, where, config.parallel.world_size(),
-                              comm::network_use(time), time, {scattered_class(config), exchanged_class(config), {}});
+    comm::ResolvedNetwork resolved = comm::resolve_network(
+        tried, {traffic_class}, config.seeds.network, where, config.parallel.world_size(), comm::network_use(time),
+        time, {scattered_class(config), exchanged_class(config), {}, config.tensor_sequence});
     if (resolved.errors.empty()) {
       comm::ResolvedTime timed = comm::resolve_time(time, resolved.network, where);
       resolved.errors = std::move(timed.errors);

@@ -24,8 +24,28 @@ bool loses_between_stages(const RunConfig& config) {
          });
 }
 
+/// A ring without Ulysses loses keys and values alone, which `absent` leaves out of the softmax, so that they have no
+/// gradient anyway.
+bool loses_in_sequences(const RunConfig& config) {
+  const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
+  if (config.parallel.sequence == 1 || !network || !comm::can_lose(network->gather)) return false;
+  const auto gradient =
+      network->lost_gradient.value_or(comm::default_lost_gradient(sim::TrafficClass::kSequenceForward));
+  if (gradient == comm::LostGradient::kStraightThrough) return false;
+  const bool leaves_all_out =
+      network->gather.fill == comm::Fill::kAbsent && config.model.attention.sequence.factors.ulysses == 1;
+  return !leaves_all_out;
+}
+
 // Newest first. docs/results_changes.md tells what each one moves.
 constexpr Change kChanges[] = {
+    {2, "loss between sequence-parallel ranks, whose backward pass is the gradient of the forward pass with its losses",
+     loses_in_sequences},
+    {2, "the loss scale of float16 on CUDA",
+     [](const RunConfig& config) {
+       return config.device == Device::kCuda &&
+              models::element_type(config.training.precision.compute) == comm::ElementType::kFloat16;
+     }},
     {2, "loss of messages between the stages of a pipeline", loses_between_stages},
     {2, "fates that depend on virtual time",
      [](const RunConfig& config) { return config.time && comm::time_feeds_fates(config.network, *config.time); }},

@@ -466,10 +466,10 @@ class Resolver {
       choose_paths(network, classes_in_use(config_), config_, time, where_, errors_);
       if (!errors_.empty()) return;
     }
-    comm::ResolvedNetwork resolved =
-        comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
-                              errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
-                              {scattered_class(config_), exchanged_class(config_), class_with_quorum(full_)});
+    comm::ResolvedNetwork resolved = comm::resolve_network(
+        network, classes_in_use(config_), config_.seeds.network, where_,
+        errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
+        {scattered_class(config_), exchanged_class(config_), class_with_quorum(full_), config_.tensor_sequence});
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);

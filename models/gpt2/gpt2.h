@@ -243,6 +243,8 @@ class Gpt2 {
   std::vector<std::unique_ptr<OwnStage>> make_stages(const SlotOptions& options);
   void compute(const PipelineStep& step, const PassInput& input);
   /// Copies the result of the action to where stages on this rank need it.
+  /// Of the input of a stage, before its gradient is sent back.
+  void stop_lost_gradients(StageBuffers& buffers);
   void pass_on(const Action& action);
   void start_receive(const PipelineStep& step, StageBuffers& to);
   void take_evaluated(int stage, StageBuffers& to);

@@ -147,8 +147,11 @@ void Gpt2::take(const PipelineStep& step, const PassInput& input) {
 
 void Gpt2::start_receive(const PipelineStep& step, StageBuffers& to) {
   const bool takes_past = !step.is_past() && ranks_.pipeline.plan->program.has_substitute(step.action);
+  const bool stops = step.action.is_forward() && !step.is_past() && traffic_->stops_lost_gradients();
+  if (step.action.is_forward() && !step.is_past()) to.lost_input.clear();
   traffic_->start_receive(step, place_of(step.action, step.is_past(), to),
-                          takes_past ? place_of(step.action, true, to) : comm::Tensor{});
+                          takes_past ? place_of(step.action, true, to) : comm::Tensor{},
+                          stops ? &to.lost_input : nullptr);
 }
 
 void Gpt2::compute(const PipelineStep& step, const PassInput& input) {
@@ -162,8 +165,16 @@ void Gpt2::compute(const PipelineStep& step, const PassInput& input) {
     forward(at, input.batch);
   } else {
     backward(at, action.kind, input.scale, input.mean_over, input.follows);
+    if (action.kind != Action::Kind::kWeightGradient) stop_lost_gradients(buffers(at));
   }
   pass_on(action);
+}
+
+void Gpt2::stop_lost_gradients(StageBuffers& b) {
+  for (const sim::ElementRange& range : b.lost_input) {
+    ops_->zero(elements(Stage::grad_input(b), static_cast<std::int64_t>(range.begin),
+                        static_cast<std::int64_t>(range.size())));
+  }
 }
 
 void Gpt2::pass_on(const Action& action) {

@@ -11,6 +11,35 @@ comm::Tensor LayerBoundary::gather(const comm::Tensor& own, const comm::Tensor& 
   return room;
 }
 
+comm::Tensor LayerBoundary::gather_input(const comm::Tensor& own, const comm::Tensor& room, StageBuffers& b,
+                                         const comm::Message& about, LostElements& lost) const {
+  comm::Message message = about;
+  lost.clear();
+  if (stops_lost_gradients()) message.lost = &lost;
+  return gather(own, room, b, message);
+}
+
+comm::Tensor LayerBoundary::gather_again(const comm::Tensor& own, const comm::Tensor& room, StageBuffers& b,
+                                         const comm::Message& about, const LostElements& lost) const {
+  comm::Message message = about;
+  if (stops_lost_gradients()) message.delivery = comm::Delivery::kCertain;
+  const comm::Tensor gathered = gather(own, room, b, message);
+  zero_lost(gathered, lost);
+  return gathered;
+}
+
+void LayerBoundary::zero_lost(const comm::Tensor& elems, const LostElements& lost) const {
+  for (const sim::ElementRange& range : lost) {
+    ops_.zero(elements(elems, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size())));
+  }
+}
+
+void LayerBoundary::begin_gradient_sum(const comm::Tensor& own, StageBuffers& b, const comm::Message& about,
+                                       const LostElements& lost) const {
+  zero_lost(partial_sums(own, b), lost);
+  begin_sum(own, b, about);
+}
+
 void LayerBoundary::begin_sum(const comm::Tensor& own, StageBuffers& b, const comm::Message& about) const {
   if (b.extents.cuts_tokens()) {
     ops_.begin_scattered_sum(b.partial_sums, b.message, b.extents.cut().elems(b.extents.width), own, about);

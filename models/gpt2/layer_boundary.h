@@ -4,6 +4,7 @@
 
 #include "models/gpt2/stage_buffers.h"
 #include "models/ops/ops.h"
+#include "models/sequence/lost_elements.h"
 
 namespace droptest::models {
 
@@ -19,6 +20,13 @@ class LayerBoundary {
   /// All tokens of `own`, in `room`; without a cut `own` itself. Complete when it returns.
   comm::Tensor gather(const comm::Tensor& own, const comm::Tensor& room, StageBuffers& buffers,
                       const comm::Message& about) const;
+  /// That of a forward pass: what this rank lost goes to `lost` if it is to have no gradient
+  /// (Communicator::stops_lost_gradients()), which is otherwise empty. The same input again has these losses, and no
+  /// others if there are any to repeat.
+  comm::Tensor gather_input(const comm::Tensor& own, const comm::Tensor& room, StageBuffers& buffers,
+                            const comm::Message& about, LostElements& lost) const;
+  comm::Tensor gather_again(const comm::Tensor& own, const comm::Tensor& room, StageBuffers& buffers,
+                            const comm::Message& about, const LostElements& lost) const;
   /// Where this rank's partial sums of all tokens are to be: in activations' type, and as the sum takes them.
   static const comm::Tensor& whole_sum(const comm::Tensor& own, const StageBuffers& buffers) {
     return buffers.extents.cuts_tokens() ? buffers.partial_sums : own;
@@ -29,8 +37,14 @@ class LayerBoundary {
   /// Begins own = the sum over ranks of partial_sums(own): of all tokens, or with a cut of this rank's. Ops::join()
   /// ends it.
   void begin_sum(const comm::Tensor& own, StageBuffers& buffers, const comm::Message& about) const;
+  /// The same of the gradients with respect to what gather_input() brought, of which `lost` has none here.
+  void begin_gradient_sum(const comm::Tensor& own, StageBuffers& buffers, const comm::Message& about,
+                          const LostElements& lost) const;
 
  private:
+  bool stops_lost_gradients() const { return ops_.stops_lost_gradients(sim::TrafficClass::kTpForward); }
+  void zero_lost(const comm::Tensor& elems, const LostElements& lost) const;
+
   Ops& ops_;
 };
 

@@ -105,16 +105,19 @@ void LinearHead::forward_backward(StageBuffers& b, double factor, GradientMode m
   const std::int64_t rows = b.extents.batch.rows();
   const Weight weights = used_rows(b.extents);
   if (rows == 0 && mode == GradientMode::kSet) ops_.zero(weights.gradient);
-  // The factor enters both GEMMs.
+  // The factor enters both GEMMs, or the gradient in front of them.
+  const bool in_front = ops_.form().rounds_logit_gradients_to_fp16();
   for (std::int64_t row = 0; row < rows; row += b.chunks.rows) {
-    const Chunk chunk = chunk_at(b, row);
+    Chunk chunk = chunk_at(b, row);
+    if (in_front) chunk.block.factor = static_cast<float>(factor);
     compute_losses(b, chunk, weights, Logits::kToGradient);
     if (!class_weights_.empty()) ops_.weigh_rows(chunk.block, class_weights_);
-    const Operand gradient = ops_.operand(chunk.block.logits, factor, b.rounded_gradients[0]);
+    const Operand gradient = ops_.operand(chunk.block.logits, in_front ? 1 : factor, b.rounded_gradients[0]);
     ops_.linear_backward_input(chunk.product, gradient, weights, part_of(chunk.grad_normalized, chunk.message));
     // The sum over ranks goes on while the last chunk's gradient of the embedding is computed.
     if (row + chunk.product.rows == rows) {
-      LayerBoundary(ops_).begin_sum(b.grad_normalized, b, Gpt2Messages::head_input_gradient());
+      LayerBoundary(ops_).begin_gradient_sum(b.grad_normalized, b, Gpt2Messages::head_input_gradient(),
+                                             b.lost_head_input);
     }
     ops_.linear_backward_weight(chunk.product, ops_.operand(chunk.normalized, 1, b.rounded_input), gradient,
                                 row == 0 ? mode : GradientMode::kAdd, weights, nullptr);

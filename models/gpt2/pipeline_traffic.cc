@@ -68,12 +68,14 @@ comm::Message PipelineTraffic::message(const PipelineStep& step, int of_stage) {
   return message;
 }
 
-void PipelineTraffic::start_receive(const PipelineStep& step, const comm::Tensor& to, const comm::Tensor& substitute) {
+void PipelineTraffic::start_receive(const PipelineStep& step, const comm::Tensor& to, const comm::Tensor& substitute,
+                                    LostElements* lost) {
   const Action& action = step.action;
   if (!action.is_forward()) finish_send(step);  // the gradients may share a buffer
   const int before = action.is_forward() ? action.stage - 1 : action.stage + 1;
   comm::Message about = message(step, before);
   about.substitute = substitute;
+  about.lost = lost;
   receives_.insert_or_assign({{action.stage, action.is_forward(), action.micro_batch}, step.past},
                              group_.start_recv(to, step.peer, about));
 }

@@ -10,6 +10,7 @@
 
 #include "comm/communicator.h"
 #include "models/pipeline/pipeline_program.h"
+#include "models/sequence/lost_elements.h"
 #include "models/state_visitor.h"
 
 namespace droptest::models {
@@ -37,7 +38,11 @@ class PipelineTraffic {
   static constexpr std::uint64_t kMostOrdinals = std::uint64_t{1} << 31U;
   /// The step says for which action, and from or to which rank. A buffer is one slot's, of one direction: it waits for
   /// the last message sent from it. `substitute`: where the input of the stage before is, or will be; empty: nowhere.
-  void start_receive(const PipelineStep& step, const comm::Tensor& to, const comm::Tensor& substitute = {});
+  /// `lost`, borrowed until finish_receive(): as Message::lost; null: nowhere.
+  void start_receive(const PipelineStep& step, const comm::Tensor& to, const comm::Tensor& substitute = {},
+                     LostElements* lost = nullptr);
+  /// Whether lost activations are to have no gradient.
+  bool stops_lost_gradients() const { return group_.stops_lost_gradients(sim::TrafficClass::kPpActivation); }
   void start_send(const PipelineStep& step, const comm::Tensor& from);
   /// Returns when the input of the action is there. Nothing to wait for: it is not sent by another rank.
   void finish_receive(const Action& action);

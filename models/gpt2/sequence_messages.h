@@ -20,7 +20,7 @@ struct SequenceMessage {
 enum class PassDirection : std::uint8_t { kForward, kBackward };
 
 /// Of a block's attention over `whole` sequences with the heads of a tensor-parallel rank, from number `first_head` on.
-/// Without flags of absent keys, which are control traffic.
+/// Without flags of absent keys and lost elements, which are control traffic.
 std::vector<SequenceMessage> sequence_messages(const AttentionOptions& options, const AttentionShape& whole,
                                                std::int64_t first_head, PassDirection direction);
 

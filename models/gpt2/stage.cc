@@ -212,8 +212,8 @@ void Stage::attend_backward(int layer, StageBuffers& b) {
 }
 
 void Stage::attention_forward(int layer, StageBuffers& b) {
-  const AttentionBuffers& a = b.attention[index(layer)];
-  boundary_.gather(a.norm.normalized, b.gathered_input, b, messages_.attention_input(layer));
+  AttentionBuffers& a = b.attention[index(layer)];
+  boundary_.gather_input(a.norm.normalized, b.gathered_input, b, messages_.attention_input(layer), a.lost_input);
   project_attention(layer, b);
   attend(layer, b);
   partial_sum(attention(layer).second, a.attended, a.output, b);
@@ -230,7 +230,7 @@ void Stage::activate_mlp(int layer, StageBuffers& b) {
 void Stage::mlp_forward(int layer, StageBuffers& b) {
   const Sublayer& s = mlp(layer);
   MlpBuffers& m = b.mlp[index(layer)];
-  boundary_.gather(m.norm.normalized, b.gathered_input, b, messages_.mlp_input(layer));
+  boundary_.gather_input(m.norm.normalized, b.gathered_input, b, messages_.mlp_input(layer), m.lost_input);
   if (m.projection.bytes.empty()) {
     activate_mlp(layer, b);
   } else {
@@ -297,7 +297,7 @@ void Stage::backward_part(StageBuffers& b, double scale, double targets, Gradien
   };
   const std::optional<std::size_t> last_bias = bias_behind(mlp(range_.last - 1));
   if (range_.has_head()) {
-    boundary_.gather(b.final_norm.normalized, b.gathered_input, b, Gpt2Messages::head_input());
+    boundary_.gather_input(b.final_norm.normalized, b.gathered_input, b, Gpt2Messages::head_input(), b.lost_head_input);
     head_->forward_backward(b, scale / targets, mode);
     ops_.sum_losses(b.losses, b.chunks.rows, targets, losses_mode, Number::kLosses);
     normalise_backward(last_norm_, b.final_norm, last_bias, {}, grad_output(b), b, mode);
@@ -362,10 +362,10 @@ void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers
 }
 
 void Stage::begin_input_gradient(const Linear& linear, const Operand& grad_output, StageBuffers& b,
-                                 const comm::Message& about) {
+                                 const comm::Message& about, const LostElements& lost) {
   ops_.linear_backward_input(shape_of(linear), grad_output, weight(linear.weight),
                              LayerBoundary::partial_sums(b.grad_normalized, b));
-  boundary_.begin_sum(b.grad_normalized, b, about);
+  boundary_.begin_gradient_sum(b.grad_normalized, b, about, lost);
 }
 
 void Stage::weight_gradient(const Linear& linear, const comm::Tensor& input, const Operand& grad_output,
@@ -384,7 +384,7 @@ void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode, Part par
   ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode,
                            weight(s.first.weight + 1), m.grad_activated);
   const Operand grad_hidden = ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]);
-  begin_input_gradient(s.first, grad_hidden, b, messages_.mlp_input_gradient(layer));
+  begin_input_gradient(s.first, grad_hidden, b, messages_.mlp_input_gradient(layer), m.lost_input);
   if (part == Part::kWhole) mlp_weights(layer, b, mode, grad_output, grad_hidden);
 }
 
@@ -406,7 +406,7 @@ void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode, Pa
   ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
   attend_backward(layer, b);
   const Operand grad_qkv = ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]);
-  begin_input_gradient(s.first, grad_qkv, b, messages_.attention_input_gradient(layer));
+  begin_input_gradient(s.first, grad_qkv, b, messages_.attention_input_gradient(layer), a.lost_input);
   if (part == Part::kWhole) attention_weights(layer, b, mode, grad_output, grad_qkv);
 }
 

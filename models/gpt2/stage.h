@@ -163,7 +163,7 @@ class Stage {
   void mlp_weights(int layer, StageBuffers& buffers, GradientMode mode, const Operand& grad_output,
                    const Operand& grad_hidden);
   void begin_input_gradient(const Linear& linear, const Operand& grad_output, StageBuffers& buffers,
-                            const comm::Message& about);
+                            const comm::Message& about, const LostElements& lost);
   void weight_gradient(const Linear& linear, const comm::Tensor& input, const Operand& grad_output,
                        StageBuffers& buffers, GradientMode mode, const Weight* bias);
 

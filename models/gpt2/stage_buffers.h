@@ -13,6 +13,7 @@
 #include "models/gpt2/token_cut.h"
 #include "models/ops/ops.h"
 #include "models/pipeline/pipeline_program.h"
+#include "models/sequence/lost_elements.h"
 
 namespace droptest::models {
 
@@ -70,6 +71,7 @@ struct AttentionBuffers {
   comm::Tensor grad_output;    ///< [own rows, width]: of the residual stream behind the sublayer
   comm::Tensor grad_gathered;  ///< [rows, width]: of the sublayer output; empty without a cut of tokens
   comm::Tensor grad_qkv;       ///< [rows, 3, heads, head width]
+  LostElements lost_input;     ///< of the gathered tokens (LayerBoundary::gather_input())
 };
 
 struct MlpBuffers {
@@ -82,6 +84,7 @@ struct MlpBuffers {
   comm::Tensor grad_output;     ///< [own rows, width]: of the residual stream behind the sublayer
   comm::Tensor grad_gathered;   ///< as that of attention
   comm::Tensor grad_activated;  ///< [rows, hidden]
+  LostElements lost_input;      ///< as that of attention
 };
 
 /// A slot: the saved activations of one micro-batch, and the working memory that all slots share.
@@ -95,11 +98,14 @@ struct StageBuffers {
   std::vector<AttentionBuffers> attention;
   std::vector<MlpBuffers> mlp;
   comm::Tensor output;  ///< [own rows, width]: the residual stream after the last block; empty with a head
+  /// What was lost of the stage's input on its way from another rank; empty unless it is to have no gradient.
+  LostElements lost_input;
   /// [own rows, width]: the input of the stage before this one, sent past it, and the gradient of the output of the
   /// stage behind it; with a head the gradient of this stage's own output, to be sent. Empty where nothing is sent
   /// past.
   comm::Tensor passed_input, passed_gradient;
   NormBuffers final_norm;
+  LostElements lost_head_input;           ///< as AttentionBuffers::lost_input
   comm::Tensor logits;                    ///< [chunk's rows, stride]
   comm::Tensor largest, sums, predicted;  ///< [chunk's rows]
   comm::Tensor losses;                    ///< [rows]

@@ -82,7 +82,8 @@ void Stage::attention_again(int layer, StageBuffers& b, Part part) {
   // A stateful attention is not computed again.
   const bool projects_again = policy == Recompute::kBlock && stateful_attention_ == nullptr;
   if (part != Part::kInputs || projects_again) {
-    boundary_.gather(a.norm.normalized, b.gathered_input, b, messages_.attention_input_again(layer));
+    boundary_.gather_again(a.norm.normalized, b.gathered_input, b, messages_.attention_input_again(layer),
+                           a.lost_input);
   }
   if (policy == Recompute::kSaveAll) return;
   {
@@ -102,7 +103,7 @@ void Stage::mlp_again(int layer, StageBuffers& b, Part part) {
     normalise(mlp(layer).norm, m.norm, std::nullopt);
   }
   if (part != Part::kInputs || policy == Recompute::kBlock) {
-    boundary_.gather(m.norm.normalized, b.gathered_input, b, messages_.mlp_input_again(layer));
+    boundary_.gather_again(m.norm.normalized, b.gathered_input, b, messages_.mlp_input_again(layer), m.lost_input);
   }
   if (policy == Recompute::kSaveAll) return;
   {

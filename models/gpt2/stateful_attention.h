@@ -58,8 +58,8 @@ struct AttentionProcessor {
   int threads = 1;  ///< of the host
 };
 /// On rank `rank` of a sequence group after passes over `whole` sequences with the heads of a tensor-parallel rank, for
-/// so many states: a block and a slot have one, and all evaluations have one. Without flags of absent keys, and values
-/// of a fill. 0 where attention has no state.
+/// so many states: a block and a slot have one, and all evaluations have one. Without flags of absent keys, and what
+/// was lost with the values of a fill. 0 where attention has no state.
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,
                                             comm::ElementType type, std::uint64_t states,
                                             const AttentionProcessor& processor);

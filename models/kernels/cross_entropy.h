@@ -28,9 +28,10 @@ struct LogitBlock {
   TokenIds targets;                       ///< [rows]
   comm::Tensor largest, sums, predicted;  ///< [rows], of the type of statistics
   comm::Tensor losses;                    ///< [rows], in nats
+  float factor = 1;                       ///< of the gradient by the logits, before it is rounded to their type
 };
 
-/// Logits stay, or become the gradient of each row's loss by its logits.
+/// Logits stay, or become `factor` times the gradient of each row's loss by its logits.
 enum class Logits : std::uint8_t { kKeep, kToGradient };
 
 // On the host, for T float or double: logits and statistics are T, losses double, and rows have no padding.
@@ -48,8 +49,8 @@ void exponential_sums(const LogitBlock& block, const Team& team);
 template <class T>
 void losses_of_sums(const LogitBlock& block);
 
-/// exponentials / sums[row], less 1 at the target: the gradient of a row's loss by its logits, in place; zeros where
-/// the target is kIgnoredTarget.
+/// exponentials / sums[row], less 1 at the target, times `factor`: the gradient of a row's loss by its logits, in
+/// place; zeros where the target is kIgnoredTarget.
 template <class T>
 void logits_to_gradient(const LogitBlock& block, const Team& team);
 

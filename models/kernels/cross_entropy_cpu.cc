@@ -62,6 +62,7 @@ void logits_to_gradient(const LogitBlock& block, const Team& team) {
       for (std::int64_t j = 0; j < range.count; ++j) row[j] *= inverse;
       const std::int64_t target = block.targets.data[i] - range.first;
       if (target >= 0 && target < range.count) row[target] -= T(1);
+      for (std::int64_t j = 0; block.factor != 1 && j < range.count; ++j) row[j] *= static_cast<T>(block.factor);
     }
   });
 }

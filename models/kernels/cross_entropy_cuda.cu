@@ -54,10 +54,11 @@ __device__ float row_exponential_sum(const D* row, std::int64_t count, float lar
   return block_sum(own, shared);
 }
 
-/// gradient[j] = exp(row[j] - largest) / sum - [j is the target]; 0 in the padding, and in a row that is ignored.
+/// gradient[j] = (exp(row[j] - largest) / sum - [j is the target]) factor; 0 in the padding, and in a row that is
+/// ignored.
 template <int V, class D>
 __device__ void write_gradient(const D* row, const LogitRows& shape, std::int32_t target_token, float largest,
-                               float sum, D* gradient) {
+                               float sum, float factor, D* gradient) {
   const std::int64_t target = target_token - shape.range.first;
   const std::int64_t count = target_token == kIgnoredTarget ? 0 : shape.range.count;
   const float inverse = 1.0F / sum;
@@ -69,7 +70,7 @@ __device__ void write_gradient(const D* row, const LogitRows& shape, std::int32_
 #pragma unroll
     for (int v = 0; v < V; ++v) {
       const float p = expf(x.at[v] - largest) * inverse;
-      x.at[v] = v < columns ? (v == at_target ? p - 1.0F : p) : 0.0F;
+      x.at[v] = v < columns ? (v == at_target ? p - 1.0F : p) * factor : 0.0F;
     }
     store_floats<V>(x, gradient + j);
   }
@@ -103,10 +104,10 @@ __global__ void exponential_sums_kernel(const D* logits, LogitRows shape, const 
 
 template <class D, int V>
 __global__ void logits_to_gradient_kernel(D* logits, LogitRows shape, const std::int32_t* targets, const float* largest,
-                                          const float* sums) {
+                                          const float* sums, float factor) {
   for (std::int64_t i = blockIdx.x; i < shape.rows; i += gridDim.x) {
     D* row = logits + i * shape.stride;
-    write_gradient<V>(row, shape, targets[i], largest[i], sums[i], row);
+    write_gradient<V>(row, shape, targets[i], largest[i], sums[i], factor, row);
   }
 }
 
@@ -148,7 +149,7 @@ __device__ void cache_row(const D* row, std::int64_t count, D* cache) {
 /// gradient: null for losses alone, else the logits.
 template <class D, int V, bool kCached>
 __global__ void cross_entropy_kernel(const D* logits, LogitRows shape, const std::int32_t* targets, float* losses,
-                                     D* gradient) {
+                                     float factor, D* gradient) {
   __shared__ float maxima[kMostWarps];
   __shared__ float sums[kMostWarps];
   for (std::int64_t i = blockIdx.x; i < shape.rows; i += gridDim.x) {
@@ -167,7 +168,7 @@ __global__ void cross_entropy_kernel(const D* logits, LogitRows shape, const std
       losses[i] = targets[i] == kIgnoredTarget ? 0.0F : logf(sum) - (own ? at_target - largest : 0.0F);
     }
     if (gradient != nullptr) {
-      write_gradient<V>(row, shape, targets[i], largest, sum, gradient + i * shape.stride);
+      write_gradient<V>(row, shape, targets[i], largest, sum, factor, gradient + i * shape.stride);
     }
     __syncthreads();
   }
@@ -223,7 +224,7 @@ void logits_to_gradient(const LogitBlock& b, comm::Stream& stream) {
   comm::launch("logits_to_gradient",
                launch.packs ? logits_to_gradient_kernel<D, kPackElems<D>> : logits_to_gradient_kernel<D, 1>,
                launch.shape, stream, device_elems<E>(b.logits), launch.rows, b.targets.data,
-               device_elems<float>(b.largest), device_elems<float>(b.sums));
+               device_elems<float>(b.largest), device_elems<float>(b.sums), b.factor);
 }
 
 template <class E>
@@ -253,7 +254,8 @@ void cross_entropy(const LogitBlock& b, Logits logits, comm::Stream& stream) {
   if (cached) kernel = launch.packs ? cross_entropy_kernel<D, kVector, true> : cross_entropy_kernel<D, 1, true>;
   if (cached) launch.shape.shared_bytes = row_bytes;
   comm::launch("cross_entropy", kernel, launch.shape, stream, device_elems<E>(b.logits), launch.rows, b.targets.data,
-               device_elems<float>(b.losses), logits == Logits::kToGradient ? device_elems<E>(b.logits) : nullptr);
+               device_elems<float>(b.losses), b.factor,
+               logits == Logits::kToGradient ? device_elems<E>(b.logits) : nullptr);
 }
 
 void sum_of_values(comm::DeviceSpan<const float> values, double divisor, GradientMode mode,

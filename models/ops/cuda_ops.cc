@@ -87,6 +87,7 @@ class CudaForm final : public OpsForm {
     return chunks;
   }
   bool fuses_cross_entropy() const override { return fuses_cross_entropy_; }
+  bool rounds_logit_gradients_to_fp16() const override { return types().activations == ElementType::kFloat16; }
   bool drops_probabilities() const override { return attention_->takes_dropout(); }
 
  private:
@@ -151,6 +152,9 @@ class CudaOps final : public Ops {
   const OpsForm& form() const override { return form_; }
   int world_size() const override { return group_.world_size(); }
   int rank() const override { return group_.rank(); }
+  bool stops_lost_gradients(sim::TrafficClass traffic_class) const override {
+    return group_.stops_lost_gradients(traffic_class);
+  }
 
   comm::StreamTimer* timer() override { return timer_; }
 

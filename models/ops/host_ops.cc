@@ -137,6 +137,9 @@ class HostOps final : public Ops {
   const OpsForm& form() const override { return form_; }
   int world_size() const override { return group_.world_size(); }
   int rank() const override { return group_.rank(); }
+  bool stops_lost_gradients(sim::TrafficClass traffic_class) const override {
+    return group_.stops_lost_gradients(traffic_class);
+  }
   PhaseTimes* times() override { return times_; }
   const Team* team() const override { return &team_; }
 

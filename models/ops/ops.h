@@ -82,6 +82,8 @@ class Ops {
   /// Of the group that sums go over.
   virtual int world_size() const = 0;
   virtual int rank() const = 0;
+  /// Communicator::stops_lost_gradients() of the group; where nothing is computed no.
+  virtual bool stops_lost_gradients(sim::TrafficClass /*traffic_class*/) const { return false; }
   /// Where the rank's time is counted; null, the default: nowhere.
   virtual PhaseTimes* times() { return nullptr; }
   /// Where the time of work on stream() is counted; null, the default: nowhere.

@@ -49,6 +49,9 @@ class OpsForm {
   virtual LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const = 0;
   /// Whether cross_entropy() serves a rank that has the whole vocabulary.
   virtual bool fuses_cross_entropy() const = 0;
+  /// Whether gradients by the logits are rounded to float16, in which small ones vanish, so that the loss scale goes
+  /// into LogitBlock::factor. Else the products with them apply it. Default: no.
+  virtual bool rounds_logit_gradients_to_fp16() const { return false; }
   /// Whether attention takes dropout. Default: no.
   virtual bool drops_probabilities() const { return false; }
 };

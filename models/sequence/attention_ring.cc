@@ -9,28 +9,6 @@
 #include "models/sequence/ring_hop.h"
 
 namespace droptest::models {
-namespace {
-
-template <class T>
-void save_fill(std::span<const T> received, typename RingLosses<T>::Filled& filled) {
-  for (const sim::ElementRange& range : filled.lost) {
-    filled.values.insert(filled.values.end(), received.begin() + static_cast<std::ptrdiff_t>(range.begin),
-                         received.begin() + static_cast<std::ptrdiff_t>(range.end));
-  }
-}
-
-template <class T>
-void fill_again(const typename RingLosses<T>::Filled& filled, std::span<T> received) {
-  auto from = filled.values.begin();
-  for (const sim::ElementRange& range : filled.lost) {
-    const auto size = static_cast<std::ptrdiff_t>(range.size());
-    std::copy_n(from, size, received.begin() + static_cast<std::ptrdiff_t>(range.begin));
-    from += size;
-  }
-}
-
-}  // namespace
-
 template <class T>
 HeadShape AttentionRing<T>::shape_of(const RingPass<T>& pass, int part) const {
   HeadShape shape = pass.queries.shape;
@@ -72,6 +50,8 @@ void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& outpu
          team);
   losses.hops.assign(static_cast<std::size_t>(ranks() - 1), {});
   const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
+  const bool stops =
+      !leaves_out && group_ != nullptr && group_->stops_lost_gradients(sim::TrafficClass::kSequenceForward);
   std::span<const T> keys = pass.keys;
   std::span<const T> values = pass.values;
   Absences absent(pass.absent.begin(), pass.absent.end());
@@ -90,10 +70,17 @@ void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& outpu
     Absences next_absent(shape.elems() / static_cast<std::size_t>(std::max<std::int64_t>(1, shape.width)));
     const FlagWords sent_flags = packed_flags(absent);
     FlagWords flags((next_absent.size() + 63) / 64);
+    comm::Message reliable{sim::TrafficClass::kControl, {}};
+    reliable.delivery = comm::Delivery::kCertain;
     if (leaves_out) {
-      comm::Message reliable{sim::TrafficClass::kControl, {}};
-      reliable.delivery = comm::Delivery::kCertain;
       exchange.add("absent", reliable, std::span<const std::uint64_t>(sent_flags), std::span(flags));
+    }
+    FlagWords sent_stopped;
+    FlagWords stopped;
+    if (stops && hop > 1) {  // a rank's own keys and values are not stopped
+      sent_stopped = packed_flags(losses.hops[static_cast<std::size_t>(hop - 2)].stopped, keys.size());
+      stopped.resize(stopped_words(shape.elems()));
+      exchange.add("lost", reliable, std::span<const std::uint64_t>(sent_stopped), std::span(stopped));
     }
     exchange.run();
     std::swap(current_, next_);
@@ -103,10 +90,14 @@ void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& outpu
       unpack_flags(flags, next_absent);
       mark_absent(lost.keys.lost, shape.width, next_absent);
       mark_absent(lost.values.lost, shape.width, next_absent);
-      lost = {next_absent, {}, {}};
+      lost = {next_absent, {}, {}, {}};
     } else {
-      save_fill(keys, lost.keys);
-      save_fill(values, lost.values);
+      save_values(keys, lost.keys);
+      save_values(values, lost.values);
+    }
+    if (stops) {
+      lost.stopped = {lost.keys.lost, lost.values.lost};
+      if (hop > 1) add_stopped(stopped, shape.elems(), lost.stopped);
     }
     absent = std::move(next_absent);
     attend(inputs_of(pass, part_after(hop), keys, values, lost.absent), pattern(pass, part_after(hop)), output,
@@ -149,14 +140,20 @@ void AttentionRing<T>::backward(const RingPass<T>& pass, const AttentionResults<
     exchange.run();
     std::swap(current_, next_);
     std::swap(gradients_, next_gradients_);
-    fill_again<T>(lost.keys, current_.keys);
-    fill_again<T>(lost.values, current_.values);
+    restore_values<T>(lost.keys, current_.keys);
+    restore_values<T>(lost.values, current_.values);
     keys = current_.keys;
     values = current_.values;
     const AttentionGradients<T> added{
         gradients.queries, view_of("keys", std::span(gradients_.keys), shape, TokenLayout::kSequenceFirst),
         view_of("values", std::span(gradients_.values), shape, TokenLayout::kSequenceFirst)};
+    FilledElements<T> without_own_keys{lost.stopped.keys, {}};
+    FilledElements<T> without_own_values{lost.stopped.values, {}};
+    save_values<T>(gradients_.keys, without_own_keys);
+    save_values<T>(gradients_.values, without_own_values);
     attend_backward(inputs_of(pass, part, keys, values, lost.absent), pattern(pass, part), results, added, room, team);
+    restore_values<T>(without_own_keys, gradients_.keys);
+    restore_values<T>(without_own_values, gradients_.values);
   }
   // The gradients of the part of the next rank are complete.
   const HeadShape shape = shape_of(pass, rank());

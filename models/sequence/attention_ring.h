@@ -8,22 +8,20 @@
 
 #include "comm/communicator.h"
 #include "models/sequence/absence.h"
+#include "models/sequence/lost_elements.h"
 #include "models/sequence/token_attention.h"
 
 namespace droptest::models {
 
 /// The losses of the keys and values that a rank received in a forward pass, by hop. They are repeated in the backward
-/// pass, so that it is the gradient of the forward pass that took place.
+/// pass, whose values are so those of the forward pass that took place.
 template <class T>
 struct RingLosses {
-  struct Filled {
-    std::vector<sim::ElementRange> lost;
-    std::vector<T> values;  ///< of the fill, for all ranges
-  };
   struct Hop {
-    Absences absent;  ///< empty: nothing leaves the softmax
-    Filled keys;      ///< where lost elements stay in it
-    Filled values;
+    Absences absent;         ///< empty: nothing leaves the softmax
+    FilledElements<T> keys;  ///< where lost elements stay in it
+    FilledElements<T> values;
+    StoppedElements stopped;  ///< empty unless stops_lost_gradients()
   };
   std::vector<Hop> hops;
 };
@@ -43,7 +41,8 @@ struct RingPass {
 
 /// Attention over a group of ranks. Forward, keys and values take ranks - 1 hops from rank r to r + 1. Backward they
 /// take the same hops again (Delivery::kCertain, with the losses of the forward pass), and the gradients with respect
-/// to them as many. Under Communicator::leaves_lost_out() the flags of absent keys travel with them, in class control.
+/// to them as many. Under Communicator::leaves_lost_out() the flags of absent keys travel with them, and under
+/// stops_lost_gradients() from the second hop on those of lost elements, in class control.
 /// Source: Liu, Zaharia and Abbeel 2023. Owner: one rank. Ranks: all make the same calls. Classes: sequence_forward,
 /// sequence_backward.
 template <class T>

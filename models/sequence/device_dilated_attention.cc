@@ -118,7 +118,8 @@ DeviceAttentionInputs<E> DeviceDilatedAttention<E>::gathered_inputs(const Device
 
 template <class E>
 void DeviceDilatedAttention<E>::gather(const Branch& branch, const DeviceHeadView<const E>& from,
-                                       const DeviceHeadView<E>& to, Absences* absent, const comm::Message& about) {
+                                       const DeviceHeadView<E>& to, Absences* absent, LostElements* stopped,
+                                       const comm::Message& about) {
   if (group_ == nullptr) return;
   const std::vector<std::uint64_t> send = branch.sent.elems(from.shape);
   const std::vector<std::uint64_t> receive = branch.received.elems(from.shape);
@@ -127,10 +128,11 @@ void DeviceDilatedAttention<E>::gather(const Branch& branch, const DeviceHeadVie
   pack_rows(from, branch.sent.on_device.elems(), sent, stream_);
   std::vector<sim::ElementRange> lost;
   comm::Message message = about;
-  if (absent != nullptr) message.lost = &lost;
+  if (absent != nullptr || stopped != nullptr) message.lost = &lost;
   group_->all_to_all(comm::device_tensor(sent, stream_), send, comm::device_tensor(received, stream_), receive,
                      message);
   unpack_rows<E>(received, branch.received.on_device.elems(), to, stream_);
+  if (stopped != nullptr) *stopped = std::move(lost);
   if (absent == nullptr) return;
   const auto batch = static_cast<std::size_t>(to.shape.batch);
   Absences as_received(branch.received.rows.size() * batch);
@@ -145,13 +147,17 @@ void DeviceDilatedAttention<E>::gather(const Branch& branch, const DeviceHeadVie
 
 template <class E>
 void DeviceDilatedAttention<E>::scatter(const Branch& branch, const DeviceHeadView<const E>& from,
-                                        const DeviceHeadView<E>& to, const comm::Message& about) {
+                                        const DeviceHeadView<E>& to, const LostElements& stopped,
+                                        const comm::Message& about) {
   if (group_ == nullptr) return;
   const std::vector<std::uint64_t> send = branch.received.elems(from.shape);
   const std::vector<std::uint64_t> receive = branch.sent.elems(from.shape);
   const comm::DeviceSpan<E> sent = room(sent_, sum(send));
   const comm::DeviceSpan<E> received = room(received_, sum(receive));
   pack_rows(from, branch.received.on_device.elems(), sent, stream_);
+  for (const sim::ElementRange& range : stopped) {
+    comm::zero_on_device(sent.subspan(range.begin, range.size()), stream_);
+  }
   group_->all_to_all(comm::device_tensor(sent, stream_), send, comm::device_tensor(received, stream_), receive, about);
   // A token may have gone to several ranks, so that each of them is a sum of its own.
   std::size_t row = 0;
@@ -191,18 +197,22 @@ void DeviceDilatedAttention<E>::forward(const DeviceSequencePass& pass, const De
   begin_attention(output, log_sum_exp, stream_);
   saved.gathered.resize(options_.branches.size());
   const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
+  const bool stops =
+      !leaves_out && group_ != nullptr && group_->stops_lost_gradients(sim::TrafficClass::kSequenceForward);
   const std::vector<Branch>& branches = plan(pass.parts, local.width);
   for (std::size_t i = 0; i < branches.size(); ++i) {
     const HeadShape shape = gathered_shape(branches[i], local);
     Gathered& gathered = saved.gathered[i];
     gathered.absent.assign(leaves_out ? static_cast<std::size_t>(shape.tokens * shape.batch * shape.heads) : 0, 0);
     Absences* const absent = leaves_out ? &gathered.absent : nullptr;
+    gathered.lost_keys.clear();
+    gathered.lost_values.clear();
     const std::string of_keys = dilated_message(i, "keys");
     const std::string of_values = dilated_message(i, "values");
     gather(branches[i], keys, sequence_first(room(gathered.keys, shape.elems()), shape), absent,
-           {sim::TrafficClass::kSequenceForward, of_keys, pass.layer});
+           stops ? &gathered.lost_keys : nullptr, {sim::TrafficClass::kSequenceForward, of_keys, pass.layer});
     gather(branches[i], values, sequence_first(room(gathered.values, shape.elems()), shape), absent,
-           {sim::TrafficClass::kSequenceForward, of_values, pass.layer});
+           stops ? &gathered.lost_values : nullptr, {sim::TrafficClass::kSequenceForward, of_values, pass.layer});
     attend_branch(branches[i], pass, saved, local, gathered, output, log_sum_exp);
   }
 }
@@ -247,8 +257,10 @@ void DeviceDilatedAttention<E>::backward(const DeviceSequencePass& pass, const D
     }
     const std::string of_keys = dilated_message(i, "keys.grad");
     const std::string of_values = dilated_message(i, "values.grad");
-    scatter(branches[i], keys, gradients.keys, {sim::TrafficClass::kSequenceBackward, of_keys, pass.layer});
-    scatter(branches[i], values, gradients.values, {sim::TrafficClass::kSequenceBackward, of_values, pass.layer});
+    scatter(branches[i], keys, gradients.keys, gathered.lost_keys,
+            {sim::TrafficClass::kSequenceBackward, of_keys, pass.layer});
+    scatter(branches[i], values, gradients.values, gathered.lost_values,
+            {sim::TrafficClass::kSequenceBackward, of_values, pass.layer});
   }
 }
 

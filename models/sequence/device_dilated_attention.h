@@ -23,6 +23,8 @@ struct DeviceSavedDilatedAttention {
     comm::DeviceBuffer<E> keys;
     comm::DeviceBuffer<E> values;
     Absences absent;
+    LostElements lost_keys;  ///< as SavedDilatedAttention's
+    LostElements lost_values;
   };
   comm::DeviceBuffer<E> queries;
   comm::DeviceBuffer<E> keys;
@@ -86,9 +88,9 @@ class DeviceDilatedAttention {
   DeviceAttentionInputs<E> gathered_inputs(const DeviceSequencePass& pass, const Saved& saved, const HeadShape& local,
                                            const Gathered& gathered, const HeadShape& shape);
   void gather(const Branch& branch, const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, Absences* absent,
-              const comm::Message& about);
+              LostElements* stopped, const comm::Message& about);
   void scatter(const Branch& branch, const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to,
-               const comm::Message& about);
+               const LostElements& stopped, const comm::Message& about);
   void attend_branch(const Branch& branch, const DeviceSequencePass& pass, const Saved& saved, const HeadShape& local,
                      const Gathered& gathered, const DeviceHeadView<E>& output, comm::DeviceSpan<float> log_sum_exp);
   template <class T>

@@ -42,6 +42,7 @@ std::uint64_t DeviceSavedAttention<E>::bytes() const {
 template <class E>
 std::uint64_t DeviceSequenceAttention<E>::bytes() const {
   std::uint64_t bytes = bytes_of(packed_, grad_output_, grad_queries_, delta_, absent_, flags_, next_flags_);
+  bytes += bytes_of(kept_keys_.values, kept_values_.values);
   for (const Block* block : {&grad_own_, &current_, &next_, &gradients_, &next_gradients_}) {
     bytes += bytes_of(block->keys, block->values);
   }
@@ -107,7 +108,8 @@ std::vector<std::uint64_t> DeviceSequenceAttention<E>::by_tokens(const SequenceP
 
 template <class E>
 void DeviceSequenceAttention<E>::to_heads(const DeviceSequencePass& pass, const DeviceHeadView<const E>& local,
-                                          comm::DeviceSpan<E> gathered, const comm::Message& message) {
+                                          comm::DeviceSpan<E> gathered, const comm::Message& message,
+                                          const LostElements& stopped) {
   if (ulysses_ == nullptr) return copy_heads<E>(local, sequence_first(gathered, local.shape), stream_);
   const comm::DeviceSpan<E> packed = grown(packed_, local.shape.elems());
   const std::vector<std::uint64_t> sent = by_heads(local.shape);
@@ -119,6 +121,7 @@ void DeviceSequenceAttention<E>::to_heads(const DeviceSequencePass& pass, const 
     first += part.shape.heads;
     at += sent[r];
   }
+  zero_lost(stopped, packed);
   ulysses_->all_to_all(comm::device_tensor(packed, stream_), sent, comm::device_tensor(gathered, stream_),
                        by_tokens(pass.parts, local.shape), message);
 }
@@ -189,21 +192,26 @@ void DeviceSequenceAttention<E>::fill_again(const typename DeviceSavedAttention<
 }
 
 template <class E>
-void DeviceSequenceAttention<E>::exchange_flags(const Absences& absent, Absences& received, int layer, int hop) {
-  const FlagWords words = packed_flags(absent);
-  FlagWords received_words((received.size() + 63) / 64);
-  const comm::DeviceSpan<std::uint64_t> sent = grown(flags_, words.size());
-  const comm::DeviceSpan<std::uint64_t> arriving = grown(next_flags_, received_words.size());
-  comm::copy_to_device(std::span<const std::uint64_t>(words), sent, stream_);
+void DeviceSequenceAttention<E>::zero_lost(const LostElements& lost, comm::DeviceSpan<E> elems) {
+  for (const sim::ElementRange& range : lost) {
+    comm::zero_on_device(elems.subspan(range.begin, range.size()), stream_);
+  }
+}
+
+template <class E>
+void DeviceSequenceAttention<E>::exchange_flags(std::string_view name, const FlagWords& sent, FlagWords& received,
+                                                int layer, int hop) {
+  const comm::DeviceSpan<std::uint64_t> leaving = grown(flags_, sent.size());
+  const comm::DeviceSpan<std::uint64_t> arriving = grown(next_flags_, received.size());
+  comm::copy_to_device(std::span<const std::uint64_t>(sent), leaving, stream_);
   comm::Message reliable{sim::TrafficClass::kControl, {}};
   reliable.delivery = comm::Delivery::kCertain;
   RingHop exchange(*ring_, layer, hop);
-  exchange.add("absent", reliable, comm::device_tensor(sent, stream_), comm::device_tensor(arriving, stream_));
+  exchange.add(name, reliable, comm::device_tensor(leaving, stream_), comm::device_tensor(arriving, stream_));
   exchange.run();
-  comm::copy_to_host(reinterpret_cast<const std::byte*>(arriving.data()),
-                     std::as_writable_bytes(std::span(received_words)), stream_);
+  comm::copy_to_host(reinterpret_cast<const std::byte*>(arriving.data()), std::as_writable_bytes(std::span(received)),
+                     stream_);
   stream_.synchronize();
-  unpack_flags(received_words, received);
 }
 
 template <class E>
@@ -217,20 +225,23 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
   const Planned& planned = plan(pass.parts, queries.shape.width);
   const HeadShape shape = shape_of(planned, ring_rank(), queries.shape);
   const std::size_t statistics = shape.elems() / static_cast<std::size_t>(shape.width);
-  std::vector<sim::ElementRange> lost;
+  saved.lost = {};
+  const auto stops_in = [](const comm::Communicator* group) {
+    return group != nullptr && group->stops_lost_gradients(sim::TrafficClass::kSequenceForward);
+  };
+  const bool ulysses_stops = stops_in(ulysses_);
   const bool ulysses_leaves_out = ulysses_ != nullptr && ulysses_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
   saved.absent.assign(ulysses_leaves_out ? statistics : 0, 0);
   const auto gather = [&](std::string_view name, const DeviceHeadView<const E>& local, comm::DeviceBuffer<E>& all,
-                          bool leaves_out) {
-    lost.clear();
+                          LostElements& lost, bool leaves_out) {
     comm::Message message{sim::TrafficClass::kSequenceForward, name, pass.layer};
-    if (leaves_out) message.lost = &lost;
+    if (leaves_out || ulysses_stops) message.lost = &lost;
     to_heads(pass, local, grown(all, shape.elems()), message);
-    if (leaves_out) mark_absent(lost, shape.width, saved.absent);
+    if (leaves_out) mark_absent(std::exchange(lost, {}), shape.width, saved.absent);
   };
-  gather("attention.queries", queries, saved.queries, false);
-  gather("attention.keys", keys, saved.keys, ulysses_leaves_out);
-  gather("attention.values", values, saved.values, ulysses_leaves_out);
+  gather("attention.queries", queries, saved.queries, saved.lost.queries, false);
+  gather("attention.keys", keys, saved.keys, saved.lost.keys, ulysses_leaves_out);
+  gather("attention.values", values, saved.values, saved.lost.values, ulysses_leaves_out);
   const DeviceHeadView<E> out = sequence_first(grown(saved.output, shape.elems()), shape);
   const comm::DeviceSpan<float> log_sum_exp = grown(saved.log_sum_exp, statistics);
   begin_attention(out, log_sum_exp, stream_);
@@ -241,6 +252,7 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
   saved.hops.clear();
   saved.hops.resize(static_cast<std::size_t>(factors_.ring - 1));
   const bool leaves_out = ring_ != nullptr && ring_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
+  const bool stops = !leaves_out && stops_in(ring_);
   Absences absent = saved.absent;
   if (absent.empty()) absent.assign(statistics, 0);
   for (int hop = 1; hop < factors_.ring; ++hop) {
@@ -259,13 +271,24 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
     exchange.run();
     Absences next_absent(of_part.elems() / static_cast<std::size_t>(of_part.width));
     if (leaves_out) {
-      exchange_flags(absent, next_absent, pass.layer, hop);
+      FlagWords flags((next_absent.size() + 63) / 64);
+      exchange_flags("absent", packed_flags(absent), flags, pass.layer, hop);
+      unpack_flags(flags, next_absent);
       mark_absent(lost_here.keys.lost, of_part.width, next_absent);
       mark_absent(lost_here.values.lost, of_part.width, next_absent);
-      lost_here = {next_absent, {}, {}};
+      lost_here = {next_absent, {}, {}, {}};
     } else {
       save_fill(next_keys, lost_here.keys);
       save_fill(next_values, lost_here.values);
+    }
+    if (stops) {
+      lost_here.stopped = {lost_here.keys.lost, lost_here.values.lost};
+      if (hop > 1) {  // a rank's own keys and values are not stopped
+        const StoppedElements& sent = saved.hops[static_cast<std::size_t>(hop - 2)].stopped;
+        FlagWords flags(stopped_words(of_part.elems()));
+        exchange_flags("lost", packed_flags(sent, here_keys.size()), flags, pass.layer, hop);
+        add_stopped(flags, of_part.elems(), lost_here.stopped);
+      }
     }
     absent = std::move(next_absent);
     std::swap(current_, next_);
@@ -274,8 +297,9 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
     attend(inputs_of(pass, saved, shape, here_keys, here_values, of_part, lost_here.absent),
            planned.patterns[static_cast<std::size_t>(part)], out, log_sum_exp, stream_);
   }
-  to_tokens(pass, saved.output.elems().first(shape.elems()), output,
-            {sim::TrafficClass::kSequenceForward, "attention.output", pass.layer});
+  comm::Message of_output{sim::TrafficClass::kSequenceForward, "attention.output", pass.layer};
+  if (ulysses_stops) of_output.lost = &saved.lost.output;
+  to_tokens(pass, saved.output.elems().first(shape.elems()), output, of_output);
 }
 
 template <class E>
@@ -290,7 +314,8 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
   const HeadShape shape = shape_of(planned, ring_rank(), grad_output.shape);
   const std::size_t statistics = shape.elems() / static_cast<std::size_t>(shape.width);
   const comm::DeviceSpan<E> grad = grown(grad_output_, shape.elems());
-  to_heads(pass, grad_output, grad, {sim::TrafficClass::kSequenceBackward, "attention.output.grad", pass.layer});
+  to_heads(pass, grad_output, grad, {sim::TrafficClass::kSequenceBackward, "attention.output.grad", pass.layer},
+           saved.lost.output);
   const auto zeros = [&](comm::DeviceBuffer<E>& buffer, const HeadShape& of) {
     const comm::DeviceSpan<E> elems = grown(buffer, of.elems());
     comm::zero_on_device(elems, stream_);
@@ -342,12 +367,18 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
     fill_again(lost.values, next_values);
     here_keys = next_keys;
     here_values = next_values;
+    kept_keys_.lost = lost.stopped.keys;
+    kept_values_.lost = lost.stopped.values;
+    save_fill(key_gradients, kept_keys_);
+    save_fill(value_gradients, kept_values_);
     attend_backward(
         inputs_of(pass, saved, shape, here_keys, here_values, of_part, lost.absent),
         planned.patterns[static_cast<std::size_t>(part)], results,
         DeviceAttentionGradients<E>{sequence_first(grad_queries, shape), sequence_first(key_gradients, of_part),
                                     sequence_first(value_gradients, of_part)},
         delta, stream_);
+    fill_again(kept_keys_, key_gradients);
+    fill_again(kept_values_, value_gradients);
   }
   if (factors_.ring > 1) {
     // The gradients of the part of the next rank are complete.
@@ -360,6 +391,9 @@ void DeviceSequenceAttention<E>::backward(const DeviceSequencePass& pass, const 
     add(next_gradients_.keys, grad_keys);
     add(next_gradients_.values, grad_values);
   }
+  zero_lost(saved.lost.queries, grad_queries);
+  zero_lost(saved.lost.keys, grad_keys);
+  zero_lost(saved.lost.values, grad_values);
   to_tokens(pass, grad_queries, gradients.queries,
             {sim::TrafficClass::kSequenceBackward, "attention.queries.grad", pass.layer});
   to_tokens(pass, grad_keys, gradients.keys, {sim::TrafficClass::kSequenceBackward, "attention.keys.grad", pass.layer});

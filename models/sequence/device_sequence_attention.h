@@ -33,6 +33,7 @@ struct DeviceSavedAttention {
   comm::DeviceBuffer<E> output;
   comm::DeviceBuffer<float> log_sum_exp;
   Absences absent;  ///< of keys; empty: all are there
+  AttentionLosses lost;
   /// What a fill put in place of lost elements, which the backward pass needs again.
   struct Filled {
     std::vector<sim::ElementRange> lost;
@@ -42,6 +43,7 @@ struct DeviceSavedAttention {
     Absences absent;
     Filled keys;
     Filled values;
+    StoppedElements stopped;  ///< as RingLosses'
   };
   std::vector<Hop> hops;  ///< of the ring
 
@@ -94,14 +96,16 @@ class DeviceSequenceAttention {
   int ring_rank() const { return ring_ == nullptr ? 0 : ring_->rank(); }
   int part_after(int hops) const { return (ring_rank() + factors_.ring - hops) % factors_.ring; }
   void to_heads(const DeviceSequencePass& pass, const DeviceHeadView<const E>& local, comm::DeviceSpan<E> gathered,
-                const comm::Message& message);
+                const comm::Message& message, const LostElements& stopped = {});
   void to_tokens(const DeviceSequencePass& pass, comm::DeviceSpan<const E> gathered, const DeviceHeadView<E>& local,
                  const comm::Message& message);
   DeviceAttentionInputs<E> inputs_of(const DeviceSequencePass& pass, const DeviceSavedAttention<E>& saved,
                                      const HeadShape& queries, comm::DeviceSpan<const E> keys,
                                      comm::DeviceSpan<const E> values, const HeadShape& of_keys,
                                      const Absences& absent);
-  void exchange_flags(const Absences& absent, Absences& received, int layer, int hop);
+  void zero_lost(const LostElements& lost, comm::DeviceSpan<E> elems);
+  /// Flags of the block that goes on, and of the one that comes, by the reliable class control.
+  void exchange_flags(std::string_view name, const FlagWords& sent, FlagWords& received, int layer, int hop);
   template <class T>
   comm::DeviceSpan<T> grown(comm::DeviceBuffer<T>& buffer, std::uint64_t count) {
     return room_in(buffer, count, "attention over sequence ranks", stream_);
@@ -126,6 +130,7 @@ class DeviceSequenceAttention {
   comm::DeviceBuffer<float> delta_;
   comm::DeviceBuffer<std::uint8_t> absent_;
   comm::DeviceBuffer<std::uint64_t> flags_, next_flags_;
+  typename DeviceSavedAttention<E>::Filled kept_keys_, kept_values_;  ///< gradients at stopped elements
 };
 
 }  // namespace droptest::models

@@ -112,7 +112,7 @@ std::span<T> DilatedAttention<T>::scratch(std::int64_t width, const Team& team) 
 
 template <class T>
 void DilatedAttention<T>::gather(const DilatedPlan& plan, const HeadView<const T>& from, const HeadView<T>& to,
-                                 Absences* absent, const comm::Message& about) {
+                                 Absences* absent, LostElements* stopped, const comm::Message& about) {
   if (group_ == nullptr) return;
   const std::vector<std::uint64_t> send = counts_of(plan.sent, from.shape);
   const std::vector<std::uint64_t> receive = counts_of(plan.received, from.shape);
@@ -120,10 +120,11 @@ void DilatedAttention<T>::gather(const DilatedPlan& plan, const HeadView<const T
   received_.resize(sum(receive));
   std::vector<sim::ElementRange> lost;
   comm::Message message = about;
-  if (absent != nullptr) message.lost = &lost;
+  if (absent != nullptr || stopped != nullptr) message.lost = &lost;
   group_->all_to_all(std::span<const T>(sent_), send, std::span(received_), receive, message);
   Absences as_received(received_.size() / static_cast<std::size_t>(from.shape.width));
-  mark_absent(lost, from.shape.width, as_received);
+  if (absent != nullptr) mark_absent(lost, from.shape.width, as_received);
+  if (stopped != nullptr) *stopped = std::move(lost);
   std::size_t index = 0;
   for_each_travelling(plan.received, to.shape.batch, [&](std::int64_t b, std::int64_t token, std::int64_t head) {
     std::copy_n(received_.data() + index * static_cast<std::size_t>(to.shape.width), to.shape.width,
@@ -136,11 +137,12 @@ void DilatedAttention<T>::gather(const DilatedPlan& plan, const HeadView<const T
 
 template <class T>
 void DilatedAttention<T>::scatter(const DilatedPlan& plan, const HeadView<const T>& from, const HeadView<T>& to,
-                                  const comm::Message& message) {
+                                  const LostElements& stopped, const comm::Message& message) {
   if (group_ == nullptr) return;
   const std::vector<std::uint64_t> send = counts_of(plan.received, from.shape);
   const std::vector<std::uint64_t> receive = counts_of(plan.sent, from.shape);
   pack(plan.received, from, sent_);
+  zero_lost(stopped, std::span(sent_));
   received_.resize(sum(receive));
   group_->all_to_all(std::span<const T>(sent_), send, std::span(received_), receive, message);
   const T* elems = received_.data();
@@ -185,6 +187,8 @@ void DilatedAttention<T>::forward(const SequencePass& pass, const HeadView<const
   begin_attention(view(saved.output, local), std::span(saved.log_sum_exp));
   saved.gathered.resize(options_.branches.size());
   const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(sim::TrafficClass::kSequenceForward);
+  const bool stops =
+      !leaves_out && group_ != nullptr && group_->stops_lost_gradients(sim::TrafficClass::kSequenceForward);
   for (std::size_t branch = 0; branch < options_.branches.size(); ++branch) {
     const DilatedPlan& of_branch = plans(pass)[branch];
     const HeadShape shape = gathered_shape(of_branch, local);
@@ -192,12 +196,14 @@ void DilatedAttention<T>::forward(const SequencePass& pass, const HeadView<const
     gathered.keys.assign(shape.elems(), T(0));
     gathered.values.assign(shape.elems(), T(0));
     gathered.absent.assign(leaves_out ? static_cast<std::size_t>(shape.tokens * shape.batch * shape.heads) : 0, 0);
+    gathered.lost_keys.clear();
+    gathered.lost_values.clear();
     Absences* const absent = leaves_out ? &gathered.absent : nullptr;
     const std::string of_keys = dilated_message(branch, "keys");
     const std::string of_values = dilated_message(branch, "values");
-    gather(of_branch, keys, view(gathered.keys, shape), absent,
+    gather(of_branch, keys, view(gathered.keys, shape), absent, stops ? &gathered.lost_keys : nullptr,
            {sim::TrafficClass::kSequenceForward, of_keys, pass.layer});
-    gather(of_branch, values, view(gathered.values, shape), absent,
+    gather(of_branch, values, view(gathered.values, shape), absent, stops ? &gathered.lost_values : nullptr,
            {sim::TrafficClass::kSequenceForward, of_values, pass.layer});
     attend_branch(of_branch, pass, saved, local, gathered, view(saved.output, local), saved.log_sum_exp, team);
   }
@@ -257,9 +263,9 @@ void DilatedAttention<T>::backward(const SequencePass& pass, const HeadView<cons
     }
     const std::string of_keys = dilated_message(branch, "keys.grad");
     const std::string of_values = dilated_message(branch, "values.grad");
-    scatter(of_branch, view(std::as_const(grad_keys), shape), gradients.keys,
+    scatter(of_branch, view(std::as_const(grad_keys), shape), gradients.keys, gathered.lost_keys,
             {sim::TrafficClass::kSequenceBackward, of_keys, pass.layer});
-    scatter(of_branch, view(std::as_const(grad_values), shape), gradients.values,
+    scatter(of_branch, view(std::as_const(grad_values), shape), gradients.values, gathered.lost_values,
             {sim::TrafficClass::kSequenceBackward, of_values, pass.layer});
   }
 }

@@ -36,6 +36,8 @@ struct SavedDilatedAttention {
     std::vector<T> keys;
     std::vector<T> values;
     Absences absent;
+    LostElements lost_keys;  ///< under Communicator::stops_lost_gradients(), unless keys are absent; of the messages
+    LostElements lost_values;
   };
   std::vector<T> queries;
   std::vector<T> keys;
@@ -77,9 +79,9 @@ class DilatedAttention {
   AttentionInputs<T> inputs_of(const SequencePass& pass, const SavedDilatedAttention<T>& saved, const HeadShape& local,
                                const Gathered& gathered, const HeadShape& shape) const;
   void gather(const DilatedPlan& plan, const HeadView<const T>& from, const HeadView<T>& to, Absences* absent,
-              const comm::Message& message);
+              LostElements* stopped, const comm::Message& message);
   void scatter(const DilatedPlan& plan, const HeadView<const T>& from, const HeadView<T>& to,
-               const comm::Message& message);
+               const LostElements& stopped, const comm::Message& message);
   void attend_branch(const DilatedPlan& plan, const SequencePass& pass, const SavedDilatedAttention<T>& saved,
                      const HeadShape& local, const Gathered& gathered, const HeadView<T>& output,
                      std::span<T> log_sum_exp, const Team& team);

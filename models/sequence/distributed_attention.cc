@@ -48,16 +48,15 @@ SharedMask<T> DistributedAttention<T>::combine(const AttentionMask& mask) {
 
 template <class T>
 HeadView<T> DistributedAttention<T>::gather(std::string_view name, const Input& input, sim::TrafficClass traffic_class,
-                                            int layer, std::vector<T>& to, Absences* absent) {
+                                            int layer, std::vector<T>& to, LostElements* lost,
+                                            std::span<const sim::ElementRange> stopped) {
   const HeadView<const T> local = view_of(name, input.elems, input.extents, local_shape(), layout_);
   const HeadShape shape = gathered_shape();
   const std::string message_name = "attention." + std::string(name);
-  std::vector<sim::ElementRange> lost;
   comm::Message message{traffic_class, message_name, layer};
-  if (absent != nullptr) message.lost = &lost;
+  message.lost = lost;
   travelling_.resize(shape.elems());
-  exchange_.to_heads(local, parts_.lengths(), travelling_, message);
-  if (absent != nullptr) mark_absent(lost, width_, *absent);
+  exchange_.to_heads(local, parts_.lengths(), travelling_, message, stopped);
   to.resize(shape.elems());
   const HeadView<T> view = view_of("gathered", std::span(to), shape, layout_);
   copy_heads(view_of("gathered", std::span<const T>(travelling_), shape, TokenLayout::kSequenceFirst), view);
@@ -66,14 +65,17 @@ HeadView<T> DistributedAttention<T>::gather(std::string_view name, const Input& 
 
 template <class T>
 void DistributedAttention<T>::scatter(std::string_view name, const std::vector<T>& from, std::span<T> to,
-                                      sim::TrafficClass traffic_class, int layer) {
+                                      sim::TrafficClass traffic_class, int layer, LostElements* lost,
+                                      std::span<const sim::ElementRange> stopped) {
   const HeadShape shape = gathered_shape();
   const std::string message_name = "attention." + std::string(name);
+  comm::Message message{traffic_class, message_name, layer};
+  message.lost = lost;
   travelling_.resize(shape.elems());
   copy_heads(view_of("gathered", std::span<const T>(from), shape, layout_),
              view_of("gathered", std::span(travelling_), shape, TokenLayout::kSequenceFirst));
-  exchange_.to_tokens(travelling_, parts_.lengths(), view_of(name, to, local_shape(), layout_),
-                      {traffic_class, message_name, layer});
+  zero_lost(stopped, std::span(travelling_));
+  exchange_.to_tokens(travelling_, parts_.lengths(), view_of(name, to, local_shape(), layout_), message);
 }
 
 template <class T>
@@ -98,13 +100,19 @@ void DistributedAttention<T>::forward(const Input& queries, const Input& keys, c
   mask_ = mask;
   const bool leaves_out = exchange_.leaves_lost_out(sim::TrafficClass::kSequenceForward);
   absent_.assign(leaves_out ? static_cast<std::size_t>(shape.tokens * shape.batch * shape.heads) : 0, 0);
-  Absences* const absent = leaves_out ? &absent_ : nullptr;
-  gather("queries", queries, sim::TrafficClass::kSequenceForward, layer, queries_, nullptr);
-  gather("keys", keys, sim::TrafficClass::kSequenceForward, layer, keys_, absent);
-  gather("values", values, sim::TrafficClass::kSequenceForward, layer, values_, absent);
+  const bool stops = exchange_.stops_lost_gradients(sim::TrafficClass::kSequenceForward);
+  lost_ = {};
+  const auto take = [&](std::string_view name, const Input& input, std::vector<T>& to, LostElements& lost,
+                        bool is_left_out) {
+    gather(name, input, sim::TrafficClass::kSequenceForward, layer, to, is_left_out || stops ? &lost : nullptr, {});
+    if (is_left_out) mark_absent(std::exchange(lost, {}), width_, absent_);
+  };
+  take("queries", queries, queries_, lost_.queries, false);
+  take("keys", keys, keys_, lost_.keys, leaves_out);
+  take("values", values, values_, lost_.values, leaves_out);
   output_.assign(shape.elems(), T(0));
   local_.forward(inputs(), view_of("output", std::span(output_), shape, layout_));
-  scatter("output", output_, output, sim::TrafficClass::kSequenceForward, layer);
+  scatter("output", output_, output, sim::TrafficClass::kSequenceForward, layer, stops ? &lost_.output : nullptr, {});
 }
 
 template <class T>
@@ -113,15 +121,19 @@ void DistributedAttention<T>::backward(const Input& grad_output, std::span<T> gr
   const HeadShape shape = gathered_shape();
   std::vector<T> grad;
   const HeadView<T> of_output =
-      gather("output.grad", grad_output, sim::TrafficClass::kSequenceBackward, layer, grad, nullptr);
+      gather("output.grad", grad_output, sim::TrafficClass::kSequenceBackward, layer, grad, nullptr, lost_.output);
   std::vector<T> of_queries(shape.elems());
   std::vector<T> of_keys(shape.elems());
   std::vector<T> of_values(shape.elems());
   const auto view = [&](std::vector<T>& elems) { return view_of("gradient", std::span(elems), shape, layout_); };
   local_.backward(inputs(), view(output_), of_output, {view(of_queries), view(of_keys), view(of_values)});
-  scatter("queries.grad", of_queries, grad_queries, sim::TrafficClass::kSequenceBackward, layer);
-  scatter("keys.grad", of_keys, grad_keys, sim::TrafficClass::kSequenceBackward, layer);
-  scatter("values.grad", of_values, grad_values, sim::TrafficClass::kSequenceBackward, layer);
+  const auto send = [&](std::string_view name, const std::vector<T>& from, std::span<T> to,
+                        const LostElements& stopped) {
+    scatter(name, from, to, sim::TrafficClass::kSequenceBackward, layer, nullptr, stopped);
+  };
+  send("queries.grad", of_queries, grad_queries, lost_.queries);
+  send("keys.grad", of_keys, grad_keys, lost_.keys);
+  send("values.grad", of_values, grad_values, lost_.values);
 }
 
 template class DistributedAttention<float>;

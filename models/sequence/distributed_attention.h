@@ -13,6 +13,7 @@
 #include "comm/communicator.h"
 #include "models/sequence/absence.h"
 #include "models/sequence/head_exchange.h"
+#include "models/sequence/lost_elements.h"
 #include "models/sequence/sequence_parts.h"
 
 namespace droptest::models {
@@ -83,9 +84,9 @@ class DistributedAttention {
   HeadShape local_shape() const { return {batch_, parts_.length_of(group_.rank()), heads_, width_}; }
   HeadShape gathered_shape() const { return {batch_, parts_.length(), exchange_.heads(), width_}; }
   HeadView<T> gather(std::string_view name, const Input& input, sim::TrafficClass traffic_class, int layer,
-                     std::vector<T>& to, Absences* absent);
+                     std::vector<T>& to, LostElements* lost, std::span<const sim::ElementRange> stopped);
   void scatter(std::string_view name, const std::vector<T>& from, std::span<T> to, sim::TrafficClass traffic_class,
-               int layer);
+               int layer, LostElements* lost, std::span<const sim::ElementRange> stopped);
   LocalInputs<T> inputs() const;
 
   comm::Communicator& group_;
@@ -103,6 +104,7 @@ class DistributedAttention {
   std::vector<T> values_;
   std::vector<T> output_;
   Absences absent_;
+  AttentionLosses lost_;  ///< as SavedAttention's
   SharedMask<T> mask_;
   std::vector<T> travelling_;  // in the order of HeadExchange
 };

@@ -3,6 +3,7 @@
 
 #include <numeric>
 
+#include "models/sequence/lost_elements.h"
 #include "models/sequence/sequence_factors.h"
 #include "sim/error.h"
 
@@ -47,13 +48,15 @@ void HeadExchange<T>::count(const HeadShape& local, std::span<const std::int64_t
 
 template <class T>
 void HeadExchange<T>::to_heads(const HeadView<const T>& local, std::span<const std::int64_t> lengths,
-                               std::span<T> gathered, const comm::Message& message) {
+                               std::span<T> gathered, const comm::Message& message,
+                               std::span<const sim::ElementRange> stopped) {
   if (group_ == nullptr) {
     return copy_heads(local, view_of("gathered", gathered, local.shape, TokenLayout::kSequenceFirst));
   }
   count(local.shape, lengths);
   packed_.resize(local.shape.elems());
   for_each_part(local, heads_, packed_.data(), [](const auto& part, const auto& packed) { copy_heads(part, packed); });
+  zero_lost(stopped, std::span(packed_));
   group_->all_to_all(std::span<const T>(packed_), by_heads_, gathered, by_tokens_, message);
 }
 

@@ -8,6 +8,7 @@
 
 #include "comm/communicator.h"
 #include "models/sequence/head_view.h"
+#include "sim/packets/packetizer.h"
 
 namespace droptest::models {
 
@@ -29,11 +30,17 @@ class HeadExchange {
     return group_ != nullptr && group_->leaves_lost_out(traffic_class);
   }
 
+  /// Communicator::stops_lost_gradients() of the group.
+  bool stops_lost_gradients(sim::TrafficClass traffic_class) const {
+    return group_ != nullptr && group_->stops_lost_gradients(traffic_class);
+  }
+
   /// `lengths` are the tokens of each rank; `local` has this rank's, with all heads. Shapes: gathered [sum of lengths,
-  /// batch, heads(), width]. Elements sent to other ranks: those of `local` but for this rank's heads.
+  /// batch, heads(), width]. Elements sent to other ranks: those of `local` but for this rank's heads. `stopped`: what
+  /// to_tokens() found lost for the same shape; zeros are sent in the place of these elements.
   void to_heads(const HeadView<const T>& local, std::span<const std::int64_t> lengths, std::span<T> gathered,
-                const comm::Message& message);
-  /// The inverse.
+                const comm::Message& message, std::span<const sim::ElementRange> stopped = {});
+  /// The inverse. Message::lost has the elements in the order of messages: the heads of rank 0 first.
   void to_tokens(std::span<const T> gathered, std::span<const std::int64_t> lengths, const HeadView<T>& local,
                  const comm::Message& message);
 

@@ -63,20 +63,21 @@ void SequenceAttention<T>::forward(const SequencePass& pass, const HeadView<cons
   pass.mask.check_covers(queries.shape.batch, pass.parts.length());
   const HeadShape shape = gathered(pass.parts, queries.shape.batch, queries.shape.width);
   const std::span<const std::int64_t> lengths = group_lengths(pass.parts);
-  std::vector<sim::ElementRange> lost;
+  saved.lost = {};
   saved.absent.assign(shape.elems() / static_cast<std::size_t>(shape.width), 0);
-  const auto gather = [&](std::string_view name, const HeadView<const T>& local, std::vector<T>& all, bool is_key) {
+  const bool stops = exchange_.stops_lost_gradients(sim::TrafficClass::kSequenceForward);
+  const auto gather = [&](std::string_view name, const HeadView<const T>& local, std::vector<T>& all,
+                          LostElements& lost, bool is_left_out) {
     all.resize(shape.elems());
-    lost.clear();
     comm::Message message{sim::TrafficClass::kSequenceForward, name, pass.layer};
-    if (is_key) message.lost = &lost;
+    if (is_left_out || stops) message.lost = &lost;
     exchange_.to_heads(local, lengths, all, message);
-    if (is_key) mark_absent(lost, shape.width, saved.absent);
+    if (is_left_out) mark_absent(std::exchange(lost, {}), shape.width, saved.absent);
   };
   const bool leaves_out = exchange_.leaves_lost_out(sim::TrafficClass::kSequenceForward);
-  gather("attention.queries", queries, saved.queries, false);
-  gather("attention.keys", keys, saved.keys, leaves_out);
-  gather("attention.values", values, saved.values, leaves_out);
+  gather("attention.queries", queries, saved.queries, saved.lost.queries, false);
+  gather("attention.keys", keys, saved.keys, saved.lost.keys, leaves_out);
+  gather("attention.values", values, saved.values, saved.lost.values, leaves_out);
   if (!leaves_out) saved.absent.clear();
   saved.output.resize(shape.elems());
   saved.log_sum_exp.resize(shape.elems() / static_cast<std::size_t>(shape.width));
@@ -85,8 +86,9 @@ void SequenceAttention<T>::forward(const SequencePass& pass, const HeadView<cons
                  saved.values, saved.absent, runs, pass.mask, pass.layer, dropout_of(pass)},
                 view_of("output", std::span(saved.output), shape, TokenLayout::kSequenceFirst), saved.log_sum_exp,
                 saved.losses, team);
-  exchange_.to_tokens(saved.output, lengths, output,
-                      {sim::TrafficClass::kSequenceForward, "attention.output", pass.layer});
+  comm::Message of_output{sim::TrafficClass::kSequenceForward, "attention.output", pass.layer};
+  if (stops) of_output.lost = &saved.lost.output;
+  exchange_.to_tokens(saved.output, lengths, output, of_output);
 }
 
 template <class T>
@@ -102,7 +104,7 @@ void SequenceAttention<T>::backward(const SequencePass& pass, const HeadView<con
   const std::span<const std::int64_t> lengths = group_lengths(pass.parts);
   grad_output_.resize(shape.elems());
   exchange_.to_heads(grad_output, lengths, grad_output_,
-                     {sim::TrafficClass::kSequenceBackward, "attention.output.grad", pass.layer});
+                     {sim::TrafficClass::kSequenceBackward, "attention.output.grad", pass.layer}, saved.lost.output);
   const auto view = [&](const std::vector<T>& elems) {
     return view_of("saved", std::span<const T>(elems), shape, TokenLayout::kSequenceFirst);
   };
@@ -115,6 +117,9 @@ void SequenceAttention<T>::backward(const SequencePass& pass, const HeadView<con
       {view(saved.queries), saved.keys, saved.values, saved.absent, runs, pass.mask, pass.layer, dropout_of(pass)},
       {view(saved.output), saved.log_sum_exp, view(grad_output_)}, saved.losses,
       {zeros(grad_queries_), zeros(grad_keys_), zeros(grad_values_)}, team);
+  zero_lost(saved.lost.queries, std::span(grad_queries_));
+  zero_lost(saved.lost.keys, std::span(grad_keys_));
+  zero_lost(saved.lost.values, std::span(grad_values_));
   exchange_.to_tokens(grad_queries_, lengths, gradients.queries,
                       {sim::TrafficClass::kSequenceBackward, "attention.queries.grad", pass.layer});
   exchange_.to_tokens(grad_keys_, lengths, gradients.keys,

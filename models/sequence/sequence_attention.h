@@ -35,6 +35,7 @@ struct SavedAttention {
   std::vector<T> output;
   std::vector<T> log_sum_exp;  ///< [batch, heads, tokens]
   Absences absent;             ///< of keys; empty: all are there
+  AttentionLosses lost;
   RingLosses<T> losses;
 };
 
@@ -51,11 +52,12 @@ void check_rank_shape(const SequenceParts& parts, const SequenceFactors& factors
 
 /// Attention of a sequence group. Under the fill `absent` of class sequence_forward, a (token, head) of which this rank
 /// lost an element of the key or of the value leaves the softmax of this rank's queries, and of those further along the
-/// ring; lost elements of queries and outputs are 0. Under other fills they get its values. The backward pass is the
-/// gradient of the forward pass with its losses.
-/// Messages: attention.queries, .keys, .values, .output and the same with .grad of class sequence_forward and
-/// sequence_backward; on a ring with .hop1, ... Owner: one rank. Ranks: all make the same calls. Determinism: as the
-/// communicator; sums over the parts of a ring begin with a rank's own part.
+/// ring; lost elements of queries and outputs are 0. Under other fills they get its values. Under
+/// Communicator::stops_lost_gradients() the backward pass is the gradient of the forward pass with its losses;
+/// otherwise the gradient of a filled value goes to the lost one. Messages: attention.queries, .keys, .values, .output
+/// and the same with .grad of class sequence_forward and sequence_backward; on a ring with .hop1, ... Owner: one rank.
+/// Ranks: all make the same calls. Determinism: as the communicator; sums over the parts of a ring begin with a rank's
+/// own part.
 template <class T>
 class SequenceAttention {
  public:
@@ -72,7 +74,7 @@ class SequenceAttention {
   void backward(const SequencePass& pass, const HeadView<const T>& grad_output, const SavedAttention<T>& saved,
                 const AttentionGradients<T>& gradients, const Team& team);
 
-  /// This rank's share of a pass over so many sequences. Without flags of absent keys.
+  /// This rank's share of a pass over so many sequences. Without flags.
   SequenceTraffic traffic(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const;
   /// Elements of SavedAttention but for flags and losses.
   std::uint64_t saved_elems(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const;

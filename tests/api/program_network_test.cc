@@ -44,6 +44,8 @@ TEST(ProgramNetwork, MembersThatNeedAnOwnCommunicatorAreRefusedByName) {
   EXPECT_THAT(refusal_of(lossy(R"(, "recovery": {"interleave": 8})")), HasSubstr("/network/recovery/interleave"));
   EXPECT_THAT(refusal_of(lossy(R"(, "compression": {"kind": "power_sgd", "rank": 2})")),
               HasSubstr("/network/compression: got"));
+  EXPECT_THAT(refusal_of(lossy(R"(, "classes": {"pp_activation": {"backward": "gradient"}})")),
+              HasSubstr("/network/classes/pp_activation/backward: got \"gradient\", want it absent"));
   EXPECT_THAT(refusal_of(R"({"network": {}, "time": {}})"), HasSubstr("net.json: /time: got an unknown key"));
   EXPECT_THAT(refusal_of(R"({"network": {}, "rules": [{"class": "dp"}]})"), HasSubstr("/rules/0/class: got \"dp\""));
 }

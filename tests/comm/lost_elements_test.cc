@@ -228,6 +228,32 @@ TEST(AbsentFill, IsKnownToItsReceivers) {
   });
 }
 
+TEST(LostGradient, IsKnownToReceivers) {
+  run_ranks(2, kRecoveryTimeout, [&](Communicator& inner) {
+    EXPECT_FALSE(inner.stops_lost_gradients(kForward));
+    LossyCommunicator lossy(inner, options_of(absent_network(0.3)));
+    EXPECT_TRUE(lossy.stops_lost_gradients(kForward));
+    EXPECT_FALSE(lossy.stops_lost_gradients(sim::TrafficClass::kPpActivation)) << "without a network";
+    EXPECT_TRUE(MeteredCommunicator(lossy).stops_lost_gradients(kForward));
+    {
+      const LossyCommunicator::LosslessScope lossless(lossy);
+      EXPECT_FALSE(lossy.stops_lost_gradients(kForward));
+    }
+    EXPECT_FALSE(LossyCommunicator(inner, options_of(absent_network(0))).stops_lost_gradients(kForward));
+    ClassNetwork through = absent_network(0.3);
+    through.lost_gradient = LostGradient::kStraightThrough;
+    EXPECT_FALSE(LossyCommunicator(inner, options_of(through)).stops_lost_gradients(kForward));
+    LossyOptions of_stages = options_of(absent_network(0.3));
+    ClassNetwork messages = absent_network(0.3);
+    messages.gather.fill = Fill::kZero;
+    of_stages.network.of(sim::TrafficClass::kPpActivation) = messages;
+    EXPECT_FALSE(LossyCommunicator(inner, of_stages).stops_lost_gradients(sim::TrafficClass::kPpActivation));
+    messages.lost_gradient = LostGradient::kZero;
+    of_stages.network.of(sim::TrafficClass::kPpActivation) = messages;
+    EXPECT_TRUE(LossyCommunicator(inner, of_stages).stops_lost_gradients(sim::TrafficClass::kPpActivation));
+  });
+}
+
 TEST(AbsentFill, HasAMeaningForKeysAndValuesAlone) {
   const FillEntry& entry = fill_entry(Fill::kAbsent);
   for (const sim::TrafficClass c : sim::kAllTrafficClasses) {

@@ -60,6 +60,22 @@ void set_formula_weights(const Gpt2Config& config, std::span<Parameter<T>> param
   }
 }
 
+/// A direction in which a model's weights move: calls f(parameter, its element, the direction's number) for all
+/// elements of this rank but those of the tied embedding, of which the ends of a pipeline have one each.
+template <class T, class F>
+void for_each_along(const Gpt2Config& config, std::span<Parameter<T>> parameters, const comm::Communicator& group,
+                    const F& f) {
+  constexpr std::uint64_t kDirection = 500;
+  const std::vector<Gpt2Tensor> tensors = gpt2_tensors(config, group.world_size(), group.rank());
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const auto parameter = std::ranges::find(parameters, tensors[i].name, &Parameter<T>::name);
+    if (parameter == parameters.end() || tensors[i].name == "wte.weight") continue;
+    tensors[i].slice.for_each_run([&](std::uint64_t full, std::uint64_t local, std::uint64_t count) {
+      for (std::uint64_t k = 0; k < count; ++k) f(*parameter, local + k, mixed(kDirection + i, full + k));
+    });
+  }
+}
+
 template <class T>
 void set_formula_weights(HostGpt2<T>& model, const comm::Communicator& group) {
   set_formula_weights<T>(model.config(), model.parameters(), group);

@@ -60,6 +60,51 @@ TEST_F(Gpt2OnDevice, Float16MatchesTheHostsModelToItsRounding) {
   }
 }
 
+// Probabilities of unlikely tokens are below the smallest number of float16; times the loss scale they are not.
+TEST_F(Gpt2OnDevice, Float16HasTheGradientOfUnlikelyTokensByTheLossScale) {
+  constexpr double kScale = 65536;
+  const auto sharpen = [](auto parameters) {
+    const auto gain = std::ranges::find(parameters, "ln_f.weight", [](const auto& p) { return p.name; });
+    for (auto& value : gain->value) value *= 12;
+  };
+  const auto tokens = formula_tokens(0, 10, kOdd.vocabulary);
+  const auto targets = formula_tokens(1, 10, kOdd.vocabulary);
+  Tensors want;
+  comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
+    HostGpt2<double> model(kOdd, group, 1);
+    set_formula_weights(model, group);
+    sharpen(model.parameters());
+    model.model().upload_values();
+    model.forward_backward(tokens, targets, 2, 5, 1);
+    add_to_whole(model, group, &Parameter<double>::gradient, want);
+  });
+  for (const std::uint64_t logits_bytes : {std::uint64_t{1} << 30U, std::uint64_t{1}}) {
+    const DeviceRun run{.precision = kFp16Compute, .logits_bytes = logits_bytes};
+    const Pass got = device_pass(kOdd, run, [&](Gpt2& model, const auto&, const auto&) {
+      sharpen(model.parameters<float>());
+      model.upload_values();
+      model.forward_backward(tokens, targets, {2, 5}, kScale);
+    });
+    int unlikely = 0;
+    const auto width = static_cast<std::size_t>(kOdd.width);
+    for (std::size_t token = 0; token < static_cast<std::size_t>(kOdd.vocabulary); ++token) {
+      if (std::ranges::count(tokens, static_cast<std::int32_t>(token)) > 0) continue;
+      const auto row = [&](const Tensors& of) {
+        const std::vector<double>& all = of.at("wte.weight");
+        const auto first = all.begin() + static_cast<std::ptrdiff_t>(token * width);
+        return std::vector<double>(first, first + static_cast<std::ptrdiff_t>(width));
+      };
+      std::vector<double> exact = row(want);
+      const double largest = std::abs(*std::ranges::max_element(exact, {}, [](double x) { return std::abs(x); }));
+      if (largest < 1e-10 || largest > 3e-9) continue;
+      ++unlikely;
+      for (double& x : exact) x *= kScale;
+      EXPECT_LE(relative_difference(row(got.gradients), exact), 0.2) << "token " << token << ", " << largest;
+    }
+    EXPECT_GT(unlikely, 3);
+  }
+}
+
 TEST_F(Gpt2OnDevice, MessagesOfBfloat16AreRoundedAsOnTheHost) {
   const Gpt2Config config{2, 40, 5, 12, 97};
   for (const int ranks : {2, 3}) {

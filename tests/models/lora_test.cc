@@ -172,6 +172,10 @@ std::vector<TrainingCase> layouts() {
     cases.push_back({name, run});
   };
   add("tensor4", [](Training& r) { r.tensor = 4; });
+  add("tensor4_cut_tokens", [](Training& r) {
+    r.tensor = 4;
+    r.memory.tensor_sequence = true;
+  });
   add("data2_accumulation", [](Training& r) {
     r.data = 2;
     r.micro_batches = 2;

@@ -73,6 +73,23 @@ class TinyPipeline {
     model_->update(0.01, {.max_gradient_norm = 0.5});
   }
 
+  /// Moves the weights along for_each_along()'s direction.
+  void move(double by) {
+    for_each_along<double>(
+        config_, model_->parameters<double>(), *alone_,
+        [by](Parameter<double>& parameter, std::uint64_t at, double d) { parameter.value[at] += by * d; });
+    model_->upload_values();
+  }
+  /// This rank's part of the slope of the loss in that direction.
+  double slope() {
+    model_->download(Gpt2::Fields::kValuesAndGradients);
+    double slope = 0;
+    for_each_along<double>(
+        config_, model_->parameters<double>(), *alone_,
+        [&](Parameter<double>& parameter, std::uint64_t at, double d) { slope += parameter.gradient[at] * d; });
+    return slope;
+  }
+
   /// Sum of the losses of passes(): 0 on a rank without the head.
   double losses() { return model_->step_sums().losses; }
   /// Puts the gradients of this rank's parameters into those of the whole model.

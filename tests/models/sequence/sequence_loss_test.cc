@@ -196,6 +196,9 @@ DenseAttention dense_under_loss(const Whole& whole, const Received& received, co
   const int u = factors.ulysses;
   const auto heads = comm::even_counts(static_cast<std::uint64_t>(shape.heads), u);
   DenseAttention sum{WholeTensor(shape), {}, WholeTensor(shape), WholeTensor(shape), WholeTensor(shape)};
+  WholeTensor returned(shape);
+  for (const WholeTensor& of_rank : received.outputs) add_to(returned, of_rank);
+  const WholeTensor dout = times(whole.dout, returned);
   for (int rank = 0; rank < u * factors.ring; ++rank) {
     const auto me = static_cast<std::size_t>(rank);
     std::vector<bool> has_query(static_cast<std::size_t>(shape.tokens));
@@ -217,11 +220,11 @@ DenseAttention dense_under_loss(const Whole& whole, const Received& received, co
     };
     const DenseAttention of_rank =
         dense_attention(times(whole.q, received.queries[me]), times(whole.k, received.keys[me]),
-                        times(whole.v, received.values[me]), bias, whole.dout);
+                        times(whole.v, received.values[me]), bias, dout);
     add_to(sum.output, of_rank.output);
-    add_to(sum.grad_queries, of_rank.grad_queries);
-    add_to(sum.grad_keys, of_rank.grad_keys);
-    add_to(sum.grad_values, of_rank.grad_values);
+    add_to(sum.grad_queries, times(of_rank.grad_queries, received.queries[me]));
+    add_to(sum.grad_keys, times(of_rank.grad_keys, received.keys[me]));
+    add_to(sum.grad_values, times(of_rank.grad_values, received.values[me]));
   }
   return sum;
 }
