@@ -96,6 +96,23 @@ json classes_of(const json& resolved_spec) {
   return resolved_spec.value("/network/classes"_json_pointer, json::object());
 }
 
+bool is_lossless(const json& loss) { return loss.at("model") == "none" || loss.value("loss_rate", json()) == 0.0; }
+
+/// Whether no packet of the class is lost and its messages are not transformed: a class with a rate of 0 is listed,
+/// too.
+bool draws_nothing(const json& of_class) {
+  if (compresses(of_class) || of_class.contains("recovery")) return false;
+  for (const char* name : {"reduce", "gather"}) {
+    if (!of_class.contains(name)) continue;
+    const json& half = of_class.at(name);
+    if (!is_lossless(half.at("loss"))) return false;
+    for (const json& link : half.value("links", json::array())) {
+      if (!is_lossless(link.at("loss"))) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string run_id_of(const json& resolved_spec) {
@@ -165,7 +182,9 @@ std::vector<std::string> twin_omits(const json& resolved_spec) {
 }
 
 bool uses_network_seed(const json& resolved_spec) {
-  return !classes_of(resolved_spec).empty() || resolved_spec.contains("time") || draws_failures(resolved_spec);
+  const json classes = classes_of(resolved_spec);
+  return !std::all_of(classes.begin(), classes.end(), draws_nothing) || resolved_spec.contains("time") ||
+         draws_failures(resolved_spec);
 }
 
 }  // namespace droptest::experiments

@@ -155,6 +155,15 @@ TEST(SweepPlan, RunsThatDrawFromTheNetworkSeedAreTrainedForEach) {
   const std::string repeats = R"(, "repeat": {"network": 2})";
   const std::vector<std::size_t> each = {0, 1};
   EXPECT_EQ(trained(plan(repeats)), (std::vector<std::size_t>{0, 0}));
+  const auto network = [&](const std::string& section) { return plan(repeats + ", \"network\": {" + section + "}"); };
+  const std::string no_rate = R"("loss": {"model": "bernoulli", "loss_rate": 0})";
+  EXPECT_EQ(trained(network(no_rate)), (std::vector<std::size_t>{0, 0})) << "its packets are counted, and none is lost";
+  EXPECT_EQ(trained(network(no_rate + R"(, "links": [{"sources": [1], "loss": {"model": "bernoulli",
+      "loss_rate": 0.1}}])")),
+            each);
+  EXPECT_EQ(trained(network(no_rate + R"(, "recovery": {"hadamard": {}})")), each) << "signs of the transform";
+  EXPECT_EQ(trained(network(R"("loss": {"model": "outage", "windows": [{"from_step": 1, "to_step": 2}]})")), each)
+      << "a rate of 0 in the long run";
   EXPECT_EQ(trained(plan(repeats + R"(, "time": {"link": {"latency_microseconds": 1,
       "bandwidth_gbit_per_second": 1}})")),
             each)
