@@ -129,7 +129,7 @@ def has_deadline(run: Run) -> bool:
 
 def compresses(run: Run) -> bool:
     """Whether messages are compressed, so that a run without loss depends on network settings."""
-    return bool(compressions(run))
+    return bool(compressions(run.spec))
 
 
 def _halves_counted(run: Run) -> list[dict[str, Any]]:

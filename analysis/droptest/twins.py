@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from droptest.files import Run, object_of
 from droptest.pointers import canonical, without
@@ -15,9 +16,9 @@ OMITTED_BY_OLDER_RECORDS = (
 )
 
 
-def compressions(run: Run) -> dict[str, object]:
+def compressions(spec: dict[str, Any]) -> dict[str, object]:
     """The compression of each traffic class that has one."""
-    classes = object_of(object_of(run.spec.get("network")).get("classes"))
+    classes = object_of(object_of(spec.get("network")).get("classes"))
     parts = {name: object_of(object_of(part).get("compression")) for name, part in classes.items()}
     return {name: part for name, part in parts.items() if part.get("kind", "none") != "none"}
 
@@ -26,7 +27,7 @@ def fill_omits(runs: Iterable[Run]) -> None:
     """Gives the runs of an experiment that have none the pointers of the others: unfinished runs, and older ones."""
     runs = list(runs)
     for compressed in (False, True):
-        alike = [run for run in runs if bool(compressions(run)) == compressed]
+        alike = [run for run in runs if bool(compressions(run.spec)) == compressed]
         known = tuple(dict.fromkeys(pointer for run in alike for pointer in run.twin_omits or ()))
         for run in alike:
             if run.twin_omits is None and known:
@@ -45,4 +46,4 @@ def twin_key(run: Run, moved: Sequence[str] = ()) -> str | None:
     """
     if not run.spec:
         return None
-    return canonical([without(run.spec, (*omits(run), *moved)), compressions(run)])
+    return canonical([without(run.spec, (*omits(run), *moved)), compressions(without(run.spec, moved))])

@@ -42,6 +42,7 @@ def test_names_of_pointers_are_those_of_the_program():
         assert pointers.short_names(list(expected)) == expected
 
 
+FRACTION = "/network/compression/fraction"
 OMITS = ["/network", "/time", "/seeds/network", "/numerics_version", "/name", "/checkpoint", "/data/text"]
 
 
@@ -90,6 +91,21 @@ def test_records_of_earlier_programs_have_twins(tmp_path):
             rewrite(path, lambda spec: spec["backend"].clear())
         (lossy,) = (group for group in summary.groups(droptest.load(folder)) if not group.lossless)
         assert lossy.difference.n == 1, name
+
+
+def test_the_best_of_several_compressions_has_the_twin_at_its_own_best():
+    def compressed(run_id, fraction, loss):
+        half = {"loss": loss, "fill": "zero"}
+        of_class = {"compression": {"kind": "top_k", "fraction": fraction}, "reduce": half, "gather": half}
+        spec = {"network": {"classes": {"dp_gradient": of_class}}}
+        halves = [f"/network/classes/dp_gradient/{name}" for name in ("reduce", "gather")]
+        return Run(run_id=run_id, path=Path(run_id), seeds=(1, 1, 1), spec=spec, twin_omits=tuple(halves),
+                   point={FRACTION: fraction, "/network/loss": loss})  # fmt: skip
+
+    runs = [compressed(f"{fraction} {i}", fraction, loss)
+            for fraction in (0.1, 0.2) for i, loss in enumerate((NONE, bernoulli(0.1)))]  # fmt: skip
+    moved = SeriesNamer(runs, [FRACTION]).moved
+    assert len({twin_key(run, moved) for run in runs}) == 1 and len({twin_key(run) for run in runs}) == 2
 
 
 def version_run(run_id, version, loss):
