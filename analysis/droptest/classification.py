@@ -142,9 +142,11 @@ def table_of(records) -> tuple[Sequence[str], list[tuple[str, ...]]]:
         point = (group.series, percent(group.loss_rate), interval_over(values, group, "accuracy").n)
         for measure in measures_of(records):
             value = with_interval(interval_over(values, group, measure))
-            difference = "-" if group.lossless else with_interval(difference_over(values, group, measure), signed="+")
+            difference = (
+                "-" if group.without_loss else with_interval(difference_over(values, group, measure), signed="+")
+            )
             rows.append((*point, measure, value, _resampled(mine, measure), difference))
-        difference = "-" if group.lossless else with_interval(group.difference, signed="+")
+        difference = "-" if group.without_loss else with_interval(group.difference, signed="+")
         rows.append((*point, FINAL_LOSS, with_interval(group.final), "-", difference))
     return ("series", "loss rate", "seeds", "measure", "value", "resampled", "difference"), rows
 

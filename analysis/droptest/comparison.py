@@ -7,16 +7,19 @@ import math
 from itertools import combinations
 from typing import Any
 
-from droptest.files import object_of
+from droptest.files import Run
 from droptest.plots.panels import named_with_rate
+from droptest.pointers import canonical, within, without
 from droptest.records import Records
-from droptest.series import INDIFFERENT, canonical, leaves
+from droptest.series import leaves
 from droptest.summary import Group, groups
+from droptest.twins import omits
 from droptest.variance import interval_of
 
 MOST_POINTS = 60
 MOST_STEPS = 200  # of a curve in the page
-UNINTERESTING = (*(set(INDIFFERENT) - {"network", "time"}), "backend")
+UNINTERESTING = ("/seeds", "/backend")
+OF_LOSS = ("/network", "/time", "/numerics_version")  # twins may differ there, but that is what is compared
 
 
 def data(records: Records) -> dict[str, Any]:
@@ -35,8 +38,8 @@ def data(records: Records) -> dict[str, Any]:
 
 
 def _point(records: Records, group: Group) -> dict[str, Any]:
-    first = next((records.files[i].spec for i in group.run_ids if records.files[i].spec), {})
-    spec = {f"/{key}": value for key, value in object_of(first).items() if key not in UNINTERESTING}
+    first = next((records.files[i] for i in group.run_ids if records.files[i].spec), None)
+    spec = {} if first is None else {f"/{key}": value for key, value in _compared_spec(first).items()}
     runs = []
     for run in records.runs[records.runs["run_id"].isin(group.run_ids)].itertuples():
         lines = records.metrics[records.metrics["run_id"] == run.run_id].dropna(subset=["validation_loss"])
@@ -45,6 +48,11 @@ def _point(records: Records, group: Group) -> dict[str, Any]:
                      "step": lines["step"], "loss": lines["validation_loss"]})  # fmt: skip
     return {"name": named_with_rate(group), "lossless": group.lossless, "runs": runs,
             "spec": {pointer: canonical(value) for pointer, value in leaves(spec).items()}}  # fmt: skip
+
+
+def _compared_spec(run: Run) -> dict[str, Any]:
+    left_out = [p for p in omits(run) if not any(within(p, member) for member in OF_LOSS)]
+    return without(run.spec, (*left_out, *UNINTERESTING))
 
 
 def paired(records: Records, one: Group, other: Group):

@@ -90,7 +90,7 @@ def point_words(row: Any, name: str) -> str:
     """Whose point a row is: the curve, the loss rate, the best value and the runs that diverged."""
     rate = row.get("missing_rate", row.get("loss_rate", math.nan))
     lines = [name]
-    if not row.get("lossless", False) and not math.isnan(rate):
+    if not row.get("without_loss", False) and not math.isnan(rate):
         lines.append(f"packet loss rate {percent(rate)}")
     if row.get("best_value"):
         lines.append(f"best: {row['best_value']}")

@@ -111,6 +111,10 @@ class Run:
     idle: tuple[str, ...] = ()  # parts of the spec without effect: "/network: no packet is sent, so none is lost"
     labels: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # a text and the pointers it stands for
     other_points: list[dict[str, Any]] = field(default_factory=list)  # of the sweep, that are this run as well
+    other_network_seeds: list[int] = field(default_factory=list)  # of the sweep, likewise
+    listed: int = 1  # entries of the sweep that are this run
+    marks: tuple[tuple[str, str], ...] = ()  # events that results may depend on: ("resumed", "/checkpoint: ...")
+    twin_omits: tuple[str, ...] | None = None  # pointers in which its lossless twin may differ; None: not recorded
 
 
 def labels_of(record: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
@@ -121,10 +125,20 @@ def labels_of(record: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
 
 
 def idle_parts(record: dict[str, Any]) -> tuple[str, ...]:
-    """The `warnings` of a summary.json, or of a run of sweep.json, as texts."""
+    """The `warnings` about the spec in a summary.json, or in a run of sweep.json, as texts."""
+    return tuple(text for mark, text in _warnings_of(record) if not mark)
+
+
+def marks_of(record: dict[str, Any]) -> tuple[tuple[str, str], ...]:
+    """The `warnings` about the run in a summary.json: its marks in words ("fewer replicas"), each with the text."""
+    return tuple((mark.replace("_", " "), text) for mark, text in _warnings_of(record) if mark)
+
+
+def _warnings_of(record: dict[str, Any]) -> list[tuple[str, str]]:
     found = record.get("warnings")
     entries = [object_of(entry) for entry in found] if isinstance(found, list) else []
-    return tuple(f"{entry['pointer']}: {entry['message']}" for entry in entries if {"pointer", "message"} <= set(entry))
+    return [(str(entry.get("mark", "")), f"{entry['pointer']}: {entry['message']}")
+            for entry in entries if {"pointer", "message"} <= set(entry)]  # fmt: skip
 
 
 def seeds_of(*sources: dict[str, Any]) -> tuple[int, int, int] | None:
@@ -201,6 +215,9 @@ def read_run(path: Path) -> Run:
         _read_program(run)
     run.seeds = seeds_of(run.summary, run.spec)
     run.idle = idle_parts(run.summary)
+    run.marks = marks_of(run.summary)
+    omits = run.summary.get("twin_omits")
+    run.twin_omits = tuple(map(str, omits)) if isinstance(omits, list) else None
     if problems:
         run.status = "unreadable"
         run.error = "; ".join(problems)

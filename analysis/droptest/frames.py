@@ -13,8 +13,10 @@ import pandas as pd
 from droptest import loss_model
 from droptest.files import Run, object_of
 from droptest.loss_places import places_and_rests
+from droptest.pointers import canonical
 from droptest.search import Search
-from droptest.series import LOSSLESS, SeriesNamer, canonical, has_deadline, has_recovery, twin_key
+from droptest.series import LOSSLESS, SeriesNamer, compresses, has_deadline, has_recovery
+from droptest.twins import twin_key
 
 NAN = float("nan")
 METRIC_COLUMNS = (
@@ -56,18 +58,19 @@ def _measured(counts: Mapping[str, Any], columns: Sequence[str]) -> dict[str, fl
 
 
 def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
-    """run_id of each lossy run -> run_id of the lossless run with the same spec and seeds of weights and data."""
-    lossless: dict[tuple[str, tuple[int, int]], list[Run]] = {}
+    """run_id of each lossy run -> run_id of the run that loses nothing, with the same spec and seeds of weights and
+    data."""
+    without_loss: dict[tuple[str, tuple[int, int]], list[Run]] = {}
     for run in runs:
         key = twin_key(run, namer.moved)
-        if key is not None and run.seeds is not None and run.status != "unreadable" and namer.lossless(run):
-            lossless.setdefault((key, run.seeds[:2]), []).append(run)
+        if key is not None and run.seeds is not None and run.status != "unreadable" and namer.loses_nothing(run):
+            without_loss.setdefault((key, run.seeds[:2]), []).append(run)
     twins = {}
     for run in runs:
         key = twin_key(run, namer.moved)
-        if key is None or run.seeds is None or namer.lossless(run):
+        if key is None or run.seeds is None or namer.loses_nothing(run):
             continue
-        candidates = lossless.get((key, run.seeds[:2]), [])
+        candidates = without_loss.get((key, run.seeds[:2]), [])
         if candidates:
             # Without loss the network's seed changes nothing, but equal ones make the nicer pair.
             twins[run.run_id] = max(
@@ -78,7 +81,9 @@ def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
 
 def _find_bare(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
     """run_id of each lossy run -> run_id of the run with the same spec and seeds that recovers nothing."""
-    lossy = [run for run in runs if run.spec and run.seeds and run.status != "unreadable" and not namer.lossless(run)]
+    lossy = [
+        run for run in runs if run.spec and run.seeds and run.status != "unreadable" and not namer.loses_nothing(run)
+    ]
     keys = {run.run_id: (_key_without_recovery(run, namer), run.seeds) for run in lossy}
     bare = {keys[run.run_id]: run.run_id for run in lossy if not has_recovery(run)}
     return {run_id: bare[key] for run_id, key in keys.items() if key in bare}
@@ -87,7 +92,9 @@ def _find_bare(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
 def _key_without_recovery(run: Run, namer: SeriesNamer) -> str:
     bare = lambda part: {k: bare(v) if isinstance(v, dict) else v for k, v in part.items()  # noqa: E731
                          if k not in ("recovery", "retransmission")}  # fmt: skip
-    return canonical([twin_key(run, namer.moved), *(bare(object_of(run.spec.get(k))) for k in ("network", "time"))])
+    return canonical(
+        [twin_key(run, (*namer.moved, "/network")), *(bare(object_of(run.spec.get(k))) for k in ("network", "time"))]
+    )
 
 
 def _run_row(run: Run, namer: SeriesNamer, places: Mapping[str, tuple[str, str]]) -> dict[str, Any]:
@@ -104,6 +111,10 @@ def _run_row(run: Run, namer: SeriesNamer, places: Mapping[str, tuple[str, str]]
         "status": run.status,
         "error": run.error,
         "lossless": namer.lossless(run),
+        "without_loss": namer.loses_nothing(run),
+        "compressed": compresses(run),
+        "reliable": namer.reliable(run),
+        "marks": ", ".join(mark for mark, _ in run.marks),
         "loss_model": namer.model_label(run),
         "mean_burst_packets": namer.mean_burst_packets(run),
         "final_validation_loss": _number(validation.get("final_loss")) if run.status == "completed" else NAN,
@@ -214,7 +225,7 @@ def _add_time(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], run: R
     recorded = object_of(run.summary["time"])
     exposed = {"exposed_seconds": sum(recorded["exposed_seconds"].values())} if "exposed_seconds" in recorded else {}
     time = {column: _number((recorded | exposed).get(column)) for column in TIME_COLUMNS}
-    counted = has_deadline(run) and time["packets"] > 0
+    counted = (has_deadline(run) or time["late_packets"] > 0) and time["packets"] > 0
     rows["time"].append({**key, **time, "late_rate": time["late_packets"] / time["packets"] if counted else NAN})
 
 
@@ -289,9 +300,7 @@ def _add_class(
 def _add_diagnostics(rows: dict[str, list[dict[str, Any]]], key: dict[str, Any], diagnostics: dict[str, Any]) -> None:
     for layer in diagnostics.get("layers") or ():
         number = layer.get("layer")
-        rows["layers"].append(
-            {**key, "layer": -1 if number is None else number, **_measured(layer, LAYER_COLUMNS)}
-        )
+        rows["layers"].append({**key, "layer": -1 if number is None else number, **_measured(layer, LAYER_COLUMNS)})
     for half, counts in sorted(object_of(diagnostics.get("halves")).items()):
         for entry in object_of(counts).get("gap_histogram") or ():
             lengths = {"from": int(entry["from"]), "to": int(entry["to"]), "count": int(entry["count"])}

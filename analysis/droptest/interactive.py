@@ -151,7 +151,7 @@ def _final_loss(data: pd.DataFrame) -> dict[str, Any]:
         return {"panels": found, "columns": 2 if len(points) < 8 else 1}
     found = [over_rate(data, "final_", final_loss.LOSS_LABEL, unit, sign="")]
     if paired:
-        lossy = data[~data["lossless"]]
+        lossy = data[~data["without_loss"]]
         found.append(over_rate(lossy, "difference_", label, unit) | {"lines": [ZERO]})
     return {"panels": found, "columns": 2}
 
@@ -173,7 +173,7 @@ def _accuracy(data: pd.DataFrame) -> dict[str, Any]:
             continue
         found.append(over_rate(part, "value_", measure, unit, sign=""))
         if part["difference_seeds"].any():
-            found.append(over_rate(part[~part["lossless"]], "difference_", label, points) | {"lines": [ZERO]})
+            found.append(over_rate(part[~part["without_loss"]], "difference_", label, points) | {"lines": [ZERO]})
     return {"panels": found, "columns": 2}
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from droptest.loss_model import LossModel, from_spec, percent
@@ -40,18 +41,19 @@ def _condition(override: dict[str, Any]) -> str:
     return " ".join(f"{word} {_ranks_text(override[key])}" for key, word in CONDITIONS.items() if key in override)
 
 
-def model(links: list[dict[str, Any]], otherwise: LossModel, ranks: int) -> LossModel:
-    """One (class, half) with overrides, as one model: its rate is the mean over the links between `ranks` ranks.
+def model(links: list[dict[str, Any]], otherwise: LossModel, pairs: Sequence[tuple[int, int]]) -> LossModel:
+    """One (class, half) with overrides, as one model: its rate is the mean over the links from source to destination.
 
-    Of several overrides that match a link the last one counts. A process whose rate its spec does not say gives NaN.
+    Of several overrides that match a link the last one counts. A process whose rate its spec does not say gives NaN,
+    and so do overrides of links that are not known: no pairs.
     """
     rates = [
         next((from_spec(o["loss"]).loss_rate for o in reversed(links) if _matches(o, s, d)), otherwise.loss_rate)
-        for s in range(ranks)
-        for d in range(ranks)
-        if s != d
+        for s, d in pairs
     ]
-    rate = sum(rates) / len(rates) if rates else 0.0
+    if not rates and all(from_spec(o["loss"]).lossless for o in links):
+        rates = [otherwise.loss_rate]
+    rate = sum(rates) / len(rates) if rates else math.nan
     return LossModel("links" if rate != 0 else "none", rate, math.nan, words(links))
 
 

@@ -43,7 +43,7 @@ class _Parts:
 
 def places_and_rests(runs: Sequence[Run], namer: SeriesNamer) -> dict[str, tuple[str, str]]:
     """(place, rest) by run_id; ("", "") for runs that lose nothing, or of which there is no spec."""
-    lossy = [run for run in runs if run.spec and not namer.lossless(run)]
+    lossy = [run for run in runs if run.spec and not namer.loses_nothing(run)]
     parts = {run.run_id: _parts(run, namer) for run in lossy}
     place = {run_id: text for run_id, text in zip(parts, _words(list(parts.values())), strict=True)}
     place = _labelled(place, lossy, namer)

@@ -29,6 +29,7 @@ from droptest.files import (
 from droptest.frames import frames_of
 from droptest.search import Search, read_search
 from droptest.series import SeriesNamer
+from droptest.twins import fill_omits
 
 __all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "experiments_in", "load", "load_all"]
 
@@ -46,12 +47,15 @@ class Records:
 
     runs: one row per run, planned ones too.
         status: completed, diverged, failed, unfinished (no summary), unreadable, missing (planned, not there);
-        error: text or None; series: the curve it belongs to; lossless: whether no packet can be lost;
+        error: text or None; series: the curve it belongs to; lossless: whether all messages are exact: none is
+        compressed, and no packet is missing; without_loss: whether no packet is missing; compressed: whether a class
+        compresses; reliable: whether packets were lost and all of them repaired; marks: "lost samples",
+        "fewer replicas", "resumed", joined by commas;
         loss_rate: fraction, the place on the loss axis; loss_model: in words; mean_burst_packets: configured;
         final_validation_loss, best_validation_loss, final_train_loss: in `unit`; selection_loss: likewise, on the
         selection tokens (NaN: not measured);
         training: seeds of (weights, data); network_seed;
-        twin: run_id of the lossless run with the same spec and training, or None;
+        twin: run_id of the run without loss with the same spec and training, which compresses what it does, or None;
         difference: final validation loss minus the twin's, in `unit`;
         bare: run_id of the run with the same spec and seeds that recovers nothing (its own, if that is it), or None;
         skipped_steps: with an overflow (NaN: no loss scale);
@@ -108,6 +112,7 @@ class Records:
     warnings: list[str] = field(default_factory=list)
     best_over: tuple[str, ...] = ()  # swept pointers, of which tables and figures show the best value of each point
     search: Search | None = None  # search.json, where a search was made
+    names: dict[str, str] = field(default_factory=dict)  # of the swept pointers, as sweep.json has them
     rate_pointer: str | None = None  # the loss whose rate is `loss_rate`, where several vary on their own
     files: dict[str, Run] = field(default_factory=dict)  # by run_id, as read
     # A user's functions of labels and predictions: measures of classifiers next to accuracy.
@@ -130,7 +135,7 @@ class Records:
         found = best_over(self)
         chosen = {run_id for run_ids in found.loc[found["best"], "run_ids"] for run_id in run_ids}
         every = list(self.files.values())
-        namer = SeriesNamer(every, self.best_over)
+        namer = SeriesNamer(every, self.best_over, self.names)
         runs = [run for run in every if run.run_id in chosen]
         result = _of_runs(self.path, self.name, self.description, self.spec, runs, self.planned, self.search,
                          list(self.warnings), namer)  # fmt: skip
@@ -213,11 +218,13 @@ def load(path: str | Path) -> Records:
         runs = _planned_runs(path, sweep, search, warnings)
     else:
         runs = [read_run(child) for child in sorted(path.iterdir()) if is_run(child)]
+    fill_omits(runs)
     for run in runs:
         warnings += run.warnings
         if run.status == "unreadable":
             warnings.append(f"run {run.run_id} was left out: {run.error}")
-    warnings += _idle_warnings(runs)
+    warnings += _repeated_warnings([(run, run.idle) for run in runs])
+    warnings += _repeated_warnings([(run, [text for _, text in run.marks]) for run in runs])
     warnings += [
         f"{run.path / 'spec.json'}: no such file: run {run.run_id} has no lossless twin, and is none of another run"
         for run in runs if run.status in ("completed", "diverged") and not run.spec
@@ -232,9 +239,17 @@ def load(path: str | Path) -> Records:
         len(runs) if sweep else None,
         search,
         warnings,
-        SeriesNamer(runs),
+        SeriesNamer(runs, names=_names(sweep, path)),
         _best_over(sweep, path),
     )
+
+
+def _names(sweep: dict[str, Any], path: Path) -> dict[str, str]:
+    """The names of the swept pointers; records of earlier programs have none."""
+    found = sweep.get("names", [])
+    if not isinstance(found, list) or not all({"pointer", "name"} <= set(object_of(one)) for one in found):
+        raise MalformedRecord(f"{path / 'sweep.json'}: /names: got {found!r}, want a list of pointers with names")
+    return {str(one["pointer"]): str(one["name"]) for one in found}
 
 
 def _best_over(sweep: dict[str, Any], path: Path) -> tuple[str, ...]:
@@ -244,20 +259,20 @@ def _best_over(sweep: dict[str, Any], path: Path) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _idle_warnings(runs: list[Run]) -> list[str]:
-    """The settings without effect in the specs of the runs, once each."""
+def _repeated_warnings(texts_of_runs: Sequence[tuple[Run, Sequence[str]]]) -> list[str]:
+    """The texts about the runs, once each."""
     by_text: dict[str, list[str]] = {}
-    for run in runs:
-        for text in run.idle:
+    for run, texts in texts_of_runs:
+        for text in texts:
             by_text.setdefault(text, []).append(run.run_id)
-    return [f"{len(ids)} of {len(runs)} runs: {text} ({', '.join(ids[:3])}{', ...' if len(ids) > 3 else ''})"
+    return [f"{len(ids)} of {len(texts_of_runs)} runs: {text} ({', '.join(ids[:3])}{', ...' if len(ids) > 3 else ''})"
             for text, ids in by_text.items()]  # fmt: skip
 
 
 def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warnings: list[str]) -> list[Run]:
     """The runs of sweep.json in its order, then those of search.json.
 
-    Points that resolve to the same run (as lossless ones do) are one run, which knows its other points.
+    Points and seeds that resolve to the same run (as lossless ones do) are one run, which knows the others.
     """
     planned = sweep.get("runs") if sweep else []
     if not isinstance(planned, list):
@@ -269,7 +284,12 @@ def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warn
             raise MalformedRecord(f"{path / 'sweep.json'}: /runs/{index}/run_id: got {run_id!r}, want a folder's name")
         if run_id in runs:
             known = runs[run_id]
-            known.other_points.append(object_of(entry.get("point")))
+            known.listed += 1
+            seeds = seeds_of(entry)
+            if seeds is None or seeds == known.seeds:
+                known.other_points.append(object_of(entry.get("point")))
+            elif seeds[2] not in known.other_network_seeds:
+                known.other_network_seeds.append(seeds[2])
             known.idle = tuple(dict.fromkeys((*known.idle, *idle_parts(entry))))
             continue
         run = read_run(path / run_id)
@@ -300,12 +320,12 @@ def _of_runs(
     search: Search | None, warnings: list[str], namer: SeriesNamer, best_over: Sequence[str] = (),
 ) -> Records:  # fmt: skip
     frames = frames_of(path, runs, search, namer)
-    lossless = frames["runs"]["lossless"]
-    if not lossless.all() and not lossless.any():
+    if runs and not frames["runs"]["without_loss"].any():
         warnings.append("there is no lossless run: differences to a lossless twin cannot be given")
     return Records(
         path=path, name=name, description=description, spec=spec, planned=planned, varied=namer.varied,
-        rate_pointer=namer.rate_pointer, best_over=tuple(best_over), search=search, warnings=warnings,
+        rate_pointer=namer.rate_pointer, names=namer.given_names, best_over=tuple(best_over),
+        search=search, warnings=warnings,
         unit=words.unit_of(run.spec for run in runs if run.spec), files={run.run_id: run for run in runs},
         chains={(run.run_id, *key): model.chain for run in runs for key, model in namer.models(run).items()
                 if model.chain is not None},

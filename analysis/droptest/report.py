@@ -238,7 +238,7 @@ def _outcome(records: Records) -> str:
     order = ("completed", "diverged", "failed", *ABSENT[1:], "missing")
     parts = ", ".join(f"{statuses[s]} {s}" for s in order if s in statuses)
     planned = f"{records.planned} runs planned" if records.planned is not None else f"{len(records.runs)} run(s)"
-    same = sum(len(run.other_points) for run in records.files.values())
+    same = sum(run.listed - 1 for run in records.files.values())
     if same:
         planned += f" for {records.planned + same} points and seeds, of which {same} are the same run as another"
     return f"{planned}: {parts or 'none'}"
@@ -292,12 +292,13 @@ def _tolerable(records: Records, every: list[Group]) -> Iterator[str]:
 
 def _differences(every: list[Group], unit: str) -> Iterator[str]:
     """The differences in words, one sentence per series, in numbers only."""
-    for series in dict.fromkeys(g.series for g in every if not g.lossless):
+    for series in dict.fromkeys(g.series for g in every if not g.without_loss):
         own = [g for g in every if g.series == series and g.difference.n]
         if not own:
             continue
         worst = max(own, key=lambda g: g.loss_rate)
-        text = f"{series}: at {percent(worst.loss_rate)} loss the final validation loss differs from lossless by "
+        twin = "the same compression without loss" if worst.compressed else "lossless"
+        text = f"{series}: at {percent(worst.loss_rate)} loss the final validation loss differs from {twin} by "
         text += f"{with_interval(worst.difference, signed='+')} {unit}"
         clear = [g for g in own if g.difference.has_width and (g.difference.low > 0 or g.difference.high < 0)]
         with_width = [g for g in own if g.difference.has_width]

@@ -56,7 +56,7 @@ def spreads(records: Records, quantity: str) -> list[Spread]:
     result = []
     for group in groups(records):
         runs = records.runs[records.runs["run_id"].isin(group.run_ids)]
-        found = None if group.lossless else decompose(cells_of(runs, COLUMNS[quantity]))
+        found = None if group.without_loss else decompose(cells_of(runs, COLUMNS[quantity]))
         if found is not None and found.runs > 1:
             result.append(Spread(group, quantity, found))
     return result
@@ -129,7 +129,7 @@ def comparisons(records: Records, margin: float | None) -> list[Comparison]:
     if margin is None:
         return result
     records = records.best
-    lossy = [g for g in groups(records) if not g.lossless]
+    lossy = [g for g in groups(records) if not g.without_loss]
     cells = {
         g.run_ids: cells_of(records.runs[records.runs["run_id"].isin(g.run_ids)], "final_validation_loss")
         for g in lossy

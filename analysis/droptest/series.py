@@ -8,16 +8,17 @@ pairs whose rate varies over the runs. The *series* of a run is the text of all 
 
 from __future__ import annotations
 
-import json
 import math
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from droptest import link_losses, loss_model, words
+from droptest import class_links, link_losses, loss_model, words
 from droptest.files import Run, object_of
 from droptest.loss_model import NO_LOSS, LossModel, percent, probability
+from droptest.pointers import canonical, short_names, within, without
+from droptest.twins import compressions, omits
 
 KNOWN_POINTERS = {
     "/parallel/tensor": "TP",
@@ -41,28 +42,13 @@ KNOWN_POINTERS = {
 HALVES = ("reduce", "gather")
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
-NO_PROCESS = "no loss process"  # but a deadline, so that packets may come too late
-# Members that cannot change the result of a lossless run (a virtual clock only measures it): twins may differ in them.
-# The version of the numerics follows from the network and the clock.
-INDIFFERENT = (
-    *("network", "time", "seed", "seeds", "name", "description", "record", "sweep", "repeat", "schema_version"),
-    "numerics_version",
-)
-INDIFFERENT_BACKEND = ("timeout_seconds", "rendezvous", "threads_per_rank")
-
-
-def canonical(value: Any) -> str:
-    """JSON with sorted keys: equal text for equal values."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+NO_PROCESS = "no loss process"  # but packets may come too late, or messages are compressed
+# Members that make a difference only to runs that lose packets.
+OF_LOSSY_RUNS = ("/network", "/numerics_version")
 
 
 def is_loss(value: Any) -> bool:
     return isinstance(value, dict) and isinstance(value.get("model"), str)
-
-
-def within(pointer: str, parent: str) -> bool:
-    """Whether a pointer is equal to another, or points inside its value."""
-    return f"{pointer}/".startswith(f"{parent}/")
 
 
 def leaves(point: dict[str, Any]) -> dict[str, Any]:
@@ -121,13 +107,14 @@ def _with_rates_of_run(models: dict[tuple[str, str], LossModel], run: Run) -> di
 
 def _of_links(run: Run, spec: dict[tuple[str, str], LossModel]) -> dict[tuple[str, str], LossModel]:
     """Those (class, half) of a run whose links have losses of their own."""
-    ranks = object_of(run.spec.get("parallel")).get("tensor", 1)
+    parallel = object_of(run.spec.get("parallel"))
     found = {}
     for name, settings in object_of(object_of(run.spec.get("network")).get("classes")).items():
         for half in HALVES:
             links = object_of(object_of(settings).get(half)).get("links")
             if link_losses.is_links(links):
-                found[name, half] = link_losses.model(links, spec.get((name, half), NO_LOSS), ranks)
+                pairs = class_links.links_of(name, parallel) if parallel else ()
+                found[name, half] = link_losses.model(links, spec.get((name, half), NO_LOSS), pairs)
     return found
 
 
@@ -138,6 +125,31 @@ def is_lossless(models: dict[tuple[str, str], LossModel]) -> bool:
 def has_deadline(run: Run) -> bool:
     """Whether packets of the run may be lost for coming late."""
     return "deadline_microseconds" in object_of(run.spec.get("time"))
+
+
+def compresses(run: Run) -> bool:
+    """Whether messages are compressed, so that a run without loss depends on network settings."""
+    return bool(compressions(run.spec))
+
+
+def _halves_counted(run: Run) -> list[dict[str, Any]]:
+    """The counts of each class and half of a finished run, those of earlier layouts too."""
+    epochs = run.loss_statistics.get("earlier_epochs")
+    parts = [run.loss_statistics, *(epochs if isinstance(epochs, list) else ())]
+    classes = [of_class for part in parts for of_class in object_of(object_of(part).get("classes")).values()]
+    return [object_of(half) for c in classes for half in object_of(object_of(c).get("halves")).values()]
+
+
+def missing_packets(run: Run) -> int:
+    """Packets whose values their receivers did without: lost and not repaired, or late; 0 where none was counted."""
+    residual = sum(
+        object_of(half.get("recovery")).get("residual", half.get("lost", 0)) for half in _halves_counted(run)
+    )
+    return residual + object_of(run.summary.get("time")).get("late_packets", 0)
+
+
+def repaired_packets(run: Run) -> int:
+    return sum(object_of(half.get("recovery")).get("repaired", 0) for half in _halves_counted(run))
 
 
 def has_recovery(run: Run) -> bool:
@@ -155,7 +167,7 @@ def moved_by(runs: Sequence[Run], best_over: Sequence[str]) -> tuple[str, ...]:
     for run in runs:
         if best_over and run.spec and all(pointer in run.point for pointer in best_over):
             rest = {pointer: value for pointer, value in run.point.items() if pointer not in best_over}
-            resolved = {f"/{key}": value for key, value in run.spec.items() if key not in INDIFFERENT}
+            resolved = {f"/{key}": value for key, value in without(run.spec, omits(run)).items()}
             values = {pointer: canonical(value) for pointer, value in leaves(resolved).items()}
             alike[canonical([rest, run.seeds])].append(values)
     moved = set(best_over)
@@ -164,40 +176,14 @@ def moved_by(runs: Sequence[Run], best_over: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(moved))
 
 
-def compresses(run: Run) -> bool:
-    """Whether messages are compressed, so that a run without loss depends on network settings."""
-    classes = object_of(object_of(run.spec.get("network")).get("classes"))
-    return any(object_of(object_of(part).get("compression")).get("kind", "none") != "none" for part in classes.values())
-
-
-def twin_key(run: Run, moved: Sequence[str] = ()) -> str | None:
-    """Equal for runs whose resolved specs differ in network, seed and these pointers alone; None without a spec."""
-    if not run.spec:
-        return None
-    spec = {key: value for key, value in run.spec.items() if key not in INDIFFERENT}
-    for section, dropped in (("backend", INDIFFERENT_BACKEND), ("validation", ("network",))):
-        if isinstance(spec.get(section), dict):
-            spec[section] = {key: value for key, value in spec[section].items() if key not in dropped}
-    for pointer in moved:
-        _remove(spec, [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]])
-    return canonical(spec)
-
-
-def _remove(spec: dict[str, Any], parts: list[str]) -> None:
-    """Takes a member away; the objects around it are copied, since runs keep their specs."""
-    if len(parts) == 1:
-        spec.pop(parts[0], None)
-    elif isinstance(spec.get(parts[0]), dict):
-        spec[parts[0]] = dict(spec[parts[0]])
-        _remove(spec[parts[0]], parts[1:])
-
-
 def point_of(run: Run) -> dict[str, Any]:
-    """A point for a run that was not part of a sweep: its resolved spec, network simplified where halves agree."""
-    point = {f"/{key}": value for key, value in run.spec.items() if key not in (*INDIFFERENT, "backend")}
-    backend = object_of(run.spec.get("backend"))
-    if "name" in backend:
-        point["/backend/name"] = backend["name"]
+    """A point for a run that was not part of a sweep: the part of its resolved spec that its results may depend on.
+
+    The network is simplified where halves agree.
+    """
+    always = ("/network", "/seeds")
+    point = {f"/{key}": value for key, value in without(run.spec, (*omits(run), *always)).items()}
+    point |= {f"/{key}": run.spec[key] for key in ("time", "numerics_version") if key in run.spec}
     network = object_of(run.spec.get("network"))
     network = object_of(network.get("classes", network))
     shared: dict[str, list[Any]] = defaultdict(list)
@@ -234,18 +220,17 @@ def _value_words(value: Any) -> str:
     return link_losses.words(value) if link_losses.is_links(value) else _text(value)
 
 
-def _short_names(pointers: list[str]) -> dict[str, str]:
-    """A name for each pointer: as few of its last parts as tell it from the others."""
-    names = {p: KNOWN_POINTERS[p] for p in pointers if p in KNOWN_POINTERS}
-    rest = [p for p in pointers if p not in names]
-    for pointer in rest:
-        parts = [part for part in pointer.split("/") if part]
-        for count in range(1, len(parts) + 1):
-            suffix = "/".join(parts[-count:])
-            if count == len(parts) or sum(other.endswith("/" + suffix) for other in pointers) == 1:
-                names[pointer] = suffix.replace("_", " ")
-                break
-    return names
+def _names_of(pointers: list[str], given: Mapping[str, str]) -> dict[str, str]:
+    """A name in words for each pointer; given: the names that the program has given to swept pointers."""
+    rest = [p for p in pointers if p not in given]
+    return {
+        pointer: KNOWN_POINTERS.get(pointer) or name.replace("_", " ")
+        for pointer, name in (short_names([*given, *rest]) | dict(given)).items()
+    }
+
+
+def _is_of_lossy_runs(pointer: str) -> bool:
+    return any(within(pointer, member) for member in OF_LOSSY_RUNS)
 
 
 def _place(pointer: str) -> str:
@@ -261,31 +246,38 @@ class SeriesNamer:
     is the rate, where several vary on their own; else None).
     """
 
-    def __init__(self, runs: list[Run], best_over: Sequence[str] = ()):
-        """best_over: pointers that name no series, since each point is shown at the best of their values."""
+    def __init__(self, runs: list[Run], best_over: Sequence[str] = (), names: Mapping[str, str] | None = None):
+        """best_over: pointers that name no series, since each point is shown at the best of their values.
+
+        names: of the swept pointers, as sweep.json has them.
+        """
         self.best_over = tuple(best_over)
+        self.given_names = dict(names or {})
         self.moved = moved_by(runs, best_over)
         self._leaves = {run.run_id: leaves(run.point or point_of(run)) for run in runs}
         self._models = {run.run_id: loss_models(run) for run in runs}
         pointers = list(dict.fromkeys(pointer for found in self._leaves.values() for pointer in found))
-        self.varied = [
-            pointer
-            for pointer in pointers
-            if len({canonical(found.get(pointer)) for found in self._leaves.values()}) > 1
-        ]
-        networked = [run.run_id for run in runs if not self.lossless(run) or compresses(run)]
-        # Other runs have no network settings: those that all these share must not name every other curve.
+        pointers.sort(key=self._place_in_spec)
+        self.varied = [pointer for pointer in pointers if self._differs(pointer, list(self._leaves))]
+        # Settings that all runs share to which they make a difference must not name every curve but the others.
+        networked = [run.run_id for run in runs if not self.lossless(run)]
+        timed = [run.run_id for run in runs if "time" in run.spec]
+        swept = any(run.point for run in runs)
         self._named = [
             pointer
             for pointer in self.varied
             if not self.is_best_over(pointer)
             and (
-                not pointer.startswith("/network")
-                or self._is_loss_pointer(pointer)
-                or len({canonical(self._leaves[run_id].get(pointer)) for run_id in networked}) > 1
+                self._is_loss_pointer(pointer)
+                or self._differs(
+                    pointer,
+                    networked if _is_of_lossy_runs(pointer)
+                    else timed if within(pointer, "/time") and not swept
+                    else list(self._leaves),
+                )
             )
-        ]
-        self._names = _short_names(self.varied)
+        ]  # fmt: skip
+        self._names = _names_of(self.varied, self.given_names)
         self._labels = {run.run_id: run.labels for run in runs}
         self._label_values = self._find_label_values()
         self.rate_pointer: str | None = None
@@ -293,6 +285,14 @@ class SeriesNamer:
         self._varying_halves = self._find_varying_halves()
         if self._points_collide(runs):
             self._choose_rate_pointer()
+
+    def _place_in_spec(self, pointer: str) -> int:
+        """The place of a leaf's swept pointer in the spec; pointers that sweep.json does not name come last."""
+        places = [i for i, swept in enumerate(self.given_names) if within(pointer, swept)]
+        return min(places, default=len(self.given_names))
+
+    def _differs(self, pointer: str, run_ids: Sequence[str]) -> bool:
+        return len({canonical(self._leaves[run_id].get(pointer)) for run_id in run_ids}) > 1
 
     def is_best_over(self, pointer: str) -> bool:
         return any(within(pointer, chosen) for chosen in self.best_over)
@@ -371,8 +371,17 @@ class SeriesNamer:
     def models(self, run: Run) -> dict[tuple[str, str], LossModel]:
         return self._models[run.run_id]
 
+    def loses_nothing(self, run: Run) -> bool:
+        """Whether no packet is missing: no process loses any, none may come late, and none was counted as missing."""
+        return is_lossless(self._models[run.run_id]) and not has_deadline(run) and not missing_packets(run)
+
     def lossless(self, run: Run) -> bool:
-        return is_lossless(self._models[run.run_id]) and not has_deadline(run)
+        """Whether all ranks get exact messages: none is lost or late, and none is compressed."""
+        return self.loses_nothing(run) and not compresses(run)
+
+    def reliable(self, run: Run) -> bool:
+        """Whether packets were lost, and all of them were repaired in time."""
+        return repaired_packets(run) > 0 and missing_packets(run) == 0
 
     def rate(self, run: Run) -> float:
         """The run's place on the loss axis, a fraction; NaN where nothing says it."""
@@ -394,33 +403,36 @@ class SeriesNamer:
     def series(self, run: Run) -> str:
         """The run's curve: its varied leaves in words, without seed and rate."""
         lossless = self.lossless(run)
-        words = list(dict.fromkeys([LOSSLESS] * lossless + self.settings(run)))
-        if not lossless and not any(self._is_loss_pointer(p) for p in self.varied):
+        exempt = self.loses_nothing(run) and not lossless
+        words = list(dict.fromkeys([LOSSLESS] * lossless + [NO_PROCESS] * exempt + self.settings(run)))
+        if not lossless and not exempt and not any(self._is_loss_pointer(p) for p in self.varied):
             words.insert(0, self.model_label(run))
         return ", ".join(words) or "all runs"
 
     def settings(self, run: Run, without: Callable[[str], bool] = lambda _: False) -> list[str]:
         """The run's varied leaves in words, but for the pointers of which `without` is true."""
-        found, lossless = self._leaves[run.run_id], self.lossless(run)
-        indifferent = lossless and not compresses(run)
+        found = self._leaves[run.run_id]
         words = [
             self._label(run, pointer) or self._word(pointer, found[pointer])
             for pointer in self._named
             if pointer in found and not without(pointer)
-            and not (indifferent and pointer.startswith("/network"))
-            and not (lossless and self._is_loss_pointer(pointer))
+            and not (self.lossless(run) and _is_of_lossy_runs(pointer))
+            and not (self.loses_nothing(run) and self._is_loss_pointer(pointer))
         ]  # fmt: skip
         return list(filter(None, words))
 
     def same_points(self, run: Run) -> str:
-        """The settings in which points differ that share this run: "fill zero, stale"; "" with one point."""
+        """The settings and seeds in which points differ that share this run: "fill zero, stale"; "" with one point."""
         points = [leaves(point) for point in (run.point, *run.other_points)]
+        pointers = list(dict.fromkeys(p for point in points for p in point))
+        names = _names_of(pointers, self.given_names)
         texts = []
-        for pointer in dict.fromkeys(p for point in points for p in point):
+        for pointer in pointers:
             values = {canonical(point.get(pointer)): point.get(pointer) for point in points}
             if len(values) > 1:
-                name = KNOWN_POINTERS.get(pointer) or pointer.rsplit("/", 1)[-1].replace("_", " ")
-                texts.append(f"{name} {', '.join(map(_value_words, values.values()))}")
+                texts.append(f"{names[pointer]} {', '.join(map(_value_words, values.values()))}")
+        if run.other_network_seeds and run.seeds:
+            texts.append(f"network seeds {', '.join(map(str, sorted({run.seeds[2], *run.other_network_seeds})))}")
         return "; ".join(texts)
 
     def _is_loss_pointer(self, pointer: str) -> bool:
@@ -435,6 +447,8 @@ class SeriesNamer:
             model = loss_model.from_spec(value)
             if self.rate_pointer == pointer and (model.lossless or self._rate_label_is_one):
                 return ""  # the axis says it
+            if model.lossless and not place:
+                return NO_PROCESS  # the run loses packets all the same
             label = f"{model.label} {percent(model.loss_rate)}" if others_rate and not model.lossless else model.label
             return f"{place} {label}".strip()
         if link_losses.is_links(value):
@@ -446,7 +460,7 @@ class SeriesNamer:
     def model_label(self, run: Run) -> str:
         """The run's loss processes in words, without rates; different ones joined by +. Late packets are of none."""
         lossy = [m.label for m in self._models[run.run_id].values() if not m.lossless]
-        return " + ".join(dict.fromkeys(lossy)) or (NO_PROCESS if has_deadline(run) else LOSSLESS)
+        return " + ".join(dict.fromkeys(lossy)) or (LOSSLESS if self.lossless(run) else NO_PROCESS)
 
     def mean_burst_packets(self, run: Run) -> float:
         """The largest mean burst among the run's lossy halves; NaN where there is none."""

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,12 +29,16 @@ class Group:
     seeds; `note` says why there is none. configured_rate, realised_rate: over all packets of the classes that lose.
     z: Stouffer's, over classes and seeds. late_rate: packets that missed a deadline; repaired_rate, resent_rate:
     packets that a recovery restored, or sent again (a reliable network's repetitions too); fractions of all packets
-    sent at first, NaN where there is no deadline, recovery or repetition.
+    sent at first, NaN where there is no deadline, recovery or repetition. lossless: all messages are exact;
+    without_loss: no packet is missing, but messages may be compressed; compressed: those of some run are; reliable: all
+    lost packets were repaired. marks: events that results may depend on ("resumed"), and in how many runs.
     """
 
     series: str
     loss_rate: float
     lossless: bool
+    without_loss: bool
+    compressed: bool
     loss_model: str
     mean_burst_packets: float
     run_ids: tuple[str, ...]
@@ -50,6 +55,8 @@ class Group:
     late_rate: float
     repaired_rate: float
     resent_rate: float
+    reliable: bool
+    marks: Mapping[str, int]
 
     @property
     def missing_rate(self) -> float:
@@ -81,6 +88,8 @@ def cells_of(runs: pd.DataFrame, column: str) -> dict[tuple[Any, Any], float]:
 def _difference(runs: pd.DataFrame) -> tuple[Interval, str]:
     if runs["lossless"].all():
         return NOTHING, "is the lossless twin"
+    if runs["without_loss"].all():
+        return NOTHING, "is the twin of lossy runs with this compression"
     if runs["twin"].isna().all():
         return NOTHING, "no lossless twin"
     cells = cells_of(runs, "difference")
@@ -90,6 +99,7 @@ def _difference(runs: pd.DataFrame) -> tuple[Interval, str]:
     finished, paired = (int(runs[column].notna().sum()) for column in ("final_validation_loss", "difference"))
     notes = [
         f"{paired} of {finished} finished runs have a finished lossless twin" if paired < finished else "",
+        "to the same compression without loss" if runs["compressed"].any() else "",
         "one pair: no interval" if interval.n == 1 else LIMITS.get(design_of(cells), ""),
     ]
     return interval, "; ".join(filter(None, notes))
@@ -152,10 +162,18 @@ def groups(records: Records) -> list[Group]:
         configured, realised, z = _rates(_of_networks(records, members))
         remarks = [note, *(f"one run for {text}" for text in _distinct(members["same_points"])),
                    *(f"without effect: {text}" for text in _distinct(members["idle"]))]  # fmt: skip
+        reliable = bool(members["reliable"].all())
+        remarks += ["reliable: all lost packets were repaired"] * reliable
+        marks = Counter(mark for text in members["marks"] for mark in text.split(", ") if mark)
+        remarks += [
+            f"{mark}: {count} of {len(members)} run{'s' * (len(members) != 1)}" for mark, count in marks.items()
+        ]
         bursts = members["mean_burst_packets"].dropna()
         result.append(
             Group(
                 series=series, loss_rate=float(rate), lossless=bool(members["lossless"].all()),
+                without_loss=bool(members["without_loss"].all()), compressed=bool(members["compressed"].any()),
+                reliable=reliable, marks=marks,
                 loss_model=" | ".join(dict.fromkeys(members["loss_model"])),
                 mean_burst_packets=float(bursts.mean()) if len(bursts) else math.nan,
                 run_ids=tuple(members["run_id"]), twin_ids=tuple(dict.fromkeys(members["twin"].dropna())),
@@ -165,32 +183,32 @@ def groups(records: Records) -> list[Group]:
                 best_value=" | ".join(_distinct(members["best_value"])), **_handled(records, members["run_id"]),
             )
         )  # fmt: skip
-    return sorted(result, key=lambda g: (not g.lossless, order[g.series], g.loss_rate))
+    return sorted(result, key=lambda g: (not g.lossless, not g.without_loss, order[g.series], g.loss_rate))
 
 
 def series_in(records: Records) -> list[str]:
     """The series that lose packets, in order of the sweep; where there are none, the lossless ones."""
     runs = records.best.runs
-    lossy = runs[~runs["lossless"]]
+    lossy = runs[~runs["without_loss"]]
     return list(dict.fromkeys((lossy if len(lossy) else runs)["series"]))
 
 
 def curves(records: Records) -> dict[str, list[Group]]:
     """The groups of each series by rate, its lossless twins first unless it has loss rate 0 itself.
 
-    Lossless runs that are the twins of none are a series of their own, at the end.
+    Runs without loss that are the twins of none are a series of their own, at the end.
     """
     every = groups(records)
-    lossless = [g for g in every if g.lossless]
+    without_loss = [g for g in every if g.without_loss]
     result = {}
     for series in series_in(records):
         own = [g for g in every if g.series == series]
         starts_at_zero = any(g.loss_rate == 0 for g in own)
         twins = {run_id for g in own for run_id in g.twin_ids} if not starts_at_zero else set()
-        extra = [g for g in lossless if g.series != series and twins & set(g.run_ids)]
+        extra = [g for g in without_loss if g.series != series and twins & set(g.run_ids)]
         result[series] = extra + own
     shown = {run_id for groups in result.values() for g in groups for run_id in g.run_ids}
-    return result | {g.series: [g] for g in lossless if not shown & set(g.run_ids)}
+    return result | {g.series: [g] for g in without_loss if not shown & set(g.run_ids)}
 
 
 def number(value: float, digits: int = 4) -> str:
@@ -235,8 +253,8 @@ def as_json(group: Group) -> dict[str, Any]:
 
     return {
         "series": group.series, "loss_model": group.loss_model, "loss_rate": finite(group.loss_rate),
-        "mean_burst_packets": finite(group.mean_burst_packets), "lossless": group.lossless,
-        "seeds": group.seeds, "runs": dict(group.statuses), "run_ids": list(group.run_ids),
+        "mean_burst_packets": finite(group.mean_burst_packets), "lossless": group.lossless, "reliable": group.reliable,
+        "marks": dict(group.marks), "seeds": group.seeds, "runs": dict(group.statuses), "run_ids": list(group.run_ids),
         "final_validation_loss": interval_json(group.final), "difference_to_lossless": interval_json(group.difference),
         "note": group.note, "best_value": group.best_value or None,
         "configured_rate": finite(group.configured_rate),
@@ -281,7 +299,8 @@ def points(records: Records) -> pd.DataFrame:
     """The summary in numbers: one row per point, over its seeds.
 
     Columns: series, label, loss_rate (fraction of the loss process), lossless, loss_model, mean_burst_packets
-    (configured), best_value (text; with best_over); a column for each swept pointer; runs, completed, diverged, failed;
+    (configured), reliable, marks, best_value (text; with best_over); a column for each swept pointer; runs, completed,
+    diverged, failed;
     final_mean, final_low, final_high, final_seeds: final validation loss with its 95 % interval (NaN with one seed) and
     the number of seeds; difference_...: likewise to the lossless twins, paired by seed; losses in nats per token;
     configured_rate, realised_rate, late_rate, repaired_rate, resent_rate (fractions of packets; NaN: none); z; note.
@@ -293,7 +312,8 @@ def points(records: Records) -> pd.DataFrame:
         run = first.loc[group.run_ids[0]]
         row = {"series": group.series, "label": run["label"], "loss_rate": group.loss_rate, "lossless": group.lossless,
                "loss_model": group.loss_model, "mean_burst_packets": group.mean_burst_packets,
-               "best_value": group.best_value, **{pointer: run[pointer] for pointer in best.varied},
+               "reliable": group.reliable, "marks": ", ".join(group.marks), "best_value": group.best_value,
+               **{pointer: run[pointer] for pointer in best.varied},
                "runs": sum(group.statuses.values())}  # fmt: skip
         row |= {status: group.count(status) for status in ("completed", "diverged", "failed")}
         for name, interval in (("final", group.final), ("difference", group.difference)):

@@ -72,7 +72,7 @@ def _whole(name: str, title: str, table: tuple[Sequence[str], Sequence[Sequence[
 def _summary(records: Records, _: Questions) -> Table:
     return _table("summary", "Points", HEADER, [row_of(group) for group in groups(records)], (
         f"Losses are {records.unit}: mean ± half of the 95 % interval (Student t) over the finished seeds. The "
-        "difference is to the lossless run with the same spec and seed, paired by seed. z compares realised and "
+        "difference is to the run without loss with the same spec and seed, paired by seed. z compares realised and "
         "configured loss by the process's own count variance, over classes, halves and seeds (Stouffer)."
     ))  # fmt: skip
 
@@ -221,6 +221,7 @@ def _runs(records: Records, _: Questions) -> Table:
         status = row.status if math.isnan(row.diverged_step) else f"{row.status} at step {row.diverged_step:.0f}"
         if row.skipped_steps > 0:
             status += f", {row.skipped_steps:.0f} of {row.steps:.0f} steps skipped"
+        status += f", {row.marks}" if row.marks else ""
         rows.append(
             (row.run_id, row.series, percent(row.loss_rate), seed_text(row.seed), status,
              number(row.final_validation_loss), f"{row.difference:+.4f}" if row.difference == row.difference else "-",

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 
 from droptest.files import Run, object_of
 from droptest.records import Records
-from droptest.series import twin_key
 from droptest.statistics import Interval, mean_interval
+from droptest.twins import twin_key
 
 # How far above the worst lossless run the default target is: reliable runs of every seed reach it before their end.
 TARGET_MARGIN = 1.05
@@ -58,7 +58,7 @@ def default_target(records: Records) -> float:
     """
     records = records.best
     runs = records.runs[records.runs["final_validation_loss"].notna()]
-    exact = runs[runs["lossless"]]
+    exact = runs[runs["without_loss"]]
     if exact.empty:
         exact = runs[[protocol_of(records.files[i]) not in (None, "none") for i in runs["run_id"]]]
     return TARGET_MARGIN * float(exact["final_validation_loss"].max()) if len(exact) else math.nan
@@ -83,7 +83,7 @@ def _settings(run: Run, loss_model: str) -> str:
     time = {
         k: v for k, v in object_of(run.spec.get("time")).items() if k not in ("retransmission", "deadline_microseconds")
     }
-    return f"{twin_key(run)} {sorted(time.items())} {loss_model}"
+    return f"{twin_key(run, ('/seeds',))} {sorted(time.items())} {loss_model}"
 
 
 def curves(records: Records, target: float) -> list[Curve]:
@@ -95,7 +95,7 @@ def curves(records: Records, target: float) -> list[Curve]:
         by_run[run_id] = time_to_target(list(lines["virtual_seconds"]), list(lines["validation_loss"]), target)
     runs = records.runs[records.runs["run_id"].isin(by_run) & records.runs["status"].isin(["completed", "diverged"])]
     result = []
-    for series, members in runs[~runs["lossless"]].groupby("series", sort=False):
+    for series, members in runs[~runs["without_loss"]].groupby("series", sort=False):
         first = records.files[members["run_id"].iloc[0]]
         protocol = protocol_of(first)
         if protocol is None:

@@ -12,6 +12,7 @@ from typing import Any
 
 from droptest.files import RecordError, Run, object_of, read_run
 from droptest.loss_model import probability
+from droptest.pointers import short_names
 from droptest.records import experiments_in
 
 
@@ -53,7 +54,9 @@ def hyperparameters(value: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _words(point: dict[str, Any]) -> str:
-    return ", ".join(f"{name.rsplit('/', 1)[-1]}: {value}" for name, value in hyperparameters(point)) or "-"
+    values = dict(hyperparameters(point))
+    names = short_names(list(values))
+    return ", ".join(f"{names[pointer]}: {value}" for pointer, value in values.items()) or "-"
 
 
 def export_run(wandb: ModuleType, run: Run, experiment: str, folder: Path) -> None:

@@ -6,6 +6,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "experiments/records/run_records.h"
+
 namespace droptest::cli {
 namespace {
 
@@ -34,9 +36,18 @@ std::string duration_text(double seconds) {
   return text;
 }
 
+std::string status_text(const nlohmann::json& summary) {
+  std::string marks;
+  for (const nlohmann::json& warning : summary.value("warnings", nlohmann::json::array())) {
+    if (!warning.contains("mark")) continue;
+    marks += (marks.empty() ? "" : ", ") + experiments::mark_text(warning.at("mark").get<std::string>());
+  }
+  return summary.value("status", "unknown") + (marks.empty() ? "" : " (" + marks + ")");
+}
+
 std::string outcome_text(const nlohmann::json& summary) {
   const std::string status = summary.value("status", "unknown");
-  std::string text = status;
+  std::string text = status_text(summary);
   if (status == "failed") return text + ": " + summary.value("error", "");
   if (status == "diverged") text += " at step " + summary.at("diverged_step").dump();
   const nlohmann::json& validation = summary.at("validation");
@@ -50,7 +61,9 @@ std::string outcome_text(const nlohmann::json& summary) {
          duration_text(summary.at("seconds").get<double>());
 }
 
-std::string point_text(const experiments::PlannedRun& planned) { return point_text(planned.point, planned.run.labels); }
+std::string point_text(const experiments::SweepPlan& plan, const experiments::PlannedRun& planned) {
+  return experiments::PointNames(plan.swept).text(planned.point, planned.run.labels);
+}
 
 std::string seeds_text(const experiments::Seeds& seeds) {
   return experiments::seeds_text(experiments::seeds_json(seeds));

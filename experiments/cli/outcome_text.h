@@ -18,12 +18,14 @@ std::string loss_text(const nlohmann::json& value);
 /// "1 h 02 min", "3 min 20 s", "12 s".
 std::string duration_text(double seconds);
 
+/// The status in a summary, with the marks of its warnings: "completed (resumed)".
+std::string status_text(const nlohmann::json& summary);
+
 /// One line on a finished run, from its summary: "completed: validation loss 2.4310 (best 2.4290), ...".
 std::string outcome_text(const nlohmann::json& summary);
 
-using experiments::point_text;
-/// Of its point and labels.
-std::string point_text(const experiments::PlannedRun& planned);
+/// The point of one of the plan's runs: "one bad link, tensor: 4".
+std::string point_text(const experiments::SweepPlan& plan, const experiments::PlannedRun& planned);
 
 /// "7", or "weights 7, data 7, network 8" where they differ.
 std::string seeds_text(const experiments::Seeds& seeds);

@@ -168,6 +168,7 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
           {"points", plan.points},
           {"seeds", plan.runs.size() / plan.points},
           {"differs", differences(plan)},
+          {"names", experiments::PointNames(plan.swept).to_json()},
           {"best_over", plan.best_over},
           {"no_ids", no_ids.empty() ? json() : json(no_ids)},
           {"runs", std::move(runs)},
@@ -194,7 +195,7 @@ int plan_layouts(const PlanOptions& options) {
   json layouts = json::array();
   for (const PlannedRun& planned : plan.runs) {
     json layout = experiments::layout_plan(planned.run.config);
-    const json point = point_text(planned);
+    const json point = point_text(plan, planned);
     const auto same = std::find_if(layouts.begin(), layouts.end(), [&](const json& e) { return e["plan"] == layout; });
     if (same != layouts.end()) {
       json& points = (*same)["points"];

@@ -33,10 +33,14 @@ std::string count_text(double count) {
   return text;
 }
 
-std::string run_text(const json& all, const json& run) {
+std::string seeds_of(const json& run) { return experiments::seeds_text(run.at("seeds")); }
+
+std::string run_text(const json& all, const json& run, const experiments::PointNames& names) {
   if (!run.at("same_as").is_null()) {
     const json& same = all.at("runs").at(run.at("same_as").get<std::size_t>());
-    return "the run of " + point_text(same.at("point"), same.at("labels"));
+    if (same.at("point") == run.at("point")) return "the run of seed " + seeds_of(same);
+    const std::string point = names.text(same.at("point"), same.at("labels"));
+    return "the run of " + point + (same.at("seeds") == run.at("seeds") ? "" : ", seed " + seeds_of(same));
   }
   return run.at("run_id").is_null() ? "-" : run.at("run_id").get<std::string>();
 }
@@ -99,23 +103,24 @@ std::string plan_text(const json& all) {
   text << all.at("name").get<std::string>() << ": " << plural(runs.size(), "run") << ", "
        << plural(number(all, "points"), "point") << " with " << plural(number(all, "seeds"), "seed")
        << " each; records go to " << all.at("folder").get<std::string>() << "\n";
-  for (const auto& [pointer, values] : all.at("differs").items()) {
-    const json& best_over = all.at("best_over");
+  const json& best_over = all.at("best_over");
+  for (const json& named : all.at("names")) {
+    const std::string pointer = named.at("pointer");
+    const json& values = all.at("differs").at(pointer);
     const bool chosen = std::find(best_over.begin(), best_over.end(), json(pointer)) != best_over.end();
     text << (chosen ? "the best of " : "differs: ") << pointer << ": " << plural(values.size(), "value") << "\n";
   }
   if (!all.at("no_ids").is_null()) text << "no run ids: " << all.at("no_ids").get<std::string>() << "\n";
   std::vector<std::vector<std::string>> rows = {
       {"point", "seed", "steps", "least memory per rank", "packets", "time", "state", "run"}};
+  const auto names = experiments::PointNames::from_json(all.at("names"));
   for (const json& run : runs) {
     const json& memory = run.at("memory_per_rank_bytes");
     const json& seconds = run.at("seconds");
-    const json& seeds = run.at("seeds");
-    rows.push_back({point_text(run.at("point"), run.at("labels")),
-                    seeds_text({seeds.at("weights"), seeds.at("data"), seeds.at("network")}), run.at("steps").dump(),
+    rows.push_back({names.text(run.at("point"), run.at("labels")), seeds_of(run), run.at("steps").dump(),
                     memory.is_null() ? "?" : experiments::bytes_text(memory.get<std::uint64_t>()),
                     packets_text(run.at("packets")), seconds.is_null() ? "?" : duration_text(seconds.get<double>()),
-                    run.at("finished").get<bool>() ? "finished" : "to do", run_text(all, run)});
+                    run.at("finished").get<bool>() ? "finished" : "to do", run_text(all, run, names)});
   }
   text << table_text(rows);
   print_memory(runs, text);

@@ -49,9 +49,9 @@ void say_survey(const SweepPlan& plan, const SweepSurvey& survey) {
   for (const experiments::HeldRun& held : survey.held) {
     const experiments::PlannedRun& planned = plan.runs[held.run];
     std::cout << "not submitted: run "
-              << experiments::busy_text(
-                     planned.run.run_id + " (" + point_text(planned) + ", seed " + seeds_text(planned.seeds) + ")",
-                     held.holder)
+              << experiments::busy_text(planned.run.run_id + " (" + point_text(plan, planned) + ", seed " +
+                                            seeds_text(planned.seeds) + ")",
+                                        held.holder)
               << "\n";
   }
 }

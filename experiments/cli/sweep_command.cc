@@ -44,7 +44,11 @@ struct SweepCommandOptions {
 std::string run_text(const experiments::SweepPlan& plan, std::size_t i) {
   const experiments::PlannedRun& planned = plan.runs[i];
   if (planned.same_as == i) return planned.run.run_id;
-  return planned.run.run_id + " (the run of " + point_text(plan.runs[planned.same_as]) + ")";
+  const experiments::PlannedRun& same = plan.runs[planned.same_as];
+  const std::string point = point_text(plan, same);
+  const std::string seeds = "seed " + seeds_text(same.seeds);
+  if (point == point_text(plan, planned)) return planned.run.run_id + " (the run of " + seeds + ")";
+  return planned.run.run_id + " (the run of " + point + (same.seeds == planned.seeds ? "" : ", " + seeds) + ")";
 }
 
 std::string summary_table(const experiments::SweepPlan& plan, const SweepProgress& progress) {
@@ -55,7 +59,7 @@ std::string summary_table(const experiments::SweepPlan& plan, const SweepProgres
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     const nlohmann::json& summary = progress.runs[i].summary;
     if (summary.is_null()) continue;
-    rows.push_back({point_text(plan.runs[i]), seeds_text(plan.runs[i].seeds), summary.value("status", ""),
+    rows.push_back({point_text(plan, plan.runs[i]), seeds_text(plan.runs[i].seeds), status_text(summary),
                     loss_text(summary.at("validation").at("final_loss"))});
     if (selects) rows.back().push_back(loss_text(summary.at("validation").value("selection_loss", nlohmann::json())));
     rows.back().push_back(run_text(plan, i));
@@ -68,14 +72,15 @@ std::string best_table(const experiments::SweepPlan& plan, const SweepProgress& 
   std::vector<nlohmann::json> summaries;
   for (const SweepRun& run : progress.runs) summaries.push_back(run.summary);
   std::vector<std::vector<std::string>> rows = {{"point", "best", "selection loss", "validation loss", "seeds"}};
+  const experiments::PointNames names(plan.swept);
   for (const experiments::BestPoint& best : experiments::best_points(plan, summaries)) {
-    const std::string point = point_text(best.point, best.labels);
+    const std::string point = names.text(best.point, best.labels);
     if (best.values.is_null()) {
       rows.push_back({point, "none: no value has a loss for each seed", "-", "-", "0"});
       continue;
     }
     rows.push_back(
-        {point, point_text(best.values, best.labels), loss_text(best.mean_selection_loss),
+        {point, names.text(best.values, best.labels), loss_text(best.mean_selection_loss),
          loss_text(best.mean_validation_loss ? nlohmann::json(*best.mean_validation_loss) : nlohmann::json()),
          std::to_string(best.runs.size())});
   }

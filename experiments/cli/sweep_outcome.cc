@@ -14,8 +14,8 @@ void print_failures(const experiments::SweepPlan& plan, const experiments::Sweep
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     const SweepRun& run = progress.runs[i];
     if (run.state != SweepRun::State::kFailed) continue;
-    std::cerr << "droptest: error: run " << plan.runs[i].run.run_id << " (" << point_text(plan.runs[i]) << ", seed "
-              << seeds_text(plan.runs[i].seeds) << ") failed: " << run.error << "\n";
+    std::cerr << "droptest: error: run " << plan.runs[i].run.run_id << " (" << point_text(plan, plan.runs[i])
+              << ", seed " << seeds_text(plan.runs[i].seeds) << ") failed: " << run.error << "\n";
   }
 }
 
@@ -24,7 +24,7 @@ void print_busy(const experiments::SweepPlan& plan, const experiments::SweepProg
     const SweepRun& run = progress.runs[i];
     if (run.state != SweepRun::State::kBusy || run.same_as != i) continue;
     std::cerr << "droptest: run "
-              << experiments::busy_text(plan.runs[i].run.run_id + " (" + point_text(plan.runs[i]) + ", seed " +
+              << experiments::busy_text(plan.runs[i].run.run_id + " (" + point_text(plan, plan.runs[i]) + ", seed " +
                                             seeds_text(plan.runs[i].seeds) + ")",
                                         run.holder)
               << "\n";

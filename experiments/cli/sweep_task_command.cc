@@ -64,8 +64,8 @@ class TaskLog {
       if (told_[i] || run.summary.is_null()) continue;
       told_[i] = true;
       const experiments::PlannedRun& planned = plan_.runs[i];
-      std::cout << "run " << planned.run.run_id << " (" << point_text(planned) << ", seed " << seeds_text(planned.seeds)
-                << "): " << outcome_text(run.summary) << std::endl;
+      std::cout << "run " << planned.run.run_id << " (" << point_text(plan_, planned) << ", seed "
+                << seeds_text(planned.seeds) << "): " << outcome_text(run.summary) << std::endl;
     }
   }
 

@@ -98,7 +98,7 @@ std::vector<std::string> run_row(const WatchedRun& run, const std::string& exper
   const bool goes_on = run.state() == WatchedRun::State::kRunning;
   return {printable(run.experiment() == experiment ? name : run.experiment() + ": " + name),
           run.seed(),
-          std::string(experiments::state_name(run.state())),
+          run.has_ended() ? status_text(run.summary()) : std::string(experiments::state_name(run.state())),
           std::to_string(run.step()) + "/" + (run.steps() == 0 ? "-" : std::to_string(run.steps())),
           loss_text(run.last("train_loss")),
           loss_text(run.last("validation_loss")),

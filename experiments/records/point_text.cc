@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/records/point_text.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace droptest::experiments {
 namespace {
 
-std::string value_text(const nlohmann::json& value) {
+using nlohmann::json;
+
+std::string value_text(const json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (!value.is_object() || !value.contains("model") || !value.at("model").is_string()) return value.dump();
   std::string text = value.at("model").get<std::string>();
@@ -17,25 +20,65 @@ std::string value_text(const nlohmann::json& value) {
   return text;
 }
 
+/// The shortest end of the pointer, of whole parts, that no other pointer has; the pointer itself where each has one.
+std::string name_of(const std::string& pointer, const std::vector<std::string>& pointers) {
+  for (std::size_t slash = pointer.rfind('/'); slash != std::string::npos; slash = pointer.rfind('/', slash - 1)) {
+    const std::string end = pointer.substr(slash);
+    const bool is_shared = std::any_of(pointers.begin(), pointers.end(), [&](const std::string& other) {
+      return other != pointer && other.ends_with(end);
+    });
+    if (!is_shared) return end.substr(1);
+    if (slash == 0) break;
+  }
+  return pointer;
+}
+
 }  // namespace
 
-std::string point_text(const nlohmann::json& point, const nlohmann::json& labels) {
+PointNames::PointNames(const std::vector<std::string>& pointers) {
+  for (const std::string& pointer : pointers) names_.emplace_back(pointer, name_of(pointer, pointers));
+}
+
+json PointNames::to_json() const {
+  json names = json::array();
+  for (const auto& [pointer, name] : names_) names.push_back({{"pointer", pointer}, {"name", name}});
+  return names;
+}
+
+PointNames PointNames::from_json(const json& names) {
+  PointNames result;
+  for (const json& one : names) result.names_.emplace_back(one.at("pointer"), one.at("name"));
+  return result;
+}
+
+std::string PointNames::text(const json& point, const json& labels) const {
+  std::vector<std::string> pointers;
+  for (const auto& [pointer, ignored] : names_) pointers.push_back(pointer);
+  const std::size_t known = pointers.size();
+  for (const auto& [pointer, ignored] : point.items()) {
+    if (std::find(pointers.begin(), pointers.end(), pointer) == pointers.end()) pointers.push_back(pointer);
+  }
+  const PointNames all = pointers.size() == known ? *this : PointNames(pointers);
+
   std::string text;
   const auto add = [&text](const std::string& part) { text += (text.empty() ? "" : ", ") + part; };
-  nlohmann::json rest = point;
-  for (const nlohmann::json& label : labels) {
-    bool of_point = false;
-    for (const nlohmann::json& pointer : label.at("pointers")) {
-      of_point = rest.erase(pointer.get<std::string>()) != 0 || of_point;
+  std::vector<bool> is_told(labels.size());
+  for (const auto& [pointer, name] : all.names_) {
+    if (!point.contains(pointer)) continue;
+    bool is_labelled = false;
+    for (std::size_t i = 0; i < labels.size(); ++i) {
+      const json& over = labels[i].at("pointers");
+      if (std::find(over.begin(), over.end(), json(pointer)) == over.end()) continue;
+      is_labelled = true;
+      if (!is_told[i]) add(labels[i].at("label").get<std::string>());
+      is_told[i] = true;
     }
-    if (of_point) add(label.at("label").get<std::string>());
+    if (!is_labelled) add(name + ": " + value_text(point.at(pointer)));
   }
-  for (const auto& [pointer, value] : rest.items())
-    add(pointer.substr(pointer.rfind('/') + 1) + ": " + value_text(value));
   return text.empty() ? "-" : text;
 }
 
-std::string seeds_text(const nlohmann::json& seeds) {
+std::string seeds_text(const json& seeds) {
   const std::string weights = seeds.at("weights").dump();
   const std::string data = seeds.at("data").dump();
   const std::string network = seeds.at("network").dump();

@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
@@ -10,7 +11,9 @@
 #include "comm/json/json_text.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/loss_statistics_record.h"
+#include "experiments/records/point_text.h"
 #include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/run_id.h"
 #include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
@@ -52,6 +55,32 @@ json data_json(const DataRecord& data) {
           {"lost_shards", std::move(lost)}};
 }
 
+std::string counted(std::uint64_t count, const std::string& noun) {
+  return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
+}
+
+/// Those of events that a run without them does not have, by which its results may differ.
+void add_marked_warnings(const ResolvedRun& run, const RunSummary& summary, json& warnings) {
+  const auto add = [&warnings](const char* mark, const std::string& pointer, const std::string& message) {
+    warnings.push_back({{"pointer", pointer}, {"message", message}, {"mark", mark}});
+  };
+  if (summary.data && summary.data->lost_samples != 0) {
+    add("lost_samples", "/data/shards",
+        "training left out " + counted(summary.data->lost_samples, "sample") + " of " +
+            counted(summary.data->lost_shards.size(), "shard") + " that could not be read");
+  }
+  if (summary.steps_with_fewer_replicas != 0) {
+    add("fewer_replicas", run.config.elastic ? "/elastic" : "/failures/replicas",
+        std::to_string(summary.steps_with_fewer_replicas) + " of " + counted(summary.steps, "step") +
+            " had fewer replicas than the " + std::to_string(run.config.parallel.data) + " of /parallel/data");
+  }
+  if (!summary.resumed_at.empty()) {
+    std::string steps;
+    for (const std::uint64_t step : summary.resumed_at) steps += (steps.empty() ? "" : ", ") + std::to_string(step);
+    add("resumed", "/checkpoint", "the run went on from the checkpoint of step " + steps);
+  }
+}
+
 }  // namespace
 
 RunDirectory run_directory(const std::string& out, std::string_view name, std::string_view run_id) {
@@ -86,6 +115,8 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
           {"mean_burst_packets", finite_or_null(mean_burst_packets(configured))}};
     }
   }
+  json warnings = warnings_json(run.warnings);
+  add_marked_warnings(run, summary, warnings);
   json out = {{"schema_version", kSchemaVersion},
               {"run_id", run.run_id},
               {"name", run.config.name},
@@ -104,7 +135,8 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
               {"tokens_per_second", finite_or_null(summary.tokens_per_second)},
               {"seconds", finite_or_null(summary.seconds)},
               {"loss", std::move(loss)},
-              {"warnings", warnings_json(run.warnings)},
+              {"warnings", std::move(warnings)},
+              {"twin_omits", twin_omits(run.spec)},
               {"provenance", to_json(summary.provenance)}};
   if (run.config.validation.selection_tokens != 0) {
     out["validation"]["selection_loss"] = measured_or_null(summary.selection_loss);
@@ -152,6 +184,11 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
   return out;
 }
 
+std::string mark_text(std::string mark) {
+  std::replace(mark.begin(), mark.end(), '_', ' ');
+  return mark;
+}
+
 json warnings_json(const std::vector<Warning>& warnings) {
   json list = json::array();
   for (const Warning& warning : warnings) list.push_back({{"pointer", warning.pointer}, {"message", warning.message}});
@@ -178,6 +215,7 @@ json sweep_json(const SweepPlan& plan) {
               {"spec", plan.spec},
               {"runs", std::move(runs)}};
   if (!plan.best_over.empty()) out["best_over"] = plan.best_over;
+  if (!plan.swept.empty()) out["names"] = PointNames(plan.swept).to_json();
   return out;
 }
 

@@ -64,6 +64,7 @@ struct RunSummary {
   std::vector<StageFailure> stage_failures;
   std::vector<ReplicaAbsenceRecord> replica_absences;
   std::vector<std::uint64_t> resumed_at;  ///< steps
+  std::uint64_t steps_with_fewer_replicas = 0;
   CheckpointTotals checkpoints;
   std::optional<StartRecord> started_from;
   std::optional<DataRecord> data;
@@ -74,11 +75,15 @@ struct RunSummary {
   Provenance provenance;
 };
 
+/// `warnings` has those of the spec, and then one for each mark of the run: samples lost, steps with fewer replicas,
+/// continued from a checkpoint.
 nlohmann::json summary_json(const ResolvedRun& run, const RunSummary& summary);
+/// A mark of a warning for people: "fewer_replicas" is "fewer replicas".
+std::string mark_text(std::string mark);
 
 nlohmann::json sweep_json(const SweepPlan& plan);
 
-/// [{"pointer": .., "message": ..}], as records have them, and back.
+/// [{"pointer": .., "message": ..}], as records have them, and back. They have no marks.
 nlohmann::json warnings_json(const std::vector<Warning>& warnings);
 std::vector<Warning> warnings_from_json(const nlohmann::json& list);
 

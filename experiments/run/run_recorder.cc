@@ -48,6 +48,16 @@ SystemClock::time_point start_of(const RunDirectory& directory) {
   return std::chrono::time_point_cast<SystemClock::duration>(std::chrono::file_clock::to_sys(written));
 }
 
+/// The steps of the run's earlier layouts that were not those of all its replicas.
+std::uint64_t earlier_steps_with_fewer_replicas(const ResolvedRun& run, const nlohmann::json& earlier_epochs) {
+  std::uint64_t steps = 0;
+  for (const nlohmann::json& epoch : earlier_epochs) {
+    if (epoch.at("run_id") != run.run_id || epoch.at("layout") == run.config.parallel.text()) continue;
+    steps += epoch.at("to_step").get<std::uint64_t>() - epoch.at("from_step").get<std::uint64_t>();
+  }
+  return steps;
+}
+
 }  // namespace
 
 RunRecorder::RunRecorder(const ResolvedRun& run, const RunDirectory& directory, nlohmann::json point,
@@ -95,7 +105,9 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
                   metadata);
   }
   nlohmann::json losses = loss_statistics_json(outcome.statistics, run_.config.network);
-  if (!outcome.earlier_epochs.empty()) losses["earlier_epochs"] = nlohmann::json::parse(outcome.earlier_epochs);
+  const nlohmann::json earlier_epochs =
+      outcome.earlier_epochs.empty() ? nlohmann::json::array() : nlohmann::json::parse(outcome.earlier_epochs);
+  if (!earlier_epochs.empty()) losses["earlier_epochs"] = earlier_epochs;
   write_loss_statistics_record(directory_, losses);
   write_diagnostics_record(directory_, diagnostics_json(outcome.statistics, run_.config.network));
 
@@ -133,6 +145,8 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.stage_failures = outcome.stage_failures;
   summary.replica_absences = absences_until(run_.config, outcome.diverged_step.value_or(outcome.steps));
   summary.resumed_at = outcome.resumed_at;
+  summary.steps_with_fewer_replicas =
+      outcome.steps_with_fewer_replicas + earlier_steps_with_fewer_replicas(run_, earlier_epochs);
   summary.checkpoints = outcome.checkpoints;
   summary.started_from = outcome.started_from;
   summary.data = outcome.data;

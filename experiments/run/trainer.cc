@@ -31,6 +31,7 @@
 #include "experiments/run/training_data.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/resolve_failures.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/outer_step.h"
 #include "sim/error.h"
@@ -657,9 +658,20 @@ class Trainer {
     if ((asked & kStop) != 0 && goes_on) outcome_.alert = text_of_root(request.stop, group_, "alert");
   }
 
+  /// Of this layout.
+  std::uint64_t steps_with_fewer_replicas() const {
+    if (config_.full_data) return config_.parallel.data < *config_.full_data ? outcome_.steps - epoch_start_ : 0;
+    std::uint64_t steps = 0;
+    for (std::uint64_t step = epoch_start_ + 1; config_.failures && step <= outcome_.steps; ++step) {
+      steps += absent_replicas(config_.failures->replicas, step).empty() ? 0 : 1;
+    }
+    return steps;
+  }
+
   void finish() {
     network_.verify_fates();
     outcome_.data = data_->record();
+    outcome_.steps_with_fewer_replicas = steps_with_fewer_replicas();
     outcome_.statistics = network_.collect_statistics(config_.record.links == RecordConfig::Links::kInclude
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);

@@ -50,12 +50,13 @@ struct TrainingOutcome {
   double seconds = 0;
   double tokens_per_second = 0;  ///< of the training steps alone: evaluation and sampling take no part
   std::vector<comm::ClassStatistics> statistics;
-  std::optional<comm::VirtualTime> time;       ///< absent without a time model
-  models::StoredTensors weights;               ///< rank 0, where the config keeps them: the final weights
-  std::vector<std::uint64_t> resumed_at;       ///< steps of the checkpoints that the run continued from
-  std::optional<std::uint64_t> stopped_after;  ///< the step after which the run ended, because that was asked for
-  bool replicas_change = false;                ///< it was stopped for other replicas to go on
-  std::string alert;                           ///< why an alert ended the run; empty: none did
+  std::optional<comm::VirtualTime> time;        ///< absent without a time model
+  models::StoredTensors weights;                ///< rank 0, where the config keeps them: the final weights
+  std::vector<std::uint64_t> resumed_at;        ///< steps of the checkpoints that the run continued from
+  std::uint64_t steps_with_fewer_replicas = 0;  ///< since the last of earlier_epochs
+  std::optional<std::uint64_t> stopped_after;   ///< the step after which the run ended, because that was asked for
+  bool replicas_change = false;                 ///< it was stopped for other replicas to go on
+  std::string alert;                            ///< why an alert ended the run; empty: none did
   CheckpointTotals checkpoints;
   std::optional<StartRecord> started_from;
   std::string earlier_epochs;      ///< their losses as JSON (Manifest::epochs); empty: there are none

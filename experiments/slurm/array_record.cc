@@ -33,7 +33,9 @@ json task_json(const SweepPlan& plan, const TaskRuns& task) {
                     {"labels", planned.run.labels},
                     {"warnings", warnings_json(planned.run.warnings)}});
   }
-  return {{"schema_version", kArrayVersion}, {"name", plan.name}, {"runs", std::move(runs)}};
+  json line = {{"schema_version", kArrayVersion}, {"name", plan.name}, {"runs", std::move(runs)}};
+  if (!plan.swept.empty()) line["swept"] = plan.swept;
+  return line;
 }
 
 PlannedRun run_from_json(const json& entry, const std::string& place) {
@@ -130,6 +132,7 @@ SweepPlan read_task(const ArrayDirectory& directory, std::uint64_t task) {
   comm::require_valid(schema_of(SchemaKind::kSlurmTask), record, place);
   SweepPlan plan;
   plan.name = record.at("name");
+  plan.swept = record.value("swept", plan.swept);
   const json& runs = record.at("runs");
   for (std::size_t i = 0; i < runs.size(); ++i) {
     plan.runs.push_back(run_from_json(runs[i], place + ": /runs/" + std::to_string(i)));

@@ -30,37 +30,99 @@ constexpr std::array kChangesNoResult = {"/name",
                                          "/memory",
                                          "/alerts"};
 
-/// A file counts by its content: where its checksum is known, its name is empty.
-void leave_paths_out(json& value) {
-  const auto empty = [&value](std::initializer_list<const char*> paths) {
-    for (const char* path : paths) {
-      if (value.contains(path)) value[path] = "";
+/// The further members that cannot change the result of a run that loses and compresses nothing. A virtual clock only
+/// measures such a run.
+constexpr std::array kChangesNoLosslessResult = {"/network", "/time", "/seeds/network", "/numerics_version",
+                                                 "/validation/network"};
+
+/// The same for a run that compresses messages: those of all runs, and of each class that compresses.
+constexpr std::array kChangesNoCompressedResult = {"/time", "/numerics_version"};
+constexpr std::array kChangesNoCompressedClass = {"/reduce", "/gather", "/burst_scope", "/recovery/protect"};
+
+/// Members that name files. A file counts by its content: where its checksum is known, its name is no part of an id.
+struct FileMembers {
+  std::vector<std::string> paths;
+  std::vector<std::string> versions;
+};
+
+/// Adds those in the value at a pointer.
+void find_files(const json& value, const std::string& at, FileMembers& found) {
+  const auto add = [&](std::initializer_list<const char*> names) {
+    for (const char* name : names) {
+      if (value.contains(name)) found.paths.push_back(comm::child_pointer(at, name));
     }
   };
   if (value.is_object() && value.contains("sha256")) {
-    empty({"weights", "pretrained", "manifest", "file", "text", "library", "examples", "validation_examples"});
-    if (!value.contains("bytes")) empty({"tokens"});  // those of a shard are their number
-    value.erase("version");
+    add({"weights", "pretrained", "manifest", "file", "text", "library", "examples", "validation_examples"});
+    if (!value.contains("bytes")) add({"tokens"});  // those of a shard are their number
+    if (value.contains("version")) found.versions.push_back(comm::child_pointer(at, "version"));
   }
-  if (value.is_object() && value.contains("crc32c")) empty({"file"});
-  if (value.is_object() && value.contains("files")) empty({"shards", "validation_shards", "manifest"});
-  if (!value.is_structured()) return;
-  for (json& member : value) leave_paths_out(member);
+  if (value.is_object() && value.contains("crc32c")) add({"file"});
+  if (value.is_object() && value.contains("files")) add({"shards", "validation_shards", "manifest"});
+  if (value.is_object()) {
+    for (const auto& [name, member] : value.items()) find_files(member, comm::child_pointer(at, name), found);
+  } else if (value.is_array()) {
+    for (std::size_t i = 0; i < value.size(); ++i) find_files(value[i], at + "/" + std::to_string(i), found);
+  }
+}
+
+FileMembers files_in(const json& resolved_spec) {
+  FileMembers found;
+  find_files(resolved_spec, "", found);
+  return found;
+}
+
+void remove(json& document, const std::string& pointer) {
+  const json::json_pointer path(pointer);
+  if (document.contains(path)) document.at(path.parent_pointer()).erase(path.back());
+}
+
+// Attention in chunks rounds other sums.
+const json::json_pointer& attention_chunk() {
+  static const json::json_pointer kPointer("/memory/attention_chunk");
+  return kPointer;
+}
+
+bool compresses(const json& of_class) { return of_class.contains("compression"); }
+
+/// Probabilities of failures that the network's seed draws and that no member of the network gives.
+bool draws_failures(const json& resolved_spec) {
+  const json none = 0.0;
+  return resolved_spec.value("/failures/stages/rate"_json_pointer, none) != none ||
+         resolved_spec.value("/training/loss_scale/flag_loss_rate"_json_pointer, none) != none;
+}
+
+json classes_of(const json& resolved_spec) {
+  return resolved_spec.value("/network/classes"_json_pointer, json::object());
+}
+
+bool is_lossless(const json& loss) { return loss.at("model") == "none" || loss.value("loss_rate", json()) == 0.0; }
+
+/// Whether no packet of the class is lost and its messages are not transformed: a class with a rate of 0 is listed,
+/// too.
+bool draws_nothing(const json& of_class) {
+  if (compresses(of_class) || of_class.contains("recovery")) return false;
+  for (const char* name : {"reduce", "gather"}) {
+    if (!of_class.contains(name)) continue;
+    const json& half = of_class.at(name);
+    if (!is_lossless(half.at("loss"))) return false;
+    for (const json& link : half.value("links", json::array())) {
+      if (!is_lossless(link.at("loss"))) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
 
 std::string run_id_of(const json& resolved_spec) {
   json identity = resolved_spec;
-  // Attention in chunks rounds other sums.
-  const json::json_pointer chunk("/memory/attention_chunk");
-  const json attention_chunk = identity.value(chunk, json());
-  for (const char* pointer : kChangesNoResult) {
-    const json::json_pointer path(pointer);
-    if (identity.contains(path)) identity.at(path.parent_pointer()).erase(path.back());
-  }
-  if (!attention_chunk.is_null()) identity[chunk] = attention_chunk;
-  leave_paths_out(identity);
+  const json chunk = identity.value(attention_chunk(), json());
+  for (const char* pointer : kChangesNoResult) remove(identity, pointer);
+  if (!chunk.is_null()) identity[attention_chunk()] = chunk;
+  const FileMembers files = files_in(identity);
+  for (const std::string& path : files.paths) identity[json::json_pointer(path)] = "";
+  for (const std::string& version : files.versions) remove(identity, version);
   return comm::sha256_hex(comm::canonical_json(identity)).substr(0, 16);
 }
 
@@ -79,6 +141,50 @@ bool changes_results(const std::string& pointer, const json& value) {
     if (changes_results(comm::child_pointer(pointer, name), member)) return true;
   }
   return false;
+}
+
+std::vector<std::string> twin_omits(const json& resolved_spec) {
+  std::vector<std::string> omits;
+  const auto add = [&](const std::string& pointer) {
+    if (resolved_spec.contains(json::json_pointer(pointer))) omits.push_back(pointer);
+  };
+  const bool has_chunk = !resolved_spec.value(attention_chunk(), json()).is_null();
+  for (const std::string pointer : kChangesNoResult) {
+    if (pointer != "/memory" || !has_chunk) {
+      add(pointer);
+      continue;
+    }
+    for (const auto& [name, ignored] : resolved_spec.at("memory").items()) {
+      const std::string member = comm::child_pointer(pointer, name);
+      if (member != attention_chunk().to_string()) add(member);
+    }
+  }
+  const json classes = classes_of(resolved_spec);
+  if (std::any_of(classes.begin(), classes.end(), compresses)) {
+    for (const char* pointer : kChangesNoCompressedResult) add(pointer);
+    for (const auto& [name, of_class] : classes.items()) {
+      const std::string section = "/network/classes/" + name;
+      if (!compresses(of_class)) {
+        add(section);
+        continue;
+      }
+      for (const char* member : kChangesNoCompressedClass) add(section + member);
+    }
+  } else {
+    for (const std::string pointer : kChangesNoLosslessResult) {
+      if (pointer != "/seeds/network" || !draws_failures(resolved_spec)) add(pointer);
+    }
+  }
+  const FileMembers files = files_in(resolved_spec);
+  omits.insert(omits.end(), files.paths.begin(), files.paths.end());
+  omits.insert(omits.end(), files.versions.begin(), files.versions.end());
+  return omits;
+}
+
+bool uses_network_seed(const json& resolved_spec) {
+  const json classes = classes_of(resolved_spec);
+  return !std::all_of(classes.begin(), classes.end(), draws_nothing) || resolved_spec.contains("time") ||
+         draws_failures(resolved_spec);
 }
 
 }  // namespace droptest::experiments

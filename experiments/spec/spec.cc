@@ -88,10 +88,11 @@ void apply_override(json& document, std::string_view assignment) {
 
 Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides,
                 NumericsUse use) {
-  MergedSpec merged = merge_extended(comm::parse_json(text, where), where);
-  Spec spec{std::move(merged.document), where, std::move(merged.origins)};
+  MergedSpec merged = merge_extended(text, where);
+  Spec spec{std::move(merged.document), where, std::move(merged.origins), std::move(merged.swept)};
   for (const std::string& assignment : overrides) {
     apply_override(spec.document, assignment);
+    spec.swept.add_override(assignment);
     if (!spec.origins.empty()) spec.origins.set(assignment.substr(0, assignment.find('=')), where);
   }
   (void)plan_sweep(spec, nullptr, use);

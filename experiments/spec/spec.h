@@ -18,6 +18,7 @@ struct Spec {
   nlohmann::json document;    ///< merged into the file that it extends, with overrides applied
   std::string where;          ///< the file, for messages
   ValueOrigins origins = {};  ///< the other files, for messages
+  SweptOrder swept = {};      ///< may have pointers that the document's sweep lacks
 };
 
 /// Reads a spec, merges it into the file that it extends, if any, and applies `overrides`, each "/pointer=value", in

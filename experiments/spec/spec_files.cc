@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/json/json_text.h"
+#include "comm/json/read_file.h"
 #include "comm/json/schema_checker.h"
 #include "sim/error.h"
 
@@ -15,6 +16,7 @@ namespace droptest::experiments {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 /// Merges by RFC 7396, and records the file of each value.
 void apply_patch(json& target, const json& patch, const std::string& pointer, const std::string& file,
@@ -95,10 +97,38 @@ std::string ValueOrigins::with_files(std::string_view message, const std::string
   return result;
 }
 
-MergedSpec merge_extended(json document, const std::string& path) {
-  if (!document.is_object() || !document.contains("extends")) return {std::move(document), {}};
+void SweptOrder::add(std::string_view spec) {
+  const ordered_json document = ordered_json::parse(spec, nullptr, false);
+  if (!document.is_object() || !document.contains("sweep") || !document["sweep"].is_object()) return;
+  for (const auto& [kind, lists] : document["sweep"].items()) {
+    if ((kind != "cross" && kind != "zip") || !lists.is_object()) continue;
+    for (const auto& [pointer, ignored] : lists.items()) {
+      if (std::find(pointers_.begin(), pointers_.end(), pointer) == pointers_.end()) pointers_.push_back(pointer);
+    }
+  }
+}
+
+void SweptOrder::add_override(std::string_view assignment) {
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string_view::npos || !assignment.starts_with("/sweep")) return;
+  ordered_json value = ordered_json::parse(assignment.substr(equals + 1), nullptr, false);
+  if (value.is_discarded()) return;
+  ordered_json document = ordered_json::object();
+  document[ordered_json::json_pointer(std::string(assignment.substr(0, equals)))] = std::move(value);
+  add(document.dump());
+}
+
+MergedSpec merge_extended(std::string_view text, const std::string& path) {
+  json document = comm::parse_json(text, path);
+  MergedSpec merged;
+  if (!document.is_object() || !document.contains("extends")) {
+    merged.document = std::move(document);
+    merged.swept.add(text);
+    return merged;
+  }
   // From this file to the last of the chain.
   std::vector<std::pair<std::string, json>> chain;
+  std::vector<std::string> texts = {std::string(text)};
   chain.emplace_back(path, std::move(document));
   while (chain.back().second.contains("extends")) {
     const auto& [file, content] = chain.back();
@@ -112,14 +142,16 @@ MergedSpec merge_extended(json document, const std::string& path) {
     }
     json more;
     try {
-      more = comm::load_json(next);
+      texts.push_back(comm::read_file(next));
+      more = comm::parse_json(texts.back(), next);
     } catch (const ConfigError& error) {
       throw ConfigError(file + ": /extends: " + error.what());
     }
     if (!more.is_object()) throw ConfigError(next + ": /: got " + comm::quote_json(more) + ", want an object");
     chain.emplace_back(next, std::move(more));
   }
-  MergedSpec merged{json::object(), {}};
+  for (auto one = texts.rbegin(); one != texts.rend(); ++one) merged.swept.add(*one);
+  merged.document = json::object();
   for (auto one = chain.rbegin(); one != chain.rend(); ++one) {
     one->second.erase("extends");
     apply_patch(merged.document, one->second, "", one->first, merged.origins);

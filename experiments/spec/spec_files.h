@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace droptest::experiments {
 
@@ -29,14 +30,29 @@ class ValueOrigins {
   std::map<std::string, std::string, std::less<>> files_;  ///< by pointer
 };
 
+/// Pointers that a sweep varies, in the order of the text. JSON values have sorted keys and do not know it.
+class SweptOrder {
+ public:
+  /// Adds the new pointers of the sweep in the JSON text of a spec, at the end.
+  void add(std::string_view spec);
+  /// The same for an override "/pointer=value".
+  void add_override(std::string_view assignment);
+
+  const std::vector<std::string>& pointers() const { return pointers_; }
+
+ private:
+  std::vector<std::string> pointers_;
+};
+
 struct MergedSpec {
   nlohmann::json document;  ///< without `extends`
   ValueOrigins origins;     ///< empty where the file extends none
+  SweptOrder swept;         ///< of the files: the one that extends no other comes first
 };
 
-/// `document` is the content of the file at `path`. Where it `extends` another, it is that file's patch (RFC 7396:
+/// `text` is the content of the file at `path`. Where it `extends` another, it is that file's patch (RFC 7396:
 /// objects are merged, lists and other values replaced, null takes a member away), and so on along the chain. Throws:
-/// ConfigError for a file that cannot be read, is no object, or extends itself in the end.
-MergedSpec merge_extended(nlohmann::json document, const std::string& path);
+/// ConfigError for a file that cannot be read, is not JSON or no object, or extends itself in the end.
+MergedSpec merge_extended(std::string_view text, const std::string& path);
 
 }  // namespace droptest::experiments

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <unordered_map>
+#include <utility>
 
 #include "comm/json/json_text.h"
 #include "comm/json/nearest_name.h"
@@ -150,6 +151,7 @@ class Planner {
     plan.description = complete["description"].get<std::string>();
     plan.spec = document;
     plan.best_over = best_over_;
+    plan.swept = swept();
     evaluation_tokens_ = complete["validation"]["tokens"];
     for (std::uint64_t point = 0; point < points_; ++point) resolve_point(point);
     if (!failures_.empty()) throw_failures();
@@ -178,6 +180,18 @@ class Planner {
     if (repeat.contains("seeds") && repeat.size() > 1) {
       violations_.push_back({"/repeat", "got seeds and repeats of single seeds, want one of the two"});
     }
+  }
+
+  std::vector<std::string> swept() const {
+    std::vector<std::string> pointers;
+    for (const std::string& pointer : spec_.swept.pointers()) {
+      if (used_.contains(pointer)) pointers.push_back(pointer);
+    }
+    // Of a spec that is no text.
+    for (const std::string& pointer : used_) {
+      if (std::find(pointers.begin(), pointers.end(), pointer) == pointers.end()) pointers.push_back(pointer);
+    }
+    return pointers;
   }
 
   /// How far each repeat is from the spec's seeds.
@@ -380,7 +394,12 @@ class Planner {
     PlannedRun planned = point;
     const Seeds& first = point.run.config.seeds;
     planned.seeds = {first.weights + later.weights, first.data + later.data, first.network + later.network};
-    if (planned.seeds != first) reseed(planned.run, planned.seeds);
+    Seeds used = planned.seeds;
+    if (!uses_network_seed(planned.run.spec)) {
+      const std::pair training{used.weights, used.data};
+      used.network = first_network_.try_emplace(training, used.network).first->second;
+    }
+    if (used != first) reseed(planned.run, used);
     planned.same_as = by_id_.try_emplace(planned.run.run_id, plan.runs.size()).first->second;
     plan.runs.push_back(std::move(planned));
   }
@@ -415,6 +434,8 @@ class Planner {
   std::vector<comm::Violation> violations_;
   std::map<std::string, Failure> failures_;
   std::unordered_map<std::string, std::size_t> by_id_;
+  /// The network's seed of runs that do not depend on it, by the seeds of weights and data.
+  std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> first_network_;
 };
 
 }  // namespace

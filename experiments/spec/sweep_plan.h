@@ -19,8 +19,10 @@ inline constexpr std::uint64_t kMaxRuns = 10000;
 struct PlannedRun {
   nlohmann::json point;  ///< pointer -> value, as the spec writes it; {} without a sweep
   Seeds seeds;
+  /// Its config has these seeds. Where it does not depend on the network's seed, that is the first one with the same
+  /// seeds of weights and data, so that the run is trained once.
   ResolvedRun run;
-  /// Index into SweepPlan::runs of the first run with the same id: this one, unless two points mean the same.
+  /// Index into SweepPlan::runs of the first run with the same id: this one, unless two points or seeds mean the same.
   std::size_t same_as = 0;
 };
 
@@ -41,6 +43,7 @@ struct SweepPlan {
   std::size_t points = 1;  ///< of the sweep; each is run with all seeds
   /// Swept pointers, of the values of which the best counts: that with the lowest mean selection loss over the seeds.
   std::vector<std::string> best_over = {};
+  std::vector<std::string> swept = {};  ///< pointers of the points, in the order of the spec
   std::vector<PlanWarning> warnings = {};
 
   /// Runs that are the same as an earlier one.

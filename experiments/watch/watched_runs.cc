@@ -109,9 +109,10 @@ std::string_view state_name(WatchedRun::State state) {
   DROPTEST_CHECK(false, "unknown state of a run");
 }
 
-WatchedRun::WatchedRun(const std::string& experiment, RunDirectory directory, const json& listed)
+WatchedRun::WatchedRun(const std::string& experiment, RunDirectory directory, const json& listed, PointNames names)
     : experiment_(comm::with_valid_utf8(experiment)),
       directory_(std::move(directory)),
+      names_(std::move(names)),
       metrics_(directory_.metrics()),
       event_tail_(directory_.events()) {
   if (listed.is_null()) return;
@@ -285,7 +286,7 @@ std::vector<std::string> WatchedRuns::unreadable() const {
 }
 
 // A long list is not read again while nobody has written it.
-const std::vector<json>& WatchedRuns::runs_listed_in(const std::string& folder) {
+const WatchedRuns::List& WatchedRuns::list_in(const std::string& folder) {
   const std::string path = folder + "/sweep.json";
   std::error_code error;
   const auto written = fs::last_write_time(path, error);
@@ -297,19 +298,23 @@ const std::vector<json>& WatchedRuns::runs_listed_in(const std::string& folder) 
     list = {};
     if (sweep.problem.empty()) list.written = written;  // else it is read again: it may become readable as it is
     list.problem = std::move(sweep.problem);
-    if (!sweep.value.is_null()) list.runs = sweep.value.at("runs").get<std::vector<json>>();
+    if (!sweep.value.is_null()) {
+      list.runs = sweep.value.at("runs").get<std::vector<json>>();
+      list.names = PointNames::from_json(sweep.value.value("names", json::array()));
+    }
   }
-  return list.runs;
+  return list;
 }
 
 void WatchedRuns::find(const std::string& folder, int depth) {
   if (exists(folder + "/spec.json")) {
     const fs::path path = fs::absolute(folder + "/").lexically_normal().parent_path();
     json own;
-    for (const json& listed : runs_listed_in(path.parent_path().string())) {
+    const List& list = list_in(path.parent_path().string());
+    for (const json& listed : list.runs) {
       if (listed.value("run_id", "") == path.filename().string()) own = listed;
     }
-    return add(path.parent_path().filename().string(), folder, own);
+    return add(path.parent_path().filename().string(), folder, own, list);
   }
   find_experiment(folder);
   if (depth > 0) return;
@@ -320,17 +325,18 @@ void WatchedRuns::find(const std::string& folder, int depth) {
 
 void WatchedRuns::find_experiment(const std::string& folder) {
   const std::string name = fs::absolute(folder + "/").lexically_normal().parent_path().filename().string();
-  for (const json& listed : runs_listed_in(folder)) {
-    add(name, folder + "/" + listed.at("run_id").get<std::string>(), listed);
+  const List& list = list_in(folder);
+  for (const json& listed : list.runs) {
+    add(name, folder + "/" + listed.at("run_id").get<std::string>(), listed, list);
   }
   for (const std::string& found : folders_in(folder)) {
-    if (exists(folder + "/" + found + "/spec.json")) add(name, folder + "/" + found, {});
+    if (exists(folder + "/" + found + "/spec.json")) add(name, folder + "/" + found, {}, list);
   }
 }
 
-void WatchedRuns::add(const std::string& experiment, const std::string& path, const json& listed) {
+void WatchedRuns::add(const std::string& experiment, const std::string& path, const json& listed, const List& list) {
   if (!place_of_.emplace(path, runs_.size()).second) return;
-  runs_.push_back(std::make_unique<WatchedRun>(experiment, RunDirectory{path}, listed));
+  runs_.push_back(std::make_unique<WatchedRun>(experiment, RunDirectory{path}, listed, list.names));
 }
 
 std::vector<const WatchedRun*> WatchedRuns::runs() const {

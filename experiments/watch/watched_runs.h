@@ -32,8 +32,8 @@ class WatchedRun {
   enum class State : std::uint8_t { kWaiting, kRunning, kStopped, kCompleted, kDiverged, kFailed };
 
   /// `experiment`: its name, which need not be UTF-8. `listed`: the run's entry in sweep.json, by its schema; null
-  /// where it is in none.
-  WatchedRun(const std::string& experiment, RunDirectory directory, const nlohmann::json& listed);
+  /// where it is in none. `names`: of the pointers of its point.
+  WatchedRun(const std::string& experiment, RunDirectory directory, const nlohmann::json& listed, PointNames names);
 
   /// Reads the parts of the records that are new. A file that is missing or not yet whole is read another time; a line
   /// that its schema does not allow is left out.
@@ -46,7 +46,7 @@ class WatchedRun {
   const RunDirectory& directory() const { return directory_; }
   std::string run_id() const;
   const nlohmann::json& point() const { return point_; }
-  std::string title() const { return point_text(point_, labels_); }
+  std::string title() const { return names_.text(point_, labels_); }
   std::string seed() const { return seeds_.is_null() ? "-" : seeds_text(seeds_); }
   State state() const { return state_; }
   bool has_ended() const { return state_ >= State::kCompleted; }
@@ -90,6 +90,7 @@ class WatchedRun {
   RunDirectory directory_;
   nlohmann::json point_ = nlohmann::json::object();
   nlohmann::json labels_ = nlohmann::json::array();
+  PointNames names_;
   nlohmann::json seeds_;
   State state_ = State::kWaiting;
   MetricsTail metrics_;
@@ -134,12 +135,13 @@ class WatchedRuns {
   struct List {
     std::optional<std::filesystem::file_time_type> written;  ///< when the sweep.json that was read was last written
     std::vector<nlohmann::json> runs;
+    PointNames names;
     std::string problem;  ///< why the file is left out, with its path
   };
-  const std::vector<nlohmann::json>& runs_listed_in(const std::string& folder);
+  const List& list_in(const std::string& folder);
   void find(const std::string& folder, int depth);
   void find_experiment(const std::string& folder);
-  void add(const std::string& experiment, const std::string& path, const nlohmann::json& listed);
+  void add(const std::string& experiment, const std::string& path, const nlohmann::json& listed, const List& list);
   std::string folder_;
   std::vector<std::unique_ptr<WatchedRun>> runs_;
   std::map<std::string, std::size_t> place_of_;  ///< place in runs_, by the path of the run

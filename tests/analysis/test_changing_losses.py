@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 from synthetic import NONE, bernoulli
 
-from droptest import link_losses
+from droptest import class_links, link_losses
 from droptest.files import Run
 from droptest.loss_model import NO_LOSS, from_spec
 from droptest.series import SeriesNamer
 
 
 def links_rate(links, ranks=4, otherwise=NO_LOSS):
-    return link_losses.model(links, otherwise, ranks).loss_rate
+    return link_losses.model(links, otherwise, class_links.links_of("tp_forward", {"tensor": ranks})).loss_rate
 
 
 def test_the_rate_of_links_is_the_mean_over_all_of_them():
@@ -28,8 +28,32 @@ def test_the_rate_of_links_is_the_mean_over_all_of_them():
     both = [{"loss": bernoulli(0.5)}, {"sources": [0], "loss": NONE}]
     assert links_rate(both) == pytest.approx(0.375)
     assert links_rate([{"sources": [0], "loss": NONE}], otherwise=from_spec(bernoulli(0.4))) == pytest.approx(0.3)
-    assert link_losses.model([{"loss": NONE}], NO_LOSS, 4).lossless
-    assert not link_losses.model([{"loss": {"model": "trace", "file": "x"}}], NO_LOSS, 4).lossless
+    pairs = class_links.links_of("tp_forward", {"tensor": 4})
+    assert link_losses.model([{"loss": NONE}], NO_LOSS, pairs).lossless
+    assert not link_losses.model([{"loss": {"model": "trace", "file": "x"}}], NO_LOSS, pairs).lossless
+    # Of a program whose ranks are not known.
+    assert math.isnan(links_rate([{"loss": bernoulli(0.1)}], ranks=1))
+    assert link_losses.model([{"loss": NONE}], NO_LOSS, ()).lossless
+
+
+def test_a_traffic_class_has_the_links_of_its_groups():
+    """The layout of docs/parallelism.md: pipeline, sequence, tensor, data, or as the spec orders them."""
+    layout = {"data": 2, "tensor": 2, "pipeline": 2}
+    both = lambda *pairs: sorted((*pairs, *((d, s) for s, d in pairs)))  # noqa: E731
+    links = lambda name, **more: sorted(class_links.links_of(name, layout | more))  # noqa: E731
+    assert links("tp_forward") == links("tp_recomputation") == both((0, 2), (1, 3), (4, 6), (5, 7))
+    assert links("dp_gradient") == links("parameter_gather") == both((0, 4), (1, 5), (2, 6), (3, 7))
+    assert links("embedding_gradient") == both((0, 1), (2, 3), (4, 5), (6, 7))
+    assert links("pp_activation") == [(0, 1), (2, 3), (4, 5), (6, 7)]
+    assert links("pp_gradient") == [(1, 0), (3, 2), (5, 4), (7, 6)]
+    order = ["tensor", "sequence", "data", "pipeline"]
+    assert links("tp_forward", order=order) == both((0, 1), (2, 3), (4, 5), (6, 7))
+    assert links("pp_activation", order=order) == [(0, 4), (1, 5), (2, 6), (3, 7)]
+    stages = {"pipeline": 4}
+    assert class_links.links_of("pp_activation", stages) == [(0, 1), (1, 2), (2, 3)]
+    assert class_links.links_of("embedding_gradient", stages) == [(0, 3), (3, 0)]
+    assert (3, 0) in class_links.links_of("pp_activation", stages | {"chunks": 2})
+    assert len(class_links.links_of("control", {"data": 3})) == 6
 
 
 def test_links_have_words():
@@ -84,6 +108,82 @@ def test_runs_that_lose_on_some_links_or_in_some_steps_are_not_lossless():
     assert namer.series(runs[0]) == "lossless"
     assert namer.series(runs[1]) == "from 3 Bernoulli 20 %"
     assert namer.series(runs[2]) == "outage in step 2"
+
+
+def class_run(run_id, parallel, name, links, configured_rate=None):
+    """A run whose class loses packets on some links only, with the summary that the program writes of it."""
+    half = {"loss": NONE, "fill": "zero"} | ({"links": links} if links else {})
+    spec = {"parallel": parallel, "network": {"classes": {name: {"reduce": half, "gather": half}} if links else {}}}
+    none = {"model": "none", "loss_rate": 0.0, "mean_burst_packets": None}
+    counts = {"configured_rate": configured_rate, "lost": 9}
+    statistics = {"classes": {name: {"halves": {"reduce": counts, "gather": counts}}}}
+    return Run(
+        run_id=run_id, path=Path(run_id), point={"/network/links": links}, seeds=(1, 1, 1), status="completed",
+        spec=spec, summary={"loss": {name: {"reduce": none, "gather": none}} if links else {}},
+        loss_statistics=statistics if configured_rate is not None else {},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("parallel", "name", "links", "rate"),
+    [
+        ({"data": 8, "tensor": 1}, "dp_gradient", [{"sources": [7], "loss": bernoulli(0.1)}], 0.0125),
+        ({"pipeline": 4, "tensor": 1}, "pp_activation", [{"sources": [1], "loss": bernoulli(0.3)}], 0.1),
+        ({"pipeline": 4, "tensor": 1}, "pp_gradient", [{"destinations": [0], "loss": bernoulli(0.3)}], 0.1),
+        ({"pipeline": 3, "tensor": 1}, "embedding_gradient", [{"sources": [2], "loss": bernoulli(0.1)}], 0.05),
+        ({"sequence": 2, "tensor": 1}, "sequence_forward", [{"sources": [0], "loss": bernoulli(0.1)}], 0.05),
+    ],
+)
+def test_links_of_every_class_make_a_run_lossy(parallel, name, links, rate):
+    clean = class_run("a", parallel, name, [])
+    planned, finished = (class_run(run_id, parallel, name, links, r) for run_id, r in (("b", None), ("c", 0.02)))
+    namer = SeriesNamer([clean, planned, finished])
+    assert [namer.lossless(run) for run in (clean, planned, finished)] == [True, False, False]
+    assert namer.rate(planned) == pytest.approx(rate), "the mean over the links of the class"
+    assert namer.rate(finished) == pytest.approx(0.02), "that of the packets that were sent"
+    assert "lossless" not in namer.series(planned) and namer.series(clean) == "lossless"
+
+
+def test_links_on_which_a_class_sends_nothing_leave_it_lossless():
+    links = [{"sources": [3], "loss": bernoulli(0.3)}]  # the last stage sends no activations
+    run = class_run("a", {"pipeline": 4}, "pp_activation", links)
+    assert SeriesNamer([run]).lossless(run)
+
+
+def counted(run, **counts):
+    run.loss_statistics = {"classes": {"tp_forward": {"halves": {"reduce": counts}}}}
+    return run
+
+
+def test_a_run_with_missing_late_or_compressed_packets_is_not_lossless():
+    def clean():
+        return run_of("a", {}, {"loss": NONE})
+
+    lost, repaired, late, compressed = clean(), clean(), clean(), clean()
+    counted(lost, lost=3)
+    counted(repaired, lost=3, recovery={"repaired": 3, "residual": 0})
+    late.summary["time"] = {"late_packets": 2}
+    compressed.spec["network"]["classes"]["tp_forward"]["compression"] = {"kind": "int4"}
+    namer = lambda run: SeriesNamer([run])  # noqa: E731
+    assert namer(clean()).lossless(clean()) and namer(repaired).lossless(repaired)
+    for run in (lost, late, compressed):
+        assert not namer(run).lossless(run) and "lossless" not in namer(run).series(run)
+        assert "lossless" not in namer(run).model_label(run)
+    assert [namer(run).loses_nothing(run) for run in (lost, late, compressed)] == [False, False, True]
+    earlier = clean()
+    earlier.loss_statistics["earlier_epochs"] = [counted(clean(), lost=1).loss_statistics]
+    assert not namer(earlier).lossless(earlier), "a packet was missing in another layout"
+
+
+def test_a_run_whose_losses_were_all_repaired_is_reliable():
+    run = run_of("a", {}, {"loss": bernoulli(0.1)})
+    run.summary["loss"]["tp_forward"]["reduce"]["loss_rate"] = 0.1
+    reliable = lambda **counts: SeriesNamer([run]).reliable(counted(run, **counts))  # noqa: E731
+    assert reliable(lost=5, recovery={"repaired": 5, "residual": 0})
+    assert not reliable(lost=5, recovery={"repaired": 4, "residual": 1})
+    assert not reliable(lost=5) and not reliable(lost=0, recovery={"repaired": 0, "residual": 0})
+    run.summary["time"] = {"late_packets": 1}
+    assert not reliable(lost=5, recovery={"repaired": 5, "residual": 0})
 
 
 def test_a_reliable_network_does_not_make_links_lossless():

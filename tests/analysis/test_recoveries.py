@@ -172,12 +172,18 @@ def test_compressed_runs_without_loss_are_series_of_their_own(tmp_path):
     cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/compression": kinds}
     sweep = synthetic.write_sweep(tmp_path, cross, seeds=2, final_losses=final_of)
     found = {group.series: group for group in summary.groups(droptest.load(sweep))}
-    without = {name: group for name, group in found.items() if group.lossless}
-    assert sorted(without) == ["lossless", "lossless, kind int4"]
-    means = [without[name].final.mean for name in sorted(without)]
-    assert means == pytest.approx([2.15, 2.4])
-    differences = [group.difference.mean for group in found.values() if not group.lossless]
-    assert differences == pytest.approx([0.5, 0.5])
+    without = {name: group for name, group in found.items() if group.without_loss}
+    assert {name: group.lossless for name, group in without.items()} == {
+        "lossless": True, "no loss process, kind int4": False,
+    }  # fmt: skip
+    assert [group.note for group in without.values()] == [
+        "is the lossless twin", "is the twin of lossy runs with this compression",
+    ]  # fmt: skip
+    assert [group.final.mean for group in without.values()] == pytest.approx([2.15, 2.4])
+    lossy = {name: group for name, group in found.items() if not group.without_loss}
+    assert [group.difference.mean for group in lossy.values()] == pytest.approx([0.5, 0.5])
+    notes = {name: group.note for name, group in lossy.items()}
+    assert notes == {"Bernoulli, kind none": "", "Bernoulli, kind int4": "to the same compression without loss"}
     # Where no lossy run compresses, too.
     for path in sweep.glob("*/summary.json"):
         point = json.loads(path.read_text())["point"]
@@ -185,5 +191,18 @@ def test_compressed_runs_without_loss_are_series_of_their_own(tmp_path):
             shutil.rmtree(path.parent)
     (sweep / "sweep.json").unlink()
     groups = summary.groups(droptest.load(sweep))
-    without = {group.series: group.final.mean for group in groups if group.lossless}
-    assert without == pytest.approx({"lossless": 2.15, "lossless, kind int4": 2.4})
+    without = {group.series: group.final.mean for group in groups if group.without_loss}
+    assert without == pytest.approx({"lossless": 2.15, "no loss process, kind int4": 2.4})
+
+
+def test_a_compressed_run_has_no_twin_that_sends_exact_messages(tmp_path):
+    """The difference would have the cost of the compression in it."""
+    cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/compression": [{"kind": "none"}, {"kind": "int4"}]}
+    sweep = synthetic.write_sweep(tmp_path, cross, seeds=1)
+    for path in sweep.glob("*/summary.json"):
+        point = json.loads(path.read_text())["point"]
+        if point["/network/loss"] == NONE and point["/network/compression"]["kind"] == "int4":
+            shutil.rmtree(path.parent)
+    found = {group.series: group for group in summary.groups(droptest.load(sweep))}
+    assert found["Bernoulli, kind int4"].note.startswith("no lossless twin")
+    assert found["Bernoulli, kind none"].difference.n == 1

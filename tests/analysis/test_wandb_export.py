@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from synthetic import bernoulli, write_sweep
+from synthetic import NONE, bernoulli, write_sweep
 
 from droptest.__main__ import main
 from droptest.wandb_export import export, flat, hyperparameters
@@ -64,6 +64,13 @@ def test_each_run_is_a_session_of_its_points_group(sweep, sessions, tmp_path):
         assert session.logged[200]["train_loss"] > 0 and "step" not in session.logged[200]
         assert session.summary["validation/final_loss"] > 0
         assert session.summary["realised_rate/tp_forward"] > 0
+
+
+def test_groups_tell_the_losses_of_two_places_apart(sessions, tmp_path):
+    cross = {"/network/reduce/loss": [NONE, bernoulli(0.1)], "/network/gather/loss": [NONE, bernoulli(0.1)]}
+    export(write_sweep(tmp_path, cross, seeds=1), tmp_path / "out")
+    groups = {s.arguments["group"] for s in sessions}
+    assert len(groups) == 4 and "reduce/loss/model: none, gather/loss/model: none" in groups
 
 
 def test_the_command_says_where_the_runs_are(sweep, sessions, capsys):

@@ -46,6 +46,11 @@ def run(*arguments, cwd, expect=0, environment=None, timeout=600):
     return process
 
 
+def marks_of(summary):
+    """The messages of the marks of a run: events that its results may depend on."""
+    return {one["mark"]: one["message"] for one in summary["warnings"] if "mark" in one}
+
+
 def write_corpus(path, size=20000):
     """English-like text: the same for every test."""
     text_words = "the quick brown fox jumps over a lazy dog while small rivers carry old songs to the wide sea"

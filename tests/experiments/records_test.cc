@@ -15,6 +15,7 @@
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/diagnostics_record.h"
 #include "experiments/records/metrics.h"
+#include "experiments/spec/run_id.h"
 #include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 #include "tests/comm/error_text.h"
@@ -326,6 +327,56 @@ TEST(RunRecords, AFinishedRunSaysWhatItLacks) {
               testing::ElementsAre("samples of error and divergence every 24 steps (/record/sample_every_steps)"));
 }
 
+/// "MARK POINTER: MESSAGE" of each warning of the run.
+std::vector<std::string> warnings_of(const ResolvedRun& run, const RunSummary& outcome) {
+  const json summary = summary_json(run, outcome);
+  EXPECT_THAT(violations(SchemaKind::kSummary, summary), testing::IsEmpty());
+  std::vector<std::string> texts;
+  for (const json& one : summary["warnings"]) {
+    texts.push_back(mark_text(one.value("mark", "")) + " " + one["pointer"].get<std::string>() + ": " +
+                    one["message"].get<std::string>());
+  }
+  return texts;
+}
+
+TEST(SummaryRecord, MarksRunsThatLackSamplesOrReplicasOrWereResumed) {
+  const ResolvedRun run = lossy_run();
+  RunSummary outcome = finished();
+  EXPECT_THAT(warnings_of(run, outcome), testing::IsEmpty());
+  outcome.data.emplace();
+  outcome.data->shards = 2;
+  outcome.data->samples = 10;
+  outcome.data->lost_samples = 3;
+  outcome.data->lost_shards = {{"b.bin", 1, 3, 7, "no such file"}};
+  outcome.steps_with_fewer_replicas = 20;
+  outcome.resumed_at = {6, 12};
+  EXPECT_THAT(warnings_of(run, outcome),
+              testing::ElementsAre(
+                  "lost samples /data/shards: training left out 3 samples of 1 shard that could not be read",
+                  "fewer replicas /failures/replicas: 20 of 300 steps had fewer replicas than the 1 of /parallel/data",
+                  "resumed /checkpoint: the run went on from the checkpoint of step 6, 12"));
+  outcome.data->lost_samples = 0;
+  outcome.steps_with_fewer_replicas = 0;
+  EXPECT_EQ(warnings_of(run, outcome).size(), 1U);
+}
+
+TEST(SummaryRecord, HasThePointersThatATwinLeavesOut) {
+  const ResolvedRun run = lossy_run();
+  const json summary = summary_json(run, finished());
+  EXPECT_EQ(summary["twin_omits"], json(twin_omits(run.spec)));
+  EXPECT_THAT(summary["twin_omits"].get<std::vector<std::string>>(), testing::Contains("/network"));
+}
+
+TEST(SweepRecord, HasTheNamesOfItsPointersInTheOrderOfTheSpec) {
+  const json record = sweep_json(plan_sweep(parse_spec(
+      R"({"name": "t", "data": {"text": "a"}, "sweep": {"cross": {"/training/steps": [1], "/model/layers": [1]}}})",
+      "s")));
+  EXPECT_THAT(violations(SchemaKind::kSweep, record), testing::IsEmpty());
+  EXPECT_EQ(canonical_json(record["names"]), R"([{"name":"steps","pointer":"/training/steps"},)"
+                                             R"({"name":"layers","pointer":"/model/layers"}])");
+  EXPECT_FALSE(sweep_json(plan_sweep(parse_spec(R"({"name": "t", "data": {"text": "a"}})", "s"))).contains("names"));
+}
+
 TEST(SweepRecord, ListsEveryRun) {
   const SweepPlan plan = plan_sweep(parse_spec(
       R"({"name": "t", "description": "why", "data": {"text": "a"}, "repeat": {"seeds": 2},
@@ -382,7 +433,9 @@ TEST(SweepRecord, HasLabelsAndWhatIsTheBestOver) {
 
 TEST(SweepRecord, NamesEachSeedWhereTheyDiffer) {
   const SweepPlan plan =
-      plan_sweep(parse_spec(R"({"name": "t", "data": {"text": "a"}, "seed": 4, "repeat": {"network": 2}})", "s"));
+      plan_sweep(parse_spec(R"({"name": "t", "data": {"text": "a"}, "parallel": {"tensor": 2}, "seed": 4,
+      "repeat": {"network": 2}, "network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}})",
+                            "s"));
   const json runs = sweep_json(plan)["runs"];
   EXPECT_EQ(runs[0]["seed"], 4);
   EXPECT_FALSE(runs[1].contains("seed"));

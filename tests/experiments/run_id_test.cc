@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
@@ -128,6 +129,78 @@ TEST(RunId, SaysWhatItLeavesOut) {
   EXPECT_FALSE(changes_results("/memory", "extreme"));
   EXPECT_FALSE(changes_results("/memory", {{"strategy", "extreme"}, {"cut", false}}));
   EXPECT_TRUE(changes_results("/memory", {{"strategy", "extreme"}, {"attention_chunk", 64}}));
+}
+
+std::vector<std::string> omits_with(const std::vector<std::string>& overrides) {
+  return twin_omits(resolved(kTwoRanks, overrides).spec);
+}
+
+/// The spec as a twin is compared: without these pointers, and without objects that have no other members.
+nlohmann::json compared(nlohmann::json spec) {
+  for (const std::string& pointer : twin_omits(spec)) {
+    for (nlohmann::json::json_pointer at(pointer); !at.empty(); at.pop_back()) {
+      if (!spec.contains(at)) continue;
+      if (at.to_string() != pointer && !spec.at(at).empty()) break;
+      spec.at(at.parent_pointer()).erase(at.back());
+    }
+  }
+  return spec;
+}
+
+nlohmann::json compared_with(const std::vector<std::string>& overrides) {
+  return compared(resolved(kTwoRanks, overrides).spec);
+}
+
+TEST(TwinOmits, ATwinDiffersInTheNetworkAndInWhatChangesNoResult) {
+  const nlohmann::json base = compared_with({});
+  const std::string hash = "/data/sha256=0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
+  const std::string clock = R"(/time={"link":{"latency_microseconds":1,"bandwidth_gbit_per_second":1},
+      "compute_milliseconds":1,"deadline_microseconds":100})";
+  for (const char* same :
+       {"/network=null", "/network/loss/loss_rate=0.2", "/network/path=ring", "/seeds/network=7", "/name=other",
+        "/record/links=include", "/checkpoint/every_steps=5", R"(/memory={"strategy":"extreme","cut":false})",
+        "/validation/network=lossy", R"(/alerts=[{"when":"any","do":"stop"}])", "/backend/timeout_seconds=5"}) {
+    EXPECT_EQ(compared_with({same}), base) << same;
+  }
+  EXPECT_EQ(resolved(kTwoRanks, {clock}).spec.at("numerics_version"), 2);
+  EXPECT_EQ(compared_with({clock}), base) << "the version follows from the network and the clock";
+  EXPECT_EQ(compared_with({hash}), compared_with({hash, "/data/text=moved/a.txt"})) << "a file counts by its content";
+  for (const char* other : {"/training/steps=7", "/seeds/weights=7", "/seeds/data=7", "/data/text=b.txt",
+                            "/backend/name=gloo", "/parallel/tensor=4", R"(/memory={"attention_chunk":32})"}) {
+    EXPECT_NE(compared_with({other}), base) << other;
+  }
+  EXPECT_EQ(compared_with({R"(/memory={"attention_chunk":32,"recompute":"full"})"}),
+            compared_with({R"(/memory={"attention_chunk":32})"}));
+}
+
+TEST(TwinOmits, ARunThatCompressesKeepsTheNetworkOfItsCompression) {
+  const std::vector<std::string> ranks = {"/parallel/data=2", "/network/fill=zero"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), ranks.begin(), ranks.end());
+    return compared_with(more);
+  };
+  const std::string compressed = R"(/network/classes/dp_gradient/compression={"kind":"int4"})";
+  const std::string none = R"(/network/loss={"model":"none"})";
+  EXPECT_EQ(with({compressed}), with({compressed, none})) << "the losses of every class are left out";
+  EXPECT_EQ(with({compressed}), with({compressed, "/network/burst_scope=message"}));
+  EXPECT_NE(with({compressed}), with({}));
+  EXPECT_NE(with({compressed}), with({R"(/network/classes/dp_gradient/compression={"kind":"int8"})"}));
+  EXPECT_NE(with({compressed}), with({compressed, R"(/network/classes/dp_gradient/recovery={"error_feedback":true})"}));
+  EXPECT_NE(with({compressed}), with({compressed, "/seeds/network=7"})) << "it starts the factors of power_sgd";
+}
+
+TEST(TwinOmits, NamesOnlyMembersThatTheSpecHas) {
+  const std::vector<std::string> omits = omits_with({});
+  const nlohmann::json spec = resolved(kTwoRanks).spec;
+  for (const std::string& pointer : omits) EXPECT_TRUE(spec.contains(nlohmann::json::json_pointer(pointer))) << pointer;
+  EXPECT_EQ(std::set<std::string>(omits.begin(), omits.end()).size(), omits.size());
+}
+
+TEST(TwinOmits, FailuresThatTheNetworkSeedDrawsKeepIt) {
+  const std::string pipeline = R"(/parallel={"pipeline":4})";
+  const std::string failures = R"(/failures={"stages":{"rate":0.1,"replacement":"mean"}})";
+  EXPECT_EQ(compared_with({pipeline}), compared_with({pipeline, "/seeds/network=7"}));
+  EXPECT_NE(compared_with({pipeline, failures}), compared_with({pipeline, failures, "/seeds/network=7"}));
 }
 
 }  // namespace

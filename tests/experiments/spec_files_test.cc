@@ -44,6 +44,14 @@ TEST_F(SpecFiles, ObjectsMergeListsReplaceAndNullTakesAway) {
                                                  "expected"));
 }
 
+TEST_F(SpecFiles, SweptPointersHaveTheOrderOfTheFilesTheExtendedOneFirst) {
+  write("base.json", R"({"name": "base", "data": {"text": "a"},
+      "sweep": {"cross": {"/training/steps": [1, 2], "/model/layers": [1]}}})");
+  write("one.json", R"({"extends": "base.json",
+      "sweep": {"cross": {"/model/heads": [2], "/model/layers": [1, 3], "/training/steps": null}}})");
+  EXPECT_EQ(plan_sweep(load_spec(path("one.json"))).swept, (std::vector<std::string>{"/model/layers", "/model/heads"}));
+}
+
 TEST_F(SpecFiles, PathsAreRelativeToTheFileThatNamesThemAndChainsWork) {
   std::filesystem::create_directory(path("sub"));
   write("root.json", R"({"name": "root", "data": {"text": "a"}, "seed": 1, "description": "root"})");

@@ -85,8 +85,9 @@ TEST(SweepPlan, RepeatsArePairedSeedsAndComeAsWholePasses) {
 }
 
 TEST(SweepPlan, RepeatsOfSingleSeedsAreCrossed) {
-  const SweepPlan crossed = plan(R"(, "seed": 10, "seeds": {"network": 3}, "repeat": {"weights": 2, "network": 2},
-                                     "sweep": {"cross": {"/model/layers": [3, 4]}})");
+  const std::string lossy = R"(, "network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}})";
+  const SweepPlan crossed = plan(lossy + R"(, "seed": 10, "seeds": {"network": 3}, "repeat": {"weights": 2,
+                                     "network": 2}, "sweep": {"cross": {"/model/layers": [3, 4]}})");
   std::vector<Seeds> seeds;
   for (const PlannedRun& run : crossed.runs) {
     seeds.push_back(run.seeds);
@@ -98,7 +99,8 @@ TEST(SweepPlan, RepeatsOfSingleSeedsAreCrossed) {
       (std::vector<Seeds>{
           {10, 10, 3}, {10, 10, 3}, {10, 10, 4}, {10, 10, 4}, {11, 10, 3}, {11, 10, 3}, {11, 10, 4}, {11, 10, 4}}));
   EXPECT_EQ(crossed.runs[5].run.config.model.layers, 4);
-  const SweepPlan alone = plan(R"(, "seeds": {"weights": 11, "data": 10, "network": 4}, "model": {"layers": 4})");
+  const SweepPlan alone =
+      plan(lossy + R"(, "seeds": {"weights": 11, "data": 10, "network": 4}, "model": {"layers": 4})");
   EXPECT_EQ(crossed.runs[7].run.run_id, alone.runs[0].run.run_id);
   const SweepPlan batches = plan(R"(, "repeat": {"data": 3})");
   ASSERT_EQ(batches.runs.size(), 3U);
@@ -122,6 +124,77 @@ TEST(SweepPlan, PointsThatMeanTheSameShareOneRunAndStayListed) {
   EXPECT_EQ(same.runs[3].same_as, 3U);
   EXPECT_NE(same.runs[1].run.run_id, same.runs[3].run.run_id);
   EXPECT_NE(same.runs[0].point, same.runs[2].point);
+}
+
+/// For each run, the number of the run that is trained in its place.
+std::vector<std::size_t> trained(const SweepPlan& plan) {
+  std::vector<std::size_t> numbers;
+  for (const PlannedRun& run : plan.runs) numbers.push_back(run.same_as);
+  return numbers;
+}
+
+TEST(SweepPlan, ALosslessPointIsTrainedOnceForAllSeedsOfTheNetwork) {
+  const std::string repeats = R"(, "seed": 5, "repeat": {"weights": 2, "network": 3})";
+  const std::string losses = R"(, "sweep": {"cross": {"/network/loss": [
+      {"model": "none"}, {"model": "bernoulli", "loss_rate": "5%"}]}})";
+  const SweepPlan repeated = plan(repeats + losses);
+  EXPECT_EQ(trained(repeated), (std::vector<std::size_t>{0, 1, 0, 3, 0, 5, 6, 7, 6, 9, 6, 11}));
+  EXPECT_EQ(repeated.same_runs(), 4U);
+  for (const std::size_t listed : {0, 2, 4}) {
+    EXPECT_EQ(repeated.runs[listed].seeds, (Seeds{5, 5, 5 + listed / 2}));
+    EXPECT_EQ(repeated.runs[listed].run.config.seeds, (Seeds{5, 5, 5}));
+    EXPECT_EQ(repeated.runs[listed].run.spec, repeated.runs[0].run.spec);
+  }
+  EXPECT_EQ(repeated.runs[0].run.run_id, plan(R"(, "seed": 5)").runs[0].run.run_id) << "ids are those of before";
+  const SweepPlan pairs = plan(R"(, "repeat": {"seeds": 2})" + losses);
+  EXPECT_EQ(trained(pairs), (std::vector<std::size_t>{0, 1, 2, 3}));
+  EXPECT_EQ(pairs.runs[2].run.config.seeds, (Seeds{2, 2, 2})) << "a pair keeps its own seed of the network";
+}
+
+TEST(SweepPlan, RunsThatDrawFromTheNetworkSeedAreTrainedForEach) {
+  const std::string repeats = R"(, "repeat": {"network": 2})";
+  const std::vector<std::size_t> each = {0, 1};
+  EXPECT_EQ(trained(plan(repeats)), (std::vector<std::size_t>{0, 0}));
+  const auto network = [&](const std::string& section) { return plan(repeats + ", \"network\": {" + section + "}"); };
+  const std::string no_rate = R"("loss": {"model": "bernoulli", "loss_rate": 0})";
+  EXPECT_EQ(trained(network(no_rate)), (std::vector<std::size_t>{0, 0})) << "its packets are counted, and none is lost";
+  EXPECT_EQ(trained(network(no_rate + R"(, "links": [{"sources": [1], "loss": {"model": "bernoulli",
+      "loss_rate": 0.1}}])")),
+            each);
+  EXPECT_EQ(trained(network(no_rate + R"(, "recovery": {"hadamard": {}})")), each) << "signs of the transform";
+  EXPECT_EQ(trained(network(R"("loss": {"model": "outage", "windows": [{"from_step": 1, "to_step": 2}]})")), each)
+      << "a rate of 0 in the long run";
+  EXPECT_EQ(trained(plan(repeats + R"(, "time": {"link": {"latency_microseconds": 1,
+      "bandwidth_gbit_per_second": 1}})")),
+            each)
+      << "stragglers";
+  EXPECT_EQ(trained(plan(repeats + R"(, "parallel": {"data": 2}, "network": {"compression": {"kind": "int4"}})")), each)
+      << "starts of factors and signs of transforms";
+  EXPECT_EQ(trained(plan(repeats + R"(, "parallel": {"pipeline": 4}, "failures": {"stages": {"rate": 0.1,
+      "replacement": "mean"}})")),
+            each)
+      << "failures of stages";
+  EXPECT_EQ(trained(plan(repeats + R"(, "training": {"precision": {"message": "float16"},
+      "loss_scale": {"initial": 1024, "flag_loss_rate": 0.1}})")),
+            each)
+      << "overflows that ranks do not hear of";
+}
+
+TEST(SweepPlan, KeepsTheOrderOfTheSpec) {
+  const std::string text = spec_text(R"(, "sweep": {
+      "cross": {"/training/steps": [1], "/model/layers": [2]}, "zip": {"/network/fill": ["zero"]}})");
+  const auto swept = [&](const std::vector<std::string>& overrides) {
+    return plan_sweep(parse_spec(text, "s.json", overrides)).swept;
+  };
+  const std::vector<std::string> of_text = {"/training/steps", "/model/layers", "/network/fill"};
+  EXPECT_EQ(swept({}), of_text);
+  EXPECT_EQ(swept({"/sweep/cross/~1model~1layers=[3]"}), of_text);
+  EXPECT_EQ(swept({R"(/sweep/cross={"/training/warmup_steps":[1],"/training/steps":[2]})"}),
+            (std::vector<std::string>{"/training/steps", "/network/fill", "/training/warmup_steps"}))
+      << "those of the text that are left come first";
+  EXPECT_EQ(plan_sweep({comm::parse_json(text, "s"), "s"}).swept,
+            (std::vector<std::string>{"/model/layers", "/network/fill", "/training/steps"}))
+      << "values of JSON have no order but that of their keys";
 }
 
 /// "POINTER POINTS" of each warning.

@@ -14,6 +14,7 @@ from cli_harness import (
     BINARY,
     CLEAN_ENVIRONMENT,
     events_of,
+    marks_of,
     metrics_of,
     processes_with,
     run,
@@ -149,10 +150,13 @@ def test_a_run_whose_rank_dies_is_started_again(tmp_path, holds):
     summary = summary_of(folder)
     # The checkpoint of step 5 had begun, so that of step 4 was complete.
     assert summary["status"] == "completed" and summary["resumed_at"] in ([4], [5])
+    went_on = f"the run went on from the checkpoint of step {summary['resumed_at'][0]}"
+    assert marks_of(summary) == {"resumed": went_on} and "completed (resumed): validation loss" in out
     assert [line["step"] for line in metrics_of(folder)] == list(range(STEPS + 1))
     run("run", "spec.json", "--out", "whole", cwd=tmp_path)
     (whole,) = run_folders(tmp_path, out="whole")
     assert records_of(folder) == records_of(whole)
+    assert summary_of(whole)["warnings"] == []
     # As often as the spec says, without a checkpoint in between.
     shutil.rmtree(tmp_path / "results")
     write_spec(tmp_path, **{**spec(checkpoint={"every_steps": 0}), **gloo, **restart})
@@ -346,6 +350,9 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_and_takes_them_back(tmp_path
     assert first == (24 if zero == 0 else 20)
     assert without == list(range(first + 1, back + 1))
     assert summary_of(folder)["resumed_at"] == [first, back]
+    marks = marks_of(summary_of(folder))
+    assert marks["fewer_replicas"] == f"{len(without)} of 120 steps had fewer replicas than the 3 of /parallel/data"
+    assert "completed (fewer replicas, resumed): validation loss" in out
     assert summary_of(folder)["tokens"] == 32 * (3 * (120 - len(without)) + 2 * len(without))
     epochs = epochs_of(folder / "loss_statistics.json", "earlier_epochs")
     places = [(e["epoch"], e["run_id"], e["from_step"], e["to_step"], e["layout"]) for e in epochs]
@@ -418,6 +425,8 @@ def test_replicas_that_leave_with_their_shards(tmp_path, backend):
     assert without == [*range(11, 23), *range(31, 41)]
     summary = summary_of(folder)
     assert summary["resumed_at"] == [10, 22, 30]
+    marks = marks_of(summary)
+    assert marks["fewer_replicas"] == "22 of 40 steps had fewer replicas than the 3 of /parallel/data"
     assert summary["replica_absences"] == [
         {"data_rank": 2, "from": 15, "steps": 12, "reload_step": 10},
         {"data_rank": 1, "from": 35, "steps": 10, "reload_step": 30},

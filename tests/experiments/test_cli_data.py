@@ -4,7 +4,7 @@
 import json
 
 import pytest
-from cli_harness import events_of, metrics_of, run, run_folders, summary_of, write_corpus, write_spec
+from cli_harness import events_of, marks_of, metrics_of, run, run_folders, summary_of, write_corpus, write_spec
 
 TRAINING = {"epochs": 1, "batch_sequences": 4, "learning_rate": 0.01}
 
@@ -67,6 +67,9 @@ def test_a_shard_with_another_content_is_lost_within_the_limit(tmp_path):
     assert "step 1: corpus/part_1.txt is set aside with" in ran.err
     data = summary_of(only_run(tmp_path))["data"]
     assert data["lost_samples"] == data["lost_shards"][0]["samples"] == (len(text) - 1) // 32
+    lost = f"training left out {data['lost_samples']} samples of 1 shard that could not be read"
+    assert marks_of(summary_of(only_run(tmp_path))) == {"lost_samples": lost}
+    assert "completed (lost samples): validation loss" in ran.out
     lines = metrics_of(only_run(tmp_path))
     assert lines[-1]["lost_samples"] == data["lost_samples"]
     first = next(line for line in lines if line.get("lost_samples"))

@@ -10,6 +10,7 @@ from cli_harness import (
     BINARY,
     CLEAN_ENVIRONMENT,
     losses_of,
+    marks_of,
     metrics_of,
     processes_with,
     run,
@@ -84,6 +85,8 @@ def test_replicas_that_leave_and_come_back_have_the_bits_of_local(tmp_path):
     assert summary_of(folder)["replica_absences"] == summary_of(local)["replica_absences"] == expected
     there = {line["step"]: line.get("replicas") for line in metrics_of(folder)}
     assert there == {0: None, 2: None, 4: 2, 6: 1, 8: 2, 10: 2, 12: 2}
+    fewer = "10 of 12 steps had fewer replicas than the 3 of /parallel/data"
+    assert marks_of(summary_of(folder)) == marks_of(summary_of(local)) == {"fewer_replicas": fewer}
 
 
 def test_a_pipeline_under_loss_has_the_bits_of_local(tmp_path):

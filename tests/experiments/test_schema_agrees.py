@@ -216,7 +216,11 @@ SUMMARY = {
         "lost_shards": [{"file": "f", "samples": 3, "step": 1, "error": "e"}],
     },
     "loss": {"tp_forward": {"reduce": LOSS, "gather": LOSS}},
-    "warnings": [{"pointer": "/network", "message": "m"}],
+    "warnings": [
+        {"pointer": "/network", "message": "m"},
+        {"pointer": "/checkpoint", "message": "m", "mark": "resumed"},
+    ],
+    "twin_omits": ["/network", "/data/text"],
     "provenance": {
         **{"version": "0.1.0", "commit": "c", "host": "h", "compiler": "g", "libraries": {"Eigen": "3.4.0"}},
         **{"started": "2025-01-01T00:00:00Z", "finished": "2025-01-01T00:00:01Z"},
@@ -234,6 +238,7 @@ METRICS = {
 }
 SWEEP = {
     **{"schema_version": 1, "name": "t", "description": "", "spec": EVERYTHING, "best_over": ["/training/steps"]},
+    "names": [{"pointer": "/training/steps", "name": "steps"}],
     "runs": [{"run_id": "0123456789abcdef", "point": {}, "seeds": {"weights": 1, "data": 1, "network": 2}}],
 }
 GAPS = {"gap_histogram": [{"from": 2, "to": 3, "count": 5, "expected": None}]}

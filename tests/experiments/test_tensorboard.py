@@ -43,7 +43,7 @@ def records(data):
 
 
 def events_of(grid, loss, learning_rate, seed):
-    return grid / "results/tiny/tensorboard" / f"loss: {loss}, learning_rate: {learning_rate}" / f"seed {seed}"
+    return grid / "results/tiny/tensorboard" / f"learning_rate: {learning_rate}, loss: {loss}" / f"seed {seed}"
 
 
 def event_files(folder):

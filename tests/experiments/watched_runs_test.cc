@@ -78,6 +78,27 @@ TEST_F(Watched, LinesAppearAndATornOneWaitsForItsEnd) {
   EXPECT_EQ(run.state(), State::kStopped);
 }
 
+TEST_F(Watched, ARunHasTheNamesOfItsSweep) {
+  write(run_.spec(), "{}");
+  const json names = {{{"pointer", "/network/reduce/loss"}, {"name", "reduce/loss"}},
+                      {{"pointer", "/network/gather/loss"}, {"name", "gather/loss"}}};
+  const json point = {{"/network/reduce/loss", {{"model", "none"}}}, {"/network/gather/loss", {{"model", "none"}}}};
+  json sweep = {
+      {"schema_version", 1},
+      {"name", "tiny"},
+      {"description", ""},
+      {"spec", {{"name", "tiny"}, {"data", {{"text", "a"}}}}},
+      {"runs",
+       {{{"run_id", "0123456789abcdef"}, {"point", point}, {"seeds", {{"weights", 1}, {"data", 1}, {"network", 1}}}}}}};
+  const auto title = [this] { return WatchedRuns(experiment_).runs().front()->title(); };
+  write(experiment_ + "/sweep.json", sweep.dump());
+  EXPECT_EQ(title(), "gather/loss: none, reduce/loss: none") << "of a record without names";
+  sweep["names"] = names;
+  write(experiment_ + "/sweep.json", sweep.dump());
+  EXPECT_EQ(title(), "reduce/loss: none, gather/loss: none");
+  EXPECT_EQ(WatchedRuns(run_.path).runs().front()->title(), title()) << "watched by itself";
+}
+
 TEST_F(Watched, RunThatBeginsAnewHasItsNewLinesAlone) {
   write(run_.spec(), "{}");
   write(run_.metrics(), line(0) + line(2) + line(4));

@@ -69,7 +69,7 @@ def _majority(records: Records) -> float:
 
 def one_rate(data: pd.DataFrame) -> bool:
     """Whether the figure compares several series at a single rate: then there is no axis for curves."""
-    return data.loc[~data["lossless"], "loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
+    return data.loc[~data["without_loss"], "loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
 
 
 def labels_of(measure: str) -> tuple[str, str, float]:
@@ -112,14 +112,14 @@ def _draw_over_rate(data: pd.DataFrame) -> Figure:
             if row == 0:
                 handles.append(handle)
             if paired:
-                lossy = mine[~mine["lossless"]]
+                lossy = mine[~mine["without_loss"]]
                 panels.over_rate(axes[row][1], lossy, "difference_", shift, at_zero, marks[series])
         style.percent_axis(axes[row][0], rates, pointer)
         axes[row][0].set_ylabel(value_label)
         if measure == "accuracy":
             axes[row][0].axhline(100 * part["majority"].iloc[0], color="0.3", linestyle=":", linewidth=1)
         if paired:
-            style.percent_axis(axes[row][1], part.loc[~part["lossless"], "missing_rate"].tolist(), pointer)
+            style.percent_axis(axes[row][1], part.loc[~part["without_loss"], "missing_rate"].tolist(), pointer)
             axes[row][1].set_ylabel(difference_label)
             axes[row][1].axhline(0, color="0.3", linestyle=":", linewidth=1)
     if data.attrs["remark"]:

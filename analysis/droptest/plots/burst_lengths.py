@@ -37,7 +37,7 @@ def data(records: Records) -> pd.DataFrame:
     halves = bursts[bursts["half"] != "both"]
     bursts = halves if len(halves) else bursts
     shown, remark = panels.thinned_rates(*panels.shown_curves(records))
-    shown = {series: [g for g in groups if not g.lossless] for series, groups in shown.items()}
+    shown = {series: [g for g in groups if not g.without_loss] for series, groups in shown.items()}
     shown = {series: groups for series, groups in shown.items()
              if bursts["run_id"].isin([i for g in groups for i in g.run_ids]).any()}  # fmt: skip
     if not shown:

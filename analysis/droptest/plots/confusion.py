@@ -36,8 +36,8 @@ def data(records: Records) -> pd.DataFrame:
     shown, remark = panels.shown_curves(records)
     points = {}
     for groups in shown.values():
-        lossy = sorted((group for group in groups if not group.lossless), key=lambda group: group.missing_rate)
-        for group in [*(group for group in groups if group.lossless), *lossy[-1:]]:
+        lossy = sorted((group for group in groups if not group.without_loss), key=lambda group: group.missing_rate)
+        for group in [*(group for group in groups if group.without_loss), *lossy[-1:]]:
             points.setdefault(group.run_ids, group)
     found = [(group, *classification.confusion_over(records, group)) for group in points.values()]
     found = [(group, classes, counts) for group, classes, counts in found if counts]

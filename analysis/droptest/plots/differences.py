@@ -31,7 +31,7 @@ def data(records: Records) -> pd.DataFrame:
     for series, groups in shown.items():
         for group in groups:
             pairs = {run: twins[run] for run in group.run_ids if run in losses and twins[run] in losses}
-            if group.lossless or not pairs:
+            if group.without_loss or not pairs:
                 continue
             table = pd.DataFrame({run: losses[run] - losses[twin] for run, twin in pairs.items()}).dropna()
             rows += panels.rows_over(table, "step", mean_interval, panels.point_columns(series, group))

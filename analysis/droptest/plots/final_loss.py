@@ -52,7 +52,7 @@ def data(records: Records) -> pd.DataFrame:
 
 def one_rate(data: pd.DataFrame) -> bool:
     """Whether the figure compares several series at a single rate: then there is no axis for curves."""
-    return data.loc[~data["lossless"], "loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
+    return data.loc[~data["without_loss"], "loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -77,7 +77,7 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
         at_zero = (shift - 1) * smallest * 100
         handles.append(panels.over_rate(axes[0][0], part, "final_", shift, at_zero, marks[series]))
         if paired:
-            panels.over_rate(axes[0][1], part[~part["lossless"]], "difference_", shift, at_zero, marks[series])
+            panels.over_rate(axes[0][1], part[~part["without_loss"]], "difference_", shift, at_zero, marks[series])
     style.percent_axis(axes[0][0], rates, pointer)
     axes[0][0].set_ylabel(f"{LOSS_LABEL}\n({data.attrs['unit']})")
     style.plain_ticks(axes[0][0])
@@ -86,7 +86,7 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
         _write_winners(axes[0][0], data, marks)
     if paired:
         ax = axes[0][1]
-        style.percent_axis(ax, data.loc[~data["lossless"], "missing_rate"].tolist(), pointer)
+        style.percent_axis(ax, data.loc[~data["without_loss"], "missing_rate"].tolist(), pointer)
         ax.set_ylabel(f"{DIFFERENCE_LABEL}\n({data.attrs['unit']})")
         style.signed_log_axis(ax, data["difference_mean"], data["difference_low"], data["difference_high"])
         ax.axhline(0, color="0.3", linestyle=":", linewidth=1)

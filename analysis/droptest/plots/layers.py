@@ -41,7 +41,7 @@ def data(records: Records) -> pd.DataFrame:
     if not wrong:
         raise NothingToDraw("no run's collectives were sampled by layer and had an error")
     shown, remark = panels.thinned_rates(*panels.shown_curves(records))
-    meant = wrong | set(frame["run_id"]) - set(records.runs.loc[records.runs["lossless"], "run_id"])
+    meant = wrong | set(frame["run_id"]) - set(records.runs.loc[records.runs["without_loss"], "run_id"])
     shown = {series: [g for g in groups if meant & set(g.run_ids)] for series, groups in shown.items()}
     known = meant & set(measured["run_id"])
     shown = {series: groups for series, groups in shown.items() if any(known & set(g.run_ids) for g in groups)}

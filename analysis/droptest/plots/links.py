@@ -35,7 +35,7 @@ def data(records: Records) -> pd.DataFrame:
         raise NotMeant("links were not recorded")
     shown, remark = panels.shown_curves(records)
     recorded = set(links["run_id"])
-    groups = [(s, g) for s, row in shown.items() for g in row if not g.lossless and recorded & set(g.run_ids)]
+    groups = [(s, g) for s, row in shown.items() for g in row if not g.without_loss and recorded & set(g.run_ids)]
     if len(groups) > MOST_POINTS:
         remark = "; ".join(filter(None, [remark, f"first {MOST_POINTS} of {len(groups)} points"]))
     parts = []

@@ -34,32 +34,32 @@ def shown_curves(records: Records) -> tuple[dict[str, list[Group]], str]:
 
 def thinned_rates(shown: dict[str, list[Group]], remark: str) -> tuple[dict[str, list[Group]], str]:
     """At most MAX_RATES loss rates, evenly picked with the smallest and largest: more curves cannot be told apart."""
-    lossy = [g for row in shown.values() for g in row if not g.lossless]
+    lossy = [g for row in shown.values() for g in row if not g.without_loss]
     rates = sorted({g.loss_rate for g in lossy if not math.isnan(g.loss_rate)})
     if len(rates) <= MAX_RATES:
         return shown, remark
     kept = {rates[round(i * (len(rates) - 1) / (MAX_RATES - 1))] for i in range(MAX_RATES)}
     note = f"{len(kept)} of {len(rates)} loss rates"
-    few = {series: [g for g in row if g.lossless or g.loss_rate in kept] for series, row in shown.items()}
+    few = {series: [g for g in row if g.without_loss or g.loss_rate in kept] for series, row in shown.items()}
     return few, f"{remark}; {note}" if remark else note
 
 
 def rate_label(group: Group) -> str:
     """A curve's name in the legend: its loss rate."""
-    if group.lossless or group.loss_model == NO_PROCESS:
+    if group.without_loss or group.loss_model == NO_PROCESS:
         return group.loss_model
     return "rate ?" if math.isnan(group.loss_rate) else percent(group.loss_rate)
 
 
 def named_with_rate(group: Group) -> str:
     """A row's name in figures with one row per series and loss rate."""
-    words = [group.series] if group.lossless or group.rate_words == "-" else [group.series, group.rate_words]
+    words = [group.series] if group.without_loss or group.rate_words == "-" else [group.series, group.rate_words]
     return ", ".join(filter(None, [*words, group.best_value]))
 
 
 def rate_marks(data: pd.DataFrame) -> dict[str, style.Mark]:
     """One mark for each value of `curve`, the same in all panels, darkest for the smallest rate."""
-    ordered = data.assign(lossy=~data["lossless"].astype(bool)).sort_values(["lossy", "loss_rate"], kind="stable")
+    ordered = data.assign(lossy=~data["without_loss"].astype(bool)).sort_values(["lossy", "loss_rate"], kind="stable")
     return style.marks(list(dict.fromkeys(ordered["curve"])))
 
 
@@ -81,7 +81,8 @@ def common_steps(frame: pd.DataFrame, run_ids: tuple[str, ...], column: str) -> 
 def point_columns(series: str, group: Group) -> dict[str, Any]:
     """The panel and curve that a point of the experiment is drawn in, with its rate, late packets and best value."""
     return {"panel": series, "series": group.series, "curve": rate_label(group), "loss_rate": group.loss_rate,
-            "lossless": group.lossless, "late_rate": group.late_rate, "best_value": group.best_value}  # fmt: skip
+            "lossless": group.lossless, "without_loss": group.without_loss, "late_rate": group.late_rate,
+            "best_value": group.best_value}  # fmt: skip
 
 
 def rows_over(

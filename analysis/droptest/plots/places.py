@@ -36,7 +36,7 @@ def data(records: Records) -> pd.DataFrame:
     """
     groups, remark = panels.shown_curves(records)
     of_run = records.runs.set_index("run_id")[["place", "rest"]]
-    rows = [_row(g, *of_run.loc[g.run_ids[0]]) for row in groups.values() for g in row if not g.lossless]
+    rows = [_row(g, *of_run.loc[g.run_ids[0]]) for row in groups.values() for g in row if not g.without_loss]
     frame = pd.DataFrame(rows, columns=None if rows else ["panel", "place", "seeds", "diverged", "missing_rate"])
     frame = frame[frame["place"] != ""]
     frame = frame[frame.groupby("panel")["place"].transform("nunique") > 1]

@@ -42,7 +42,10 @@ def data(records: Records) -> pd.DataFrame:
     runs = records.runs.set_index("run_id", drop=False)
     found, remark = panels.shown_curves(records)
     groups = [
-        g for row in found.values() for g in row if not g.lossless and runs.loc[list(g.run_ids), "bare"].notna().any()
+        g
+        for row in found.values()
+        for g in row
+        if not g.without_loss and runs.loc[list(g.run_ids), "bare"].notna().any()
     ]
     recovered = runs["bare"].notna() & (runs["bare"] != runs["run_id"])
     if not recovered.any():

@@ -47,7 +47,7 @@ def data(records: Records) -> pd.DataFrame:
         interval = mean_interval(seconds_per_step(records, run_id) for run_id in group.run_ids)
         if interval.n:
             rows.append({"series": group.series, "loss_rate": group.loss_rate, "lossless": group.lossless,
-                         "late_rate": group.late_rate,
+                         "without_loss": group.without_loss, "late_rate": group.late_rate,
                          "name": panels.named_with_rate(group), **interval_columns(interval)})  # fmt: skip
     if len(rows) > MOST_ROWS:
         raise NothingToDraw(f"{len(rows)} series and loss rates, of which one figure holds {MOST_ROWS}")

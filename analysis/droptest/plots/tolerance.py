@@ -45,7 +45,7 @@ def data(records: Records) -> pd.DataFrame:
     )
     rows = []
     for series, groups in shown.items():
-        for group in (g for g in groups if not g.lossless):
+        for group in (g for g in groups if not g.without_loss):
             mine = runs[runs["run_id"].isin(group.run_ids)]
             interval = interval_of(cells_of(mine, "percent"))
             columns = panels.point_columns(series, group) | interval_columns(interval)

@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The lossless twin of a run: a run with the same weights and batches that loses no packet (docs/records.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from droptest.files import Run, object_of
+from droptest.pointers import canonical, without
+
+# The omitted ones among the members that records of programs without `twin_omits` have.
+OMITTED_BY_OLDER_RECORDS = (
+    *("/network", "/time", "/seeds/network", "/name", "/description", "/record", "/numerics_version"),
+    *("/backend/timeout_seconds", "/backend/rendezvous", "/backend/threads_per_rank", "/validation/network"),
+)
+
+
+def compressions(spec: dict[str, Any]) -> dict[str, object]:
+    """The compression of each traffic class that has one."""
+    classes = object_of(object_of(spec.get("network")).get("classes"))
+    parts = {name: object_of(object_of(part).get("compression")) for name, part in classes.items()}
+    return {name: part for name, part in parts.items() if part.get("kind", "none") != "none"}
+
+
+def fill_omits(runs: Iterable[Run]) -> None:
+    """Gives the runs of an experiment that have none the pointers of the others: unfinished runs, and older ones."""
+    runs = list(runs)
+    for compressed in (False, True):
+        alike = [run for run in runs if bool(compressions(run.spec)) == compressed]
+        known = tuple(dict.fromkeys(pointer for run in alike for pointer in run.twin_omits or ()))
+        for run in alike:
+            if run.twin_omits is None and known:
+                run.twin_omits = known
+
+
+def omits(run: Run) -> tuple[str, ...]:
+    """The pointers of the run's resolved spec in which its twin may differ."""
+    return OMITTED_BY_OLDER_RECORDS if run.twin_omits is None else run.twin_omits
+
+
+def twin_key(run: Run, moved: Sequence[str] = ()) -> str | None:
+    """Equal for runs whose resolved specs differ in what their twins omit, and in these pointers; None without a spec.
+
+    Runs with different compressions have different keys.
+    """
+    if not run.spec:
+        return None
+    return canonical([without(run.spec, (*omits(run), *moved)), compressions(without(run.spec, moved))])
