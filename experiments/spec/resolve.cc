@@ -29,6 +29,7 @@
 #include "experiments/spec/resolve_tensor_rules.h"
 #include "experiments/spec/run_id.h"
 #include "experiments/spec/schema_kinds.h"
+#include "experiments/spec/value_classes.h"
 #include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
 
@@ -156,6 +157,8 @@ class Resolver {
     run.warnings = idle_network(network, classes_in_use(run.config), comm::network_use(full_.value("time", json())));
     const std::vector<Warning> of_protection = idle_protection(network, run.config);
     run.warnings.insert(run.warnings.end(), of_protection.begin(), of_protection.end());
+    const std::vector<Warning> of_values = zeroed_values(network, run.config);
+    run.warnings.insert(run.warnings.end(), of_values.begin(), of_values.end());
     return run;
   }
 
@@ -466,10 +469,10 @@ class Resolver {
       choose_paths(network, classes_in_use(config_), config_, time, where_, errors_);
       if (!errors_.empty()) return;
     }
-    comm::ResolvedNetwork resolved =
-        comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
-                              errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
-                              {scattered_class(config_), exchanged_class(config_), class_with_quorum(full_)});
+    comm::ResolvedNetwork resolved = comm::resolve_network(
+        network, classes_in_use(config_), config_.seeds.network, where_,
+        errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
+        {scattered_class(config_), exchanged_class(config_), class_with_quorum(full_), value_classes(config_)});
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
