@@ -299,13 +299,16 @@ class NetworkResolver {
     if (const std::optional<CompressionRefusal> refusal = compression_refusal(network)) {
       report(where_ + ": " + places_["compression"] + refusal->pointer.substr(key.size()) + ": " + refusal->reason);
     }
-    if (class_ != roles_.scattered || network.compression.kind == CompressionKind::kNone ||
-        codes_values(network.compression))
-      return;
+    const bool has_owner = has_sums_in_some_run(class_) && fill_of_values().has_value();
+    const bool scatters = class_ == roles_.scattered || has_owner;
+    if (!scatters || network.compression.kind == CompressionKind::kNone || codes_values(network.compression)) return;
     report(where_ + ": " + places_["compression"] + "/kind: got " +
            std::string(compression_entry(network.compression.kind).name) + " for " +
-           std::string(sim::traffic_class_name(class_)) + " with /parallel/zero 1 to 3, where each rank gets the sum " +
-           "of its own part alone; want zero 0, or a compression of values: float16, bfloat16, int8, int4");
+           std::string(sim::traffic_class_name(class_)) +
+           (has_owner ? ", whose sum one rank gets; want"
+                      : " with /parallel/zero 1 to 3, where each rank gets the sum of its own part alone; want zero 0, "
+                        "or") +
+           " a compression of values: float16, bfloat16, int8, int4");
   }
 
   /// A shorthand fill applies to the halves where it has a meaning; this depends on the path, too.

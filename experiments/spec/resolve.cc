@@ -495,17 +495,24 @@ class Resolver {
                  R"(, want "zero" or "stale" with /parallel/tensor_sequence true, where a rank has no values of the )"
                  "tokens that it gathers");
     }
-    // A rank's own parameters lie among those that it gathers.
-    const bool in_place = config_.sharding.shards_state() && !config_.sharding.shards_values();
-    if (gather && in_place && loses_own_parts(*gather, comm::network_use(time)) &&
-        !comm::keeps_own(gather->gather.fill)) {
-      report(gather->consistency == comm::Consistency::kShared
-                 ? pointer_in_network("parameter_gather", {"consistency"})
-                 : pointer_in_network("parameter_gather", {gather->path == "contribution" ? "path" : "sized_paths"}),
-             "got a network on which an owner loses its own parameters with the others (path \"contribution\", or "
-             "consistency \"shared\"), want another one, gather fill \"own\", or /parallel/zero 3, where owners keep "
-             "their parameters apart");
-    }
+    for (const comm::ValueClass& values : value_classes(config_)) check_owner(values.of, comm::network_use(time));
+  }
+
+  /// A rank's own parameters lie among those that it gathers, but with ZeRO 3.
+  void check_owner(sim::TrafficClass of, comm::NetworkUse use) {
+    const auto& network = config_.network.of(of);
+    const bool is_sharded = of == sim::TrafficClass::kParameterGather;
+    if (!network || (is_sharded && config_.sharding.shards_values())) return;
+    if (!loses_own_parts(*network, use) || comm::keeps_own(network->gather.fill)) return;
+    const std::string name(sim::traffic_class_name(of));
+    report(network->consistency == comm::Consistency::kShared
+               ? pointer_in_network(name, {"consistency"})
+               : pointer_in_network(name, {network->path == "contribution" ? "path" : "sized_paths"}),
+           "got a network on which an owner loses its own parameters with the others (path \"contribution\", or "
+           "consistency \"shared\"), want another one, " +
+               std::string(is_sharded ? "gather fill \"own\", or /parallel/zero 3, where owners keep their parameters "
+                                        "apart"
+                                      : "or gather fill \"own\""));
   }
 
   /// Alerts name actions that the run can take, and thresholds of one kind.

@@ -10,7 +10,8 @@ namespace droptest::experiments {
 
 std::vector<comm::ValueClass> value_classes(const RunConfig& config) {
   return {
-      {sim::TrafficClass::kParameterGather, config.sharding.shards_values() ? comm::Fill::kStale : comm::Fill::kOwn}};
+      {sim::TrafficClass::kParameterGather, config.sharding.shards_values() ? comm::Fill::kStale : comm::Fill::kOwn},
+      {sim::TrafficClass::kEmbeddingGradient, comm::Fill::kOwn}};
 }
 
 std::vector<Warning> zeroed_values(const nlohmann::json& network, const RunConfig& config) {

@@ -373,6 +373,40 @@ TEST(Resolve, LostParametersAreTheLastOnesUnlessTheirClassNamesAFill) {
   }
 }
 
+// Its gradients have the fill of all classes, its values one of their own.
+TEST(Resolve, LostValuesOfTheTiedEmbeddingAreItsLastOnesUnlessItsClassNamesAFill) {
+  const auto piped = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"/parallel/tensor=1", "/parallel/pipeline=2"});
+    return resolved(kTwoRanks, more);
+  };
+  const auto fills = [&](const std::vector<std::string>& more) {
+    const json section = piped(more).spec["network"]["classes"]["embedding_gradient"];
+    return section["reduce"]["fill"].get<std::string>() + " " + section["gather"]["fill"].get<std::string>();
+  };
+  const std::string in_class = "/network/classes/embedding_gradient";
+  EXPECT_EQ(fills({}), "zero own");
+  EXPECT_EQ(fills({"/network/fill=stale"}), "stale own");
+  EXPECT_EQ(fills({"/network/gather/fill=stale", "/network/fill=count_rescale"}), "count_rescale own");
+  EXPECT_EQ(fills({in_class + "/fill=stale"}), "stale stale");
+  EXPECT_EQ(fills({in_class + "/gather/fill=zero"}), "zero zero");
+  const std::vector<Warning> found = piped({in_class + "/gather/fill=zero"}).warnings;
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].pointer, in_class + "/gather/fill");
+  const ResolvedRun run = piped({});
+  EXPECT_TRUE(run.warnings.empty());
+  EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
+  EXPECT_THAT(config_error_of([&] {
+                (void)piped({in_class + "/consistency=shared", in_class + "/fill=stale"});
+              }),
+              HasSubstr("s.json: " + in_class + "/consistency: got a network on which an owner loses its own"));
+  EXPECT_EQ(fills({in_class + "/consistency=shared"}), "zero own");
+  EXPECT_THAT(config_error_of([&] { (void)piped({in_class + R"(/compression={"kind": "top_k"})"}); }),
+              HasSubstr("s.json: " + in_class +
+                        "/compression/kind: got top_k for embedding_gradient, whose sum one rank "
+                        "gets; want a compression of values: float16, bfloat16, int8, int4"));
+  EXPECT_EQ(fills({in_class + R"(/compression={"kind": "int8"})"}), "zero own");
+}
+
 TEST(Resolve, ZerosInThePlaceOfLostParametersWarn) {
   const auto warnings = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"/parallel/data=2", "/parallel/zero=1"});
