@@ -141,22 +141,18 @@ TEST(TiedEmbeddingRun, StaleValuesAreThoseThatTheCopyHas) {
   }
 }
 
-TEST(TiedEmbeddingRun, GradientsTravelToTheOwnerOnly) {
-  RunConfig config = observed(pipeline(2));
-  config.network.of(TrafficClass::kDpGradient).emplace();
-  std::uint64_t of_pipeline = 0;
-  std::uint64_t of_one_stage = 0;
-  for (const bool one_stage : {false, true}) {
-    if (one_stage) {
-      config.parallel.pipeline = 1;
-      config.network.of(TrafficClass::kEmbeddingGradient).reset();
-    }
-    for (const comm::ClassStatistics& statistics : train_locally(config, tiny_corpus()).outcome.statistics) {
-      if (statistics.traffic_class == TrafficClass::kDpGradient)
-        (one_stage ? of_one_stage : of_pipeline) = statistics.total().bytes;
-    }
+TEST(TiedEmbeddingRun, TheCopyTakesNoPartInReductionsOverReplicas) {
+  for (const TrafficClass of : {TrafficClass::kDpGradient, TrafficClass::kOuter}) {
+    const auto bytes = [of](int stages) {
+      RunConfig config = pipeline(2);
+      config.parallel.pipeline = stages;
+      if (of == TrafficClass::kOuter) config.outer.every_steps = 3;
+      config.network.of(of).emplace().path = of == TrafficClass::kOuter ? "contribution" : "direct";
+      return train_locally(config, tiny_corpus()).outcome.statistics.at(0).total().content_bytes;
+    };
+    EXPECT_EQ(bytes(2), bytes(1)) << "each parameter is reduced once";
+    EXPECT_GT(bytes(1), 0U);
   }
-  EXPECT_EQ(of_pipeline, of_one_stage) << "each parameter is reduced once";
 }
 
 /// Trains with checkpoints in a folder, from the newest one on.
