@@ -18,7 +18,7 @@ std::int64_t chunks_of(const ParameterRange& range) {
 
 ParameterArena moments(const ParameterStore& store, const char* purpose, Ops& ops) {
   const ParameterArena::Holds holds =
-      store.plan().options().shards_state() ? ParameterArena::Holds::kOwn : ParameterArena::Holds::kAll;
+      store.plan().options().shards_state() ? ParameterArena::Holds::kOwn : ParameterArena::Holds::kTrained;
   return {store.table(), store.plan(), holds, store.type(), purpose, Ops::Content::kZeros, ops};
 }
 
@@ -27,7 +27,6 @@ ParameterArena moments(const ParameterStore& store, const char* purpose, Ops& op
 std::vector<ParameterRange> ranges_within(const ParameterTable& table, const OwnPart& part, Counted counted) {
   std::vector<ParameterRange> ranges;
   for (const std::size_t i : table.in_order()) {
-    if (counted != Counted::kAll && table.tensors[i].is_copy) continue;
     if (counted == Counted::kSharded && table.tensors[i].placement == Placement::kReplicated) continue;
     const std::uint64_t begin = std::max(part.offset, table.ranges[i].offset);
     const std::uint64_t end = std::min(part.offset + part.count, table.ranges[i].offset + table.trained[i]);
@@ -119,14 +118,14 @@ void Optimizer::visit_state(StateVisitor& visitor) {
     if (config_.moments() > 1) store_.offloaded()->visit_moments(visitor, 1, "second moments");
     return;
   }
-  first_moments_.visit_state(visitor, "first moments", ParameterArena::Frozen::kLeftOut);
+  first_moments_.visit_state(visitor, "first moments");
   if (second_moments_.is_empty()) return;
-  second_moments_.visit_state(visitor, "second moments", ParameterArena::Frozen::kLeftOut);
+  second_moments_.visit_state(visitor, "second moments");
 }
 
 GradientSquares::GradientSquares(ParameterStore& store, Ops& ops, comm::Communicator* data)
     : store_(store), ops_(ops), data_(store.plan().options().shards_state() ? data : nullptr) {
-  const Counted counted = ops.rank() == 0 ? Counted::kInNorm : Counted::kSharded;
+  const Counted counted = ops.rank() == 0 ? Counted::kAll : Counted::kSharded;
   const auto count_chunks = [&](const OwnPart& part) {
     std::int64_t chunks = 0;
     for (const ParameterRange& range : ranges_within(store.table(), part, counted)) chunks += chunks_of(range);

@@ -66,8 +66,8 @@ class Optimizer {
 };
 
 /// The ranges of the trained tensors that reach into [offset, offset + count) of the arena, from `offset` on, in its
-/// order. kInNorm: without copies of tensors that another rank counts; kSharded: without replicated tensors, too.
-enum class Counted : std::uint8_t { kAll, kInNorm, kSharded };
+/// order. kSharded: without replicated tensors.
+enum class Counted : std::uint8_t { kAll, kSharded };
 std::vector<ParameterRange> ranges_within(const ParameterTable& table, const OwnPart& part, Counted counted);
 
 /// The sum of the squares of a step's gradients. Each chunk of kNormChunkElems is added up by a rank that has it, and

@@ -20,7 +20,7 @@ enum class TrafficClass : std::uint8_t {
   kPpActivation = 5,       ///< pipeline parallelism: activations between stages
   kPpGradient = 6,         ///< and their gradients
   kSequenceForward = 7,    ///< sequence parallelism, forward
-  kEmbeddingGradient = 8,  ///< gradients of tied embeddings at the two ends of a pipeline
+  kEmbeddingGradient = 8,  ///< gradients and values of tied embeddings at the two ends of a pipeline
   kSequenceBackward = 9,   ///< sequence parallelism, backward
   kOuter = 10,             ///< outer steps of local SGD
   kTpRecomputation = 11,   ///< tensor parallelism: sums of activations again, of blocks that are computed again

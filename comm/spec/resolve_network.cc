@@ -26,6 +26,8 @@ namespace {
 
 using nlohmann::json;
 
+constexpr const char* kOfAllClasses = "/network";
+
 constexpr std::array kBothHalves = {sim::Half::kReduce, sim::Half::kGather};
 
 std::string name_of(sim::Half half) { return half == sim::Half::kReduce ? "reduce" : "gather"; }
@@ -57,7 +59,7 @@ class NetworkResolver {
     json resolved = json::object();
     gather_loss_named_ = false;
     gather_links_named_ = false;
-    apply(all, "/network", resolved);
+    apply(all, kOfAllClasses, resolved);
     const json classes = all.value("classes", json::object());
     const std::optional<sim::TrafficClass> first_time = sim::repeated_class(traffic_class);
     const std::string section =
@@ -151,6 +153,13 @@ class NetworkResolver {
     if (resolved.contains("recovery")) resolved["recovery"].erase("error_feedback");
   }
 
+  /// The fill of the current class's gather half in place of that of all classes; absent: it has that one.
+  std::optional<Fill> fill_of_values() const {
+    const auto found = std::ranges::find(roles_.of_values, class_, &ValueClass::of);
+    if (found == roles_.of_values.end()) return std::nullopt;
+    return found->fill;
+  }
+
   void apply(const json& layer, const std::string& pointer, json& resolved) {
     if (layer.contains("path")) resolved.erase("sized_paths");
     for (const char* key : {"path", "sized_paths", "group_ranks", "payload_bytes", "consistency", "burst_scope"}) {
@@ -172,7 +181,10 @@ class NetworkResolver {
       json& target = resolved[half];
       if (layer.contains("loss")) set_loss(target, layer["loss"], pointer + "/loss", half);
       if (layer.contains("links")) set_links(target, layer["links"], pointer + "/links", half);
-      if (layer.contains("fill")) {
+      const std::optional<Fill> of_values = fill_of_values();
+      const bool takes_fill = of_half == sim::Half::kReduce || !of_values || pointer != kOfAllClasses;
+      if (!takes_fill) target["fill"] = fill_entry(*of_values).name;
+      if (layer.contains("fill") && takes_fill) {
         const bool meant = has_meaning(fill_of(layer["fill"]), of_half);
         target["fill"] = meant ? layer["fill"] : json("zero");
         places_.erase(half + "/fill");
@@ -190,7 +202,7 @@ class NetworkResolver {
         target["recovery"] = own["recovery"];
         recovery_places_[half] = place + "/recovery";
       }
-      if (own.contains("fill")) {
+      if (own.contains("fill") && takes_fill) {
         target["fill"] = own["fill"];
         places_[half + "/fill"] = place + "/fill";
         if (!has_meaning(fill_of(own["fill"]), of_half)) report_fill(own["fill"], place + "/fill", of_half);
@@ -327,13 +339,16 @@ class NetworkResolver {
     if (const std::optional<CompressionRefusal> refusal = compression_refusal(network)) {
       report(where_ + ": " + places_["compression"] + refusal->pointer.substr(key.size()) + ": " + refusal->reason);
     }
-    if (class_ != roles_.scattered || network.compression.kind == CompressionKind::kNone ||
-        codes_values(network.compression))
-      return;
+    const bool has_owner = has_sums_in_some_run(class_) && fill_of_values().has_value();
+    const bool scatters = class_ == roles_.scattered || has_owner;
+    if (!scatters || network.compression.kind == CompressionKind::kNone || codes_values(network.compression)) return;
     report(where_ + ": " + places_["compression"] + "/kind: got " +
            std::string(compression_entry(network.compression.kind).name) + " for " +
-           std::string(sim::traffic_class_name(class_)) + " with /parallel/zero 1 to 3, where each rank gets the sum " +
-           "of its own part alone; want zero 0, or a compression of values: float16, bfloat16, int8, int4");
+           std::string(sim::traffic_class_name(class_)) +
+           (has_owner ? ", whose sum one rank gets; want"
+                      : " with /parallel/zero 1 to 3, where each rank gets the sum of its own part alone; want zero 0, "
+                        "or") +
+           " a compression of values: float16, bfloat16, int8, int4");
   }
 
   /// A shorthand fill applies to the halves where it has a meaning; this depends on the path, too.
@@ -556,7 +571,7 @@ class NetworkResolver {
 
   /// A section for all classes applies to those that have the half.
   void check_absent_half(const json& said, const std::string& half, const std::string& pointer) {
-    if (pointer == "/network" || said == absent_half()) return;
+    if (pointer == kOfAllClasses || said == absent_half()) return;
     report(where_ + ": " + pointer + "/" + half + ": got the " + half + " half of " +
            std::string(sim::traffic_class_name(class_)) + ", whose messages are gathered and never summed; want it " +
            "absent");

@@ -26,12 +26,19 @@ enum class NetworkUse : std::uint8_t {
 /// `time`: a time section, or null.
 NetworkUse network_use(const nlohmann::json& time);
 
+/// A class whose gather half carries values that its receivers compute with, such as parameters.
+struct ValueClass {
+  sim::TrafficClass of = sim::TrafficClass::kParameterGather;
+  Fill fill = Fill::kOwn;  ///< of the gather half, unless the class's own section names one
+};
+
 /// Classes whose messages in this run are other ones than in general.
 struct ClassRoles {
   /// With reduce-scatters alone, which have no gather half but on paths with groups and on halving_doubling.
   std::optional<sim::TrafficClass> scattered;
   std::optional<sim::TrafficClass> exchanged;    ///< between two ranks alone, so without a reduce half
   std::optional<sim::TrafficClass> with_quorum;  ///< with messages that can be late without a deadline
+  std::vector<ValueClass> of_values{};           ///< fills for all classes do not reach their gather halves
   bool cuts_tokens = false;                      ///< tp_forward gathers tokens, of which each rank has its own
 };
 
@@ -42,7 +49,8 @@ struct ResolvedNetwork {
 };
 
 /// `network` is the spec's section with defaults. Members of one class override members for all classes, key by key; at
-/// each of the two levels, members of one half override members for both halves. `in_use`: the classes with traffic in
+/// each of the two levels, members of one half override members for both halves. Only a fill in the section of a class
+/// reaches the gather half of a class of values. `in_use`: the classes with traffic in
 /// the run. `where` names the document in messages. `world_size`: ranks of the run, which overrides of links may name.
 /// `time` is the spec's section with defaults, or null. Processes that depend on time take the time of a packet from
 /// its links, and without it from their own parameters.

@@ -106,8 +106,9 @@ Checkpointer::~Checkpointer() {
 std::optional<int> Checkpointer::replica_of() const {
   if (config_.outer.is_on()) return std::nullopt;  // workers have weights of their own
   // Replicas are equal where all gradients and parameters of all replicas arrive.
-  if (can_lose(config_, sim::TrafficClass::kDpGradient) || can_lose(config_, sim::TrafficClass::kParameterGather)) {
-    return std::nullopt;
+  for (const sim::TrafficClass of :
+       {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather, sim::TrafficClass::kEmbeddingGradient}) {
+    if (can_lose(config_, of)) return std::nullopt;
   }
   comm::ParallelNumbers coordinates = config_.parallel.coordinates(group_.rank());
   if (coordinates.data == 0 && coordinates.sequence == 0) return std::nullopt;

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -54,6 +55,25 @@ void require_complete(PieceFiller& filler, const std::string& where) {
                         piece.tensor + "\" are in no file");
     }
   }
+}
+
+/// The files in the order in which their values count: the lowest rank's first, and behind all others those of stages
+/// without the LM head, which only have a copy of the tied embedding. The LM head is where the last norm is.
+std::vector<const RankFile*> in_order(const Manifest& manifest) {
+  const auto stage = [&](const RankFile& file) { return manifest.parallel.coordinates(file.rank).pipeline; };
+  std::set<int> with_head;
+  for (const RankFile& file : manifest.ranks) {
+    if (std::ranges::find(file.pieces, "ln_f.weight", &StoredPiece::tensor) != file.pieces.end()) {
+      with_head.insert(stage(file));
+    }
+  }
+  std::vector<const RankFile*> files;
+  for (const bool has_head : {true, false}) {
+    for (const RankFile& file : manifest.ranks) {
+      if (with_head.contains(stage(file)) == has_head) files.push_back(&file);
+    }
+  }
+  return files;
 }
 
 std::vector<std::byte> stored_bytes(const models::StoredTensors& tensors, const char* key, const std::string& where) {
@@ -137,10 +157,10 @@ RestoredState RestoredState::recut(const std::string& folder, const Manifest& ma
   content->where = folder;
   Wanter wanter(state, content->filler);
   state.visit_model(wanter);
-  for (const RankFile& file : manifest.ranks) {
-    const models::StoredTensors tensors = read_rank_file(folder, file);
-    content->filler.take(folder, file, tensors);
-    if (file.rank == 0) content->progress = stored_bytes(tensors, kProgressKey, folder + "/" + file.file);
+  for (const RankFile* file : in_order(manifest)) {
+    const models::StoredTensors tensors = read_rank_file(folder, *file);
+    content->filler.take(folder, *file, tensors);
+    if (file->rank == 0) content->progress = stored_bytes(tensors, kProgressKey, folder + "/" + file->file);
   }
   require_complete(content->filler, folder);
   // The numbers of messages belong to links of the layout before.
@@ -163,11 +183,12 @@ void RestoredState::put(const TrainingState& state) {
 
 const CopiesDifference& RestoredState::difference() const { return content_->filler.difference(); }
 
-models::StoredTensors weights_of_checkpoint(const std::string& folder, const Manifest& manifest) {
+CheckpointWeights weights_of_checkpoint(const std::string& folder, const Manifest& manifest) {
   PieceFiller filler;
   std::map<std::string, bool> wanted;
-  models::StoredTensors weights;
-  for (const RankFile& file : manifest.ranks) {
+  CheckpointWeights weights;
+  for (const RankFile* of_rank : in_order(manifest)) {
+    const RankFile& file = *of_rank;
     const models::StoredTensors tensors = read_rank_file(folder, file);
     for (const StoredPiece& piece : file.pieces) {
       if (piece.field != "values" || std::exchange(wanted[piece.tensor], true)) continue;
@@ -186,8 +207,9 @@ models::StoredTensors weights_of_checkpoint(const std::string& folder, const Man
       throw ConfigError(folder + ": " + std::to_string(piece.lacking) + " elements of \"" + piece.tensor +
                         "\" are in no file");
     }
-    weights.emplace(piece.tensor, models::StoredTensor{piece.type, piece.full_shape, std::move(piece.bytes)});
+    weights.tensors.emplace(piece.tensor, models::StoredTensor{piece.type, piece.full_shape, std::move(piece.bytes)});
   }
+  weights.difference = filler.difference();
   return weights;
 }
 

@@ -38,7 +38,13 @@ class RestoredState {
   std::unique_ptr<Content> content_;
 };
 
-/// The whole model's weights out of the files of all ranks, each element that of the lowest rank that stored it.
-models::StoredTensors weights_of_checkpoint(const std::string& folder, const Manifest& manifest);
+/// The weights in the files of all ranks.
+struct CheckpointWeights {
+  models::StoredTensors tensors;  ///< of the whole model
+  CopiesDifference difference;    ///< of the ranks' copies of it
+};
+
+/// Each element is that of the lowest rank that stored it; the tied embedding is that of the stage with the LM head.
+CheckpointWeights weights_of_checkpoint(const std::string& folder, const Manifest& manifest);
 
 }  // namespace droptest::experiments

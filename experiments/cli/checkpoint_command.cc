@@ -11,6 +11,7 @@
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/checkpoint/restore.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/copies_text.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/records/weights_file.h"
 #include "models/files/safetensors.h"
@@ -92,11 +93,11 @@ int verify(const CheckpointOptions& options) {
 int export_weights(const CheckpointOptions& options) {
   const std::string folder = folders_of(options.path).back();
   const Manifest manifest = manifest_in(folder);
-  models::StoredTensors weights = experiments::weights_of_checkpoint(folder, manifest);
+  auto [weights, difference] = experiments::weights_of_checkpoint(folder, manifest);
   for (auto& [name, tensor] : weights) tensor = models::converted(tensor, options.type, name);
   experiments::write_weights(options.out, weights, {{"format", "pt"}, {"run_id", manifest.run_id}});
   std::cout << "wrote " << options.out << ": weights of " << folder << ", " << weights.size() << " tensors of "
-            << options.type << "\n";
+            << options.type << copies_text(difference.max, manifest.parallel.pipeline) << "\n";
   return kExitSuccess;
 }
 

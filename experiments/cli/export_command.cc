@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <filesystem>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -10,12 +11,14 @@
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/copies_text.h"
 #include "experiments/cli/python_package.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/data/pretrained_folder.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/run_records.h"
 #include "experiments/records/weights_file.h"
+#include "experiments/run/metrics_tail.h"
 #include "experiments/run/single_rank.h"
 #include "experiments/watch/tensorboard.h"
 #include "experiments/watch/watched_runs.h"
@@ -57,8 +60,26 @@ models::StoredTensors final_weights(const std::string& folder) {
   return experiments::read_weights(run.weights());
 }
 
+/// Whose copies of the parameters the weights are, where those of the ranks were different when they were last
+/// compared.
+std::string text_of_copies(const std::string& folder) {
+  const experiments::RunDirectory run{folder};
+  nlohmann::json last;
+  experiments::MetricsTail lines(run.metrics());
+  for (const experiments::NumberedLine& line : lines.update()) {
+    if (line.value.contains("divergence")) last = line.value;
+  }
+  if (last.is_null() || last["divergence"]["max"] == 0) return "";
+  const nlohmann::json spec = comm::load_json(run.spec());
+  const nlohmann::json& max = last["divergence"]["max"];
+  return copies_text(max.is_null() ? std::numeric_limits<double>::quiet_NaN() : max.get<double>(),
+                     spec["parallel"].value("pipeline", 1)) +
+         " after step " + last["step"].dump();
+}
+
 int export_weights(const ExportOptions& options) {
   std::string what = "final weights of " + options.source.file;
+  std::string copies;
   models::StoredTensors tensors;
   if (options.initial) {
     const experiments::SweepPlan plan = load_plan(options.source, nullptr, experiments::NumericsUse::kToRead);
@@ -67,9 +88,10 @@ int export_weights(const ExportOptions& options) {
     what = "initial weights of " + options.source.file + ", seed " + std::to_string(first.seeds.weights);
   } else {
     tensors = final_weights(options.source.file);
+    copies = text_of_copies(options.source.file);
   }
   experiments::write_weights(options.out, tensors, {{"format", "pt"}});
-  std::cout << "wrote " << options.out << ": " << what << ", " << tensors.size() << " tensors\n";
+  std::cout << "wrote " << options.out << ": " << what << ", " << tensors.size() << " tensors" << copies << "\n";
   return kExitSuccess;
 }
 
@@ -104,7 +126,8 @@ int export_folder(const ExportOptions& options) {
   const std::size_t copied = copy_tokenizer(config.initial_weights, folder);
   std::cout << "wrote " << options.out << ": config.json and model.safetensors with " << tensors.size() << " tensors"
             << (copied == 0 ? "" : ", and the tokenizer of " + config.initial_weights)
-            << ", which /model/pretrained and Hugging Face's from_pretrained() read\n";
+            << ", which /model/pretrained and Hugging Face's from_pretrained() read"
+            << (options.initial ? "" : text_of_copies(options.source.file)) << "\n";
   return kExitSuccess;
 }
 

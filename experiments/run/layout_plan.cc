@@ -113,6 +113,15 @@ struct Part {
   models::ShardPlan plan;
   std::vector<std::uint64_t> owned;  ///< elements that each replica updates
 
+  /// Elements that a rank has, with the copy of another stage's embedding.
+  std::uint64_t held() const {
+    std::uint64_t elems = table.trained_elems;
+    for (std::size_t i = 0; i < table.tensors.size(); ++i) {
+      if (table.tensors[i].is_copy) elems += table.ranges[i].count - models::padding_of(table.tensors[i]);
+    }
+    return elems;
+  }
+
   Part(const RunConfig& config, int pipeline, int tensor)
       : table(tensors_of_rank(config, pipeline, tensor)),
         plan(table, sizeof(float), config.sharding, config.parallel.gradient_ranks(), 0),
@@ -145,7 +154,7 @@ json ranks_json(const RunConfig& config, const Parts& parts) {
                      {"coordinates", numbers_json(at)},
                      {"neighbours", neighbours_json(layout, at)},
                      {"blocks", std::move(blocks)},
-                     {"parameters", part.table.trained_elems},
+                     {"parameters", part.held()},
                      {"updated_parameters", part.owned[static_cast<std::size_t>(layout.gradient_rank(at))]}});
     if (layout.sequence == 1) continue;
     json& ranges = ranks.back()["tokens"] = json::array();
@@ -187,8 +196,8 @@ json tensors_json(const RunConfig& config, const Parts& parts) {
     std::string sharding;
     for (std::size_t p = 0; p < parts.size() && on_ranks.empty(); ++p) {
       const std::vector<models::Gpt2Tensor>& held = parts[p][0].table.tensors;
-      const auto found =
-          std::find_if(held.begin(), held.end(), [&](const models::Gpt2Tensor& t) { return t.name == tensor.name; });
+      const auto found = std::find_if(held.begin(), held.end(),
+                                      [&](const models::Gpt2Tensor& t) { return t.name == tensor.name && !t.is_copy; });
       if (found == held.end()) continue;
       const auto i = static_cast<std::size_t>(found - held.begin());
       sharding = config.parallel.tensor == 1 ? "replicated" : sharding_of(*found);
@@ -283,7 +292,7 @@ json layers_json(const RunConfig& config) {
     for (const models::Gpt2Tensor& tensor : models::stage_tensors(config.model, range, config.parallel.tensor, 0)) {
       const std::string layer = layer_name(tensor.name);
       if (layer == before || (layer == "wte" && !range.has_embedding())) continue;
-      add(layer, true);
+      add(layer, !tensor.is_copy);
       before = layer;
     }
     if (range.has_head()) add("lm_head", !range.has_embedding());  // else its weight is the embedding's

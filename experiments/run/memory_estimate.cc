@@ -203,7 +203,7 @@ class RankEstimates {
     own.loss_layer = layer_.remembered;
     own.collectives = layer_.messages;
     std::uint64_t elems = 0;
-    for (const models::Gpt2Tensor& tensor : tensors) elems += tensor.slice.local_elems();
+    for (const models::Gpt2Tensor& tensor : tensors) elems += tensor.is_copy ? 0 : tensor.slice.local_elems();
     own.outer = models::outer_bytes(config_.outer, elems);
     return own;
   }

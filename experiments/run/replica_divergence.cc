@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "comm/lossy/statistics/sample_sums.h"
+#include "models/gpt2/gpt2_tensors.h"
 
 namespace droptest::experiments {
 namespace {
@@ -57,7 +58,7 @@ Accumulator accumulate(std::span<const float> copies, std::size_t elems, int wor
 }  // namespace
 
 ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<float>> parameters,
-                                             const comm::ParallelGroups& groups) {
+                                             const comm::ParallelGroups& groups, TiedCopies tied) {
   comm::Communicator& world = groups.world();
   comm::Communicator* const replicas = groups.gradient_group();
   // The ranks with the same layers.
@@ -65,6 +66,13 @@ ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<f
   const std::unique_ptr<comm::Communicator> of_stage =
       has_stages ? world.split(groups.coordinates().pipeline, world.rank()) : nullptr;
   comm::Communicator& same_layers = has_stages ? *of_stage : world;
+  // The ranks with the same part of the tied embedding, on both stages that have it.
+  std::unique_ptr<comm::Communicator> of_tied;
+  if (tied == TiedCopies::kCompared) {
+    const bool has_it =
+        std::ranges::find(parameters, models::kTiedTensor, &models::Parameter<float>::name) != parameters.end();
+    of_tied = world.split(has_it ? groups.coordinates().tensor : -1, world.rank());
+  }
   std::map<std::string, Accumulator> accumulators;
   if (has_stages) {  // every rank has each of them, whatever its layers are
     for (const char* name : {kAllGroups, "bias", "embedding", "layer_norm", "matrix"}) accumulators[name];
@@ -72,7 +80,8 @@ ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<f
   std::vector<float> copies;
   for (const models::Parameter<float>& parameter : parameters) {
     const bool replicated = parameter.placement == models::Placement::kReplicated;
-    comm::Communicator* const group = replicated ? &same_layers : replicas;
+    comm::Communicator* group = replicated ? &same_layers : replicas;
+    if (of_tied != nullptr && parameter.name == models::kTiedTensor) group = of_tied.get();
     if (group == nullptr || (has_stages && group->world_size() == 1)) continue;
     const auto ranks = static_cast<std::size_t>(group->world_size());
     const std::size_t elems = parameter.value.size();

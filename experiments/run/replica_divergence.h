@@ -2,6 +2,7 @@
 // The differences between the ranks' copies of parameters that should be equal.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -17,12 +18,16 @@ struct ReplicaDivergence {
   std::map<std::string, Divergence> groups;  ///< by Parameter::group; groups with replicated parameters only
 };
 
+/// Whether the first stage's copy of the tied embedding is compared with the values of the stage with the head, too.
+enum class TiedCopies : std::uint8_t { kLeftOut, kCompared };
+
 /// Compares the copies of each parameter: of replicated ones those of all ranks, of those that are cut over
 /// tensor-parallel ranks those of the data-parallel replicas. Exactly zero where they are equal, and for one rank.
 /// `max` is the largest absolute difference between any two copies, `rms` the root mean square over elements and pairs
 /// of copies.
 /// Ranks: all of `groups`, with the same parameters; the result is the same on each. Traffic is of class control.
 ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<float>> parameters,
-                                             const comm::ParallelGroups& groups);
+                                             const comm::ParallelGroups& groups,
+                                             TiedCopies tied = TiedCopies::kLeftOut);
 
 }  // namespace droptest::experiments

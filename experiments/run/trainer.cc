@@ -130,7 +130,7 @@ class Trainer {
       tell_at_work();
       if (action.is_forward()) hooks_.after_forward(group_.rank(), outcome_.steps + 1);
     });
-    if (config.outer.is_on()) outer_.emplace(config.outer, *replicas_, model_.parameters());
+    if (config.outer.is_on()) outer_.emplace(config.outer, *replicas_, updated_parameters());
     if (config.failures && config.failures->stage_rate > 0)
       failures_.emplace(config, *pipeline_group(), tensor_group_, model_);
     if (config.checkpoint && hooks.checkpoints) {
@@ -195,7 +195,7 @@ class Trainer {
       set_starting_weights(model_, config_, tensor_group_);
       spread_starting_weights();
     }
-    if (outer_) outer_->begin(model_.parameters());
+    if (outer_) outer_->begin(updated_parameters());
     MetricsLine first;
     first.step = outcome_.steps;
     validate(first);
@@ -344,10 +344,20 @@ class Trainer {
 
   /// Gathers the starting weights, which reach all ranks: later lost parameters are then older values, not zeros.
   void spread_starting_weights() {
-    if (!config_.network.of(sim::TrafficClass::kParameterGather)) return;
+    if (config_.network.of(sim::TrafficClass::kParameterGather)) {
+      const auto stop = network_.stop_clock();
+      const comm::LossyCommunicator::ProtectedScope arrives(network_);
+      model_.gather_values();
+    }
+    spread_embedding_for_certain();
+  }
+
+  /// Ranks: those of a pipeline.
+  void spread_embedding_for_certain() {
+    if (!config_.network.of(sim::TrafficClass::kEmbeddingGradient)) return;
     const auto stop = network_.stop_clock();
     const comm::LossyCommunicator::ProtectedScope arrives(network_);
-    model_.gather_values();
+    model_.spread_embedding();
   }
 
   /// Of the run: the one in which its data ends, or the config's.
@@ -427,7 +437,16 @@ class Trainer {
     outcome_.steps = step;
     outcome_.tokens += data.sequences * static_cast<std::uint64_t>(training.sequence_tokens);
     keep_for_rescue(line);
+    spread_embedding();
     record_step(line);
+  }
+
+  /// After the state of a rescue is kept: its values are those of the step then, whether this message arrives or not.
+  void spread_embedding() {
+    if (!attendance_->takes_part) return;
+    const Clock::time_point start = Clock::now();
+    model_.spread_embedding();
+    training_seconds_ += seconds_since(start);
   }
 
   /// After the update: measurements, the line, the checkpoint.
@@ -456,8 +475,10 @@ class Trainer {
     if (&next == attendance_) return;
     updated_.reset();
     const auto stop = network_.stop_clock();
+    const bool returns = !attendance_->takes_part && next.takes_part;
     absences_.change(*attendance_, next, model_);
     attendance_ = &next;
+    if (returns) spread_embedding_for_certain();
   }
 
   CheckpointTotals checkpoint_totals() const {
@@ -496,7 +517,18 @@ class Trainer {
     }
     result = {numbers[0], numbers[1], numbers[2] == 0, result.loss_scale};
     if (!result.updated || !outer_->is_due(step)) return;
-    if (outer_->take(step, model_.parameters())) model_.set_values();
+    std::vector<models::Parameter<float>> parameters = updated_parameters();
+    if (outer_->take(step, parameters)) model_.set_values();
+  }
+
+  /// The parameters whose values are this rank's: without the copy of another stage's embedding.
+  std::vector<models::Parameter<float>> updated_parameters() {
+    std::vector<models::Parameter<float>> updated;
+    const std::span<models::Parameter<float>> all = model_.parameters();
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (!model_.tensors()[i].is_copy) updated.push_back(all[i]);
+    }
+    return updated;
   }
 
   /// Ranks that take no part hear of the step from rank 0, which always does.
@@ -602,12 +634,18 @@ class Trainer {
     if (!std::isfinite(loss)) outcome_.diverged_step = line.step;
   }
 
+  /// Only its own messages can make a copy of the tied embedding differ from its owner's values.
+  TiedCopies tied_copies() const {
+    return config_.network.of(sim::TrafficClass::kEmbeddingGradient) ? TiedCopies::kCompared : TiedCopies::kLeftOut;
+  }
+
   /// Samples the replicas' divergence, and each class's error since the last sample.
   void sample(MetricsLine& line) {
     const StepProfile::Scope scope(profile_, TrainerPhase::kSampling);
     // The parameters that passes gathered are gone by now; what owners have is equal everywhere.
     if (!config_.sharding.shards_values() && attendance_->takes_part) {
-      const ReplicaDivergence divergence = measure_replica_divergence(model_.parameters(), *attendance_->groups);
+      const ReplicaDivergence divergence =
+          measure_replica_divergence(model_.parameters(), *attendance_->groups, tied_copies());
       line.divergence = divergence.all;
       line.divergence_groups = divergence.groups;
       model_.release_parameters();

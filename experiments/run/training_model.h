@@ -80,8 +80,9 @@ class TrainingModel {
   comm::BufferUse slot_use() const { return model_.slot_use(); }
   /// Gpt2::set_replicas().
   void set_replicas(const models::ModelRanks& ranks) { model_.set_replicas(ranks); }
-  /// Gpt2::gather_values().
+  /// Gpt2::gather_values(), spread_embedding().
   void gather_values() { model_.gather_values(); }
+  void spread_embedding() { model_.spread_embedding(); }
 
  private:
   /// The input of a pass, whose documents are in the room.

@@ -13,6 +13,7 @@
 #include "comm/spec/resolve_network.h"
 #include "comm/spec/resolve_time.h"
 #include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/value_classes.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -49,7 +50,7 @@ std::vector<Candidate> candidates_of(const json& network, sim::TrafficClass traf
     tried["classes"][name]["path"] = path.name;
     comm::ResolvedNetwork resolved = comm::resolve_network(
         tried, {traffic_class}, config.seeds.network, where, config.parallel.world_size(), comm::network_use(time),
-        time, {scattered_class(config), exchanged_class(config), {}, config.tensor_sequence});
+        time, {scattered_class(config), exchanged_class(config), {}, value_classes(config), config.tensor_sequence});
     if (resolved.errors.empty()) {
       comm::ResolvedTime timed = comm::resolve_time(time, resolved.network, where);
       resolved.errors = std::move(timed.errors);
@@ -101,7 +102,9 @@ void choose_for(json& section, std::vector<Candidate> candidates, std::vector<Pl
   std::string_view above = first.path;
   for (const PlannedCollective& collective : collectives) {
     const std::string_view path = fastest(candidates, collective, seed).path;
-    if (path == above) continue;
+    // Collectives of one size have one path.
+    const bool has_path = !small.empty() && small.back()["up_to_elements"] == collective.call.elements;
+    if (path == above || has_path) continue;
     above = path;
     small.push_back({{"up_to_elements", collective.call.elements}, {"path", path}});
   }

@@ -6,6 +6,7 @@
 
 #include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/fill/reduction_fill.h"
+#include "experiments/spec/planned_collectives.h"
 
 namespace droptest::experiments {
 namespace {
@@ -37,6 +38,16 @@ bool loses_in_sequences(const RunConfig& config) {
   return !leaves_all_out;
 }
 
+/// Losses and times of what changes the tied embedding, where the first stage only has a copy of it.
+bool has_lossy_tied_embedding(const RunConfig& config) {
+  if (planned_collectives(config, sim::TrafficClass::kEmbeddingGradient).empty()) return false;
+  if (!updates_tied_embedding(config)) return false;
+  constexpr std::array kOfParameters = {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather,
+                                        sim::TrafficClass::kEmbeddingGradient, sim::TrafficClass::kOuter};
+  return config.outer.fragments > 1 || config.training.flag_loss_rate > 0 ||
+         std::ranges::any_of(kOfParameters, [&](sim::TrafficClass of) { return config.network.of(of).has_value(); });
+}
+
 // Newest first. docs/results_changes.md tells what each one moves.
 constexpr Change kChanges[] = {
     {2, "loss between sequence-parallel ranks, whose backward pass is the gradient of the forward pass with its losses",
@@ -46,6 +57,7 @@ constexpr Change kChanges[] = {
        return config.device == Device::kCuda &&
               models::element_type(config.training.precision.compute) == comm::ElementType::kFloat16;
      }},
+    {2, "a pipeline with a network section for dp_gradient or embedding_gradient", has_lossy_tied_embedding},
     {2, "loss of messages between the stages of a pipeline", loses_between_stages},
     {2, "fates that depend on virtual time",
      [](const RunConfig& config) { return config.time && comm::time_feeds_fates(config.network, *config.time); }},

@@ -214,19 +214,28 @@ std::vector<PlannedCollective> between_sequence_ranks(const RunConfig& config, c
   return collectives;
 }
 
-/// None where one rank has the embedding and the LM head.
-std::vector<PlannedCollective> of_tied_embedding(const RunConfig& config, const comm::FateSimulation& call) {
+/// Of the whole run: a sum and a gather in each step, and a gather of the starting weights. None where one rank has the
+/// embedding and the LM head.
+std::vector<PlannedCollective> of_tied_embedding(const RunConfig& config, comm::FateSimulation call) {
   if (config.model.classifies()) return {};  // whose head has weights of its own
   const auto plan = pipeline_plan(config);
   const int distance = plan->rank_of(static_cast<int>(plan->stages.size()) - 1) - plan->rank_of(0);
+  if (distance == 0) return {};
+  call.ranks = 2;
+  call.rank_stride = std::abs(distance) * config.parallel.stride(ParallelDimension::kPipeline);
+  // A frozen one is not sent.
+  const auto groups = updates_tied_embedding(config) ? static_cast<std::uint64_t>(config.parallel.gradient_ranks()) : 0;
   std::vector<PlannedCollective> collectives;
-  for (int tensor = 0; distance != 0 && tensor < config.parallel.tensor; ++tensor) {
+  for (int tensor = 0; tensor < config.parallel.tensor; ++tensor) {
     const models::Gpt2Part part = models::gpt2_part(config.model, config.parallel.tensor, tensor);
-    PlannedCollective sum{call, static_cast<std::uint64_t>(config.parallel.gradient_ranks())};
-    sum.call.ranks = 2;
-    sum.call.rank_stride = std::abs(distance) * config.parallel.stride(ParallelDimension::kPipeline);
-    sum.call.elements = part.vocabulary.count * static_cast<std::uint64_t>(config.model.width);
-    collectives.push_back(std::move(sum));
+    call.elements = part.vocabulary.count * static_cast<std::uint64_t>(config.model.width);
+    // All of it is the rank's with the head.
+    call.counts = {call.elements, 0};
+    if (distance > 0) std::swap(call.counts[0], call.counts[1]);
+    call.collective = sim::Collective::kReduceScatter;
+    collectives.push_back({call, groups * config.training.steps});
+    call.collective = sim::Collective::kAllGather;
+    collectives.push_back({call, groups * (config.training.steps + 1)});
   }
   return collectives;
 }
@@ -271,7 +280,7 @@ std::vector<PlannedCollective> of_outer_steps(const RunConfig& config, const com
     std::vector<std::uint64_t> sizes;
     for (const models::Gpt2Tensor& tensor :
          tensors_of_rank(config, part / config.parallel.tensor, part % config.parallel.tensor)) {
-      sizes.push_back(tensor.slice.local_elems());
+      if (!tensor.is_copy) sizes.push_back(tensor.slice.local_elems());
     }
     for (const models::OuterFragment& fragment : models::outer_fragments(config.outer, sizes)) {
       PlannedCollective mean{call, 0};
@@ -286,6 +295,11 @@ std::vector<PlannedCollective> of_outer_steps(const RunConfig& config, const com
 }
 
 }  // namespace
+
+bool updates_tied_embedding(const RunConfig& config) {
+  const std::vector<models::Gpt2Tensor> tensors = models::gpt2_tensors(config.model, 1, 0);
+  return !std::ranges::find(tensors, models::kTiedTensor, &models::Gpt2Tensor::name)->is_frozen();
+}
 
 std::optional<TrafficClass> scattered_class(const RunConfig& config) {
   if (!config.sharding.shards_state()) return std::nullopt;

@@ -29,6 +29,7 @@
 #include "experiments/spec/resolve_tensor_rules.h"
 #include "experiments/spec/run_id.h"
 #include "experiments/spec/schema_kinds.h"
+#include "experiments/spec/value_classes.h"
 #include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
 
@@ -156,6 +157,8 @@ class Resolver {
     run.warnings = idle_network(network, classes_in_use(run.config), comm::network_use(full_.value("time", json())));
     const std::vector<Warning> of_protection = idle_protection(network, run.config);
     run.warnings.insert(run.warnings.end(), of_protection.begin(), of_protection.end());
+    const std::vector<Warning> of_values = zeroed_values(network, run.config);
+    run.warnings.insert(run.warnings.end(), of_values.begin(), of_values.end());
     return run;
   }
 
@@ -466,10 +469,11 @@ class Resolver {
       choose_paths(network, classes_in_use(config_), config_, time, where_, errors_);
       if (!errors_.empty()) return;
     }
-    comm::ResolvedNetwork resolved = comm::resolve_network(
-        network, classes_in_use(config_), config_.seeds.network, where_,
-        errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
-        {scattered_class(config_), exchanged_class(config_), class_with_quorum(full_), config_.tensor_sequence});
+    comm::ResolvedNetwork resolved =
+        comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
+                              errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
+                              {scattered_class(config_), exchanged_class(config_), class_with_quorum(full_),
+                               value_classes(config_), config_.tensor_sequence});
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
@@ -492,17 +496,24 @@ class Resolver {
                  R"(, want "zero" or "stale" with /parallel/tensor_sequence true, where a rank has no values of the )"
                  "tokens that it gathers");
     }
-    // A rank's own parameters lie among those that it gathers.
-    const bool in_place = config_.sharding.shards_state() && !config_.sharding.shards_values();
-    if (gather && in_place && loses_own_parts(*gather, comm::network_use(time)) &&
-        !comm::keeps_own(gather->gather.fill)) {
-      report(gather->consistency == comm::Consistency::kShared
-                 ? pointer_in_network("parameter_gather", {"consistency"})
-                 : pointer_in_network("parameter_gather", {gather->path == "contribution" ? "path" : "sized_paths"}),
-             "got a network on which an owner loses its own parameters with the others (path \"contribution\", or "
-             "consistency \"shared\"), want another one, gather fill \"own\", or /parallel/zero 3, where owners keep "
-             "their parameters apart");
-    }
+    for (const comm::ValueClass& values : value_classes(config_)) check_owner(values.of, comm::network_use(time));
+  }
+
+  /// A rank's own parameters lie among those that it gathers, but with ZeRO 3.
+  void check_owner(sim::TrafficClass of, comm::NetworkUse use) {
+    const auto& network = config_.network.of(of);
+    const bool is_sharded = of == sim::TrafficClass::kParameterGather;
+    if (!network || (is_sharded && config_.sharding.shards_values())) return;
+    if (!loses_own_parts(*network, use) || comm::keeps_own(network->gather.fill)) return;
+    const std::string name(sim::traffic_class_name(of));
+    report(network->consistency == comm::Consistency::kShared
+               ? pointer_in_network(name, {"consistency"})
+               : pointer_in_network(name, {network->path == "contribution" ? "path" : "sized_paths"}),
+           "got a network on which an owner loses its own parameters with the others (path \"contribution\", or "
+           "consistency \"shared\"), want another one, " +
+               std::string(is_sharded ? "gather fill \"own\", or /parallel/zero 3, where owners keep their parameters "
+                                        "apart"
+                                      : "or gather fill \"own\""));
   }
 
   /// Alerts name actions that the run can take, and thresholds of one kind.

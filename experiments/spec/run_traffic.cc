@@ -62,9 +62,14 @@ std::uint64_t gathers_of_run(const RunConfig& config) {
   return gathers + 1;  // of the starting weights
 }
 
+/// Whether planned_collectives() lists those of the whole run.
+bool is_planned_by_run(TrafficClass traffic_class) {
+  return traffic_class == TrafficClass::kOuter || traffic_class == TrafficClass::kEmbeddingGradient;
+}
+
 /// Whether planned_collectives() lists those of a step, not of a micro-batch.
 bool is_planned_by_step(const RunConfig& config, TrafficClass traffic_class) {
-  return traffic_class == TrafficClass::kEmbeddingGradient || traffic_class == TrafficClass::kTpRecomputation ||
+  return traffic_class == TrafficClass::kTpRecomputation ||
          (traffic_class == TrafficClass::kSequenceBackward && config.tensor_sequence);
 }
 
@@ -91,7 +96,7 @@ std::uint64_t tokens_evaluated(const RunConfig& config) {
 std::uint64_t in_whole_run(const RunConfig& config, TrafficClass of, std::uint64_t planned) {
   const std::uint64_t steps = config.training.steps;
   const std::uint64_t batches = steps * static_cast<std::uint64_t>(config.training.accumulation);
-  if (of == TrafficClass::kOuter) return planned;
+  if (is_planned_by_run(of)) return planned;
   if (is_planned_by_step(config, of)) return planned * steps;
   if (of == TrafficClass::kDpGradient) return planned * (config.sharding.reduces_each() ? batches : steps);
   if (of == TrafficClass::kParameterGather) return planned * gathers_of_run(config);

@@ -82,8 +82,10 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
   const int first = plan.rank_of(0);
   const int last = plan.rank_of(stages - 1);
   const int rank = ranks.pipeline.rank();
-  if (first != last && !config.classifies())
-    ends_ = ranks.pipeline.group->split(rank == first || rank == last ? 0 : -1, rank);
+  if (first == last || config.classifies()) return;
+  auto ends = ranks.pipeline.group->split(rank == first || rank == last ? 0 : -1, rank);
+  if (ends == nullptr || store_.tensors()[store_.table().number_of(kTiedTensor)].is_frozen()) return;
+  ends_ = Ends{std::move(ends), first < last ? 1 : 0};
 }
 
 std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions& options) {

@@ -121,9 +121,12 @@ class Gpt2 {
   void backward(int slot, double scale, double mean_over = kOwnTargets, Follows follows = Follows::kUpdate) {
     backward({stages_.front()->number, slot}, Action::Kind::kBackward, scale, mean_over, follows);
   }
-  /// After the last backward pass of all stages: the gradients of the tied embedding are added up. Ranks: those with
-  /// the embedding and the head; class embedding_gradient.
+  /// After the last backward pass of all stages: where two ranks have the embedding and the head, the one with the head
+  /// owns the tied embedding, and gets the sum of both gradients. Ranks: those two; class embedding_gradient.
   void finish_backward();
+  /// The owner's values of the tied embedding go to the other rank, whose copy no update changes. After each change of
+  /// the owner's values: an update, uploaded ones. Ranks: as finish_backward().
+  void spread_embedding();
 
   /// The steps of this rank's program: forward and backward passes of its stages, and their messages. Between them no
   /// other pass. Shapes: micro-batches of one batch size and length, which begin_steps() is told.
@@ -240,6 +243,19 @@ class Gpt2 {
     int passes = 0;               ///< backward passes of this step that set or add gradients of inputs' layers
     int weight_passes = 0;
   };
+  /// The ranks with the embedding and with the head.
+  struct Ends {
+    std::unique_ptr<comm::Communicator> group;
+    int owner = 0;  ///< its rank in the group: the one with the head
+  };
+  /// What they send each other.
+  struct TiedEmbedding {
+    std::size_t tensor = 0;
+    bool is_owner = false;
+    std::vector<std::uint64_t> counts;  ///< all elements for the owner, none for the other
+    comm::Tensor own_part(const comm::Tensor& all) const;
+  };
+  TiedEmbedding tied_embedding() const;
   std::vector<std::unique_ptr<OwnStage>> make_stages(const SlotOptions& options);
   void compute(const PipelineStep& step, const PassInput& input);
   /// Copies the result of the action to where stages on this rank need it.
@@ -282,8 +298,8 @@ class Gpt2 {
   std::uint64_t memory_bytes_ = 0;
   std::uint64_t slots_taken_ = 0;
   std::uint64_t slots_allocated_ = 0;
-  std::optional<PipelineTraffic> traffic_;    ///< absent: all stages are here
-  std::unique_ptr<comm::Communicator> ends_;  ///< the ranks with the embedding and with the head, where these are two
+  std::optional<PipelineTraffic> traffic_;  ///< absent: all stages are here
+  std::optional<Ends> ends_;  ///< absent: this rank is none of them or has both, or the embedding is frozen
   std::optional<Prepared> training_;
   std::optional<Prepared> evaluation_;
   std::vector<std::int32_t> own_tokens_;

@@ -58,6 +58,7 @@ class Gpt2Messages {
   static comm::Message evaluation_losses() { return {sim::TrafficClass::kControl, "evaluation_losses", -1}; }
   static comm::Message targets() { return {sim::TrafficClass::kControl, "targets", -1}; }
   static comm::Message embedding_gradient() { return {sim::TrafficClass::kEmbeddingGradient, "wte.gradient", -1}; }
+  static comm::Message embedding_values() { return {sim::TrafficClass::kEmbeddingGradient, "wte.values", -1}; }
   static comm::Message gradient_squares() { return {sim::TrafficClass::kControl, "gradient_norm", -1}; }
   static comm::Message head_input_gradient() { return {sim::TrafficClass::kTpBackward, "lm_head.backward", -1}; }
 

@@ -25,6 +25,8 @@ comm::Tensor place_of(const Action& user, bool is_past, StageBuffers& b) {
   return is_past ? b.passed_gradient : Stage::grad_output(b);
 }
 
+comm::Tensor on_stream(const comm::Tensor& tensor, comm::Stream* stream) { return {tensor.type, tensor.bytes, stream}; }
+
 /// The mean over all targets, of the means over each rank's. Ranks: all of the group.
 double mean_over(comm::Communicator* group, double mean, std::int64_t targets) {
   if (group == nullptr) return mean;
@@ -198,16 +200,41 @@ void Gpt2::pass_on(const Action& action) {
 void Gpt2::finish_backward() {
   if (traffic_) traffic_->finish();
   if (is_whole()) return;
-  if (ends_ != nullptr) {
-    const std::size_t tokens = store_.table().number_of("wte.weight");
-    const comm::Tensor gradient =
-        elements(store_.weight(tokens).gradient, 0, static_cast<std::int64_t>(store_.table().trained[tokens]));
+  if (ends_) {
+    const TiedEmbedding tied = tied_embedding();
     comm::Stream* const traffic = ops_->begin_traffic();
-    ends_->all_reduce(comm::Tensor{gradient.type, gradient.bytes, traffic}, comm::ReduceOp::kSum,
-                      Gpt2Messages::embedding_gradient());
+    const comm::Tensor gradient = on_stream(store_.gradients_of(tied.tensor), traffic);
+    ends_->group->reduce_scatter(gradient, tied.own_part(gradient), tied.counts, comm::ReduceOp::kSum,
+                                 Gpt2Messages::embedding_gradient());
     ops_->end_traffic();
   }
   store_.on_gradient_ready(kOutsideOfBlocks);
+}
+
+void Gpt2::spread_embedding() {
+  if (!ends_) return;
+  const TiedEmbedding tied = tied_embedding();
+  store_.acquire(kOutsideOfBlocks);
+  comm::Stream* const traffic = ops_->begin_traffic();
+  const comm::Tensor values = on_stream(store_.values_of(tied.tensor), traffic);
+  ends_->group->all_gather(tied.own_part(values), values, tied.counts, Gpt2Messages::embedding_values());
+  ops_->end_traffic();
+  if (!tied.is_owner) store_.round_value(tied.tensor);
+  store_.release(kOutsideOfBlocks);
+}
+
+Gpt2::TiedEmbedding Gpt2::tied_embedding() const {
+  TiedEmbedding tied;
+  tied.tensor = store_.table().number_of(kTiedTensor);
+  const Gpt2Tensor& tensor = store_.tensors()[tied.tensor];
+  tied.is_owner = !tensor.is_copy;
+  tied.counts.assign(2, 0);
+  tied.counts[static_cast<std::size_t>(ends_->owner)] = store_.table().ranges[tied.tensor].count - padding_of(tensor);
+  return tied;
+}
+
+comm::Tensor Gpt2::TiedEmbedding::own_part(const comm::Tensor& all) const {
+  return is_owner ? all : elements(all, 0, 0);
 }
 
 }  // namespace droptest::models

@@ -164,7 +164,7 @@ std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const 
     if (tensor.name.starts_with("ln_f.") || tensor.name == kClassTensor) return !head;
     return !any([&](const StageRange& range) { return range.first <= tensor.layer && tensor.layer < range.last; });
   });
-  for (Gpt2Tensor& tensor : tensors) tensor.is_copy = tensor.name == "wte.weight" && !head && !config.classifies();
+  for (Gpt2Tensor& tensor : tensors) tensor.is_copy = tensor.name == kTiedTensor && !head && !config.classifies();
   return tensors;
 }
 

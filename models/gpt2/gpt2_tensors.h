@@ -40,9 +40,11 @@ struct Gpt2Tensor {
   std::uint64_t number = 0;  ///< in the whole model's list: the stream that it is drawn from
   std::string adapts{};      ///< of an adapter: the name of the weight that it adds to
   double adapter_scale = 1;  ///< likewise: alpha / rank
-  bool is_copy = false;      ///< another rank's stage has it, too, and counts it in the gradient norm
+  bool is_copy = false;      ///< another rank's stage has it, too, and updates it
 
   bool is_frozen() const { return learning_rate_factor == 0; }
+  /// Whether the rank takes part in its updates.
+  bool is_trained() const { return !is_frozen() && !is_copy; }
 };
 
 /// The weights of the classification head, [classes, width]: Hugging Face's name in GPT2ForSequenceClassification.
@@ -52,10 +54,13 @@ inline constexpr const char* kClassTensor = "score.weight";
 /// names end in lora_A.weight [rank, inputs] and lora_B.weight [outputs, rank]. Matrices are stored as Hugging Face's
 /// Conv1D does, [inputs, outputs].
 std::vector<Gpt2Tensor> gpt2_tensors(const Gpt2Config& config, int ranks, int rank);
-/// Those of a stage, in that order. The token embedding is tied to the LM head: where they are in two stages, both have
-/// wte, each with the gradient of its own use; the sum of both gradients is the caller's.
+/// The token embedding, which is tied to the LM head.
+inline constexpr const char* kTiedTensor = "wte.weight";
+
+/// Those of a stage, in that order. Where the token embedding and the LM head are in two stages, both have wte, each
+/// with the gradient of its own use; the sum of both gradients is the caller's.
 std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, const StageRange& range, int ranks, int rank);
-/// Those of several stages on one rank, each once. wte is a copy where another rank has the LM head.
+/// Those of several stages on one rank, each once. wte is a copy where another rank has the LM head, which updates it.
 std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const StageRange> ranges, int ranks,
                                       int rank);
 

@@ -15,8 +15,9 @@ namespace {
 
 constexpr std::string_view kPrefix = "transformer.";
 constexpr std::string_view kHead = "lm_head.weight";
-constexpr std::string_view kTokens = "wte.weight";
+constexpr std::string_view kTokens = kTiedTensor;
 constexpr std::string_view kPositions = "wpe.weight";
+constexpr const char* kLastNorm = "ln_f.weight";
 
 std::string shape_text(const std::vector<std::uint64_t>& shape) {
   std::string text = "[";
@@ -168,9 +169,12 @@ StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Para
   StoredTensors tensors = gather_stage_weights(config, parameters, tensor_group);
   if (pipeline == nullptr || tensor_group.rank() != 0) return tensors;
   const comm::Message message{sim::TrafficClass::kControl, "weights of a stage", -1};
-  // All ranks know the list. Of tensors on several ranks the first one's count.
+  // The rank with the last norm has the LM head, and so owns the tied embedding.
+  const bool has_copy = !config.classifies() && !tensors.contains(kLastNorm);
+  // All ranks know the list.
   for (const Gpt2Tensor& tensor : gpt2_tensors(config, 1, 0)) {
-    const std::vector<std::uint64_t> holders = who_holds(tensors.contains(tensor.name), *pipeline);
+    const bool holds = tensors.contains(tensor.name) && !(has_copy && tensor.name == kTokens);
+    const std::vector<std::uint64_t> holders = who_holds(holds, *pipeline);
     const auto holder = static_cast<int>(std::find(holders.begin(), holders.end(), 1) - holders.begin());
     if (holder == 0) continue;
     std::vector<float> values(tensor.slice.full_elems());
@@ -179,7 +183,7 @@ StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Para
       pipeline->send(std::span<const float>(values), 0, message);
     } else if (pipeline->rank() == 0) {
       pipeline->recv(std::span<float>(values), holder, message);
-      tensors.emplace(tensor.name, stored_floats(tensor.slice.full_shape, values));
+      tensors.insert_or_assign(tensor.name, stored_floats(tensor.slice.full_shape, values));
     }
   }
   if (pipeline->rank() != 0) tensors.clear();

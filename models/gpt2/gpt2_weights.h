@@ -31,7 +31,8 @@ void check_gpt2_weights(const Gpt2Config& config, const StoredTensors& tensors, 
                         MissingHead missing = MissingHead::kRefused);
 
 /// The whole model's weights in F32; complete on rank 0 of both groups, empty on the others. Replicated tensors are
-/// rank 0's. `pipeline`: the ranks with the other stages; null: one rank has all. Ranks: all.
+/// rank 0's, and the tied embedding is that of the rank with the LM head. `pipeline`: the ranks with the other stages;
+/// null: one rank has all. Ranks: all.
 StoredTensors gather_gpt2_weights(const Gpt2Config& config, std::span<const Parameter<float>> parameters,
                                   comm::Communicator& tensor_group, comm::Communicator* pipeline = nullptr);
 

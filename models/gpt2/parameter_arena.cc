@@ -45,6 +45,7 @@ std::vector<std::uint64_t> ParameterArena::rooms(const ParameterTable& table, co
 
 std::uint64_t ParameterArena::elems(const ParameterTable& table, const ShardPlan& plan, Holds holds) {
   if (holds == Holds::kAll) return table.elems;
+  if (holds == Holds::kTrained) return table.trained_elems;
   return holds == Holds::kOwn ? plan.own_elems() : rooms(table, plan, holds).back();
 }
 
@@ -59,7 +60,7 @@ ParameterArena::ParameterArena(const ParameterTable& table, const ShardPlan& pla
 
 comm::Tensor ParameterArena::part(std::uint64_t offset, std::uint64_t count) const {
   std::uint64_t place = offset;
-  if (holds_ != Holds::kAll) {
+  if (!is_whole()) {
     DROPTEST_CHECK(holds_ != Holds::kOwn, "an element that is not in memory");
     const auto above = std::upper_bound(table_->units.begin(), table_->units.end(), offset,
                                         [](std::uint64_t at, const ParameterUnit& unit) { return at < unit.offset; });
@@ -72,7 +73,7 @@ comm::Tensor ParameterArena::part(std::uint64_t offset, std::uint64_t count) con
 }
 
 comm::Tensor ParameterArena::own(const OwnPart& part_of_rank) const {
-  if (holds_ == Holds::kAll) return part(part_of_rank.offset, part_of_rank.count);
+  if (is_whole()) return part(part_of_rank.offset, part_of_rank.count);
   DROPTEST_CHECK(holds_ != Holds::kUnits, "a rank's own elements where there is room for units alone");
   return elements(all_, static_cast<std::int64_t>(part_of_rank.shard_offset),
                   static_cast<std::int64_t>(part_of_rank.count));
@@ -87,15 +88,15 @@ void append_pieces(const ParameterTable& table, const OwnPart& part, std::vector
   }
 }
 
-void ParameterArena::visit_state(StateVisitor& visitor, std::string_view name, Frozen frozen) const {
+void ParameterArena::visit_state(StateVisitor& visitor, std::string_view name) const {
   std::vector<TensorPiece> pieces;
-  const bool all = holds_ == Holds::kAll;
+  const bool all = is_whole();
   const OwnPart whole{0, table_->trained_elems, 0};
   for (const OwnPart& part : all ? std::span(&whole, 1) : std::span<const OwnPart>(plan_->own())) {
     append_pieces(*table_, part, pieces);
   }
-  for (std::size_t i = 0; all && frozen == Frozen::kShown && i < table_->tensors.size(); ++i) {
-    if (!table_->tensors[i].is_frozen()) continue;
+  for (std::size_t i = 0; holds_ == Holds::kAll && i < table_->tensors.size(); ++i) {
+    if (table_->tensors[i].is_trained()) continue;
     const std::uint64_t padding = padding_of(table_->tensors[i]);
     pieces.push_back({i, 0, table_->ranges[i].offset, table_->ranges[i].count - padding});
   }

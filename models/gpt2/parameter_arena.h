@@ -21,6 +21,7 @@ class ParameterArena {
  public:
   enum class Holds : std::uint8_t {
     kAll,
+    kTrained,      ///< the elements that are trained: all but padding, frozen tensors and copies
     kOwn,          ///< the rank's own elements
     kOwnAndUnits,  ///< and room for the tensors outside of blocks and for two blocks: one in use, one on its way
     kUnits,        ///< that room alone
@@ -36,13 +37,13 @@ class ParameterArena {
   Holds holds() const { return holds_; }
   /// All that is in memory.
   const comm::Tensor& all() const { return all_; }
-  /// Elements of one unit, or with Holds::kAll any. Two blocks whose numbers differ by an even one share their room.
+  /// Elements of one unit, or with Holds::kAll and kTrained any. Two blocks whose numbers differ by an even one share
+  /// their room.
   comm::Tensor part(std::uint64_t offset, std::uint64_t count) const;
   comm::Tensor part(const ParameterRange& range) const { return part(range.offset, range.count); }
   comm::Tensor own(const OwnPart& part) const;
-  /// Shows the elements that last: all, or the rank's own ones. Frozen tensors have values, but no optimizer state.
-  enum class Frozen : std::uint8_t { kShown, kLeftOut };
-  void visit_state(StateVisitor& visitor, std::string_view name, Frozen frozen) const;
+  /// Shows the elements that last: those in memory, or the rank's own ones.
+  void visit_state(StateVisitor& visitor, std::string_view name) const;
 
   /// Bytes in memory.
   std::uint64_t bytes() const { return all_.bytes.size(); }
@@ -50,6 +51,7 @@ class ParameterArena {
   static std::uint64_t elems(const ParameterTable& table, const ShardPlan& plan, Holds holds);
 
  private:
+  bool is_whole() const { return holds_ == Holds::kAll || holds_ == Holds::kTrained; }
   /// Where the room of each unit begins, and at last where all ends.
   static std::vector<std::uint64_t> rooms(const ParameterTable& table, const ShardPlan& plan, Holds holds);
 

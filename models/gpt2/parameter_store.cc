@@ -150,7 +150,18 @@ void ParameterStore::acquire(int layer) {
     traffic_->finish_values(unit);
   } else if (has_offloaded_values()) {
     offloaded_->finish(unit);
+    if (layer == kOutsideOfBlocks && !rounded_.is_empty()) {
+      for (const std::size_t i : untrained()) round_value(i);
+    }
   }
+}
+
+std::vector<std::size_t> ParameterStore::untrained() const {
+  std::vector<std::size_t> numbers;
+  for (std::size_t i = 0; i < tensors().size(); ++i) {
+    if (!tensors()[i].is_trained()) numbers.push_back(i);
+  }
+  return numbers;
 }
 
 void ParameterStore::release(int layer) {
@@ -204,6 +215,14 @@ void ParameterStore::gather_values() {
   if (traffic_ && plan_.options().shards_state()) traffic_->gather_values();
 }
 
+comm::Tensor ParameterStore::without_padding(const ParameterArena& arena, std::size_t i) const {
+  return arena.part(table_.ranges[i].offset, table_.ranges[i].count - padding_of(table_.tensors[i]));
+}
+
+void ParameterStore::round_value(std::size_t i) {
+  if (!rounded_.is_empty()) ops_.convert(without_padding(values_, i), without_padding(rounded_, i));
+}
+
 void ParameterStore::round_values() {
   for (const Adapter& adapter : adapters_) {
     ops_.merge_adapter(adapter.shape, values_.part(table_.ranges[adapter.base]), values_.part(table_.ranges[adapter.a]),
@@ -221,11 +240,16 @@ comm::Tensor ParameterStore::own_rounded(const OwnPart& part) const {
 void ParameterStore::visit_state(StateVisitor& visitor) {
   if (has_offloaded_values()) {
     offloaded_->visit_values(visitor, "values");
+    for (const std::size_t i : untrained()) {
+      const comm::Tensor values = values_of(i);
+      const std::uint64_t elems = values.bytes.size() / comm::element_bytes(values.type);
+      visitor.tensor("values", values, std::array{TensorPiece{i, 0, 0, elems}}, Sharding::kWhole);
+    }
   } else {
-    values_.visit_state(visitor, "values", ParameterArena::Frozen::kShown);
+    values_.visit_state(visitor, "values");
   }
   if (!rounded_.is_empty() && rounded_.holds() == Holds::kAll) {
-    rounded_.visit_state(visitor, "rounded values", ParameterArena::Frozen::kShown);
+    rounded_.visit_state(visitor, "rounded values");
   }
 }
 
@@ -233,6 +257,11 @@ std::span<std::byte> ParameterStore::copy_of(Copied arena) {
   const std::size_t bytes = table_.elems * comm::element_bytes(types_.parameters);
   if (copies_[arena].data() == nullptr) copies_[arena] = ZeroedMemory(bytes);
   return {copies_[arena].data(), bytes};
+}
+
+std::span<std::byte> ParameterStore::value_copy(std::size_t i) {
+  const std::size_t size = comm::element_bytes(types_.parameters);
+  return copy_of(kValueCopies).subspan(table_.ranges[i].offset * size, table_.ranges[i].count * size);
 }
 
 template <class T>
@@ -280,6 +309,7 @@ void ParameterStore::download(Fields fields) {
       ops_.copy_to_host(values_.part(of.offset, of.count),
                         copy_of(kValueCopies).subspan(of.offset * size, of.count * size));
     }
+    for (const std::size_t i : untrained()) ops_.copy_to_host(values_.part(table_.ranges[i]), value_copy(i));
   } else {
     ops_.copy_to_host(values_.all(), copy_of(kValueCopies));
   }
@@ -295,6 +325,7 @@ void ParameterStore::upload_values() {
   const std::size_t size = comm::element_bytes(types_.parameters);
   if (has_offloaded_values()) {
     offloaded_->upload_values(copy_of(kValueCopies));
+    for (const std::size_t i : untrained()) ops_.copy_from_host(value_copy(i), values_.part(table_.ranges[i]));
     ops_.synchronize();
     return release_copies();
   }
@@ -351,7 +382,7 @@ MemoryUse ParameterStore::memory_use(std::vector<Gpt2Tensor> tensors, const OpsF
   use.gradients = bytes * elems(holds_gradients(sharding));
   if (!sharding.offloads_moments) {
     use.optimizer =
-        bytes * static_cast<std::uint64_t>(moments) * elems(sharding.shards_state() ? Holds::kOwn : Holds::kAll);
+        bytes * static_cast<std::uint64_t>(moments) * elems(sharding.shards_state() ? Holds::kOwn : Holds::kTrained);
   }
   if (sharding.offloads_values || (sharding.offloads_moments && moments > 0)) {
     const OffloadedState::Bytes of = OffloadedState::planned(table, plan, types.parameters, moments);

@@ -96,6 +96,12 @@ class ParameterStore {
   /// unwinds the program. A device may still be at work on their stream (Ops::end_traffic()). No traffic follows.
   void abandon_traffic() noexcept { traffic_.reset(); }
 
+  /// Of tensor number i, without its padding. Its layer is acquired.
+  comm::Tensor values_of(std::size_t i) const { return without_padding(values_, i); }
+  comm::Tensor gradients_of(std::size_t i) const { return without_padding(gradients_, i); }
+  /// values_of(i) have been written: the rounded copy follows.
+  void round_value(std::size_t i);
+
   /// Before each pass: values change between passes in more ways than one. Also adds adapters to their weights.
   void round_values();
 
@@ -142,6 +148,9 @@ class ParameterStore {
 
  private:
   std::size_t unit_of(int layer) const;
+  comm::Tensor without_padding(const ParameterArena& arena, std::size_t i) const;
+  /// Tensors that no update of this rank changes. They stay in memory where values are offloaded.
+  std::vector<std::size_t> untrained() const;
   bool has_offloaded_values() const { return offloaded_ != nullptr && offloaded_->has_values(); }
   bool copies_are_apart() const {
     return ops_.stream() != nullptr || plan_.options().shards_values() || has_offloaded_values();
@@ -154,6 +163,8 @@ class ParameterStore {
   void adapter_gradients(int layer);
   enum Copied : std::size_t { kValueCopies, kGradientCopies };
   std::span<std::byte> copy_of(Copied arena);
+  /// Of the values of tensor number i, within copy_of(kValueCopies).
+  std::span<std::byte> value_copy(std::size_t i);
 
   ParameterTable table_;
   ShardPlan plan_;

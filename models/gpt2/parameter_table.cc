@@ -29,7 +29,7 @@ ParameterTable::ParameterTable(std::vector<Gpt2Tensor> list)
   for (const std::size_t i : order) {
     if (units.empty() || units.back().layer != tensors[i].layer) units.push_back({tensors[i].layer, elems, 0});
     unit_of[i] = units.size() - 1;
-    if (tensors[i].is_frozen()) continue;
+    if (!tensors[i].is_trained()) continue;
     DROPTEST_CHECK(elems == trained_elems, "two tensors with padding");
     place(i);
     trained[i] = ranges[i].count - padding_of(tensors[i]);
@@ -37,7 +37,7 @@ ParameterTable::ParameterTable(std::vector<Gpt2Tensor> list)
     trained_elems += trained[i];
   }
   for (const std::size_t i : order) {
-    if (tensors[i].is_frozen()) place(i);
+    if (!tensors[i].is_trained()) place(i);
   }
 }
 
@@ -70,7 +70,7 @@ std::vector<std::uint64_t> ParameterTable::chunk_ends() const {
 std::vector<ReplicatedRun> ParameterTable::replicated_runs() const {
   std::vector<ReplicatedRun> runs;
   for (const std::size_t i : in_order()) {
-    if (tensors[i].placement != Placement::kReplicated || tensors[i].is_frozen()) continue;
+    if (tensors[i].placement != Placement::kReplicated || !tensors[i].is_trained()) continue;
     if (!tensors[i].adapts.empty()) continue;  // adapters have sums of their own
     const bool continues =
         !runs.empty() && runs.back().unit == unit_of[i] && runs.back().offset + runs.back().count == ranges[i].offset;

@@ -35,7 +35,7 @@ struct ReplicatedRun {
 
 /// Names and places, no memory. An arena has no gaps. It begins with the last block and ends with the tensors
 /// outside of blocks: the order in which a backward pass makes gradients ready. Behind them are the padding of the
-/// vocabulary and the frozen tensors, which are neither trained nor sent nor part of the gradient norm.
+/// vocabulary, the frozen tensors and the copies, which are neither trained nor sent nor part of the gradient norm.
 struct ParameterTable {
   explicit ParameterTable(std::vector<Gpt2Tensor> list);
   /// Throws: CheckError for a name that no tensor has.
@@ -50,7 +50,7 @@ struct ParameterTable {
 
   std::vector<Gpt2Tensor> tensors;
   std::vector<ParameterRange> ranges;  ///< of each tensor, with padding
-  std::vector<std::uint64_t> trained;  ///< elements of each tensor, without; 0 of frozen ones
+  std::vector<std::uint64_t> trained;  ///< elements of each tensor, without; 0 of frozen ones and of copies
   std::vector<ParameterUnit> units;    ///< in order
   std::vector<std::size_t> unit_of;    ///< of each tensor
   std::uint64_t elems = 0;             ///< of an arena

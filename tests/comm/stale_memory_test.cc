@@ -124,9 +124,10 @@ void run_lossy_class(sim::TrafficClass of, const ClassNetwork& network,
   });
 }
 
-// A loss scale that falls from 8 to 2 between the steps.
+// A loss scale that falls from 8 to 2 between the steps. The gathers of a tied embedding carry values.
 TEST(StaleMemory, OfGradientsFollowsTheirScale) {
-  for (const sim::TrafficClass of : {sim::TrafficClass::kTpBackward, sim::TrafficClass::kTpForward}) {
+  for (const sim::TrafficClass of :
+       {sim::TrafficClass::kTpBackward, sim::TrafficClass::kTpForward, sim::TrafficClass::kEmbeddingGradient}) {
     const float old = of == sim::TrafficClass::kTpBackward ? 2 : 8;
     run_lossy_class(of, stale_network("direct"), [&](LossyCommunicator& lossy) {
       const auto gathered_of_class = [&](std::uint64_t step, const Floats& values) {

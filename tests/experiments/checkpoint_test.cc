@@ -383,7 +383,7 @@ TEST(Recut, WeightsOfAnyLayoutAreThoseOfTheModel) {
   config.record.weights = RecordConfig::Weights::kFinal;
   const Trained trained = train_in(config, folder.path());
   const models::StoredTensors weights =
-      weights_of_checkpoint(folder.path() + "/step-4", CheckpointFolder(folder.path()).manifest(4));
+      weights_of_checkpoint(folder.path() + "/step-4", CheckpointFolder(folder.path()).manifest(4)).tensors;
   ASSERT_EQ(weights.size(), trained.outcome.weights.size());
   for (const auto& [name, tensor] : trained.outcome.weights) {
     EXPECT_EQ(weights.at(name).bytes, tensor.bytes) << name;

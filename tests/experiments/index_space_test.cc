@@ -76,7 +76,7 @@ TEST(IndexSpace, CollectivesOfARunAreThoseOfItsStepsAndEvaluations) {
                          .config;
   EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kTpForward, 2), 60U);
   EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kDpGradient, 2), 20U);
-  EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kEmbeddingGradient, 2), 20U);
+  EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kEmbeddingGradient, 2), 2U);
   EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kOuter, 2), 2U);
   config.validation.network = ValidationConfig::Network::kLossy;
   // Four evaluations: before the first step, after 4, 8 and 10.

@@ -10,10 +10,12 @@
 #include <utility>
 #include <vector>
 
+#include "experiments/run/layer_memory.h"
 #include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_device.h"
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/parameter_table.h"
 #include "sim/error.h"
 #include "sim/loss/gilbert_elliott.h"
 #include "tests/comm/temporary_folder.h"
@@ -231,6 +233,16 @@ TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
       }
       EXPECT_EQ(most.bytes, want.model.total() + want.collectives + want.loss_layer);
     }
+  }
+}
+
+TEST(MemoryEstimate, HasOneCopyOfTheLastParametersWithZero3) {
+  for (const int zero : {1, 2, 3}) {
+    const RunConfig config =
+        resolved(kTwoRanks, {"/parallel/tensor=1", "/parallel/data=2", "/parallel/zero=" + std::to_string(zero)})
+            .config;
+    const models::ParameterTable table(models::gpt2_tensors(config.model, 1, 0));
+    EXPECT_EQ(layer_memory(config).remembered, zero == 3 ? table.trained_elems * sizeof(float) : 0) << zero;
   }
 }
 

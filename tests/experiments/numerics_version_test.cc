@@ -37,6 +37,7 @@ struct Golden {
   double in_double;  ///< train loss of the last step; 0: not trained, because of the pipeline
   double in_float;   ///< final validation loss
   double seconds;    ///< of virtual time, in float; 0: no clock
+  int data = 1;      ///< replicas; several have their loss in the reductions of gradients and in the tied embedding
 };
 
 // Made with this test, which prints its losses.
@@ -46,6 +47,8 @@ constexpr Golden kGolden[] = {
     {"timed", 2, 1, 0.1, 2.5483925777048602, 2.3192737164808799, 0.0063827283199999934},
     {"lossless pipeline", 1, 2, -1, 0, 2.3640936162227546, 0},
     {"lossy pipeline", 2, 2, 0.1, 0, 2.3580811724291149, 0},
+    {"lossless pipelines", 1, 2, -1, 0, 2.3588261895458182, 0, 2},
+    {"pipelines with lossy updates", 2, 2, 0.1, 0, 2.3965361904913784, 0, 2},
 };
 
 RunConfig config_of(const Golden& golden) {
@@ -56,8 +59,14 @@ RunConfig config_of(const Golden& golden) {
     config.parallel.tensor = 1;
     config.parallel.pipeline = golden.pipeline;
     config.training.accumulation = 2;
-    for (const sim::TrafficClass of : {sim::TrafficClass::kPpActivation, sim::TrafficClass::kPpGradient}) {
-      if (golden.loss_rate >= 0) lose(config, of, golden.loss_rate);
+    config.parallel.data = golden.data;
+    const std::vector<sim::TrafficClass> lossy =
+        golden.data > 1 ? std::vector{sim::TrafficClass::kDpGradient, sim::TrafficClass::kEmbeddingGradient}
+                        : std::vector{sim::TrafficClass::kPpActivation, sim::TrafficClass::kPpGradient};
+    for (const sim::TrafficClass of : lossy) {
+      if (golden.loss_rate < 0) continue;
+      lose(config, of, golden.loss_rate);
+      if (of == sim::TrafficClass::kEmbeddingGradient) config.network.of(of)->gather.fill = comm::Fill::kOwn;
     }
     return config;
   }
@@ -182,12 +191,39 @@ TEST(NumericsVersion, OfAPipelineFollowsFromTheLossBetweenItsStages) {
   for (const char* one : {"pp_activation", "pp_gradient"}) {
     EXPECT_EQ(version({{one, {{"loss", lossy}}}}, none, 2), 2) << one;
   }
-  EXPECT_EQ(version({{"pp_activation", {{"loss", none}}}, {"pp_gradient", {{"loss", none}}}}, lossy, 2), 1);
-  json earlier = spec(nullptr, lossy, 2);
+  const json between_stages = {{"pp_activation", {{"loss", lossy}}}};
+  json earlier = spec(between_stages, none, 2);
   earlier["numerics_version"] = 1;
   EXPECT_THAT(config_error_of([&] { (void)resolve(earlier, "spec.json"); }),
               testing::HasSubstr("got 1, but this droptest has version 2 for a spec with loss of messages between the "
                                  "stages of a pipeline"));
+}
+
+TEST(NumericsVersion, OfAPipelineFollowsFromTheNetworkOfItsTiedEmbedding) {
+  const auto version = [](const json& parallel, const json& classes, const json& more = json::object()) {
+    json document = spec_with({{"model", "none"}});
+    document["parallel"] = parallel;
+    document["model"]["layers"] = 4;
+    document["training"]["accumulation"] = 2;
+    document["network"]["classes"] = classes;
+    document.update(more);
+    return resolve(document, "s.json").spec["numerics_version"];
+  };
+  const json lossy = {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.01}}}};
+  const json both = {{"pipeline", 2}, {"data", 2}};
+  EXPECT_EQ(version(both, json::object()), 1);
+  EXPECT_EQ(version({{"pipeline", 2}, {"tensor", 2}}, {{"tp_forward", lossy}}), 1) << "of no parameters";
+  for (const char* of : {"dp_gradient", "embedding_gradient"}) {
+    EXPECT_EQ(version(both, {{of, lossy}}), 2) << of;
+    EXPECT_EQ(version({{"pipeline", 1}, {"data", 2}}, {{"dp_gradient", lossy}}), 1);
+  }
+  EXPECT_EQ(version({{"pipeline", 2}, {"data", 2}, {"zero", 1}}, {{"parameter_gather", lossy}}), 2);
+  EXPECT_EQ(version(both, {{"dp_gradient", {{"compression", {{"kind", "int4"}}}}}}), 2);
+  const json clock = {{"link", {{"latency_microseconds", 5}, {"bandwidth_gbit_per_second", 10}}},
+                      {"compute_milliseconds", 1}};
+  EXPECT_EQ(version(both, json::object(), {{"time", clock}}), 2) << "times of fewer messages";
+  EXPECT_EQ(version(both, json::object(), {{"outer", {{"every_steps", 4}}}}), 1);
+  EXPECT_EQ(version(both, json::object(), {{"outer", {{"every_steps", 4}, {"fragments", 2}}}}), 2);
 }
 
 TEST(NumericsVersion, AnEarlierResolvedSpecIsReadAndNotTrained) {

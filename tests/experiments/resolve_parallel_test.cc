@@ -107,7 +107,7 @@ TEST(Resolve, SkipIsAFillBetweenStagesAlone) {
     return all;
   };
   EXPECT_EQ(fills({skip, "/parallel/pipeline=2"}),
-            "embedding_gradient zero pp_activation skip pp_gradient skip tp_backward zero tp_forward zero ");
+            "embedding_gradient own pp_activation skip pp_gradient skip tp_backward zero tp_forward zero ");
   EXPECT_EQ(id_with({skip}), id_with({}));
   ASSERT_EQ(resolved(kTwoRanks, {skip}).warnings.size(), 1U);
   EXPECT_EQ(resolved(kTwoRanks, {skip}).warnings[0].pointer, "/network/fill");
@@ -124,7 +124,7 @@ TEST(Resolve, SkipIsAFillBetweenStagesAlone) {
   EXPECT_EQ(fills({skip, "/parallel/pipeline=2", "/parallel/tensor=1", R"(/network/loss={"model": "none"})",
                    R"(/time={"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 100},
                              "compute_milliseconds": 1, "deadline_microseconds": 100})"}),
-            "embedding_gradient zero pp_activation zero pp_gradient zero ");
+            "embedding_gradient own pp_activation zero pp_gradient zero ");
   EXPECT_THAT(config_error_of([] {
                 (void)resolved(kTwoRanks, {"/parallel/pipeline=2", "/network/payload_bytes=8", "/model/preset=small",
                                            "/model/heads=12", "/training/batch_sequences=8"});

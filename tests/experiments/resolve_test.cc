@@ -338,15 +338,92 @@ TEST(Resolve, AFillThatShardedParametersCannotHaveIsRefusedWhereItIsWritten) {
     return config_error_of([&] { (void)resolved(kTwoRanks, overrides); });
   };
   const std::string refused = ": got \"own\", want \"stale\" or \"zero\" with /parallel/zero 3";
-  for (const std::string pointer : {"/network/fill", "/network/gather/fill", "/network/classes/parameter_gather/fill",
-                                    "/network/classes/parameter_gather/gather/fill"}) {
+  const std::string in_class = "/network/classes/parameter_gather";
+  for (const std::string& pointer : {in_class + "/fill", in_class + "/gather/fill"}) {
     EXPECT_THAT(error({pointer + "=own"}), HasSubstr("s.json: " + pointer + refused));
   }
-  // A class comes after the network, and a half after both.
-  EXPECT_THAT(error({"/network/gather/fill=stale", "/network/classes/parameter_gather/fill=own"}),
-              HasSubstr("s.json: /network/classes/parameter_gather/fill" + refused));
-  EXPECT_THAT(error({"/network/fill=stale", "/network/gather/fill=own"}),
-              HasSubstr("s.json: /network/gather/fill" + refused));
+  EXPECT_THAT(error({in_class + "/fill=stale", in_class + "/gather/fill=own"}),
+              HasSubstr("s.json: " + in_class + "/gather/fill" + refused));
+}
+
+TEST(Resolve, LostParametersAreTheLastOnesUnlessTheirClassNamesAFill) {
+  const auto sharded = [](int zero, std::vector<std::string> more = {}) {
+    more.insert(more.begin(), {"/parallel/data=2", "/parallel/zero=" + std::to_string(zero)});
+    return resolved(kTwoRanks, more);
+  };
+  const auto fill = [](const ResolvedRun& run) {
+    return run.spec["network"]["classes"]["parameter_gather"]["gather"]["fill"].get<std::string>();
+  };
+  const std::string named = "/network/classes/parameter_gather/fill=";
+  for (const int zero : {1, 2, 3}) {
+    const std::string usual = zero == 3 ? "stale" : "own";
+    for (const std::string of_all : {"/network/fill=zero", "/network/fill=stale", "/network/gather/fill=own_scaled"}) {
+      EXPECT_EQ(fill(sharded(zero, {of_all})), usual) << of_all;
+    }
+    const ResolvedRun run = sharded(zero);
+    EXPECT_EQ(fill(run), usual);
+    EXPECT_EQ(run.spec["network"]["classes"]["dp_gradient"]["reduce"]["fill"], "zero");
+    EXPECT_TRUE(run.warnings.empty());
+    // The same run as one that names this fill, in the first version of the numerics, too.
+    EXPECT_EQ(run.spec["numerics_version"], 1);
+    EXPECT_EQ(sharded(zero, {named + usual}).run_id, run.run_id);
+    const ResolvedRun again = resolve(run.spec, "again");
+    EXPECT_EQ(again.run_id, run.run_id);
+    EXPECT_TRUE(again.warnings.empty());
+  }
+}
+
+// Its gradients have the fill of all classes, its values one of their own.
+TEST(Resolve, LostValuesOfTheTiedEmbeddingAreItsLastOnesUnlessItsClassNamesAFill) {
+  const auto piped = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"/parallel/tensor=1", "/parallel/pipeline=2"});
+    return resolved(kTwoRanks, more);
+  };
+  const auto fills = [&](const std::vector<std::string>& more) {
+    const json section = piped(more).spec["network"]["classes"]["embedding_gradient"];
+    return section["reduce"]["fill"].get<std::string>() + " " + section["gather"]["fill"].get<std::string>();
+  };
+  const std::string in_class = "/network/classes/embedding_gradient";
+  EXPECT_EQ(fills({}), "zero own");
+  EXPECT_EQ(fills({"/network/fill=stale"}), "stale own");
+  EXPECT_EQ(fills({"/network/gather/fill=stale", "/network/fill=count_rescale"}), "count_rescale own");
+  EXPECT_EQ(fills({in_class + "/fill=stale"}), "stale stale");
+  EXPECT_EQ(fills({in_class + "/gather/fill=zero"}), "zero zero");
+  const std::vector<Warning> found = piped({in_class + "/gather/fill=zero"}).warnings;
+  ASSERT_EQ(found.size(), 1U);
+  EXPECT_EQ(found[0].pointer, in_class + "/gather/fill");
+  const ResolvedRun run = piped({});
+  EXPECT_TRUE(run.warnings.empty());
+  EXPECT_EQ(resolve(run.spec, "again").run_id, run.run_id);
+  EXPECT_THAT(config_error_of([&] {
+                (void)piped({in_class + "/consistency=shared", in_class + "/fill=stale"});
+              }),
+              HasSubstr("s.json: " + in_class + "/consistency: got a network on which an owner loses its own"));
+  EXPECT_EQ(fills({in_class + "/consistency=shared"}), "zero own");
+  EXPECT_THAT(config_error_of([&] { (void)piped({in_class + R"(/compression={"kind": "top_k"})"}); }),
+              HasSubstr("s.json: " + in_class +
+                        "/compression/kind: got top_k for embedding_gradient, whose sum one rank "
+                        "gets; want a compression of values: float16, bfloat16, int8, int4"));
+  EXPECT_EQ(fills({in_class + R"(/compression={"kind": "int8"})"}), "zero own");
+}
+
+TEST(Resolve, ZerosInThePlaceOfLostParametersWarn) {
+  const auto warnings = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"/parallel/data=2", "/parallel/zero=1"});
+    return resolved(kTwoRanks, more).warnings;
+  };
+  const std::string in_class = "/network/classes/parameter_gather";
+  for (const std::string& pointer : {in_class + "/fill", in_class + "/gather/fill"}) {
+    const std::vector<Warning> found = warnings({pointer + "=zero"});
+    ASSERT_EQ(found.size(), 1U) << pointer;
+    EXPECT_EQ(found[0].pointer, pointer);
+    EXPECT_EQ(
+        found[0].message,
+        "got \"zero\", which puts zeros in the place of parameters that were lost; want \"own\", or no fill here, "
+        "which means it");
+  }
+  // A resolved spec names the fills of halves that lose nothing, too.
+  EXPECT_TRUE(warnings({in_class + R"(={"loss": {"model": "none"}, "fill": "zero"})"}).empty());
 }
 
 TEST(Resolve, GroupsBelongToThePathThatHasThem) {

@@ -171,19 +171,21 @@ TEST(Spec, OwnersNeverLoseTheirParameters) {
     return HasSubstr("s.json: " + pointer + ": got a network on which an owner loses its own");
   };
   for (const char* zero : {"/parallel/zero=1", "/parallel/zero=2"}) {
-    EXPECT_THAT(error({zero, "/network/path=contribution", "/network/gather/loss/model=bernoulli",
-                       "/network/gather/loss/loss_rate=0.1"}),
-                refused("/network/path"));
-    EXPECT_THAT(error({zero, "/network/consistency=shared"}), refused("/network/consistency"));
-    EXPECT_THAT(error({zero, "/network/consistency=shared", "/network/gather/fill=stale"}),
-                refused("/network/consistency"));
-    EXPECT_THAT(error({zero, "/network/classes/parameter_gather/consistency=shared"}),
-                refused("/network/classes/parameter_gather/consistency"));
-    EXPECT_THAT(
-        error(
-            {zero, R"(/network/classes/parameter_gather/sized_paths=[{"up_to_elements": 9, "path": "contribution"}])"}),
-        refused("/network/classes/parameter_gather/sized_paths"));
+    for (const char* fill : {"zero", "stale"}) {
+      const std::string named = std::string("/network/classes/parameter_gather/fill=") + fill;
+      EXPECT_THAT(error({zero, named, "/network/path=contribution", "/network/gather/loss/model=bernoulli",
+                         "/network/gather/loss/loss_rate=0.1"}),
+                  refused("/network/path"));
+      EXPECT_THAT(error({zero, named, "/network/consistency=shared"}), refused("/network/consistency"));
+      EXPECT_THAT(error({zero, named, "/network/classes/parameter_gather/consistency=shared"}),
+                  refused("/network/classes/parameter_gather/consistency"));
+      EXPECT_THAT(error({zero, named,
+                         "/network/classes/parameter_gather/sized_paths="
+                         R"([{"up_to_elements": 9, "path": "contribution"}])"}),
+                  refused("/network/classes/parameter_gather/sized_paths"));
+    }
     EXPECT_EQ(error({zero, "/network/consistency=shared", "/network/classes/parameter_gather/fill=own"}), "(no error)");
+    EXPECT_EQ(error({zero, "/network/consistency=shared", "/network/gather/fill=stale"}), "(no error)");
     EXPECT_EQ(error({zero}), "(no error)");
   }
   EXPECT_EQ(error({"/parallel/zero=3", "/network/consistency=shared"}), "(no error)");

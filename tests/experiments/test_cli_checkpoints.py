@@ -282,6 +282,24 @@ def test_checkpoints_are_listed_and_exported_in_half_precision(tmp_path):
     assert "step-20: intact" in told.out and "step-40: damaged" in told.out and damaged.name in told.err
 
 
+def test_exports_say_whose_copies_they_are(tmp_path):
+    changes = spec(parallel={"pipeline": 2}, model={"layers": 2, "width": 32, "heads": 2, "context": 32})
+    changes.update(checkpoint={"every_steps": 20, "keep": 5}, record={"sample_every_steps": 20})
+    told = {}
+    for name, loss in (("clean", {"model": "none"}), ("lossy", {"model": "bernoulli", "loss_rate": 0.5})):
+        changes["network"] = {"payload_bytes": 64, "classes": {"embedding_gradient": {"loss": loss}}}
+        write_spec(tmp_path, name=name, **changes)
+        run("run", "spec.json", cwd=tmp_path)
+        (folder,) = run_folders(tmp_path, name)
+        told[name] = run("export", folder, "--out", "final.safetensors", cwd=tmp_path).out
+        kept = run("checkpoint", "export", folder, "--out", "kept.safetensors", cwd=tmp_path).out
+        assert safetensors_of(tmp_path / "final.safetensors") == safetensors_of(tmp_path / "kept.safetensors")
+        for said in (told[name], kept):
+            assert ("copies of ranks differ by up to " in said) == (name == "lossy")
+    assert "; those of the lowest rank, and the token embedding of the stage with the LM head: copies of " in told["lossy"]
+    assert told["lossy"].endswith(f" after step {STEPS}\n")
+
+
 def epochs_of(path, member):
     return json.loads(path.read_text()).get(member, [])
 

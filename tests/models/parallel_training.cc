@@ -210,6 +210,7 @@ TrainingResult train(const Training& run) {
       world.begin_step(static_cast<std::uint64_t>(s) + 1);
       const Batches batches(run, data_rank, s);
       const StepResult got = step.take(batches.all(), 0.01);
+      model.spread_embedding();
       const std::lock_guard lock(mutex);
       if (world.rank() == 0) result.steps.push_back(got);
     }

@@ -60,7 +60,7 @@ PipelineSchedule on_one_rank(const PipelineSchedule& schedule) {
 }
 
 // The order of the passes sets the order of sums, so that one rank with the same passes has the same bits; but the
-// gradient of the tied embedding is summed at both ends first, where these are on two ranks. One rank without stages
+// gradients of the tied embedding are summed at both ends first, where these are on two ranks. One rank without stages
 // has sums of another order: rounding of doubles.
 TEST(RandomPipelines, RunToTheirEndWithTheGradientsOfOneRank) {
   std::mt19937 random(20250607);

@@ -66,11 +66,12 @@ class TinyPipeline {
     if (before) before(places() - 2);
     model_->finish_backward();
   }
-  /// The same, and the update.
+  /// The same, the update, and the new values of the tied embedding.
   void step(const std::function<void(int)>& before) {
     passes(before);
     before(places() - 1);
     model_->update(0.01, {.max_gradient_norm = 0.5});
+    model_->spread_embedding();
   }
 
   /// Moves the weights along for_each_along()'s direction.
@@ -92,10 +93,14 @@ class TinyPipeline {
 
   /// Sum of the losses of passes(): 0 on a rank without the head.
   double losses() { return model_->step_sums().losses; }
-  /// Puts the gradients of this rank's parameters into those of the whole model.
+  /// Puts the gradients of the parameters that this rank updates into those of the whole model.
   void add_gradients_to(Tensors& whole) {
     model_->download(Gpt2::Fields::kValuesAndGradients);
-    add_to_whole<double>(config_, model_->parameters<double>(), *alone_, &Parameter<double>::gradient, whole);
+    std::vector<Parameter<double>> updated;
+    for (std::size_t i = 0; i < model_->tensors().size(); ++i) {
+      if (!model_->tensors()[i].is_copy) updated.push_back(model_->parameters<double>()[i]);
+    }
+    add_to_whole<double>(config_, updated, *alone_, &Parameter<double>::gradient, whole);
   }
 
  private:

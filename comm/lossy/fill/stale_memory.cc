@@ -59,6 +59,12 @@ std::uint64_t StaleMemory::bytes() const {
   return bytes;
 }
 
+// Of the class embedding_gradient, the gathers carry values.
+bool StaleMemory::has_gradients(Use use, sim::TrafficClass traffic_class) {
+  if (traffic_class == sim::TrafficClass::kEmbeddingGradient && use == Use::kAllGather) return false;
+  return sim::carries_gradients(traffic_class);
+}
+
 void StaleMemory::rescale(double factor) {
   for (auto& [key, memory] : memories_) {
     if (is_integer(memory.type)) continue;
@@ -66,7 +72,7 @@ void StaleMemory::rescale(double factor) {
     const std::span<std::byte> bytes =
         on_device ? std::span(memory.device.data(), memory.device.bytes()) : std::span(memory.host);
     const Tensor values(memory.type, bytes, memory.stream);
-    if (factor != 1 && sim::carries_gradients(std::get<sim::TrafficClass>(key))) scale(values, factor);
+    if (factor != 1 && has_gradients(std::get<Use>(key), std::get<sim::TrafficClass>(key))) scale(values, factor);
     zero_not_finite(values);
   }
 }

@@ -62,6 +62,7 @@ class StaleMemory {
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, memories_); }
 
  private:
+  static bool has_gradients(Use use, sim::TrafficClass traffic_class);
   using Key = std::tuple<Use, sim::TrafficClass, int, int, std::string>;
   using KeyView = std::tuple<Use, sim::TrafficClass, int, int, std::string_view>;
   static const KeyView& view(const KeyView& key) { return key; }
