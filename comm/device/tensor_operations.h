@@ -6,9 +6,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "comm/communicator.h"
 #include "comm/device/stream.h"
+#include "sim/packets/packetizer.h"
 
 namespace droptest::comm {
 
@@ -28,6 +30,14 @@ enum class RunOperation : std::uint8_t { kZero, kLowest, kCopy, kSum, kMax, kSca
 
 /// One launch for all runs. `from` has the shape of `data`, or is empty where the operation does not read it.
 void change_runs_on_device(RunOperation operation, ConstTensor from, Tensor data, std::span<const ElementRun> runs);
+
+/// Zeros at ascending ranges, in one launch; none where there are no ranges.
+inline void zero_ranges_on_device(Tensor data, std::span<const sim::ElementRange> ranges) {
+  if (ranges.empty()) return;
+  std::vector<ElementRun> runs;
+  for (const sim::ElementRange& range : ranges) runs.push_back({range.begin, range.end});
+  change_runs_on_device(RunOperation::kZero, {}, data, runs);
+}
 
 /// reduce_in_rank_order() in one launch.
 void reduce_on_device(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,

@@ -55,7 +55,7 @@ bool LossyCommunicator::stops_lost_gradients(sim::TrafficClass traffic_class) co
   const RankState& state = *group_->state;
   const std::optional<ClassNetwork>& network = state.ledger.network().of(traffic_class);
   return state.lossless_scopes == 0 && network.has_value() && can_lose(network->gather) &&
-         network->lost_gradient.value_or(default_lost_gradient(traffic_class)) == LostGradient::kZero;
+         lost_gradient_of(traffic_class, *network) == LostGradient::kZero;
 }
 
 void LossyCommunicator::begin_step(std::uint64_t step) {

@@ -115,7 +115,7 @@ struct ClassNetwork {
   ClassRecovery recovery{};
   Compression compression{};
   std::optional<Quorum> quorum{};  ///< of all-reduces on the path contribution, with a clock; absent: all messages
-  std::optional<LostGradient> lost_gradient{};  ///< absent: default_lost_gradient() of the class
+  std::optional<LostGradient> lost_gradient{};  ///< absent: as lost_gradient_of() says
 
   /// The path of a collective of so many elements, all parts together.
   std::string_view path_of(std::uint64_t elems) const;
@@ -134,9 +134,13 @@ struct Network {
   std::optional<ClassNetwork>& of(sim::TrafficClass c) { return classes[static_cast<std::size_t>(c)]; }
 };
 
-/// Of ClassNetwork::lost_gradient: zero in sequence_forward, straight-through in the others.
-constexpr LostGradient default_lost_gradient(sim::TrafficClass traffic_class) {
-  return traffic_class == sim::TrafficClass::kSequenceForward ? LostGradient::kZero : LostGradient::kStraightThrough;
+/// What ClassNetwork::lost_gradient is, or where it is absent the default: zero in sequence_forward, straight-through
+/// in the others. A Hadamard transform makes a value of what arrived of each element of a block, so that a lost packet
+/// leaves none of them without a gradient: straight-through.
+constexpr LostGradient lost_gradient_of(sim::TrafficClass traffic_class, const ClassNetwork& network) {
+  if (network.lost_gradient) return *network.lost_gradient;
+  const bool stops = traffic_class == sim::TrafficClass::kSequenceForward && network.recovery.hadamard_block_elems == 0;
+  return stops ? LostGradient::kZero : LostGradient::kStraightThrough;
 }
 
 /// Gives `loss` to the halves that a path's shorthand means: both on `direct`, the reduce half on `contribution`.

@@ -103,7 +103,6 @@ class NetworkResolver {
         resolved["burst_scope"] == "message" ? BurstScope::kMessage : BurstScope::kLink;
     network.reduce = make_half(resolved["reduce"], "reduce");
     network.gather = make_half(resolved["gather"], "gather");
-    if (!backward.empty() && !first_time) resolve_backward(backward, resolved, network);
     const auto is_reliable = [](const HalfNetwork& half) { return !half.loss && half.links.empty(); };
     const bool compresses = network.compression.kind != CompressionKind::kNone;
     if (use_ == NetworkUse::kLossOnly && !compresses && is_reliable(network.reduce) && is_reliable(network.gather)) {
@@ -116,6 +115,7 @@ class NetworkResolver {
       network.recovery = class_recovery(resolved["recovery"]);
       if (resolved["recovery"].empty()) resolved.erase("recovery");
     }
+    if (!backward.empty() && !first_time) resolve_backward(backward, resolved, network);
     check_compression(network);
     for (const RecoveryRefusal& refusal : recovery_refusals(network)) report_recovery(refusal);
     if (const std::optional<SelectionRefusal> refusal = selection_refusal(network)) {
@@ -141,7 +141,7 @@ class NetworkResolver {
 
   /// Receivers do not use the values of messages that are sent again.
   void leave_values_out(const json& own, const std::string& pointer, json& resolved) {
-    for (const char* member : {"/fill", "/reduce/fill", "/gather/fill", "/recovery/error_feedback"}) {
+    for (const char* member : {"/fill", "/reduce/fill", "/gather/fill", "/recovery/error_feedback", "/backward"}) {
       const json::json_pointer place(member);
       if (!own.contains(place) || own[place] == "zero") continue;
       report(
@@ -279,11 +279,17 @@ class NetworkResolver {
                     std::string("tp_forward; want it absent"));
     }
     const LostGradient gradient = named == "gradient" ? LostGradient::kZero : LostGradient::kStraightThrough;
-    // Equal runs have equal resolved specs, with or without the default value in the spec.
-    if (gradient == default_lost_gradient(class_)) return;
+    // Equal runs have equal resolved specs, with or without a value that is the default or changes nothing.
+    const bool is_late = use_ == NetworkUse::kDeadline && !is_message_class(class_);
+    if (gradient == lost_gradient_of(class_, network) || (!can_lose(network.gather) && !is_late)) return;
     resolved["backward"] = named;
     network.lost_gradient = gradient;
     if (gradient == LostGradient::kStraightThrough) return;
+    if (network.recovery.hadamard_block_elems > 0) {
+      refuse(
+          " with a Hadamard transform, by which a lost packet takes a part of each value of its block and none as a "
+          "whole; want straight_through, or no hadamard");
+    }
     if (class_ == sim::TrafficClass::kPpActivation && network.gather.fill == Fill::kSkip) {
       refuse(
           " with the fill skip, where values from before the stage take the place of lost ones, and their gradients "

@@ -255,15 +255,46 @@ std::uint64_t attention_states(const RunConfig& config, const models::PipelinePl
   return states;
 }
 
-/// Expected bytes of the ranges that a rank of a sequence keeps of what it lost, and of the values in their place that
-/// a ring keeps too. Losses that depend on time are not counted.
+/// The largest rate of missing packets of a link. Losses that depend on time are not counted.
+double largest_rate(const comm::HalfNetwork& half) {
+  double rate = comm::residual_rate(half).value_or(half.loss == nullptr ? 0 : half.loss->loss_rate());
+  for (const comm::LinkOverride& link : half.links) {
+    if (link.loss != nullptr) rate = std::max(rate, link.loss->loss_rate());
+  }
+  return rate;
+}
+
+/// Expected bytes of the ranges of lost elements in `messages` messages of so many elements each, of a class whose lost
+/// elements have no gradient.
+double stopped_bytes(const RunConfig& config, sim::TrafficClass traffic_class, comm::ElementType type,
+                     std::uint64_t elems, std::uint64_t messages) {
+  const auto& network = config.network.of(traffic_class);
+  if (!network || comm::lost_gradient_of(traffic_class, *network) != comm::LostGradient::kZero) return 0;
+  const auto packets = static_cast<double>(network->packets(type, elems).packets());
+  return largest_rate(network->gather) * packets * static_cast<double>(messages) * sizeof(sim::ElementRange);
+}
+
+/// Expected bytes of what a rank keeps of its losses from a forward pass to the backward pass: the ranges of lost
+/// elements, and on a ring the values in their place. Upper ends: a range may be of several packets, and each rank is
+/// counted as the one with the worst links.
 std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
                                  const comm::ParallelNumbers& at) {
-  const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
-  if (config.parallel.sequence == 1 || !network) return 0;
-  const double rate = comm::residual_rate(network->gather)
-                          .value_or(network->gather.loss == nullptr ? 0 : network->gather.loss->loss_rate());
   const comm::ElementType type = form.types().activations;
+  const std::uint64_t states = attention_states(config, plan, at);
+  double kept = 0;
+  if (plan != nullptr) {
+    std::uint64_t slots = 0;
+    for (const int stage : plan->stages_of(at.pipeline)) {
+      slots += static_cast<std::uint64_t>(plan->program.slots[static_cast<std::size_t>(stage)]);
+    }
+    kept += stopped_bytes(config, sim::TrafficClass::kPpActivation, type, residual_elems(config), slots);
+  }
+  // The inputs of both sublayers; that of the head is one of them at most.
+  if (config.tensor_sequence) {
+    kept += stopped_bytes(config, sim::TrafficClass::kTpForward, type, residual_elems(config), 2 * states);
+  }
+  const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
+  if (config.parallel.sequence == 1 || !network) return static_cast<std::uint64_t>(kept);
   double packets = 0;
   double elems = 0;
   const models::AttentionOptions& attention = config.model.attention;
@@ -273,11 +304,13 @@ std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm&
     packets += static_cast<double>(network->packets(type, message.elems).packets());
     elems += static_cast<double>(message.elems);
   }
-  const bool keeps_values =
-      attention.branches.empty() && attention.sequence.factors.ring > 1 && network->gather.fill != comm::Fill::kAbsent;
-  const double bytes =
-      packets * sizeof(sim::ElementRange) + (keeps_values ? elems * static_cast<double>(comm::element_bytes(type)) : 0);
-  return static_cast<std::uint64_t>(rate * bytes * static_cast<double>(attention_states(config, plan, at)));
+  const bool is_ring = attention.branches.empty() && attention.sequence.factors.ring > 1;
+  const bool keeps_values = is_ring && network->gather.fill != comm::Fill::kAbsent;
+  const bool stops = comm::lost_gradient_of(sim::TrafficClass::kSequenceForward, *network) == comm::LostGradient::kZero;
+  double of_state = 0;
+  if (stops || keeps_values) of_state += packets * sizeof(sim::ElementRange);
+  if (keeps_values) of_state += elems * static_cast<double>(comm::element_bytes(type));
+  return static_cast<std::uint64_t>(kept + largest_rate(network->gather) * of_state * static_cast<double>(states));
 }
 
 }  // namespace

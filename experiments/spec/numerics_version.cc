@@ -25,17 +25,17 @@ bool loses_between_stages(const RunConfig& config) {
          });
 }
 
-/// A ring without Ulysses loses keys and values alone, which `absent` leaves out of the softmax, so that they have no
-/// gradient anyway.
+/// Rings without Ulysses and dilated attention lose keys and values alone, which `absent` leaves out of the softmax, so
+/// that they have no gradient anyway.
 bool loses_in_sequences(const RunConfig& config) {
   const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
   if (config.parallel.sequence == 1 || !network || !comm::can_lose(network->gather)) return false;
-  const auto gradient =
-      network->lost_gradient.value_or(comm::default_lost_gradient(sim::TrafficClass::kSequenceForward));
-  if (gradient == comm::LostGradient::kStraightThrough) return false;
-  const bool leaves_all_out =
-      network->gather.fill == comm::Fill::kAbsent && config.model.attention.sequence.factors.ulysses == 1;
-  return !leaves_all_out;
+  if (comm::lost_gradient_of(sim::TrafficClass::kSequenceForward, *network) == comm::LostGradient::kStraightThrough) {
+    return false;
+  }
+  const models::AttentionOptions& attention = config.model.attention;
+  const bool loses_keys_alone = attention.sequence.factors.ulysses == 1 || !attention.branches.empty();
+  return network->gather.fill != comm::Fill::kAbsent || !loses_keys_alone;
 }
 
 /// Losses and times of what changes the tied embedding, where the first stage only has a copy of it.

@@ -80,6 +80,12 @@ std::string why_recomputation_differs(const RunConfig& config) {
 }
 
 std::string why_inputs_differ(const RunConfig& config) {
+  const auto& forward = config.network.of(sim::TrafficClass::kTpForward);
+  // The second gather of an input repeats the losses of the first, and has no others.
+  if (forward && loses(forward->gather) &&
+      comm::lost_gradient_of(sim::TrafficClass::kTpForward, *forward) == comm::LostGradient::kZero) {
+    return "";
+  }
   for (const sim::TrafficClass of : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
     const auto& network = config.network.of(of);
     if (config.tensor_sequence && network && loses(network->gather)) {

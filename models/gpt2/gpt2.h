@@ -258,9 +258,9 @@ class Gpt2 {
   TiedEmbedding tied_embedding() const;
   std::vector<std::unique_ptr<OwnStage>> make_stages(const SlotOptions& options);
   void compute(const PipelineStep& step, const PassInput& input);
-  /// Copies the result of the action to where stages on this rank need it.
-  /// Of the input of a stage, before its gradient is sent back.
+  /// Sets the gradient of a stage's input to zero where the input was lost, if it is to have none there.
   void stop_lost_gradients(StageBuffers& buffers);
+  /// Copies the result of the action to where stages on this rank need it.
   void pass_on(const Action& action);
   void start_receive(const PipelineStep& step, StageBuffers& to);
   void take_evaluated(int stage, StageBuffers& to);

@@ -172,12 +172,7 @@ void Gpt2::compute(const PipelineStep& step, const PassInput& input) {
   pass_on(action);
 }
 
-void Gpt2::stop_lost_gradients(StageBuffers& b) {
-  for (const sim::ElementRange& range : b.lost_input) {
-    ops_->zero(elements(Stage::grad_input(b), static_cast<std::int64_t>(range.begin),
-                        static_cast<std::int64_t>(range.size())));
-  }
-}
+void Gpt2::stop_lost_gradients(StageBuffers& b) { ops_->zero_ranges(Stage::grad_input(b), b.lost_input); }
 
 void Gpt2::pass_on(const Action& action) {
   if (ranks_.pipeline.plan == nullptr) return;

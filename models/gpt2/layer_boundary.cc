@@ -24,19 +24,13 @@ comm::Tensor LayerBoundary::gather_again(const comm::Tensor& own, const comm::Te
   comm::Message message = about;
   if (stops_lost_gradients()) message.delivery = comm::Delivery::kCertain;
   const comm::Tensor gathered = gather(own, room, b, message);
-  zero_lost(gathered, lost);
+  ops_.zero_ranges(gathered, lost);
   return gathered;
-}
-
-void LayerBoundary::zero_lost(const comm::Tensor& elems, const LostElements& lost) const {
-  for (const sim::ElementRange& range : lost) {
-    ops_.zero(elements(elems, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size())));
-  }
 }
 
 void LayerBoundary::begin_gradient_sum(const comm::Tensor& own, StageBuffers& b, const comm::Message& about,
                                        const LostElements& lost) const {
-  zero_lost(partial_sums(own, b), lost);
+  ops_.zero_ranges(partial_sums(own, b), lost);
   begin_sum(own, b, about);
 }
 

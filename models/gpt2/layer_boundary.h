@@ -20,11 +20,12 @@ class LayerBoundary {
   /// All tokens of `own`, in `room`; without a cut `own` itself. Complete when it returns.
   comm::Tensor gather(const comm::Tensor& own, const comm::Tensor& room, StageBuffers& buffers,
                       const comm::Message& about) const;
-  /// That of a forward pass: what this rank lost goes to `lost` if it is to have no gradient
-  /// (Communicator::stops_lost_gradients()), which is otherwise empty. The same input again has these losses, and no
-  /// others if there are any to repeat.
+  /// gather() of a forward pass. Under Communicator::stops_lost_gradients() what this rank lost goes to `lost`, which
+  /// is empty otherwise.
   comm::Tensor gather_input(const comm::Tensor& own, const comm::Tensor& room, StageBuffers& buffers,
                             const comm::Message& about, LostElements& lost) const;
+  /// gather() of the same input in the backward pass: with the losses of gather_input() under stops_lost_gradients(),
+  /// and with losses of its own otherwise.
   comm::Tensor gather_again(const comm::Tensor& own, const comm::Tensor& room, StageBuffers& buffers,
                             const comm::Message& about, const LostElements& lost) const;
   /// Where this rank's partial sums of all tokens are to be: in activations' type, and as the sum takes them.
@@ -43,7 +44,6 @@ class LayerBoundary {
 
  private:
   bool stops_lost_gradients() const { return ops_.stops_lost_gradients(sim::TrafficClass::kTpForward); }
-  void zero_lost(const comm::Tensor& elems, const LostElements& lost) const;
 
   Ops& ops_;
 };

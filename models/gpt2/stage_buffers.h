@@ -84,7 +84,7 @@ struct MlpBuffers {
   comm::Tensor grad_output;     ///< [own rows, width]: of the residual stream behind the sublayer
   comm::Tensor grad_gathered;   ///< as that of attention
   comm::Tensor grad_activated;  ///< [rows, hidden]
-  LostElements lost_input;      ///< as that of attention
+  LostElements lost_input;      ///< of the gathered tokens (LayerBoundary::gather_input())
 };
 
 /// A slot: the saved activations of one micro-batch, and the working memory that all slots share.

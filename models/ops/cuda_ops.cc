@@ -10,6 +10,7 @@
 #include "comm/device/device_buffer.h"
 #include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
+#include "comm/device/tensor_operations.h"
 #include "models/kernels/attention_kernel.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/fp16.h"
@@ -181,6 +182,9 @@ class CudaOps final : public Ops {
     own.groups->group(tokens, stream_);
   }
   void zero(Tensor values) override { comm::zero_on_device(values.bytes.data(), values.bytes.size(), stream_); }
+  void zero_ranges(Tensor values, std::span<const sim::ElementRange> ranges) override {
+    comm::zero_ranges_on_device(on_stream(values, stream_), ranges);
+  }
   void convert(ConstTensor from, Tensor to) override { convert_on(from, to, stream_); }
 
   void embedding_forward(TokenIds tokens, TokenRange range, ConstTensor table, std::int64_t width,

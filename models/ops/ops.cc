@@ -19,6 +19,12 @@ T part(const T& tensor, std::int64_t first, std::int64_t count) {
 
 }  // namespace
 
+void Ops::zero_ranges(comm::Tensor values, std::span<const sim::ElementRange> ranges) {
+  for (const sim::ElementRange& range : ranges) {
+    zero(elements(values, static_cast<std::int64_t>(range.begin), static_cast<std::int64_t>(range.size())));
+  }
+}
+
 comm::Tensor elements(const comm::Tensor& tensor, std::int64_t first, std::int64_t count) {
   return part(tensor, first, count);
 }

@@ -28,6 +28,7 @@
 #include "models/parameter.h"
 #include "models/phase_times.h"
 #include "models/team.h"
+#include "sim/packets/packetizer.h"
 
 namespace droptest::comm {
 class StreamTimer;
@@ -110,6 +111,8 @@ class Ops {
   /// Says which tokens the next embedding_backward() of that slot is for.
   virtual void group_tokens(std::span<const std::int32_t> tokens, TokenRange range, int slot) = 0;
   virtual void zero(comm::Tensor values) = 0;
+  /// Of the elements of these ranges. Default: one by one.
+  virtual void zero_ranges(comm::Tensor values, std::span<const sim::ElementRange> ranges);
   /// Of equal types: a copy. Else of float32 and a 16-bit float; rounds to the nearest, ties to even.
   virtual void convert(comm::ConstTensor from, comm::Tensor to) = 0;
 

@@ -97,7 +97,7 @@ void AttentionRing<T>::forward(const RingPass<T>& pass, const HeadView<T>& outpu
     }
     if (stops) {
       lost.stopped = {lost.keys.lost, lost.values.lost};
-      if (hop > 1) add_stopped(stopped, shape.elems(), lost.stopped);
+      if (hop > 1) add_stopped(stopped, lost.stopped);
     }
     absent = std::move(next_absent);
     attend(inputs_of(pass, part_after(hop), keys, values, lost.absent), pattern(pass, part_after(hop)), output,

@@ -7,6 +7,7 @@
 
 #include "comm/bfloat16.h"
 #include "comm/device/device_tensor.h"
+#include "comm/device/tensor_operations.h"
 #include "comm/float16.h"
 #include "sim/error.h"
 
@@ -155,9 +156,7 @@ void DeviceDilatedAttention<E>::scatter(const Branch& branch, const DeviceHeadVi
   const comm::DeviceSpan<E> sent = room(sent_, sum(send));
   const comm::DeviceSpan<E> received = room(received_, sum(receive));
   pack_rows(from, branch.received.on_device.elems(), sent, stream_);
-  for (const sim::ElementRange& range : stopped) {
-    comm::zero_on_device(sent.subspan(range.begin, range.size()), stream_);
-  }
+  comm::zero_ranges_on_device(comm::device_tensor(sent, stream_), stopped);
   group_->all_to_all(comm::device_tensor(sent, stream_), send, comm::device_tensor(received, stream_), receive, about);
   // A token may have gone to several ranks, so that each of them is a sum of its own.
   std::size_t row = 0;

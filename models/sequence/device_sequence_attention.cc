@@ -6,6 +6,7 @@
 
 #include "comm/bfloat16.h"
 #include "comm/device/device_tensor.h"
+#include "comm/device/tensor_operations.h"
 #include "comm/float16.h"
 #include "models/sequence/device_heads.h"
 #include "models/sequence/ring_hop.h"
@@ -193,9 +194,7 @@ void DeviceSequenceAttention<E>::fill_again(const typename DeviceSavedAttention<
 
 template <class E>
 void DeviceSequenceAttention<E>::zero_lost(const LostElements& lost, comm::DeviceSpan<E> elems) {
-  for (const sim::ElementRange& range : lost) {
-    comm::zero_on_device(elems.subspan(range.begin, range.size()), stream_);
-  }
+  comm::zero_ranges_on_device(comm::device_tensor(elems, stream_), lost);
 }
 
 template <class E>
@@ -287,7 +286,7 @@ void DeviceSequenceAttention<E>::forward(const DeviceSequencePass& pass, const D
         const StoppedElements& sent = saved.hops[static_cast<std::size_t>(hop - 2)].stopped;
         FlagWords flags(stopped_words(of_part.elems()));
         exchange_flags("lost", packed_flags(sent, here_keys.size()), flags, pass.layer, hop);
-        add_stopped(flags, of_part.elems(), lost_here.stopped);
+        add_stopped(flags, lost_here.stopped);
       }
     }
     absent = std::move(next_absent);

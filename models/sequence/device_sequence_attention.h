@@ -43,7 +43,7 @@ struct DeviceSavedAttention {
     Absences absent;
     Filled keys;
     Filled values;
-    StoppedElements stopped;  ///< as RingLosses'
+    StoppedElements stopped;  ///< empty unless Communicator::stops_lost_gradients()
   };
   std::vector<Hop> hops;  ///< of the ring
 

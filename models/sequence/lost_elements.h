@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <bit>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -66,7 +67,7 @@ inline LostElements united(LostElements some, std::span<const sim::ElementRange>
 struct AttentionLosses {
   LostElements queries;
   LostElements keys;    ///< none where keys are absent
-  LostElements values;  ///< likewise
+  LostElements values;  ///< none where keys are absent
   LostElements output;
 };
 
@@ -84,7 +85,12 @@ inline FlagWords packed_flags(const StoppedElements& stopped, std::uint64_t elem
   FlagWords words(stopped_words(elems));
   const auto mark = [](const LostElements& lost, std::span<std::uint64_t> to) {
     for (const sim::ElementRange& range : lost) {
-      for (std::uint64_t i = range.begin; i < range.end; ++i) to[i / 64] |= std::uint64_t{1} << i % 64;
+      for (std::uint64_t i = range.begin; i < range.end;) {
+        const std::uint64_t first = i % 64;
+        const std::uint64_t count = std::min(range.end - i, 64 - first);
+        to[i / 64] |= (~std::uint64_t{0} >> (64 - count)) << first;
+        i += count;
+      }
     }
   };
   mark(stopped.keys, std::span(words).first(words.size() / 2));
@@ -93,15 +99,17 @@ inline FlagWords packed_flags(const StoppedElements& stopped, std::uint64_t elem
 }
 
 /// Adds the elements with flags.
-inline void add_stopped(const FlagWords& words, std::uint64_t elems, StoppedElements& stopped) {
-  const auto add = [elems](std::span<const std::uint64_t> from, LostElements& to) {
+inline void add_stopped(const FlagWords& words, StoppedElements& stopped) {
+  const auto add = [](std::span<const std::uint64_t> from, LostElements& to) {
     LostElements flagged;
-    for (std::uint64_t i = 0; i < elems; ++i) {
-      if ((from[i / 64] >> i % 64 & 1) == 0) continue;
-      if (!flagged.empty() && flagged.back().end == i) {
-        ++flagged.back().end;
-      } else {
-        flagged.push_back({i, i + 1});
+    for (std::size_t w = 0; w < from.size(); ++w) {
+      const std::uint64_t begin = 64 * w;
+      for (std::uint64_t word = from[w]; word != 0;) {
+        const auto first = static_cast<std::uint64_t>(std::countr_zero(word));
+        const auto count = static_cast<std::uint64_t>(std::countr_one(word >> first));
+        flagged.push_back({begin + first, begin + first + count});
+        if (first + count == 64) break;
+        word &= ~std::uint64_t{0} << (first + count);
       }
     }
     to = united(std::move(to), flagged);

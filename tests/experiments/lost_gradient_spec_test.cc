@@ -88,6 +88,53 @@ TEST(LostGradientSpec, IsRefusedWhereItHasNoMeaning) {
               HasSubstr("tp_forward/backward: got \"gradient\" on path ring, where values take several hops"));
 }
 
+TEST(LostGradientSpec, AHadamardTransformIsStraightThrough) {
+  const json hadamard = {{"hadamard", {{"block", 64}}}};
+  EXPECT_THAT(error_of(kPipeline, {{"pp_activation", {{"backward", "gradient"}, {"recovery", hadamard}}}}),
+              HasSubstr("pp_activation/backward: got \"gradient\" with a Hadamard transform"));
+  EXPECT_THAT(error_of(kSequence, {{"sequence_forward", {{"backward", "gradient"}, {"recovery", hadamard}}}}),
+              HasSubstr("sequence_forward/backward: got \"gradient\" with a Hadamard transform"));
+  const ResolvedRun plain = resolved(kSequence, {{"sequence_forward", {{"recovery", hadamard}}}});
+  EXPECT_EQ(plain.spec["numerics_version"], 1);
+  EXPECT_EQ(
+      resolved(kSequence, {{"sequence_forward", {{"backward", "straight_through"}, {"recovery", hadamard}}}}).run_id,
+      plain.run_id);
+}
+
+TEST(LostGradientSpec, WithoutEffectIsNotInTheResolvedSpec) {
+  const json none = {{"loss", {{"model", "none"}}}};
+  const auto id = [&](const char* of, const json& parallel, const char* backward) {
+    json document = {
+        {"name", "t"},
+        {"data", {{"text", "a.txt"}}},
+        {"model", {{"layers", 4}}},
+        {"training", {{"accumulation", 4}}},
+        {"parallel", parallel},
+        {"time",
+         {{"link", {{"latency_microseconds", 5}, {"bandwidth_gbit_per_second", 10}}}, {"compute_milliseconds", 1}}},
+        {"network", {{"classes", {{of, none}}}}}};
+    if (backward != nullptr) document["network"]["classes"][of]["backward"] = backward;
+    return resolve(document, "s.json").run_id;
+  };
+  EXPECT_EQ(id("pp_activation", kPipeline, "gradient"), id("pp_activation", kPipeline, nullptr));
+  EXPECT_EQ(id("sequence_forward", kSequence, "straight_through"), id("sequence_forward", kSequence, nullptr));
+}
+
+TEST(LostGradientSpec, RepeatedLossesLeaveBlocksToBeComputedAgain) {
+  const auto error = [](const json& classes) {
+    return config_error_of([&] {
+      (void)resolve({{"name", "t"},
+                     {"data", {{"text", "a.txt"}}},
+                     {"parallel", kCut},
+                     {"memory", {{"recompute", "full"}}},
+                     {"network", {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.05}}}, {"classes", classes}}}},
+                    "s.json");
+    });
+  };
+  EXPECT_THAT(error(json::object()), HasSubstr("/memory/recompute: got \"full\" with /parallel/tensor_sequence true"));
+  EXPECT_EQ(error(with_backward("tp_forward", "gradient")), "(no error)");
+}
+
 // Blocks that are computed again have the network of the first time, whose backward pass is that of the first time.
 TEST(LostGradientSpec, IsNotOfMessagesThatAreSentAgain) {
   const json gathers = {{"loss", {{"model", "none"}}}};
@@ -103,6 +150,13 @@ TEST(LostGradientSpec, IsNotOfMessagesThatAreSentAgain) {
   const json& resolved_classes = run.spec["network"]["classes"];
   EXPECT_EQ(resolved_classes["tp_forward"]["backward"], "gradient");
   EXPECT_FALSE(resolved_classes["tp_recomputation"].contains("backward"));
+  EXPECT_THAT(config_error_of([&] {
+                json document = run.spec;
+                document["network"]["classes"]["tp_recomputation"]["backward"] = "gradient";
+                (void)resolve(document, "s.json");
+              }),
+              HasSubstr("tp_recomputation/backward: got \"gradient\", which has no meaning for messages that are sent "
+                        "again"));
 }
 
 TEST(LostGradientSpec, SequencesWithLossHaveOtherNumbersWhereAGradientIsStopped) {
@@ -117,7 +171,30 @@ TEST(LostGradientSpec, SequencesWithLossHaveOtherNumbersWhereAGradientIsStopped)
   EXPECT_EQ(version("ring", {{"fill", "zero"}}), 2);
   EXPECT_EQ(version("ring", {{"fill", "absent"}}), 1) << "absent keys and values have no gradient anyway";
   EXPECT_EQ(version("ulysses", none), 1);
+  EXPECT_EQ(
+      resolve({{"name", "t"},
+               {"data", {{"text", "a.txt"}}},
+               {"model", {{"attention", {{"kind", "dilated"}, {"branches", {{{"segment", 8}, {"dilation", 1}}}}}}}},
+               {"parallel", kSequence},
+               {"network",
+                {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.05}}},
+                 {"classes", {{"sequence_forward", {{"fill", "absent"}}}}}}}},
+              "s.json")
+          .spec["numerics_version"],
+      1)
+      << "dilated attention exchanges keys and values alone";
   EXPECT_EQ(version("ulysses", {{"backward", "straight_through"}}), 1);
+}
+
+TEST(LostGradientSpec, LostRangesOfWorseLinksStagesAndTokensAreInTheMemoryThatIsPlanned) {
+  const auto activations = [](const json& parallel, const json& classes) {
+    return estimate_memory(resolved(parallel, classes).config).model.activations;
+  };
+  const json links = json::array({{{"sources", {0}}, {"loss", {{"model", "bernoulli"}, {"loss_rate", 0.5}}}}});
+  EXPECT_GT(activations(kSequence, {{"sequence_forward", {{"links", links}}}}),
+            activations(kSequence, {{"sequence_forward", json::object()}}));
+  EXPECT_GT(activations(kPipeline, with_backward("pp_activation", "gradient")), activations(kPipeline, json::object()));
+  EXPECT_GT(activations(kCut, with_backward("tp_forward", "gradient")), activations(kCut, json::object()));
 }
 
 TEST(LostGradientSpec, LostRangesAreInTheMemoryThatIsPlanned) {

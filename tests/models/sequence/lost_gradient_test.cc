@@ -200,6 +200,22 @@ TEST(SequenceAttention, UnderLossHasTheGradientOfTheForwardPass) {
   }
 }
 
+// Interleaved packets have elements of many places. A Hadamard transform loses a part of each value of a block, so that
+// the gradient of the forward pass is another one, and by default goes straight through.
+TEST(SequenceAttention, UnderLossHasTheGradientOfTheForwardPassOfInterleavedPackets) {
+  for (const Case& one : cases()) {
+    comm::LossyOptions options = options_of(0.3, Fill::kZero, std::nullopt);
+    comm::ClassRecovery& recovery = options.network.of(sim::TrafficClass::kSequenceForward)->recovery;
+    recovery.interleave_packets = 3;
+    EXPECT_LE(error_of(one, options), 1e-6) << one.name << ", " << one.ranks << " ranks";
+    recovery.interleave_packets = 1;
+    recovery.hadamard_block_elems = 4;
+    comm::run_ranks(1, kTimeout, [&](comm::Communicator& inner) {
+      EXPECT_FALSE(comm::LossyCommunicator(inner, options).stops_lost_gradients(sim::TrafficClass::kSequenceForward));
+    });
+  }
+}
+
 TEST(SequenceAttention, PassesTheGradientOfFilledValuesStraightThrough) {
   for (const Case& one : cases()) {
     for (const Fill fill : {Fill::kZero, Fill::kStale}) {
