@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "comm/json/json_text.h"
+#include "comm/lossy/fill/reduction_fill.h"
 #include "comm/lossy/paths/path_registry.h"
 #include "comm/lossy/recovery_rules.h"
 #include "comm/spec/class_recovery.h"
