@@ -8,7 +8,6 @@ import math
 import pandas as pd
 
 from droptest.records import Records
-from droptest.series import SeriesNamer
 from droptest.statistics import mean_interval
 from droptest.summary import interval_columns
 
@@ -22,7 +21,7 @@ def best_over(records: Records) -> pd.DataFrame:
     the completed seeds; best; run_ids. Losses are in nats per token (or byte).
     Where no value of a point takes part, the one with the most completed runs stands for it, of equal ones the first.
     """
-    namer = SeriesNamer(list(records.files.values()), records.best_over)
+    namer = records.best_namer
     of_run = records.runs.set_index("run_id", drop=False)
     members: dict[tuple[str, float, str], list[str]] = {}
     for run in records.files.values():

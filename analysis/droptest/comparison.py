@@ -9,17 +9,16 @@ from typing import Any
 
 from droptest.files import Run
 from droptest.plots.panels import named_with_rate
-from droptest.pointers import canonical, within, without
+from droptest.pointers import canonical, without
 from droptest.records import Records
 from droptest.series import leaves
 from droptest.summary import Group, groups
-from droptest.twins import omits
+from droptest.twins import without_effect
 from droptest.variance import interval_of
 
 MOST_POINTS = 60
 MOST_STEPS = 200  # of a curve in the page
 UNINTERESTING = ("/seeds", "/backend")
-OF_LOSS = ("/network", "/time", "/numerics_version")  # twins may differ there, but that is what is compared
 
 
 def data(records: Records) -> dict[str, Any]:
@@ -51,8 +50,7 @@ def _point(records: Records, group: Group) -> dict[str, Any]:
 
 
 def _compared_spec(run: Run) -> dict[str, Any]:
-    left_out = [p for p in omits(run) if not any(within(p, member) for member in OF_LOSS)]
-    return without(run.spec, (*left_out, *UNINTERESTING))
+    return without(run.spec, (*without_effect(run), *UNINTERESTING))
 
 
 def paired(records: Records, one: Group, other: Group):

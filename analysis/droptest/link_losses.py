@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from droptest.loss_model import LossModel, from_spec, percent
+from droptest.loss_model import LossModel, from_spec
 
 CONDITIONS = {
     "sources": "from",
@@ -26,9 +26,7 @@ def words(links: list[dict[str, Any]]) -> str:
     """The overrides for people, e.g. "from 3 Bernoulli 20 %"."""
     parts = []
     for override in links:
-        loss = from_spec(override["loss"])
-        process = loss.label if loss.lossless or math.isnan(loss.loss_rate) else _process(loss)
-        parts.append(f"{_condition(override)} {process}".strip())
+        parts.append(f"{_condition(override)} {from_spec(override['loss']).words}".strip())
     return "; ".join(parts)
 
 
@@ -55,10 +53,6 @@ def model(links: list[dict[str, Any]], otherwise: LossModel, pairs: Sequence[tup
         rates = [otherwise.loss_rate]
     rate = sum(rates) / len(rates) if rates else math.nan
     return LossModel("links" if rate != 0 else "none", rate, math.nan, words(links))
-
-
-def _process(loss: LossModel) -> str:
-    return f"{loss.label} {percent(loss.loss_rate)}"
 
 
 def _ranks_text(value: Any) -> str:

@@ -18,7 +18,7 @@ from droptest import class_links, link_losses, loss_model, words
 from droptest.files import Run, object_of
 from droptest.loss_model import NO_LOSS, LossModel, percent, probability
 from droptest.pointers import canonical, short_names, within, without
-from droptest.twins import compressions, omits
+from droptest.twins import compressions, omits, without_effect
 
 KNOWN_POINTERS = {
     "/parallel/tensor": "TP",
@@ -43,8 +43,9 @@ HALVES = ("reduce", "gather")
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
 NO_PROCESS = "no loss process"  # but packets may come too late, or messages are compressed
+NO_LOSS_ELSEWHERE = "no loss elsewhere"  # a class, half or link has a loss of its own
 # Members that make a difference only to runs that lose packets.
-OF_LOSSY_RUNS = ("/network", "/numerics_version")
+OF_LOSSY_RUNS = ("/network", "/numerics_version", "/validation/network")
 
 
 def is_loss(value: Any) -> bool:
@@ -127,6 +128,18 @@ def has_deadline(run: Run) -> bool:
     return "deadline_microseconds" in object_of(run.spec.get("time"))
 
 
+def may_miss_packets_by_time(run: Run) -> bool:
+    """Whether packets are missing because they were late: of a finished run by its counts. Of a run without counts,
+    whether they may be: by a deadline, or by the quorum of an outer step."""
+    if run.status in ("completed", "diverged"):
+        return late_packets(run) > 0
+    return has_deadline(run) or "quorum" in object_of(run.spec.get("outer"))
+
+
+def late_packets(run: Run) -> int:
+    return object_of(run.summary.get("time")).get("late_packets", 0)
+
+
 def compresses(run: Run) -> bool:
     """Whether messages are compressed, so that a run without loss depends on network settings."""
     return bool(compressions(run.spec))
@@ -145,7 +158,7 @@ def missing_packets(run: Run) -> int:
     residual = sum(
         object_of(half.get("recovery")).get("residual", half.get("lost", 0)) for half in _halves_counted(run)
     )
-    return residual + object_of(run.summary.get("time")).get("late_packets", 0)
+    return residual + late_packets(run)
 
 
 def repaired_packets(run: Run) -> int:
@@ -181,9 +194,9 @@ def point_of(run: Run) -> dict[str, Any]:
 
     The network is simplified where halves agree.
     """
-    always = ("/network", "/seeds")
-    point = {f"/{key}": value for key, value in without(run.spec, (*omits(run), *always)).items()}
-    point |= {f"/{key}": run.spec[key] for key in ("time", "numerics_version") if key in run.spec}
+    point = {
+        f"/{key}": value for key, value in without(run.spec, (*without_effect(run), "/network", "/seeds")).items()
+    }
     network = object_of(run.spec.get("network"))
     network = object_of(network.get("classes", network))
     shared: dict[str, list[Any]] = defaultdict(list)
@@ -373,7 +386,9 @@ class SeriesNamer:
 
     def loses_nothing(self, run: Run) -> bool:
         """Whether no packet is missing: no process loses any, none may come late, and none was counted as missing."""
-        return is_lossless(self._models[run.run_id]) and not has_deadline(run) and not missing_packets(run)
+        return (
+            is_lossless(self._models[run.run_id]) and not may_miss_packets_by_time(run) and not missing_packets(run)
+        )
 
     def lossless(self, run: Run) -> bool:
         """Whether all ranks get exact messages: none is lost or late, and none is compressed."""
@@ -413,7 +428,7 @@ class SeriesNamer:
         """The run's varied leaves in words, but for the pointers of which `without` is true."""
         found = self._leaves[run.run_id]
         words = [
-            self._label(run, pointer) or self._word(pointer, found[pointer])
+            self._label(run, pointer) or self._word(run, pointer, found[pointer])
             for pointer in self._named
             if pointer in found and not without(pointer)
             and not (self.lossless(run) and _is_of_lossy_runs(pointer))
@@ -424,7 +439,7 @@ class SeriesNamer:
     def same_points(self, run: Run) -> str:
         """The settings and seeds in which points differ that share this run: "fill zero, stale"; "" with one point."""
         points = [leaves(point) for point in (run.point, *run.other_points)]
-        pointers = list(dict.fromkeys(p for point in points for p in point))
+        pointers = sorted(dict.fromkeys(p for point in points for p in point), key=self._place_in_spec)
         names = _names_of(pointers, self.given_names)
         texts = []
         for pointer in pointers:
@@ -439,7 +454,7 @@ class SeriesNamer:
         values = [found.get(pointer) for found in self._leaves.values()]
         return any(is_loss(value) or link_losses.is_links(value) for value in values)
 
-    def _word(self, pointer: str, value: Any) -> str:
+    def _word(self, run: Run, pointer: str, value: Any) -> str:
         last = pointer.rsplit("/", 1)[-1]
         place = _place(pointer)
         others_rate = self.rate_pointer is not None and pointer != self.rate_pointer
@@ -448,8 +463,8 @@ class SeriesNamer:
             if self.rate_pointer == pointer and (model.lossless or self._rate_label_is_one):
                 return ""  # the axis says it
             if model.lossless and not place:
-                return NO_PROCESS  # the run loses packets all the same
-            label = f"{model.label} {percent(model.loss_rate)}" if others_rate and not model.lossless else model.label
+                return NO_PROCESS if is_lossless(self._models[run.run_id]) else NO_LOSS_ELSEWHERE
+            label = model.words if others_rate or model.lossless else model.label
             return f"{place} {label}".strip()
         if link_losses.is_links(value):
             return link_losses.words(value)

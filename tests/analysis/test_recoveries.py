@@ -195,6 +195,20 @@ def test_compressed_runs_without_loss_are_series_of_their_own(tmp_path):
     assert without == pytest.approx({"lossless": 2.15, "no loss process, kind int4": 2.4})
 
 
+def test_the_interval_of_compressed_twins_says_what_it_is_over(tmp_path):
+    cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/compression": [{"kind": "int4"}]}
+    sweep = synthetic.write_sweep(tmp_path, cross, repeat={"weights": 1, "network": 3})
+    (twin,) = (group for group in summary.groups(droptest.load(sweep)) if group.without_loss)
+    assert twin.note == "is the twin of lossy runs with this compression; interval over networks of one training"
+    # Every output says that the group loses nothing, and compresses.
+    found = summary.as_json(twin)
+    assert (found["lossless"], found["without_loss"], found["compressed"]) == (False, True, True)
+    points = summary.points(droptest.load(sweep))
+    assert points[["lossless", "without_loss", "compressed"]].values.tolist() == [
+        [False, True, True], [False, False, True],
+    ]  # fmt: skip
+
+
 def test_a_compressed_run_has_no_twin_that_sends_exact_messages(tmp_path):
     """The difference would have the cost of the compression in it."""
     cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/compression": [{"kind": "none"}, {"kind": "int4"}]}

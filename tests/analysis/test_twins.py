@@ -205,6 +205,47 @@ def test_a_lossless_run_that_is_listed_for_several_networks_is_one_training(tmp_
     )
 
 
+def validated(run_id, network, loss, compression=None, omitted=("/network", "/time", "/validation/network")):
+    """A run of no sweep whose evaluation loses packets or not, with the pointers that the program records."""
+    half = {"loss": loss, "fill": "zero"}
+    of_class = {"reduce": half, "gather": half} | ({"compression": compression} if compression else {})
+    spec = {"parallel": {"tensor": 2}, "validation": {"network": network},
+            "network": {"classes": {"tp_forward": of_class}}}  # fmt: skip
+    return Run(run_id=run_id, path=Path(run_id), seeds=(1, 1, 1), status="completed", spec=spec, twin_omits=omitted)
+
+
+def test_runs_of_one_folder_that_differ_in_their_validations_network_are_points_of_their_own():
+    clean = validated("a", "lossless", NONE)
+    runs = [validated(run_id, network, bernoulli(0.1)) for run_id, network in (("b", "lossless"), ("c", "lossy"))]
+    namer = SeriesNamer([clean, *runs])
+    assert [namer.series(run) for run in (clean, *runs)] == [
+        "lossless", "validation lossless, Bernoulli", "validation lossy, Bernoulli",
+    ]  # fmt: skip
+    assert twin_key(clean) == twin_key(runs[0]) == twin_key(runs[1])
+
+
+def test_equal_validations_are_in_no_series_of_compressed_runs():
+    half = "/network/classes/tp_forward/reduce"
+    runs = [
+        validated("a", "lossless", NONE), validated("b", "lossless", bernoulli(0.1)),
+        validated("c", "lossless", NONE, {"kind": "int4"}, (half,)),
+        validated("d", "lossless", bernoulli(0.1), {"kind": "int4"}, (half,)),
+    ]  # fmt: skip
+    namer = SeriesNamer(runs)
+    assert not any("validation" in namer.series(run) for run in runs)
+
+
+def test_marks_of_several_runs_are_one_warning(tmp_path):
+    """The text of each run has the step from which it went on."""
+    folder = synthetic.write_sweep(tmp_path, LOSS, seeds=3)
+    for step, path in enumerate(sorted(folder.glob("*/summary.json"))):
+        mark = {"pointer": "/checkpoint", "message": f"the run went on from the checkpoint of step {step}"}
+        rewrite(path, lambda record: record["warnings"].append(mark | {"mark": "resumed"}))  # noqa: B023
+    found = [w for w in droptest.load(folder).warnings if "checkpoint" in w]
+    assert len(found) == 1
+    assert found[0].startswith("6 of 6 runs went on from a checkpoint: /checkpoint (") and found[0].endswith(", ...)")
+
+
 MARKS = [
     {"pointer": "/checkpoint", "message": "went on from step 6", "mark": "resumed"},
     {"pointer": "/elastic", "message": "5 of 9 steps", "mark": "fewer_replicas"},
@@ -219,7 +260,8 @@ def test_runs_that_were_resumed_or_lacked_replicas_are_marked_in_tables(tmp_path
     records = droptest.load(folder)
     run_id = marked.parent.name
     assert [w for w in records.warnings if run_id in w] == [
-        f"1 of 4 runs: /checkpoint: went on from step 6 ({run_id})", f"1 of 4 runs: /elastic: 5 of 9 steps ({run_id})",
+        f"1 of 4 runs went on from a checkpoint: /checkpoint ({run_id})",
+        f"1 of 4 runs trained steps with fewer replicas: /elastic ({run_id})",
     ]  # fmt: skip
     assert dict(zip(records.runs["run_id"], records.runs["marks"], strict=True))[run_id] == "resumed, fewer replicas"
     lossless, lossy = summary.groups(records)
