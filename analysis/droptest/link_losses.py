@@ -39,7 +39,7 @@ def _condition(override: dict[str, Any]) -> str:
     return " ".join(f"{word} {_ranks_text(override[key])}" for key, word in CONDITIONS.items() if key in override)
 
 
-def model(links: list[dict[str, Any]], otherwise: LossModel, pairs: Sequence[tuple[int, int]]) -> LossModel:
+def model(links: list[dict[str, Any]], otherwise: LossModel, pairs: Sequence[tuple[int, int | None]]) -> LossModel:
     """One (class, half) with overrides, as one model: its rate is the mean over the links from source to destination.
 
     Of several overrides that match a link the last one counts. A process whose rate its spec does not say gives NaN,
@@ -67,11 +67,14 @@ def _contains(ranks: list[int | str], rank: int) -> bool:
     return False
 
 
-def _matches(override: dict[str, Any], source: int, destination: int) -> bool:
+def _matches(override: dict[str, Any], source: int, destination: int | None) -> bool:
+    if not _contains(override.get("sources", [source]), source):
+        return False
+    if destination is None:
+        return not any(key in override for key in CONDITIONS if key != "sources")
     between, within = override.get("between_groups_of"), override.get("within_groups_of")
     return (
-        _contains(override.get("sources", [source]), source)
-        and _contains(override.get("destinations", [destination]), destination)
+        _contains(override.get("destinations", [destination]), destination)
         and (between is None or source // between != destination // between)
         and (within is None or source // within == destination // within)
     )

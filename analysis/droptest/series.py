@@ -108,13 +108,12 @@ def _with_rates_of_run(models: dict[tuple[str, str], LossModel], run: Run) -> di
 
 def _of_links(run: Run, spec: dict[tuple[str, str], LossModel]) -> dict[tuple[str, str], LossModel]:
     """Those (class, half) of a run whose links have losses of their own."""
-    parallel = object_of(run.spec.get("parallel"))
     found = {}
     for name, settings in object_of(object_of(run.spec.get("network")).get("classes")).items():
         for half in HALVES:
             links = object_of(object_of(settings).get(half)).get("links")
             if link_losses.is_links(links):
-                pairs = class_links.links_of(name, parallel) if parallel else ()
+                pairs = class_links.links_of(name, half, run.spec) if run.spec.get("parallel") else ()
                 found[name, half] = link_losses.model(links, spec.get((name, half), NO_LOSS), pairs)
     return found
 

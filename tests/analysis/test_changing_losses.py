@@ -14,7 +14,8 @@ from droptest.series import SeriesNamer
 
 
 def links_rate(links, ranks=4, otherwise=NO_LOSS):
-    return link_losses.model(links, otherwise, class_links.links_of("tp_forward", {"tensor": ranks})).loss_rate
+    pairs = class_links.links_of("tp_forward", "reduce", {"parallel": {"tensor": ranks}})
+    return link_losses.model(links, otherwise, pairs).loss_rate
 
 
 def test_the_rate_of_links_is_the_mean_over_all_of_them():
@@ -28,7 +29,7 @@ def test_the_rate_of_links_is_the_mean_over_all_of_them():
     both = [{"loss": bernoulli(0.5)}, {"sources": [0], "loss": NONE}]
     assert links_rate(both) == pytest.approx(0.375)
     assert links_rate([{"sources": [0], "loss": NONE}], otherwise=from_spec(bernoulli(0.4))) == pytest.approx(0.3)
-    pairs = class_links.links_of("tp_forward", {"tensor": 4})
+    pairs = class_links.links_of("tp_forward", "reduce", {"parallel": {"tensor": 4}})
     assert link_losses.model([{"loss": NONE}], NO_LOSS, pairs).lossless
     assert not link_losses.model([{"loss": {"model": "trace", "file": "x"}}], NO_LOSS, pairs).lossless
     # Of a program whose ranks are not known.
@@ -40,7 +41,7 @@ def test_a_traffic_class_has_the_links_of_its_groups():
     """The layout of docs/parallelism.md: pipeline, sequence, tensor, data, or as the spec orders them."""
     layout = {"data": 2, "tensor": 2, "pipeline": 2}
     both = lambda *pairs: sorted((*pairs, *((d, s) for s, d in pairs)))  # noqa: E731
-    links = lambda name, **more: sorted(class_links.links_of(name, layout | more))  # noqa: E731
+    links = lambda name, **more: class_links.links_of(name, "gather", {"parallel": layout | more})  # noqa: E731
     assert links("tp_forward") == links("tp_recomputation") == both((0, 2), (1, 3), (4, 6), (5, 7))
     assert links("dp_gradient") == links("parameter_gather") == both((0, 4), (1, 5), (2, 6), (3, 7))
     assert links("embedding_gradient") == both((0, 1), (2, 3), (4, 5), (6, 7))
@@ -49,11 +50,20 @@ def test_a_traffic_class_has_the_links_of_its_groups():
     order = ["tensor", "sequence", "data", "pipeline"]
     assert links("tp_forward", order=order) == both((0, 1), (2, 3), (4, 5), (6, 7))
     assert links("pp_activation", order=order) == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    stages = {"pipeline": 4}
-    assert class_links.links_of("pp_activation", stages) == [(0, 1), (1, 2), (2, 3)]
-    assert class_links.links_of("embedding_gradient", stages) == [(0, 3), (3, 0)]
-    assert (3, 0) in class_links.links_of("pp_activation", stages | {"chunks": 2})
-    assert len(class_links.links_of("control", {"data": 3})) == 6
+    layout = {"pipeline": 4}
+    assert links("pp_activation") == [(0, 1), (1, 2), (2, 3)]
+    assert links("embedding_gradient") == [(0, 3), (3, 0)]
+    assert links("pp_activation", chunks=2) == [(0, 1), (1, 2), (2, 3), (3, 0)]
+    assert links("pp_gradient", chunks=2) == [(0, 3), (1, 0), (2, 1), (3, 2)]
+    assert len(class_links.links_of("control", "gather", {"parallel": {"data": 3}})) == 6
+
+
+def test_a_link_to_the_point_of_aggregation_has_a_source_only():
+    spec = {"parallel": {"data": 4}, "network": {"classes": {"dp_gradient": {"path": "contribution"}}}}
+    pairs = class_links.links_of("dp_gradient", "reduce", spec)
+    rate = lambda *links: link_losses.model(list(links), NO_LOSS, pairs).loss_rate  # noqa: E731
+    assert rate({"sources": [3], "loss": bernoulli(0.2)}) == pytest.approx(0.05)
+    assert rate({"destinations": [1], "loss": bernoulli(0.2)}) == 0
 
 
 def test_links_have_words():
