@@ -78,7 +78,7 @@ def _between_stages(traffic_class: str, members: Sequence[int], parallel: dict[s
     step = 1 if traffic_class == "pp_activation" else -1
     if int(parallel.get("chunks", 1)) > 1:
         return _neighbours(members, step)
-    forward = list(zip(members, members[1:], strict=False))
+    forward = list(itertools.pairwise(members))
     return forward if step > 0 else [(destination, source) for source, destination in forward]
 
 

@@ -55,8 +55,8 @@ class Records:
     runs: one row per run, planned ones too.
         status: completed, diverged, failed, unfinished (no summary), unreadable, missing (planned, not there);
         error: text or None; series: the curve it belongs to; lossless: whether all messages are exact: none is
-        compressed, and no packet is missing; without_loss: whether no packet is missing; compressed: whether a class
-        compresses; reliable: whether packets were lost and all of them repaired; marks: "lost samples",
+        compressed or transformed, and no packet is missing; without_loss: whether no packet is missing; compressed:
+        whether a class compresses; reliable: whether packets were lost and all of them repaired; marks: "lost samples",
         "fewer replicas", "resumed", joined by commas;
         loss_rate: fraction, the place on the loss axis; loss_model: in words; mean_burst_packets: configured;
         final_validation_loss, best_validation_loss, final_train_loss: in `unit`; selection_loss: likewise, on the
@@ -249,13 +249,16 @@ def load(path: str | Path) -> Records:
         len(runs) if sweep else None,
         search,
         warnings,
-        SeriesNamer(runs, names=_names(sweep, path)),
+        SeriesNamer(runs, names=names_of(sweep, path)),
         _best_over(sweep, path),
     )
 
 
-def _names(sweep: dict[str, Any], path: Path) -> dict[str, str]:
-    """The names of the swept pointers; records of earlier programs have none."""
+def names_of(sweep: dict[str, Any], path: Path) -> dict[str, str]:
+    """The names of the swept pointers, in the order of the spec; records of earlier programs have none.
+
+    Raises: MalformedRecord.
+    """
     found = sweep.get("names", [])
     if not isinstance(found, list) or not all({"pointer", "name"} <= set(object_of(one)) for one in found):
         raise MalformedRecord(f"{path / 'sweep.json'}: /names: got {found!r}, want a list of pointers with names")

@@ -18,7 +18,7 @@ from droptest import class_links, link_losses, loss_model, words
 from droptest.files import Run, object_of
 from droptest.loss_model import NO_LOSS, LossModel, percent, probability
 from droptest.pointers import canonical, short_names, within, without
-from droptest.twins import compressions, omits, without_effect
+from droptest.twins import compressions, omits, transforms, without_effect
 
 KNOWN_POINTERS = {
     "/parallel/tensor": "TP",
@@ -42,7 +42,7 @@ KNOWN_POINTERS = {
 HALVES = ("reduce", "gather")
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
-NO_PROCESS = "no loss process"  # but packets may come too late, or messages are compressed
+NO_PROCESS = "no loss process"  # but packets may come too late, or messages are compressed or transformed
 NO_LOSS_ELSEWHERE = "no loss elsewhere"  # a class, half or link has a loss of its own
 # Members that make a difference only to runs that lose packets.
 OF_LOSSY_RUNS = ("/network", "/numerics_version", "/validation/network")
@@ -193,9 +193,7 @@ def point_of(run: Run) -> dict[str, Any]:
 
     The network is simplified where halves agree.
     """
-    point = {
-        f"/{key}": value for key, value in without(run.spec, (*without_effect(run), "/network", "/seeds")).items()
-    }
+    point = {f"/{key}": value for key, value in without(run.spec, (*without_effect(run), "/network", "/seeds")).items()}
     network = object_of(run.spec.get("network"))
     network = object_of(network.get("classes", network))
     shared: dict[str, list[Any]] = defaultdict(list)
@@ -222,7 +220,7 @@ def _text(value: Any) -> str:
     return canonical(value) if value != {} else "none"
 
 
-def _value_words(value: Any) -> str:
+def value_words(value: Any) -> str:
     """A value of a point in words; a loss process with its rate."""
     if value is None:
         return "not given"
@@ -340,7 +338,7 @@ class SeriesNamer:
     def values(self, run: Run) -> dict[str, Any]:
         """The run's value at each pointer that varies: a number, a text, or an object or list in words."""
         found = self._leaves[run.run_id]
-        return {p: _value_words(found.get(p)) if isinstance(found.get(p), dict | list) else found.get(p)
+        return {p: value_words(found.get(p)) if isinstance(found.get(p), dict | list) else found.get(p)
                 for p in self.varied}  # fmt: skip
 
     def best_value(self, run: Run) -> str:
@@ -385,13 +383,11 @@ class SeriesNamer:
 
     def loses_nothing(self, run: Run) -> bool:
         """Whether no packet is missing: no process loses any, none may come late, and none was counted as missing."""
-        return (
-            is_lossless(self._models[run.run_id]) and not may_miss_packets_by_time(run) and not missing_packets(run)
-        )
+        return is_lossless(self._models[run.run_id]) and not may_miss_packets_by_time(run) and not missing_packets(run)
 
     def lossless(self, run: Run) -> bool:
-        """Whether all ranks get exact messages: none is lost or late, and none is compressed."""
-        return self.loses_nothing(run) and not compresses(run)
+        """Whether all ranks get exact messages: none is lost or late, and none is compressed or transformed."""
+        return self.loses_nothing(run) and not compresses(run) and not transforms(run.spec)
 
     def reliable(self, run: Run) -> bool:
         """Whether packets were lost, and all of them were repaired in time."""
@@ -444,7 +440,7 @@ class SeriesNamer:
         for pointer in pointers:
             values = {canonical(point.get(pointer)): point.get(pointer) for point in points}
             if len(values) > 1:
-                texts.append(f"{names[pointer]} {', '.join(map(_value_words, values.values()))}")
+                texts.append(f"{names[pointer]} {', '.join(map(value_words, values.values()))}")
         if run.other_network_seeds and run.seeds:
             texts.append(f"network seeds {', '.join(map(str, sorted({run.seeds[2], *run.other_network_seeds})))}")
         return "; ".join(texts)

@@ -30,8 +30,9 @@ class Group:
     z: Stouffer's, over classes and seeds. late_rate: packets that missed a deadline; repaired_rate, resent_rate:
     packets that a recovery restored, or sent again (a reliable network's repetitions too); fractions of all packets
     sent at first, NaN where there is no deadline, recovery or repetition. lossless: all messages are exact;
-    without_loss: no packet is missing, but messages may be compressed; compressed: those of some run are; reliable: all
-    lost packets were repaired. marks: events that results may depend on ("resumed"), and in how many runs.
+    without_loss: no packet is missing, but messages may be compressed or transformed; compressed: those of some run
+    are; reliable: all lost packets were repaired. marks: events that results may depend on ("resumed"), and in how many
+    runs.
     """
 
     series: str
@@ -90,7 +91,8 @@ def _difference(runs: pd.DataFrame) -> tuple[Interval, str]:
         return NOTHING, "is the lossless twin"
     if runs["without_loss"].all():
         limit = LIMITS.get(design_of(cells_of(runs, "final_validation_loss")), "")
-        return NOTHING, "; ".join(filter(None, ["is the twin of lossy runs with this compression", limit]))
+        kind = "compression" if runs["compressed"].any() else "transform"
+        return NOTHING, "; ".join(filter(None, [f"is the twin of lossy runs with this {kind}", limit]))
     if runs["twin"].isna().all():
         return NOTHING, "no lossless twin"
     cells = cells_of(runs, "difference")
@@ -301,8 +303,8 @@ def points(records: Records) -> pd.DataFrame:
     """The summary in numbers: one row per point, over its seeds.
 
     Columns: series, label, loss_rate (fraction of the loss process), lossless, without_loss, compressed, loss_model,
-    mean_burst_packets (configured), reliable, marks, best_value (text; with best_over); a column for each swept pointer; runs, completed,
-    diverged, failed;
+    mean_burst_packets (configured), reliable, marks, best_value (text; with best_over); a column for each swept
+    pointer; runs, completed, diverged, failed;
     final_mean, final_low, final_high, final_seeds: final validation loss with its 95 % interval (NaN with one seed) and
     the number of seeds; difference_...: likewise to the lossless twins, paired by seed; losses in nats per token;
     configured_rate, realised_rate, late_rate, repaired_rate, resent_rate (fractions of packets; NaN: none); z; note.

@@ -25,6 +25,13 @@ def compressions(spec: dict[str, Any]) -> dict[str, object]:
     return {name: part for name, part in parts.items() if part.get("kind", "none") != "none"}
 
 
+def transforms(spec: dict[str, Any]) -> dict[str, object]:
+    """The Hadamard transform of each traffic class that has one: without loss, too, sums are rounded in another way."""
+    classes = object_of(object_of(spec.get("network")).get("classes"))
+    parts = {name: object_of(object_of(part).get("recovery")).get("hadamard") for name, part in classes.items()}
+    return {name: part for name, part in parts.items() if part is not None}
+
+
 def fill_omits(runs: Iterable[Run]) -> None:
     """Gives the runs of an experiment that have none the pointers of the others: unfinished runs, and older ones."""
     runs = list(runs)

@@ -10,8 +10,9 @@ import synthetic
 from synthetic import NONE, bernoulli
 
 import droptest
-from droptest import pointers, report, summary, tables
+from droptest import best_over, frames, pointers, report, summary, tables
 from droptest.comparison import data as compared_points
+from droptest.comparison import paired
 from droptest.files import Run
 from droptest.series import SeriesNamer, point_of
 from droptest.twins import twin_key
@@ -34,6 +35,36 @@ def test_without_takes_members_away_and_keeps_the_spec():
     }  # fmt: skip
     assert pointers.without(spec, ["/a/b", "/a/c~1d/e", "/files", "/f"]) == {}, "an empty object is left out"
     assert json.dumps(spec) == before
+
+
+class Counted(dict):
+    """An object that counts how often its members are listed."""
+
+    listed = 0
+
+    def items(self):
+        Counted.listed += 1
+        return super().items()
+
+
+@pytest.mark.parametrize("pattern", [True, False])
+def test_a_spec_of_many_shards_is_walked_once(pattern):
+    shards = 2000
+    files = [Counted(file=f"{i}.bin", crc32c=i) for i in range(shards)]
+    names = ["/data/files/*/file"] if pattern else [f"/data/files/{i}/file" for i in range(shards)]
+    Counted.listed = 0
+    assert pointers.without({"data": {"files": files}}, ["/name", *names]) == {
+        "data": {"files": [{"crc32c": i} for i in range(shards)]}
+    }
+    assert Counted.listed == shards
+
+
+def test_a_load_makes_one_key_for_each_run(tmp_path, monkeypatch):
+    folder = synthetic.write_sweep(tmp_path, LOSS, seeds=3)
+    keyed = []
+    monkeypatch.setattr(frames, "twin_key", lambda run, moved=(): keyed.append((run.run_id, moved)))
+    droptest.load(folder)
+    assert len(keyed) == len(set(keyed)) and {run_id for run_id, _ in keyed} >= {p.name for p in folder.glob("*/")}
 
 
 def test_names_of_pointers_are_those_of_the_program():
@@ -273,3 +304,27 @@ def test_runs_that_were_resumed_or_lacked_replicas_are_marked_in_tables(tmp_path
     assert status[run_id] == "completed, resumed, fewer replicas"
     assert summary.as_json(lossy)["marks"] == {"resumed": 1, "fewer replicas": 1}
     assert list(summary.points(records)["marks"]) == ["", "resumed, fewer replicas"]
+    assert list(best_over(records)["marks"]) == ["", "resumed, fewer replicas"]
+
+
+def test_twins_are_paired_with_their_lossy_runs_whatever_their_network(tmp_path):
+    """The twin of the record comes first; only a result that no network's seed changes stands for other seeds."""
+    final = lambda point, seed: 2.0 + 0.1 * seed["network"] + (point["/network/loss"] != NONE)  # noqa: E731
+    folder = synthetic.write_sweep(tmp_path, LOSS, repeat={"weights": 1, "network": 3}, final_losses=final)
+    lossless, lossy = summary.groups(droptest.load(folder))
+    assert paired(droptest.load(folder), lossy, lossless).mean == pytest.approx(1), "each with the network of its own"
+    for run_id in lossless.run_ids[1:]:
+        shutil.rmtree(folder / run_id)
+    (folder / "sweep.json").unlink()
+    lossless, lossy = summary.groups(droptest.load(folder))
+    records = droptest.load(folder)
+    assert [paired(records, *two).n for two in ((lossy, lossless), (lossless, lossy))] == [3, 3]
+    (twin,) = lossless.run_ids
+    records.runs["twin"] = None
+    assert paired(records, lossy, lossless).n == 3
+    records.files[twin].twin_omits = ("/network",)
+    assert paired(records, lossy, lossless).n == 1, "the seed changes the result"
+    points = compared_points(records)
+    assert points["pairs"]["0,1"][4] == [[0, lossy.run_ids.index(next(
+        run_id for run_id in lossy.run_ids if records.files[run_id].seeds == records.files[twin].seeds
+    ))]]  # fmt: skip

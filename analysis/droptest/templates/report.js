@@ -209,8 +209,8 @@ function compare() {
   const whole = (point, mark) => ({name: mark[0] ? "B" : "A", mark, kind: "line", width: 3,
     ...mean(point.runs.filter(r => r.step.length))});
   const both = [];
-  for (const r of a.runs) for (const s of b.runs) {
-    if (r.training !== s.training || (!a.lossless && !b.lossless && r.network !== s.network)) continue;
+  for (const place of found ? found[4] : []) {
+    const [r, s] = sign > 0 ? [a.runs[place[0]], b.runs[place[1]]] : [a.runs[place[1]], b.runs[place[0]]];
     const steps = r.step.filter(t => s.step.includes(t));
     if (steps.length) both.push({seed: a.lossless ? s.seed : r.seed, step: steps,
       loss: steps.map(t => r.loss[r.step.indexOf(t)] - s.loss[s.step.indexOf(t)])});
