@@ -183,6 +183,40 @@ def test_points_are_told_apart_in_the_order_of_the_spec(tmp_path):
     ]
 
 
+def mark_all(folder, name):
+    for path in run_folders(folder, name):
+        summary = summary_of(path)
+        summary["warnings"].append({"pointer": "/checkpoint", "message": "from step 2", "mark": "resumed"})
+        (path / "summary.json").write_text(json.dumps(summary))
+
+
+LEARNING_RATES = {"/training/learning_rate": [0.001, 0.002]}
+
+
+def test_every_table_of_the_program_has_the_marks(tmp_path):
+    settings = {"low": "1%", "high": "90%", "tolerance_percent": 100, "seeds": 2, "max_runs": 6}
+    write(tmp_path, network={"loss": LOSS}, search=settings)
+    run("search", "spec.json", "--quiet", cwd=tmp_path)
+    mark_all(tmp_path, "tiny")
+    out = run("search", "spec.json", cwd=tmp_path).out
+    verdicts = [line for line in out.splitlines() if " % " in line and "threshold" not in line]
+    assert verdicts and all(line.endswith(" (resumed)") for line in verdicts), out
+    write(tmp_path, name="best", sweep={"best_over": list(LEARNING_RATES), "cross": LEARNING_RATES})
+    run("sweep", "spec.json", "--quiet", cwd=tmp_path)
+    mark_all(tmp_path, "best")
+    rows, best = run("sweep", "spec.json", cwd=tmp_path).out.split("best by the mean selection loss over the seeds:\n")
+    assert rows.count("completed (resumed)") == 2 and best.splitlines()[1].endswith("1 (resumed)")
+    assert run("watch", "results/best", "--once", cwd=tmp_path).out.count("(resumed)") == 2
+
+
+def test_the_best_values_count_each_training_once(tmp_path):
+    chosen = {"best_over": list(LEARNING_RATES), "cross": LEARNING_RATES}
+    write(tmp_path, sweep=chosen, network={"loss": NONE}, repeat={"weights": 2, "network": 3})
+    out = run("sweep", "spec.json", cwd=tmp_path).out
+    assert "12 runs in results/tiny" in out and len(run_folders(tmp_path)) == 4
+    assert out.split("best by the mean selection loss over the seeds:\n")[1].splitlines()[1].endswith("  2")
+
+
 @pytest.mark.parametrize("protocol", ["none", "selective_repeat"])
 def test_virtual_time_is_equal_between_equal_runs_where_the_compute_time_is_given(tmp_path, protocol):
     write(tmp_path, network={"loss": LOSS}, time=CLOCK | {"retransmission": {"protocol": protocol}})
