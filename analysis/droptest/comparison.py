@@ -13,6 +13,7 @@ from droptest.plots.panels import named_with_rate
 from droptest.pointers import canonical, without
 from droptest.records import Records
 from droptest.series import leaves
+from droptest.statistics import Interval
 from droptest.summary import Group, groups
 from droptest.twins import omits, without_effect
 from droptest.variance import interval_of
@@ -24,17 +25,20 @@ UNINTERESTING = ("/seeds", "/backend")
 
 def data(records: Records) -> dict[str, Any]:
     """points: name, spec (pointer -> value as JSON) and runs (seed, step, loss) each; pairs: "i,j" -> mean, low, high
-    and number of final differences, point i minus point j, and the pairs of runs by their places in `runs`; omitted:
-    points left out."""
+    and number of final differences, point i minus point j; matches: "i,j" -> pairs of runs by their places in `runs`;
+    omitted: points left out."""
+    pairing = Pairing(records)
     every = [group for group in groups(records) if group.count("completed") + group.count("diverged")]
     shown = every[:MOST_POINTS]
     return {
         "unit": records.unit,
         "points": [_point(records, group) for group in shown],
-        "pairs": {f"{i},{j}": [d.mean, *((d.low, d.high) if d.has_width else (math.nan, math.nan)), d.n,
-                               [[a.run_ids.index(k), b.run_ids.index(m)] for k, m in matches(records, a, b)]]
+        "pairs": {f"{i},{j}": [d.mean, *((d.low, d.high) if d.has_width else (math.nan, math.nan)), d.n]
                   for (i, a), (j, b) in combinations(enumerate(shown), 2)
-                  for d in [paired(records, a, b)] if d.n},
+                  for d in [pairing.difference(a, b)] if d.n},
+        "matches": {f"{i},{j}": [[a.run_ids.index(k), b.run_ids.index(m)] for k, m in found]
+                    for (i, a), (j, b) in combinations(enumerate(shown), 2)
+                    for found in [pairing.matches(a, b)] if found},
         "omitted": len(every) - len(shown),
     }  # fmt: skip
 
@@ -60,39 +64,43 @@ def _base_of(one: Group, other: Group) -> Group:
     return next((g for kind in ("lossless", "without_loss") for g in (one, other) if getattr(g, kind)), one)
 
 
-def matches(records: Records, one: Group, other: Group) -> list[tuple[str, str]]:
-    """run_ids of the runs of `one` and `other` to compare: those of equal seeds, and a run with its twin."""
-    base = _base_of(one, other)
-    partners = _partners(records, one.run_ids if base is other else other.run_ids, base.run_ids)
-    return [(partner, run) if base is one else (run, partner) for run, partner in partners.items()]
+class Pairing:
+    """Which runs of two points to compare: a run and its twin, or runs of equal seeds."""
 
+    def __init__(self, records: Records):
+        self._rows = {row.run_id: row for row in records.best.runs.itertuples()}
+        self._of_any_network = {
+            run_id for run_id, row in self._rows.items()
+            if row.without_loss and "/seeds/network" in omits(records.files[run_id])
+        }  # fmt: skip
 
-def _partners(records: Records, run_ids: Sequence[str], base: Sequence[str]) -> dict[str, str]:
-    """For each run the one of `base`: its twin, else the one of equal seeds, else one of the same training of which
-    no result depends on the network's seed."""
-    rows = records.runs.set_index("run_id", drop=False)
-    by_seeds, by_training = {}, {}
-    for row in rows.loc[list(base)].itertuples():
-        by_seeds[row.training, row.network_seed] = row.run_id
-        if row.without_loss and "/seeds/network" in omits(records.files[row.run_id]):
-            by_training[row.training] = row.run_id
-    found = {}
-    for row in rows.loc[list(run_ids)].itertuples():
-        alike = by_seeds.get((row.training, row.network_seed), by_training.get(row.training))
-        partner = row.twin if row.twin in base else alike
-        if partner is not None:
-            found[row.run_id] = partner
-    return found
+    def _partners(self, run_ids: Sequence[str], base: Sequence[str]) -> dict[str, str]:
+        """For each run the one of `base`: its twin, else the one of equal seeds, else one of the same training of which
+        no result depends on the network's seed."""
+        candidates = [self._rows[run_id] for run_id in base]
+        by_seeds = {(row.training, row.network_seed): row.run_id for row in candidates}
+        by_training = {row.training: row.run_id for row in candidates if row.run_id in self._of_any_network}
+        found = {}
+        for row in (self._rows[run_id] for run_id in run_ids):
+            alike = by_seeds.get((row.training, row.network_seed), by_training.get(row.training))
+            partner = row.twin if row.twin in base else alike
+            if partner is not None:
+                found[row.run_id] = partner
+        return found
 
+    def matches(self, one: Group, other: Group) -> list[tuple[str, str]]:
+        """run_ids of a run of `one` and its partner in `other`, or the other way around."""
+        base = _base_of(one, other)
+        partners = self._partners(one.run_ids if base is other else other.run_ids, base.run_ids)
+        return [(partner, run) if base is one else (run, partner) for run, partner in partners.items()]
 
-def paired(records: Records, one: Group, other: Group):
-    """The interval of final validation loss of `one` minus that of `other`, over the pairs of finished runs."""
-    rows = records.runs.set_index("run_id", drop=False)
-    differences = {}
-    for a, b in matches(records, one, other):
-        difference = rows.at[a, "final_validation_loss"] - rows.at[b, "final_validation_loss"]
-        run = rows.loc[b if _base_of(one, other) is one else a]
-        if math.isfinite(difference):
-            network = run["training"] if one.lossless and other.lossless else run["network_seed"]
-            differences[run["training"], network] = difference
-    return interval_of(differences)
+    def difference(self, one: Group, other: Group) -> Interval:
+        """Of the final validation losses of `one` minus those of `other`, over the pairs of finished runs."""
+        differences = {}
+        for a, b in self.matches(one, other):
+            difference = self._rows[a].final_validation_loss - self._rows[b].final_validation_loss
+            run = self._rows[b if _base_of(one, other) is one else a]
+            if math.isfinite(difference):
+                network = run.training if one.lossless and other.lossless else run.network_seed
+                differences[run.training, network] = difference
+        return interval_of(differences)

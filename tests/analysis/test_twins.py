@@ -11,8 +11,8 @@ from synthetic import NONE, bernoulli
 
 import droptest
 from droptest import best_over, frames, pointers, report, summary, tables
+from droptest.comparison import Pairing
 from droptest.comparison import data as compared_points
-from droptest.comparison import paired
 from droptest.files import Run
 from droptest.series import SeriesNamer, point_of
 from droptest.twins import twin_key
@@ -312,19 +312,20 @@ def test_twins_are_paired_with_their_lossy_runs_whatever_their_network(tmp_path)
     final = lambda point, seed: 2.0 + 0.1 * seed["network"] + (point["/network/loss"] != NONE)  # noqa: E731
     folder = synthetic.write_sweep(tmp_path, LOSS, repeat={"weights": 1, "network": 3}, final_losses=final)
     lossless, lossy = summary.groups(droptest.load(folder))
-    assert paired(droptest.load(folder), lossy, lossless).mean == pytest.approx(1), "each with the network of its own"
+    assert Pairing(droptest.load(folder)).difference(lossy, lossless).mean == pytest.approx(1), (
+        "each with the network of its own"
+    )
     for run_id in lossless.run_ids[1:]:
         shutil.rmtree(folder / run_id)
     (folder / "sweep.json").unlink()
     lossless, lossy = summary.groups(droptest.load(folder))
     records = droptest.load(folder)
-    assert [paired(records, *two).n for two in ((lossy, lossless), (lossless, lossy))] == [3, 3]
+    assert [Pairing(records).difference(*two).n for two in ((lossy, lossless), (lossless, lossy))] == [3, 3]
     (twin,) = lossless.run_ids
     records.runs["twin"] = None
-    assert paired(records, lossy, lossless).n == 3
+    assert Pairing(records).difference(lossy, lossless).n == 3
     records.files[twin].twin_omits = ("/network",)
-    assert paired(records, lossy, lossless).n == 1, "the seed changes the result"
-    points = compared_points(records)
-    assert points["pairs"]["0,1"][4] == [[0, lossy.run_ids.index(next(
+    assert Pairing(records).difference(lossy, lossless).n == 1, "the seed changes the result"
+    assert compared_points(records)["matches"]["0,1"] == [[0, lossy.run_ids.index(next(
         run_id for run_id in lossy.run_ids if records.files[run_id].seeds == records.files[twin].seeds
     ))]]  # fmt: skip
