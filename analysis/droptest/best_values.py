@@ -8,7 +8,6 @@ import math
 import pandas as pd
 
 from droptest.records import Records
-from droptest.series import SeriesNamer
 from droptest.statistics import mean_interval
 from droptest.summary import interval_columns
 
@@ -19,10 +18,11 @@ def best_over(records: Records) -> pd.DataFrame:
     Columns: series (without the pointers), loss_rate (fraction), lossless, value ("learning rate 0.001"), a column for
     each of the pointers; runs, completed, diverged, failed (counts); selection_loss (mean over the seeds; NaN unless
     all runs have completed, since the value takes no part then); mean, low and high of the final validation loss over
-    the completed seeds; best; run_ids. Losses are in nats per token (or byte).
+    the completed seeds; best; run_ids; marks (events of its runs
+    that results may depend on, joined by commas). Losses are in nats per token (or byte).
     Where no value of a point takes part, the one with the most completed runs stands for it, of equal ones the first.
     """
-    namer = SeriesNamer(list(records.files.values()), records.best_over)
+    namer = records.best_namer
     of_run = records.runs.set_index("run_id", drop=False)
     members: dict[tuple[str, float, str], list[str]] = {}
     for run in records.files.values():
@@ -40,8 +40,11 @@ def best_over(records: Records) -> pd.DataFrame:
             "runs": len(mine), **{s: int(statuses.get(s, 0)) for s in ("completed", "diverged", "failed")},
             "selection_loss": float(mine["selection_loss"].mean(skipna=False)) if complete else math.nan,
             **interval_columns(mean_interval(mine["final_validation_loss"])), "run_ids": tuple(run_ids),
+            "marks": ", ".join(dict.fromkeys(mark for text in mine["marks"] for mark in text.split(", ") if mark)),
         })  # fmt: skip
-    frame = pd.DataFrame(rows, columns=None if rows else ["series", "loss_rate", "value", "selection_loss", "run_ids"])
+    frame = pd.DataFrame(
+        rows, columns=None if rows else ["series", "loss_rate", "value", "selection_loss", "run_ids", "marks"]
+    )
     frame["best"] = False
     for _, values in frame.groupby(["series", "loss_rate"], sort=False, dropna=False):
         judged = values["selection_loss"]

@@ -16,7 +16,7 @@ from droptest.loss_places import places_and_rests
 from droptest.pointers import canonical
 from droptest.search import Search
 from droptest.series import LOSSLESS, SeriesNamer, compresses, has_deadline, has_recovery
-from droptest.twins import twin_key
+from droptest.twins import transforms, twin_key
 
 NAN = float("nan")
 METRIC_COLUMNS = (
@@ -60,21 +60,28 @@ def _measured(counts: Mapping[str, Any], columns: Sequence[str]) -> dict[str, fl
 def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
     """run_id of each lossy run -> run_id of the run that loses nothing, with the same spec and seeds of weights and
     data."""
+    keys = {run.run_id: twin_key(run, namer.moved) for run in runs if run.seeds is not None}
     without_loss: dict[tuple[str, tuple[int, int]], list[Run]] = {}
     for run in runs:
-        key = twin_key(run, namer.moved)
-        if key is not None and run.seeds is not None and run.status != "unreadable" and namer.loses_nothing(run):
+        key = keys.get(run.run_id)
+        if key is not None and run.status != "unreadable" and namer.loses_nothing(run):
             without_loss.setdefault((key, run.seeds[:2]), []).append(run)
     twins = {}
     for run in runs:
-        key = twin_key(run, namer.moved)
-        if key is None or run.seeds is None or namer.loses_nothing(run):
+        key = keys.get(run.run_id)
+        if key is None or namer.loses_nothing(run):
             continue
         candidates = without_loss.get((key, run.seeds[:2]), [])
         if candidates:
-            # Without loss the network's seed changes nothing, but equal ones make the nicer pair.
+            # Without loss the network's seed changes at most signs of a transform, but equal ones make the nicer pair.
             twins[run.run_id] = max(
-                candidates, key=lambda other: (namer.same_settings(run, other), run.seeds == other.seeds)
+                candidates,
+                key=lambda other: (
+                    transforms(run.spec) == transforms(other.spec),
+                    not transforms(other.spec),
+                    namer.same_settings(run, other),
+                    run.seeds == other.seeds,
+                ),
             ).run_id
     return twins
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from droptest.loss_model import LossModel, from_spec, percent
+from droptest.loss_model import LossModel, from_spec
 
 CONDITIONS = {
     "sources": "from",
@@ -26,9 +26,7 @@ def words(links: list[dict[str, Any]]) -> str:
     """The overrides for people, e.g. "from 3 Bernoulli 20 %"."""
     parts = []
     for override in links:
-        loss = from_spec(override["loss"])
-        process = loss.label if loss.lossless or math.isnan(loss.loss_rate) else _process(loss)
-        parts.append(f"{_condition(override)} {process}".strip())
+        parts.append(f"{_condition(override)} {from_spec(override['loss']).words}".strip())
     return "; ".join(parts)
 
 
@@ -41,7 +39,7 @@ def _condition(override: dict[str, Any]) -> str:
     return " ".join(f"{word} {_ranks_text(override[key])}" for key, word in CONDITIONS.items() if key in override)
 
 
-def model(links: list[dict[str, Any]], otherwise: LossModel, pairs: Sequence[tuple[int, int]]) -> LossModel:
+def model(links: list[dict[str, Any]], otherwise: LossModel, pairs: Sequence[tuple[int, int | None]]) -> LossModel:
     """One (class, half) with overrides, as one model: its rate is the mean over the links from source to destination.
 
     Of several overrides that match a link the last one counts. A process whose rate its spec does not say gives NaN,
@@ -57,10 +55,6 @@ def model(links: list[dict[str, Any]], otherwise: LossModel, pairs: Sequence[tup
     return LossModel("links" if rate != 0 else "none", rate, math.nan, words(links))
 
 
-def _process(loss: LossModel) -> str:
-    return f"{loss.label} {percent(loss.loss_rate)}"
-
-
 def _ranks_text(value: Any) -> str:
     return ", ".join(str(v) for v in value) if isinstance(value, list) else str(value)
 
@@ -73,11 +67,14 @@ def _contains(ranks: list[int | str], rank: int) -> bool:
     return False
 
 
-def _matches(override: dict[str, Any], source: int, destination: int) -> bool:
+def _matches(override: dict[str, Any], source: int, destination: int | None) -> bool:
+    if not _contains(override.get("sources", [source]), source):
+        return False
+    if destination is None:
+        return not any(key in override for key in CONDITIONS if key != "sources")
     between, within = override.get("between_groups_of"), override.get("within_groups_of")
     return (
-        _contains(override.get("sources", [source]), source)
-        and _contains(override.get("destinations", [destination]), destination)
+        _contains(override.get("destinations", [destination]), destination)
         and (between is None or source // between != destination // between)
         and (within is None or source // within == destination // within)
     )

@@ -48,10 +48,17 @@ class LossModel:
     def lossless(self) -> bool:
         return self.model == "none" or self.loss_rate == 0
 
+    @property
+    def words(self) -> str:
+        """The process with its rate, where it is known: "Bernoulli 5 %"; "no loss" where it loses nothing."""
+        if self.lossless:
+            return NO_LOSS.label
+        return self.label if math.isnan(self.loss_rate) else f"{self.label} {percent(self.loss_rate)}"
+
 
 # Models whose rate changes from step to step: only a run's statistics have its mean rate.
 CHANGING = ("outage", "schedule")
-NO_LOSS = LossModel("none", 0.0, 0.0, "lossless")
+NO_LOSS = LossModel("none", 0.0, 0.0, "no loss")
 
 
 @dataclass(frozen=True)
@@ -144,12 +151,6 @@ def _short(key: str, value: Any) -> str:
     return str(value).rsplit("/", 1)[-1] if key == "file" else str(value)
 
 
-def _process_words(value: Any) -> str:
-    """A process with its rate, where it has one."""
-    model = from_spec(value)
-    return model.label if model.lossless or math.isnan(model.loss_rate) else f"{model.label} {percent(model.loss_rate)}"
-
-
 def _steps(first: int, last: int) -> str:
     return str(first) if first == last else f"{first} to {last}"
 
@@ -163,9 +164,9 @@ def _changing_label(model: str, value: dict[str, Any]) -> str:
                 f"outage in step {', '.join(_steps(w['from_step'], w['to_step'] - 1) for w in value['windows'])}"
             )
             if "otherwise" in value and not from_spec(value["otherwise"]).lossless:
-                parts.append(f"else {_process_words(value['otherwise'])}")
+                parts.append(f"else {from_spec(value['otherwise']).words}")
         else:
-            parts += [f"from step {p['from_step']} {_process_words(p['loss'])}" for p in value["phases"]]
+            parts += [f"from step {p['from_step']} {from_spec(p['loss']).words}" for p in value["phases"]]
     except (KeyError, TypeError):
         return model
     return "; ".join(parts)

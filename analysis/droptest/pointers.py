@@ -18,27 +18,42 @@ def within(pointer: str, parent: str) -> bool:
     return f"{pointer}/".startswith(f"{parent}/")
 
 
+WHOLE = None  # in a tree of pointers: the member with everything in it
+
+
 def without(spec: dict[str, Any], pointers: Iterable[str]) -> dict[str, Any]:
     """The spec without the values at these pointers, and without objects that have no other members.
 
-    The spec itself stays as it is.
+    "*" stands for each entry of a list. The spec itself stays as it is.
     """
+    tree: dict[str, Any] = {}
     for pointer in pointers:
-        spec = _without(spec, [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]])
-    return spec
+        *parents, last = [part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:]] or [""]
+        node = tree
+        for part in parents:
+            node = node.setdefault(part, {})
+            if node is WHOLE:
+                break
+        else:
+            node[last] = WHOLE
+    return _without(spec, tree)
 
 
-def _without(value: Any, parts: list[str]) -> Any:
-    first, *rest = parts
+def _without(value: Any, tree: dict[str, Any]) -> Any:
     if isinstance(value, list):
-        if not rest or not first.isdigit() or int(first) >= len(value):
-            return value
-        return [_without(entry, rest) if i == int(first) else entry for i, entry in enumerate(value)]
-    if not isinstance(value, dict) or first not in value:
+        of_each = tree.get("*") or {}
+        return [_without(_without(entry, of_each), tree.get(str(i)) or {}) for i, entry in enumerate(value)]
+    if not isinstance(value, dict) or not tree:
         return value
-    inner = _without(value[first], rest) if rest else {}
-    others = {key: member for key, member in value.items() if key != first}
-    return {**others, first: inner} if inner != {} else others
+    found = {}
+    for key, member in value.items():
+        inner = tree.get(key, {})
+        if inner is WHOLE:
+            continue
+        rest = _without(member, inner) if inner else member
+        if rest != {} or not inner:
+            found[key] = rest
+    return found
 
 
 def short_names(pointers: list[str]) -> dict[str, str]:

@@ -36,6 +36,13 @@ __all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "experi
 FRAMES = ("runs", "metrics", "divergence", "samples", "loss_statistics", "bursts", "layers", "gaps", "links", "time",
           "recoveries", "searches", "wall_seconds")  # fmt: skip
 
+# What the marks of runs say of them, in warnings.
+MARKED = {
+    "lost samples": "lost samples",
+    "fewer replicas": "trained steps with fewer replicas",
+    "resumed": "went on from a checkpoint",
+}
+
 
 @dataclass
 class Records:
@@ -48,8 +55,8 @@ class Records:
     runs: one row per run, planned ones too.
         status: completed, diverged, failed, unfinished (no summary), unreadable, missing (planned, not there);
         error: text or None; series: the curve it belongs to; lossless: whether all messages are exact: none is
-        compressed, and no packet is missing; without_loss: whether no packet is missing; compressed: whether a class
-        compresses; reliable: whether packets were lost and all of them repaired; marks: "lost samples",
+        compressed or transformed, and no packet is missing; without_loss: whether no packet is missing; compressed:
+        whether a class compresses; reliable: whether packets were lost and all of them repaired; marks: "lost samples",
         "fewer replicas", "resumed", joined by commas;
         loss_rate: fraction, the place on the loss axis; loss_model: in words; mean_burst_packets: configured;
         final_validation_loss, best_validation_loss, final_train_loss: in `unit`; selection_loss: likewise, on the
@@ -122,6 +129,11 @@ class Records:
     chains: dict[tuple[str, str, str], loss_model.GilbertElliott] = field(default_factory=dict)
 
     @cached_property
+    def best_namer(self) -> SeriesNamer:
+        """Names the series of all runs without the pointers of best_over, by the names and the order of the sweep."""
+        return SeriesNamer(list(self.files.values()), self.best_over, self.names)
+
+    @cached_property
     def best(self) -> Records:
         """These records with the runs of the best value of each point alone; the records themselves without best_over.
 
@@ -134,11 +146,9 @@ class Records:
 
         found = best_over(self)
         chosen = {run_id for run_ids in found.loc[found["best"], "run_ids"] for run_id in run_ids}
-        every = list(self.files.values())
-        namer = SeriesNamer(every, self.best_over, self.names)
-        runs = [run for run in every if run.run_id in chosen]
+        runs = [run for run in self.files.values() if run.run_id in chosen]
         result = _of_runs(self.path, self.name, self.description, self.spec, runs, self.planned, self.search,
-                         list(self.warnings), namer)  # fmt: skip
+                         list(self.warnings), self.best_namer)  # fmt: skip
         result.own_measures = self.own_measures
         result.best = result
         return result
@@ -224,7 +234,7 @@ def load(path: str | Path) -> Records:
         if run.status == "unreadable":
             warnings.append(f"run {run.run_id} was left out: {run.error}")
     warnings += _repeated_warnings([(run, run.idle) for run in runs])
-    warnings += _repeated_warnings([(run, [text for _, text in run.marks]) for run in runs])
+    warnings += _mark_warnings(runs)
     warnings += [
         f"{run.path / 'spec.json'}: no such file: run {run.run_id} has no lossless twin, and is none of another run"
         for run in runs if run.status in ("completed", "diverged") and not run.spec
@@ -239,13 +249,16 @@ def load(path: str | Path) -> Records:
         len(runs) if sweep else None,
         search,
         warnings,
-        SeriesNamer(runs, names=_names(sweep, path)),
+        SeriesNamer(runs, names=names_of(sweep, path)),
         _best_over(sweep, path),
     )
 
 
-def _names(sweep: dict[str, Any], path: Path) -> dict[str, str]:
-    """The names of the swept pointers; records of earlier programs have none."""
+def names_of(sweep: dict[str, Any], path: Path) -> dict[str, str]:
+    """The names of the swept pointers, in the order of the spec; records of earlier programs have none.
+
+    Raises: MalformedRecord.
+    """
     found = sweep.get("names", [])
     if not isinstance(found, list) or not all({"pointer", "name"} <= set(object_of(one)) for one in found):
         raise MalformedRecord(f"{path / 'sweep.json'}: /names: got {found!r}, want a list of pointers with names")
@@ -265,8 +278,21 @@ def _repeated_warnings(texts_of_runs: Sequence[tuple[Run, Sequence[str]]]) -> li
     for run, texts in texts_of_runs:
         for text in texts:
             by_text.setdefault(text, []).append(run.run_id)
-    return [f"{len(ids)} of {len(texts_of_runs)} runs: {text} ({', '.join(ids[:3])}{', ...' if len(ids) > 3 else ''})"
-            for text, ids in by_text.items()]  # fmt: skip
+    return [f"{len(ids)} of {len(texts_of_runs)} runs: {text} ({_ids_text(ids)})" for text, ids in by_text.items()]
+
+
+def _mark_warnings(runs: Sequence[Run]) -> list[str]:
+    """One text for each mark and pointer; steps and counts, in which runs differ, stay in the runs' own records."""
+    marked: dict[tuple[str, str], list[str]] = {}
+    for run in runs:
+        for mark, text in run.marks:
+            marked.setdefault((mark, text.split(": ")[0]), []).append(run.run_id)
+    return [f"{len(ids)} of {len(runs)} runs {MARKED.get(mark, f'have the mark {mark}')}: {pointer} ({_ids_text(ids)})"
+            for (mark, pointer), ids in marked.items()]  # fmt: skip
+
+
+def _ids_text(ids: Sequence[str]) -> str:
+    return f"{', '.join(ids[:3])}{', ...' if len(ids) > 3 else ''}"
 
 
 def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warnings: list[str]) -> list[Run]:

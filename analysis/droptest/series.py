@@ -18,7 +18,7 @@ from droptest import class_links, link_losses, loss_model, words
 from droptest.files import Run, object_of
 from droptest.loss_model import NO_LOSS, LossModel, percent, probability
 from droptest.pointers import canonical, short_names, within, without
-from droptest.twins import compressions, omits
+from droptest.twins import compressions, omits, transforms, without_effect
 
 KNOWN_POINTERS = {
     "/parallel/tensor": "TP",
@@ -42,9 +42,10 @@ KNOWN_POINTERS = {
 HALVES = ("reduce", "gather")
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 LOSSLESS = "lossless"
-NO_PROCESS = "no loss process"  # but packets may come too late, or messages are compressed
+NO_PROCESS = "no loss process"  # but packets may come too late, or messages are compressed or transformed
+NO_LOSS_ELSEWHERE = "no loss elsewhere"  # a class, half or link has a loss of its own
 # Members that make a difference only to runs that lose packets.
-OF_LOSSY_RUNS = ("/network", "/numerics_version")
+OF_LOSSY_RUNS = ("/network", "/numerics_version", "/validation/network")
 
 
 def is_loss(value: Any) -> bool:
@@ -107,13 +108,12 @@ def _with_rates_of_run(models: dict[tuple[str, str], LossModel], run: Run) -> di
 
 def _of_links(run: Run, spec: dict[tuple[str, str], LossModel]) -> dict[tuple[str, str], LossModel]:
     """Those (class, half) of a run whose links have losses of their own."""
-    parallel = object_of(run.spec.get("parallel"))
     found = {}
     for name, settings in object_of(object_of(run.spec.get("network")).get("classes")).items():
         for half in HALVES:
             links = object_of(object_of(settings).get(half)).get("links")
             if link_losses.is_links(links):
-                pairs = class_links.links_of(name, parallel) if parallel else ()
+                pairs = class_links.links_of(name, half, run.spec) if run.spec.get("parallel") else ()
                 found[name, half] = link_losses.model(links, spec.get((name, half), NO_LOSS), pairs)
     return found
 
@@ -125,6 +125,18 @@ def is_lossless(models: dict[tuple[str, str], LossModel]) -> bool:
 def has_deadline(run: Run) -> bool:
     """Whether packets of the run may be lost for coming late."""
     return "deadline_microseconds" in object_of(run.spec.get("time"))
+
+
+def may_miss_packets_by_time(run: Run) -> bool:
+    """Whether packets are missing because they were late: of a finished run by its counts. Of a run without counts,
+    whether they may be: by a deadline, or by the quorum of an outer step."""
+    if run.status in ("completed", "diverged"):
+        return late_packets(run) > 0
+    return has_deadline(run) or "quorum" in object_of(run.spec.get("outer"))
+
+
+def late_packets(run: Run) -> int:
+    return object_of(run.summary.get("time")).get("late_packets", 0)
 
 
 def compresses(run: Run) -> bool:
@@ -145,7 +157,7 @@ def missing_packets(run: Run) -> int:
     residual = sum(
         object_of(half.get("recovery")).get("residual", half.get("lost", 0)) for half in _halves_counted(run)
     )
-    return residual + object_of(run.summary.get("time")).get("late_packets", 0)
+    return residual + late_packets(run)
 
 
 def repaired_packets(run: Run) -> int:
@@ -181,9 +193,7 @@ def point_of(run: Run) -> dict[str, Any]:
 
     The network is simplified where halves agree.
     """
-    always = ("/network", "/seeds")
-    point = {f"/{key}": value for key, value in without(run.spec, (*omits(run), *always)).items()}
-    point |= {f"/{key}": run.spec[key] for key in ("time", "numerics_version") if key in run.spec}
+    point = {f"/{key}": value for key, value in without(run.spec, (*without_effect(run), "/network", "/seeds")).items()}
     network = object_of(run.spec.get("network"))
     network = object_of(network.get("classes", network))
     shared: dict[str, list[Any]] = defaultdict(list)
@@ -210,7 +220,7 @@ def _text(value: Any) -> str:
     return canonical(value) if value != {} else "none"
 
 
-def _value_words(value: Any) -> str:
+def value_words(value: Any) -> str:
     """A value of a point in words; a loss process with its rate."""
     if value is None:
         return "not given"
@@ -328,7 +338,7 @@ class SeriesNamer:
     def values(self, run: Run) -> dict[str, Any]:
         """The run's value at each pointer that varies: a number, a text, or an object or list in words."""
         found = self._leaves[run.run_id]
-        return {p: _value_words(found.get(p)) if isinstance(found.get(p), dict | list) else found.get(p)
+        return {p: value_words(found.get(p)) if isinstance(found.get(p), dict | list) else found.get(p)
                 for p in self.varied}  # fmt: skip
 
     def best_value(self, run: Run) -> str:
@@ -373,11 +383,11 @@ class SeriesNamer:
 
     def loses_nothing(self, run: Run) -> bool:
         """Whether no packet is missing: no process loses any, none may come late, and none was counted as missing."""
-        return is_lossless(self._models[run.run_id]) and not has_deadline(run) and not missing_packets(run)
+        return is_lossless(self._models[run.run_id]) and not may_miss_packets_by_time(run) and not missing_packets(run)
 
     def lossless(self, run: Run) -> bool:
-        """Whether all ranks get exact messages: none is lost or late, and none is compressed."""
-        return self.loses_nothing(run) and not compresses(run)
+        """Whether all ranks get exact messages: none is lost or late, and none is compressed or transformed."""
+        return self.loses_nothing(run) and not compresses(run) and not transforms(run.spec)
 
     def reliable(self, run: Run) -> bool:
         """Whether packets were lost, and all of them were repaired in time."""
@@ -413,7 +423,7 @@ class SeriesNamer:
         """The run's varied leaves in words, but for the pointers of which `without` is true."""
         found = self._leaves[run.run_id]
         words = [
-            self._label(run, pointer) or self._word(pointer, found[pointer])
+            self._label(run, pointer) or self._word(run, pointer, found[pointer])
             for pointer in self._named
             if pointer in found and not without(pointer)
             and not (self.lossless(run) and _is_of_lossy_runs(pointer))
@@ -424,13 +434,13 @@ class SeriesNamer:
     def same_points(self, run: Run) -> str:
         """The settings and seeds in which points differ that share this run: "fill zero, stale"; "" with one point."""
         points = [leaves(point) for point in (run.point, *run.other_points)]
-        pointers = list(dict.fromkeys(p for point in points for p in point))
+        pointers = sorted(dict.fromkeys(p for point in points for p in point), key=self._place_in_spec)
         names = _names_of(pointers, self.given_names)
         texts = []
         for pointer in pointers:
             values = {canonical(point.get(pointer)): point.get(pointer) for point in points}
             if len(values) > 1:
-                texts.append(f"{names[pointer]} {', '.join(map(_value_words, values.values()))}")
+                texts.append(f"{names[pointer]} {', '.join(map(value_words, values.values()))}")
         if run.other_network_seeds and run.seeds:
             texts.append(f"network seeds {', '.join(map(str, sorted({run.seeds[2], *run.other_network_seeds})))}")
         return "; ".join(texts)
@@ -439,7 +449,7 @@ class SeriesNamer:
         values = [found.get(pointer) for found in self._leaves.values()]
         return any(is_loss(value) or link_losses.is_links(value) for value in values)
 
-    def _word(self, pointer: str, value: Any) -> str:
+    def _word(self, run: Run, pointer: str, value: Any) -> str:
         last = pointer.rsplit("/", 1)[-1]
         place = _place(pointer)
         others_rate = self.rate_pointer is not None and pointer != self.rate_pointer
@@ -448,8 +458,8 @@ class SeriesNamer:
             if self.rate_pointer == pointer and (model.lossless or self._rate_label_is_one):
                 return ""  # the axis says it
             if model.lossless and not place:
-                return NO_PROCESS  # the run loses packets all the same
-            label = f"{model.label} {percent(model.loss_rate)}" if others_rate and not model.lossless else model.label
+                return NO_PROCESS if is_lossless(self._models[run.run_id]) else NO_LOSS_ELSEWHERE
+            label = model.words if others_rate or model.lossless else model.label
             return f"{place} {label}".strip()
         if link_losses.is_links(value):
             return link_losses.words(value)

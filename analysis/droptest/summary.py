@@ -30,8 +30,9 @@ class Group:
     z: Stouffer's, over classes and seeds. late_rate: packets that missed a deadline; repaired_rate, resent_rate:
     packets that a recovery restored, or sent again (a reliable network's repetitions too); fractions of all packets
     sent at first, NaN where there is no deadline, recovery or repetition. lossless: all messages are exact;
-    without_loss: no packet is missing, but messages may be compressed; compressed: those of some run are; reliable: all
-    lost packets were repaired. marks: events that results may depend on ("resumed"), and in how many runs.
+    without_loss: no packet is missing, but messages may be compressed or transformed; compressed: those of some run
+    are; reliable: all lost packets were repaired. marks: events that results may depend on ("resumed"), and in how many
+    runs.
     """
 
     series: str
@@ -89,7 +90,9 @@ def _difference(runs: pd.DataFrame) -> tuple[Interval, str]:
     if runs["lossless"].all():
         return NOTHING, "is the lossless twin"
     if runs["without_loss"].all():
-        return NOTHING, "is the twin of lossy runs with this compression"
+        limit = LIMITS.get(design_of(cells_of(runs, "final_validation_loss")), "")
+        kind = "compression" if runs["compressed"].any() else "transform"
+        return NOTHING, "; ".join(filter(None, [f"is the twin of lossy runs with this {kind}", limit]))
     if runs["twin"].isna().all():
         return NOTHING, "no lossless twin"
     cells = cells_of(runs, "difference")
@@ -253,7 +256,8 @@ def as_json(group: Group) -> dict[str, Any]:
 
     return {
         "series": group.series, "loss_model": group.loss_model, "loss_rate": finite(group.loss_rate),
-        "mean_burst_packets": finite(group.mean_burst_packets), "lossless": group.lossless, "reliable": group.reliable,
+        "mean_burst_packets": finite(group.mean_burst_packets), "lossless": group.lossless,
+        "without_loss": group.without_loss, "compressed": group.compressed, "reliable": group.reliable,
         "marks": dict(group.marks), "seeds": group.seeds, "runs": dict(group.statuses), "run_ids": list(group.run_ids),
         "final_validation_loss": interval_json(group.final), "difference_to_lossless": interval_json(group.difference),
         "note": group.note, "best_value": group.best_value or None,
@@ -298,9 +302,9 @@ def summary_table(records: Records) -> pd.DataFrame:
 def points(records: Records) -> pd.DataFrame:
     """The summary in numbers: one row per point, over its seeds.
 
-    Columns: series, label, loss_rate (fraction of the loss process), lossless, loss_model, mean_burst_packets
-    (configured), reliable, marks, best_value (text; with best_over); a column for each swept pointer; runs, completed,
-    diverged, failed;
+    Columns: series, label, loss_rate (fraction of the loss process), lossless, without_loss, compressed, loss_model,
+    mean_burst_packets (configured), reliable, marks, best_value (text; with best_over); a column for each swept
+    pointer; runs, completed, diverged, failed;
     final_mean, final_low, final_high, final_seeds: final validation loss with its 95 % interval (NaN with one seed) and
     the number of seeds; difference_...: likewise to the lossless twins, paired by seed; losses in nats per token;
     configured_rate, realised_rate, late_rate, repaired_rate, resent_rate (fractions of packets; NaN: none); z; note.
@@ -311,6 +315,7 @@ def points(records: Records) -> pd.DataFrame:
     for group in groups(best):
         run = first.loc[group.run_ids[0]]
         row = {"series": group.series, "label": run["label"], "loss_rate": group.loss_rate, "lossless": group.lossless,
+               "without_loss": group.without_loss, "compressed": group.compressed,
                "loss_model": group.loss_model, "mean_burst_packets": group.mean_burst_packets,
                "reliable": group.reliable, "marks": ", ".join(group.marks), "best_value": group.best_value,
                **{pointer: run[pointer] for pointer in best.varied},

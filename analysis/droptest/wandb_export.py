@@ -4,16 +4,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from droptest.files import RecordError, Run, object_of, read_run
-from droptest.loss_model import probability
+from droptest.files import RecordError, Run, object_of, read_json, read_run
+from droptest.loss_model import from_spec, probability
 from droptest.pointers import short_names
-from droptest.records import experiments_in
+from droptest.records import experiments_in, names_of
+from droptest.series import is_loss, value_words
 
 
 def client() -> ModuleType:
@@ -53,18 +54,27 @@ def hyperparameters(value: Any, pointer: str = "") -> Iterator[tuple[str, Any]]:
     yield pointer, value
 
 
-def _words(point: dict[str, Any]) -> str:
-    values = dict(hyperparameters(point))
-    names = short_names(list(values))
-    return ", ".join(f"{names[pointer]}: {value}" for pointer, value in values.items()) or "-"
+def _words(point: dict[str, Any], names: Mapping[str, str]) -> str:
+    """A point as text, in the order of the names: "loss: Bernoulli 5 %, fill: zero"."""
+    names = {pointer: name for pointer, name in names.items() if pointer in point}
+    names |= short_names([pointer for pointer in point if pointer not in names])
+    return ", ".join(f"{name}: {_value(point[pointer])}" for pointer, name in names.items()) or "-"
 
 
-def export_run(wandb: ModuleType, run: Run, experiment: str, folder: Path) -> None:
-    """One run of the client, in offline mode: its lines, its summary, and its state at the end."""
+def _value(value: Any) -> str:
+    return from_spec(value).words if is_loss(value) else value_words(value)
+
+
+def export_run(wandb: ModuleType, run: Run, experiment: str, folder: Path, names: Mapping[str, str]) -> None:
+    """One run of the client, in offline mode: its lines, its summary, its marks as tags, and its state at the end.
+
+    names: of the swept pointers, as sweep.json has them.
+    """
     seed = "-" if run.seeds is None else str(run.seeds[2])
-    group = _words(run.point)
+    group = _words(run.point, names)
     session = wandb.init(
         project=experiment, id=run.run_id, name=f"{group}, seed {seed}", group=group, mode="offline", dir=str(folder),
+        tags=[mark for mark, _ in run.marks],
         config={**dict(hyperparameters(run.point)), "seed": seed, "spec": run.spec},
     )  # fmt: skip
     for line in run.metrics:
@@ -88,15 +98,21 @@ def export(folder: str | Path, out: str | Path | None = None) -> list[str]:
     for experiment in experiments_in(folder):
         own = read_run(experiment)
         if own.metrics:
-            runs.append((experiment.resolve().parent.name, own))
+            runs.append((experiment.resolve().parent.name, own, _names_in(experiment.resolve().parent)))
             continue
+        names = _names_in(experiment)
         found = [read_run(path) for path in sorted(experiment.iterdir()) if path.is_dir()]
-        runs += [(experiment.resolve().name, run) for run in found if run.metrics]
+        runs += [(experiment.resolve().name, run, names) for run in found if run.metrics]
     if not runs:
         raise RecordError(f"{folder}: no run with a line in metrics.jsonl; want results/<name>, or a run's folder")
     wandb = client()
     out = Path(out) if out is not None else folder
     out.mkdir(parents=True, exist_ok=True)
-    for experiment, run in runs:
-        export_run(wandb, run, experiment, out)
-    return [run.run_id for _, run in runs]
+    for experiment, run, names in runs:
+        export_run(wandb, run, experiment, out, names)
+    return [run.run_id for _, run, _ in runs]
+
+
+def _names_in(folder: Path) -> dict[str, str]:
+    sweep = folder / "sweep.json"
+    return names_of(read_json(sweep), folder) if sweep.is_file() else {}

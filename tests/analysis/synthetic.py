@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from droptest.loss_model import GilbertElliott, probability
+from droptest.pointers import short_names
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ROOT / "analysis"
@@ -397,7 +398,11 @@ def write_sweep(out, cross, seeds=3, base=BASE, outcomes=None, final_losses=None
         "spec": given,
         "runs": runs,
     }
-    write_json(folder / "sweep.json", record | best)
+    # Points are in alphabetical order, as the program writes them; `names` has the order of the spec.
+    for run in runs:
+        run["point"] = dict(sorted(run["point"].items()))
+    names = [{"pointer": pointer, "name": name} for pointer, name in short_names(list(cross)).items()]
+    write_json(folder / "sweep.json", record | best | ({"names": names} if names else {}))
     return folder
 
 

@@ -122,6 +122,19 @@ def test_the_map_holds_every_value_and_frames_the_best(chosen):
     assert "2.355" in {t.get_text() for t in axes.texts}
 
 
+def test_the_map_finds_the_series_of_a_sweep_in_the_order_of_its_spec(tmp_path):
+    """The points of the record are in alphabetical order, and `names` has the order of the spec."""
+    cross = {"/training/warmup_steps": [0, 9], "/training/batch_sequences": [8, 2], LR: [0.001, 0.002],
+             "/network/loss": [NONE, bernoulli(0.2)]}  # fmt: skip
+    records = droptest.load(synthetic.write_sweep(
+        tmp_path, cross, seeds=1, best_over=[LR], selection_losses=lambda point, seed: 2.4 + 10 * point[LR],
+    ))  # fmt: skip
+    assert {group.series for group in groups(records)} == set(droptest.best_over(records)["series"])
+    data = plots.data("rate_map", records)
+    assert sorted(data["loss_rate"].unique()) == [0, 0.2]
+    assert data.groupby("panel")["loss_rate"].nunique().tolist() == [2] * 4
+
+
 def test_a_sweep_without_best_over_has_no_map(mixed):
     with pytest.raises(plots.NotMeant):
         plots.data("rate_map", droptest.load(mixed))

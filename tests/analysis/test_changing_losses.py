@@ -14,7 +14,8 @@ from droptest.series import SeriesNamer
 
 
 def links_rate(links, ranks=4, otherwise=NO_LOSS):
-    return link_losses.model(links, otherwise, class_links.links_of("tp_forward", {"tensor": ranks})).loss_rate
+    pairs = class_links.links_of("tp_forward", "reduce", {"parallel": {"tensor": ranks}})
+    return link_losses.model(links, otherwise, pairs).loss_rate
 
 
 def test_the_rate_of_links_is_the_mean_over_all_of_them():
@@ -28,7 +29,7 @@ def test_the_rate_of_links_is_the_mean_over_all_of_them():
     both = [{"loss": bernoulli(0.5)}, {"sources": [0], "loss": NONE}]
     assert links_rate(both) == pytest.approx(0.375)
     assert links_rate([{"sources": [0], "loss": NONE}], otherwise=from_spec(bernoulli(0.4))) == pytest.approx(0.3)
-    pairs = class_links.links_of("tp_forward", {"tensor": 4})
+    pairs = class_links.links_of("tp_forward", "reduce", {"parallel": {"tensor": 4}})
     assert link_losses.model([{"loss": NONE}], NO_LOSS, pairs).lossless
     assert not link_losses.model([{"loss": {"model": "trace", "file": "x"}}], NO_LOSS, pairs).lossless
     # Of a program whose ranks are not known.
@@ -40,7 +41,7 @@ def test_a_traffic_class_has_the_links_of_its_groups():
     """The layout of docs/parallelism.md: pipeline, sequence, tensor, data, or as the spec orders them."""
     layout = {"data": 2, "tensor": 2, "pipeline": 2}
     both = lambda *pairs: sorted((*pairs, *((d, s) for s, d in pairs)))  # noqa: E731
-    links = lambda name, **more: sorted(class_links.links_of(name, layout | more))  # noqa: E731
+    links = lambda name, **more: class_links.links_of(name, "gather", {"parallel": layout | more})  # noqa: E731
     assert links("tp_forward") == links("tp_recomputation") == both((0, 2), (1, 3), (4, 6), (5, 7))
     assert links("dp_gradient") == links("parameter_gather") == both((0, 4), (1, 5), (2, 6), (3, 7))
     assert links("embedding_gradient") == both((0, 1), (2, 3), (4, 5), (6, 7))
@@ -49,16 +50,25 @@ def test_a_traffic_class_has_the_links_of_its_groups():
     order = ["tensor", "sequence", "data", "pipeline"]
     assert links("tp_forward", order=order) == both((0, 1), (2, 3), (4, 5), (6, 7))
     assert links("pp_activation", order=order) == [(0, 4), (1, 5), (2, 6), (3, 7)]
-    stages = {"pipeline": 4}
-    assert class_links.links_of("pp_activation", stages) == [(0, 1), (1, 2), (2, 3)]
-    assert class_links.links_of("embedding_gradient", stages) == [(0, 3), (3, 0)]
-    assert (3, 0) in class_links.links_of("pp_activation", stages | {"chunks": 2})
-    assert len(class_links.links_of("control", {"data": 3})) == 6
+    layout = {"pipeline": 4}
+    assert links("pp_activation") == [(0, 1), (1, 2), (2, 3)]
+    assert links("embedding_gradient") == [(0, 3), (3, 0)]
+    assert links("pp_activation", chunks=2) == [(0, 1), (1, 2), (2, 3), (3, 0)]
+    assert links("pp_gradient", chunks=2) == [(0, 3), (1, 0), (2, 1), (3, 2)]
+    assert len(class_links.links_of("control", "gather", {"parallel": {"data": 3}})) == 6
+
+
+def test_a_link_to_the_point_of_aggregation_has_a_source_only():
+    spec = {"parallel": {"data": 4}, "network": {"classes": {"dp_gradient": {"path": "contribution"}}}}
+    pairs = class_links.links_of("dp_gradient", "reduce", spec)
+    rate = lambda *links: link_losses.model(list(links), NO_LOSS, pairs).loss_rate  # noqa: E731
+    assert rate({"sources": [3], "loss": bernoulli(0.2)}) == pytest.approx(0.05)
+    assert rate({"destinations": [1], "loss": bernoulli(0.2)}) == 0
 
 
 def test_links_have_words():
     links = [{"sources": [0, "2-3"], "loss": bernoulli("2%")}, {"between_groups_of": 4, "loss": NONE}]
-    assert link_losses.words(links) == "from 0, 2-3 Bernoulli 2 %; between groups of 4 lossless"
+    assert link_losses.words(links) == "from 0, 2-3 Bernoulli 2 %; between groups of 4 no loss"
     assert link_losses.is_links(links)
     assert not link_losses.is_links([]) and not link_losses.is_links([1]) and not link_losses.is_links(None)
 
@@ -73,7 +83,7 @@ def test_outages_and_schedules_have_words():
     )
     phases = [{"from_step": 1, "loss": bernoulli(0.1)}, {"from_step": 51, "loss": NONE}]
     assert (
-        from_spec({"model": "schedule", "phases": phases}).label == "from step 1 Bernoulli 10 %; from step 51 lossless"
+        from_spec({"model": "schedule", "phases": phases}).label == "from step 1 Bernoulli 10 %; from step 51 no loss"
     )
     assert from_spec({"model": "schedule"}).label == "schedule"
 
@@ -194,12 +204,57 @@ def test_a_reliable_network_does_not_make_links_lossless():
     assert SeriesNamer([run]).rate(run) == pytest.approx(0.05)
 
 
-def test_a_deadline_alone_loses_packets_so_other_settings_name_the_series():
-    runs = []
-    for path in ("ring", "direct"):
-        run = run_of(path, {"/network/path": path}, {"loss": NONE})
-        run.spec["time"] = {"deadline_microseconds": 50.0}
-        runs.append(run)
-    assert [SeriesNamer(runs).series(run) for run in runs] == [
-        "no loss process, path ring", "no loss process, path direct",
+@pytest.mark.parametrize(
+    "section", [{"time": {"deadline_microseconds": 50.0}}, {"outer": {"every_steps": 4, "quorum": 1}}]
+)
+def test_late_packets_of_finished_runs_are_counted_and_those_of_others_expected(section):
+    def runs(**state):
+        found = [run_of(path, {"/network/path": path}, {"loss": NONE}) for path in ("ring", "direct")]
+        for run in found:
+            run.spec |= section
+            for name, value in state.items():
+                setattr(run, name, value)
+        return found
+
+    def series(found):
+        namer = SeriesNamer(found)
+        assert len({namer.lossless(run) for run in found}) == 1
+        return [namer.series(run) for run in found]
+
+    lossy = ["no loss process, path ring", "no loss process, path direct"]
+    assert series(runs(status="unfinished", summary={})) == lossy, "packets may come late"
+    assert series(runs(summary={"time": {"late_packets": 1}})) == lossy
+    assert series(runs(summary={"time": {"late_packets": 0}})) == ["lossless"] * 2, "no packet came late"
+
+
+def losses_in_places(loss, forward=None, links=()):
+    """A run with a loss of all halves, of the reduce half of one class, and of single links."""
+    point = {"/network/loss": loss} | ({"/network/classes/tp_forward/reduce/loss": forward} if forward else {})
+    more = {"links": list(links)} if links else {}
+    halves = {"reduce": {"loss": forward or loss} | more, "gather": {"loss": loss} | more}
+    spec = {"parallel": {"tensor": 2}, "network": {"classes": {"tp_forward": halves}}}
+    text = str(point)
+    return Run(run_id=text, path=Path(text), point=point, seeds=(1, 1, 1), spec=spec)
+
+
+def series_of(runs):
+    namer = SeriesNamer(runs)
+    return [namer.series(run) for run in runs]
+
+
+def test_a_run_with_a_loss_elsewhere_has_a_loss_process():
+    links = [{"sources": [1], "loss": bernoulli(0.3)}]
+    runs = [losses_in_places(loss, links=links) for loss in (NONE, bernoulli(0.1))]
+    assert series_of(runs) == ["no loss elsewhere", "Bernoulli"]
+    assert [SeriesNamer(runs).rate(run) for run in runs] == pytest.approx([0.15, 0.2])
+    both = [losses_in_places(loss, forward) for loss in (NONE, bernoulli(0.1)) for forward in (NONE, bernoulli(0.1))]
+    assert series_of(both) == [
+        "lossless", "no loss elsewhere, tensor parallel forward reduce Bernoulli",
+        "Bernoulli, tensor parallel forward reduce no loss", "Bernoulli, tensor parallel forward reduce Bernoulli",
     ]  # fmt: skip
+
+
+def test_a_rate_of_zero_in_a_place_is_no_loss():
+    runs = [losses_in_places(bernoulli(0.1), forward) for forward in (bernoulli(0), bernoulli(0.1))]
+    assert series_of(runs)[0] == "tensor parallel forward reduce no loss"
+    assert link_losses.words([{"sources": [1], "loss": bernoulli(0)}]) == "from 1 no loss"

@@ -157,9 +157,9 @@ def test_one_class_or_half_alone_is_a_series(tmp_path):
     cross = {"/network/classes": classes, "/network/loss": [NONE, bernoulli(0.05), bernoulli(0.2)]}
     records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="classes"))
     assert set(records.runs["series"]) == {
-        "lossless", "tensor parallel backward lossless, Bernoulli", "Bernoulli, tensor parallel forward lossless",
+        "lossless", "tensor parallel backward no loss, Bernoulli", "tensor parallel forward no loss, Bernoulli",
     }  # fmt: skip
-    assert by_point(records)["Bernoulli, tensor parallel forward lossless", 0.2].configured_rate == pytest.approx(0.2)
+    assert by_point(records)["tensor parallel forward no loss, Bernoulli", 0.2].configured_rate == pytest.approx(0.2)
     cross = {"/network/gather/loss": [NONE, bernoulli(0.05)], "/network/reduce/loss": [bernoulli(0.2)]}
     records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=2, name="halves"))
     assert set(records.runs["loss_rate"]) == {0.0, 0.05}  # the half that varies is the axis

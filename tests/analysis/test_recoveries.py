@@ -195,6 +195,45 @@ def test_compressed_runs_without_loss_are_series_of_their_own(tmp_path):
     assert without == pytest.approx({"lossless": 2.15, "no loss process, kind int4": 2.4})
 
 
+def test_the_interval_of_compressed_twins_says_what_it_is_over(tmp_path):
+    cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/compression": [{"kind": "int4"}]}
+    sweep = synthetic.write_sweep(tmp_path, cross, repeat={"weights": 1, "network": 3})
+    (twin,) = (group for group in summary.groups(droptest.load(sweep)) if group.without_loss)
+    assert twin.note == "is the twin of lossy runs with this compression; interval over networks of one training"
+    # Every output says that the group loses nothing, and compresses.
+    found = summary.as_json(twin)
+    assert (found["lossless"], found["without_loss"], found["compressed"]) == (False, True, True)
+    points = summary.points(droptest.load(sweep))
+    assert points[["lossless", "without_loss", "compressed"]].values.tolist() == [
+        [False, True, True], [False, False, True],
+    ]  # fmt: skip
+
+
+def test_transformed_runs_without_loss_are_not_averaged_with_exact_ones(tmp_path):
+    """A Hadamard transform rounds sums in another way, by signs that the network's seed draws."""
+
+    def final_of(point, seed):
+        rounding = 0.001 * seed["network"] if point["/network/recovery"] else 0
+        return 2.0 + 0.5 * (point["/network/loss"] != NONE) + rounding
+
+    clock = {"compute_milliseconds": 1, "retransmission": {"protocol": "none"}}  # with it all classes are listed
+    cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/recovery": [{}, {"hadamard": {"block": 64}}]}
+    sweep = synthetic.write_sweep(tmp_path, cross, repeat={"weights": 1, "network": 2}, time=clock,
+                                  final_losses=final_of)  # fmt: skip
+    records = droptest.load(sweep)
+    exact, transformed, lossy, both = summary.groups(records)
+    assert (exact.series, exact.lossless, exact.final.mean) == ("lossless", True, pytest.approx(2))
+    assert (transformed.series, transformed.lossless) == ("no loss process, Hadamard block 64", False)
+    assert transformed.without_loss and transformed.final.mean == pytest.approx(2.0015)
+    assert transformed.note.startswith("is the twin of lossy runs with this transform")
+    assert set(lossy.twin_ids) <= set(exact.run_ids) and set(both.twin_ids) == set(transformed.run_ids)
+    # Without such a twin an exact one stands for it: the difference is one of rounding.
+    for run_id in transformed.run_ids:
+        shutil.rmtree(sweep / run_id)
+    both = summary.groups(droptest.load(sweep))[-1]
+    assert set(both.twin_ids) <= set(exact.run_ids) and both.difference.n == 2
+
+
 def test_a_compressed_run_has_no_twin_that_sends_exact_messages(tmp_path):
     """The difference would have the cost of the compression in it."""
     cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/compression": [{"kind": "none"}, {"kind": "int4"}]}

@@ -10,7 +10,8 @@ import synthetic
 from synthetic import NONE, bernoulli
 
 import droptest
-from droptest import pointers, report, summary, tables
+from droptest import best_over, frames, pointers, report, summary, tables
+from droptest.comparison import Pairing
 from droptest.comparison import data as compared_points
 from droptest.files import Run
 from droptest.series import SeriesNamer, point_of
@@ -34,6 +35,36 @@ def test_without_takes_members_away_and_keeps_the_spec():
     }  # fmt: skip
     assert pointers.without(spec, ["/a/b", "/a/c~1d/e", "/files", "/f"]) == {}, "an empty object is left out"
     assert json.dumps(spec) == before
+
+
+class Counted(dict):
+    """An object that counts how often its members are listed."""
+
+    listed = 0
+
+    def items(self):
+        Counted.listed += 1
+        return super().items()
+
+
+@pytest.mark.parametrize("pattern", [True, False])
+def test_a_spec_of_many_shards_is_walked_once(pattern):
+    shards = 2000
+    files = [Counted(file=f"{i}.bin", crc32c=i) for i in range(shards)]
+    names = ["/data/files/*/file"] if pattern else [f"/data/files/{i}/file" for i in range(shards)]
+    Counted.listed = 0
+    assert pointers.without({"data": {"files": files}}, ["/name", *names]) == {
+        "data": {"files": [{"crc32c": i} for i in range(shards)]}
+    }
+    assert Counted.listed == shards
+
+
+def test_a_load_makes_one_key_for_each_run(tmp_path, monkeypatch):
+    folder = synthetic.write_sweep(tmp_path, LOSS, seeds=3)
+    keyed = []
+    monkeypatch.setattr(frames, "twin_key", lambda run, moved=(): keyed.append((run.run_id, moved)))
+    droptest.load(folder)
+    assert len(keyed) == len(set(keyed)) and {run_id for run_id, _ in keyed} >= {p.name for p in folder.glob("*/")}
 
 
 def test_names_of_pointers_are_those_of_the_program():
@@ -205,6 +236,47 @@ def test_a_lossless_run_that_is_listed_for_several_networks_is_one_training(tmp_
     )
 
 
+def validated(run_id, network, loss, compression=None, omitted=("/network", "/time", "/validation/network")):
+    """A run of no sweep whose evaluation loses packets or not, with the pointers that the program records."""
+    half = {"loss": loss, "fill": "zero"}
+    of_class = {"reduce": half, "gather": half} | ({"compression": compression} if compression else {})
+    spec = {"parallel": {"tensor": 2}, "validation": {"network": network},
+            "network": {"classes": {"tp_forward": of_class}}}  # fmt: skip
+    return Run(run_id=run_id, path=Path(run_id), seeds=(1, 1, 1), status="completed", spec=spec, twin_omits=omitted)
+
+
+def test_runs_of_one_folder_that_differ_in_their_validations_network_are_points_of_their_own():
+    clean = validated("a", "lossless", NONE)
+    runs = [validated(run_id, network, bernoulli(0.1)) for run_id, network in (("b", "lossless"), ("c", "lossy"))]
+    namer = SeriesNamer([clean, *runs])
+    assert [namer.series(run) for run in (clean, *runs)] == [
+        "lossless", "validation lossless, Bernoulli", "validation lossy, Bernoulli",
+    ]  # fmt: skip
+    assert twin_key(clean) == twin_key(runs[0]) == twin_key(runs[1])
+
+
+def test_equal_validations_are_in_no_series_of_compressed_runs():
+    half = "/network/classes/tp_forward/reduce"
+    runs = [
+        validated("a", "lossless", NONE), validated("b", "lossless", bernoulli(0.1)),
+        validated("c", "lossless", NONE, {"kind": "int4"}, (half,)),
+        validated("d", "lossless", bernoulli(0.1), {"kind": "int4"}, (half,)),
+    ]  # fmt: skip
+    namer = SeriesNamer(runs)
+    assert not any("validation" in namer.series(run) for run in runs)
+
+
+def test_marks_of_several_runs_are_one_warning(tmp_path):
+    """The text of each run has the step from which it went on."""
+    folder = synthetic.write_sweep(tmp_path, LOSS, seeds=3)
+    for step, path in enumerate(sorted(folder.glob("*/summary.json"))):
+        mark = {"pointer": "/checkpoint", "message": f"the run went on from the checkpoint of step {step}"}
+        rewrite(path, lambda record: record["warnings"].append(mark | {"mark": "resumed"}))  # noqa: B023
+    found = [w for w in droptest.load(folder).warnings if "checkpoint" in w]
+    assert len(found) == 1
+    assert found[0].startswith("6 of 6 runs went on from a checkpoint: /checkpoint (") and found[0].endswith(", ...)")
+
+
 MARKS = [
     {"pointer": "/checkpoint", "message": "went on from step 6", "mark": "resumed"},
     {"pointer": "/elastic", "message": "5 of 9 steps", "mark": "fewer_replicas"},
@@ -219,7 +291,8 @@ def test_runs_that_were_resumed_or_lacked_replicas_are_marked_in_tables(tmp_path
     records = droptest.load(folder)
     run_id = marked.parent.name
     assert [w for w in records.warnings if run_id in w] == [
-        f"1 of 4 runs: /checkpoint: went on from step 6 ({run_id})", f"1 of 4 runs: /elastic: 5 of 9 steps ({run_id})",
+        f"1 of 4 runs went on from a checkpoint: /checkpoint ({run_id})",
+        f"1 of 4 runs trained steps with fewer replicas: /elastic ({run_id})",
     ]  # fmt: skip
     assert dict(zip(records.runs["run_id"], records.runs["marks"], strict=True))[run_id] == "resumed, fewer replicas"
     lossless, lossy = summary.groups(records)
@@ -231,3 +304,28 @@ def test_runs_that_were_resumed_or_lacked_replicas_are_marked_in_tables(tmp_path
     assert status[run_id] == "completed, resumed, fewer replicas"
     assert summary.as_json(lossy)["marks"] == {"resumed": 1, "fewer replicas": 1}
     assert list(summary.points(records)["marks"]) == ["", "resumed, fewer replicas"]
+    assert list(best_over(records)["marks"]) == ["", "resumed, fewer replicas"]
+
+
+def test_twins_are_paired_with_their_lossy_runs_whatever_their_network(tmp_path):
+    """The twin of the record comes first; only a result that no network's seed changes stands for other seeds."""
+    final = lambda point, seed: 2.0 + 0.1 * seed["network"] + (point["/network/loss"] != NONE)  # noqa: E731
+    folder = synthetic.write_sweep(tmp_path, LOSS, repeat={"weights": 1, "network": 3}, final_losses=final)
+    lossless, lossy = summary.groups(droptest.load(folder))
+    assert Pairing(droptest.load(folder)).difference(lossy, lossless).mean == pytest.approx(1), (
+        "each with the network of its own"
+    )
+    for run_id in lossless.run_ids[1:]:
+        shutil.rmtree(folder / run_id)
+    (folder / "sweep.json").unlink()
+    lossless, lossy = summary.groups(droptest.load(folder))
+    records = droptest.load(folder)
+    assert [Pairing(records).difference(*two).n for two in ((lossy, lossless), (lossless, lossy))] == [3, 3]
+    (twin,) = lossless.run_ids
+    records.runs["twin"] = None
+    assert Pairing(records).difference(lossy, lossless).n == 3
+    records.files[twin].twin_omits = ("/network",)
+    assert Pairing(records).difference(lossy, lossless).n == 1, "the seed changes the result"
+    assert compared_points(records)["matches"]["0,1"] == [[0, lossy.run_ids.index(next(
+        run_id for run_id in lossy.run_ids if records.files[run_id].seeds == records.files[twin].seeds
+    ))]]  # fmt: skip

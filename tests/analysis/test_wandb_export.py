@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from synthetic import NONE, bernoulli, write_sweep
+from synthetic import NONE, bernoulli, write_json, write_sweep
 
 from droptest.__main__ import main
 from droptest.wandb_export import export, flat, hyperparameters
@@ -57,7 +57,7 @@ def test_each_run_is_a_session_of_its_points_group(sweep, sessions, tmp_path):
     assert {s.arguments["mode"] for s in sessions} == {"offline"}
     assert {s.arguments["project"] for s in sessions} == {"rates"}
     groups = {s.arguments["group"] for s in sessions}
-    assert groups == {"model: bernoulli, loss_rate: 0.05", "model: bernoulli, loss_rate: 0.2"}
+    assert groups == {"loss: Bernoulli 5 %", "loss: Bernoulli 20 %"}
     assert {s.arguments["config"]["/network/loss/loss_rate"] for s in sessions} == {0.05, 0.2}
     for session in sessions:
         assert session.arguments["id"] in ids and session.exit_code == 0
@@ -70,7 +70,20 @@ def test_groups_tell_the_losses_of_two_places_apart(sessions, tmp_path):
     cross = {"/network/reduce/loss": [NONE, bernoulli(0.1)], "/network/gather/loss": [NONE, bernoulli(0.1)]}
     export(write_sweep(tmp_path, cross, seeds=1), tmp_path / "out")
     groups = {s.arguments["group"] for s in sessions}
-    assert len(groups) == 4 and "reduce/loss/model: none, gather/loss/model: none" in groups
+    assert len(groups) == 4 and "reduce/loss: no loss, gather/loss: no loss" in groups
+
+
+def test_groups_have_the_names_and_the_order_of_the_sweep(sessions, tmp_path):
+    """The same names for each run, whatever members its values have."""
+    cross = {"/network/loss": [NONE, bernoulli(0.1)], "/network/fill": ["zero", "own"]}
+    folder = write_sweep(tmp_path, cross, seeds=1)
+    record = json.loads((folder / "sweep.json").read_text())
+    write_json(folder / "sweep.json", record | {"names": [{"pointer": "/network/loss", "name": "network/loss"},
+                                                          {"pointer": "/network/fill", "name": "fill"}]})  # fmt: skip
+    export(folder, tmp_path / "out")
+    assert {"network/loss: Bernoulli 10 %, fill: zero", "network/loss: Bernoulli 10 %, fill: own"} < {
+        s.arguments["group"] for s in sessions
+    }
 
 
 def test_the_command_says_where_the_runs_are(sweep, sessions, capsys):
@@ -132,4 +145,4 @@ def test_the_client_itself_writes_equal_values(sweep, tmp_path):
         assert [(line["_step"], line["train_loss"]) for line in run["lines"] if "train_loss" in line] == [
             (line["step"], line["train_loss"]) for line in lines if "train_loss" in line
         ]
-        assert run["group"].startswith("model: bernoulli")
+        assert run["group"].startswith("loss: Bernoulli")

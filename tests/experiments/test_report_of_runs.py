@@ -12,7 +12,7 @@ from cli_harness import metrics_of, run, run_folders, summary_of, write_spec
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "analysis"))
 
 import droptest
-from droptest import summary
+from droptest import class_links, summary
 
 MODEL = {"layers": 2, "width": 8, "heads": 2, "context": 16, "vocabulary": 256}
 TRAINING = {"steps": 4, "batch_sequences": 1, "learning_rate": 0.01, "warmup_steps": 0}
@@ -88,6 +88,47 @@ def test_compressed_runs_are_not_lossless_and_their_twins_compress_too(tmp_path)
         assert lossy.difference.mean == pytest.approx(lossy.final.mean - twin.final.mean)
 
 
+def ring_of(ranks, ulysses=1, **more):
+    return {"sequence": ranks, "sequence_kind": {"ring": ranks // ulysses, "ulysses": ulysses}, **more}
+
+
+CHUNKS = {"chunks": 2, "schedule": "interleaved"}
+LAYOUTS = [
+    {"tensor": 4}, {"tensor": 2, "tensor_sequence": True}, {"data": 4}, {"data": 4, "zero": 2}, {"data": 4, "zero": 3},
+    {"pipeline": 4}, {"pipeline": 4} | CHUNKS, {"pipeline": 2} | CHUNKS, {"pipeline": 2, "tensor": 2, "data": 2},
+    ring_of(4), ring_of(4, ulysses=4), ring_of(4, ulysses=2), ring_of(3, data=2),
+    ring_of(4, ulysses=2, data=2, order=["data", "sequence", "tensor", "pipeline"]),
+]  # fmt: skip
+DILATED = {"kind": "dilated", "branches": [{"segment": 4, "dilation": 1}, {"segment": 16, "dilation": 2}]}
+
+
+def links_with_packets(folder):
+    """(class, half) -> the links on which the run has sent packets, and the resolved spec."""
+    (path,) = run_folders(folder)
+    found = {}
+    for link in json.loads((path / "loss_statistics.json").read_text())["links"]:
+        if link["packets"]:
+            found.setdefault((link["class"], link["half"]), set()).add((link["source"], link["destination"]))
+    return found, json.loads((path / "spec.json").read_text())
+
+
+@pytest.mark.parametrize(
+    ("path", "changes"),
+    [(path, {"parallel": layout}) for path in ("direct", "ring", "contribution") for layout in LAYOUTS]
+    + [("direct", {"parallel": ring_of(4), "model": MODEL | {"attention": DILATED}}),
+       ("contribution", {"parallel": {"data": 4}, "outer": {"every_steps": 2}})],
+    ids=str,
+)  # fmt: skip
+def test_the_report_knows_the_links_on_which_a_class_sends(tmp_path, path, changes):
+    size = {"model": MODEL | {"layers": 8, "heads": 4}, "training": TRAINING | {"steps": 2, "batch_sequences": 4}}
+    record = {"links": "include", "weights": "none"}
+    write(tmp_path, network={"path": path, "loss": LOSS}, record=record, **size | changes)
+    run("run", "spec.json", "--quiet", cwd=tmp_path)
+    found, spec = links_with_packets(tmp_path)
+    assert found
+    assert {key: set(class_links.links_of(*key, spec)) for key in found} == found
+
+
 def test_a_twin_is_found_wherever_its_corpus_and_checkpoints_are(tmp_path):
     write(tmp_path, network={"loss": NONE}, validation={"every_steps": 4, "tokens": 64, "network": "lossy"})
     run("run", "spec.json", "--quiet", cwd=tmp_path)
@@ -140,6 +181,40 @@ def test_points_are_told_apart_in_the_order_of_the_spec(tmp_path):
         "reduce/loss",
         "gather/loss",
     ]
+
+
+def mark_all(folder, name):
+    for path in run_folders(folder, name):
+        summary = summary_of(path)
+        summary["warnings"].append({"pointer": "/checkpoint", "message": "from step 2", "mark": "resumed"})
+        (path / "summary.json").write_text(json.dumps(summary))
+
+
+LEARNING_RATES = {"/training/learning_rate": [0.001, 0.002]}
+
+
+def test_every_table_of_the_program_has_the_marks(tmp_path):
+    settings = {"low": "1%", "high": "90%", "tolerance_percent": 100, "seeds": 2, "max_runs": 6}
+    write(tmp_path, network={"loss": LOSS}, search=settings)
+    run("search", "spec.json", "--quiet", cwd=tmp_path)
+    mark_all(tmp_path, "tiny")
+    out = run("search", "spec.json", cwd=tmp_path).out
+    verdicts = [line for line in out.splitlines() if " % " in line and "threshold" not in line]
+    assert verdicts and all(line.endswith(" (resumed)") for line in verdicts), out
+    write(tmp_path, name="best", sweep={"best_over": list(LEARNING_RATES), "cross": LEARNING_RATES})
+    run("sweep", "spec.json", "--quiet", cwd=tmp_path)
+    mark_all(tmp_path, "best")
+    rows, best = run("sweep", "spec.json", cwd=tmp_path).out.split("best by the mean selection loss over the seeds:\n")
+    assert rows.count("completed (resumed)") == 2 and best.splitlines()[1].endswith("1 (resumed)")
+    assert run("watch", "results/best", "--once", cwd=tmp_path).out.count("(resumed)") == 2
+
+
+def test_the_best_values_count_each_training_once(tmp_path):
+    chosen = {"best_over": list(LEARNING_RATES), "cross": LEARNING_RATES}
+    write(tmp_path, sweep=chosen, network={"loss": NONE}, repeat={"weights": 2, "network": 3})
+    out = run("sweep", "spec.json", cwd=tmp_path).out
+    assert "12 runs in results/tiny" in out and len(run_folders(tmp_path)) == 4
+    assert out.split("best by the mean selection loss over the seeds:\n")[1].splitlines()[1].endswith("  2")
 
 
 @pytest.mark.parametrize("protocol", ["none", "selective_repeat"])

@@ -183,7 +183,7 @@ function mean(curves) {  // at the steps that all curves have
   return {x: steps, y: steps.map(s => curves.reduce((sum, c) => sum + c.loss[c.step.indexOf(s)], 0) / curves.length)};
 }
 function compare() {
-  const {points, pairs, unit} = report.comparison;
+  const {points, pairs, matches, unit} = report.comparison;
   const i = +choice("a").value, j = +choice("b").value, a = points[i], b = points[j];
   const found = pairs[`${i},${j}`] || pairs[`${j},${i}`], sign = pairs[`${i},${j}`] ? 1 : -1;
   const text = v => (v >= 0 ? "+" : "\u2212") + Math.abs(v).toFixed(4);
@@ -209,8 +209,9 @@ function compare() {
   const whole = (point, mark) => ({name: mark[0] ? "B" : "A", mark, kind: "line", width: 3,
     ...mean(point.runs.filter(r => r.step.length))});
   const both = [];
-  for (const r of a.runs) for (const s of b.runs) {
-    if (r.training !== s.training || (!a.lossless && !b.lossless && r.network !== s.network)) continue;
+  const turned = (matches[`${j},${i}`] || []).map(([k, m]) => [m, k]);
+  for (const [k, m] of matches[`${i},${j}`] || turned) {
+    const r = a.runs[k], s = b.runs[m];
     const steps = r.step.filter(t => s.step.includes(t));
     if (steps.length) both.push({seed: a.lossless ? s.seed : r.seed, step: steps,
       loss: steps.map(t => r.loss[r.step.indexOf(t)] - s.loss[s.step.indexOf(t)])});
