@@ -7,6 +7,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "models/gpt2/gpt2_messages.h"
+#include "models/phase_times.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -203,6 +204,7 @@ void Gpt2::finish_backward() {
   if (traffic_) traffic_->finish();
   if (is_whole()) return;
   if (ends_) {
+    const PhaseScope scope(ops_->times(), Phase::kReductions);
     const TiedEmbedding tied = tied_embedding();
     comm::Stream* const traffic = ops_->begin_traffic();
     const comm::Tensor gradient = on_stream(store_.gradients_of(tied.tensor), traffic);
@@ -215,6 +217,7 @@ void Gpt2::finish_backward() {
 
 void Gpt2::spread_embedding() {
   if (!ends_) return;
+  const PhaseScope scope(ops_->times(), Phase::kReductions);
   const TiedEmbedding tied = tied_embedding();
   store_.acquire(kOutsideOfBlocks);
   comm::Stream* const traffic = ops_->begin_traffic();

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <string>
 
 #include "sim/error.h"
+#include "tests/models/counting_clock.h"
 #include "tests/models/tiny_pipeline.h"
 
 namespace droptest::models::tied_embedding_test {
@@ -51,6 +53,24 @@ TEST(TiedEmbedding, RanksWithoutTheEmbeddingAndARankWithBothItsUsesNeedNoMessage
       EXPECT_EQ(check_error_of([&] { pipeline.passes(); }), "");
     });
   }
+}
+
+TEST(TiedEmbedding, TheTimeOfItsMessagesIsThatOfReductions) {
+  constexpr auto kReductions = static_cast<std::size_t>(Phase::kReductions);
+  const PipelineSchedule schedule = make_schedule(ScheduleKind::kOneForwardOneBackward, 2, 1, 3);
+  comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& world) {
+    const CountingClock clock;
+    PhaseTimes times(kPhasesAndRest, kPhaseNames.size(), clock);
+    TinyPipeline pipeline(schedule, 2, world, {}, &times);
+    pipeline.passes([&](int at) {
+      if (at == pipeline.places() - 2) (void)times.take();
+    });
+    EXPECT_GT(times.take()[kReductions], 0) << "of the gradients";
+    pipeline.update();
+    (void)times.take();
+    pipeline.spread_embedding();
+    EXPECT_GT(times.take()[kReductions], 0) << "of the values";
+  });
 }
 
 }  // namespace
