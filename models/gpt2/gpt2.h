@@ -301,7 +301,7 @@ class Gpt2 {
   std::uint64_t slots_taken_ = 0;
   std::uint64_t slots_allocated_ = 0;
   std::optional<PipelineTraffic> traffic_;  ///< absent: all stages are here
-  std::optional<Ends> ends_;  ///< absent: this rank is none of them or has both, or the embedding is frozen
+  std::optional<Ends> ends_;         ///< absent: this rank is none of them or has both, or the embedding is frozen
   bool embedding_is_spread_ = true;  ///< false: after an update, until spread_embedding()
   std::optional<Prepared> training_;
   std::optional<Prepared> evaluation_;
