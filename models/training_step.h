@@ -31,7 +31,8 @@ class TrainingStep {
 
   /// Shapes: at least one micro-batch. Each target that is not ignored counts alike, whichever micro-batch and rank has
   /// it.
-  /// A pipeline takes as many as its program has, of one batch size and length.
+  /// A pipeline takes as many as its program has, of one batch size and length. Gpt2::spread_embedding() follows,
+  /// before the next step or evaluation.
   StepResult take(std::span<const MicroBatch> micro_batches, double learning_rate,
                   UpdateRule::Flags flags = UpdateRule::Flags::kReliable);
   /// A rank without a part in the step: it follows the loss scale of the others.

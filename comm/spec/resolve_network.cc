@@ -140,6 +140,9 @@ class NetworkResolver {
     return half == sim::Half::kGather || (has_sums_in_some_run(class_) && class_ != roles_.exchanged);
   }
 
+  /// The rank that owns the values, which the gather half then carries.
+  bool one_rank_gets_sums() const { return has_sums_in_some_run(class_) && fill_of_values().has_value(); }
+
   /// Receivers do not use the values of messages that are sent again.
   void leave_values_out(const json& own, const std::string& pointer, json& resolved) {
     for (const char* member : {"/fill", "/reduce/fill", "/gather/fill", "/recovery/error_feedback", "/backward"}) {
@@ -312,7 +315,7 @@ class NetworkResolver {
   }
 
   /// Removes a compression without effect; writes the fraction as a number. A section for all classes means those with
-  /// sums.
+  /// sums, and only those that all ranks get if the compression is none of values.
   Compression resolve_compression(json& resolved) {
     Compression compression;
     if (!resolved.contains("compression")) return compression;
@@ -320,7 +323,8 @@ class NetworkResolver {
     compression.kind = compression_from_name(section["kind"].get<std::string>());
     const bool is_for_all = places_["compression"] == "/network/compression";
     const bool has_sums = has_half(sim::Half::kReduce);
-    if (compression.kind == CompressionKind::kNone || (is_for_all && !has_sums)) {
+    const bool is_possible = has_sums && (!one_rank_gets_sums() || codes_values(compression));
+    if (compression.kind == CompressionKind::kNone || (is_for_all && !is_possible)) {
       resolved.erase("compression");
       return {};
     }
@@ -346,15 +350,15 @@ class NetworkResolver {
     if (const std::optional<CompressionRefusal> refusal = compression_refusal(network)) {
       report(where_ + ": " + places_["compression"] + refusal->pointer.substr(key.size()) + ": " + refusal->reason);
     }
-    const bool has_owner = has_sums_in_some_run(class_) && fill_of_values().has_value();
-    const bool scatters = class_ == roles_.scattered || has_owner;
+    const bool scatters = class_ == roles_.scattered || one_rank_gets_sums();
     if (!scatters || network.compression.kind == CompressionKind::kNone || codes_values(network.compression)) return;
     report(where_ + ": " + places_["compression"] + "/kind: got " +
            std::string(compression_entry(network.compression.kind).name) + " for " +
            std::string(sim::traffic_class_name(class_)) +
-           (has_owner ? ", whose sum one rank gets; want"
-                      : " with /parallel/zero 1 to 3, where each rank gets the sum of its own part alone; want zero 0, "
-                        "or") +
+           (one_rank_gets_sums()
+                ? ", whose sum one rank gets; want"
+                : " with /parallel/zero 1 to 3, where each rank gets the sum of its own part alone; want zero 0, "
+                  "or") +
            " a compression of values: float16, bfloat16, int8, int4");
   }
 

@@ -258,8 +258,9 @@ class Trainer {
             {"classes", std::move(classes)}};
   }
 
-  /// Another rank has died. Replicas that are whole go on from the state after the last update (rescue.h). The values
-  /// of a step change after its last message, with ZeRO 0, so they are those of that step.
+  /// Another rank has died. Replicas that are whole go on from the state after the last update (rescue.h). With ZeRO 0
+  /// the values change after all messages of a step but one, which gives the first stage the new values of the tied
+  /// embedding: without it the state is still that of the update, since other layouts take the values of its owner.
   void leave_state(const std::string& why) {
     if (!updated_) return;
     group_.abort(why);  // so that no other rank waits for this one

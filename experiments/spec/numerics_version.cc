@@ -6,6 +6,7 @@
 
 #include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/fill/reduction_fill.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "experiments/spec/planned_collectives.h"
 
 namespace droptest::experiments {
@@ -38,13 +39,21 @@ bool loses_in_sequences(const RunConfig& config) {
   return network->gather.fill != comm::Fill::kAbsent || !loses_keys_alone;
 }
 
-/// Losses and times of what changes the tied embedding, where the first stage only has a copy of it.
-bool has_lossy_tied_embedding(const RunConfig& config) {
+/// Whether a sum without elements takes time, as an aggregation does.
+bool times_empty_sums(const RunConfig& config, sim::TrafficClass of) {
+  const auto& network = config.network.of(of);
+  return config.time && network && comm::path_entry(network->path_of(0)).route == comm::Route::kAggregated;
+}
+
+/// Losses and times of what changes the tied embedding, where the first stage only has a copy of it. A frozen one sends
+/// nothing to the other stage (in version 1: sums without elements), and the copy is no part of outer steps either.
+bool shows_owner_of_tied_embedding(const RunConfig& config) {
   if (planned_collectives(config, sim::TrafficClass::kEmbeddingGradient).empty()) return false;
-  if (!updates_tied_embedding(config)) return false;
+  if (config.outer.fragments > 1 || config.network.of(sim::TrafficClass::kOuter)) return true;
+  if (!updates_tied_embedding(config)) return times_empty_sums(config, sim::TrafficClass::kEmbeddingGradient);
   constexpr std::array kOfParameters = {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather,
-                                        sim::TrafficClass::kEmbeddingGradient, sim::TrafficClass::kOuter};
-  return config.outer.fragments > 1 || config.training.flag_loss_rate > 0 ||
+                                        sim::TrafficClass::kEmbeddingGradient};
+  return config.training.flag_loss_rate > 0 ||
          std::ranges::any_of(kOfParameters, [&](sim::TrafficClass of) { return config.network.of(of).has_value(); });
 }
 
@@ -57,7 +66,10 @@ constexpr Change kChanges[] = {
        return config.device == Device::kCuda &&
               models::element_type(config.training.precision.compute) == comm::ElementType::kFloat16;
      }},
-    {2, "a pipeline with a network section for dp_gradient or embedding_gradient", has_lossy_tied_embedding},
+    {2,
+     "a pipeline whose tied embedding has one owner: with a network for dp_gradient, embedding_gradient, "
+     "parameter_gather or outer, a clock, fragments of outer steps, or lost flags of overflows",
+     shows_owner_of_tied_embedding},
     {2, "loss of messages between the stages of a pipeline", loses_between_stages},
     {2, "fates that depend on virtual time",
      [](const RunConfig& config) { return config.time && comm::time_feeds_fates(config.network, *config.time); }},

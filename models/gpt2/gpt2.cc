@@ -327,6 +327,7 @@ UpdateDecision Gpt2::update(double learning_rate, UpdateRule rule) {
   const UpdateDecision decision{numbers[Number::kLoss], numbers[Number::kGradientNorm],
                                 numbers[Number::kGradientFactor]};
   if (decision.skips()) optimizer_.take_back_step();
+  embedding_is_spread_ = !ends_;
   // Where ranks may disagree, those that skipped take part, too.
   if (!decision.skips() || rule.flags != UpdateRule::Flags::kReliable) store_.spread_values();
   return decision;
@@ -344,6 +345,7 @@ void Gpt2::set_replicas(const ModelRanks& ranks) {
 void Gpt2::step(double learning_rate, double gradient_scale) {
   store_.finish_gradients();
   optimizer_.step(learning_rate, gradient_scale);
+  embedding_is_spread_ = !ends_;
   store_.spread_values();
 }
 

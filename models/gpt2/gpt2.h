@@ -125,7 +125,8 @@ class Gpt2 {
   /// owns the tied embedding, and gets the sum of both gradients. Ranks: those two; class embedding_gradient.
   void finish_backward();
   /// The owner's values of the tied embedding go to the other rank, whose copy no update changes. After each change of
-  /// the owner's values: an update, uploaded ones. Ranks: as finish_backward().
+  /// the owner's values: an update, uploaded ones. Ranks: as finish_backward(); others return at once. After an update,
+  /// steps and evaluations want it. Throws: CheckError from those without it.
   void spread_embedding();
 
   /// The steps of this rank's program: forward and backward passes of its stages, and their messages. Between them no
@@ -256,6 +257,7 @@ class Gpt2 {
     comm::Tensor own_part(const comm::Tensor& all) const;
   };
   TiedEmbedding tied_embedding() const;
+  void check_embedding_is_spread() const;
   std::vector<std::unique_ptr<OwnStage>> make_stages(const SlotOptions& options);
   void compute(const PipelineStep& step, const PassInput& input);
   /// Sets the gradient of a stage's input to zero where the input was lost, if it is to have none there.
@@ -299,7 +301,8 @@ class Gpt2 {
   std::uint64_t slots_taken_ = 0;
   std::uint64_t slots_allocated_ = 0;
   std::optional<PipelineTraffic> traffic_;  ///< absent: all stages are here
-  std::optional<Ends> ends_;  ///< absent: this rank is none of them or has both, or the embedding is frozen
+  std::optional<Ends> ends_;         ///< absent: this rank is none of them or has both, or the embedding is frozen
+  bool embedding_is_spread_ = true;  ///< false: after an update, until spread_embedding()
   std::optional<Prepared> training_;
   std::optional<Prepared> evaluation_;
   std::vector<std::int32_t> own_tokens_;

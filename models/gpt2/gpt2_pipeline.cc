@@ -7,6 +7,7 @@
 
 #include "models/gpt2/gpt2.h"
 #include "models/gpt2/gpt2_messages.h"
+#include "models/phase_times.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -47,6 +48,7 @@ double mean_over(comm::Communicator* group, double mean, std::int64_t targets) {
 
 double Gpt2::evaluate(const MicroBatch& batch, EvaluationDetail detail) {
   check_batch(batch, config_);
+  check_embedding_is_spread();
   Prepared& evaluation = prepared(batch.shape, Keep::kNothing);
   if (traffic_) traffic_->begin_evaluation();
   const auto tokens = cut_.own(batch.tokens, batch.shape, own_tokens_);
@@ -131,6 +133,7 @@ void Gpt2::give_evaluated(int stage, StageBuffers& from) {
 }
 
 void Gpt2::begin_steps(int micro_batches, const BatchShape& shape) {
+  check_embedding_is_spread();
   prepared(shape, Keep::kForBackward);
   --slots_taken_;  // by no pass
   if (traffic_) traffic_->begin_step(micro_batches);
@@ -196,6 +199,7 @@ void Gpt2::finish_backward() {
   if (traffic_) traffic_->finish();
   if (is_whole()) return;
   if (ends_) {
+    const PhaseScope scope(ops_->times(), Phase::kReductions);
     const TiedEmbedding tied = tied_embedding();
     comm::Stream* const traffic = ops_->begin_traffic();
     const comm::Tensor gradient = on_stream(store_.gradients_of(tied.tensor), traffic);
@@ -208,6 +212,7 @@ void Gpt2::finish_backward() {
 
 void Gpt2::spread_embedding() {
   if (!ends_) return;
+  const PhaseScope scope(ops_->times(), Phase::kReductions);
   const TiedEmbedding tied = tied_embedding();
   store_.acquire(kOutsideOfBlocks);
   comm::Stream* const traffic = ops_->begin_traffic();
@@ -216,6 +221,13 @@ void Gpt2::spread_embedding() {
   ops_->end_traffic();
   if (!tied.is_owner) store_.round_value(tied.tensor);
   store_.release(kOutsideOfBlocks);
+  embedding_is_spread_ = true;
+}
+
+void Gpt2::check_embedding_is_spread() const {
+  DROPTEST_CHECK(embedding_is_spread_,
+                 "a step or an evaluation after an update without spread_embedding(), which gives the first stage of a "
+                 "pipeline the new values of the tied embedding");
 }
 
 Gpt2::TiedEmbedding Gpt2::tied_embedding() const {

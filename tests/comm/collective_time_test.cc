@@ -404,6 +404,23 @@ TEST(CollectiveTime, MessagesAndCollectivesShareNoPlaceOfALink) {
   }
 }
 
+// Numerics of pipelines with a frozen embedding depend on it (numerics_version.cc).
+TEST(CollectiveTime, ASumWithoutElementsTakesTheLatenciesOfAnAggregationAndNoTimeOnOtherPaths) {
+  for (const PathEntry& path : paths()) {
+    LossyOptions options = options_of(path.name, 0, model_of());
+    if (path.has_groups) options.network.of(kClass)->group_ranks = 2;
+    CollectiveTiming timing(options.network, *options.time, 0, {0, 1});
+    std::array<double, 2> clocks = {1, 2};
+    timing.collective(sim::Collective::kAllReduce, {kClass}, std::array{std::uint64_t{0}}, 0, clocks,
+                      [](const TimedMessage&) {});
+    const double end = 2 + 2 * kLink.latency_seconds;
+    const bool meets = path.route == Route::kAggregated;
+    EXPECT_THAT(clocks, testing::ElementsAre(testing::DoubleNear(meets ? end : 1, 1e-12),
+                                             testing::DoubleNear(meets ? end : 2, 1e-12)))
+        << path.name;
+  }
+}
+
 // The n-th message of one class on a link is not as late as that of another class.
 TEST(CollectiveTime, ClassesOfALinkHaveStragglersOfTheirOwn) {
   LossyOptions options = options_of("direct", 0.1, model_of());

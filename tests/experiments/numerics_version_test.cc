@@ -142,6 +142,28 @@ TEST(NumericsVersion, StandsForTheGoldenLosses) {
   }
 }
 
+// Without loss the owner of an updated part, a rank of the replicas or a stage, changes no bit. So version 1 has one
+// number for all of these layouts.
+TEST(NumericsVersion, LosslessRunsHaveTheSameBitsWithEachZero) {
+  const Corpus corpus = tiny_corpus();
+  for (const int stages : {1, 2}) {
+    RunConfig config = config_of({"lossless", 1, 2, -1, 0, 0, 0, 3});
+    config.parallel.pipeline = stages;
+    config.record.every_steps = 1;
+    config.record.weights = RecordConfig::Weights::kFinal;
+    const TinyResult whole = train_locally(config, corpus);
+    config.sharding.zero = 1;
+    config.sharding.bucket_bytes = 8192;
+    const TinyResult sharded = train_locally(config, corpus);
+    EXPECT_EQ(numerics_of(config).version, 1);
+    EXPECT_EQ(trace_of(sharded), trace_of(whole)) << stages << " stages";
+    ASSERT_FALSE(whole.outcome.weights.empty());
+    for (const auto& [name, tensor] : whole.outcome.weights) {
+      EXPECT_EQ(sharded.outcome.weights.at(name).bytes, tensor.bytes) << name;
+    }
+  }
+}
+
 // Version 2 is for specs that a change concerns; all others keep their version, and so their id.
 TEST(NumericsVersion, IsThatOfTheLastChangeThatConcernsTheSpec) {
   for (const Golden& golden : kGolden) EXPECT_EQ(numerics_of(config_of(golden)).version, golden.version) << golden.name;
@@ -200,14 +222,17 @@ TEST(NumericsVersion, OfAPipelineFollowsFromTheLossBetweenItsStages) {
 }
 
 TEST(NumericsVersion, OfAPipelineFollowsFromTheNetworkOfItsTiedEmbedding) {
-  const auto version = [](const json& parallel, const json& classes, const json& more = json::object()) {
+  const auto spec = [](const json& parallel, const json& classes, const json& more = json::object()) {
     json document = spec_with({{"model", "none"}});
     document["parallel"] = parallel;
     document["model"]["layers"] = 4;
     document["training"]["accumulation"] = 2;
     document["network"]["classes"] = classes;
     document.update(more);
-    return resolve(document, "s.json").spec["numerics_version"];
+    return resolve(document, "s.json").spec;
+  };
+  const auto version = [&spec](const json& parallel, const json& classes, const json& more = json::object()) {
+    return spec(parallel, classes, more)["numerics_version"];
   };
   const json lossy = {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.01}}}};
   const json both = {{"pipeline", 2}, {"data", 2}};
@@ -224,6 +249,37 @@ TEST(NumericsVersion, OfAPipelineFollowsFromTheNetworkOfItsTiedEmbedding) {
   EXPECT_EQ(version(both, json::object(), {{"time", clock}}), 2) << "times of fewer messages";
   EXPECT_EQ(version(both, json::object(), {{"outer", {{"every_steps", 4}}}}), 1);
   EXPECT_EQ(version(both, json::object(), {{"outer", {{"every_steps", 4}, {"fragments", 2}}}}), 2);
+  const auto with_training = [&](const json& members, json more = json::object()) {
+    more["training"] = {{"accumulation", 2}};
+    more["training"].update(members);
+    return more;
+  };
+  for (const auto& [flag_loss_rate, expected] : {std::pair(0.25, 2), std::pair(0.0, 1)}) {
+    const json scaled = {{"precision", "float16"}, {"loss_scale", {{"flag_loss_rate", flag_loss_rate}}}};
+    EXPECT_EQ(version(both, json::object(), with_training(scaled)), expected) << "lost flags of overflows";
+  }
+  // A frozen one is not sent at all, where sums without elements took the latencies of an aggregation.
+  const json frozen = {{"tensors", {{{"match", "wte.weight"}, {"frozen", true}}}}};
+  const json contribution = {{"embedding_gradient", {{"path", "contribution"}}}};
+  EXPECT_EQ(version(both, {{"dp_gradient", lossy}}, with_training(frozen)), 1);
+  EXPECT_EQ(version(both, json::object(), with_training(frozen, {{"time", clock}})), 1);
+  EXPECT_EQ(version(both, contribution, with_training(frozen)), 1);
+  EXPECT_EQ(version(both, contribution, with_training(frozen, {{"time", clock}})), 2);
+  // The first stage's copy of a frozen one is no part of outer steps, as any copy is none.
+  const auto outer = [](const json& fragments) {
+    return json{{"outer", {{"every_steps", 4}, {"fragments", fragments}}}};
+  };
+  EXPECT_EQ(version(both, json::object(), with_training(frozen, outer(1))), 1);
+  EXPECT_EQ(version(both, json::object(), with_training(frozen, outer(2))), 2);
+  json lossy_outer = lossy;
+  lossy_outer["path"] = "contribution";
+  EXPECT_EQ(version(both, {{"outer", lossy_outer}}, with_training(frozen, outer(1))), 2);
+
+  json earlier = spec(both, {{"dp_gradient", lossy}});
+  earlier["numerics_version"] = 1;
+  EXPECT_THAT(config_error_of([&] { (void)resolve(earlier, "spec.json"); }),
+              testing::HasSubstr("has version 2 for a spec with a pipeline whose tied embedding has one owner: with a "
+                                 "network for dp_gradient"));
 }
 
 TEST(NumericsVersion, AnEarlierResolvedSpecIsReadAndNotTrained) {

@@ -6,17 +6,22 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <barrier>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/run_ranks.h"
 #include "experiments/run/trainer.h"
 #include "experiments/run/trainer_parts.h"
+#include "tests/comm/observed_communicator.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"
 
@@ -164,8 +169,11 @@ struct Lines {
   TrainingOutcome outcome;
 };
 
-/// Rank 0 dies before it has written the line of that step.
-Lines train_until_death(const RunConfig& config, const std::string& folder, std::uint64_t dies_at) {
+using Wrap = std::function<std::unique_ptr<comm::Communicator>(comm::Communicator& group)>;
+
+/// A rank dies before rank 0 has written the line of that step: rank 0 at the line, unless one dies in a wrapped group.
+Lines train_until_death(const RunConfig& config, const std::string& folder, std::uint64_t dies_at,
+                        const Wrap& wrap = {}) {
   Lines lines;
   TrainingHooks hooks;
   hooks.on_line = [&](const MetricsLine& line) {
@@ -177,7 +185,8 @@ Lines train_until_death(const RunConfig& config, const std::string& folder, std:
   hooks.checkpoints = CheckpointPlace{folder, "tiny", kRun, std::string(64, '0')};
   const auto run = [&] {
     comm::run_ranks(config.parallel.world_size(), std::chrono::seconds(30), [&](comm::Communicator& group) {
-      TrainingOutcome outcome = train(config, tiny_corpus(), group, hooks);
+      const std::unique_ptr<comm::Communicator> wrapped = wrap ? wrap(group) : nullptr;
+      TrainingOutcome outcome = train(config, tiny_corpus(), wrapped ? *wrapped : group, hooks);
       if (group.rank() == 0) lines.outcome = std::move(outcome);
     });
   };
@@ -189,17 +198,14 @@ Lines train_until_death(const RunConfig& config, const std::string& folder, std:
   return lines;
 }
 
-TEST(Rescue, TheOthersTakeTheStepsThatThereAre) {
-  const TemporaryFolder folder;
-  const Lines first = train_until_death(elastic(3), folder.path(), 5);
-  const CheckpointFolder checkpoints(folder.path());
-  ASSERT_EQ(complete_rescue(checkpoints, kRun, 2), 5U);
-  EXPECT_EQ(checkpoints.manifest(5).parallel.text(), "data 2");
-  Lines rest = train_until_death(elastic(2), folder.path(), 100);
+/// The two replicas go on after step 5 as if the third one had left by the spec.
+void expect_steps_of_the_others(const Lines& first, const std::string& folder, RunConfig spec) {
+  ASSERT_EQ(complete_rescue(CheckpointFolder(folder), kRun, 2), 5U);
+  RunConfig two = spec;
+  two.parallel.data = 2;
+  Lines rest = train_until_death(two, folder, 100);
   EXPECT_THAT(rest.outcome.resumed_at, ElementsAre(5U));
 
-  // As if the replica had left by the spec.
-  RunConfig spec = elastic(3);
   spec.elastic.reset();
   spec.checkpoint.reset();
   spec.failures.emplace().replicas = {{2, 6, {}, {}}};
@@ -216,6 +222,60 @@ TEST(Rescue, TheOthersTakeTheStepsThatThereAre) {
   EXPECT_EQ(rest.outcome.tokens, expected.outcome.tokens);
   EXPECT_EQ(rest.outcome.train_final_loss, expected.outcome.train_final_loss);
   EXPECT_EQ(rest.outcome.validation_best_loss, expected.outcome.validation_best_loss);
+}
+
+TEST(Rescue, TheOthersTakeTheStepsThatThereAre) {
+  const TemporaryFolder folder;
+  const Lines first = train_until_death(elastic(3), folder.path(), 5);
+  expect_steps_of_the_others(first, folder.path(), elastic(3));
+  EXPECT_EQ(CheckpointFolder(folder.path()).manifest(5).parallel.text(), "data 2");
+}
+
+/// Shows the messages of groups that are split off, too.
+class Watched final : public comm::ObservedCommunicator {
+ public:
+  Watched(comm::Communicator& inner, const Observe& observe)
+      : ObservedCommunicator(inner, observe), inner_(inner), observe_(observe) {}
+  std::unique_ptr<comm::Communicator> split(int color, int key) override {
+    std::unique_ptr<comm::Communicator> part = inner_.split(color, key);
+    if (part == nullptr) return nullptr;
+    auto watched = std::make_unique<Watched>(*part, observe_);
+    watched->part_ = std::move(part);
+    return watched;
+  }
+
+ private:
+  comm::Communicator& inner_;
+  Observe observe_;
+  std::unique_ptr<comm::Communicator> part_;  ///< null: the whole group is another's
+};
+
+// The new values of the tied embedding are sent after the state of a rescue is kept.
+TEST(Rescue, ADeathBeforeTheTiedEmbeddingIsSentLosesNoStep) {
+  constexpr int kDiesIn = 5;
+  RunConfig config = elastic(3);
+  config.model.layers = 2;
+  config.parallel.pipeline = 2;
+  config.network.of(sim::TrafficClass::kEmbeddingGradient).emplace().gather.fill = comm::Fill::kOwn;
+  for (const int culprit : {0, 1}) {
+    SCOPED_TRACE(culprit == 0 ? "the first stage dies" : "the owner dies");
+    std::barrier all_are_there(config.parallel.world_size());
+    const Wrap dies = [&](comm::Communicator& group) {
+      auto sent = std::make_shared<int>(0);
+      const auto observe = [&all_are_there, sent, culprit, rank = group.rank()](const comm::Message& message,
+                                                                                std::size_t /*input_bytes*/) {
+        // The first ones are the starting weights.
+        if (message.name != "wte.values" || (*sent)++ != kDiesIn) return;
+        all_are_there.arrive_and_wait();
+        if (rank == culprit) throw ConfigError("the test's fault");
+      };
+      return std::make_unique<Watched>(group, observe);
+    };
+    const TemporaryFolder folder;
+    const Lines first = train_until_death(config, folder.path(), kDiesIn, dies);
+    expect_steps_of_the_others(first, folder.path(), config);
+    EXPECT_EQ(CheckpointFolder(folder.path()).manifest(kDiesIn).parallel.text(), "data 2 x pipeline 2");
+  }
 }
 
 TEST(Rescue, LossesThatNobodyCountedAreSaid) {

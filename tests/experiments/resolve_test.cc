@@ -407,6 +407,20 @@ TEST(Resolve, LostValuesOfTheTiedEmbeddingAreItsLastOnesUnlessItsClassNamesAFill
   EXPECT_EQ(fills({in_class + R"(/compression={"kind": "int8"})"}), "zero own");
 }
 
+// One rank gets the sum of the tied embedding's gradients, which only codes of values can make smaller.
+TEST(Resolve, ACompressionOfAllClassesLeavesOutTheTiedEmbeddingUnlessItCodesValues) {
+  const auto classes = [](const std::string& compression) {
+    return resolved(kTwoRanks, {"/parallel/tensor=1", "/parallel/pipeline=2", "/parallel/data=2",
+                                "/network/path=contribution", "/network/compression=" + compression})
+        .spec["network"]["classes"];
+  };
+  for (const char* compression : {R"({"kind": "top_k", "fraction": "10%"})", R"({"kind": "power_sgd", "rank": 2})"}) {
+    EXPECT_TRUE(classes(compression)["dp_gradient"].contains("compression")) << compression;
+    EXPECT_FALSE(classes(compression)["embedding_gradient"].contains("compression")) << compression;
+  }
+  EXPECT_EQ(classes(R"({"kind": "int8"})")["embedding_gradient"]["compression"]["kind"], "int8");
+}
+
 TEST(Resolve, ZerosInThePlaceOfLostParametersWarn) {
   const auto warnings = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"/parallel/data=2", "/parallel/zero=1"});

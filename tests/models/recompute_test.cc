@@ -2,12 +2,10 @@
 // Blocks that are computed again: the same bits on every implementation, in the memory that was planned.
 #include <gtest/gtest.h>
 
-#include <chrono>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <vector>
 
+#include "tests/models/counting_clock.h"
 #include "tests/models/every_implementation.h"
 #include "tests/models/recompute_options.h"
 
@@ -78,19 +76,6 @@ TEST(Recomputation, ThePlannedMemoryIsTheMemory) {
     }
   });
 }
-
-/// A clock that moves on by a nanosecond whenever it is read.
-class CountingClock final : public comm::Clock {
- public:
-  TimePoint now() const override { return TimePoint(std::chrono::nanoseconds(++readings_)); }
-  void wait_until(std::condition_variable& /*changed*/, std::unique_lock<std::mutex>& /*lock*/,
-                  TimePoint /*deadline*/) const override {}
-  void sleep_for(std::chrono::milliseconds /*time*/) const override {}
-  bool wait_ready(int /*fd*/, short /*events*/, TimePoint /*deadline*/) const override { return true; }
-
- private:
-  mutable std::int64_t readings_ = 0;
-};
 
 /// Of each phase, of a step on two ranks.
 std::vector<double> times_with(const SlotOptions& options) {

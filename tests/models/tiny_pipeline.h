@@ -22,7 +22,9 @@ inline PipelineSchedule failing_schedule() { return make_schedule(ScheduleKind::
 class TinyPipeline {
  public:
   /// `layers` blocks, the same number in each stage. `world` is borrowed. Ranks: those of the schedule.
-  TinyPipeline(const PipelineSchedule& schedule, int layers, comm::Communicator& world, const SentPast& sent_past = {})
+  /// times: of the phases; null: none.
+  TinyPipeline(const PipelineSchedule& schedule, int layers, comm::Communicator& world, const SentPast& sent_past = {},
+               PhaseTimes* times = nullptr)
       : config_{layers, 8, 1, kLength, 11},
         world_(world),
         alone_(world.split(world.rank(), 0)),
@@ -31,7 +33,7 @@ class TinyPipeline {
     if (world.world_size() > 1) ranks.pipeline.group = &world;
     ranks.pipeline.plan = plan_;
     ranks.all = &world;
-    model_ = std::make_unique<Gpt2>(config_, make_host_ops({.type = comm::ElementType::kFloat64}, *alone_),
+    model_ = std::make_unique<Gpt2>(config_, make_host_ops({.type = comm::ElementType::kFloat64}, *alone_, times),
                                     OptimizerConfig{.rule = OptimizerConfig::Rule::kSgd}, SlotOptions{}, ranks);
     set_formula_weights<double>(config_, model_->parameters<double>(), *alone_);
     model_->upload_values();
@@ -70,8 +72,15 @@ class TinyPipeline {
   void step(const std::function<void(int)>& before) {
     passes(before);
     before(places() - 1);
-    model_->update(0.01, {.max_gradient_norm = 0.5});
-    model_->spread_embedding();
+    update();
+    spread_embedding();
+  }
+  void update() { model_->update(0.01, {.max_gradient_norm = 0.5}); }
+  void spread_embedding() { model_->spread_embedding(); }
+  /// The loss of one sequence.
+  double evaluate() {
+    const std::vector<std::int32_t> tokens = formula_tokens(0, kLength, config_.vocabulary);
+    return model_->evaluate(tokens, tokens, {1, kLength});
   }
 
   /// Moves the weights along for_each_along()'s direction.
