@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "experiments/cli/marks_text.h"
 #include "experiments/records/run_records.h"
 
 namespace droptest::cli {
@@ -37,12 +38,7 @@ std::string duration_text(double seconds) {
 }
 
 std::string status_text(const nlohmann::json& summary) {
-  std::string marks;
-  for (const nlohmann::json& warning : summary.value("warnings", nlohmann::json::array())) {
-    if (!warning.contains("mark")) continue;
-    marks += (marks.empty() ? "" : ", ") + experiments::mark_text(warning.at("mark").get<std::string>());
-  }
-  return summary.value("status", "unknown") + (marks.empty() ? "" : " (" + marks + ")");
+  return summary.value("status", "unknown") + marks_suffix({&summary, 1});
 }
 
 std::string outcome_text(const nlohmann::json& summary) {

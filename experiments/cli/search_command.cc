@@ -10,6 +10,7 @@
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/device_choice.h"
+#include "experiments/cli/marks_text.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/spec_options.h"
@@ -79,13 +80,16 @@ experiments::SweepPlan round_of(const experiments::SearchPlan& plan, const std::
   return round;
 }
 
-std::string judgements_table(const SearchProgress& progress) {
+/// The summaries of the runs at each rate.
+using SummariesOfRates = std::map<double, std::vector<nlohmann::json>>;
+
+std::string judgements_table(const SearchProgress& progress, const SummariesOfRates& summaries) {
   std::vector<std::vector<std::string>> rows = {{"rate", "difference %", "from", "to", "seeds", "verdict"}};
   for (const auto& [rate, judgement] : progress.rates) {
     if (judgement.verdict == Verdict::kNotJudged) continue;
     rows.push_back({rate_text(rate), percent_text(judgement.mean_percent), percent_text(judgement.low_percent),
                     percent_text(judgement.high_percent), std::to_string(judgement.trials.size()),
-                    std::string(experiments::verdict_name(judgement.verdict))});
+                    std::string(experiments::verdict_name(judgement.verdict)) + marks_suffix(summaries.at(rate))});
   }
   return table_text(rows);
 }
@@ -141,6 +145,7 @@ int search(const SearchCommandOptions& options) {
   ProgressDisplay display(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr());
   const std::string folder = options.out + "/" + plan.name();
   WatchOutputs outputs(options.outputs, folder, folder + "/tensorboard");
+  SummariesOfRates summaries;
   const auto run_round = [&](const std::vector<TrialRequest>& requests) {
     const experiments::SweepProgress done = experiments::run_planned(
         round_of(plan, requests), sweep_options,
@@ -151,7 +156,10 @@ int search(const SearchCommandOptions& options) {
         [] { return stop_requested(); });
     display.close();
     std::vector<Trial> trials;
-    for (const SweepRun& run : done.runs) trials.push_back(trial_of(run));
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      trials.push_back(trial_of(done.runs[i]));
+      if (requests[i].rate) summaries[*requests[i].rate].push_back(done.runs[i].summary);
+    }
     return trials;
   };
   std::map<double, std::size_t> told;
@@ -170,7 +178,7 @@ int search(const SearchCommandOptions& options) {
   outputs.finish();
 
   if (!options.quiet) {
-    std::cout << judgements_table(found) << conclusion(found) << "the record is " << folder
+    std::cout << judgements_table(found, summaries) << conclusion(found) << "the record is " << folder
               << "/search.json; next: droptest report " << folder << "\n";
   }
   if (found.status == SearchProgress::Status::kFailed) {

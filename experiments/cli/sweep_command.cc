@@ -9,6 +9,7 @@
 #include "experiments/cli/device_choice.h"
 #include "experiments/cli/finished_runs.h"
 #include "experiments/cli/known_names.h"
+#include "experiments/cli/marks_text.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/slurm_sweep.h"
@@ -79,10 +80,12 @@ std::string best_table(const experiments::SweepPlan& plan, const SweepProgress& 
       rows.push_back({point, "none: no value has a loss for each seed", "-", "-", "0"});
       continue;
     }
+    std::vector<nlohmann::json> own;
+    for (const std::size_t run : best.runs) own.push_back(summaries[run]);
     rows.push_back(
         {point, names.text(best.values, best.labels), loss_text(best.mean_selection_loss),
          loss_text(best.mean_validation_loss ? nlohmann::json(*best.mean_validation_loss) : nlohmann::json()),
-         std::to_string(best.runs.size())});
+         std::to_string(best.runs.size()) + marks_suffix(own)});
   }
   return "best by the mean selection loss over the seeds:\n" + table_text(rows);
 }

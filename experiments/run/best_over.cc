@@ -11,7 +11,7 @@ namespace {
 
 using nlohmann::json;
 
-/// All seeds of one value at one point.
+/// All trainings of one value at one point.
 struct Candidate {
   json values = json::object();
   std::vector<std::size_t> runs;
@@ -54,7 +54,10 @@ std::vector<BestPoint> best_points(const SweepPlan& plan, std::span<const json> 
     }
     Candidate& candidate = found_or_added(found_or_added(points, rest), values);
     candidate.values = values;
-    candidate.runs.push_back(i);
+    const bool is_trained_once = std::any_of(candidate.runs.begin(), candidate.runs.end(), [&](std::size_t run) {
+      return plan.runs[run].same_as == plan.runs[i].same_as;
+    });
+    if (!is_trained_once) candidate.runs.push_back(i);
   }
   std::vector<BestPoint> result;
   for (const auto& [rest, candidates] : points) {

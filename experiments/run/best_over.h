@@ -18,7 +18,7 @@ struct BestPoint {
   /// The best values: pointer -> value, for each pointer of best_over. Null: no values have a selection loss for all
   /// seeds.
   nlohmann::json values;
-  std::vector<std::size_t> runs;               ///< with those values: indices of SweepPlan::runs, one for each seed
+  std::vector<std::size_t> runs;               ///< with those values: indices of SweepPlan::runs, one a training
   double mean_selection_loss = 0;              ///< over those runs
   std::optional<double> mean_validation_loss;  ///< over those runs; absent where one has none
 };

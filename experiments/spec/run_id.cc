@@ -45,25 +45,56 @@ struct FileMembers {
   std::vector<std::string> versions;
 };
 
-/// Adds those in the value at a pointer.
-void find_files(const json& value, const std::string& at, FileMembers& found) {
+/// Adds those of the object at a pointer, without those of its members.
+void find_own_files(const json& value, const std::string& at, FileMembers& found) {
   const auto add = [&](std::initializer_list<const char*> names) {
     for (const char* name : names) {
       if (value.contains(name)) found.paths.push_back(comm::child_pointer(at, name));
     }
   };
-  if (value.is_object() && value.contains("sha256")) {
+  if (value.contains("sha256")) {
     add({"weights", "pretrained", "manifest", "file", "text", "library", "examples", "validation_examples"});
     if (!value.contains("bytes")) add({"tokens"});  // those of a shard are their number
     if (value.contains("version")) found.versions.push_back(comm::child_pointer(at, "version"));
   }
-  if (value.is_object() && value.contains("crc32c")) add({"file"});
-  if (value.is_object() && value.contains("files")) add({"shards", "validation_shards", "manifest"});
+  if (value.contains("crc32c")) add({"file"});
+  if (value.contains("files")) add({"shards", "validation_shards", "manifest"});
+}
+
+/// Adds those in the value at a pointer.
+void find_files(const json& value, const std::string& at, FileMembers& found) {
   if (value.is_object()) {
+    find_own_files(value, at, found);
     for (const auto& [name, member] : value.items()) find_files(member, comm::child_pointer(at, name), found);
   } else if (value.is_array()) {
     for (std::size_t i = 0; i < value.size(); ++i) find_files(value[i], at + "/" + std::to_string(i), found);
   }
+}
+
+/// The same with one pattern for a list in which every entry has them: /data/files/*/file.
+FileMembers file_patterns_in(const json& value, const std::string& at) {
+  FileMembers found;
+  if (value.is_array()) {
+    std::vector<FileMembers> entries;
+    for (const json& entry : value) entries.push_back(file_patterns_in(entry, ""));
+    const bool are_alike = std::all_of(entries.begin(), entries.end(), [&](const FileMembers& one) {
+      return one.paths == entries.front().paths && one.versions == entries.front().versions;
+    });
+    if (are_alike && entries.size() > 1) entries.resize(1);
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const std::string place = at + "/" + (are_alike ? "*" : std::to_string(i));
+      for (const std::string& path : entries[i].paths) found.paths.push_back(place + path);
+      for (const std::string& version : entries[i].versions) found.versions.push_back(place + version);
+    }
+  } else if (value.is_object()) {
+    find_own_files(value, at, found);
+    for (const auto& [name, member] : value.items()) {
+      FileMembers inner = file_patterns_in(member, comm::child_pointer(at, name));
+      found.paths.insert(found.paths.end(), inner.paths.begin(), inner.paths.end());
+      found.versions.insert(found.versions.end(), inner.versions.begin(), inner.versions.end());
+    }
+  }
+  return found;
 }
 
 FileMembers files_in(const json& resolved_spec) {
@@ -175,7 +206,7 @@ std::vector<std::string> twin_omits(const json& resolved_spec) {
       if (pointer != "/seeds/network" || !draws_failures(resolved_spec)) add(pointer);
     }
   }
-  const FileMembers files = files_in(resolved_spec);
+  const FileMembers files = file_patterns_in(resolved_spec, "");
   omits.insert(omits.end(), files.paths.begin(), files.paths.end());
   omits.insert(omits.end(), files.versions.begin(), files.versions.end());
   return omits;

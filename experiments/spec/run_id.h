@@ -20,8 +20,8 @@ bool changes_results(const std::string& pointer, const nlohmann::json& value);
 
 /// The pointers of the resolved spec in which the run and its twin may differ: a run with the same weights and batches
 /// that loses no packet. The twin of a run that compresses messages compresses them in the same way; every other twin
-/// is independent of the network and of its seed. Pointers of absent members are left out. An object that has no other
-/// members takes no part in the comparison either (docs/records.md).
+/// is independent of the network and of its seed. "*" stands for each entry of a list. Pointers of absent members are
+/// left out. An object that has no other members takes no part in the comparison either (docs/records.md).
 std::vector<std::string> twin_omits(const nlohmann::json& resolved_spec);
 
 /// Whether another /seeds/network can give the run another result, other counts or another virtual time.

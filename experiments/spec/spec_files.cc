@@ -10,6 +10,7 @@
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "comm/json/schema_checker.h"
+#include "experiments/spec/spec.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -113,9 +114,13 @@ void SweptOrder::add_override(std::string_view assignment) {
   if (equals == std::string_view::npos || !assignment.starts_with("/sweep")) return;
   ordered_json value = ordered_json::parse(assignment.substr(equals + 1), nullptr, false);
   if (value.is_discarded()) return;
-  ordered_json document = ordered_json::object();
-  document[ordered_json::json_pointer(std::string(assignment.substr(0, equals)))] = std::move(value);
-  add(document.dump());
+  const std::vector<std::string> tokens = pointer_tokens(assignment.substr(0, equals), std::string(assignment));
+  for (auto token = tokens.rbegin(); token != tokens.rend(); ++token) {
+    ordered_json outer = ordered_json::object();
+    outer[*token] = std::move(value);
+    value = std::move(outer);
+  }
+  add(value.dump());
 }
 
 MergedSpec merge_extended(std::string_view text, const std::string& path) {

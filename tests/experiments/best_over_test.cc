@@ -65,5 +65,18 @@ TEST(BestOver, AWinnerWithoutAValidationLossHasNone) {
   EXPECT_EQ(best_points(plan(), summaries)[0].mean_validation_loss, std::nullopt);
 }
 
+TEST(BestOver, ARunThatIsListedForSeveralSeedsOfTheNetworkIsOneTraining) {
+  const SweepPlan lossless = plan_sweep({comm::parse_json(R"({"name": "t", "data": {"text": "a"},
+      "parallel": {"tensor": 2}, "network": {"loss": {"model": "none"}}, "repeat": {"weights": 2, "network": 3},
+      "sweep": {"best_over": ["/training/learning_rate"], "cross": {"/training/learning_rate": [0.1, 0.2]}}})",
+                                                          "s"),
+                                         "s"});
+  const std::vector<json> summaries(lossless.runs.size(), summary(2, 3));
+  ASSERT_EQ(summaries.size(), 12U);
+  const std::vector<BestPoint> best = best_points(lossless, summaries);
+  ASSERT_EQ(best.size(), 1U);
+  EXPECT_EQ(best[0].runs.size(), 2U);
+}
+
 }  // namespace
 }  // namespace droptest::experiments::best_over_test

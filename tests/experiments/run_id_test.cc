@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the id of a run depends on; test_run_id.py computes ids from resolved specs.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstddef>
@@ -194,6 +195,18 @@ TEST(TwinOmits, NamesOnlyMembersThatTheSpecHas) {
   const nlohmann::json spec = resolved(kTwoRanks).spec;
   for (const std::string& pointer : omits) EXPECT_TRUE(spec.contains(nlohmann::json::json_pointer(pointer))) << pointer;
   EXPECT_EQ(std::set<std::string>(omits.begin(), omits.end()).size(), omits.size());
+}
+
+TEST(TwinOmits, OnePatternStandsForTheFilesOfAList) {
+  nlohmann::json files = nlohmann::json::array();
+  for (int i = 0; i < 2000; ++i) files.push_back({{"file", std::to_string(i)}, {"crc32c", "0"}, {"tokens", i}});
+  const std::vector<std::string> patterns = {"/data/manifest", "/data/files/*/file"};
+  EXPECT_THAT(twin_omits({{"data", {{"files", files}, {"manifest", "m"}}}}),
+              testing::UnorderedElementsAreArray(patterns));
+  files[7].erase("crc32c");
+  const std::vector<std::string> omits = twin_omits({{"data", {{"files", files}}}});
+  EXPECT_EQ(omits.size(), 1999U) << "the name of a file without a checksum counts";
+  EXPECT_THAT(omits, testing::Not(testing::Contains("/data/files/7/file")));
 }
 
 TEST(TwinOmits, FailuresThatTheNetworkSeedDrawsKeepIt) {

@@ -197,6 +197,13 @@ TEST(SweepPlan, KeepsTheOrderOfTheSpec) {
       << "values of JSON have no order but that of their keys";
 }
 
+TEST(SweepPlan, ANumberInAnOverriddenPointerIsTheNameOfAMember) {
+  for (const std::string key : {"01", "99999999999999999999999", "0"}) {
+    EXPECT_THAT(config_error_of([&] { (void)parse_spec(spec_text(""), "s.json", {{"/sweep/cross/" + key + "=[1]"}}); }),
+                HasSubstr("/sweep/cross/" + key + ": got the key \"" + key + "\", want a JSON pointer"));
+  }
+}
+
 /// "POINTER POINTS" of each warning.
 std::vector<std::string> warnings(const std::string& rest) {
   std::vector<std::string> lines;
