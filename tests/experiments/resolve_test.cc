@@ -409,16 +409,17 @@ TEST(Resolve, LostValuesOfTheTiedEmbeddingAreItsLastOnesUnlessItsClassNamesAFill
 
 // One rank gets the sum of the tied embedding's gradients, which only codes of values can make smaller.
 TEST(Resolve, ACompressionOfAllClassesLeavesOutTheTiedEmbeddingUnlessItCodesValues) {
-  const auto classes = [](const std::string& compression) {
+  const auto classes = [](const std::string& path, const std::string& compression) {
     return resolved(kTwoRanks, {"/parallel/tensor=1", "/parallel/pipeline=2", "/parallel/data=2",
-                                "/network/path=contribution", "/network/compression=" + compression})
+                                "/network/path=" + path, "/network/compression=" + compression})
         .spec["network"]["classes"];
   };
-  for (const char* compression : {R"({"kind": "top_k", "fraction": "10%"})", R"({"kind": "power_sgd", "rank": 2})"}) {
-    EXPECT_TRUE(classes(compression)["dp_gradient"].contains("compression")) << compression;
-    EXPECT_FALSE(classes(compression)["embedding_gradient"].contains("compression")) << compression;
+  for (const json& all : {classes("direct", R"({"kind": "top_k", "fraction": "10%"})"),
+                          classes("contribution", R"({"kind": "power_sgd", "rank": 2})")}) {
+    EXPECT_TRUE(all["dp_gradient"].contains("compression"));
+    EXPECT_FALSE(all["embedding_gradient"].contains("compression"));
   }
-  EXPECT_EQ(classes(R"({"kind": "int8"})")["embedding_gradient"]["compression"]["kind"], "int8");
+  EXPECT_EQ(classes("direct", R"({"kind": "int8"})")["embedding_gradient"]["compression"]["kind"], "int8");
 }
 
 TEST(Resolve, ZerosInThePlaceOfLostParametersWarn) {
