@@ -183,6 +183,16 @@ def test_points_are_told_apart_in_the_order_of_the_spec(tmp_path):
     ]
 
 
+def test_a_transform_without_loss_has_a_row_of_its_own(tmp_path):
+    """Its sums are rounded in another way, and its signs follow from the network's seed."""
+    cross = {"/network/recovery": [{}, {"hadamard": {"block": 64}}], "/network/loss/loss_rate": [0, 0.1]}
+    sweep(tmp_path, cross, "--quiet", network={"loss": LOSS}, repeat={"network": 2})
+    exact, transformed, lossy, both = groups(tmp_path)
+    assert (exact.lossless, len(exact.run_ids)) == (True, 1)
+    assert (transformed.lossless, transformed.without_loss, len(transformed.run_ids)) == (False, True, 2)
+    assert lossy.twin_ids == exact.run_ids and set(both.twin_ids) == set(transformed.run_ids)
+
+
 def mark_all(folder, name):
     for path in run_folders(folder, name):
         summary = summary_of(path)
