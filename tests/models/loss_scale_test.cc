@@ -117,7 +117,9 @@ class Rank {
     }
     std::vector<MicroBatch> batches;
     for (std::size_t m = 0; m < texts.size(); m += 2) batches.push_back({texts[m], texts[m + 1], kShape});
-    return step->take(batches, 0.01, flags);
+    const StepResult result = step->take(batches, 0.01, flags);
+    model_->spread_embedding();
+    return result;
   }
 
   std::string bits() {
