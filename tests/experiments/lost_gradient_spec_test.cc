@@ -137,24 +137,19 @@ TEST(LostGradientSpec, RepeatedLossesLeaveBlocksToBeComputedAgain) {
 
 // Blocks that are computed again have the network of the first time, whose backward pass is that of the first time.
 TEST(LostGradientSpec, IsNotOfMessagesThatAreSentAgain) {
-  const json gathers = {{"loss", {{"model", "none"}}}};
-  const json classes = {{"tp_forward", {{"backward", "gradient"}, {"gather", gathers}}},
-                        {"tp_backward", {{"gather", gathers}}}};
-  const json network = {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.05}}}, {"classes", classes}};
-  const ResolvedRun run = resolve({{"name", "t"},
-                                   {"data", {{"text", "a.txt"}}},
-                                   {"parallel", kCut},
-                                   {"memory", {{"strategy", "extreme"}, {"recompute_traffic", "sent"}}},
-                                   {"network", network}},
-                                  "s.json");
-  const json& resolved_classes = run.spec["network"]["classes"];
-  EXPECT_EQ(resolved_classes["tp_forward"]["backward"], "gradient");
-  EXPECT_FALSE(resolved_classes["tp_recomputation"].contains("backward"));
-  EXPECT_THAT(config_error_of([&] {
-                json document = run.spec;
-                document["network"]["classes"]["tp_recomputation"]["backward"] = "gradient";
-                (void)resolve(document, "s.json");
-              }),
+  json document = {{"name", "t"},
+                   {"data", {{"text", "a.txt"}}},
+                   {"parallel", kCut},
+                   {"memory", {{"recompute", "full"}, {"recompute_traffic", "sent"}}},
+                   {"network",
+                    {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.05}}},
+                     {"classes", with_backward("tp_forward", "gradient")}}}};
+  const ResolvedRun run = resolve(document, "s.json");
+  const json& classes = run.spec["network"]["classes"];
+  EXPECT_EQ(classes.at("tp_forward").value("backward", ""), "gradient");
+  EXPECT_FALSE(classes.at("tp_recomputation").contains("backward"));
+  document["network"]["classes"]["tp_recomputation"] = {{"backward", "gradient"}};
+  EXPECT_THAT(config_error_of([&] { (void)resolve(document, "s.json"); }),
               HasSubstr("tp_recomputation/backward: got \"gradient\", which has no meaning for messages that are sent "
                         "again"));
 }
