@@ -170,7 +170,7 @@ TEST(LostGradientSpec, SequencesWithLossHaveOtherNumbersWhereAGradientIsStopped)
       resolve({{"name", "t"},
                {"data", {{"text", "a.txt"}}},
                {"model", {{"attention", {{"kind", "dilated"}, {"branches", {{{"segment", 8}, {"dilation", 1}}}}}}}},
-               {"parallel", kSequence},
+               {"parallel", {{"sequence", 2}, {"sequence_kind", "ring"}}},
                {"network",
                 {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.05}}},
                  {"classes", {{"sequence_forward", {{"fill", "absent"}}}}}}}},
