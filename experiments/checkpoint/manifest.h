@@ -69,9 +69,9 @@ RankFile rank_file_from_json(const nlohmann::json& object, const std::string& wh
 std::string manifest_text(const Manifest& manifest);
 /// What a reader takes from the files of a manifest.
 enum class ManifestUse : std::uint8_t {
-  kState,       ///< of all ranks, in the present version
-  kOwnState,    ///< of one rank, in the present version
-  kParameters,  ///< of all ranks, with versions from kOldestCheckpointVersion on
+  kState,       ///< the states of all ranks, which have the present version
+  kOwnState,    ///< the state of one rank, which has the present version
+  kParameters,  ///< the parameters on all ranks; versions from kOldestCheckpointVersion on
 };
 /// Throws: ConfigError that names `where`: no JSON, another version, a checksum that does not fit, a member without
 /// meaning, files of other ranks than `use` says.

@@ -26,16 +26,15 @@ bool loses_between_stages(const RunConfig& config) {
          });
 }
 
-/// Rings without Ulysses and dilated attention lose keys and values alone, which `absent` leaves out of the softmax, so
-/// that they have no gradient anyway.
+/// Rings without Ulysses, and so dilated attention, lose keys and values alone, which `absent` leaves out of the
+/// softmax: they have no gradient anyway.
 bool loses_in_sequences(const RunConfig& config) {
   const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
   if (config.parallel.sequence == 1 || !network || !comm::can_lose(network->gather)) return false;
   if (comm::lost_gradient_of(sim::TrafficClass::kSequenceForward, *network) == comm::LostGradient::kStraightThrough) {
     return false;
   }
-  const models::AttentionOptions& attention = config.model.attention;
-  const bool loses_keys_alone = attention.sequence.factors.ulysses == 1 || !attention.branches.empty();
+  const bool loses_keys_alone = config.model.attention.sequence.factors.ulysses == 1;
   return network->gather.fill != comm::Fill::kAbsent || !loses_keys_alone;
 }
 
