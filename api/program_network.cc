@@ -98,7 +98,7 @@ class Refusals {
 
 // With defaults, and the path of other programs in the place of the default of specs.
 json checked_document(std::string_view text, const std::string& where) {
-  json document = comm::parse_json(text, where);
+  json document = program_schema().with_one_word(comm::parse_json(text, where));
   comm::require_valid(program_schema(), document, where);
   if (!document["network"].contains("path")) document["network"]["path"] = kPath;
   return program_schema().with_defaults(document);

@@ -123,7 +123,7 @@ BY_HAND = [
     ["network", "/seed", -1],
     ["network", "/seed", 18446744073709551616],
     ["network", "/seed", 1.5],
-    ["network", "/training", {"precision": "bf16", "schedule": "wsd"}],
+    ["network", "/training", {"precision": "bf17", "schedule": "wsd"}],
     ["network", "/device", "gpu"],
     ["network", "/task", "lm"],
     ["network", "/network/loss", {"model": "bernouli", "loss_rate": 0.1}],

@@ -12,6 +12,7 @@ from droptest.loss_model import LossModel, from_spec
 CONDITIONS = {
     "sources": "from",
     "destinations": "to",
+    "ranks": "from or to",
     "between_groups_of": "between groups of",
     "within_groups_of": "within groups of",
 }
@@ -75,6 +76,7 @@ def _matches(override: dict[str, Any], source: int, destination: int | None) -> 
     between, within = override.get("between_groups_of"), override.get("within_groups_of")
     return (
         _contains(override.get("destinations", [destination]), destination)
+        and any(_contains(override.get("ranks", [end]), end) for end in (source, destination))
         and (between is None or source // between != destination // between)
         and (within is None or source // within == destination // within)
     )

@@ -47,9 +47,15 @@ const std::set<std::string, std::less<>>& known_keywords() {
       "patternProperties",
       "x-planned",   // name -> description of a planned member; until it is built there is none
       "x-resolved",  // the difference of the rule in documents with all defaults written out (experiments/spec)
+      "x-words",     // another word for a value of `enum` -> that value, which the word stands for
       "x-synonyms",  // a common wrong value -> the value of `enum` to suggest
   };
   return kKeywords;
+}
+
+/// Whether a step of a JSON pointer can be the index of a list's element. Source: RFC 6901, section 4.
+bool is_index(const std::string& token) {
+  return !token.empty() && token.find_first_not_of("0123456789") == std::string::npos;
 }
 
 }  // namespace
@@ -113,6 +119,7 @@ void SchemaFiles::note_parts(const json& rule) {
         {"minItems", &RuleParts::min_items},
         {"oneOf", &RuleParts::one_of},
         {"anyOf", &RuleParts::any_of},
+        {"x-words", &RuleParts::words},
     };
     for (const auto& [keyword, part] : keywords) {
       const auto found = rule.find(keyword);
@@ -205,6 +212,35 @@ void Schema::complete(const json& rule, json& value) const {
   }
 }
 
+void Schema::replace_words(const json& rule, json& value) const {
+  const RuleParts& parts = files_->parts(rule);
+  if (parts.target != nullptr) replace_words(*parts.target, value);
+  if (parts.words != nullptr && value.is_string()) {
+    const auto word = parts.words->find(value.get_ref<const std::string&>());
+    if (word != parts.words->end()) value = *word;
+  }
+  for (const json* alternatives : {parts.one_of, parts.any_of}) {
+    if (alternatives == nullptr) continue;
+    for (const json& branch : *alternatives) replace_words(branch, value);
+  }
+  if (value.is_array() && parts.items != nullptr) {
+    for (json& item : value) replace_words(*parts.items, item);
+  }
+  if (!value.is_object()) return;
+  for (auto& [name, member] : value.items()) {
+    if (parts.properties != nullptr && parts.properties->contains(name)) {
+      replace_words((*parts.properties)[name], member);
+    } else if (parts.additional_properties != nullptr && parts.additional_properties->is_object()) {
+      replace_words(*parts.additional_properties, member);
+    }
+  }
+}
+
+json Schema::with_one_word(json document) const {
+  replace_words(*root_, document);
+  return document;
+}
+
 json Schema::with_defaults(const json& document) const {
   json result = document;
   complete(*root_, result);
@@ -237,6 +273,10 @@ std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) cons
           if (std::find(known.begin(), known.end(), name) == known.end()) known.push_back(name);
         }
       }
+      if (rule->contains("items") && is_index(token)) {
+        object = true;
+        expand((*rule)["items"], next);
+      }
       if (has_property) {
         expand((*rule)["properties"][token], next);
       } else if (rule->contains("additionalProperties") && (*rule)["additionalProperties"].is_object()) {
@@ -246,6 +286,10 @@ std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) cons
     }
     const std::string parent = pointer;
     pointer = child_pointer(pointer, token);
+    const bool list = std::any_of(here.begin(), here.end(), [](const json* rule) { return rule->contains("items"); });
+    if (next.empty() && known.empty() && list) {
+      return parent + " is a list: got " + quote_json(token) + ", want the index of an element, from 0";
+    }
     if (next.empty()) {
       for (const json* rule : here) {
         if (!rule->contains("x-planned") || !(*rule)["x-planned"].contains(token)) continue;

@@ -44,6 +44,7 @@ struct RuleParts {
   const nlohmann::json* min_items = nullptr;
   const nlohmann::json* one_of = nullptr;
   const nlohmann::json* any_of = nullptr;
+  const nlohmann::json* words = nullptr;  ///< x-words
 };
 
 /// Schema files that refer to each other.
@@ -81,6 +82,9 @@ class Schema {
   /// All violations, in document order; empty: valid.
   std::vector<Violation> check(const nlohmann::json& document) const;
 
+  /// The document with the word of the schema where it has another one for the same value: "bf16" becomes "bfloat16".
+  nlohmann::json with_one_word(nlohmann::json document) const;
+
   /// The document with every absent member that has a `default` written out, and every number in the form of its rule:
   /// 8.0 of an integer becomes 8, 1 of a number 1.0. `document` is valid.
   nlohmann::json with_defaults(const nlohmann::json& document) const;
@@ -93,6 +97,7 @@ class Schema {
 
  private:
   void complete(const nlohmann::json& rule, nlohmann::json& value) const;
+  void replace_words(const nlohmann::json& rule, nlohmann::json& value) const;
 
   std::shared_ptr<const SchemaFiles> files_;
   const nlohmann::json* root_;  ///< in the files, as all rules

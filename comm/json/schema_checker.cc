@@ -125,6 +125,14 @@ std::string range_in_words(const json& rule) {
   return words;
 }
 
+/// What a rule says beside its anyOf about the values of one branch: the range of numbers, the members of objects.
+std::string words_beside(const json& rule, const json& branch) {
+  const std::string type = branch.value("type", "");
+  if (type == "number" || type == "integer") return range_in_words(rule);
+  if (type != "object" || !rule.contains("properties")) return {};
+  return " of " + join(quoted(keys_of(rule["properties"])), ", ");
+}
+
 /// The property that every branch of a oneOf fixes to a constant; empty where there is none.
 std::string tag_of(const std::vector<const json*>& branches) {
   if (!branches.at(0)->contains("properties")) return {};
@@ -366,11 +374,13 @@ std::string SchemaChecker::describe(const json& rule) const {
   if (rule.contains("const")) return quote_json(rule["const"]);
   if (rule.contains("enum")) return "one of " + join(quoted(rule["enum"]), ", ");
   if (rule.contains("anyOf") || rule.contains("pattern")) {
-    if (rule.contains("title")) return rule["title"].get<std::string>();
+    // A title in lower case says what is wanted; one that begins with a capital is a heading of the documentation.
+    const std::string title = rule.value("title", "");
+    if (!title.empty() && (title[0] < 'A' || title[0] > 'Z')) return title;
     if (rule.contains("pattern")) return "text that matches " + rule["pattern"].get<std::string>();
     std::vector<std::string> ways;
-    for (const json& branch : rule["anyOf"]) ways.push_back(describe(branch));
-    return join_or(ways);
+    for (const json& branch : rule["anyOf"]) ways.push_back(describe(branch) + words_beside(rule, branch));
+    return join(ways, ", or ");
   }
   if (rule.contains("oneOf") && !rule.contains("type")) {
     std::vector<std::string> ways;

@@ -14,6 +14,7 @@ bool LinkOverride::matches(const sim::Link& link) const {
   if (!sources.contains(link.source)) return false;
   if (!needs_destination()) return true;
   if (link.destination == sim::Link::kEveryDestination || !destinations.contains(link.destination)) return false;
+  if (!ranks.contains(link.source) && !ranks.contains(link.destination)) return false;
   if (groups == Groups::kAny) return true;
   const bool same = link.source / group_ranks == link.destination / group_ranks;
   return same == (groups == Groups::kWithin);

@@ -29,10 +29,11 @@ struct LinkOverride {
   Groups groups = Groups::kAny;
   std::uint16_t group_ranks = 1;                 ///< g
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by its users; null: reliable
+  RankSet ranks = {};                            ///< one of them is the source, the destination, or both are
 
   /// Whether a condition is about destinations: it then has no meaning for a link with a packet that all receivers
   /// share.
-  bool needs_destination() const { return !destinations.everyone() || groups != Groups::kAny; }
+  bool needs_destination() const { return !destinations.everyone() || !ranks.everyone() || groups != Groups::kAny; }
   bool matches(const sim::Link& link) const;
 };
 

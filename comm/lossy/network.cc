@@ -88,7 +88,7 @@ void require_destinations(const HalfNetwork& half, std::string_view name, std::s
   for (std::size_t i = 0; i < half.links.size(); ++i) {
     if (!half.links[i].needs_destination()) continue;
     throw ConfigError("links/" + std::to_string(i) + " of the " + std::string(name) +
-                      " half: got destinations or groups, but " + std::string(why) +
+                      " half: got destinations, ranks or groups, but " + std::string(why) +
                       ", so its links have a source only; want sources");
   }
 }

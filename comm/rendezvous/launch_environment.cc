@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/rendezvous/launch_environment.h"
 
+#include <ifaddrs.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -202,6 +205,21 @@ std::optional<std::string> master_host(const Environment& environment) {
     throw ConfigError("environment: MASTER_ADDR: got \"\", want the name or address of rank 0's machine");
   }
   return found->second;
+}
+
+std::string gloo_interface(const Environment& environment) {
+  const auto given = environment.find("GLOO_SOCKET_IFNAME");
+  if (given == environment.end() || given->second.empty()) return {};
+  ifaddrs* first = nullptr;
+  if (::getifaddrs(&first) != 0) return given->second;  // gloo says what is wrong
+  const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
+  std::set<std::string> names;
+  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) names.emplace(one->ifa_name);
+  if (names.contains(given->second)) return given->second;
+  std::string known;
+  for (const std::string& name : names) known += (known.empty() ? "" : ", ") + name;
+  throw ConfigError("environment: GLOO_SOCKET_IFNAME: got \"" + given->second +
+                    "\", want the name of one interface of this machine: " + known);
 }
 
 std::optional<int> master_port(const Environment& environment) {

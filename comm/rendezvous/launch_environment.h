@@ -38,4 +38,8 @@ std::optional<std::string> master_host(const Environment& environment);
 /// itself listens at MASTER_PORT (TORCHELASTIC_USE_AGENT_STORE=True). Throws: ConfigError where it is no port.
 std::optional<int> master_port(const Environment& environment);
 
+/// GLOO_SOCKET_IFNAME: the interface whose address a rank tells its peers; empty where it is not set. Throws:
+/// ConfigError where this machine has no interface of that name, and for a list of them.
+std::string gloo_interface(const Environment& environment);
+
 }  // namespace droptest::comm

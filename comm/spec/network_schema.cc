@@ -26,7 +26,8 @@ const Schema& network_schema() {
   return kSchema;
 }
 
-nlohmann::json checked_sections(const nlohmann::json& document, const std::string& where) {
+nlohmann::json checked_sections(const nlohmann::json& given, const std::string& where) {
+  const nlohmann::json document = network_schema().with_one_word(given);
   require_valid(network_schema(), document, where);
   return network_schema().with_defaults(document);
 }

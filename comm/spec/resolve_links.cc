@@ -53,6 +53,7 @@ LinkOverride links_of(const json& override_of_links, int world_size, const std::
   };
   links.sources = ranks("sources");
   links.destinations = ranks("destinations");
+  links.ranks = ranks("ranks");
   const bool between = override_of_links.contains("between_groups_of");
   const bool within = override_of_links.contains("within_groups_of");
   if (between && within) {

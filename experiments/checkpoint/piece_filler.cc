@@ -32,23 +32,13 @@ void for_each_common(const std::vector<ElementRun>& a, const std::vector<Element
   }
 }
 
-double value_at(const std::byte* bytes, const std::string& type) {
-  if (type == "F32") {
-    float value = 0;
-    std::memcpy(&value, bytes, sizeof(value));
-    return value;
-  }
+double value_at(const std::byte* bytes, std::size_t size, const std::string& type, const std::string& tensor) {
   if (type == "F64") {
     double value = 0;
     std::memcpy(&value, bytes, sizeof(value));
     return value;
   }
-  std::uint16_t half = 0;
-  std::memcpy(&half, bytes, sizeof(half));
-  const std::uint32_t bits = std::uint32_t{half} << 16U;
-  float value = 0;
-  std::memcpy(&value, &bits, sizeof(value));
-  return value;
+  return models::to_floats({type, {1}, {bytes, bytes + size}}, tensor).at(0);
 }
 
 }  // namespace
@@ -95,7 +85,8 @@ void PieceFiller::copy(const std::string& where, const StoredPiece& stored, cons
         piece.has[to + i] = true;
         --piece.lacking;
       } else if (std::memcmp(target, source, size) != 0) {
-        apart = std::max(apart, std::abs(value_at(target, piece.type) - value_at(source, piece.type)));
+        apart = std::max(apart, std::abs(value_at(target, size, piece.type, piece.tensor) -
+                                         value_at(source, size, piece.type, piece.tensor)));
       }
     }
   });

@@ -12,6 +12,7 @@
 #include "experiments/checkpoint/restore.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/copies_text.h"
+#include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/records/weights_file.h"
 #include "models/files/safetensors.h"
@@ -101,6 +102,15 @@ int export_weights(const CheckpointOptions& options) {
   return kExitSuccess;
 }
 
+/// Words of specs for the types of safetensors files.
+std::string element_type(const std::string& text) {
+  const std::string word = CLI::detail::to_lower(text);
+  if (word == "float32" || word == "fp32" || word == "f32") return "F32";
+  if (word == "float16" || word == "fp16" || word == "f16") return "F16";
+  if (word == "bfloat16" || word == "bf16") return "BF16";
+  return text;
+}
+
 }  // namespace
 
 void add_checkpoint_command(CLI::App& app, Action& chosen) {
@@ -119,7 +129,8 @@ void add_checkpoint_command(CLI::App& app, Action& chosen) {
       add("export", "Write the weights of the newest one as one safetensors file, whatever its layout", export_weights);
   exports->add_option("--out", options->out, "File to write")->required();
   exports->add_option("--dtype", options->type, "Elements: F32, F16 or BF16, rounded to the nearest")
-      ->check(CLI::IsMember({"F32", "F16", "BF16"}))
+      ->transform(element_type)
+      ->check(one_of({"F32", "F16", "BF16"}))
       ->capture_default_str();
   command->footer(
       "Examples:\n"

@@ -13,6 +13,7 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/network_options.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "sim/error.h"
@@ -72,6 +73,8 @@ int collective(const CollectiveOptions& options) {
     throw ConfigError("--ranks: got " + std::to_string(options.network.ranks) + ", want at most " +
                       std::to_string(kMostThreads) + ", or --dry, which needs no threads");
   }
+  // A rank has an input, a result and the messages of one more.
+  if (!options.dry) require_memory(options.elements, options.network.ranks, 3);
   const comm::CollectiveExperimentResult result =
       options.dry ? comm::simulate_collective_experiment(experiment) : comm::run_collective_experiment(experiment);
   const comm::LossCounts total = result.statistics.total();
@@ -113,12 +116,13 @@ void add_collective_command(CLI::App& app, Action& chosen) {
   const auto options = std::make_shared<CollectiveOptions>();  // shared by CLI11's bindings and the action
   options->network.command = "collective";
   add_network_options(*command, options->network);
-  command->add_option("--elements", options->elements, "Elements (float) of each rank's input")->capture_default_str();
+  add_integer(*command, "--elements", options->elements, "Elements (float) of each rank's input", kElements)
+      ->capture_default_str();
   command->add_option("--inputs", options->inputs, "Whether the ranks' inputs are equal")
       ->check(one_of({"independent", "identical"}))
       ->capture_default_str();
-  command->add_option("--trials", options->trials, "Collectives to run")->capture_default_str();
-  command->add_option("--seed", options->network.seed, "Seed of fates and inputs")->capture_default_str();
+  add_integer(*command, "--trials", options->trials, "Collectives to run", kTrials)->capture_default_str();
+  add_integer(*command, "--seed", options->network.seed, "Seed of fates and inputs", {})->capture_default_str();
   command->add_option("--time", options->time, "Virtual clock, as JSON: the time section of a spec (docs/time.md)");
   command->add_flag("--dry", options->dry,
                     "Fates, survival and time only: no tensors, no threads, any number of ranks");

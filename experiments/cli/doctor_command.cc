@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "experiments/cli/commands.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/doctor/doctor.h"
 #include "experiments/run/child_process.h"
@@ -27,20 +28,14 @@ struct DoctorRankOptions {
   experiments::BandwidthPlan bandwidth;
 };
 
-constexpr std::uint64_t kSmallestMessage = 4;
-constexpr std::uint64_t kLargestMessage = std::uint64_t{16} << 30;
+constexpr IntegerRange kMessageBytes = {4, std::uint64_t{16} << 30};
 
 void add_bandwidth_options(CLI::App& command, experiments::BandwidthPlan& plan) {
-  command.add_option("--from-bytes", plan.from_bytes, "Smallest message of the all-reduce (1KiB)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(kSmallestMessage, kLargestMessage))
-      ->type_name("SIZE");
-  command.add_option("--to-bytes", plan.to_bytes, "Largest message; each is four times the one before (64MiB)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::Range(kSmallestMessage, kLargestMessage))
-      ->type_name("SIZE");
-  command.add_option("--repetitions", plan.repetitions, "Of each size, at most, and as fit into a second")
-      ->check(CLI::Range(1, 1000000))
+  add_size(command, "--from-bytes", plan.from_bytes, "Smallest message of the all-reduce (1KiB)", kMessageBytes);
+  add_size(command, "--to-bytes", plan.to_bytes, "Largest message; each is four times the one before (64MiB)",
+           kMessageBytes);
+  add_integer(command, "--repetitions", plan.repetitions, "Of each size, at most, and as fit into a second",
+              {1, 1000000})
       ->capture_default_str();
 }
 

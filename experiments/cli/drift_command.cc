@@ -8,6 +8,7 @@
 #include "comm/lab/drift_experiment.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/network_options.h"
+#include "experiments/cli/number_options.h"
 
 namespace droptest::cli {
 namespace {
@@ -21,6 +22,8 @@ struct DriftOptions {
 
 int drift(const DriftOptions& options) {
   const ClassNetworkOption network = class_network(options.network, comm::NetworkUse::kLossOnly);
+  // A rank has a gradient, a replica, the part that it owns and the messages of one more.
+  require_memory(options.elements, options.network.ranks, 4);
   comm::DriftExperiment experiment;
   experiment.network = network.network;
   experiment.ranks = options.network.ranks;
@@ -52,11 +55,12 @@ void add_drift_command(CLI::App& app, Action& chosen) {
   options->network.reduce_fill = "inverse_probability";
   options->network.gather_fill = "stale";
   add_network_options(*command, options->network);
-  command->add_option("--elements", options->elements, "Parameters (float)")->capture_default_str();
-  command->add_option("--steps", options->steps, "Updates in each trial; after the last, drift is measured")
+  add_integer(*command, "--elements", options->elements, "Parameters (float)", kElements)->capture_default_str();
+  add_integer(*command, "--steps", options->steps, "Updates in each trial; after the last, drift is measured",
+              {1, 1000000000})
       ->capture_default_str();
-  command->add_option("--trials", options->trials, "Independent walks")->capture_default_str();
-  command->add_option("--seed", options->network.seed, "Seed of fates and gradients")->capture_default_str();
+  add_integer(*command, "--trials", options->trials, "Independent walks", kTrials)->capture_default_str();
+  add_integer(*command, "--seed", options->network.seed, "Seed of fates and gradients", {})->capture_default_str();
   command->footer(
       "Each step every rank draws a random gradient; a lossy reduce-scatter gives its mean to the owner of each part,\n"
       "who adds it; a lossy all-gather sends the parts to all. Drift is a mean square in units of one step.\n\n"

@@ -7,6 +7,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <stdexcept>
 #include <thread>
 
 #include "comm/json/json_text.h"
@@ -58,15 +59,19 @@ experiments::Evaluated evaluated(const EvalOptions& options, const experiments::
                                  const experiments::EvaluationData& data, models::EvaluationDetail detail,
                                  Outcome& outcome) {
   const models::StoredTensors weights = experiments::read_weights(options.model);
+  const auto finite = [](experiments::Evaluated result) {
+    if (!std::isfinite(result.mean_loss)) throw std::runtime_error("the mean loss is not finite");
+    return result;
+  };
   if (options.network.empty()) {
     const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-    return experiments::evaluate_on_one_rank(config, weights, options.model, data, detail, threads);
+    return finite(experiments::evaluate_on_one_rank(config, weights, options.model, data, detail, threads));
   }
   experiments::NetworkEvaluation result =
       experiments::evaluate_over_network(config, weights, options.model, data, detail);
   outcome.statistics = std::move(result.statistics);
   outcome.numbers["losses"] = losses_json(outcome.statistics);
-  return std::move(result.result);
+  return finite(std::move(result.result));
 }
 
 /// Bytes of a token of the file: 1 of a text; of a token file as its sidecar says; NaN where that says nothing.

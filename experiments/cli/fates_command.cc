@@ -10,6 +10,7 @@
 #include "comm/spec/loss_from_json.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/records/fate_report_json.h"
@@ -18,6 +19,9 @@
 
 namespace droptest::cli {
 namespace {
+
+/// Of a link: indices beyond it are no longer those of one counter with what --count adds.
+constexpr std::uint64_t kMostPackets = std::uint64_t{1} << 63;
 
 struct FatesOptions {
   std::string loss;
@@ -32,6 +36,13 @@ struct FatesOptions {
   std::uint64_t count = 0;
   std::string format = "runs";
 };
+
+/// Six decimals, and of small rates four digits: 2e-8 is not zero.
+std::string fraction_text(double rate) {
+  char text[32];
+  std::snprintf(text, sizeof text, rate != 0 && std::abs(rate) < 1e-4 ? "%.4g" : "%.6f", rate);
+  return text;
+}
 
 int fates(const FatesOptions& options) {
   nlohmann::json loss = comm::parse_json(options.loss, "--loss");
@@ -50,10 +61,10 @@ int fates(const FatesOptions& options) {
   }
   std::fputs((options.format == "bits" ? sim::render_bits(report) : sim::render_runs(report)).c_str(), stdout);
   std::printf(
-      "# %llu of %llu packets lost: rate %.6f (configured %.6f, z %+.2f), mean burst %.3f packets (configured %.3f)\n",
+      "# %llu of %llu packets lost: rate %s (configured %s, z %+.2f), mean burst %.3f packets (configured %.3f)\n",
       static_cast<unsigned long long>(report.lost), static_cast<unsigned long long>(report.packets),
-      report.realised_rate, report.configured_rate, report.z, report.mean_burst_packets,
-      report.configured_mean_burst_packets);
+      fraction_text(report.realised_rate).c_str(), fraction_text(report.configured_rate).c_str(), report.z,
+      report.mean_burst_packets, report.configured_mean_burst_packets);
   return kExitSuccess;
 }
 
@@ -63,22 +74,21 @@ void add_fates_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("fates", "Print which packets of a link are lost");
   const auto options = std::make_shared<FatesOptions>();  // shared by CLI11's bindings and the action
   command->add_option("--loss", options->loss, "Loss process, as JSON (docs/specs.md)")->required();
-  command->add_option("--seed", options->seed, "Seed of the experiment")->capture_default_str();
+  add_integer(*command, "--seed", options->seed, "Seed of the experiment", {})->capture_default_str();
   command->add_option("--class", options->traffic_class, "Traffic class, e.g. tp_forward")->required();
-  command->add_option("--src", options->source, "World rank that sends")
-      ->check(CLI::Range(0, 65534))
-      ->capture_default_str();
-  command->add_option("--dst", options->destination, "World rank that receives; 65535: every receiver")
-      ->check(CLI::Range(0, 65535))
+  add_integer(*command, "--src", options->source, "World rank that sends", {0, 65534})->capture_default_str();
+  add_integer(*command, "--dst", options->destination, "World rank that receives; 65535: every receiver", {0, 65535})
       ->capture_default_str();
   command->add_option("--half", options->half, "Half of the collective")
       ->check(one_of({"reduce", "gather"}))
       ->capture_default_str();
-  command->add_option("--first", options->first, "Index of the first packet")->capture_default_str();
-  command->add_option("--count", options->count, "Number of packets")->required();
-  command->add_option("--step", options->step, "Training step, for losses that change over steps")
+  add_integer(*command, "--first", options->first, "Index of the first packet", {0, kMostPackets})
       ->capture_default_str();
-  command->add_option("--message", options->message, "Messages of the link before, for losses that change over time")
+  add_integer(*command, "--count", options->count, "Number of packets", {0, sim::kMostReportedPackets})->required();
+  add_integer(*command, "--step", options->step, "Training step, for losses that change over steps", {0, kMostPackets})
+      ->capture_default_str();
+  add_integer(*command, "--message", options->message, "Messages of the link before, for losses that change over time",
+              {0, kMostPackets})
       ->capture_default_str();
   command->add_option("--format", options->format, "runs: a line for each burst; bits: a character for each packet")
       ->check(one_of({"runs", "bits", "json"}))

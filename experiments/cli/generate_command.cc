@@ -12,6 +12,7 @@
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/network_losses.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/data/vocabulary.h"
 #include "experiments/records/weights_file.h"
@@ -57,7 +58,6 @@ experiments::RunConfig config_of(const GenerateOptions& options) {
 }
 
 int generate(const GenerateOptions& options) {
-  if (std::isnan(options.generation.temperature)) throw ConfigError("--temperature: got nan, want 0 to 100");
   const experiments::RunConfig config = config_of(options);
   if (!options.network.empty()) require_ranks_of_network(config);
   std::optional<experiments::Vocabulary> vocabulary;
@@ -109,23 +109,20 @@ void add_generate_command(CLI::App& app, Action& chosen) {
       ->required();
   command->add_option("--config", options->config.file, "Spec whose model the weights are of; a folder needs none");
   command->add_option("--prompt", options->prompt, "Text to continue");
-  command->add_option("--prompt-tokens", options->prompt_tokens, "The same in tokens, with commas between them")
-      ->delimiter(',');
-  command->add_option("--tokens", options->generation.tokens, "How many to generate, at most")
-      ->check(CLI::Range(1, 1000000))
+  add_integers(*command, "--prompt-tokens", options->prompt_tokens, "The same in tokens, with commas between them",
+               {0, std::numeric_limits<std::int32_t>::max()});
+  add_integer(*command, "--tokens", options->generation.tokens, "How many to generate, at most", {1, 1000000})
       ->capture_default_str();
-  command->add_option("--temperature", options->generation.temperature, "Of the draws; 0: always the likeliest token")
-      ->check(CLI::Range(0.0, 100.0))
+  add_number(*command, "--temperature", options->generation.temperature, "Of the draws; 0: always the likeliest token",
+             0, 100)
       ->capture_default_str();
-  command->add_option("--top-k", options->generation.top_k, "Draw among so many likeliest tokens; 0: all")
-      ->check(CLI::Range(0, 1000000))
+  add_integer(*command, "--top-k", options->generation.top_k, "Draw among so many likeliest tokens; 0: all",
+              {0, 1000000})
       ->capture_default_str();
-  command->add_option("--seed", options->generation.seed, "Of the draws")->capture_default_str();
+  add_integer(*command, "--seed", options->generation.seed, "Of the draws", {})->capture_default_str();
   command->add_option("--network", options->network, "The section /network of a spec, as JSON");
-  command
-      ->add_option("--tensor", options->tensor,
-                   "Ranks that share each layer (default: the spec's, or 2 with --network)")
-      ->check(CLI::Range(1, 65536));
+  add_integer(*command, "--tensor", options->tensor,
+              "Ranks that share each layer (default: the spec's, or 2 with --network)", {1, 65534});
   command->add_flag("--no-cache", options->no_cache, "Compute all tokens again for each one");
   command->add_flag("--json", options->json, "Print JSON");
   add_set_option(*command, options->config);

@@ -10,7 +10,9 @@
 #include "comm/spec/loss_from_json.h"
 #include "comm/spec/network_schema.h"
 #include "experiments/cli/known_names.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/doctor/machine_checks.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -72,6 +74,15 @@ ClassNetworkOption class_network(const NetworkOptions& options, comm::NetworkUse
   return {lossless, network_section(options)};
 }
 
+void require_memory(std::uint64_t elements, int ranks, int copies) {
+  const std::optional<std::uint64_t> free = experiments::available_memory_bytes();
+  const double bytes = static_cast<double>(elements) * sizeof(float) * ranks * copies;
+  if (!free || bytes <= static_cast<double>(*free)) return;
+  throw ConfigError("--elements: got " + std::to_string(elements) + ", which take " +
+                    std::to_string(static_cast<std::uint64_t>(bytes / (1 << 30))) + " GiB on " + std::to_string(ranks) +
+                    " ranks; want as few as fit into the " + std::to_string(*free >> 30) + " GiB that are free");
+}
+
 json estimate_json(const comm::Estimate& estimate) {
   return {{"measured", comm::finite_or_null(estimate.measured)},
           {"standard_error", comm::finite_or_null(estimate.standard_error)},
@@ -80,10 +91,10 @@ json estimate_json(const comm::Estimate& estimate) {
 
 void add_network_options(CLI::App& command, NetworkOptions& options) {
   command.add_option("--path", options.path, "What physically travels; see droptest list")->capture_default_str();
-  command.add_option("--ranks", options.ranks, "Ranks")->check(CLI::Range(1, 65534))->capture_default_str();
-  command.add_option("--group-ranks", options.group_ranks, "Ranks of a group, on path hierarchical")
-      ->check(CLI::Range(1, 65534));
-  command.add_option("--payload-bytes", options.payload_bytes, "Payload of a packet")->capture_default_str();
+  add_integer(command, "--ranks", options.ranks, "Ranks", {1, 65534})->capture_default_str();
+  add_integer(command, "--group-ranks", options.group_ranks, "Ranks of a group, on path hierarchical", {1, 65534});
+  add_integer(command, "--payload-bytes", options.payload_bytes, "Payload of a packet", {8, std::uint64_t{1} << 30})
+      ->capture_default_str();
   command.add_option("--loss", options.loss, "Loss process, as JSON (docs/specs.md); default none");
   command.add_option("--links", options.links, "Links with a loss of their own, as JSON (docs/specs.md)");
   command.add_option("--reduce-loss", options.reduce_loss, "Of the reduce half alone");

@@ -9,6 +9,7 @@
 #include "comm/lab/estimate.h"
 #include "comm/lossy/network.h"
 #include "comm/spec/resolve_network.h"
+#include "experiments/cli/number_options.h"
 
 namespace CLI {
 class App;
@@ -35,6 +36,14 @@ struct NetworkOptions {
   std::string recovery;
   std::uint64_t seed = 1;
 };
+
+/// What commands without a spec take as elements of a tensor and as trials.
+inline constexpr IntegerRange kElements = {1, std::uint64_t{1} << 40};
+inline constexpr IntegerRange kTrials = {1, 10000000};
+
+/// Throws: ConfigError where `ranks` tensors of `elements` floats, each `copies` times, do not fit into the free
+/// memory.
+void require_memory(std::uint64_t elements, int ranks, int copies);
 
 /// Adds the options but the seed's; `options` outlives the command and holds the defaults.
 void add_network_options(CLI::App& command, NetworkOptions& options);

@@ -10,6 +10,7 @@
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/layout_text.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/plan_text.h"
 #include "experiments/cli/schedule_svg.h"
@@ -40,7 +41,7 @@ struct PlanOptions {
   bool layout = false;
   bool check_shapes = false;
   std::string schedule_svg;
-  std::string memory;  ///< of a process, as a text
+  std::uint64_t memory = 0;  ///< of a process; 0: not given
 };
 
 /// The plan, and why its runs have no ids, where a file of the spec is missing.
@@ -149,6 +150,8 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
       add(alone, seconds);
       add(together, estimate.core_seconds(planned, jobs));
     }
+    const json training =
+        planned.run.spec.at("training").value("precision", json{{"compute", "float32"}, {"message", "float32"}});
     runs.push_back({{"run_id", no_ids.empty() ? json(planned.run.run_id) : json()},
                     {"point", planned.point},
                     {"labels", planned.run.labels},
@@ -158,6 +161,7 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
                     {"steps", config.training.steps},
                     {"memory_per_rank_bytes", memory_of_rank(config)},
                     {"memory", known_memory[memory_key]},
+                    {"precision", {{"compute", training.at("compute")}, {"message", training.at("message")}}},
                     {"packets", counted},
                     {"seconds", seconds ? json(*seconds) : json()}});
   }
@@ -227,7 +231,7 @@ int plan_layouts(const PlanOptions& options) {
 int plan(const PlanOptions& options) {
   if (options.layout) return plan_layouts(options);
   std::optional<std::uint64_t> memory;
-  if (!options.memory.empty()) memory = experiments::bytes_from_text(options.memory, "--memory");
+  if (options.memory != 0) memory = options.memory;
   const json all = everything(options.spec, options.out, memory);
   if (options.json) {
     std::cout << all.dump(2) << "\n";
@@ -245,11 +249,9 @@ void add_plan_command(CLI::App& app, Action& chosen) {
   add_spec_options(*command, options->spec);
   add_out_option(*command, options->out);
   command->add_flag("--json", options->json, "Print JSON");
-  command
-      ->add_option(
-          "--memory", options->memory,
-          "Also say the largest /training/batch_sequences that fits into so much memory of a process or device")
-      ->type_name("SIZE");
+  add_size(*command, "--memory", options->memory,
+           "Also say the largest /training/batch_sequences that fits into so much memory of a process or device",
+           {1, std::uint64_t{1} << 62});
   CLI::Option* layout = command->add_flag(
       "--layout", options->layout,
       "In place of the runs: ranks, coordinates, groups, neighbours, each tensor's parts, each layer's collectives");

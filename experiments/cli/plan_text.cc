@@ -54,6 +54,23 @@ std::string packets_text(const json& packets) {
   return text.empty() ? "none can be lost" : text;
 }
 
+/// Where products have 16 bits and the messages of tensor parallelism are as large as without: a spec may not mean it.
+void print_wide_messages(const json& runs, std::ostream& text) {
+  const auto is_wide = [](const json& run) {
+    const std::string compute = run.at("precision").at("compute");
+    const json& packets = run.at("packets");
+    return (compute == "bfloat16" || compute == "float16") && run.at("precision").at("message") == "float32" &&
+           (packets.contains("tp_forward") || packets.contains("tp_backward"));
+  };
+  const auto wide = std::count_if(runs.begin(), runs.end(), is_wide);
+  if (wide == 0) return;
+  text << "messages of tensor parallelism are float32, though products have 16 bits: "
+       << (wide == static_cast<std::ptrdiff_t>(runs.size())
+               ? "all runs"
+               : std::to_string(wide) + " of " + std::to_string(runs.size()) + " runs")
+       << "; /training/precision/message sets their type\n";
+}
+
 /// Of the run that takes most: a rank, with the spec's choice and with each strategy.
 void print_memory(const json& runs, std::ostream& text) {
   const auto process_of = [](const json& run) {
@@ -123,6 +140,7 @@ std::string plan_text(const json& all) {
                     run.at("finished").get<bool>() ? "finished" : "to do", run_text(all, run, names)});
   }
   text << table_text(rows);
+  print_wide_messages(runs, text);
   print_memory(runs, text);
   const json& estimate = all.at("estimate");
   const std::size_t to_do = number(estimate, "runs");

@@ -11,6 +11,7 @@
 #include "comm/json/read_file.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/run_one.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/spec/spec.h"
@@ -139,7 +140,8 @@ void add_resume_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("resume", "Continue an interrupted run from a checkpoint");
   const auto options = std::make_shared<ResumeOptions>();  // shared by CLI11's bindings and the action
   command->add_option("RUN", options->folder, "Folder of a run")->required();
-  command->add_option("--at", options->at, "Step of the checkpoint; later ones are removed. Without it: the newest");
+  add_integer(*command, "--at", options->at, "Step of the checkpoint; later ones are removed. Without it: the newest",
+              {});
   add_set_option(*command, options->changes);
   add_if_busy_option(*command, options->how.if_busy, {"wait", "skip", "fail"});
   command->add_flag("--quiet", options->how.quiet, "Print nothing but errors");

@@ -14,6 +14,7 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/device_choice.h"
 #include "experiments/cli/finished_runs.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/run_one.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
@@ -104,9 +105,8 @@ void add_run_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("run", "Train one run and write its records");
   const auto options = std::make_shared<RunOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
-  command
-      ->add_option("--run", options->number, "Which run of a spec that asks for several, from 1, in the order of sweep")
-      ->check(CLI::Range(std::uint64_t{1}, experiments::kMaxRuns));
+  add_integer(*command, "--run", options->number,
+              "Which run of a spec that asks for several, from 1, in the order of sweep", {1, experiments::kMaxRuns});
   add_out_option(*command, options->out);
   add_if_busy_option(*command, options->how.if_busy, {"wait", "skip", "fail"});
   add_again_option(*command, options->how.again);

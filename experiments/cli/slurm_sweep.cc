@@ -7,6 +7,7 @@
 #include <set>
 
 #include "experiments/cli/commands.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/run/child_process.h"
 #include "experiments/run/sweep_runner.h"
@@ -89,15 +90,13 @@ void add_slurm_options(CLI::App& command, SlurmSweepOptions& options) {
           ->group(group)
           ->excludes(command.get_option("--jobs"))
           ->excludes(command.get_option("--pin"));
-  command.add_option("--array-limit", options.array_limit, "Tasks of an array that run at once, at most")
-      ->check(CLI::Range(1, 1000000))
+  add_integer(command, "--array-limit", options.array_limit, "Tasks of an array that run at once, at most",
+              {1, 1000000})
       ->group(group)
       ->needs(slurm);
-  command
-      .add_option(
-          "--runs-per-task", options.runs_per_task,
-          "Runs that a task does one after another; default: as many as take five minutes at 10 GFLOP/s per core")
-      ->check(CLI::Range(1, 10000))
+  add_integer(command, "--runs-per-task", options.runs_per_task,
+              "Runs that a task does one after another; default: as many as take five minutes at 10 GFLOP/s per core",
+              {1, 10000})
       ->group(group)
       ->needs(slurm);
   command.add_flag("--dry-run", options.dry_run, "Print the batch scripts, and submit nothing")

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <map>
 
+#include "experiments/cli/number_options.h"
 #include "experiments/spec/spec.h"
 
 namespace droptest::cli {
@@ -28,11 +29,10 @@ void add_out_option(CLI::App& command, std::string& out) {
 }
 
 void add_jobs_option(CLI::App& command, int& jobs) {
-  command
-      .add_option("--jobs,-j", jobs,
-                  "Runs at once; default: one for each core that this process may use,\n"
-                  "on a GPU at most 8, and no more than fit into its memory")
-      ->check(CLI::Range(1, 4096));
+  add_integer(command, "--jobs,-j", jobs,
+              "Runs at once; default: one for each core that this process may use,\n"
+              "on a GPU at most 8, and no more than fit into its memory",
+              {1, 4096});
 }
 
 void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const std::vector<std::string>& choices) {

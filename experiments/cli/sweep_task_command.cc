@@ -12,6 +12,7 @@
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/finished_runs.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
@@ -110,7 +111,7 @@ void add_sweep_task_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("sweep-task", "Do the runs of a task of a job array")->group("");
   const auto options = std::make_shared<SweepTaskOptions>();  // shared by CLI11's bindings and the action
   command->add_option("FOLDER", options->array, "Of the array")->required();
-  command->add_option("TASK", options->task, "Number of the task, from 1")->required();
+  add_integer(*command, "TASK", options->task, "Number of the task, from 1", {1, experiments::kMaxRuns})->required();
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   add_again_option(*command, options->again);
   command->callback([options, &chosen] { chosen = [options] { return work_on_task(*options); }; });

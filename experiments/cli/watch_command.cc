@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "experiments/cli/commands.h"
+#include "experiments/cli/number_options.h"
 #include "experiments/cli/stop_signal.h"
 #include "experiments/cli/watch_frame.h"
 #include "experiments/cli/watch_outputs.h"
@@ -76,8 +77,7 @@ void add_watch_command(CLI::App& app, Action& chosen) {
   command->add_option("DIR", options->folder, "Folder of an experiment, of a run, or of several experiments")
       ->required();
   command->add_flag("--once", options->once, "Print one frame; the default where the output is no terminal");
-  command->add_option("--interval", options->interval_seconds, "Seconds between frames")
-      ->check(CLI::Range(0.1, 3600.0))
+  add_number(*command, "--interval", options->interval_seconds, "Seconds between frames", 0.1, 3600)
       ->capture_default_str();
   add_watch_output_options(*command, options->outputs);
   command->footer(

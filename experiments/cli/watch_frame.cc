@@ -46,7 +46,7 @@ std::string cut_to(std::string line, std::size_t columns) {
 std::string percent_text(const std::optional<double>& rate) {
   if (!rate) return "-";
   char text[32];
-  std::snprintf(text, sizeof text, "%.2f %%", 100 * *rate);
+  std::snprintf(text, sizeof text, *rate != 0 && *rate < 1e-4 ? "%.3g %%" : "%.2f %%", 100 * *rate);
   return text;
 }
 

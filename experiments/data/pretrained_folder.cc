@@ -107,6 +107,10 @@ PretrainedFolder read_pretrained_folder(const std::string& folder, FolderHead he
   if (tied != true && head == FolderHead::kLanguageModel) {
     refuse("tie_word_embeddings", tied, "true (the LM head has the embedding's weights), or task \"classification\"");
   }
+  const json problem = config.value("problem_type", json());
+  if (head == FolderHead::kClassification && !problem.is_null() && problem != "single_label_classification") {
+    refuse("problem_type", problem, "null or \"single_label_classification\" (one label of each text, by a softmax)");
+  }
   result.weights = weight_files(folder);
   if (head == FolderHead::kClassification) result.labels = labels_in(config, where);
   return result;

@@ -47,8 +47,9 @@ std::string_view run_status_name(RunStatus status);
 /// The outcome of a run; values that were not measured are absent.
 struct RunSummary {
   RunStatus status = RunStatus::kCompleted;
-  std::string error;                           ///< kFailed: why
-  std::optional<std::uint64_t> diverged_step;  ///< kDiverged: the first step whose loss was not finite
+  std::string error;  ///< kFailed: why
+  std::optional<std::uint64_t>
+      diverged_step;  ///< kDiverged: the first step whose loss was not finite, or the last, where all were skipped
   nlohmann::json point = nlohmann::json::object();
   std::uint64_t steps = 0;   ///< finished
   std::uint64_t tokens = 0;  ///< trained on

@@ -17,13 +17,16 @@ int replicas_of_launch(const RunConfig& config, int ranks, const std::string& la
   if (replicas == data) return data;
   if (config.elastic && replicas >= config.elastic->min_data && replicas <= config.elastic->max_data) return replicas;
   const std::string started = launcher + " started " + std::to_string(ranks) + " processes; start ";
+  // A shell of srun --pty is a task of a step; without the step's number it is a shell as any other.
+  const std::string of_interactive_step =
+      launcher == "Slurm" && ranks == 1 ? "; in a shell that srun --pty opened, unset SLURM_STEP_ID first" : "";
   if (!config.elastic) {
     throw ConfigError("/parallel: got " + config.parallel.text() + ", " + std::to_string(config.parallel.world_size()) +
-                      " ranks in all, but " + started + "one for each rank");
+                      " ranks in all, but " + started + "one for each rank" + of_interactive_step);
   }
   throw ConfigError("/elastic: got " + std::to_string(config.elastic->min_data) + " to " +
                     std::to_string(config.elastic->max_data) + " replicas of " + std::to_string(of_replica) +
-                    " ranks each, but " + started + "those of whole replicas");
+                    " ranks each, but " + started + "those of whole replicas" + of_interactive_step);
 }
 
 int replicas_after_failure(const RunConfig& config, int replicas) {

@@ -221,8 +221,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   options.local_rank = launch.local_rank;
   options.timeout = config.backend.timeout;
   const comm::Environment environment = comm::process_environment();
-  const auto interface = environment.find("GLOO_SOCKET_IFNAME");
-  if (interface != environment.end()) options.interface_name = interface->second;
+  options.interface_name = comm::gloo_interface(environment);
   options.rendezvous = choose_rendezvous(config.backend.rendezvous, environment, default_rendezvous(directory));
   options.rendezvous.launch_id = run.run_id + (launch.launch_id.empty() ? "" : "." + launch.launch_id);
   if (options.rendezvous.kind == comm::Rendezvous::Kind::kFile) make_directories(options.rendezvous.directory);

@@ -5,7 +5,6 @@
 #include <array>
 #include <cctype>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -459,26 +458,6 @@ std::string memory_that_fits(const RunConfig& config, std::uint64_t bytes) {
   json section = {{"strategy", strategy.name}, {"offload_optimizer", true}, {"offload_parameters", true}};
   if (strategy.cut && !why_ranks_differ(config).empty()) section["cut"] = false;
   return section.dump();
-}
-
-std::uint64_t bytes_from_text(const std::string& text, const std::string& where) {
-  static constexpr std::array<std::pair<std::string_view, double>, 8> kUnits = {{{"", 1},
-                                                                                 {"B", 1},
-                                                                                 {"KiB", 0x1p10},
-                                                                                 {"MiB", 0x1p20},
-                                                                                 {"GiB", 0x1p30},
-                                                                                 {"TiB", 0x1p40},
-                                                                                 {"MB", 1e6},
-                                                                                 {"GB", 1e9}}};
-  char* end = nullptr;
-  const double number = std::strtod(text.c_str(), &end);
-  while (*end == ' ') ++end;
-  const auto unit = std::find_if(kUnits.begin(), kUnits.end(), [end](const auto& one) { return one.first == end; });
-  if (end == text.c_str() || unit == kUnits.end() || !(number > 0) || number * unit->second > 0x1p62) {
-    throw ConfigError(where + ": got \"" + text +
-                      "\", want a number of bytes, or one with KiB, MiB, GiB, TiB, MB or GB");
-  }
-  return static_cast<std::uint64_t>(number * unit->second);
 }
 
 }  // namespace droptest::experiments

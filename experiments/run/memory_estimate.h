@@ -68,7 +68,4 @@ std::uint64_t state_bytes(const RunConfig& config);
 /// or offload of all that can be; empty: none.
 std::string memory_that_fits(const RunConfig& config, std::uint64_t bytes);
 
-/// "24GiB", "500 MB", "1000": bytes. Throws: ConfigError that names the text, and `where`.
-std::uint64_t bytes_from_text(const std::string& text, const std::string& where);
-
 }  // namespace droptest::experiments

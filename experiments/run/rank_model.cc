@@ -6,6 +6,7 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
+#include <stdexcept>
 #include <utility>
 
 #include "comm/lossy/lossy_communicator.h"
@@ -83,6 +84,9 @@ std::vector<double> next_logits(RankModel& rank, const Batch& batch) {
         .group(comm::ParallelDimension::kPipeline)
         ->broadcast(comm::Tensor(std::span<double>(logits)), plan->rank_of(static_cast<int>(plan->stages.size()) - 1),
                     kOfLogits);
+  }
+  if (!std::all_of(logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); })) {
+    throw std::runtime_error("the logits of a token are not finite, so none is the likeliest");
   }
   return logits;
 }

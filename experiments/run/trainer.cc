@@ -184,6 +184,10 @@ class Trainer {
     outcome_.skipped_steps = model_.scaler().skipped();
     outcome_.loss_scale = model_.scaler().scale();
     if (!outcome_.stopped_after) finish();
+    // Of a run that never updated its parameters nothing was trained.
+    if (!outcome_.stopped_after && outcome_.steps > 0 && outcome_.skipped_steps == outcome_.steps) {
+      outcome_.diverged_step = outcome_.steps;
+    }
     if (group_.rank() == 0 && !outcome_.replicas_change) hooks_.on_end();
     return std::move(outcome_);
   }

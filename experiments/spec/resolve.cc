@@ -13,6 +13,7 @@
 #include "experiments/spec/idle_protection.h"
 #include "experiments/spec/index_space.h"
 #include "experiments/spec/numerics_version.h"
+#include "experiments/spec/odd_schedule.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/read_resolved.h"
@@ -159,6 +160,8 @@ class Resolver {
     run.warnings.insert(run.warnings.end(), of_protection.begin(), of_protection.end());
     const std::vector<Warning> of_values = zeroed_values(network, run.config);
     run.warnings.insert(run.warnings.end(), of_values.begin(), of_values.end());
+    const std::vector<Warning> of_rates = odd_schedule(run.config);
+    run.warnings.insert(run.warnings.end(), of_rates.begin(), of_rates.end());
     return run;
   }
 
@@ -603,7 +606,8 @@ class Resolver {
 
 }  // namespace
 
-ResolvedRun resolve(const json& document, const std::string& where, FileHashes* files, NumericsUse use) {
+ResolvedRun resolve(const json& given, const std::string& where, FileHashes* files, NumericsUse use) {
+  const json document = schema_of(SchemaKind::kSpec).with_one_word(given);
   comm::require_valid(schema_of(SchemaKind::kSpec), document, where);
   ResolvedRun run = Resolver(document, where, files, use).resolve();
   const std::vector<comm::Violation> violations = schema_of(SchemaKind::kResolvedSpec).check(run.spec);

@@ -29,6 +29,17 @@ json override_value(std::string_view text, const std::string& where) {
   return value;
 }
 
+/// Throws: ConfigError where `token` is no index of an element of `list`. Source: RFC 6901, section 4.
+void require_element(const json& list, const std::string& token, const std::string& where) {
+  const bool digits = !token.empty() && token.size() <= 9 && token.find_first_not_of("0123456789") == std::string::npos;
+  const bool leads = token.size() > 1 && token[0] == '0';
+  if (digits && !leads && std::stoul(token) < list.size()) return;
+  throw ConfigError(
+      where + " is a list of " + std::to_string(list.size()) + (list.size() == 1 ? " value" : " values") +
+      ": got the index " + comm::quote_json(token) +
+      (list.empty() ? ", want a value to set the list to" : ", want one from 0 to " + std::to_string(list.size() - 1)));
+}
+
 }  // namespace
 
 std::vector<std::string> pointer_tokens(std::string_view pointer, const std::string& where) {
@@ -57,21 +68,42 @@ void set_member(json& document, const std::vector<std::string>& tokens, json val
   json* parent = &document;
   std::string pointer;
   for (std::size_t i = 0;; ++i) {
-    if (!parent->is_object()) {
+    if (!parent->is_object() && !parent->is_array()) {
       throw ConfigError(where + ": " + (pointer.empty() ? "/" : pointer) + " is " + comm::quote_json(*parent) +
-                        ", want an object to set members of");
+                        ", want an object or a list to set members of");
     }
+    if (parent->is_array()) require_element(*parent, tokens[i], where + ": " + pointer);
     if (i + 1 == tokens.size()) break;
     pointer = comm::child_pointer(pointer, tokens[i]);
+    if (parent->is_array()) {
+      parent = &(*parent)[std::stoul(tokens[i])];
+      continue;
+    }
     if (!parent->contains(tokens[i])) (*parent)[tokens[i]] = json::object();
     parent = &(*parent)[tokens[i]];
   }
-  if (value.is_null()) {
+  if (parent->is_array()) {
+    const std::size_t index = std::stoul(tokens.back());
+    if (value.is_null()) {
+      parent->erase(index);
+    } else {
+      (*parent)[index] = std::move(value);
+    }
+  } else if (value.is_null()) {
     parent->erase(tokens.back());
   } else {
     (*parent)[tokens.back()] = std::move(value);
   }
   if (tokens.front() != "numerics_version") document.erase("numerics_version");  // of the spec as it was
+}
+
+std::string hint_of_absent(const json& document, const std::vector<std::string>& tokens, const std::string& error) {
+  std::string parent;
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) parent = comm::child_pointer(parent, tokens[i]);
+  if (parent.empty() || document.contains(json::json_pointer(parent))) return {};
+  if (error.find(" " + parent + "/") == std::string::npos) return {};
+  return "; the spec has no " + parent + " that " + comm::child_pointer(parent, tokens.back()) +
+         " could change: write one into it, or set " + parent + " as a whole";
 }
 
 void apply_override(json& document, std::string_view assignment) {
@@ -90,12 +122,22 @@ Spec parse_spec(std::string_view text, const std::string& where, std::span<const
                 NumericsUse use) {
   MergedSpec merged = merge_extended(text, where);
   Spec spec{std::move(merged.document), where, std::move(merged.origins), std::move(merged.swept)};
+  const json given = overrides.empty() ? json() : spec.document;
   for (const std::string& assignment : overrides) {
     apply_override(spec.document, assignment);
     spec.swept.add_override(assignment);
     if (!spec.origins.empty()) spec.origins.set(assignment.substr(0, assignment.find('=')), where);
   }
-  (void)plan_sweep(spec, nullptr, use);
+  spec.document = schema_of(SchemaKind::kSpec).with_one_word(std::move(spec.document));
+  try {
+    (void)plan_sweep(spec, nullptr, use);
+  } catch (const ConfigError& error) {
+    std::string message = error.what();
+    for (const std::string& assignment : overrides) {
+      message += hint_of_absent(given, pointer_tokens(assignment.substr(0, assignment.find('=')), where), error.what());
+    }
+    throw ConfigError(message);
+  }
   if (spec.document.contains("search")) (void)SearchPlan(spec);
   return spec;
 }

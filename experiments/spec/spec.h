@@ -31,9 +31,14 @@ Spec load_spec(const std::string& path, std::span<const std::string> overrides =
 Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides = {},
                 NumericsUse use = NumericsUse::kToTrain);
 
-/// Sets one member: "/network/loss/loss_rate=5%". The value is JSON if it parses, else text. Missing objects on the
-/// way are created. Throws: ConfigError for a pointer that is malformed, unknown to the schema, or passes through a
-/// value that is no object.
+/// What to add where an error is about an object that only a pointer made: "" where `document` has it, or where `error`
+/// is about something else. `tokens`: of the pointer that set a member.
+std::string hint_of_absent(const nlohmann::json& document, const std::vector<std::string>& tokens,
+                           const std::string& error);
+
+/// Sets one member or element: "/network/loss/loss_rate=5%". The value is JSON if it parses, else text. Missing objects
+/// on the way are created. Throws: ConfigError for a pointer that is malformed, unknown to the schema, or passes
+/// through a value that is neither object nor list, and for an index that the list does not have.
 void apply_override(nlohmann::json& document, std::string_view assignment);
 
 /// "/a/b~1c" -> {"a", "b/c"}. Throws: ConfigError, naming `where`, for text that is no JSON pointer.

@@ -347,7 +347,9 @@ class Planner {
       check_last("network", first.network, together_ * repeats_.network);
       resolved_.push_back(std::move(planned));
     } catch (const ConfigError& error) {
-      Failure& failure = failures_[origins_of(planned.point).with_files(error.what(), spec_.where)];
+      std::string message = error.what();
+      for (const auto& [pointer, setting] : settings) message += hint_of_absent(base_, *setting.first, error.what());
+      Failure& failure = failures_[origins_of(planned.point).with_files(message, spec_.where)];
       if (failure.points++ == 0) failure.first = quote_json(planned.point, 300);
     }
   }

@@ -4,6 +4,7 @@
 #include <Eigen/Core>
 #include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -246,6 +247,10 @@ StoredTensor converted(const StoredTensor& tensor, const std::string& dtype, con
     result.bytes.resize(values.size() * sizeof(Element));
     for (std::size_t i = 0; i < values.size(); ++i) {
       const auto element = static_cast<Element>(values[i]);
+      if (std::isfinite(values[i]) && !std::isfinite(static_cast<float>(element))) {
+        throw ConfigError("tensor \"" + name + "\": got the element " + std::to_string(values[i]) +
+                          ", which is infinite in " + dtype + "; want F32" + (dtype == "F16" ? " or BF16" : ""));
+      }
       std::memcpy(result.bytes.data() + i * sizeof(Element), &element, sizeof(Element));
     }
   };

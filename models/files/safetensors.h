@@ -40,7 +40,8 @@ void write_safetensors(const StoredTensors& tensors, const std::map<std::string,
 /// The values as floats; F32, F64, BF16 and F16 are known. Throws: ConfigError for another dtype.
 std::vector<float> to_floats(const StoredTensor& tensor, const std::string& name);
 
-/// The tensor with elements of another type, "F32", "F16" or "BF16", rounded to the nearest. Throws: as to_floats().
+/// The tensor with elements of another type, "F32", "F16" or "BF16", rounded to the nearest. Throws: as
+/// to_floats(), and ConfigError for a finite element that the type rounds to infinity.
 StoredTensor converted(const StoredTensor& tensor, const std::string& dtype, const std::string& name);
 
 }  // namespace droptest::models

@@ -2,6 +2,7 @@
 #include "models/gpt2/gpt2_weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <set>
 #include <utility>
@@ -49,6 +50,14 @@ StoredTensor stored_floats(std::vector<std::uint64_t> shape, std::span<const flo
   return {"F32", std::move(shape), {bytes.begin(), bytes.end()}};
 }
 
+void require_finite(const StoredTensor& tensor, const std::string& name, const std::string& where) {
+  const std::vector<float> values = to_floats(tensor, name);
+  const auto odd = std::find_if(values.begin(), values.end(), [](float value) { return !std::isfinite(value); });
+  if (odd == values.end()) return;
+  throw ConfigError(where + ": tensor \"" + name + "\": element " + std::to_string(odd - values.begin()) + ": got " +
+                    (std::isnan(*odd) ? "NaN" : "an infinite number") + ", want finite numbers");
+}
+
 /// Those of the model among the file's, by plain name.
 TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where,
                       MissingHead missing) {
@@ -68,6 +77,7 @@ TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, co
       throw ConfigError(where + ": tensor \"" + tensor.name + "\": got shape " + shape_text(stored->second->shape) +
                         ", want " + shape_text(tensor.slice.full_shape));
     }
+    require_finite(*stored->second, tensor.name, where);
   }
   for (const auto& item : found) {
     if (item.first == kClassTensor && !config.classifies()) {

@@ -74,10 +74,12 @@ GilbertElliottRates rates_of_burst(double loss_rate, double mean_burst_packets) 
   }
   // Losses that lie apart leave room for no more than B of B + 1 packets.
   const double smallest = std::max(1.0, loss_rate / (1 - loss_rate));
-  if (!(mean_burst_packets >= smallest && std::isfinite(mean_burst_packets))) {
+  // The bound is a quotient of rounded numbers: at 0.9 it comes out as 9.000000000000002.
+  constexpr double kRounding = 1e-12;
+  if (!(mean_burst_packets >= smallest * (1 - kRounding) && std::isfinite(mean_burst_packets))) {
     throw ConfigError("gilbert_elliott: mean_burst_packets: got " + shortest_text(mean_burst_packets) +
-                      ", want a number of at least " + shortest_text(smallest) + " at loss_rate " +
-                      shortest_text(loss_rate));
+                      ", want a number of at least " + shortest_text(std::round(smallest * 1e12) / 1e12) +
+                      " at loss_rate " + shortest_text(loss_rate));
   }
   return {std::min(1.0, loss_rate / (mean_burst_packets * (1 - loss_rate))), 1 / mean_burst_packets, 0, 1};
 }

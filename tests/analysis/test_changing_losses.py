@@ -20,6 +20,7 @@ def links_rate(links, ranks=4, otherwise=NO_LOSS):
 
 def test_the_rate_of_links_is_the_mean_over_all_of_them():
     assert links_rate([{"sources": [3], "loss": bernoulli(0.2)}]) == pytest.approx(0.05)
+    assert links_rate([{"ranks": [3], "loss": bernoulli(0.2)}]) == pytest.approx(0.2 * 6 / 12)
     assert links_rate([{"sources": [1], "destinations": [2], "loss": bernoulli(0.6)}]) == pytest.approx(0.05)
     # 8 of 12 links join pairs of ranks, 4 are within them.
     assert links_rate([{"between_groups_of": 2, "loss": bernoulli(0.075)}]) == pytest.approx(0.05)

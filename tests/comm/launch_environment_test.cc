@@ -182,5 +182,21 @@ TEST(LaunchEnvironment, SeesTheVariablesOfThisProcess) {
   ::unsetenv("DROPTEST_TEST_VARIABLE");
 }
 
+TEST(LaunchEnvironment, AnInterfaceIsOneOfThisMachine) {
+  EXPECT_EQ(gloo_interface({}), "");
+  EXPECT_EQ(gloo_interface({{"GLOO_SOCKET_IFNAME", ""}}), "");
+  EXPECT_EQ(gloo_interface({{"GLOO_SOCKET_IFNAME", "lo"}}), "lo");
+  for (const std::string name : {"nosuch0", "lo,eth0", "lo,lo", " lo", "=lo"}) {
+    try {
+      (void)gloo_interface({{"GLOO_SOCKET_IFNAME", name}});
+      ADD_FAILURE() << name;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("GLOO_SOCKET_IFNAME: got \"" + name +
+                                                "\", want the name of one interface of this machine: "),
+                                      HasSubstr("lo")));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace droptest::comm::launch_environment_test

@@ -52,6 +52,13 @@ TEST(LinkOverrides, ConditionsAllHaveToHold) {
   EXPECT_FALSE(one.matches(link(2, 1)));
   EXPECT_FALSE(one.matches(link(1, 3)));
   EXPECT_FALSE(one.matches(link(1, sim::Link::kEveryDestination)));
+  const LinkOverride at_either_end{.ranks = {{{2, 3}}}};
+  for (std::uint16_t rank = 0; rank < 6; ++rank) {
+    EXPECT_EQ(at_either_end.matches(link(rank, 0)), rank == 2 || rank == 3) << rank;
+    EXPECT_EQ(at_either_end.matches(link(5, rank)), rank == 2 || rank == 3) << rank;
+    EXPECT_TRUE(at_either_end.matches(link(2, rank))) << rank;
+    EXPECT_FALSE(at_either_end.matches(link(rank, sim::Link::kEveryDestination))) << "shared packets have no end";
+  }
   const LinkOverride between{{}, {}, Groups::kBetween, 4, nullptr};
   EXPECT_TRUE(between.matches(link(3, 4)));
   EXPECT_FALSE(between.matches(link(4, 7)));

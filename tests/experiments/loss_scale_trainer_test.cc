@@ -67,6 +67,15 @@ TEST(LossScaleOfRun, EndsAfterTooManyOverflowsInARow) {
   EXPECT_EQ(run.outcome.loss_scale, 0x1p100);
 }
 
+TEST(LossScaleOfRun, WithoutASingleUpdateIsNoCompletedRun) {
+  RunConfig config = float16_config(0x1p100);
+  config.training.loss_scale.give_up_after = 1000;
+  const TinyResult run = train_locally(config, tiny_corpus());
+  EXPECT_EQ(run.outcome.steps, 12U);
+  EXPECT_EQ(run.outcome.skipped_steps, 12U);
+  EXPECT_EQ(run.outcome.diverged_step, 12U);
+}
+
 TEST(LossScaleOfRun, TrainsInFloat16AsInFloat32) {
   const TinyResult exact = train_locally(tiny_config(), tiny_corpus());
   const TinyResult run = train_locally(float16_config(65536), tiny_corpus());

@@ -338,15 +338,6 @@ TEST(MemoryEstimate, NamesTheFirstStrategyThatFits) {
             R"({"offload_optimizer":true,"offload_parameters":true,"strategy":"extreme"})");
 }
 
-TEST(MemoryEstimate, ReadsSizes) {
-  EXPECT_EQ(bytes_from_text("24GiB", "--memory"), std::uint64_t{24} << 30U);
-  EXPECT_EQ(bytes_from_text("1.5 MB", "--memory"), 1500000U);
-  EXPECT_EQ(bytes_from_text("77", "--memory"), 77U);
-  for (const char* wrong : {"", "GiB", "-1", "3 apples", "1e30GiB"}) {
-    EXPECT_THROW(bytes_from_text(wrong, "--memory"), ConfigError) << wrong;
-  }
-}
-
 TEST(MemoryRecord, HasTheStepAtWhichAPeakWasReached) {
   MemoryRecord record;
   record.note("activations", 5, 0);

@@ -134,6 +134,13 @@ TEST(PretrainedFolder, OddConfigurationsAreHonouredOrRefusedByName) {
   EXPECT_EQ(error_with("reorder_and_upcast_attn", true), "");
   EXPECT_EQ(error_with("n_inner", 64), "");
   EXPECT_EQ(error_with("tie_word_embeddings", false, FolderHead::kClassification), "");
+  for (const char* problem : {"multi_label_classification", "regression", "classification"}) {
+    EXPECT_THAT(error_with("problem_type", problem, FolderHead::kClassification),
+                HasSubstr("config.json: /problem_type: got \"" + std::string(problem) +
+                          "\", want null or \"single_label_classification\""));
+    EXPECT_EQ(error_with("problem_type", problem), "") << "a language model has no use for it";
+  }
+  EXPECT_EQ(error_with("problem_type", "single_label_classification", FolderHead::kClassification), "");
   EXPECT_THAT(error_with("activation_function", "relu"),
               HasSubstr("want \"gelu_new\" or \"gelu_pytorch_tanh\" (GELU by tanh)"));
 }

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
+#include "experiments/spec/resolve.h"
 #include "experiments/spec/sweep_plan.h"
 #include "tests/comm/error_text.h"
 
@@ -87,7 +88,6 @@ TEST(Spec, AWrongValueSuggestsTheNearestOneOrTheOneThatIsMeant) {
               HasSubstr("/device: got \"gpu\", want one of \"cpu\", \"cuda\", \"auto\"; did "
                         "you mean \"cuda\"?"));
   EXPECT_THAT(error_with({"/device=cdua"}), HasSubstr("did you mean \"cuda\"?"));
-  EXPECT_THAT(error_with({"/training/precision=bf16"}), HasSubstr("did you mean \"bfloat16\"?"));
   EXPECT_THAT(error_with({"/training/precision=bfloat61"}), HasSubstr("did you mean \"bfloat16\"?"));
   EXPECT_THAT(error_with({R"(/training/precision={"compute": "flaot32"})"}), HasSubstr("did you mean \"float32\"?"));
   EXPECT_THAT(error_with({R"(/network/loss={"model": "bernouli", "loss_rate": 0.1})"}),
@@ -249,6 +249,98 @@ TEST(Spec, OverridesAreJsonIfTheyParseAndTextIfNot) {
             R"({"loss_rate":"5%","model":"bernoulli"}},"seed":18446744073709551615,"training":{"steps":17}})");
 }
 
+TEST(Spec, WordsOfTypesStandForOneType) {
+  const auto precision_with = [](const std::string& assignment) {
+    const Spec spec = parse_spec(kMinimal, "s.json", std::vector<std::string>{assignment});
+    return comm::canonical_json(spec.document["training"]["precision"]);
+  };
+  for (const char* word : {"bf16", "bfloat16"}) {
+    EXPECT_EQ(precision_with(std::string("/training/precision=") + word), "\"bfloat16\"");
+  }
+  EXPECT_EQ(precision_with(R"(/training/precision={"compute": "fp16", "message": "bf16", "master": "fp32"})"),
+            R"({"compute":"float16","master":"float32","message":"bfloat16"})");
+  EXPECT_EQ(precision_with("/training/precision/message=half"), R"({"message":"float16"})");
+  const json document = comm::parse_json(kMinimal, "s");
+  const auto id_with = [&](const char* type) {
+    json changed = document;
+    changed["parallel"]["tensor"] = 2;
+    changed["training"]["precision"] = type;
+    changed["network"]["compression"]["kind"] = type;
+    return resolve(changed, "s").run_id;
+  };
+  EXPECT_EQ(id_with("bf16"), id_with("bfloat16"));
+  EXPECT_NE(id_with("bf16"), id_with("fp16"));
+  EXPECT_THAT(error_with({R"(/training/precision={"master": "bf16"})"}), HasSubstr("want one of \"float32\""));
+}
+
+TEST(Spec, PointersReachTheElementsOfLists) {
+  const std::string links = R"(/network/links=[{"sources": [1], "loss": {"model": "none"}}, {"ranks": [2], "loss": )"
+                            R"({"model": "bernoulli", "loss_rate": 0.1}}])";
+  const auto links_with = [&](const std::string& assignment) {
+    const Spec spec = parse_spec(kMinimal, "s.json", std::vector<std::string>{"/parallel/tensor=4", links, assignment});
+    return comm::canonical_json(spec.document["network"]["links"]);
+  };
+  EXPECT_THAT(links_with("/network/links/1/loss/loss_rate=5%"), HasSubstr(R"("loss_rate":"5%")"));
+  EXPECT_THAT(links_with("/network/links/0/sources/0=3"), HasSubstr(R"("sources":[3])"));
+  EXPECT_EQ(links_with("/network/links/1=null"), R"([{"loss":{"model":"none"},"sources":[1]}])");
+  const auto refusal = [&](const std::string& pointer) { return error_with({links, pointer + "=1"}); };
+  EXPECT_EQ(refusal("/network/links/2/loss"),
+            "--set /network/links/2/loss=1: /network/links is a list of 2 values: got the index \"2\", want one from 0 "
+            "to 1");
+  EXPECT_THAT(refusal("/network/links/01"), HasSubstr("got the index \"01\", want one from 0 to 1"));
+  EXPECT_EQ(refusal("/network/links/last/loss"),
+            "--set /network/links/last/loss=1: /network/links is a list: got \"last\", want the index of an element, "
+            "from 0");
+  EXPECT_THAT(refusal("/network/links/0/los"), HasSubstr("no member \"los\" in /network/links/0; did you mean"));
+}
+
+TEST(Spec, AMemberOfNothingSaysWhatToAdd) {
+  const std::string hint =
+      "; the spec has no /network/gather/loss that /network/gather/loss/loss_rate could change: write one into it, or "
+      "set /network/gather/loss as a whole";
+  EXPECT_THAT(error_with({"/network/gather/loss/loss_rate=5%"}), testing::EndsWith(hint));
+  EXPECT_THAT(error_of(R"({"name": "t", "data": {"text": "a.txt"}, "parallel": {"tensor": 2},
+                           "sweep": {"cross": {"/network/gather/loss/loss_rate": [0.1, 0.2]}}})"),
+              HasSubstr(hint));
+  EXPECT_THAT(error_with({R"(/network/gather={"loss": {"model": "bernoulli"}})", "/network/gather/loss/loss_rate=2"}),
+              testing::Not(HasSubstr("has no")));
+  EXPECT_THAT(error_with({"/training/steps=0", "/network/reduce/fill=zero"}), testing::Not(HasSubstr("has no")));
+}
+
+TEST(Spec, AlternativesNameTheirRangesAndMembers) {
+  EXPECT_EQ(error_with({"/training/dropout=1.5"}),
+            "s.json: /training/dropout: got 1.5, want a number in [0, 0.99], or an object of \"attention\", "
+            "\"embedding\", \"residual\"");
+  EXPECT_THAT(error_with({"/training/loss_scale=0"}), HasSubstr("got 0, want a number in (0, 1e+30], or an object of"));
+  EXPECT_EQ(error_with({"/parallel/schedule=bad"}),
+            "s.json: /parallel/schedule: got \"bad\", want one of \"gpipe\", \"1f1b\", \"interleaved\", "
+            "\"zero_bubble\", \"round_robin\", or an object of \"file\", \"rows\"");
+}
+
+TEST(Spec, SchedulesThatDoNotFallAreWarnedOf) {
+  const auto warnings_of = [](const char* training) {
+    json document = comm::parse_json(kMinimal, "s");
+    document["training"] = comm::parse_json(training, "t");
+    std::vector<std::string> pointers;
+    for (const Warning& warning : resolve(document, "s").warnings) pointers.push_back(warning.pointer);
+    return pointers;
+  };
+  using Pointers = std::vector<std::string>;
+  const Pointers decay = {"/training/schedule/decay_steps"};
+  const Pointers end = {"/training/final_learning_rate"};
+  EXPECT_EQ(warnings_of(R"({"steps": 24, "warmup_steps": 5, "schedule": "warmup_stable_decay"})"), decay);
+  EXPECT_EQ(warnings_of(R"({"steps": 25, "warmup_steps": 5, "schedule": "warmup_stable_decay"})"), Pointers());
+  EXPECT_EQ(warnings_of(R"({"steps": 90, "schedule": {"kind": "warmup_stable_decay", "decay_steps": 1}})"), decay);
+  for (const char* schedule : {"cosine", "linear", "warmup_stable_decay"}) {
+    const auto with = [&](const char* rate) {
+      return R"({"steps": 100, "learning_rate": 0.01, "final_learning_rate": )" + std::string(rate) +
+             R"(, "schedule": ")" + schedule + "\"}";
+    };
+    EXPECT_EQ(warnings_of(with("0.02").c_str()), end) << schedule;
+    EXPECT_EQ(warnings_of(with("0.01").c_str()), Pointers()) << schedule;
+  }
+}
+
 TEST(Spec, NullTakesAMemberAway) {
   const Spec spec =
       parse_spec(kMinimal, "s.json", std::vector<std::string>{"/data/text=null", "/data/tokens=f.bin", "/sweep=null"});
@@ -268,7 +360,7 @@ TEST(Spec, BadOverridesSayWhy) {
       "weight_decay");
   EXPECT_EQ(error_with({"/seed/x=3"}), "--set /seed/x=3: /seed has no members");
   EXPECT_EQ(error_with({"/network=5", "/network/loss=0"}),
-            "--set /network/loss=0: /network is 5, want an object to set members of");
+            "--set /network/loss=0: /network is 5, want an object or a list to set members of");
   EXPECT_THAT(error_with({"/a~2=3"}), HasSubstr("in which ~0 stands for ~ and ~1 for /"));
   EXPECT_THAT(error_with({"/description=\xff"}), HasSubstr("the value is not UTF-8"));
   EXPECT_THAT(error_with({"=3"}), HasSubstr("want a JSON pointer"));

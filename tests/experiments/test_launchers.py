@@ -168,17 +168,19 @@ def test_half_a_launch_does_not_matter_to_threads(tmp_path):
     assert summary_of(run_folders(tmp_path)[0])["status"] == "completed"
 
 
-def test_an_interface_that_is_not_there_is_named(tmp_path):
+@pytest.mark.parametrize("name", ["nosuch0", "lo,eth0"])
+def test_an_interface_that_is_not_there_is_named(tmp_path, name):
     write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 30})
     with Launch(
         *("by_hand", "run", "spec.json"),
         cwd=tmp_path,
         ranks=2,
         port=free_ports(1),
-        environment={"GLOO_SOCKET_IFNAME": "nosuch0"},
+        environment={"GLOO_SOCKET_IFNAME": name},
     ) as launch:
-        assert launch.wait(60) == [1, 1], launch.said()
-        assert all("cannot connect: interface nosuch0: " in text for text in launch.errors().values()), launch.said()
+        assert launch.wait(60) == [2, 2], launch.said()
+        error = f'environment: GLOO_SOCKET_IFNAME: got "{name}", want the name of one interface of this machine: '
+        assert all(error in text for text in launch.errors().values()), launch.said()
 
 
 @pytest.mark.skipif(missing("mpirun") != "", reason=missing("mpirun"))

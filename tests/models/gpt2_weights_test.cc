@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
+#include <limits>
+#include <utility>
 
 #include "sim/error.h"
 #include "tests/models/formula_model.h"
@@ -120,6 +123,25 @@ TEST(Gpt2Weights, RefusesWhatIsNotThisModel) {
   tensors = good;
   tensors["ln_f.bias"] = {"I32", {30}, std::vector<std::byte>(120)};
   EXPECT_THAT(refusal(tensors), AllOf(HasSubstr("ln_f.bias"), HasSubstr("I32")));
+}
+
+TEST(Gpt2Weights, RefusesNumbersThatAreNotFinite) {
+  using testing::HasSubstr;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const auto& [value, words] : std::vector<std::pair<float, const char*>>{
+           {std::nanf(""), "NaN"}, {kInfinity, "an infinite number"}, {-kInfinity, "an infinite number"}}) {
+    for (const char* name : {"h.1.mlp.c_fc.bias", "wte.weight", "ln_f.weight"}) {
+      StoredTensors tensors = exported(1);
+      std::memcpy(tensors.at(name).bytes.data() + 4 * 7, &value, sizeof(value));
+      EXPECT_EQ(refusal(tensors), "w.safetensors: tensor \"" + std::string(name) + "\": element 7: got " + words +
+                                      ", want finite numbers");
+    }
+  }
+  StoredTensors wide = exported(1);
+  const std::vector<double> values(30, 1e300);  // float32 has no such number
+  const auto bytes = std::as_bytes(std::span(values));
+  wide.at("ln_f.bias") = {"F64", {30}, {bytes.begin(), bytes.end()}};
+  EXPECT_THAT(refusal(wide), HasSubstr("tensor \"ln_f.bias\": element 0: got an infinite number"));
 }
 
 TEST(Gpt2Weights, AHeadMayBeMissingWhereTrainingStartsAlone) {

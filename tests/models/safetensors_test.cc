@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <limits>
 #include <sstream>
 
 #include "sim/error.h"
@@ -142,6 +143,29 @@ TEST(Safetensors, ConvertsTheFourFloatTypes) {
   EXPECT_EQ(to_floats(stored("F16", std::uint16_t{0x3c00}, std::uint16_t{0xc100}, std::uint16_t{0}), "x"), want);
   EXPECT_EQ(to_floats(stored("BF16", std::uint16_t{0x3f80}, std::uint16_t{0xc020}, std::uint16_t{0}), "x"), want);
   EXPECT_THROW(to_floats(stored("I32", 1), "x"), ConfigError);
+}
+
+TEST(Safetensors, AFiniteNumberDoesNotBecomeInfinite) {
+  const auto of = [](float value) {
+    const auto bytes = std::as_bytes(std::span(&value, 1));
+    return StoredTensor{"F32", {1}, {bytes.begin(), bytes.end()}};
+  };
+  const auto error_in = [&](float value, const std::string& dtype) -> std::string {
+    try {
+      (void)converted(of(value), dtype, "x");
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_in(70000, "F16"),
+            "tensor \"x\": got the element 70000.000000, which is infinite in F16; want F32 or BF16");
+  EXPECT_NE(error_in(-65520, "F16"), "") << "halfway to the next number, which is infinity";
+  EXPECT_EQ(error_in(65504, "F16"), "");
+  EXPECT_EQ(error_in(70000, "BF16"), "");
+  EXPECT_THAT(error_in(3.4e38F, "BF16"), testing::EndsWith("is infinite in BF16; want F32"));
+  EXPECT_EQ(error_in(std::numeric_limits<float>::infinity(), "F16"), "") << "it stays what it was";
+  EXPECT_EQ(error_in(1e-30F, "F16"), "") << "a small number becomes zero";
 }
 
 }  // namespace

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// Options whose values are numbers: decimal digits within a range that errors and --help name. CLI11's own conversion
+// follows strtoull, where 010 is 8, an empty text is 0 and -1 is 2^64 - 1.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace droptest::cli {
+
+/// Both ends belong to it.
+struct IntegerRange {
+  std::uint64_t low = 0;
+  std::uint64_t high = std::numeric_limits<std::uint64_t>::max();
+};
+
+/// The integer whose decimal digits `text` is, without a sign, blanks or a prefix; 010 is ten. Nothing for another text
+/// and outside of `range`.
+std::optional<std::uint64_t> decimal_integer(std::string_view text, IntegerRange range = {});
+
+/// An option of one integer, which `set` receives. `shown` gives the default that --help shows, where it shows one.
+/// While parsing: CLI::ValidationError that names the option, the text and the range.
+CLI::Option* add_integer_option(CLI::App& command, const std::string& name, const std::string& description,
+                                IntegerRange range, std::function<void(std::uint64_t)> set,
+                                std::function<std::string()> shown = {});
+
+/// The same for a variable, which holds the default and outlives `command`. It has room for all of `range`.
+template <std::integral Integer>
+CLI::Option* add_integer(CLI::App& command, const std::string& name, Integer& value, const std::string& description,
+                         IntegerRange range) {
+  return add_integer_option(
+      command, name, description, range, [&value](std::uint64_t got) { value = static_cast<Integer>(got); },
+      [&value] { return std::to_string(value); });
+}
+
+/// The same for a variable that says whether the option was given.
+CLI::Option* add_integer(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& value,
+                         const std::string& description, IntegerRange range);
+
+/// An option of integers with commas between them: at least one, none empty. `values` outlives `command`.
+CLI::Option* add_integers(CLI::App& command, const std::string& name, std::vector<std::int32_t>& values,
+                          const std::string& description, IntegerRange range);
+
+/// An option of a finite decimal number in [low, high], with or without an exponent. `value` outlives `command`.
+CLI::Option* add_number(CLI::App& command, const std::string& name, double& value, const std::string& description,
+                        double low, double high);
+
+/// An option of a size: a number of bytes, or one with a unit: B; KiB, MiB, GiB, TiB of 1024, 1024^2, ...; kB, MB, GB,
+/// TB of 1000, 1000^2, ..., in any case of letters. Unit of `range`: bytes.
+CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& bytes, const std::string& description,
+                      IntegerRange range);
+
+}  // namespace droptest::cli
