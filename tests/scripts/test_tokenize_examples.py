@@ -172,8 +172,8 @@ def damaged(generator, content):
                b"18446744073709551616", b"9" * 400]
     members = [b"true", b"null", b'"label"', b'"text"', b'"label": "z", ', b'{"a": 1, "a": 2}', b"[" * 61 + b"]" * 61,
                b"[" * 65 + b"]" * 65]
-    characters = [b"\xef\xbb\xbf", b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\\ud83d\\ude00", b"\\u0000", b"\r", b"\n", b"\t",
-                  b" ", b'"', b'""', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"/*c*/", b"\x01", b"\x7f"]
+    characters = [b"\xef\xbb\xbf", b"\xff", b"\xed\xa0\x80", b"\\ud800", b"\\ud83d\\ude00", b"\\u0000", b"\r", b"\n",
+                  b"\t", b" ", b'"', b'""', b"\\", b"{", b"}", b"[", b"]", b",", b":", b"/*c*/", b"\x01", b"\x7f"]
     # fmt: on
     pieces = [*numbers, *members, *characters]
     for _ in range(generator.choice((0, 1, 1, 2, 3))):
