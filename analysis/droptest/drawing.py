@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 
 from droptest.loss_model import percent
+from droptest.words import decimal
 
 Panel = dict[str, Any]
 
@@ -72,7 +73,7 @@ def told(
     row: Any, quantity: str, unit: str, prefix: str = "", digits: int = 4, sign: str = "+", scale: float = 1
 ) -> str:
     """The mean of a row with its interval in words: "difference: +0.0106 nats per byte<br>95 % interval ..."."""
-    number = lambda end: f"{scale * row[prefix + end]:{sign}.{digits}f}"  # noqa: E731
+    number = lambda end: decimal(scale * row[prefix + end], digits, sign)  # noqa: E731
     if not row[prefix + "seeds"]:
         return f"{quantity}: none"
     text = f"{quantity}: {number('mean')} {unit}"

@@ -41,6 +41,7 @@ from droptest.plots import (
     tolerance,
     variances,
 )
+from droptest.words import decimal
 
 ABOVE = "above lossless twin"
 ZERO = {"y": 0, "dash": "dot"}
@@ -74,7 +75,7 @@ def _tolerance(data: pd.DataFrame) -> dict[str, Any]:
 
 
 def _pairs(data: pd.DataFrame, series: str) -> list[str]:
-    return [f"{series}<br>packet loss rate {percent(p.loss_rate)}<br>seed {p.seed}: {p.difference:+.4f} % {ABOVE}"
+    return [f"{series}<br>packet loss rate {percent(p.loss_rate)}<br>seed {p.seed}: {decimal(p.difference, sign='+')} % {ABOVE}"
             for p in data.itertuples()]  # fmt: skip
 
 
@@ -93,7 +94,7 @@ def _edges(
             diverged = symbol == "x"
             text = [
                 f"{series}<br>{percent(p.loss_rate)}: "
-                + (f"{p.diverged} of {p.runs} runs diverged" if diverged else f"{p.mean:+.3f} %, outside this panel")
+                + (f"{p.diverged} of {p.runs} runs diverged" if diverged else f"{decimal(p.mean, 3, '+')} %, outside this panel")
                 for p in part.itertuples()
             ]
             where = [place(rate) for rate in part["loss_rate"]]
@@ -119,7 +120,7 @@ def _threshold(data: pd.DataFrame) -> dict[str, Any]:
                 curves.append(curve(verdict, mark, [place(row["rate"]) for row in known], end["mean"], "bars",
                                     low=end["low"], high=end["high"], text=text))  # fmt: skip
             runs = runs[runs["difference"].notna()]
-            text = [f"{verdict}<br>packet loss rate {percent(r)}<br>one run: {d:+.4f} % {ABOVE}"
+            text = [f"{verdict}<br>packet loss rate {percent(r)}<br>one run: {decimal(d, sign='+')} % {ABOVE}"
                     for r, d in zip(runs["rate"], runs["difference"], strict=True)]  # fmt: skip
             curves.append(
                 curve(verdict, mark, [place(r) + 0.02 for r in runs["rate"]], runs["difference"], "points", text=text)
@@ -224,7 +225,7 @@ def _recoveries(data: pd.DataFrame) -> dict[str, Any]:
 def _rate_map(data: pd.DataFrame) -> dict[str, Any]:
     unit, found = data.attrs["unit"], []
     values = list(dict.fromkeys(data["value"]))
-    span = (float(data["mean"].min()), float(data["mean"].max()))
+    span = rate_map.span_of(data)
     for series in dict.fromkeys(data["panel"]):
         mine = data[data["panel"] == series]
         rates = rate_map.rates_of(mine)
@@ -248,7 +249,7 @@ def _tried(row: dict[str, Any], unit: str) -> str:
     lines = [row["series"], f"packet loss rate {percent(row['loss_rate'])}", row["value"],
              told(row, "final validation loss", unit, sign="")]  # fmt: skip
     if not math.isnan(row["selection_loss"]):
-        lines.append(f"on the selection tokens: {row['selection_loss']:.4f} {unit}")
+        lines.append(f"on the selection tokens: {decimal(row['selection_loss'])} {unit}")
     lines += [
         f"{row[status]} of {counted(row['runs'], 'run')} {status}" for status in ("diverged", "failed") if row[status]
     ]

@@ -23,6 +23,15 @@ def spoken(text: str) -> str:
     return CLASSES.get(text) or (text.replace("_", " ") if IDENTIFIER.fullmatch(text) else text)
 
 
+MOST_IN_DIGITS = 1e6
+
+
+def decimal(value: float, digits: int = 4, sign: str = "") -> str:
+    """A finite number with so many decimals; from a million on, where only losses of diverged runs are, with an
+    exponent. sign: "+": before positive numbers, too."""
+    return f"{value:{sign}.{digits}{'f' if abs(value) < MOST_IN_DIGITS else 'e'}}"
+
+
 def unit_of(specs: Iterable[dict[str, Any]]) -> str:
     """The unit of the losses of runs with these specs: per byte where every run trains on the bytes of a text, per
     example where every run classifies."""

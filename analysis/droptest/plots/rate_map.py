@@ -54,8 +54,15 @@ def rates_of(part: pd.DataFrame) -> list[float]:
 
 def cell(row: dict[str, Any]) -> str:
     """The text in a cell: the mean, and a cross where runs diverged or failed."""
-    mean = f"{row['mean']:.3f}" if row["completed"] else ""
+    mean = "" if not row["completed"] else f"{row['mean']:.3f}" if abs(row["mean"]) < 1e4 else f"{row['mean']:.0e}"
     return f"{mean} \u00d7".strip() if row["diverged"] + row["failed"] else mean
+
+
+def span_of(data: pd.DataFrame) -> tuple[float, float]:
+    """The losses of the darkest and the lightest colour; those of diverging runs have the lightest, too."""
+    near = data.loc[data["mean"].abs() <= data.attrs["far"], "mean"]
+    near = near if len(near) else data["mean"]
+    return float(near.min()), float(near.max())
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -66,7 +73,7 @@ def draw(data: pd.DataFrame) -> Figure:
     rows = math.ceil(len(shown) / columns)
     width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
     figure, axes = style.figure(width, (0.9 + 0.3 * len(values)) * rows, rows, columns)
-    low, high = data["mean"].min(), data["mean"].max()
+    low, high = span_of(data)
     for index, ax in enumerate(ax for row in axes for ax in row):
         if index < len(shown):
             picture = _draw_map(ax, data[data["panel"] == shown[index]], values, (low, high))
