@@ -206,7 +206,8 @@ def comparison_table(records: Records, margin: float | None) -> Table:
     rows = []
     for c in comparisons(records, margin):
         row = (c.first, c.second, percent(c.loss_rate), str(c.runs), decimal(c.result.mean, sign="+"),
-               f"{decimal(c.result.low, sign='+')} to {decimal(c.result.high, sign='+')}", number(c.result.within))  # fmt: skip
+               f"{decimal(c.result.low, sign='+')} to {decimal(c.result.high, sign='+')}",
+               number(c.result.within))  # fmt: skip
         rows.append(row if margin is None else (*row, c.result.verdict, f"{c.result.p:.2g}"))
     return header if margin is None else (*header, f"within {margin:g}?", "p"), rows
 

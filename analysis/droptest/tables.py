@@ -20,7 +20,7 @@ from droptest.words import decimal
 ABSENT = ("missing", "unfinished", "unreadable")
 TEXTS = frozenset({"series", "loss model", "note", "against", "quantity", "class", "half", "path", "fill", "network",
                    "run", "part", "severity", "what would help", "status", "why", "verdict", "best value",
-                   "kind"})  # fmt: skip
+                   "kind", "measure"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def _tolerance(records: Records, _: Questions) -> Table | None:
     limit = points["tolerance"].iloc[0]
     rows = [
         (p.panel, percent(p.loss_rate), p.verdict, f"{decimal(p.mean, 3, '+')} %" if p.seeds else "-",
-         "-" if math.isnan(p.low) else f"{decimal(p.low, 3, '+')} % to {decimal(p.high, 3, '+')} %", p.seeds, p.diverged or "-")
+         "-" if math.isnan(p.low) else f"{decimal(p.low, 3, '+')} % to {decimal(p.high, 3, '+')} %", p.seeds,
+         p.diverged or "-")
         for p in points.itertuples()
     ]  # fmt: skip
     header = ("series", "loss rate", "verdict", "above lossless twin", "95 % interval", "seeds", "diverged")
@@ -226,7 +227,8 @@ def _runs(records: Records, _: Questions) -> Table:
         status += f", {row.marks}" if row.marks else ""
         rows.append(
             (row.run_id, row.series, percent(row.loss_rate), seed_text(row.seed), status,
-             number(row.final_validation_loss), decimal(row.difference, sign="+") if row.difference == row.difference else "-",
+             number(row.final_validation_loss),
+             "-" if math.isnan(row.difference) else decimal(row.difference, sign="+"),
              number(row.tokens_per_second, 0), number(row.seconds, 1))
         )  # fmt: skip
     header = (

@@ -70,7 +70,8 @@ FIGURES: dict[str, ModuleType] = {
 def data(name: str, records: Records) -> pd.DataFrame:
     """The numbers behind the figure of that name; `data` of its module describes the columns.
 
-    attrs: `unit` of losses; `far`, the loss beyond which only diverging runs are; `remark` (text on the runs that were left out, or ""), where the figure has one.
+    attrs: `unit` of losses; `far`, the loss beyond which only diverging runs are; `remark` (text on the runs that were
+    left out, or ""), where the figure has one.
     Raises: KeyError that lists the names; NothingToDraw with the reason.
     """
     if name not in FIGURES:

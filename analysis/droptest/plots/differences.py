@@ -46,7 +46,7 @@ def draw(data: pd.DataFrame) -> Figure:
     marks = panels.rate_marks(data)
     figure, grid = panels.grid(list(dict.fromkeys(data["panel"])), 2.2, sharex=True, sharey=True)
     handles: dict[str, object] = {}
-    limits = panels.near_range(panels.ends_of(data), data.attrs["far"])
+    limits = panels.near_range(panels.ends_of(data), data.attrs["far"], (0.0,))
     for series, (ax,) in grid.items():
         for curve, part in panels.curves_in(data[data["panel"] == series]):
             handles.setdefault(curve, panels.band(ax, part, "step", marks[curve], data.attrs["far"]))

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from droptest import style
+from droptest import style, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -22,9 +22,9 @@ CAPTION = (
     "seeds; bars: 95 % interval (Student t), none with one seed. The differences are paired by seed, so their "
     "intervals leave out the spread between seeds. A cross at the upper edge: runs that diverged, which have no final "
     "loss. Where several values were tried, the best of each point stands above. Dotted line: no difference. An axis "
-    "with a shaded stretch is linear there and logarithmic beyond. "
-    + panels.FAR_CAPTION
+    "with a shaded stretch is linear there and logarithmic beyond. " + panels.FAR_CAPTION
 )
+LONGEST_NAME, LONGEST_VALUE = 30, 14  # characters, of what is above the panel
 MOST_WINNERS = 4  # curves; the best values of more would fill the figure: table and hover text have them
 LOSS_LABEL, DIFFERENCE_LABEL = "final validation loss", "difference to lossless twin"
 
@@ -107,7 +107,7 @@ def winners(data: pd.DataFrame) -> tuple[str, list[str]]:
     """
     split = [text.rpartition(" ") for text in data["best_value"]]
     names = {name for (name, _, value) in split if value}
-    if len(names) == 1 and "," not in (name := names.pop()):
+    if len(names) == 1 and "," not in (name := names.pop()) and len(name) <= LONGEST_NAME:
         return name, [value for _, _, value in split]
     return "value", list(data["best_value"])
 
@@ -120,8 +120,9 @@ def _write_winners(ax: Axes, data: pd.DataFrame, marks: dict[object, style.Mark]
     for point, value in zip(data.itertuples(), values, strict=True):
         if not math.isnan(point.missing_rate):
             level = len(marks) - 1 - list(marks).index(point.panel)
+            text = style.plain_text(words.cut(value, LONGEST_VALUE))
             ax.annotate(
-                style.plain_text(value), (100 * point.missing_rate, 1.0), xycoords=ax.get_xaxis_transform(), fontsize=6,
+                text, (100 * point.missing_rate, 1.0), xycoords=ax.get_xaxis_transform(), fontsize=6,
                 xytext=(0, 3 + 8 * level), textcoords="offset points", ha="center", va="bottom",
                 color=marks[point.panel].color, annotation_clip=False,
             )  # fmt: skip
@@ -150,7 +151,7 @@ def _draw_by_series(data: pd.DataFrame, paired: bool) -> Figure:
     for ax, (quantity, label) in zip(axes[0], columns, strict=True):
         shown = points if quantity == "final" else points.drop(columns="diverged")
         panels.in_rows(ax, shown, f"{quantity}_", points["name"], [marks[series] for series in points["series"]],
-                       width=44, far=data.attrs["far"])  # fmt: skip
+                       width=44, far=data.attrs["far"], lines=(0.0,) if quantity == "difference" else ())  # fmt: skip
         ax.set_xlabel(f"{label}\n({data.attrs['unit']})")
         if quantity == "difference":
             ax.axvline(0, color="0.3", linestyle=":", linewidth=1)

@@ -19,8 +19,7 @@ TITLE = "Validation loss over virtual time"
 CAPTION = (
     "Validation loss over the virtual clock of the slowest rank, which counts compute, transfers, repetitions and "
     "waits (docs/time.md). Lines: mean over seeds of loss and of time at each step; bands: 95 % interval of the mean "
-    "loss (Student t), none with one seed. Dotted line: the target of the next figure. "
-    + panels.FAR_CAPTION
+    "loss (Student t), none with one seed. Dotted line: the target of the next figure. " + panels.FAR_CAPTION
 )
 
 

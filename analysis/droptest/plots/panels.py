@@ -37,18 +37,20 @@ def far_loss(records: Records) -> float:
     metrics = records.metrics
     seen = [metrics[name] for name in ("validation_loss", "train_loss") if name in metrics]
     values = pd.concat([*seen, records.runs["final_validation_loss"]]).to_numpy(float)
-    values = values[np.isfinite(values)]
+    values = np.abs(values[np.isfinite(values)])
     return FAR * float(np.quantile(values, 0.1)) if len(values) else math.inf
 
 
-def near_range(values: Any, far: float) -> tuple[float, float] | None:
-    """The range of an axis for those values that are at most `far` from 0; None: all are, and the axis needs none."""
+def near_range(values: Any, far: float, lines: tuple[float, ...] = ()) -> tuple[float, float] | None:
+    """The range of an axis for those values that are at most `far` from 0, and for lines across the panel; None: all
+    values are, and the axis needs none."""
     values = np.asarray(values, float)
     values = values[np.isfinite(values)]
     near = values[np.abs(values) <= far]
     if len(near) == len(values):
         return None
-    low, high = (float(near.min()), float(near.max())) if len(near) else (0.0, far)
+    near = [*near, *lines] or [0.0, far]
+    low, high = float(min(near)), float(max(near))
     room = 0.08 * (high - low) or 0.1 * max(abs(high), 1e-9)
     return low - room, high + room
 
@@ -212,12 +214,12 @@ def over_rate(
 
 def in_rows(
     axes: Axes, part: pd.DataFrame, prefix: str, names: Iterable[str], marks: Iterable[style.Mark], scale: float = 1.0,
-    width: int = 70, far: float = math.inf,
+    width: int = 70, far: float = math.inf, lines: tuple[float, ...] = (),
 ) -> None:  # fmt: skip
     """A row for each row of `part`, the first at the top: mean and interval times `scale`, a triangle at an edge for a
     mean beyond `far`, a cross at the right where runs diverged and none has a value. width: of the names, in
-    characters."""
-    limits = near_range(ends_of(part, prefix), far)
+    characters; lines: places along x that stay in view."""
+    limits = near_range(ends_of(part, prefix), far, lines)
     means = part[f"{prefix}mean"]
     for row, mark in enumerate(marks):
         point = part.iloc[[row]]
@@ -240,7 +242,7 @@ def in_rows(
 
 def signed_log_axis(axes: Axes, ends: pd.DataFrame, far: float) -> None:
     """`style.signed_log_axis` for means and intervals (ends_of) up to `far`."""
-    limits = near_range(ends, far)
+    limits = near_range(ends, far, (0.0,))
     if limits is not None:
         axes.set_ylim(*limits)
     near = ends.where(ends.abs() <= far)

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from droptest import style
+from droptest import style, words
 from droptest.best_values import best_over
 from droptest.loss_model import percent
 from droptest.plots import panels
@@ -24,6 +24,7 @@ CAPTION = (
     "seeds; darker is lower. Frame: the value that won at this loss rate, by the loss on other tokens, the selection "
     "tokens. A cross: runs that diverged or failed, so that the value takes no part."
 )
+LONGEST_NAME = 26  # characters of a value's name
 
 
 def data(records: Records) -> pd.DataFrame:
@@ -102,6 +103,7 @@ def _draw_map(ax, part: pd.DataFrame, values: list[str], span: tuple[float, floa
     picture = ax.imshow(np.ma.masked_invalid(table), cmap="viridis", vmin=span[0], vmax=span[1], aspect="auto")
     ax.grid(visible=False)
     ax.set_xticks(range(len(rates)), [percent(rate) for rate in rates])
-    ax.set_yticks(range(len(values)), values)
+    names = [style.plain_text(name) for name in words.shortened(values, LONGEST_NAME)]
+    ax.set_yticks(range(len(values)), names if ax.get_subplotspec().is_first_col() else [""] * len(values))
     ax.set_xlabel("packet loss rate")
     return picture

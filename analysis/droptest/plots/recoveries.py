@@ -112,7 +112,7 @@ def draw(data: pd.DataFrame) -> Figure:
         for (column, _, marker), color in zip(SHARES, ("tab:blue", "tab:red"), strict=True)
     ]  # fmt: skip
     panels.in_rows(cost, data, "", data["name"], [marks[series] for series in data["series"]], width=44,
-                   far=data.attrs["far"])  # fmt: skip
+                   far=data.attrs["far"], lines=(0.0,))  # fmt: skip
     cost.axvline(0, color="0.3", linestyle=":", linewidth=1)
     cost.set_xlabel(f"{Y_LABEL}\n({data.attrs['unit']})")
     if data.attrs["remark"]:

@@ -149,7 +149,7 @@ def _curves(ax: Axes, data: pd.DataFrame, marks: dict[object, style.Mark], limit
         handles.append(ax.errorbar(x, known["mean"], yerr=panels.distances(known), color=mark.color, marker=mark.marker,
                                    linestyle=mark.linestyle, markersize=4.5, elinewidth=1))  # fmt: skip
         panels.at_edge(ax, 100 * points.loc[points["diverged"] > 0, "loss_rate"] * shift, 0.96, "x", mark.color)
-    whole = panels.near_range(seen_in(data), panels.FAR_PERCENT)
+    whole = panels.near_range(seen_in(data), panels.FAR_PERCENT, (0.0, data["tolerance"].iloc[0]))
     if limits is not None or whole is not None:
         ax.set_ylim(*(limits or whole))
     ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
@@ -172,10 +172,11 @@ def _draw_by_series(data: pd.DataFrame) -> Figure:
             ax.plot(0.97, row, "x", color=mark.color, transform=ax.get_yaxis_transform())
     panels.in_rows(ax, points, "", points["panel"], style.marks(list(points["panel"])).values(), width=44,
                    far=panels.FAR_PERCENT)  # fmt: skip
-    if (limits := panels.near_range(seen_in(data), panels.FAR_PERCENT)) is not None:
+    tolerance = data["tolerance"].iloc[0]
+    if (limits := panels.near_range(seen_in(data), panels.FAR_PERCENT, (0.0, tolerance))) is not None:
         ax.set_xlim(*limits)
     ax.axvline(0, color="0.3", linestyle=":", linewidth=1)
-    ax.axvline(data["tolerance"].iloc[0], color="0.2", linestyle="--", linewidth=1)
+    ax.axvline(tolerance, color="0.2", linestyle="--", linewidth=1)
     rate = data["loss_rate"].iloc[0]
     ax.set_xlabel(LABEL.replace("\n", " ") + ("" if math.isnan(rate) else f" at a packet loss rate of {percent(rate)}"))
     if data.attrs["remark"]:

@@ -104,7 +104,7 @@ function drawPanel(place, panel) {
     title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 0.97, yanchor: "top"},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
     font: {color: ink, size: 11, family: "system-ui, DejaVu Sans, sans-serif"},
-    margin: {l: 62, r: 14, t: 34, b: 46}, hovermode: "closest", barmode: "stack",
+    margin: {l: 62, r: 14, t: 18 + 16 * panel.title.split("<br>").length, b: 46}, hovermode: "closest", barmode: "stack",
     hoverlabel: {bgcolor: style("--card"), bordercolor: style("--line"), font: {color: ink}},
     xaxis: axisOf(panel.x, ink), yaxis: axisOf(panel.y, ink),
     shapes: [
