@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random settings of a tokenizer.json, and a spec with a folder that has it."""
+"""Random settings of a tokenizer.json, and a spec with a folder that has a tokenizer."""
 
 import json
 
@@ -42,11 +42,12 @@ def random_settings(generator, content):
     return changed
 
 
-def spec_with_folder(folder, tokenizer, examples, vocabulary):
-    """Writes spec.json for the examples, with a model whose folder has this tokenizer.json and this many tokens."""
+def spec_with_folder(folder, files, examples, vocabulary):
+    """Writes spec.json for the examples, with a model whose folder has these files and this many tokens."""
     model = folder / "model"
     model.mkdir()
-    (model / "tokenizer.json").write_bytes((folder / tokenizer).read_bytes())
+    for name in files:
+        (model / name).write_bytes((folder / name).read_bytes())
     config = {"model_type": "gpt2", "n_layer": 1, "n_embd": 4, "n_head": 1, "n_positions": 64, "vocab_size": vocabulary}
     (model / "config.json").write_text(json.dumps(config))
     shapes = {"wte.weight": [vocabulary, 4], "wpe.weight": [64, 4], "ln_f.weight": [4], "ln_f.bias": [4]}
@@ -65,5 +66,5 @@ def spec_with_folder(folder, tokenizer, examples, vocabulary):
     text = json.dumps(header).encode()
     (model / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text + bytes(at))
     spec = {"name": "t", "task": "classification", "model": {"pretrained": "model"},
-            "data": {"examples": examples, "validation_examples": examples}}  # fmt: skip
+            "data": {"examples": examples, "validation_fraction": 0.5}}  # fmt: skip
     (folder / "spec.json").write_text(json.dumps(spec))

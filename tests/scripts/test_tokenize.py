@@ -318,13 +318,31 @@ def test_the_hash_is_that_of_droptest_and_covers_every_setting(learned, seed):
     (learned / "a.tsv").write_text("label\ttext\n" + "x\tthe cat\ny\ta dog\n" * 3)
     ran = tokenize("a.tsv", "--examples", "plain", "--out", "out.jsonl", "--tokenizer", "tokenizer.json", cwd=learned)
     assert ran.returncode == 0, ran.stderr
-    spec_with_folder(learned, "tokenizer.json", "out.jsonl", vocabulary=290)
+    spec_with_folder(learned, ["tokenizer.json"], "out.jsonl", vocabulary=290)
     checked = subprocess.run([BINARY, "validate", "spec.json"], cwd=learned, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stderr
     if changed:
         (learned / "model/tokenizer.json").write_text((learned / "a.tokenizer.json").read_text())
         checked = subprocess.run([BINARY, "validate", "spec.json"], cwd=learned, capture_output=True, text=True)
         assert checked.returncode == 2 and "out.jsonl was made with the vocabulary" in checked.stderr, changed
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+@pytest.mark.parametrize("added", [None, {END: 279}, {"<extra>": 279}, {"<extra>": 279, END: 280}])
+def test_the_hash_of_gpt2_files_is_that_of_droptest(learned, line_end, added):
+    model = json.loads((learned / "a.tokenizer.json").read_text())["model"]
+    write_gpt2(learned, model["vocab"], model["merges"], line_end)
+    files = ["vocab.json", "merges.txt"]
+    if added:
+        (learned / "added_tokens.json").write_text(json.dumps(added))
+        files.append("added_tokens.json")
+    (learned / "a.tsv").write_text("label\ttext\n" + "x\tthe cat\ny\ta dog\n" * 3)
+    source = ["--gpt2", "vocab.json", "merges.txt"]
+    ran = tokenize("a.tsv", "--examples", "plain", "--out", "out.jsonl", *source, cwd=learned)
+    assert ran.returncode == 0, ran.stderr
+    spec_with_folder(learned, files, "out.jsonl", vocabulary=290)
+    checked = subprocess.run([BINARY, "validate", "spec.json"], cwd=learned, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
 
 
 def test_a_model_trains_on_the_tokens(learned):
