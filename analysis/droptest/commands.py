@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -15,6 +14,7 @@ from typing import Any
 
 import pandas as pd
 
+from droptest.json_values import UnusableValue, json_text
 from droptest.records import Records, load
 
 Spec = str | Path | Mapping[str, Any]
@@ -56,13 +56,20 @@ def _call(words: Sequence[object], allowed: Sequence[int] = (0,)) -> str:
     return done.stdout
 
 
+def _json(value: Any, pointer: str = "") -> str:
+    try:
+        return json_text(value, pointer)
+    except UnusableValue as error:
+        raise CommandError(f"droptest: {error}") from None
+
+
 def _with_spec(command: str, spec: Spec, out: str | Path, values: Mapping[str, Any], options: Sequence[object]) -> str:
     """Calls `run` or `sweep` with a spec that is a file or an object."""
-    changes = [word for pointer, value in values.items() for word in ("--set", f"{pointer}={json.dumps(value)}")]
+    changes = [word for pointer, value in values.items() for word in ("--set", f"{pointer}={_json(value, pointer)}")]
     with tempfile.TemporaryDirectory(prefix="droptest-") as folder:
         if isinstance(spec, Mapping):
             file = Path(folder) / "spec.json"
-            file.write_text(json.dumps(spec), encoding="utf-8")
+            file.write_text(_json(spec), encoding="utf-8")
         else:
             file = Path(spec)
         return _call([command, file, "--out", out, *changes, *options], (0, RUNS_FAILED))
@@ -78,8 +85,9 @@ def _found(output: str, pattern: str) -> Path:
 def run(spec: Spec, out: str | Path = "results", values: Mapping[str, Any] | None = None) -> Records:
     """Trains one run (droptest run) and loads its records; a run that has its result already is not repeated.
 
-    spec: a file, or the spec itself; paths in it are relative to the working directory. values: pointer -> value, which
-    change the spec, such as {"/training/steps": 100}. out: the folder of all results.
+    spec: a file, or the spec itself, in which numbers and lists may be numpy's, and texts may be paths; paths are
+    relative to the working directory. values: pointer -> value, which change the spec, such as
+    {"/training/steps": 100}. out: the folder of all results.
     A run that diverged or failed is loaded too: see `status` and `error` in `runs`.
     Raises: CommandError where the spec is wrong, the run is busy in another process, or there is no droptest command.
     """
@@ -110,7 +118,7 @@ def fates(
     network. source, destination: world ranks. step, message: for processes that change over steps or time.
     A run with this loss and seed loses exactly these packets. Raises: CommandError.
     """
-    output = _call(["fates", "--loss", json.dumps(loss), "--seed", seed, "--class", traffic_class, "--src", source,
+    output = _call(["fates", "--loss", _json(loss), "--seed", seed, "--class", traffic_class, "--src", source,
                     "--dst", destination, "--half", half, "--first", first, "--count", count, "--step", step,
                     "--message", message, "--format", "bits"])  # fmt: skip
     bits = "".join(line for line in output.splitlines() if not line.startswith("#"))

@@ -25,6 +25,8 @@ import numpy as np
 import pandas as pd
 
 from droptest.loss_model import percent
+from droptest.plots.panels import ends_of, near_range
+from droptest.words import decimal
 
 Panel = dict[str, Any]
 
@@ -72,7 +74,7 @@ def told(
     row: Any, quantity: str, unit: str, prefix: str = "", digits: int = 4, sign: str = "+", scale: float = 1
 ) -> str:
     """The mean of a row with its interval in words: "difference: +0.0106 nats per byte<br>95 % interval ..."."""
-    number = lambda end: f"{scale * row[prefix + end]:{sign}.{digits}f}"  # noqa: E731
+    number = lambda end: decimal(scale * row[prefix + end], digits, sign)  # noqa: E731
     if not row[prefix + "seeds"]:
         return f"{quantity}: none"
     text = f"{quantity}: {number('mean')} {unit}"
@@ -101,9 +103,10 @@ def point_words(row: Any, name: str) -> str:
 
 def over_rate(
     data: pd.DataFrame, prefix: str, quantity: str, unit: str, by: str = "panel", rate: str = "missing_rate",
-    sign: str = "+", rates: Iterable[float] | None = None,
+    sign: str = "+", rates: Iterable[float] | None = None, far: float = math.inf,
 ) -> Panel:  # fmt: skip
-    """Marks with bars over the loss rate, a curve for each value of `by`; rates: of the axis (default: of the data)."""
+    """Marks with bars over the loss rate, a curve for each value of `by`; rates: of the axis (default: of the data);
+    far: the axis ends before values beyond it."""
     axis, place = rate_axis(data[rate] if rates is None else rates)
     curves = []
     for name, mark in marks_of(data[by]).items():
@@ -113,20 +116,54 @@ def over_rate(
         mean, low, high = (part[f"{prefix}{end}"] for end in ("mean", "low", "high"))
         places = [place(value) + nudge(mark) for value in part[rate]]
         curves.append(curve(name, mark, places, mean, "marks", low=low, high=high, text=text))
-    return {"title": quantity, "x": axis, "y": {"title": unit}, "curves": curves, "lines": []}
+        curves += edge_marks(curves[-1], near_range(ends_of(data, prefix), far), far)
+    y = {"title": unit} | near_axis(ends_of(data, prefix), far)
+    return {"title": quantity, "x": axis, "y": y, "curves": curves, "lines": []}
+
+
+def near_axis(values: Any, far: float) -> dict[str, Any]:
+    """The range of an axis of which diverging runs would leave nothing to see; empty: it shows all values."""
+    limits = near_range(values, far)
+    return {} if limits is None else {"range": list(limits)}
+
+
+def in_lines(name: str, width: int) -> str:
+    """A name in at most three lines; the rest of a longer one is left out."""
+    parts = [line for part in name.split("<br>") for line in textwrap.wrap(
+        part.replace(" %", "\N{NO-BREAK SPACE}%"), width)]  # fmt: skip
+    return "<br>".join(parts[:3]) + (" …" if len(parts) > 3 else "")
+
+
+def edge_marks(
+    shown: dict[str, Any], limits: tuple[float, float] | None, far: float, along: str = "y"
+) -> list[dict[str, Any]]:
+    """Triangles at the edges of a panel for the values of a curve that are beyond `far`; limits: of the panel."""
+    if limits is None:
+        return []
+    across, found = "xy"[along == "x"], []
+    inset = 0.03 * (limits[1] - limits[0])
+    for sign, edge in ((1, limits[1] - inset), (-1, limits[0] + inset)):
+        beyond = [i for i, value in enumerate(shown[along]) if sign * value > far]
+        if beyond:
+            symbol = {"y1": "triangle-up", "y-1": "triangle-down", "x1": "triangle-right", "x-1": "triangle-left"}
+            places = {along: [edge] * len(beyond), across: [shown[across][i] for i in beyond]}
+            found.append(curve(shown["name"], shown["mark"], places["x"], places["y"], "points",
+                               text=[shown["text"][i] for i in beyond], symbol=symbol[f"{along}{sign}"]))  # fmt: skip
+    return found
 
 
 def rows_axis(names: Iterable[str]) -> dict[str, Any]:
     """An axis of names, the first at the top."""
-    labels = ["<br>".join(textwrap.wrap(name.replace(" %", "\N{NO-BREAK SPACE}%"), 40)[:3]) for name in names]
+    labels = [in_lines(name, 40) for name in names]
     return {"title": "", "ticks": list(range(len(labels))), "labels": labels, "rows": True}
 
 
 def in_rows(
     data: pd.DataFrame, prefix: str, quantity: str, unit: str, names: Iterable[str], by: str = "series",
-    sign: str = "+", scale: float = 1.0,
+    sign: str = "+", scale: float = 1.0, far: float = math.inf,
 ) -> Panel:  # fmt: skip
-    """A row for each row of `data`: mean and interval along x, times `scale`."""
+    """A row for each row of `data`: mean and interval along x, times `scale`; far: the axis ends before values beyond
+    it."""
     names, rows = list(names), data.to_dict("records")
     curves = []
     for name, mark in marks_of(data[by]).items():
@@ -135,8 +172,9 @@ def in_rows(
         text = [f"{point_words(rows[i], name)}<br>{told(rows[i], quantity, unit, prefix, sign=sign, scale=scale)}"
                 for i in mine]  # fmt: skip
         curves.append(curve(name, mark, mean, mine, "bars", low=low, high=high, along="x", text=text))
-    return {"title": quantity, "x": {"title": f"{quantity} ({unit})"}, "y": rows_axis(names), "curves": curves,
-            "lines": [], "keyed": False}  # fmt: skip
+        curves += edge_marks(curves[-1], near_range(ends_of(data, prefix), far), far, "x")
+    x = {"title": f"{quantity} ({unit})"} | near_axis(ends_of(data, prefix), far)
+    return {"title": quantity, "x": x, "y": rows_axis(names), "curves": curves, "lines": [], "keyed": False}
 
 
 def heat_map(

@@ -16,8 +16,10 @@ from droptest.drawing import (
     counted,
     curve,
     heat_map,
+    in_lines,
     in_rows,
     marks_of,
+    near_axis,
     nudge,
     over_rate,
     plain,
@@ -41,15 +43,17 @@ from droptest.plots import (
     tolerance,
     variances,
 )
+from droptest.words import decimal
 
 ABOVE = "above lossless twin"
+TITLE_WIDTHS = {1: 120, 2: 62, 3: 40, 4: 32}  # characters of a panel's title, by the columns of the figure
 ZERO = {"y": 0, "dash": "dot"}
 
 
 def _tolerance(data: pd.DataFrame) -> dict[str, Any]:
     points, limit = tolerance.points_of(data), float(data["tolerance"].iloc[0])
     if tolerance.one_rate(data):
-        panel = in_rows(points, "", ABOVE, "%", points["panel"], "panel")
+        panel = in_rows(points, "", ABOVE, "%", points["panel"], "panel", far=panels.FAR_PERCENT)
         for row, (series, mark) in enumerate(marks_of(points["panel"]).items()):
             mine = data[(data["panel"] == series) & data["difference"].notna()]
             panel["curves"].append(curve(series, mark, mine["difference"], [row + 0.22] * len(mine), "points",
@@ -59,6 +63,7 @@ def _tolerance(data: pd.DataFrame) -> dict[str, Any]:
     found = []
     for title, limits in (("around the tolerance", tolerance.view(data)), ("everything", None)):
         panel = over_rate(points, "", ABOVE, "%", rate="loss_rate")
+        limits = limits or panels.near_range(tolerance.seen_in(data), panels.FAR_PERCENT, (0.0, limit))
         panel |= {"title": title, "y": {"title": f"{ABOVE} (%)"} | ({"range": list(limits)} if limits else {})}
         _, place = rate_axis(data["loss_rate"])
         for series, mark in marks_of(data["panel"]).items():
@@ -74,7 +79,8 @@ def _tolerance(data: pd.DataFrame) -> dict[str, Any]:
 
 
 def _pairs(data: pd.DataFrame, series: str) -> list[str]:
-    return [f"{series}<br>packet loss rate {percent(p.loss_rate)}<br>seed {p.seed}: {p.difference:+.4f} % {ABOVE}"
+    return [f"{series}<br>packet loss rate {percent(p.loss_rate)}<br>"
+            f"seed {p.seed}: {decimal(p.difference, sign='+')} % {ABOVE}"
             for p in data.itertuples()]  # fmt: skip
 
 
@@ -93,7 +99,11 @@ def _edges(
             diverged = symbol == "x"
             text = [
                 f"{series}<br>{percent(p.loss_rate)}: "
-                + (f"{p.diverged} of {p.runs} runs diverged" if diverged else f"{p.mean:+.3f} %, outside this panel")
+                + (
+                    f"{p.diverged} of {p.runs} runs diverged"
+                    if diverged
+                    else f"{decimal(p.mean, 3, '+')} %, outside this panel"
+                )
                 for p in part.itertuples()
             ]
             where = [place(rate) for rate in part["loss_rate"]]
@@ -119,7 +129,7 @@ def _threshold(data: pd.DataFrame) -> dict[str, Any]:
                 curves.append(curve(verdict, mark, [place(row["rate"]) for row in known], end["mean"], "bars",
                                     low=end["low"], high=end["high"], text=text))  # fmt: skip
             runs = runs[runs["difference"].notna()]
-            text = [f"{verdict}<br>packet loss rate {percent(r)}<br>one run: {d:+.4f} % {ABOVE}"
+            text = [f"{verdict}<br>packet loss rate {percent(r)}<br>one run: {decimal(d, sign='+')} % {ABOVE}"
                     for r, d in zip(runs["rate"], runs["difference"], strict=True)]  # fmt: skip
             curves.append(
                 curve(verdict, mark, [place(r) + 0.02 for r in runs["rate"]], runs["difference"], "points", text=text)
@@ -132,6 +142,7 @@ def _threshold(data: pd.DataFrame) -> dict[str, Any]:
         lines = [ZERO, {"y": limit, "dash": "dash", "name": f"tolerance {limit:g} %"}]
         if not math.isnan(estimate):
             lines.append({"x": place(estimate), "dash": "dot", "name": f"estimate {100 * estimate:.3g} %"})
+        limits = limits or panels.near_range(tolerance.seen_in(data), panels.FAR_PERCENT, (0.0, limit))
         found.append({"title": title, "x": axis, "curves": curves, "lines": lines, "bands": [band],
                       "y": {"title": f"{ABOVE} (%)"} | ({"range": list(limits)} if limits else {})})  # fmt: skip
     return {"panels": found, "columns": 2, "key": "verdict"}
@@ -139,20 +150,21 @@ def _threshold(data: pd.DataFrame) -> dict[str, Any]:
 
 def _final_loss(data: pd.DataFrame) -> dict[str, Any]:
     unit, paired = data.attrs["unit"], data["difference_seeds"].any()
-    label = final_loss.DIFFERENCE_LABEL
+    label, far = final_loss.DIFFERENCE_LABEL, data.attrs["far"]
     if final_loss.one_rate(data):
         points = data.drop_duplicates(["series", "loss_rate"])
-        found = [in_rows(points, "final_", final_loss.LOSS_LABEL, unit, points["name"], sign="")]
+        found = [in_rows(points, "final_", final_loss.LOSS_LABEL, unit, points["name"], sign="", far=far)]
         if paired:
             lossy = points[points["difference_seeds"] > 0]
             found.append(
-                in_rows(lossy, "difference_", label, unit, lossy["name"]) | {"lines": [{"x": 0, "dash": "dot"}]}
+                in_rows(lossy, "difference_", label, unit, lossy["name"], far=far)
+                | {"lines": [{"x": 0, "dash": "dot"}]}
             )
         return {"panels": found, "columns": 2 if len(points) < 8 else 1}
-    found = [over_rate(data, "final_", final_loss.LOSS_LABEL, unit, sign="")]
+    found = [over_rate(data, "final_", final_loss.LOSS_LABEL, unit, sign="", far=far)]
     if paired:
         lossy = data[~data["without_loss"]]
-        found.append(over_rate(lossy, "difference_", label, unit) | {"lines": [ZERO]})
+        found.append(over_rate(lossy, "difference_", label, unit, far=far) | {"lines": [ZERO]})
     return {"panels": found, "columns": 2}
 
 
@@ -185,9 +197,10 @@ def _confusion(data: pd.DataFrame) -> dict[str, Any]:
         text = [f"{row.label} taken for {row.prediction}: {counted(row.examples, 'example')}"
                 for row in mine.itertuples()]  # fmt: skip
         size = len(classes)
-        x = {"title": confusion.X_LABEL, "ticks": list(range(size)), "labels": classes}
+        names = confusion.names_of(classes)
+        x = {"title": confusion.X_LABEL, "ticks": list(range(size)), "labels": names}
         found.append(heat_map(
-            point, x, rows_axis(classes) | {"title": confusion.Y_LABEL}, shares, (0, 100), confusion.SCALE_LABEL,
+            point, x, rows_axis(names) | {"title": confusion.Y_LABEL}, shares, (0, 100), confusion.SCALE_LABEL,
             [text[size * i:size * (i + 1)] for i in range(size)],
             cells=[["" if math.isnan(share) else f"{share:.0f}" for share in row] for row in shares],
         ))  # fmt: skip
@@ -195,20 +208,22 @@ def _confusion(data: pd.DataFrame) -> dict[str, Any]:
 
 
 def _places(data: pd.DataFrame) -> dict[str, Any]:
-    unit, found = data.attrs["unit"], []
+    unit, far, found = data.attrs["unit"], data.attrs["far"], []
     for name in dict.fromkeys(data["panel"]):
         mine = data[data["panel"] == name]
         if places.over_rates(data):
-            panel = over_rate(mine, "", places.LABEL, unit, "place") | {"lines": [ZERO]}
+            panel = over_rate(mine, "", places.LABEL, unit, "place", far=far) | {"lines": [ZERO]}
         else:
-            panel = in_rows(mine, "", places.LABEL, unit, mine["place"], "place") | {"lines": [{"x": 0, "dash": "dot"}]}
+            panel = in_rows(mine, "", places.LABEL, unit, mine["place"], "place", far=far)
+            panel["lines"] = [{"x": 0, "dash": "dot"}]
         found.append(panel | {"title": name or places.LABEL})
     return {"panels": found, "columns": 2}
 
 
 def _recoveries(data: pd.DataFrame) -> dict[str, Any]:
     unit = data.attrs["unit"]
-    cost = in_rows(data, "", recoveries.Y_LABEL, unit, data["name"]) | {"lines": [{"x": 0, "dash": "dot"}]}
+    cost = in_rows(data, "", recoveries.Y_LABEL, unit, data["name"], far=data.attrs["far"])
+    cost["lines"] = [{"x": 0, "dash": "dot"}]
     curves = []
     for place, (column, label, _) in enumerate(recoveries.SHARES):
         rows = [(i, name, 100 * share) for i, (name, share) in enumerate(zip(data["name"], data[column], strict=True))
@@ -224,7 +239,7 @@ def _recoveries(data: pd.DataFrame) -> dict[str, Any]:
 def _rate_map(data: pd.DataFrame) -> dict[str, Any]:
     unit, found = data.attrs["unit"], []
     values = list(dict.fromkeys(data["value"]))
-    span = (float(data["mean"].min()), float(data["mean"].max()))
+    span = rate_map.span_of(data)
     for series in dict.fromkeys(data["panel"]):
         mine = data[data["panel"] == series]
         rates = rate_map.rates_of(mine)
@@ -248,7 +263,7 @@ def _tried(row: dict[str, Any], unit: str) -> str:
     lines = [row["series"], f"packet loss rate {percent(row['loss_rate'])}", row["value"],
              told(row, "final validation loss", unit, sign="")]  # fmt: skip
     if not math.isnan(row["selection_loss"]):
-        lines.append(f"on the selection tokens: {row['selection_loss']:.4f} {unit}")
+        lines.append(f"on the selection tokens: {decimal(row['selection_loss'])} {unit}")
     lines += [
         f"{row[status]} of {counted(row['runs'], 'run')} {status}" for status in ("diverged", "failed") if row[status]
     ]
@@ -314,8 +329,11 @@ def _time_to_target(data: pd.DataFrame) -> dict[str, Any]:
     return {"panels": [panel], "columns": 1, "key": "network"}
 
 
-def _lines(data: pd.DataFrame, x: str, x_title: str, split: list[tuple[str, dict[str, Any], Panel]]) -> dict[str, Any]:
-    """Panels of curves with bands: for each (title, values of columns, further members of the panel) one."""
+def _lines(
+    data: pd.DataFrame, x: str, x_title: str, split: list[tuple[str, dict[str, Any], Panel]], far: float = math.inf
+) -> dict[str, Any]:
+    """Panels of curves with bands: for each (title, values of columns, further members of the panel) one. far: their
+    axes end before values beyond it."""
     marks = marks_of(panels.rate_marks(data))
     found = []
     for title, values, more in split:
@@ -327,7 +345,8 @@ def _lines(data: pd.DataFrame, x: str, x_title: str, split: list[tuple[str, dict
             for name, rows in panels.curves_in(part) if len(rows)
         ]  # fmt: skip
         if curves:
-            found.append({"title": title, "x": {"title": x_title}, "curves": curves, "lines": [], **more})
+            y = more["y"] | near_axis(panels.ends_of(part), far)
+            found.append({"title": title, "x": {"title": x_title}, "curves": curves, "lines": [], **more, "y": y})
     return {"panels": found, "columns": 3, "key": "packet loss rate"}
 
 
@@ -340,19 +359,21 @@ def _training_curves(data: pd.DataFrame) -> dict[str, Any]:
     split = [(f"{series}: {label}", {"panel": series, "metric": metric}, {"y": {"title": unit}})
              for metric, label in (("validation_loss", "validation loss"), ("train_loss", "training loss"))
              for series in _series(data)]  # fmt: skip
-    return _lines(data, "step", "step", split) | {"columns": min(3, len(_series(data)))}
+    return _lines(data, "step", "step", split, data.attrs["far"]) | {"columns": min(3, len(_series(data)))}
 
 
 def _differences(data: pd.DataFrame) -> dict[str, Any]:
     more = {"y": {"title": f"above lossless ({data.attrs['unit']})"}, "lines": [{"y": 0, "dash": "dot"}]}
-    return _lines(data, "step", "step", [(series, {"panel": series}, more) for series in _series(data)])
+    split = [(series, {"panel": series}, more) for series in _series(data)]
+    return _lines(data, "step", "step", split, data.attrs["far"])
 
 
 def _loss_over_time(data: pd.DataFrame) -> dict[str, Any]:
     target = float(data["target_loss"].iloc[0])
     lines = [{"y": target, "dash": "dot", "name": "target"}] if math.isfinite(target) else []
     more = {"y": {"title": f"validation loss ({data.attrs['unit']})"}, "lines": lines}
-    return _lines(data, "virtual_seconds", "virtual time (s)", [(s, {"panel": s}, more) for s in _series(data)])
+    split = [(series, {"panel": series}, more) for series in _series(data)]
+    return _lines(data, "virtual_seconds", "virtual time (s)", split, data.attrs["far"])
 
 
 def _divergence(data: pd.DataFrame) -> dict[str, Any]:
@@ -468,4 +489,7 @@ FIGURES: dict[str, Callable[[pd.DataFrame], dict[str, Any]]] = {
 
 def figure_of(name: str, data: pd.DataFrame) -> dict[str, Any]:
     """The panels of a figure, as JSON has them. Raises: KeyError for a figure that is not there."""
-    return plain(FIGURES[name](data))
+    figure = FIGURES[name](data)
+    for panel in figure["panels"]:
+        panel["title"] = in_lines(panel["title"], TITLE_WIDTHS[figure["columns"]])
+    return plain(figure)

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from droptest import library
+from droptest.json_values import UnusableValue, json_text
 from droptest.library import Counts, Message, NetworkError
 
 __all__ = ["Counts", "Flow", "Group", "Message", "Network", "NetworkError", "Statistics"]
@@ -271,7 +272,10 @@ def _place() -> tuple[int, int]:
 def _text_of(source: Mapping[str, Any] | str | Path | None) -> tuple[str, str]:
     """The JSON text, and its name for messages."""
     if isinstance(source, Mapping):
-        return json.dumps(source), "network"
+        try:
+            return json_text(source), "network"
+        except UnusableValue as error:
+            raise NetworkError("config", f"network: {error}") from None
     if source is None:
         source = os.environ.get("DROPTEST_NETWORK")
         if source is None:

@@ -98,7 +98,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
                 continue
             write_whole(target, found.as_csv())
             parts[f"table {name}"] = _table_part(found, records, questions, out, target)
-        compared = drawing.plain(comparison.data(records))
+        compared = drawing.plain(comparison.data(records) | {"far": plots.panels.far_loss(records.best)})
         page = {"figures": drawn, "comparison": compared, "scale": style.scale()}
         write_whole(written.report, _page(
             title=f"{records.name} - droptest report", heading=records.name, description=records.description,

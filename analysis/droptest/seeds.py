@@ -33,6 +33,7 @@ from droptest.variance import (
     Decomposition,
     decompose,
 )
+from droptest.words import decimal
 
 EFFECTS = (0.005, 0.01, 0.02, 0.05)  # nats per token
 DIFFERENCE, FINAL = "difference to lossless", "final validation loss"
@@ -204,8 +205,9 @@ def comparison_table(records: Records, margin: float | None) -> Table:
     header = ("series", "against", "loss rate", "runs", "difference", "90 % interval", "equal within")
     rows = []
     for c in comparisons(records, margin):
-        row = (c.first, c.second, percent(c.loss_rate), str(c.runs), f"{c.result.mean:+.4f}",
-               f"{c.result.low:+.4f} to {c.result.high:+.4f}", number(c.result.within))  # fmt: skip
+        row = (c.first, c.second, percent(c.loss_rate), str(c.runs), decimal(c.result.mean, sign="+"),
+               f"{decimal(c.result.low, sign='+')} to {decimal(c.result.high, sign='+')}",
+               number(c.result.within))  # fmt: skip
         rows.append(row if margin is None else (*row, c.result.verdict, f"{c.result.p:.2g}"))
     return header if margin is None else (*header, f"within {margin:g}?", "p"), rows
 

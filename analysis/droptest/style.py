@@ -36,6 +36,8 @@ from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.patches import Rectangle  # noqa: E402
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter  # noqa: E402
 
+from droptest.words import MOST_IN_DIGITS  # noqa: E402
+
 SINGLE_COLUMN = 3.5  # inches: one column of a two-column page
 DOUBLE_COLUMN = 7.16
 DPI = 200
@@ -197,9 +199,9 @@ def signed_log_axis(axes: Axes, means: Sequence[float], *bounds: Sequence[float]
     sizes = [abs(mean) for mean in means if mean and math.isfinite(mean)]
     if not sizes or max(sizes) < 20 * min(sizes):
         return
-    threshold = 10 ** math.floor(math.log10(min(sizes)))
+    threshold = 10.0 ** math.floor(math.log10(min(sizes)))
     # A difference that is tiny by chance must not stretch the axis.
-    threshold = max(threshold, 10 ** math.floor(math.log10(max(sizes)) - 3))
+    threshold = max(threshold, 10.0 ** math.floor(math.log10(max(sizes)) - 3))
     axes.set_yscale("symlog", linthresh=threshold, linscale=0.5)
     axes.axhspan(-threshold, threshold, color="0.95", zorder=0, linewidth=0)  # the linear stretch
     ends = [end for column in (means, *bounds) for end in column if math.isfinite(end)]
@@ -214,9 +216,14 @@ def frame(x: float, y: float) -> Rectangle:
     return Rectangle((x - 0.47, y - 0.47), 0.94, 0.94, fill=False, edgecolor="tab:red", linewidth=1.5)
 
 
+class _PlainFormatter(ScalarFormatter):
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return super().__call__(x, pos) if abs(x) < MOST_IN_DIGITS else _plain_number(x, pos)
+
+
 def plain_ticks(axes: Axes) -> None:
-    """No offsets or powers on a linear y axis."""
-    formatter = ScalarFormatter(useOffset=False)
+    """No offsets or powers on a linear y axis, below the numbers that only diverged runs have."""
+    formatter = _PlainFormatter(useOffset=False)
     formatter.set_scientific(False)
     axes.yaxis.set_major_formatter(formatter)
 

@@ -16,6 +16,7 @@ from droptest.records import Records
 from droptest.series import NO_PROCESS
 from droptest.statistics import NOTHING, Interval, pooled_z
 from droptest.variance import ONE_NETWORK, ONE_TRAINING, design_of, interval_of
+from droptest.words import decimal, shortened
 
 # The limits of an interval over runs that share a seed.
 LIMITS = {ONE_TRAINING: "interval over networks of one training", ONE_NETWORK: "interval over trainings of one network"}
@@ -218,7 +219,7 @@ def number(value: float, digits: int = 4) -> str:
     """A number for tables; a dash where there is none."""
     if value is None or math.isnan(value):
         return "-"
-    return f"{value:.{digits}f}" if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+    return decimal(value, digits) if math.isfinite(value) else ("inf" if value > 0 else "-inf")
 
 
 def percent_cell(rate: float) -> str:
@@ -230,8 +231,8 @@ def with_interval(interval: Interval, digits: int = 4, signed: str = "") -> str:
     """ "2.4012 +- 0.0021"; the mean alone where there is no interval."""
     if interval.n == 0:
         return "-"
-    mean = f"{interval.mean:{signed}.{digits}f}"
-    return f"{mean} ± {interval.half_width:.{digits}f}" if interval.has_width else mean
+    mean = decimal(interval.mean, digits, signed)
+    return f"{mean} ± {decimal(interval.half_width, digits)}" if interval.has_width else mean
 
 
 def interval_columns(interval: Interval, prefix: str = "") -> dict[str, float]:
@@ -332,9 +333,18 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)
 
 
+LONGEST_CELL = 60  # characters, of all columns of a terminal's table but the last
+
+
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Container[str]) -> str:
-    """A table for a terminal; the columns named in `left` are set flush left."""
+    """A table for a terminal; the columns named in `left` are set flush left. Long names are cut in the middle: a line
+    that is folded would mix the columns."""
     table = [[printable(cell) for cell in row] for row in [header, *rows]]
+    for i in range(len(header) - 1):
+        every = list(dict.fromkeys(row[i] for row in table))
+        short = dict(zip(every, shortened(every, LONGEST_CELL), strict=True))
+        for row in table:
+            row[i] = short[row[i]]
     widths = [max(len(row[i]) for row in table) for i in range(len(header))]
     lines = [
         "  ".join(cell.ljust(w) if name in left else cell.rjust(w)

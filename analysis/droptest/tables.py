@@ -15,11 +15,12 @@ from droptest import classification, memory_page, seeds, virtual_time, wall_time
 from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.summary import HEADER, groups, number, row_of, with_interval
+from droptest.words import decimal
 
 ABSENT = ("missing", "unfinished", "unreadable")
 TEXTS = frozenset({"series", "loss model", "note", "against", "quantity", "class", "half", "path", "fill", "network",
                    "run", "part", "severity", "what would help", "status", "why", "verdict", "best value",
-                   "kind"})  # fmt: skip
+                   "kind", "measure"})  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -87,8 +88,9 @@ def _tolerance(records: Records, _: Questions) -> Table | None:
         return None
     limit = points["tolerance"].iloc[0]
     rows = [
-        (p.panel, percent(p.loss_rate), p.verdict, f"{p.mean:+.3f} %" if p.seeds else "-",
-         "-" if math.isnan(p.low) else f"{p.low:+.3f} % to {p.high:+.3f} %", p.seeds, p.diverged or "-")
+        (p.panel, percent(p.loss_rate), p.verdict, f"{decimal(p.mean, 3, '+')} %" if p.seeds else "-",
+         "-" if math.isnan(p.low) else f"{decimal(p.low, 3, '+')} % to {decimal(p.high, 3, '+')} %", p.seeds,
+         p.diverged or "-")
         for p in points.itertuples()
     ]  # fmt: skip
     header = ("series", "loss rate", "verdict", "above lossless twin", "95 % interval", "seeds", "diverged")
@@ -127,7 +129,8 @@ def with_ends(mean: float, low: float, high: float) -> str:
     """ "+0.0106 (+0.0029 to +0.0183)"; the mean alone where there is no interval."""
     if math.isnan(mean):
         return "-"
-    return f"{mean:+.4f}" if math.isnan(low) else f"{mean:+.4f} ({low:+.4f} to {high:+.4f})"
+    text = decimal(mean, sign="+")
+    return text if math.isnan(low) else f"{text} ({decimal(low, sign='+')} to {decimal(high, sign='+')})"
 
 
 def _virtual_time(records: Records, _: Questions) -> Table | None:
@@ -224,7 +227,8 @@ def _runs(records: Records, _: Questions) -> Table:
         status += f", {row.marks}" if row.marks else ""
         rows.append(
             (row.run_id, row.series, percent(row.loss_rate), seed_text(row.seed), status,
-             number(row.final_validation_loss), f"{row.difference:+.4f}" if row.difference == row.difference else "-",
+             number(row.final_validation_loss),
+             "-" if math.isnan(row.difference) else decimal(row.difference, sign="+"),
              number(row.tokens_per_second, 0), number(row.seconds, 1))
         )  # fmt: skip
     header = (

@@ -23,6 +23,37 @@ def spoken(text: str) -> str:
     return CLASSES.get(text) or (text.replace("_", " ") if IDENTIFIER.fullmatch(text) else text)
 
 
+MOST_IN_DIGITS = 1e6
+
+
+def decimal(value: float, digits: int = 4, sign: str = "") -> str:
+    """A finite number with so many decimals; from a million on, where only losses of diverged runs are, with an
+    exponent. sign: "+": before positive numbers, too."""
+    return f"{value:{sign}.{digits}{'f' if abs(value) < MOST_IN_DIGITS else 'e'}}"
+
+
+def shortened(names: Iterable[str], width: int) -> list[str]:
+    """Names of at most `width` characters, which are as distinct as the names: long ones are cut in the middle, and
+    numbered where that leaves equal ones."""
+    found: list[str] = []
+    for name in names:
+        short = name if len(name) <= width else cut(name, width)
+        number = 2
+        while short in found:
+            mark = f" ({number})"
+            short, number = cut(name, width - len(mark)) + mark, number + 1
+        found.append(short)
+    return found
+
+
+def cut(name: str, width: int) -> str:
+    """The ends of a name that is longer than `width` characters."""
+    if len(name) <= width:
+        return name
+    behind = (width - 1) // 3
+    return f"{name[: width - 1 - behind]}…{name[len(name) - behind :]}"
+
+
 def unit_of(specs: Iterable[dict[str, Any]]) -> str:
     """The unit of the losses of runs with these specs: per byte where every run trains on the bytes of a text, per
     example where every run classifies."""

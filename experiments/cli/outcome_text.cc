@@ -12,6 +12,9 @@
 namespace droptest::cli {
 namespace {
 
+/// From here on, where only losses of diverged runs are, digits are fewer with an exponent.
+constexpr double kMostInDigits = 1e6;
+
 std::string format(const char* pattern, double value) {
   char text[64];
   std::snprintf(text, sizeof text, pattern, value);
@@ -21,7 +24,9 @@ std::string format(const char* pattern, double value) {
 }  // namespace
 
 std::string loss_text(const nlohmann::json& value) {
-  return value.is_number() ? format("%.4f", value.get<double>()) : "-";
+  if (!value.is_number()) return "-";
+  const double number = value.get<double>();
+  return format(std::fabs(number) < kMostInDigits ? "%.4f" : "%.4e", number);
 }
 
 std::string duration_text(double seconds) {

@@ -12,7 +12,7 @@
 
 namespace droptest::cli {
 
-/// "2.4310", or "-" where the value is null or absent.
+/// "2.4310", "4.1200e+37" from a million on, or "-" where the value is null or absent.
 std::string loss_text(const nlohmann::json& value);
 
 /// "1 h 02 min", "3 min 20 s", "12 s".

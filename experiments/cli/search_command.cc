@@ -52,7 +52,11 @@ std::string number_text(const char* pattern, double value) {
 /// "5.2 %".
 std::string rate_text(double rate) { return number_text("%.4g %%", 100 * rate); }
 
-std::string percent_text(double percent) { return std::isfinite(percent) ? number_text("%+.3f", percent) : "-"; }
+/// "+1.250", "+4.120e+37" from a million on, or "-".
+std::string percent_text(double percent) {
+  if (!std::isfinite(percent)) return "-";
+  return number_text(std::fabs(percent) < 1e6 ? "%+.3f" : "%+.3e", percent);
+}
 
 Trial trial_of(const SweepRun& run) {
   Trial trial;

@@ -23,7 +23,7 @@ void add_watch_output_options(CLI::App& command, WatchOutputOptions& options) {
       "Keep event files for TensorBoard in the experiment's folder: tensorboard --logdir <out>/<name>/tensorboard");
   command.add_option(
       "--openmetrics", options.open_metrics,
-      "Keep a file of metrics for Prometheus: a name that ends in .prom, in the folder that node_exporter reads");
+      "Keep a file of metrics in OpenMetrics' text format; node_exporter reads it under a name that ends in .prom");
 }
 
 WatchOutputs::WatchOutputs(WatchOutputOptions options, std::string runs, std::string tensorboard)

@@ -36,24 +36,28 @@ std::string number_text(double value) {
   return json(value).dump();
 }
 
-/// The samples of metrics, each metric's together, in the order of their first samples.
+/// The samples of metrics, each metric's together, in the order of their declarations.
 class MetricFamilies {
  public:
-  /// Declares a metric; its samples follow.
+  /// Declares a metric; its samples follow. The samples of a counter have its name and "_total", which the name
+  /// itself must not end with. Source: OpenMetrics 1.0, "Counter".
   void family(const std::string& name, MetricKind kind, const std::string& help) {
-    families_.push_back({"# HELP droptest_" + name + " " + help + "\n# TYPE droptest_" + name +
-                             (kind == MetricKind::kCounter ? " counter\n" : " gauge\n"),
-                         ""});
+    const std::string full = "droptest_" + name;
+    const bool counts = kind == MetricKind::kCounter;
+    const std::string type = counts ? "counter" : "gauge";
+    families_.push_back(
+        {"# TYPE " + full + " " + type + "\n# HELP " + full + " " + help + "\n", full + (counts ? "_total" : ""), ""});
     place_[name] = families_.size() - 1;
   }
   void add(const std::string& name, const Labels& labels, double value) {
-    std::string text = "droptest_" + name + "{";
+    Family& metric = families_[place_.at(name)];
+    std::string text = metric.sample + "{";
     std::string comma;
     for (const auto& [label, of_label] : labels) {
       text += comma + label + "=\"" + escaped(of_label) + "\"";
       comma = ",";
     }
-    families_[place_.at(name)].second += text + "} " + number_text(value) + "\n";
+    metric.samples += text + "} " + number_text(value) + "\n";
   }
   /// Null stands for a number that is not finite; other values that are no numbers have no sample.
   void add(const std::string& name, const Labels& labels, const json& line, const char* member_name) {
@@ -64,14 +68,19 @@ class MetricFamilies {
   }
   std::string text() const {
     std::string text;
-    for (const auto& [head, samples] : families_) {
-      if (!samples.empty()) text += head + samples;
+    for (const Family& metric : families_) {
+      if (!metric.samples.empty()) text += metric.head + metric.samples;
     }
     return text + "# EOF\n";
   }
 
  private:
-  std::vector<std::pair<std::string, std::string>> families_;
+  struct Family {
+    std::string head;    ///< lines with type and help
+    std::string sample;  ///< name of its samples
+    std::string samples;
+  };
+  std::vector<Family> families_;
   std::map<std::string, std::size_t> place_;
 };
 
@@ -87,21 +96,21 @@ constexpr std::array kStates = {WatchedRun::State::kWaiting,  WatchedRun::State:
 void declare(MetricFamilies& metrics) {
   using enum MetricKind;
   metrics.family("runs", kGauge, "Runs of an experiment in a state.");
-  metrics.family("run_steps_total", kCounter, "Finished optimizer steps.");
+  metrics.family("run_steps", kCounter, "Finished optimizer steps.");
   metrics.family("run_wanted_steps", kGauge, "Optimizer steps that the run is to take.");
-  metrics.family("run_tokens_total", kCounter, "Tokens trained on.");
+  metrics.family("run_tokens", kCounter, "Tokens trained on.");
   metrics.family("run_train_loss_nats", kGauge, "Last training loss.");
   metrics.family("run_validation_loss_nats", kGauge, "Last validation loss.");
   metrics.family("run_gradient_norm", kGauge, "Last gradient norm, before clipping.");
   metrics.family("run_tokens_per_second", kGauge, "Tokens trained on per second.");
   metrics.family("run_replica_divergence_rms", kGauge, "Root mean square difference between replicas.");
-  metrics.family("run_anomalies_total", kCounter, "Lines of events.jsonl of a kind.");
-  metrics.family("packets_total", kCounter, "Packets sent at first.");
-  metrics.family("lost_packets_total", kCounter, "Packets lost at first.");
+  metrics.family("run_anomalies", kCounter, "Lines of events.jsonl of a kind.");
+  metrics.family("packets", kCounter, "Packets sent at first.");
+  metrics.family("lost_packets", kCounter, "Packets lost at first.");
   metrics.family("rank_resident_memory_bytes", kGauge, "Memory of the rank's process.");
   metrics.family("rank_device_memory_bytes", kGauge, "Memory in use on the rank's GPU.");
-  metrics.family("rank_cpu_seconds_total", kCounter, "Processor time of the rank.");
-  metrics.family("rank_sent_bytes_total", kCounter, "Bytes that the rank handed to its backend.");
+  metrics.family("rank_cpu_seconds", kCounter, "Processor time of the rank.");
+  metrics.family("rank_sent_bytes", kCounter, "Bytes that the rank handed to its backend.");
 }
 
 void add_run(MetricFamilies& metrics, const WatchedRun& run) {
@@ -110,8 +119,8 @@ void add_run(MetricFamilies& metrics, const WatchedRun& run) {
   if (run.steps() != 0) metrics.add("run_wanted_steps", labels, static_cast<double>(run.steps()));
   if (!run.has_lines()) return;
   const json& last = run.last_line();
-  metrics.add("run_steps_total", labels, last, "step");
-  metrics.add("run_tokens_total", labels, last, "tokens");
+  metrics.add("run_steps", labels, last, "step");
+  metrics.add("run_tokens", labels, last, "tokens");
   const json latest = {{"train_loss", run.last("train_loss")},
                        {"validation_loss", run.last("validation_loss")},
                        {"gradient_norm", run.last("gradient_norm")}};
@@ -123,14 +132,14 @@ void add_run(MetricFamilies& metrics, const WatchedRun& run) {
   if (const auto speed = run.tokens_per_second()) metrics.add("run_tokens_per_second", labels, *speed);
   metrics.add("run_replica_divergence_rms", labels, run.last("divergence"), "rms");
   for (const auto& [kind, count] : run.events()) {
-    metrics.add("run_anomalies_total", with(labels, "kind", kind), static_cast<double>(count));
+    metrics.add("run_anomalies", with(labels, "kind", kind), static_cast<double>(count));
   }
   const json classes =
       run.statistics().is_object() ? run.statistics().value("classes", json::object()) : run.last("losses");
   if (classes.is_object()) {
     for (const auto& [name, counts] : classes.items()) {
-      metrics.add("packets_total", with(labels, "class", name), counts, "packets");
-      metrics.add("lost_packets_total", with(labels, "class", name), counts, "lost");
+      metrics.add("packets", with(labels, "class", name), counts, "packets");
+      metrics.add("lost_packets", with(labels, "class", name), counts, "lost");
     }
   }
   const json ranks = run.last("ranks");
@@ -138,8 +147,8 @@ void add_run(MetricFamilies& metrics, const WatchedRun& run) {
     const Labels of_rank = with(labels, "rank", std::to_string(i));
     metrics.add("rank_resident_memory_bytes", of_rank, ranks[i], "resident_bytes");
     metrics.add("rank_device_memory_bytes", of_rank, ranks[i], "device_bytes");
-    metrics.add("rank_cpu_seconds_total", of_rank, ranks[i], "cpu_seconds");
-    metrics.add("rank_sent_bytes_total", of_rank, ranks[i], "sent_bytes");
+    metrics.add("rank_cpu_seconds", of_rank, ranks[i], "cpu_seconds");
+    metrics.add("rank_sent_bytes", of_rank, ranks[i], "sent_bytes");
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs as metrics for Prometheus: a file for node_exporter's text collector. docs/watching.md.
+// Runs as metrics for OpenMetrics' readers, and for node_exporter's text collector. docs/watching.md.
 #pragma once
 
 #include <string>
@@ -8,8 +8,8 @@
 
 namespace droptest::experiments {
 
-/// The state of the runs in Prometheus' text format, with the end mark of OpenMetrics and no time stamps. Labels have
-/// the experiment, the run, its point and its seed; traffic classes and ranks where a metric has them.
+/// The state of the runs in the text format of OpenMetrics 1.0, without time stamps. Labels have the experiment, the
+/// run, its point and its seed; traffic classes and ranks where a metric has them.
 std::string open_metrics_text(const WatchedRuns& runs);
 
 }  // namespace droptest::experiments

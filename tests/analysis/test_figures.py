@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 import synthetic
 from matplotlib import image
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 from synthetic import NONE, PACKAGES, bernoulli, gilbert_elliott
 
 import droptest
-from droptest import plots, style
+from droptest import interactive, plots, style, summary, words
 from droptest.plots import burst_lengths, panels
 
 LOSSES = [NONE, bernoulli(0.05), bernoulli(0.4), gilbert_elliott(0.05, 8), gilbert_elliott(0.4, 8)]
@@ -301,3 +302,194 @@ def test_identifiers_are_words():
     assert spoken("selective_repeat") == "selective repeat"
     assert spoken("tp_backward") == "tensor parallel, backward"
     assert spoken("corpus/my_text.txt") == "corpus/my_text.txt" and spoken("Kept_As_Is") == "Kept_As_Is"
+
+
+LONG = {
+    "zero": "sixty characters of a name that a person gives to a setting!",
+    "mean": ("a label of two hundred characters, as people paste whole paths: /data/experiments/loss/ " * 3)[:200],
+    "last": ("unbroken_word_without_blanks_" * 9)[:200],
+}
+
+
+def with_far_losses(tmp_path, cross, is_far, loss=4e37, **more):
+    """A sweep of which some runs have the loss in the end, and in the second half of their metrics."""
+    folder = synthetic.write_sweep(
+        tmp_path, cross, seeds=2,
+        final_losses=lambda p, seed: loss if is_far(p, seed) else 2.5 + 0.01 * seed + 0.1 * len(str(p)) / 99,
+        **more,
+    )  # fmt: skip
+    for run in json.loads((folder / "sweep.json").read_text())["runs"]:
+        if is_far(run["point"], run.get("seed")):
+            file = folder / run["run_id"] / "metrics.jsonl"
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            for line in lines[len(lines) // 2 :]:
+                line |= {name: loss for name in ("validation_loss", "train_loss") if name in line}
+            file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return droptest.load(folder)
+
+
+def limits_of(figure):
+    return [axis.get_view_interval() for ax in figure.axes for axis in (ax.xaxis, ax.yaxis)]
+
+
+def texts_of(figure):
+    figure.draw_without_rendering()
+    ticks = [label for ax in figure.axes for label in (*ax.get_xticklabels(), *ax.get_yticklabels())]
+    return [text.get_text() for text in (*ticks, *(text for ax in figure.axes for text in ax.texts))]
+
+
+FIGURES_OF_LOSSES = ("tolerance", "final_loss", "training_curves", "differences")
+
+
+@pytest.mark.parametrize(
+    ("loss", "cross", "is_far"),
+    [
+        (4e37, {"/network/loss": LOSSES}, lambda p, s: p["/network/loss"] == LOSSES[2] and s == 1),
+        (1.7e308, {"/network/loss": LOSSES}, lambda p, s: p["/network/loss"] == LOSSES[4]),
+        (300.0, {"/network/loss": LOSSES}, lambda p, s: p["/network/loss"] == LOSSES[4]),
+        (-4e37, {"/network/fill": list(LONG), "/network/loss": [NONE, bernoulli(0.2)]},
+         lambda p, s: p["/network/fill"] == "last" and p["/network/loss"] != NONE),
+    ],
+)  # fmt: skip
+def test_a_loss_of_a_diverging_run_leaves_the_others_in_view(tmp_path, loss, cross, is_far):
+    records = with_far_losses(tmp_path, cross, is_far, loss)
+    for name in FIGURES_OF_LOSSES:
+        data = plots.data(name, records)
+        figure = plots.draw(name, records)
+        far = 100.0 * 19 if name == "tolerance" else data.attrs["far"]
+        assert far < (2000 if name == "tolerance" else 100)
+        assert max(abs(end) for ends in limits_of(figure) for end in ends) <= max(far, 250), name  # 250: of steps
+        assert max(map(len, texts_of(figure))) <= 40, name
+        for panel in interactive.figure_of(name, data)["panels"]:
+            for axis in (panel["x"], panel["y"]):
+                assert all(abs(end) <= far for end in axis.get("range", [])), name
+            values = [v for c in panel["curves"] for v in (*c["x"], *c["y"]) if v is not None]
+            if max(map(abs, values), default=0) > max(far, 250):
+                assert "range" in panel["x"] or "range" in panel["y"], name
+
+
+def test_a_mean_beyond_the_axis_is_a_triangle_at_its_edge(tmp_path):
+    records = with_far_losses(tmp_path, {"/network/loss": LOSSES}, lambda p, s: p["/network/loss"] == LOSSES[2])
+    for name in ("tolerance", "final_loss"):
+        for ax in plots.draw(name, records).axes:
+            edges = [line for line in ax.lines if line.get_marker() == "^" and line.get_transform() != ax.transData]
+            assert [line.get_xdata().tolist() for line in edges if len(line.get_xdata())] and edges, name
+        panels_ = interactive.figure_of(name, plots.data(name, records))["panels"]
+        assert all("triangle-up" in {c.get("symbol") for c in panel["curves"]} for panel in panels_), name
+
+
+def test_the_percentage_of_a_huge_loss_is_not_lost_by_rounding(tmp_path):
+    """The run's loss minus the difference would be 0."""
+    far = lambda p, s: p["/network/loss"] == LOSSES[2] and s == 1  # noqa: E731
+    data = plots.data("tolerance", with_far_losses(tmp_path, {"/network/loss": LOSSES}, far))
+    mine = data[(data["loss_rate"] == 0.4) & (data["series"] == "Bernoulli")]
+    assert mine["difference"].max() == pytest.approx(100 * 4e37 / 2.5, rel=0.05)
+    assert (mine["seeds"] == 2).all() and mine["mean"].iloc[0] > 1e38
+
+
+def test_the_map_of_rates_has_the_colours_of_the_other_losses(tmp_path):
+    cross = {"/training/learning_rate": [0.001, 0.002], "/network/loss": LOSSES}
+    records = with_far_losses(
+        tmp_path, cross, lambda p, s: p["/training/learning_rate"] == 0.002 and p["/network/loss"] == LOSSES[2],
+        best_over=["/training/learning_rate"], selection_losses=lambda p, s: p["/training/learning_rate"],
+    )  # fmt: skip
+    figure = plots.draw("rate_map", records)
+    assert all(image.get_clim()[1] < 3 for ax in figure.axes for image in ax.images)
+    assert {text for text in texts_of(figure) if "e+" in text} == {"4e+37"}
+    heats = [p["heat"] for p in interactive.figure_of("rate_map", plots.data("rate_map", records))["panels"]]
+    assert all(heat["high"] < 3 for heat in heats)
+    assert "4e+37" in [cell for heat in heats for row in heat["cells"] for cell in row]
+
+
+def overlaps(figure):
+    """Pairs of texts that are drawn one over the other, and texts that leave the figure."""
+    figure.draw_without_rendering()
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    found = []
+    for ax in figure.axes:
+        if ax.get_visible():
+            found += [ax.title, ax.xaxis.label, ax.yaxis.label]
+            for axis in (ax.xaxis, ax.yaxis):
+                low, high = sorted(axis.get_view_interval())
+                found += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+    found = [text for text in found if text.get_text().strip()]
+    boxes = [(text.get_text(), text.get_window_extent(renderer), text.get_rotation()) for text in found]
+    page = figure.bbox.padded(1)
+    outside = [text for text, box, _ in boxes if not (page.x0 <= box.x0 and box.x1 <= page.x1 and page.y0 <= box.y0)]
+    straight = [(text, box) for text, box, rotation in boxes if rotation in (0, 90)]
+    pairs = [(a, b) for i, (a, x) in enumerate(straight) for b, y in straight[:i]
+             if min(x.x1, y.x1) - max(x.x0, y.x0) > 2 and min(x.y1, y.y1) - max(x.y0, y.y0) > 2]  # fmt: skip
+    return outside + pairs
+
+
+def classify(folder, classes):
+    """Gives the runs of a sweep a classifier's quality."""
+    size = len(classes)
+    estimate = {"value": 0.7, "low": 0.6, "high": 0.8}
+    for file in folder.glob("*/summary.json"):
+        summary = json.loads(file.read_text())
+        summary["classification"] = {
+            "examples": 10 * size, "accuracy": estimate, "macro_f1": estimate, "calibration_error": estimate,
+            "classes": classes, "f1": [estimate] * size, "confusion": [[10 // size] * size] * size,
+        }  # fmt: skip
+        file.write_text(json.dumps(summary))
+
+
+@pytest.mark.parametrize("losses", [[NONE, bernoulli(0.05), bernoulli(0.4)], [NONE, bernoulli(0.2)]])
+def test_long_names_do_not_run_over_their_neighbours(tmp_path, losses):
+    cross = {"/network/fill": list(LONG), "/network/loss": losses}
+    named = lambda point: [{"label": LONG[point["/network/fill"]], "pointers": ["/network/fill"]}]  # noqa: E731
+    folder = synthetic.write_sweep(tmp_path, cross, seeds=2, labels=named)
+    classify(folder, [*LONG.values(), LONG["last"][:-1] + "!", "hot"])
+    records = droptest.load(folder)
+    drawn = 0
+    for name in plots.FIGURES:
+        try:
+            data = plots.data(name, records)
+        except plots.NothingToDraw:
+            continue
+        assert overlaps(plots.draw(name, records)) == [], name
+        drawn += 1
+        for panel in interactive.figure_of(name, data)["panels"]:
+            labels = [*panel["x"].get("labels", []), *panel["y"].get("labels", []), panel["title"]]
+            assert max(len(line) for label in labels for line in label.split("<br>")) <= 122, name
+            assert max(label.count("<br>") for label in labels) <= 2, name
+    assert drawn >= 9
+    confusion = plots.draw("confusion", records).axes[0]
+    names = [label.get_text() for label in confusion.get_yticklabels()]
+    assert len(set(names)) == 5 and max(map(len, names)) <= 18, "cut names are as distinct as the names"
+
+
+def test_long_names_of_values_fit_beside_the_map_and_above_the_curves(tmp_path):
+    rates = dict(zip((0.001, 0.002, 0.003), LONG.values(), strict=True))
+    folder = synthetic.write_sweep(
+        tmp_path, {"/training/learning_rate": list(rates), "/network/loss": LOSSES}, seeds=2,
+        labels=lambda p: [{"label": rates[p["/training/learning_rate"]], "pointers": ["/training/learning_rate"]}],
+        best_over=["/training/learning_rate"], selection_losses=lambda p, s: p["/training/learning_rate"],
+    )  # fmt: skip
+    records = droptest.load(folder)
+    for name in ("rate_map", "final_loss"):
+        assert overlaps(plots.draw(name, records)) == [], name
+
+
+def test_long_names_in_a_terminals_table_are_cut_and_stay_distinct(tmp_path):
+    names = LONG | {"one": LONG["last"][:-1] + "!"}
+    rows = [[name, str(i), "whatever"] for i, name in enumerate(names.values())]
+    lines = summary.aligned(["series", "n", "note"], rows, {"series", "note"}).splitlines()
+    assert max(map(len, lines)) <= 60 + 2 + 1 + 2 + 8 and len({line[:60] for line in lines[2:]}) == 4
+    assert lines[2].startswith(LONG["zero"])
+
+
+@pytest.mark.parametrize("width", [8, 18, 60])
+def test_shortened_names_are_distinct(width):
+    rng = np.random.default_rng(width)
+    names = list({"".join(rng.choice(list("ab"), rng.integers(1, 80))) + "b" * 40 for _ in range(60)})
+    short = words.shortened(names, width)
+    assert len(set(short)) == len(names) and max(map(len, short)) <= width
+    assert words.shortened(["a", "b" * width], width) == ["a", "b" * width]
+
+
+def test_numbers_of_diverged_runs_have_few_digits():
+    assert [words.decimal(x) for x in (2.43101, -2.5, 999999.0)] == ["2.4310", "-2.5000", "999999.0000"]
+    assert [words.decimal(x, 3, "+") for x in (4.123e37, -1e6)] == ["+4.123e+37", "-1.000e+06"]
+    assert words.decimal(float("inf")) == "inf"

@@ -6,13 +6,17 @@ import os
 import re
 import subprocess
 import sys
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 
+import numpy as np
 import pandas as pd
 import pytest
 from synthetic import NONE, PACKAGES, ROOT, bernoulli
 
 import droptest
 from droptest import commands
+from droptest.json_values import UnusableValue, json_text
 
 BINARY = os.environ.get("DROPTEST_BINARY", str(ROOT / "build/dev/experiments/droptest"))
 with_binary = pytest.mark.skipif(not os.path.exists(BINARY), reason=f"no {BINARY}: set DROPTEST_BINARY")
@@ -63,6 +67,82 @@ def test_what_the_command_refuses_is_an_error_with_its_message(folder):
         droptest.run(TINY, values={"/training/stepz": 3})
     with pytest.raises(droptest.CommandError, match="loss_rate"):
         droptest.fates({"model": "bernoulli", "loss_rate": 1.5}, 10)
+
+
+@with_binary
+def test_a_spec_may_have_values_of_numpy_and_paths(folder):
+    spec = TINY | {
+        "model": TINY["model"] | {"layers": np.int64(1), "width": np.uint8(16)},
+        "data": {"text": Path("corpus/kjv.txt"), "validation_fraction": np.float64(0.25)},
+        "network": TINY["network"] | {"loss": bernoulli(np.float32(0.125))},
+        "parallel": MappingProxyType({"tensor": np.array(2)}),
+        "sweep": {"cross": {"/training/learning_rate": np.array([0.5, 0.25]) / 512}},
+    }
+    records = droptest.sweep(spec, values={"/training/steps": np.int32(3), "/training/beta1": np.float64(0.5)}, jobs=1)
+    plain = json.loads(json.dumps(TINY)) | {"data": {"text": "corpus/kjv.txt", "validation_fraction": 0.25}}
+    plain["network"]["loss"] = bernoulli(0.125)
+    plain["sweep"] = {"cross": {"/training/learning_rate": [0.5 / 512, 0.25 / 512]}}
+    again = droptest.sweep(plain, values={"/training/steps": 3, "/training/beta1": 0.5}, jobs=1)
+    assert records.runs["run_id"].tolist() == again.runs["run_id"].tolist() and len(again.runs) == 2
+    assert set(records.runs["status"]) == {"completed"}
+
+
+def test_every_kind_of_number_list_and_text_is_its_json():
+    kinds = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32", "float64")
+    rng = np.random.default_rng(3)
+    for kind in kinds:
+        for shape in ((), (3,), (2, 0), (2, 3)):
+            array = (rng.random(shape) * 100).astype(kind)
+            assert json.loads(json_text({"a": array})) == {"a": array.tolist()}
+        number = np.dtype(kind).type(7)
+        assert json_text([number, (number,)]) == json.dumps([number.item(), [number.item()]])
+        if kind.startswith(("int", "uint")):
+            for extreme in (np.iinfo(kind).min, np.iinfo(kind).max):
+                assert json_text(np.dtype(kind).type(extreme)) == str(extreme)
+    assert json_text([np.True_, np.bool_(False), True, None]) == "[true, false, true, null]"
+    assert json_text([np.str_("é"), PurePosixPath("a/b"), "c"]) == '["\\u00e9", "a/b", "c"]'
+    assert json_text(pd.Series([1, 2])) == json_text(pd.Index([1, 2])) == "[1, 2]"
+    assert json_text(np.float32(0.1)) == "0.10000000149011612"
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"model": {"width": {16}}}, "/model/width: got {16} (set), want an object"),
+        ({"a": [1, np.float64("nan")]}, "/a/1: got nan, want a finite number"),
+        ({"a": np.array([1.0, np.inf])}, "/a/1: got inf, want a finite number"),
+        ({"a": {1: 2}}, "/a: got the key 1 (int), want a text"),
+        ({None: 2}, "the object: got the key None (NoneType), want a text"),
+        ({"a/b": {"c~d": 1j}}, "/a~1b/c~0d: got 1j (complex), want"),
+        ({"a": np.complex64(1)}, "/a: got (1+0j) (complex64), want"),
+        ({"a": np.datetime64("2020-01-01")}, "/a: got numpy.datetime64('2020-01-01') (datetime64), want"),
+        ({"a": np.longdouble(1)}, "/a: got 1.0 ("),
+        ({"a": b"text"}, "/a: got b'text' (bytes), want"),
+        ({"a": Path("\udcff")}, "want a text that is UTF-8"),
+        ({"a": print}, "/a: got <built-in function print>"),
+        ({"a": pd.Series([pd.Timestamp("2020-01-01")])}, "/a/0: got Timestamp"),
+        ({"a": "x" * 100, "b": bytearray(100)}, "/b: got bytearray("),
+    ],
+)
+def test_a_value_that_json_does_not_have_is_named(value, message):
+    with pytest.raises(UnusableValue, match=re.escape(message)):
+        json_text(value)
+    with pytest.raises(droptest.CommandError, match=re.escape(message)):
+        droptest.run(value)
+
+
+def test_a_list_within_itself_is_refused():
+    endless = []
+    endless.append(endless)
+    with pytest.raises(UnusableValue, match="nested deeper than 64 levels"):
+        json_text({"a": endless})
+
+
+def test_a_value_of_set_and_of_a_loss_is_named():
+    with pytest.raises(droptest.CommandError, match=re.escape("/training/steps: got {3} (set)")):
+        droptest.run({}, values={"/training/steps": {3}})
+    with pytest.raises(droptest.CommandError, match=re.escape("/loss_rate: got nan")):
+        droptest.fates({"model": "bernoulli", "loss_rate": float("nan")}, 10)
 
 
 @with_binary

@@ -31,6 +31,18 @@ def test_fates_are_those_of_the_command():
     assert flow.report(100, 5000)["lost"] == fates.sum()
 
 
+def test_numbers_of_numpy_and_paths_are_taken_and_other_values_are_named(tmp_path):
+    loss = LOSS | {"loss_rate": np.float64(0.1), "mean_burst_packets": np.int64(4)}
+    source = {"network": {"loss": loss}, "seed": np.uint64(7), "statistics": tmp_path}
+    with droptest.Network(source, rank=1, world_size=4) as of_numpy:
+        assert (of_numpy.flow("dp_gradient", 1).fates(0, 5000) == network().flow("dp_gradient", 1).fates(0, 5000)).all()
+    with pytest.raises(
+        droptest.NetworkError, match=r"network: /seed: got 1j \(complex\), want an object, a list"
+    ) as error:
+        network(seed=1j)
+    assert error.value.kind == "config"
+
+
 def test_a_second_network_would_lose_the_counts_of_the_first(tmp_path):
     first = network(statistics=str(tmp_path))
     with pytest.raises(droptest.NetworkError, match="another network of rank 1 in this process writes its counts"):

@@ -153,32 +153,23 @@ def test_a_terminal_waits_for_the_first_run(tmp_path):
     assert b"1 run: 1 completed" in text
 
 
-SAMPLE = re.compile(r'^([a-z_]+)\{((?:[a-z_]+="(?:[^"\\\n]|\\["\\n])*",?)*)\} (\S+)$')
-
-
 def parse_metrics(text):
-    """Name -> type and samples (labels -> value), checking the format on the way."""
-    assert text.endswith("# EOF\n") and text.count("# EOF") == 1
-    families, current = {}, None
-    for line in text.splitlines()[:-1]:
-        if line.startswith("# HELP "):
-            name = line.split()[2]
-            assert name not in families and line.endswith(".")
-            families[name] = {"type": None, "samples": {}}
-        elif line.startswith("# TYPE "):
-            _, _, current, kind = line.split()
-            families[current]["type"] = kind
-            assert (kind == "counter") == current.endswith("_total")
-        else:
-            name, labels, value = SAMPLE.match(line).groups()
-            assert name == current
-            key = tuple(re.findall(r'([a-z_]+)="((?:[^"\\]|\\.)*)"', labels))
-            assert key not in families[name]["samples"]
-            families[name]["samples"][key] = float(value)
+    """Name of a sample -> its type and samples (labels -> value), by OpenMetrics' own parser."""
+    parser = pytest.importorskip("prometheus_client.openmetrics.parser")
+    families = {}
+    for family in parser.text_string_to_metric_families(text):
+        assert family.documentation.endswith("."), family
+        for sample in family.samples:
+            found = families.setdefault(sample.name, {"type": family.type, "samples": {}})
+            key = tuple(sample.labels.items())
+            assert key not in found["samples"]
+            found["samples"][key] = sample.value
+    for name, family in families.items():
+        assert family["type"] == ("counter" if name.endswith("_total") else "gauge")
     return families
 
 
-def test_metrics_for_prometheus(finished):
+def test_metrics_are_those_of_the_records(finished):
     families = parse_metrics((finished / "droptest.prom").read_text())
     assert families["droptest_runs"]["samples"][("experiment", "tiny"), ("state", "completed")] == 4
     assert families["droptest_runs"]["samples"][("experiment", "tiny"), ("state", "failed")] == 0
@@ -203,7 +194,7 @@ def test_labels_are_escaped(tmp_path):
     run("sweep", "spec.json", "--openmetrics", "x.prom", cwd=tmp_path)
     families = parse_metrics((tmp_path / "x.prom").read_text())
     points = {dict(key)["point"] for key in families["droptest_run_steps_total"]["samples"]}
-    assert points == {'a \\"b\\" \\\\ c', "ä"}
+    assert points == {'a "b" \\ c', "ä"}
 
 
 def test_a_search_keeps_the_files_of_watchers(tmp_path):
@@ -218,10 +209,23 @@ PROMTOOL = shutil.which("promtool", path=f"{Path(__file__).parents[2] / '.cache'
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed; scripts/install-dependencies test fetches it")
-def test_promtool_finds_nothing(finished):
+def test_prometheus_reads_the_samples_too(finished):
+    """Its format has the type and help of a counter under the name of the samples: these alone are missing there."""
     text = (finished / "droptest.prom").read_text()
     done = subprocess.run([PROMTOOL, "check", "metrics"], input=text, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout + done.stderr) == (0, "")
+    names = sorted(name for name in parse_metrics(text) if name.endswith("_total"))
+    assert done.stderr.splitlines() == [f"{name} no help text" for name in names]
+
+
+def test_a_loss_of_a_diverged_run_has_few_digits(finished, tmp_path):
+    shutil.copytree(finished / "results", tmp_path / "results")
+    for folder, loss in zip(run_folders(tmp_path), (4.123e37, -2.5e300, 999999.5, 1e6), strict=True):
+        lines = metrics_of(folder)
+        lines[-1] |= {"train_loss": loss, "validation_loss": loss}
+        (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    frame = run("watch", "results/tiny", "--once", cwd=tmp_path).out
+    for text in ("4.1230e+37", "-2.5000e+300", "999999.5000", "1.0000e+06"):
+        assert frame.count(f" {text} ") == 2, frame
 
 
 def test_an_anomaly_is_a_line_of_events(tmp_path):

@@ -23,6 +23,7 @@ from droptest.plots import (
     links,
     loss_over_time,
     loss_rate_check,
+    panels,
     places,
     rate_map,
     recoveries,
@@ -69,13 +70,14 @@ FIGURES: dict[str, ModuleType] = {
 def data(name: str, records: Records) -> pd.DataFrame:
     """The numbers behind the figure of that name; `data` of its module describes the columns.
 
-    attrs: `unit` of losses; `remark` (text on the runs that were left out, or ""), where the figure has one.
+    attrs: `unit` of losses; `far`, the loss beyond which only diverging runs are; `remark` (text on the runs that were
+    left out, or ""), where the figure has one.
     Raises: KeyError that lists the names; NothingToDraw with the reason.
     """
     if name not in FIGURES:
         raise KeyError(f"no figure {name!r}; there are {', '.join(FIGURES)}")
     result = FIGURES[name].data(records if FIGURES[name] is rate_map else records.best)
-    result.attrs["unit"] = records.unit
+    result.attrs |= {"unit": records.unit, "far": panels.far_loss(records)}
     return result
 
 

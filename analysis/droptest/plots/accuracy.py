@@ -76,7 +76,8 @@ def labels_of(measure: str) -> tuple[str, str, float]:
     """The axis labels of a measure and the factor of its values there."""
     if measure == "accuracy":
         return f"{VALUE_LABEL} (%)", f"{DIFFERENCE_LABEL}\n(percentage points)", 100
-    return style.plain_text(measure), f"{DIFFERENCE_LABEL}\n({style.plain_text(measure)})", 1
+    shown = panels.panel_title(measure)
+    return shown, f"{DIFFERENCE_LABEL}\n({shown})", 1
 
 
 def scaled(part: pd.DataFrame, factor: float) -> pd.DataFrame:

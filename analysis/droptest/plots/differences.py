@@ -15,7 +15,8 @@ NAME = "differences"
 TITLE = "Difference to lossless over steps"
 CAPTION = (
     "Validation loss minus that of the lossless run with the same seed, at the same step. Lines: mean over seeds; "
-    "bands: 95 % interval of the mean (Student t), none with one seed. Dotted line: no difference."
+    "bands: 95 % interval of the mean (Student t), none with one seed. Dotted line: no difference. "
+    + panels.FAR_CAPTION
 )
 
 
@@ -45,12 +46,15 @@ def draw(data: pd.DataFrame) -> Figure:
     marks = panels.rate_marks(data)
     figure, grid = panels.grid(list(dict.fromkeys(data["panel"])), 2.2, sharex=True, sharey=True)
     handles: dict[str, object] = {}
+    limits = panels.near_range(panels.ends_of(data), data.attrs["far"], (0.0,))
     for series, (ax,) in grid.items():
         for curve, part in panels.curves_in(data[data["panel"] == series]):
-            handles.setdefault(curve, panels.band(ax, part, "step", marks[curve]))
+            handles.setdefault(curve, panels.band(ax, part, "step", marks[curve], data.attrs["far"]))
         ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
         ax.set_xlabel("step")
         if ax.get_subplotspec().is_first_col():
             ax.set_ylabel(f"validation loss above\nlossless ({data.attrs['unit']})")
+        if limits is not None:
+            ax.set_ylim(*limits)
     panels.finish(figure, data, handles, marks)
     return figure

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from droptest import style
+from droptest import style, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -22,8 +22,9 @@ CAPTION = (
     "seeds; bars: 95 % interval (Student t), none with one seed. The differences are paired by seed, so their "
     "intervals leave out the spread between seeds. A cross at the upper edge: runs that diverged, which have no final "
     "loss. Where several values were tried, the best of each point stands above. Dotted line: no difference. An axis "
-    "with a shaded stretch is linear there and logarithmic beyond."
+    "with a shaded stretch is linear there and logarithmic beyond. " + panels.FAR_CAPTION
 )
+LONGEST_NAME, LONGEST_VALUE = 30, 14  # characters, of what is above the panel
 MOST_WINNERS = 4  # curves; the best values of more would fill the figure: table and hover text have them
 LOSS_LABEL, DIFFERENCE_LABEL = "final validation loss", "difference to lossless twin"
 
@@ -64,7 +65,7 @@ def draw(data: pd.DataFrame) -> Figure:
 
 
 def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
-    pointer = data.attrs["rate_pointer"]
+    pointer, far = data.attrs["rate_pointer"], data.attrs["far"]
     figure, axes = style.figure(style.DOUBLE_COLUMN if paired else style.SINGLE_COLUMN, 2.7, 1, 2 if paired else 1)
     shown = list(dict.fromkeys(data["panel"]))
     marks = style.marks(shown)
@@ -75,12 +76,15 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
         shift = panels.shift_of(index, len(shown))
         smallest = min((r for r in rates if r > 0), default=1.0)
         at_zero = (shift - 1) * smallest * 100
-        handles.append(panels.over_rate(axes[0][0], part, "final_", shift, at_zero, marks[series]))
+        handles.append(panels.over_rate(axes[0][0], part, "final_", shift, at_zero, marks[series], far))
         if paired:
-            panels.over_rate(axes[0][1], part[~part["without_loss"]], "difference_", shift, at_zero, marks[series])
+            lossy = part[~part["without_loss"]]
+            panels.over_rate(axes[0][1], lossy, "difference_", shift, at_zero, marks[series], far)
     style.percent_axis(axes[0][0], rates, pointer)
     axes[0][0].set_ylabel(f"{LOSS_LABEL}\n({data.attrs['unit']})")
     style.plain_ticks(axes[0][0])
+    if (limits := panels.near_range(panels.ends_of(data, "final_"), far)) is not None:
+        axes[0][0].set_ylim(*limits)
     _mark_diverged(axes[0][0], data, marks)
     if len(shown) <= MOST_WINNERS:
         _write_winners(axes[0][0], data, marks)
@@ -88,7 +92,7 @@ def _draw_over_rate(data: pd.DataFrame, paired: bool) -> Figure:
         ax = axes[0][1]
         style.percent_axis(ax, data.loc[~data["without_loss"], "missing_rate"].tolist(), pointer)
         ax.set_ylabel(f"{DIFFERENCE_LABEL}\n({data.attrs['unit']})")
-        style.signed_log_axis(ax, data["difference_mean"], data["difference_low"], data["difference_high"])
+        panels.signed_log_axis(ax, panels.ends_of(data, "difference_"), far)
         ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
     if data.attrs["remark"]:
         figure.suptitle(data.attrs["remark"], fontsize=7)
@@ -103,7 +107,7 @@ def winners(data: pd.DataFrame) -> tuple[str, list[str]]:
     """
     split = [text.rpartition(" ") for text in data["best_value"]]
     names = {name for (name, _, value) in split if value}
-    if len(names) == 1 and "," not in (name := names.pop()):
+    if len(names) == 1 and "," not in (name := names.pop()) and len(name) <= LONGEST_NAME:
         return name, [value for _, _, value in split]
     return "value", list(data["best_value"])
 
@@ -116,8 +120,9 @@ def _write_winners(ax: Axes, data: pd.DataFrame, marks: dict[object, style.Mark]
     for point, value in zip(data.itertuples(), values, strict=True):
         if not math.isnan(point.missing_rate):
             level = len(marks) - 1 - list(marks).index(point.panel)
+            text = style.plain_text(words.cut(value, LONGEST_VALUE))
             ax.annotate(
-                style.plain_text(value), (100 * point.missing_rate, 1.0), xycoords=ax.get_xaxis_transform(), fontsize=6,
+                text, (100 * point.missing_rate, 1.0), xycoords=ax.get_xaxis_transform(), fontsize=6,
                 xytext=(0, 3 + 8 * level), textcoords="offset points", ha="center", va="bottom",
                 color=marks[point.panel].color, annotation_clip=False,
             )  # fmt: skip
@@ -146,7 +151,7 @@ def _draw_by_series(data: pd.DataFrame, paired: bool) -> Figure:
     for ax, (quantity, label) in zip(axes[0], columns, strict=True):
         shown = points if quantity == "final" else points.drop(columns="diverged")
         panels.in_rows(ax, shown, f"{quantity}_", points["name"], [marks[series] for series in points["series"]],
-                       width=44)  # fmt: skip
+                       width=44, far=data.attrs["far"], lines=(0.0,) if quantity == "difference" else ())  # fmt: skip
         ax.set_xlabel(f"{label}\n({data.attrs['unit']})")
         if quantity == "difference":
             ax.axvline(0, color="0.3", linestyle=":", linewidth=1)

@@ -19,7 +19,7 @@ TITLE = "Validation loss over virtual time"
 CAPTION = (
     "Validation loss over the virtual clock of the slowest rank, which counts compute, transfers, repetitions and "
     "waits (docs/time.md). Lines: mean over seeds of loss and of time at each step; bands: 95 % interval of the mean "
-    "loss (Student t), none with one seed. Dotted line: the target of the next figure."
+    "loss (Student t), none with one seed. Dotted line: the target of the next figure. " + panels.FAR_CAPTION
 )
 
 
@@ -54,14 +54,17 @@ def draw(data: pd.DataFrame) -> Figure:
     target = data["target_loss"].iloc[0]
     figure, grid = panels.grid(list(dict.fromkeys(data["panel"])), 2.4, sharex=True, sharey=True)
     handles: dict[str, object] = {}
+    limits = panels.near_range(panels.ends_of(data), data.attrs["far"])
     for series, (ax,) in grid.items():
         for curve, part in panels.curves_in(data[data["panel"] == series]):
-            handles.setdefault(curve, panels.band(ax, part, "virtual_seconds", marks[curve]))
+            handles.setdefault(curve, panels.band(ax, part, "virtual_seconds", marks[curve], data.attrs["far"]))
         if math.isfinite(target):
             ax.axhline(target, color="0.3", linestyle=":", linewidth=1)
         ax.set_xlabel("virtual time (s)")
         style.plain_ticks(ax)
         if ax.get_subplotspec().is_first_col():
             ax.set_ylabel(f"validation loss\n({data.attrs['unit']})")
+        if limits is not None:
+            ax.set_ylim(*limits)
     panels.finish(figure, data, handles, marks)
     return figure

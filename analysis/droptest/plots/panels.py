@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from droptest import style
 from droptest.loss_model import percent
@@ -23,6 +24,52 @@ from droptest.summary import Group, curves, interval_columns
 MAX_SERIES = 12
 MAX_RATES = 7
 PANELS_PER_ROW = 3
+
+
+FAR = 20
+FAR_PERCENT = 100.0 * (FAR - 1)  # above the lossless twin
+FAR_CAPTION = "A triangle at an edge: a value beyond it, as diverging runs have."
+
+
+def far_loss(records: Records) -> float:
+    """A loss that only diverging runs have: so many times the lower decile of all. Axes that reach beyond it would
+    hide what lies below, so they end before the first such value."""
+    metrics = records.metrics
+    seen = [metrics[name] for name in ("validation_loss", "train_loss") if name in metrics]
+    values = pd.concat([*seen, records.runs["final_validation_loss"]]).to_numpy(float)
+    values = np.abs(values[np.isfinite(values)])
+    return FAR * float(np.quantile(values, 0.1)) if len(values) else math.inf
+
+
+def near_range(values: Any, far: float, lines: tuple[float, ...] = ()) -> tuple[float, float] | None:
+    """The range of an axis for those values that are at most `far` from 0, and for lines across the panel; None: all
+    values are, and the axis needs none."""
+    values = np.asarray(values, float)
+    values = values[np.isfinite(values)]
+    near = values[np.abs(values) <= far]
+    if len(near) == len(values):
+        return None
+    near = [*near, *lines] or [0.0, far]
+    low, high = float(min(near)), float(max(near))
+    room = 0.08 * (high - low) or 0.1 * max(abs(high), 1e-9)
+    return low - room, high + room
+
+
+def ends_of(data: pd.DataFrame, prefix: str = "") -> pd.DataFrame:
+    """The columns of a mean and its interval."""
+    return data[[f"{prefix}{end}" for end in ("mean", "low", "high")]]
+
+
+def clipped(data: pd.DataFrame, far: float, prefix: str = "") -> pd.DataFrame:
+    """Means and intervals that matplotlib can draw: the parts beyond `far` are out of sight."""
+    ends = ends_of(data, prefix).astype(float)
+    return data.assign(**ends.clip(-far, far)) if (ends.abs() > far).any().any() else data
+
+
+def mark_far(axes: Axes, x: pd.Series, means: pd.Series, far: float, color: str) -> None:
+    """Triangles at the edges of the panel for means beyond `far`."""
+    at_edge(axes, x[means > far], 0.985, "^", color)
+    at_edge(axes, x[means < -far], 0.015, "v", color)
 
 
 def shown_curves(records: Records) -> tuple[dict[str, list[Group]], str]:
@@ -149,31 +196,57 @@ def shift_of(place: int, count: int) -> float:
     return 1.0 if count == 1 else 1 + 0.05 * (place / (count - 1) - 0.5) * min(count, 4)
 
 
-def over_rate(axes: Axes, part: pd.DataFrame, prefix: str, shift: float, at_zero: float, mark: style.Mark):
-    """The means of one curve over missing_rate, in percent, with their intervals; at_zero: the place of rate 0."""
+def over_rate(
+    axes: Axes, part: pd.DataFrame, prefix: str, shift: float, at_zero: float, mark: style.Mark, far: float = math.inf
+):
+    """The means of one curve over missing_rate, in percent, with their intervals; at_zero: the place of rate 0. Means
+    beyond `far` are triangles at the edge."""
     part = part[(part[f"{prefix}seeds"] > 0) & part["missing_rate"].notna()]
+    x = pd.Series([100 * rate * shift if rate else at_zero for rate in part["missing_rate"]], part.index, float)
+    mark_far(axes, x, part[f"{prefix}mean"], far, mark.color)
+    near = part[f"{prefix}mean"].abs() <= far
+    x, part = x[near], clipped(part[near], far, prefix)
     return axes.errorbar(
-        [100 * rate * shift if rate else at_zero for rate in part["missing_rate"]], part[f"{prefix}mean"],
-        yerr=distances(part, prefix), color=mark.color, marker=mark.marker, linestyle=mark.linestyle, markersize=4.5,
-        elinewidth=1,
+        x, part[f"{prefix}mean"], yerr=distances(part, prefix), color=mark.color, marker=mark.marker,
+        linestyle=mark.linestyle, markersize=4.5, elinewidth=1,
     )  # fmt: skip
 
 
 def in_rows(
     axes: Axes, part: pd.DataFrame, prefix: str, names: Iterable[str], marks: Iterable[style.Mark], scale: float = 1.0,
-    width: int = 70,
+    width: int = 70, far: float = math.inf, lines: tuple[float, ...] = (),
 ) -> None:  # fmt: skip
-    """A row for each row of `part`, the first at the top: mean and interval times `scale`, a cross at the right where
-    runs diverged and none has a value. width: of the names, in characters."""
+    """A row for each row of `part`, the first at the top: mean and interval times `scale`, a triangle at an edge for a
+    mean beyond `far`, a cross at the right where runs diverged and none has a value. width: of the names, in
+    characters; lines: places along x that stay in view."""
+    limits = near_range(ends_of(part, prefix), far, lines)
+    means = part[f"{prefix}mean"]
     for row, mark in enumerate(marks):
         point = part.iloc[[row]]
-        if point[f"{prefix}seeds"].iloc[0]:
+        if abs(means.iloc[row]) > far:
+            right = means.iloc[row] > 0
+            axes.plot(0.985 if right else 0.015, row, ">" if right else "<", color=mark.color, markersize=5.5,
+                      markeredgewidth=0, transform=axes.get_yaxis_transform(), clip_on=False)  # fmt: skip
+        elif point[f"{prefix}seeds"].iloc[0]:
+            point = clipped(point, far, prefix)
             axes.errorbar(scale * point[f"{prefix}mean"], [row], xerr=scale * distances(point, prefix),
                           color=mark.color, marker=mark.marker, linestyle="none", markersize=5)  # fmt: skip
         elif "diverged" in point and point["diverged"].iloc[0]:
             axes.plot(0.97, row, "x", color=mark.color, transform=axes.get_yaxis_transform())
+    if limits is not None:
+        axes.set_xlim(*(scale * limit for limit in limits))
+        axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_yticks(range(len(part)), [panel_title(name, width) for name in names])
     axes.set_ylim(len(part) - 0.5, -0.5)
+
+
+def signed_log_axis(axes: Axes, ends: pd.DataFrame, far: float) -> None:
+    """`style.signed_log_axis` for means and intervals (ends_of) up to `far`."""
+    limits = near_range(ends, far, (0.0,))
+    if limits is not None:
+        axes.set_ylim(*limits)
+    near = ends.where(ends.abs() <= far)
+    style.signed_log_axis(axes, *(near[column] for column in near))
 
 
 def at_edge(axes: Axes, x: pd.Series, place: float, marker: str, color: str) -> None:
@@ -183,8 +256,12 @@ def at_edge(axes: Axes, x: pd.Series, place: float, marker: str, color: str) -> 
                   transform=axes.get_xaxis_transform(), clip_on=False)  # fmt: skip
 
 
-def band(axes: Axes, part: pd.DataFrame, x: str, mark: style.Mark):
-    """The means of one curve over column `x`, with their intervals as a band; returns the line."""
+def band(axes: Axes, part: pd.DataFrame, x: str, mark: style.Mark, far: float = math.inf):
+    """The means of one curve over column `x`, with their intervals as a band; returns the line. A triangle at the edge
+    where the means are beyond `far` for the first time."""
+    beyond = part[part["mean"].abs() > far].iloc[:1]
+    mark_far(axes, beyond[x], beyond["mean"], far, mark.color)
+    part = clipped(part, far)
     every = max(1, len(part) // 8)
     (line,) = axes.plot(part[x], part["mean"], color=mark.color, linestyle=mark.linestyle, marker=mark.marker,
                         markevery=every, markersize=3, label=part["curve"].iloc[0])  # fmt: skip

@@ -22,7 +22,7 @@ CAPTION = (
     "Final validation loss minus that of the lossless run with the same seed, by the place of the loss: half, traffic "
     "class, links or layers, as far as the runs differ in it. Points: mean over seeds; bars: 95 % interval (Student "
     "t), none with one seed. A cross at the upper edge: runs that diverged. Dotted line: no difference. An axis with a "
-    "shaded stretch is linear there and logarithmic beyond."
+    "shaded stretch is linear there and logarithmic beyond. " + panels.FAR_CAPTION
 )
 LABEL = "difference to lossless twin"
 
@@ -89,11 +89,11 @@ def draw(data: pd.DataFrame) -> Figure:
         for place in dict.fromkeys(mine["place"]):
             shift = panels.shift_of(list(marks).index(place), len(marks))
             part = mine[mine["place"] == place]
-            handles[place] = panels.over_rate(ax, part, "", shift, 0.0, marks[place])
+            handles[place] = panels.over_rate(ax, part, "", shift, 0.0, marks[place], data.attrs["far"])
             lost = 100 * part.loc[part["diverged"] > 0, "missing_rate"]
             panels.at_edge(ax, lost * shift, 0.96, "x", marks[place].color)
         style.percent_axis(ax, mine["missing_rate"].tolist(), data.attrs["rate_pointer"])
-        style.signed_log_axis(ax, mine["mean"], mine["low"], mine["high"])
+        panels.signed_log_axis(ax, panels.ends_of(mine), data.attrs["far"])
         ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
         if ax.get_subplotspec().is_first_col():
             ax.set_ylabel(f"{LABEL}\n({data.attrs['unit']})")
@@ -110,7 +110,8 @@ def _draw_rows(data: pd.DataFrame, shown: list[str], marks: dict[object, style.M
     for name, (ax,) in zip(shown, axes, strict=True):
         mine = data[data["panel"] == name].reset_index(drop=True)
         names = mine["place"] + [f", {text}" if text else "" for text in mine["best_value"]]
-        panels.in_rows(ax, mine, "", names, [marks[place] for place in mine["place"]])
+        panels.in_rows(ax, mine, "", names, [marks[place] for place in mine["place"]], far=data.attrs["far"],
+                       lines=(0.0,))  # fmt: skip
         ax.axvline(0, color="0.3", linestyle=":", linewidth=1)
         ax.set_title(panels.panel_title(name, 70))
     rates = {percent(rate) for rate in data["missing_rate"].dropna()}

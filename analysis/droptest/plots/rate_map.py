@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from droptest import style
+from droptest import style, words
 from droptest.best_values import best_over
 from droptest.loss_model import percent
 from droptest.plots import panels
@@ -24,6 +24,7 @@ CAPTION = (
     "seeds; darker is lower. Frame: the value that won at this loss rate, by the loss on other tokens, the selection "
     "tokens. A cross: runs that diverged or failed, so that the value takes no part."
 )
+LONGEST_NAME = 26  # characters of a value's name
 
 
 def data(records: Records) -> pd.DataFrame:
@@ -54,8 +55,15 @@ def rates_of(part: pd.DataFrame) -> list[float]:
 
 def cell(row: dict[str, Any]) -> str:
     """The text in a cell: the mean, and a cross where runs diverged or failed."""
-    mean = f"{row['mean']:.3f}" if row["completed"] else ""
+    mean = "" if not row["completed"] else f"{row['mean']:.3f}" if abs(row["mean"]) < 1e4 else f"{row['mean']:.0e}"
     return f"{mean} \u00d7".strip() if row["diverged"] + row["failed"] else mean
+
+
+def span_of(data: pd.DataFrame) -> tuple[float, float]:
+    """The losses of the darkest and the lightest colour; those of diverging runs have the lightest, too."""
+    near = data.loc[data["mean"].abs() <= data.attrs["far"], "mean"]
+    near = near if len(near) else data["mean"]
+    return float(near.min()), float(near.max())
 
 
 def draw(data: pd.DataFrame) -> Figure:
@@ -66,7 +74,7 @@ def draw(data: pd.DataFrame) -> Figure:
     rows = math.ceil(len(shown) / columns)
     width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
     figure, axes = style.figure(width, (0.9 + 0.3 * len(values)) * rows, rows, columns)
-    low, high = data["mean"].min(), data["mean"].max()
+    low, high = span_of(data)
     for index, ax in enumerate(ax for row in axes for ax in row):
         if index < len(shown):
             picture = _draw_map(ax, data[data["panel"] == shown[index]], values, (low, high))
@@ -95,6 +103,7 @@ def _draw_map(ax, part: pd.DataFrame, values: list[str], span: tuple[float, floa
     picture = ax.imshow(np.ma.masked_invalid(table), cmap="viridis", vmin=span[0], vmax=span[1], aspect="auto")
     ax.grid(visible=False)
     ax.set_xticks(range(len(rates)), [percent(rate) for rate in rates])
-    ax.set_yticks(range(len(values)), values)
+    names = [style.plain_text(name) for name in words.shortened(values, LONGEST_NAME)]
+    ax.set_yticks(range(len(values)), names if ax.get_subplotspec().is_first_col() else [""] * len(values))
     ax.set_xlabel("packet loss rate")
     return picture

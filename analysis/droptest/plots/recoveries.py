@@ -23,7 +23,8 @@ TITLE = "Benefit and price of recoveries"
 CAPTION = (
     "Left: final validation loss minus that of the lossless run with the same seed; points: mean over seeds, bars: "
     "95 % interval (Student t), none with one seed. Dotted line: no difference. Right: packets sent in addition "
-    "(parity packets and repetitions) and packets missing in the end, in percent of the data packets."
+    "(parity packets and repetitions) and packets missing in the end, in percent of the data packets. "
+    + panels.FAR_CAPTION
 )
 Y_LABEL = "difference to lossless twin"
 SHARES = (("extra", "sent in addition", "o"), ("missing", "missing in the end", "x"))
@@ -110,7 +111,8 @@ def draw(data: pd.DataFrame) -> Figure:
         packets.plot(100 * data[column], range(len(data)), marker, color=color, markersize=5, linestyle="none")[0]
         for (column, _, marker), color in zip(SHARES, ("tab:blue", "tab:red"), strict=True)
     ]  # fmt: skip
-    panels.in_rows(cost, data, "", data["name"], [marks[series] for series in data["series"]], width=44)
+    panels.in_rows(cost, data, "", data["name"], [marks[series] for series in data["series"]], width=44,
+                   far=data.attrs["far"], lines=(0.0,))  # fmt: skip
     cost.axvline(0, color="0.3", linestyle=":", linewidth=1)
     cost.set_xlabel(f"{Y_LABEL}\n({data.attrs['unit']})")
     if data.attrs["remark"]:

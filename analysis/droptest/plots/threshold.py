@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from droptest import style
+from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
 
@@ -19,7 +20,8 @@ CAPTION = (
     "Final validation loss above the lossless run with the same seed, in percent of it, over the loss rate. Dots: "
     "runs; marks: mean over seeds with the interval that the rate was judged by (Student t, its error shared by all "
     "looks at the rate). Dashed line: the tolerance. Grey band: from the highest rate that surely passes to the "
-    "lowest that surely fails; dotted line: the estimate. A cross at the upper edge: a rate with runs that diverged."
+    "lowest that surely fails; dotted line: the estimate. A cross at the upper edge: a rate with runs that diverged. "
+    + panels.FAR_CAPTION
 )
 COLORS = {"passes": "tab:green", "undecided": "0.45", "fails": "tab:red"}
 MARKERS = {"passes": "o", "undecided": "s", "fails": "^"}
@@ -47,17 +49,22 @@ def draw(data: pd.DataFrame) -> Figure:
         judged = runs.iloc[0]
         color, marker = COLORS[judged["verdict"]], MARKERS[judged["verdict"]]
         x = 100 * rate
-        dots = runs["difference"].dropna()
+        dots = runs["difference"][runs["difference"].abs() <= panels.FAR_PERCENT]
         ax.plot([x] * len(dots), dots, ".", color=color, alpha=0.4, markersize=3)
+        if abs(judged["mean"]) > panels.FAR_PERCENT:
+            panels.mark_far(ax, pd.Series([x]), pd.Series([judged["mean"]]), panels.FAR_PERCENT, color)
+            continue
         if math.isnan(judged["mean"]):
             ax.plot(x, 0.97, "x", color=color, transform=ax.get_xaxis_transform(), clip_on=False)
             continue
         if not math.isnan(judged["low"]):
-            ax.plot([x, x], [judged["low"], judged["high"]], color=color, linewidth=1)
+            ends = [max(judged["low"], -panels.FAR_PERCENT), min(judged["high"], panels.FAR_PERCENT)]
+            ax.plot([x, x], ends, color=color, linewidth=1)
         (handle,) = ax.plot(x, judged["mean"], marker, color=color, markersize=4.5)
         handles.setdefault(judged["verdict"], handle)
     # Few seeds have wide intervals, which must not hide where the means lie.
     seen = data[["mean", "difference"]].stack()
+    seen = seen[seen.abs() <= panels.FAR_PERCENT]
     if max(seen.abs().max(), tolerance) > 10 * tolerance:
         ax.set_yscale("symlog", linthresh=2 * tolerance)
         ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))

@@ -40,9 +40,9 @@ def data(records: Records) -> pd.DataFrame:
     """
     shown, remark = panels.shown_curves(records)
     tolerance = records.search.tolerance_percent if records.search is not None else TOLERANCE_PERCENT
-    runs = records.runs.assign(
-        percent=100 * records.runs["difference"] / (records.runs["final_validation_loss"] - records.runs["difference"])
-    )
+    final = records.runs.set_index("run_id")["final_validation_loss"]
+    # Not the run's own loss minus the difference: beside the loss of a diverging run the twin's is rounded away.
+    runs = records.runs.assign(percent=100 * records.runs["difference"] / records.runs["twin"].map(final).astype(float))
     rows = []
     for series, groups in shown.items():
         for group in (g for g in groups if not g.without_loss):
@@ -97,6 +97,11 @@ def view(data: pd.DataFrame) -> tuple[float, float]:
     return 1.15 * min(*seen, -0.6 * tolerance), 1.15 * max(*seen, 1.6 * tolerance)
 
 
+def seen_in(data: pd.DataFrame) -> pd.DataFrame:
+    """All the values that the figure shows."""
+    return data[["mean", "low", "high", "difference"]]
+
+
 def one_rate(data: pd.DataFrame) -> bool:
     """Whether the figure compares several series at a single rate."""
     return data["loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
@@ -107,7 +112,7 @@ def draw(data: pd.DataFrame) -> Figure:
     if one_rate(data):
         return _draw_by_series(data)
     low, high = view(data)
-    seen = data[["mean", "low", "high", "difference"]].stack()
+    seen = seen_in(data).stack()
     whole = len(seen) > 0 and (seen.max() > high or seen.min() < low)
     figure, axes = style.figure(style.DOUBLE_COLUMN if whole else style.SINGLE_COLUMN, 2.8, 1, 2 if whole else 1)
     marks = style.marks(list(dict.fromkeys(data["panel"])))
@@ -128,19 +133,25 @@ def _curves(ax: Axes, data: pd.DataFrame, marks: dict[object, style.Mark], limit
     for index, (series, mark) in enumerate(marks.items()):
         shift = 1 if len(marks) == 1 else 1 + 0.07 * (index / (len(marks) - 1) - 0.5) * min(len(marks), 4)
         mine = data[(data["panel"] == series) & data["loss_rate"].notna()]
-        ax.plot(100 * mine["loss_rate"] * shift * 1.055, mine["difference"], ".", color=mark.color, alpha=0.7,
+        pairs = mine["difference"].where(mine["difference"].abs() <= panels.FAR_PERCENT)
+        ax.plot(100 * mine["loss_rate"] * shift * 1.055, pairs, ".", color=mark.color, alpha=0.7,
                 markersize=4.5, markeredgewidth=0)  # fmt: skip
         points = points_of(mine).sort_values("loss_rate")
         known = points[points["seeds"] > 0]
         x = 100 * known["loss_rate"] * shift
+        if limits is None:
+            panels.mark_far(ax, x, known["mean"], panels.FAR_PERCENT, mark.color)
+        else:
+            panels.at_edge(ax, x[known["mean"] > limits[1]], 0.985, "^", mark.color)
+            panels.at_edge(ax, x[known["mean"] < limits[0]], 0.015, "v", mark.color)
+        near = known["mean"].abs() <= panels.FAR_PERCENT
+        x, known = x[near], panels.clipped(known[near], panels.FAR_PERCENT)
         handles.append(ax.errorbar(x, known["mean"], yerr=panels.distances(known), color=mark.color, marker=mark.marker,
                                    linestyle=mark.linestyle, markersize=4.5, elinewidth=1))  # fmt: skip
         panels.at_edge(ax, 100 * points.loc[points["diverged"] > 0, "loss_rate"] * shift, 0.96, "x", mark.color)
-        if limits is not None:
-            panels.at_edge(ax, x[known["mean"] > limits[1]], 0.985, "^", mark.color)
-            panels.at_edge(ax, x[known["mean"] < limits[0]], 0.015, "v", mark.color)
-    if limits is not None:
-        ax.set_ylim(*limits)
+    whole = panels.near_range(seen_in(data), panels.FAR_PERCENT, (0.0, data["tolerance"].iloc[0]))
+    if limits is not None or whole is not None:
+        ax.set_ylim(*(limits or whole))
     ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
     ax.axhline(data["tolerance"].iloc[0], color="0.2", linestyle="--", linewidth=1)
     ax.set_ylabel(LABEL)
@@ -155,18 +166,19 @@ def _draw_by_series(data: pd.DataFrame) -> Figure:
     ax = axes[0][0]
     for row, (series, mark) in enumerate(style.marks(list(points["panel"])).items()):
         mine, point = data[data["panel"] == series], points.iloc[[row]]
+        mine = mine[mine["difference"].abs() <= panels.FAR_PERCENT]
         ax.plot(mine["difference"], np.full(len(mine), row + 0.22), ".", color=mark.color, alpha=0.5, markersize=3.5)
-        if point["seeds"].iloc[0]:
-            ax.errorbar(point["mean"], [row], xerr=panels.distances(point), color=mark.color, marker=mark.marker,
-                        markersize=5)  # fmt: skip
-        if point["diverged"].iloc[0]:
+        if point["diverged"].iloc[0] and point["seeds"].iloc[0]:
             ax.plot(0.97, row, "x", color=mark.color, transform=ax.get_yaxis_transform())
+    panels.in_rows(ax, points, "", points["panel"], style.marks(list(points["panel"])).values(), width=44,
+                   far=panels.FAR_PERCENT)  # fmt: skip
+    tolerance = data["tolerance"].iloc[0]
+    if (limits := panels.near_range(seen_in(data), panels.FAR_PERCENT, (0.0, tolerance))) is not None:
+        ax.set_xlim(*limits)
     ax.axvline(0, color="0.3", linestyle=":", linewidth=1)
-    ax.axvline(data["tolerance"].iloc[0], color="0.2", linestyle="--", linewidth=1)
+    ax.axvline(tolerance, color="0.2", linestyle="--", linewidth=1)
     rate = data["loss_rate"].iloc[0]
     ax.set_xlabel(LABEL.replace("\n", " ") + ("" if math.isnan(rate) else f" at a packet loss rate of {percent(rate)}"))
-    ax.set_yticks(range(len(points)), [panels.panel_title(name, 44) for name in points["panel"]])
-    ax.set_ylim(len(points) - 0.5, -0.5)
     if data.attrs["remark"]:
         figure.suptitle(data.attrs["remark"], fontsize=7)
     return figure

@@ -17,7 +17,7 @@ TITLE = "Training curves"
 CAPTION = (
     "Validation loss (top) and training loss (bottom) over steps. Lines: mean over seeds; bands: 95 % interval of the "
     "mean (Student t), none with one seed. A curve goes as far as all its runs have values; a cross marks where a run "
-    "diverged."
+    f"diverged. {panels.FAR_CAPTION}"
 )
 ROWS = (("validation_loss", "validation loss"), ("train_loss", "training loss"))
 
@@ -48,15 +48,15 @@ def data(records: Records) -> pd.DataFrame:
 
 def draw(data: pd.DataFrame) -> Figure:
     """Two panels per series: validation loss above training loss."""
-    marks = panels.rate_marks(data)
+    marks, far = panels.rate_marks(data), data.attrs["far"]
     figure, grid = panels.grid(list(dict.fromkeys(data["panel"])), 3.6, len(ROWS), sharex=True)
     handles: dict[str, object] = {}
     for series, axes in grid.items():
         for ax, (metric, label) in zip(axes, ROWS, strict=True):
             mine = data[(data["panel"] == series) & (data["metric"] == metric)]
             for curve, part in panels.curves_in(mine):
-                handles.setdefault(curve, panels.band(ax, part, "step", marks[curve]))
-                ends = part[part["diverged"]]
+                handles.setdefault(curve, panels.band(ax, part, "step", marks[curve], far))
+                ends = part[part["diverged"] & (part["mean"].abs() <= far)]
                 ax.plot(ends["step"], ends["mean"], "x", color=marks[curve].color, markersize=7, markeredgewidth=1.6,
                         zorder=5)  # fmt: skip
             if ax.get_subplotspec().is_first_col():
@@ -64,8 +64,9 @@ def draw(data: pd.DataFrame) -> Figure:
             style.plain_ticks(ax)
             ax.margins(x=0.02)
         axes[-1].set_xlabel("step")
-    for row in range(len(ROWS)):
-        _share_y([axes[row] for axes in grid.values()])
+    for row, (metric, _) in enumerate(ROWS):
+        limits = panels.near_range(panels.ends_of(data[data["metric"] == metric]), far)
+        _share_y([axes[row] for axes in grid.values()], limits)
     panels.finish(figure, data, handles, marks)
     return figure
 
@@ -77,10 +78,10 @@ def _comparable(records: Records, group) -> tuple[str, ...]:
     return tuple((ended if len(ended) else runs[runs["status"] == "unfinished"])["run_id"])
 
 
-def _share_y(axes) -> None:
-    """The same range in all panels of one metric."""
+def _share_y(axes, limits: tuple[float, float] | None) -> None:
+    """The same range in all panels of one metric; limits: None where it is that of the curves."""
     same = [ax for ax in axes if ax.lines]
     if same:
-        low, high = min(ax.get_ylim()[0] for ax in same), max(ax.get_ylim()[1] for ax in same)
+        low, high = limits or (min(ax.get_ylim()[0] for ax in same), max(ax.get_ylim()[1] for ax in same))
         for ax in same:
             ax.set_ylim(low, high)

@@ -104,7 +104,7 @@ function drawPanel(place, panel) {
     title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 0.97, yanchor: "top"},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
     font: {color: ink, size: 11, family: "system-ui, DejaVu Sans, sans-serif"},
-    margin: {l: 62, r: 14, t: 34, b: 46}, hovermode: "closest", barmode: "stack",
+    margin: {l: 62, r: 14, t: 18 + 16 * panel.title.split("<br>").length, b: 46}, hovermode: "closest", barmode: "stack",
     hoverlabel: {bgcolor: style("--card"), bordercolor: style("--line"), font: {color: ink}},
     xaxis: axisOf(panel.x, ink), yaxis: axisOf(panel.y, ink),
     shapes: [
@@ -182,11 +182,19 @@ function mean(curves) {  // at the steps that all curves have
   const steps = curves.length ? curves[0].step.filter(s => curves.every(c => c.step.includes(s))) : [];
   return {x: steps, y: steps.map(s => curves.reduce((sum, c) => sum + c.loss[c.step.indexOf(s)], 0) / curves.length)};
 }
+function nearAxis(curves, far, ...lines) {  // near_axis of drawing.py: the losses of diverging runs are out of sight
+  const seen = curves.flatMap(c => c.y).filter(v => v !== null), near = seen.filter(v => Math.abs(v) <= far);
+  if (far === null || near.length === seen.length) return {};
+  const [low, high] = [Math.min, Math.max].map(end => near.concat(lines).reduce((x, y) => end(x, y), near.length ? near[0] : far));
+  const room = 0.08 * (high - low) || 0.1;
+  return {range: [low - room, high + room]};
+}
 function compare() {
-  const {points, pairs, matches, unit} = report.comparison;
+  const {points, pairs, matches, unit, far} = report.comparison;
   const i = +choice("a").value, j = +choice("b").value, a = points[i], b = points[j];
   const found = pairs[`${i},${j}`] || pairs[`${j},${i}`], sign = pairs[`${i},${j}`] ? 1 : -1;
-  const text = v => (v >= 0 ? "+" : "\u2212") + Math.abs(v).toFixed(4);
+  const decimal = v => v < 1e6 ? v.toFixed(4) : v.toExponential(4);  // a million: only losses of diverged runs
+  const text = v => (v >= 0 ? "+" : "\u2212") + decimal(Math.abs(v));
   let words = "No two finished runs of these points have equal seeds.";
   if (i === j) words = "Choose two different points.";
   else if (found) {
@@ -218,11 +226,11 @@ function compare() {
   }
   const differences = both.map(d => ({name: "A \u2212 B", mark: [0, 1], x: d.step, y: d.loss, kind: "line", width: 1,
     opacity: 0.5, solid: true, text: d.step.map((s, k) => `seed ${d.seed}<br>step ${s}: ${text(d.loss[k])}`)}));
+  const losses = [...thin(a, [0, 2]), ...thin(b, [1, 2]), whole(a, [0, 2]), whole(b, [1, 2])];
+  const minus = [...differences, {name: "A \u2212 B", mark: [0, 1], kind: "line", width: 3, ...mean(both)}];
   drawFigure("compare", {columns: 2, panels: [
-    {title: "validation loss", x: {title: "step"}, y: {title: unit}, lines: [],
-      curves: [...thin(a, [0, 2]), ...thin(b, [1, 2]), whole(a, [0, 2]), whole(b, [1, 2])]},
-    {title: "A minus B", x: {title: "step"}, y: {title: unit}, lines: [{y: 0, dash: "dot"}],
-      curves: [...differences, {name: "A \u2212 B", mark: [0, 1], kind: "line", width: 3, ...mean(both)}]}]});
+    {title: "validation loss", x: {title: "step"}, y: {title: unit, ...nearAxis(losses, far)}, lines: [], curves: losses},
+    {title: "A minus B", x: {title: "step"}, y: {title: unit, ...nearAxis(minus, far, 0)}, lines: [{y: 0, dash: "dot"}], curves: minus}]});
 }
 function drawAll() {
   for (const [name, figure] of Object.entries(report.figures)) drawFigure(name, figure);
