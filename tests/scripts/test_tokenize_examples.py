@@ -167,7 +167,8 @@ def test_the_vocabulary_has_one_hash_in_python_and_in_droptest(tmp_path):
         )  # fmt: skip
         assert ran.returncode == 0, ran.stderr
         spec = {"name": "t", "task": "classification", "model": {"pretrained": str(MODEL)},
-                "data": {"examples": "out.jsonl", "validation_examples": "out.jsonl"}}  # fmt: skip
+                "data": {"examples": "out.jsonl", "validation_examples": "other.jsonl"}}  # fmt: skip
+        (tmp_path / "other.jsonl").write_text((tmp_path / "out.jsonl").read_text() * 2)
         (tmp_path / "spec.json").write_text(json.dumps(spec))
         checked = subprocess.run([BINARY, "validate", "spec.json"], cwd=tmp_path, capture_output=True, text=True)
         if refused:
