@@ -50,6 +50,34 @@ std::map<std::string, std::int32_t> tokens_in(const json& object, const std::str
 
 constexpr const char* kEndToken = "<|endoftext|>";
 
+/// The member `added_tokens` of a tokenizer.json, each with content, number and flags of the right type.
+json added_tokens_in(const json& document, const std::string& path) {
+  const json added = document.value("added_tokens", json());
+  if (added.is_null()) return json::array();
+  const auto refuse = [&path](const json& got, const char* wanted) {
+    throw ConfigError(path + ": /added_tokens: got " + comm::quote_json(got) + ", want " + wanted);
+  };
+  if (!added.is_array()) refuse(added, "a list");
+  for (const json& token : added) {
+    if (!token.is_object() || !token.value("content", json()).is_string() || !token.contains("id")) {
+      refuse(token, "an object with content, a text, and id");
+    }
+    for (const char* flag : {"special", "single_word", "lstrip", "rstrip", "normalized"}) {
+      if (!token.value(flag, json(false)).is_boolean()) refuse(token, "flags that are true or false");
+    }
+  }
+  return added;
+}
+
+/// A merge of a tokenizer.json: a text, or in newer ones a pair.
+Vocabulary::Merge merge_of_json(const json& merge, const std::string& where) {
+  if (merge.is_string()) return merge_of(merge, where);
+  if (!merge.is_array() || merge.size() != 2 || !merge[0].is_string() || !merge[1].is_string()) {
+    throw ConfigError(where + ": got " + comm::quote_json(merge) + ", want a text or a list of two");
+  }
+  return {merge[0], merge[1]};
+}
+
 /// Added tokens and what texts become by the other members of a tokenizer.json whose model is byte pairs.
 class RulesReader {
  public:
@@ -61,7 +89,7 @@ class RulesReader {
     }
     read_pre_tokenizer(document.value("pre_tokenizer", json()));
     read_model(document["model"]);
-    for (const json& added : document.value("added_tokens", json::array())) read_added(added);
+    for (const json& added : added_tokens_in(document, path)) read_added(added);
   }
 
   TextRules take() {
@@ -115,18 +143,18 @@ class RulesReader {
   }
 
   void read_added(const json& added) {
-    const std::string content = added.at("content");
+    const std::string content = added["content"];
     const auto flag = [&added](const char* name) { return added.value(name, false); };
     const bool normalized = has_normalizer_ && flag("normalized");
-    rules_.added.push_back({content, added.at("id"), flag("special"), normalized});
+    rules_.added.push_back({content, added["id"], flag("special"), normalized});
     if (flag("special")) return;
-    json token = plain_token(added.at("id"), content);
+    json token = plain_token(added["id"], content);
     for (const char* name : {"single_word", "lstrip", "rstrip"}) {
       token[name] = flag(name);
       if (flag(name)) refuse("/added_tokens: " + comm::quote_json(content) + ": " + name, true, "false");
     }
     token["normalized"] = normalized;
-    found_[added.at("id").get<std::int64_t>()] = token;
+    found_[added["id"].get<std::int64_t>()] = token;
   }
 
   const std::string& path_;
@@ -135,64 +163,6 @@ class RulesReader {
   std::map<std::int64_t, json> found_;
   TextRules rules_;
 };
-
-Vocabulary of_tokenizer_json(const std::string& path) {
-  const std::string text = comm::read_file(path);
-  const json document = comm::parse_json(text, path);
-  const json model = document.is_object() ? document.value("model", json()) : json();
-  if (model.is_object() && model.value("type", "BPE") != "BPE") {
-    comm::Sha256 hash;
-    hash.add(text);
-    return Vocabulary::of_other_kind(hash.hex(),
-                                     path + ": /model/type: got " + comm::quote_json(model["type"]) + ", want \"BPE\"");
-  }
-  if (!model.is_object() || !model.contains("vocab") || !model.contains("merges")) {
-    throw ConfigError(path + ": /model: want a model of type \"BPE\" with vocab and merges");
-  }
-  std::map<std::string, std::int32_t> tokens = tokens_in(model["vocab"], path + ": /model/vocab");
-  for (const json& added : document.value("added_tokens", json::array())) {
-    add_token(added.at("content"), added.at("id"), path + ": /added_tokens", tokens);
-  }
-  std::vector<Vocabulary::Merge> merges;
-  for (const json& merge : model["merges"]) {
-    if (merge.is_string()) {
-      merges.push_back(merge_of(merge, path + ": /model/merges"));
-    } else {
-      merges.emplace_back(merge.at(0).get<std::string>(), merge.at(1).get<std::string>());
-    }
-  }
-  return {std::move(tokens), std::move(merges), RulesReader(document, path).take(), path};
-}
-
-Vocabulary of_gpt2_files(const std::string& vocabulary, const std::string& merges_file, const std::string& added_file) {
-  std::vector<Vocabulary::Merge> merges;
-  const std::string text = comm::read_file(merges_file);
-  std::uint64_t number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (line.ends_with('\r')) line.pop_back();
-    if (++number == 1 && line.starts_with("#version")) continue;
-    if (!line.empty()) merges.push_back(merge_of(line, merges_file + ": line " + std::to_string(number)));
-  }
-  std::map<std::string, std::int32_t> tokens = tokens_in(comm::load_json(vocabulary), vocabulary);
-  TextRules rules;
-  if (std::filesystem::exists(added_file)) {
-    const json numbers = comm::load_json(added_file);
-    std::map<std::int32_t, json> in_texts;
-    for (const auto& [token, of_token] : tokens_in(numbers, added_file)) {
-      add_token(token, numbers[token], added_file, tokens);
-      const bool ends = token == kEndToken;
-      rules.added.push_back({token, of_token, ends, false});
-      if (!ends) in_texts[of_token] = RulesReader::plain_token(of_token, token);
-    }
-    json added = json::array();
-    for (const auto& [of_token, token] : in_texts) added.push_back(token);
-    if (!added.empty()) rules.settings = comm::canonical_json({{"added_tokens", added}});
-  }
-  return {std::move(tokens), std::move(merges), std::move(rules), vocabulary};
-}
 
 /// The character that GPT-2's files write for each byte, in UTF-8: printable ones stand for themselves, the others for
 /// the characters from 256 on. Source: bytes_to_unicode() of GPT-2's encoder.
@@ -415,16 +385,73 @@ std::string Vocabulary::hash() const {
   return hash.hex();
 }
 
+Vocabulary parse_tokenizer_json(std::string_view text, const std::string& path) {
+  const json document = comm::parse_json(text, path);
+  const json model = document.is_object() ? document.value("model", json()) : json();
+  if (model.is_object() && model.value("type", json("BPE")) != "BPE") {
+    comm::Sha256 hash;
+    hash.add(text);
+    return Vocabulary::of_other_kind(hash.hex(),
+                                     path + ": /model/type: got " + comm::quote_json(model["type"]) + ", want \"BPE\"");
+  }
+  if (!model.is_object() || !model.contains("vocab") || !model.contains("merges")) {
+    throw ConfigError(path + ": /model: want a model of type \"BPE\" with vocab and merges");
+  }
+  std::map<std::string, std::int32_t> tokens = tokens_in(model["vocab"], path + ": /model/vocab");
+  for (const json& added : added_tokens_in(document, path)) {
+    add_token(added["content"], added["id"], path + ": /added_tokens", tokens);
+  }
+  std::vector<Vocabulary::Merge> merges;
+  if (!model["merges"].is_array()) {
+    throw ConfigError(path + ": /model/merges: got " + comm::quote_json(model["merges"]) + ", want a list");
+  }
+  for (const json& merge : model["merges"]) merges.push_back(merge_of_json(merge, path + ": /model/merges"));
+  return {std::move(tokens), std::move(merges), RulesReader(document, path).take(), path};
+}
+
+Vocabulary parse_gpt2_files(const Gpt2Texts& texts, const std::string& folder) {
+  const auto path = [&folder](const char* name) { return (std::filesystem::path(folder) / name).string(); };
+  std::vector<Vocabulary::Merge> merges;
+  const std::string& text = texts.merges;
+  std::uint64_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.ends_with('\r')) line.pop_back();
+    if (++number == 1 && line.starts_with("#version")) continue;
+    if (!line.empty()) merges.push_back(merge_of(line, path("merges.txt") + ": line " + std::to_string(number)));
+  }
+  std::map<std::string, std::int32_t> tokens =
+      tokens_in(comm::parse_json(texts.vocabulary, path("vocab.json")), path("vocab.json"));
+  TextRules rules;
+  if (texts.added) {
+    const std::string added_file = path("added_tokens.json");
+    const json numbers = comm::parse_json(*texts.added, added_file);
+    std::map<std::int32_t, json> in_texts;
+    for (const auto& [token, of_token] : tokens_in(numbers, added_file)) {
+      add_token(token, numbers[token], added_file, tokens);
+      const bool ends = token == kEndToken;
+      rules.added.push_back({token, of_token, ends, false});
+      if (!ends) in_texts[of_token] = RulesReader::plain_token(of_token, token);
+    }
+    json added = json::array();
+    for (const auto& [of_token, token] : in_texts) added.push_back(token);
+    if (!added.empty()) rules.settings = comm::canonical_json({{"added_tokens", added}});
+  }
+  return {std::move(tokens), std::move(merges), std::move(rules), path("vocab.json")};
+}
+
 std::optional<Vocabulary> read_vocabulary(const std::string& folder) {
   const std::filesystem::path root(folder);
   const auto path = [&root](const char* name) { return (root / name).string(); };
-  try {
-    if (std::filesystem::exists(path("tokenizer.json"))) return of_tokenizer_json(path("tokenizer.json"));
-    if (!std::filesystem::exists(path("vocab.json"))) return std::nullopt;
-    return of_gpt2_files(path("vocab.json"), path("merges.txt"), path("added_tokens.json"));
-  } catch (const json::exception& error) {
-    throw ConfigError(folder + ": its tokenizer: " + error.what());
+  if (std::filesystem::exists(path("tokenizer.json"))) {
+    return parse_tokenizer_json(comm::read_file(path("tokenizer.json")), path("tokenizer.json"));
   }
+  if (!std::filesystem::exists(path("vocab.json"))) return std::nullopt;
+  Gpt2Texts texts{comm::read_file(path("vocab.json")), comm::read_file(path("merges.txt")), std::nullopt};
+  if (std::filesystem::exists(path("added_tokens.json"))) texts.added = comm::read_file(path("added_tokens.json"));
+  return parse_gpt2_files(texts, folder);
 }
 
 namespace {

@@ -73,6 +73,18 @@ class Vocabulary {
   std::string other_hash_;  ///< of a tokenizer of another kind
 };
 
+/// Of the text of a tokenizer.json, which is at `path`. Throws: ConfigError that names the file and the member.
+Vocabulary parse_tokenizer_json(std::string_view text, const std::string& path);
+
+/// The texts of vocab.json, merges.txt and, where it is there, added_tokens.json.
+struct Gpt2Texts {
+  std::string vocabulary;
+  std::string merges;
+  std::optional<std::string> added;
+};
+/// Of these texts, which are in `folder`. Throws: ConfigError that names the file.
+Vocabulary parse_gpt2_files(const Gpt2Texts& texts, const std::string& folder);
+
 /// Of a folder with tokenizer.json, or else vocab.json, merges.txt and added_tokens.json; absent: it has none of them.
 /// Throws: ConfigError that names the file.
 std::optional<Vocabulary> read_vocabulary(const std::string& folder);

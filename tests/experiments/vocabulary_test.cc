@@ -180,6 +180,25 @@ TEST(Vocabulary, ATokenizerOfAnotherKindHasAHashAndNoTokens) {
   EXPECT_NE(folder.read().hash(), vocabulary.hash());
 }
 
+TEST(Vocabulary, MembersOfOtherTypesAreRefusedByTheirPlace) {
+  const std::vector<std::tuple<std::string, json, std::string>> changes = {
+      {"/added_tokens", 7, "/added_tokens: got 7, want a list"},
+      {"/added_tokens/0", "x", "/added_tokens: got \"x\", want an object with content, a text, and id"},
+      {"/added_tokens/0/id", "x", "/added_tokens: token \"<|endoftext|>\": got number \"x\""},
+      {"/added_tokens/0/special", 1, "want flags that are true or false"},
+      {"/model", nullptr, "/model: want a model of type \"BPE\" with vocab and merges"},
+      {"/model/merges", "x y", "/model/merges: got \"x y\", want a list"},
+      {"/model/merges/0", {"a"}, "/model/merges: got [\"a\"], want a text or a list of two"},
+      {"/model/vocab", json::array(), "/model/vocab: got [], want an object of tokens"}};
+  for (const auto& [pointer, value, message] : changes) {
+    json tokenizer = entry("plain")["tokenizer"];
+    tokenizer[json::json_pointer(pointer)] = value;
+    EXPECT_THAT(config_error_of([&, &tokens = tokenizer] { (void)parse_tokenizer_json(tokens.dump(), "t.json"); }),
+                AllOf(HasSubstr("t.json: "), HasSubstr(message)))
+        << pointer;
+  }
+}
+
 TEST(Vocabulary, DamagedFilesAreRefusedByName) {
   const std::string whole = entry("added")["tokenizer"].dump();
   std::uint32_t draw = 1;
@@ -187,7 +206,6 @@ TEST(Vocabulary, DamagedFilesAreRefusedByName) {
     draw = draw * 1664525U + 1013904223U;
     return (draw >> 8U) % count;
   };
-  const Folder folder;
   int refused = 0;
   for (int i = 0; i < 300; ++i) {
     std::string damaged = whole;
@@ -197,12 +215,12 @@ TEST(Vocabulary, DamagedFilesAreRefusedByName) {
     } else {
       damaged.erase(place, 1 + below(40));
     }
-    folder.write("tokenizer.json", damaged);
     try {
-      (void)folder.read().encode("the <a> word");
+      (void)parse_tokenizer_json(damaged, "tokenizer.json").encode("the <a> word");
     } catch (const ConfigError& error) {
       ++refused;
       const std::string what = error.what();
+      EXPECT_EQ(what.find("json.exception"), std::string::npos) << what;
       EXPECT_TRUE(what.find("tokenizer") != std::string::npos || what.find("has no token") != std::string::npos)
           << what;
     }
