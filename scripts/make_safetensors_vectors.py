@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/vectors/safetensors_damage.json: small safetensors files with damage, and what the format's library reads.
+"""Writes tests/vectors/safetensors_damage.json: small files with damage, and what the format's library reads.
 
 Each entry has a file in hex, and its tensors as [dtype, shape, bytes in hex], or null where the library refuses it.
 tests/models/safetensors_test.cc reads them. Needs safetensors from PyPI:
@@ -42,7 +42,28 @@ def damaged(draw):
     elif kind == 1:
         name, member = draw.choice("ab"), draw.choice(["dtype", "shape", "data_offsets", "more"])
         header[name][member] = draw.choice(
-            ["I32", "U32", "I8", "BOOL", "F33", [2], [3], [1, 3, 1], [1, 2], [8], [2, 2], [], [0, 8], [8, 11], [1, 9], [3.0], [-1], None, 2**63, [2**63, 2]]
+            [
+                "I32",
+                "U32",
+                "I8",
+                "BOOL",
+                "F33",
+                [2],
+                [3],
+                [1, 3, 1],
+                [1, 2],
+                [8],
+                [2, 2],
+                [],
+                [0, 8],
+                [8, 11],
+                [1, 9],
+                [3.0],
+                [-1],
+                None,
+                2**63,
+                [2**63, 2],
+            ]
         )
     elif kind == 2:
         del header[draw.choice(["__metadata__", "a", "b"])]

@@ -22,8 +22,27 @@ if __name__ == "__main__":  # before the library, which may not be there
 import tokenizers
 
 OUT = Path(__file__).resolve().parent.parent / "tests" / "vectors" / "tokenizers.json"
-TEXT = "In the beginning was the word, and the word was small.\nThe rest of the words were smaller still, they'll say.\n"
-PARTS = ["the", " the", " word", "s", "'ll", "'", " ", "  ", "\n", "\t", "12", "!?", "<a>", "<ab>", "<|endoftext|>", "X"]
+TEXT = (
+    "In the beginning was the word, and the word was small.\nThe rest of the words were smaller still, they'll say.\n"
+)
+PARTS = [
+    "the",
+    " the",
+    " word",
+    "s",
+    "'ll",
+    "'",
+    " ",
+    "  ",
+    "\n",
+    "\t",
+    "12",
+    "!?",
+    "<a>",
+    "<ab>",
+    "<|endoftext|>",
+    "X",
+]
 GPT2_PLAIN = {"type": "ByteLevel", "add_prefix_space": False}
 MODEL_TEXTS = ("unk_token", "continuing_subword_prefix", "end_of_word_suffix")
 MODEL_FLAGS = ("fuse_unk", "byte_fallback", "ignore_merges")
@@ -89,7 +108,10 @@ def variants(base):
     yield "plain", base
     yield "prefix", changed(lambda c: c["pre_tokenizer"].update(add_prefix_space=True))
     yield "no_regex", changed(lambda c: c["pre_tokenizer"].update(use_regex=False))
-    yield "added", changed(lambda c: added(c, token("<a>"), token("<ab>", normalized=True), token("<a", normalized=True)))
+    yield (
+        "added",
+        changed(lambda c: added(c, token("<a>"), token("<ab>", normalized=True), token("<a", normalized=True))),
+    )
     yield "added_special", changed(lambda c: added(c, token("<a>", special=True), token("<ab>")))
 
     def prefix_and_added(content):
@@ -105,8 +127,13 @@ def variants(base):
         )
     )  # fmt: skip
     yield "refused_normalizer", changed(lambda c: c.update(normalizer={"type": "Lowercase"}))
-    yield "refused_metaspace", changed(
-        lambda c: c.update(pre_tokenizer={"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True})
+    yield (
+        "refused_metaspace",
+        changed(
+            lambda c: c.update(
+                pre_tokenizer={"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always", "split": True}
+            )
+        ),
     )
     yield "refused_suffix", changed(lambda c: c["model"].update(end_of_word_suffix="</w>", merges=[]))
     yield "refused_ignore_merges", changed(lambda c: c["model"].update(ignore_merges=True))

@@ -128,7 +128,10 @@ def test_nothing_of_a_spec_is_left_out(tmp_path):
     for text, message in [
         (spec + b"\0{}", ": not JSON: a byte 0, want none in a text"),
         (spec.replace(b'"corpus.txt"', b'"corpus.txt\\u0000.old"'), "want text without the character U+0000"),
-        (re.sub(rb'"seed": \d+', b'"seed": 9007199254740993.0', spec), "want an integer without a point or an exponent"),
+        (
+            re.sub(rb'"seed": \d+', b'"seed": 9007199254740993.0', spec),
+            "want an integer without a point or an exponent",
+        ),
     ]:
         (tmp_path / "spec.json").write_bytes(text)
         assert message in run("validate", "spec.json", cwd=tmp_path, expect=2).err
