@@ -96,7 +96,7 @@ def tensors_of(file):
 def main():
     draw = random.Random(1)
     files = dict.fromkeys(damaged(draw) for _ in range(FILES))
-    lines = [json.dumps({"file": file.hex(), "tensors": tensors_of(file)}) for file in files]
+    lines = [json.dumps({"file": file.hex(), "tensors": tensors_of(file)}, sort_keys=True) for file in files]
     OUT.write_text("[\n" + ",\n".join(lines) + "\n]\n")
 
 
