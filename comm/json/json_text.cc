@@ -172,6 +172,10 @@ json parse_json(std::string_view text, const std::string& where) {
   StrictReader reader(text, where);
   const bool read = json::sax_parse(text.begin(), text.end(), &reader);
   DROPTEST_CHECK(read, where);
+  // The library takes a byte 0 for the end of the text.
+  if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
+    throw ConfigError(where + ": " + line_and_column(text, at) + ": not JSON: a byte 0, want none in a text");
+  }
   return reader.take();
 }
 

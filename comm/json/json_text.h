@@ -12,9 +12,9 @@ namespace droptest::comm {
 inline constexpr int kMaxJsonDepth = 64;
 
 /// Parses one JSON value. `where` names the text in messages, e.g. the file.
-/// Integers up to 2^64 - 1 are exact. Throws: ConfigError with line and column for text that is not JSON, for a key
-/// that appears twice in an object, a number beyond a double's range, text that is not UTF-8, or nesting beyond
-/// kMaxJsonDepth.
+/// Integers up to 2^64 - 1 are exact. Throws: ConfigError with line and column for text that is not JSON, a byte 0 in
+/// it too, for a key that appears twice in an object, a number beyond a double's range, text that is not UTF-8, or
+/// nesting beyond kMaxJsonDepth.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
 /// Reads and parses a file. Throws: ConfigError, also where the file cannot be read (with the system's reason).

@@ -213,6 +213,22 @@ bool SchemaChecker::scalar_rules_hold(const RuleParts& rule, const json& value) 
   return true;
 }
 
+std::string SchemaChecker::loss_of(const RuleParts& rule, const json& value) {
+  if (value.is_string() && value.get_ref<const std::string&>().find('\0') != std::string::npos) {
+    return "text without the character U+0000, which ends names of files";
+  }
+  const auto allows = [&rule](const char* type) {
+    return rule.type != nullptr &&
+           (*rule.type == type ||
+            (rule.type->is_array() && std::find(rule.type->begin(), rule.type->end(), type) != rule.type->end()));
+  };
+  const bool wants_integer = allows("integer") && !allows("number");
+  if (wants_integer && value.is_number_float() && std::fabs(value.get<double>()) >= 0x1p53) {
+    return "an integer without a point or an exponent, as numbers with one are rounded from 2^53 on";
+  }
+  return "";
+}
+
 void SchemaChecker::check(const json& rule, const json& value, const std::string& pointer) {
   const RuleParts& parts = files_.parts(rule);
   if (parts.target != nullptr) {
@@ -231,6 +247,10 @@ void SchemaChecker::check(const json& rule, const json& value, const std::string
       }
       return message;
     });
+    return;
+  }
+  if (const std::string wanted = loss_of(parts, value); !wanted.empty()) {
+    report(pointer, [&] { return "got " + quote_json(value) + ", want " + wanted; });
     return;
   }
   if (value.is_object()) check_members(rule, value, pointer);

@@ -17,6 +17,7 @@
 #include "experiments/cli/spec_options.h"
 #include "experiments/data/example_set.h"
 #include "experiments/data/token_source.h"
+#include "experiments/data/vocabulary.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/run/classification.h"
 #include "experiments/run/rank_model.h"
@@ -74,20 +75,13 @@ experiments::Evaluated evaluated(const EvalOptions& options, const experiments::
   return finite(std::move(result.result));
 }
 
-/// Bytes of a token of the file: 1 of a text; of a token file as its sidecar says; NaN where that says nothing.
-double bytes_per_token(const experiments::DataConfig& data) {
-  if (!data.text.empty()) return 1;
-  const std::filesystem::path sidecar = std::filesystem::path(data.tokens).replace_extension(".json");
-  if (sidecar == data.tokens || !std::filesystem::is_regular_file(sidecar)) return std::nan("");
-  const nlohmann::json about = comm::load_json(sidecar.string());
-  if (!about.is_object() || !about.contains("bytes") || !about.contains("tokens")) return std::nan("");
-  const auto count = [&](const char* member) {
-    const nlohmann::json& value = about[member];
-    if (value.is_number_unsigned() && value != 0) return value.get<double>();
-    throw ConfigError(sidecar.string() + ": /" + member + ": got " + comm::quote_json(value) +
-                      ", want a whole number above 0, as scripts/tokenize writes it");
-  };
-  return count("bytes") / count("tokens");
+/// The folder of the model's tokenizer, if it has one: that of the weights, or else that which the spec's model starts
+/// from.
+std::string tokenizer_folder(const EvalOptions& options, const experiments::RunConfig& config) {
+  for (const std::string& folder : {options.model, config.initial_weights}) {
+    if (std::filesystem::is_directory(folder)) return folder;
+  }
+  return "";
 }
 
 Outcome evaluate_tokens(const EvalOptions& options, const experiments::RunConfig& config) {
@@ -95,6 +89,8 @@ Outcome evaluate_tokens(const EvalOptions& options, const experiments::RunConfig
     throw ConfigError(options.config.file + ": its model classifies; want --examples in place of --tokens");
   }
   const experiments::DataConfig data = data_of(options);
+  const std::string folder = tokenizer_folder(options, config);
+  if (!data.text.empty() && !folder.empty()) experiments::require_text_of_bytes(data.text, folder);
   const experiments::Tokens tokens = experiments::open_tokens(data, config.model.vocabulary);
   if (tokens.size() < 2) {
     throw ConfigError("evaluation data: " + std::to_string(tokens.size()) + " tokens, want at least 2");
@@ -109,7 +105,7 @@ Outcome evaluate_tokens(const EvalOptions& options, const experiments::RunConfig
                           {"tokens", batches.count_targets()},
                           {"perplexity", comm::finite_or_null(std::exp(result.mean_loss))},
                           {"accuracy", static_cast<double>(result.hits) / count}});
-  const double bytes = bytes_per_token(data);
+  const double bytes = data.text.empty() ? experiments::bytes_per_token_of(data.tokens, tokens.size()) : 1;
   if (std::isfinite(bytes)) outcome.numbers["bits_per_byte"] = result.mean_loss / std::log(2.0) / bytes;
   return outcome;
 }
@@ -119,9 +115,13 @@ Outcome evaluate_examples(const EvalOptions& options, const experiments::RunConf
     throw ConfigError(options.config.file + ": its model has an LM head; want --tokens in place of --examples");
   }
   const experiments::ExampleConfig& layout = *config.data.examples;
-  const experiments::ExampleSet set =
-      experiments::make_examples(experiments::read_examples(options.examples, layout.layout, layout.separator),
-                                 options.examples, layout, config.model.vocabulary, config.training.sequence_tokens);
+  const std::vector<experiments::ExampleRow> rows =
+      experiments::read_examples(options.examples, layout.layout, layout.separator);
+  if (const std::string folder = tokenizer_folder(options, config); !folder.empty()) {
+    experiments::require_examples_of_bytes(rows, options.examples, layout.layout, folder);
+  }
+  const experiments::ExampleSet set = experiments::make_examples(
+      rows, options.examples, layout, config.model.vocabulary, config.training.sequence_tokens);
   const experiments::EvaluationExamples data(set, config.training.batch_sequences, config.training.sequence_tokens);
   Outcome outcome;
   const experiments::Evaluated result = evaluated(options, config, data, models::EvaluationDetail::kLogits, outcome);
@@ -140,9 +140,11 @@ int eval(const EvalOptions& options) {
   if (!options.network.empty()) spec.overrides.push_back("/network=" + options.network);
   const experiments::RunConfig config = load_run(spec);
   if (!options.network.empty()) require_ranks_of_network(config);
-  if (std::filesystem::is_directory(options.model)) {
-    experiments::check_vocabulary(options.examples.empty() ? options.tokens : options.examples, options.model);
-    if (config.model.classifies()) experiments::check_class_names(options.model, config.data.examples->labels);
+  if (const std::string folder = tokenizer_folder(options, config); !folder.empty()) {
+    experiments::check_vocabulary(options.examples.empty() ? options.tokens : options.examples, folder);
+  }
+  if (std::filesystem::is_directory(options.model) && config.model.classifies()) {
+    experiments::check_class_names(options.model, config.data.examples->labels);
   }
   const Outcome outcome =
       options.examples.empty() ? evaluate_tokens(options, config) : evaluate_examples(options, config);

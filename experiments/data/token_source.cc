@@ -7,13 +7,13 @@
 #include <optional>
 #include <utility>
 
+#include "experiments/data/token_format.h"
 #include "experiments/data/utf8.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
 
-constexpr std::int32_t kLlmcMagic = 20240520;
 constexpr std::int32_t kLlmcVersion = 1;
 
 std::uint32_t file_byte(std::span<const std::byte> bytes, std::size_t i) {
@@ -37,6 +37,7 @@ std::uint64_t count_llmc_tokens(std::span<const std::byte> head, std::uint64_t f
   }
   const std::int32_t magic = int32_at(head, 0);
   if (magic != kLlmcMagic) {
+    if (const auto other = other_format(head)) throw ConfigError(where + ": " + *other);
     throw ConfigError(where + ": magic number " + std::to_string(magic) + ", want " + std::to_string(kLlmcMagic) +
                       " (llm.c's token format); for tokens without a header use format \"uint16\"");
   }
@@ -148,7 +149,8 @@ void Tokens::check_vocabulary(std::uint64_t begin, std::uint64_t end) const {
     const int token = uint16_at(bytes_, 2 * i);
     if (token >= vocabulary_) {
       throw ConfigError(where_ + ": token " + std::to_string(token) + " at position " + std::to_string(before_ + i) +
-                        ", want tokens below the model's vocabulary of " + std::to_string(vocabulary_));
+                        ", want tokens below the model's vocabulary of " + std::to_string(vocabulary_) +
+                        likely_cause(bytes_, vocabulary_));
     }
   }
 }
@@ -167,6 +169,9 @@ std::uint64_t count_tokens(std::span<const std::byte> head, std::uint64_t file_b
   if (format == TokenFormat::kLlmc || (format == TokenFormat::kAuto && has_magic)) {
     return count_llmc_tokens(head, file_bytes, where);
   }
+  if (const auto other = other_format(head)) {
+    throw ConfigError(where + ": " + *other + " (read as headerless 16-bit tokens)");
+  }
   if (file_bytes % 2 != 0) {
     throw ConfigError(where + ": " + std::to_string(file_bytes) +
                       " bytes, want an even number (headerless uint16 tokens)");
@@ -175,7 +180,8 @@ std::uint64_t count_tokens(std::span<const std::byte> head, std::uint64_t file_b
 }
 
 Tokens parse_tokens(std::span<const std::byte> file, TokenFormat format, int vocabulary, const std::string& where) {
-  const std::uint64_t bytes = 2 * count_tokens(file, file.size(), format, where);
+  const auto head = file.first(std::min<std::uint64_t>(file.size(), 2 * kTokensCheckedFirst));
+  const std::uint64_t bytes = 2 * count_tokens(head, file.size(), format, where);
   return checked({file.last(bytes), Tokens::Layout::kUint16, vocabulary, where});
 }
 

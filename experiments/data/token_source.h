@@ -66,11 +66,12 @@ class Tokens {
 /// A file's first tokens, all of those of most files, are checked when it is opened; the others when they are read.
 inline constexpr std::uint64_t kTokensCheckedFirst = std::uint64_t{1} << 26U;
 
-/// Bytes that a file's number of tokens follows from, with its size.
+/// Bytes of llm.c's header, which a file's number of tokens follows from, with its size.
 inline constexpr std::uint64_t kTokenHeaderBytes = 1024;
 
-/// The number of tokens in a token file of `file_bytes` bytes, of which `head` has the first ones: kTokenHeaderBytes,
-/// or all. The tokens are the file's last bytes. Throws: as parse_tokens() for a header.
+/// The number of tokens in a token file of `file_bytes` bytes, of which `head` has the first ones: kTokenHeadBytes of
+/// token_format.h, more, or all. The tokens are the file's last bytes. Throws: as parse_tokens() for a header or
+/// format.
 std::uint64_t count_tokens(std::span<const std::byte> head, std::uint64_t file_bytes, TokenFormat format,
                            const std::string& where);
 
@@ -80,8 +81,8 @@ Tokens parse_text(std::span<const std::byte> file, int vocabulary, const std::st
 
 /// The tokens of a token file. kAuto takes llm.c's layout where the file begins with its magic number.
 /// Throws: ConfigError for a header that is short, of another magic or version, or with a count that is not the number
-/// of tokens in the file; for a headerless file of an odd number of bytes; for one of the first tokens that is not
-/// below `vocabulary`.
+/// of tokens in the file; for a headerless file of an odd number of bytes, or that other_format() of token_format.h
+/// knows, with the format's name; for one of the first tokens that is not below `vocabulary`, with the likely cause.
 Tokens parse_tokens(std::span<const std::byte> file, TokenFormat format, int vocabulary, const std::string& where);
 
 /// The tokens of the file that `data` names: text, or tokens. Memory: none but the file's pages, which processes share.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -47,41 +48,121 @@ std::map<std::string, std::int32_t> tokens_in(const json& object, const std::str
   return tokens;
 }
 
-Vocabulary of_tokenizer_json(const std::string& path) {
-  const json document = comm::load_json(path);
-  const json model = document.is_object() ? document.value("model", json()) : json();
-  if (!model.is_object() || model.value("type", "BPE") != "BPE" || !model.contains("vocab") ||
-      !model.contains("merges")) {
-    throw ConfigError(path + ": /model: want a model of type \"BPE\" with vocab and merges");
-  }
-  std::map<std::string, std::int32_t> tokens = tokens_in(model["vocab"], path + ": /model/vocab");
-  for (const json& added : document.value("added_tokens", json::array())) {
-    add_token(added.at("content"), added.at("id"), path + ": /added_tokens", tokens);
-  }
-  std::vector<Vocabulary::Merge> merges;
-  for (const json& merge : model["merges"]) {
-    if (merge.is_string()) {
-      merges.push_back(merge_of(merge, path + ": /model/merges"));
-    } else {
-      merges.emplace_back(merge.at(0).get<std::string>(), merge.at(1).get<std::string>());
+constexpr const char* kEndToken = "<|endoftext|>";
+
+/// The member `added_tokens` of a tokenizer.json, each with content, number and flags of the right type.
+json added_tokens_in(const json& document, const std::string& path) {
+  const json added = document.value("added_tokens", json());
+  if (added.is_null()) return json::array();
+  const auto refuse = [&path](const json& got, const char* wanted) {
+    throw ConfigError(path + ": /added_tokens: got " + comm::quote_json(got) + ", want " + wanted);
+  };
+  if (!added.is_array()) refuse(added, "a list");
+  for (const json& token : added) {
+    if (!token.is_object() || !token.value("content", json()).is_string() || !token.contains("id")) {
+      refuse(token, "an object with content, a text, and id");
+    }
+    for (const char* flag : {"special", "single_word", "lstrip", "rstrip", "normalized"}) {
+      if (!token.value(flag, json(false)).is_boolean()) refuse(token, "flags that are true or false");
     }
   }
-  return {std::move(tokens), std::move(merges), path};
+  return added;
 }
 
-Vocabulary of_gpt2_files(const std::string& vocabulary, const std::string& merges_file) {
-  std::vector<Vocabulary::Merge> merges;
-  const std::string text = comm::read_file(merges_file);
-  std::uint64_t number = 0;
-  for (std::size_t begin = 0; begin < text.size();) {
-    const std::size_t end = std::min(text.find('\n', begin), text.size());
-    const std::string line = text.substr(begin, end - begin);
-    begin = end + 1;
-    if (++number == 1 && line.starts_with("#version")) continue;
-    if (!line.empty()) merges.push_back(merge_of(line, merges_file + ": line " + std::to_string(number)));
+/// A merge of a tokenizer.json: a text, or in newer ones a pair.
+Vocabulary::Merge merge_of_json(const json& merge, const std::string& where) {
+  if (merge.is_string()) return merge_of(merge, where);
+  if (!merge.is_array() || merge.size() != 2 || !merge[0].is_string() || !merge[1].is_string()) {
+    throw ConfigError(where + ": got " + comm::quote_json(merge) + ", want a text or a list of two");
   }
-  return {tokens_in(comm::load_json(vocabulary), vocabulary), std::move(merges), vocabulary};
+  return {merge[0], merge[1]};
 }
+
+/// Added tokens and what texts become by the other members of a tokenizer.json whose model is byte pairs.
+class RulesReader {
+ public:
+  RulesReader(const json& document, const std::string& path)
+      : path_(path), has_normalizer_(!document.value("normalizer", json()).is_null()) {
+    if (has_normalizer_) {
+      settings_["normalizer"] = document["normalizer"];
+      refuse("/normalizer", document["normalizer"], "null");
+    }
+    read_pre_tokenizer(document.value("pre_tokenizer", json()));
+    read_model(document["model"]);
+    for (const json& added : added_tokens_in(document, path)) read_added(added);
+  }
+
+  TextRules take() {
+    json added = json::array();
+    for (const auto& [number, token] : found_) added.push_back(token);
+    if (!added.empty()) settings_["added_tokens"] = added;
+    if (!settings_.empty()) rules_.settings = comm::canonical_json(settings_);
+    return std::move(rules_);
+  }
+
+  /// Of the tokens that no member of the file calls special.
+  static json plain_token(const json& number, const std::string& content) {
+    return {{"id", number},    {"content", content}, {"single_word", false},
+            {"lstrip", false}, {"rstrip", false},    {"normalized", false}};
+  }
+
+ private:
+  void refuse(const std::string& pointer, const json& got, const std::string& wanted) {
+    if (!rules_.refusal.empty()) return;
+    rules_.refusal = path_ + ": " + pointer + ": got " + comm::quote_json(got) + ", want " + wanted;
+  }
+
+  void read_pre_tokenizer(json member) {
+    const json given = member;
+    const bool is_byte_level = member.is_object() && member.value("type", json()) == "ByteLevel";
+    if (is_byte_level) {
+      member.erase("trim_offsets");
+      if (member.value("use_regex", json()) == true) member.erase("use_regex");
+      rules_.prefix_blank = member.value("add_prefix_space", json()) == true;
+      rules_.cuts_words = member.value("use_regex", json(true)) == true;
+    } else {
+      refuse("/pre_tokenizer", given, R"({"type": "ByteLevel"})");
+    }
+    if (member != json{{"type", "ByteLevel"}, {"add_prefix_space", false}}) settings_["pre_tokenizer"] = member;
+  }
+
+  void read_model(const json& model) {
+    json set = json::object();
+    for (const char* name : {"unk_token", "continuing_subword_prefix", "end_of_word_suffix"}) {
+      const json value = model.value(name, json());
+      if (!value.is_null() && value != "") set[name] = value;
+    }
+    for (const char* name : {"fuse_unk", "byte_fallback", "ignore_merges"}) {
+      if (model.value(name, json(false)) == true) set[name] = true;
+    }
+    for (const auto& [name, value] : set.items()) {
+      // Bytes without a token are refused where a text has one.
+      if (name != "unk_token" && name != "fuse_unk") refuse("/model/" + name, value, value == true ? "false" : "none");
+    }
+    if (!set.empty()) settings_["model"] = set;
+  }
+
+  void read_added(const json& added) {
+    const std::string content = added["content"];
+    const auto flag = [&added](const char* name) { return added.value(name, false); };
+    const bool normalized = has_normalizer_ && flag("normalized");
+    rules_.added.push_back({content, added["id"], flag("special"), normalized});
+    if (flag("special")) return;
+    json token = plain_token(added["id"], content);
+    for (const char* name : {"single_word", "lstrip", "rstrip"}) {
+      token[name] = flag(name);
+      if (flag(name)) refuse("/added_tokens: " + comm::quote_json(content) + ": " + name, true, "false");
+    }
+    token["normalized"] = normalized;
+    found_[added["id"].get<std::int64_t>()] = token;
+  }
+
+  const std::string& path_;
+  bool has_normalizer_;
+  json settings_ = json::object();
+  std::map<std::int64_t, json> found_;
+  TextRules rules_;
+};
 
 /// The character that GPT-2's files write for each byte, in UTF-8: printable ones stand for themselves, the others for
 /// the characters from 256 on. Source: bytes_to_unicode() of GPT-2's encoder.
@@ -103,19 +184,15 @@ const std::array<std::string, 256>& printable_bytes() {
   return characters;
 }
 
-/// The words of an ASCII text, within which bytes are merged. Source: the pattern of GPT-2's encoder,
+/// The words of a text in ASCII, within which bytes are merged. Source: the pattern of GPT-2's encoder,
 /// 's|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+
 std::vector<std::string_view> words_of(std::string_view text) {
   enum class Kind : std::uint8_t { kLetter, kDigit, kBlank, kOther };
   const auto kind_of = [&](std::size_t i) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    if (byte >= 0x80) {
-      throw ConfigError("text: byte " + std::to_string(i) +
-                        " is not ASCII, want ASCII text, or tokens of scripts/tokenize");
-    }
     if ((byte >= 'a' && byte <= 'z') || (byte >= 'A' && byte <= 'Z')) return Kind::kLetter;
     if (byte >= '0' && byte <= '9') return Kind::kDigit;
-    return byte == ' ' || (byte >= 9 && byte <= 13) || (byte >= 28 && byte <= 31) ? Kind::kBlank : Kind::kOther;
+    return byte == ' ' || (byte >= 9 && byte <= 13) ? Kind::kBlank : Kind::kOther;
   };
   std::vector<std::string_view> words;
   for (std::size_t begin = 0; begin < text.size();) {
@@ -142,16 +219,63 @@ std::vector<std::string_view> words_of(std::string_view text) {
   return words;
 }
 
+/// Calls plain(piece) for each piece of the text between added tokens and token(number) for each of these: from left to
+/// right, the longest of those that begin at one place.
+template <class Plain, class Token>
+void split_at_added(std::string_view text, const std::vector<const TextRules::Added*>& added, const Plain& plain,
+                    const Token& token) {
+  std::size_t begin = 0;
+  std::size_t place = 0;
+  while (place < text.size()) {
+    const TextRules::Added* longest = nullptr;
+    for (const TextRules::Added* one : added) {
+      const bool is_here = !one->content.empty() && text.substr(place).starts_with(one->content);
+      if (is_here && (longest == nullptr || one->content.size() > longest->content.size())) longest = one;
+    }
+    if (longest == nullptr) {
+      ++place;
+      continue;
+    }
+    const std::size_t end = place + longest->content.size();
+    if (!longest->special) {
+      if (place > begin) plain(text.substr(begin, place - begin));
+      token(longest->number);
+      begin = end;
+    }
+    place = end;
+  }
+  if (begin < text.size()) plain(text.substr(begin));
+}
+
 }  // namespace
 
-Vocabulary::Vocabulary(std::map<std::string, std::int32_t> tokens, std::vector<Merge> merges, const std::string& where)
-    : numbers_(std::move(tokens)), merges_(std::move(merges)) {
+Vocabulary::Vocabulary(std::map<std::string, std::int32_t> tokens, std::vector<Merge> merges, TextRules rules,
+                       const std::string& where)
+    : numbers_(std::move(tokens)), merges_(std::move(merges)), rules_(std::move(rules)) {
   for (std::size_t i = 0; i < merges_.size(); ++i) ranks_.emplace(merges_[i], i);
   for (const auto& [token, number] : numbers_) {
     const auto [known, is_new] = tokens_.emplace(number, token);
     if (is_new) continue;
     throw ConfigError(where + ": tokens " + comm::quote_json(known->second) + " and " + comm::quote_json(token) +
                       " have the number " + std::to_string(number));
+  }
+  if (rules_.refusal.empty()) check_merges(where);
+}
+
+Vocabulary Vocabulary::of_other_kind(std::string hash, std::string refusal) {
+  Vocabulary vocabulary;
+  vocabulary.other_hash_ = std::move(hash);
+  vocabulary.rules_.refusal = std::move(refusal);
+  return vocabulary;
+}
+
+void Vocabulary::check_merges(const std::string& where) const {
+  for (const auto& [left, right] : merges_) {
+    for (const std::string& part : {left, right, left + right}) {
+      if (number_of(part)) continue;
+      throw ConfigError(where + ": the merge " + comm::quote_json(left + " " + right) + " has " +
+                        comm::quote_json(part) + ", want tokens alone");
+    }
   }
 }
 
@@ -160,33 +284,71 @@ std::optional<std::int32_t> Vocabulary::number_of(const std::string& token) cons
   return found == numbers_.end() ? std::nullopt : std::optional(found->second);
 }
 
-std::vector<std::int32_t> Vocabulary::encode(const std::string& text) const {
-  std::vector<std::int32_t> numbers;
-  for (const std::string_view word : words_of(text)) {
-    std::vector<std::string> parts;
-    for (const char byte : word) parts.push_back(printable_bytes()[static_cast<unsigned char>(byte)]);
-    // The merge that was learned first comes first.
-    for (;;) {
-      std::size_t best = merges_.size();
-      std::size_t at = 0;
-      for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
-        const auto found = ranks_.find({parts[i], parts[i + 1]});
-        if (found == ranks_.end() || found->second >= best) continue;
-        best = found->second;
-        at = i;
-      }
-      if (best == merges_.size()) break;
-      parts[at] += parts[at + 1];
-      parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
-    }
-    for (const std::string& part : parts) {
-      const std::optional<std::int32_t> number = number_of(part);
-      if (!number)
-        throw ConfigError("text " + comm::quote_json(text) + ": the vocabulary has no token " + comm::quote_json(part));
-      numbers.push_back(*number);
-    }
+bool Vocabulary::is_bytes() const {
+  if (!merges_.empty() || !rules_.settings.empty() || !rules_.refusal.empty()) return false;
+  for (std::size_t byte = 0; byte < printable_bytes().size(); ++byte) {
+    if (number_of(printable_bytes()[byte]) != static_cast<std::int32_t>(byte)) return false;
   }
+  return true;
+}
+
+std::vector<std::int32_t> Vocabulary::encode(const std::string& text) const {
+  if (!rules_.refusal.empty()) {
+    throw ConfigError(rules_.refusal +
+                      ", for texts to become tokens; tokens of scripts/tokenize are read all the same");
+  }
+  const auto is_ascii = [](char byte) { return static_cast<unsigned char>(byte) < 0x80; };
+  if (const auto other = std::find_if_not(text.begin(), text.end(), is_ascii); other != text.end()) {
+    throw ConfigError("text: byte " + std::to_string(other - text.begin()) +
+                      " is not ASCII, want ASCII text, or tokens of scripts/tokenize");
+  }
+  std::vector<std::int32_t> numbers;
+  std::vector<const TextRules::Added*> first;  // sought in the text as it is
+  std::vector<const TextRules::Added*> then;   // and in what is left
+  for (const TextRules::Added& one : rules_.added) (one.normalized ? then : first).push_back(&one);
+  const auto add = [&numbers](std::int32_t number) { numbers.push_back(number); };
+  split_at_added(
+      text, first,
+      [&](std::string_view piece) {
+        split_at_added(
+            piece, then, [&](std::string_view plain) { encode_plain(plain, numbers); }, add);
+      },
+      add);
   return numbers;
+}
+
+void Vocabulary::encode_plain(std::string_view text, std::vector<std::int32_t>& numbers) const {
+  const std::string prefixed = (rules_.prefix_blank && !text.starts_with(' ') ? " " : "") + std::string(text);
+  const std::vector<std::string_view> words = words_of(prefixed);
+  if (!rules_.cuts_words) return encode_word(prefixed, numbers);
+  for (const std::string_view word : words) encode_word(word, numbers);
+}
+
+void Vocabulary::encode_word(std::string_view word, std::vector<std::int32_t>& numbers) const {
+  std::vector<std::string> parts;
+  for (const char byte : word) parts.push_back(printable_bytes()[static_cast<unsigned char>(byte)]);
+  // The merge that was learned first comes first.
+  for (;;) {
+    std::size_t best = merges_.size();
+    std::size_t at = 0;
+    for (std::size_t i = 0; i + 1 < parts.size(); ++i) {
+      const auto found = ranks_.find({parts[i], parts[i + 1]});
+      if (found == ranks_.end() || found->second >= best) continue;
+      best = found->second;
+      at = i;
+    }
+    if (best == merges_.size()) break;
+    parts[at] += parts[at + 1];
+    parts.erase(parts.begin() + static_cast<std::ptrdiff_t>(at) + 1);
+  }
+  for (const std::string& part : parts) {
+    const std::optional<std::int32_t> number = number_of(part);
+    if (!number) {
+      throw ConfigError("text " + comm::quote_json(std::string(word)) + ": the vocabulary has no token " +
+                        comm::quote_json(part));
+    }
+    numbers.push_back(*number);
+  }
 }
 
 std::string Vocabulary::decode(std::span<const std::int32_t> tokens) const {
@@ -214,33 +376,147 @@ std::string Vocabulary::decode(std::span<const std::int32_t> tokens) const {
 }
 
 std::string Vocabulary::hash() const {
+  if (!other_hash_.empty()) return other_hash_;
   comm::Sha256 hash;
   for (const auto& [number, token] : tokens_) hash.add(std::to_string(number) + " " + token + "\n");
   hash.add("\n");
   for (const auto& [left, right] : merges_) hash.add(left + " " + right + "\n");
+  if (!rules_.settings.empty()) hash.add("\n" + rules_.settings + "\n");
   return hash.hex();
+}
+
+Vocabulary parse_tokenizer_json(std::string_view text, const std::string& path) {
+  const json document = comm::parse_json(text, path);
+  const json model = document.is_object() ? document.value("model", json()) : json();
+  if (model.is_object() && model.value("type", json("BPE")) != "BPE") {
+    comm::Sha256 hash;
+    hash.add(text);
+    return Vocabulary::of_other_kind(hash.hex(),
+                                     path + ": /model/type: got " + comm::quote_json(model["type"]) + ", want \"BPE\"");
+  }
+  if (!model.is_object() || !model.contains("vocab") || !model.contains("merges")) {
+    throw ConfigError(path + ": /model: want a model of type \"BPE\" with vocab and merges");
+  }
+  std::map<std::string, std::int32_t> tokens = tokens_in(model["vocab"], path + ": /model/vocab");
+  for (const json& added : added_tokens_in(document, path)) {
+    add_token(added["content"], added["id"], path + ": /added_tokens", tokens);
+  }
+  std::vector<Vocabulary::Merge> merges;
+  if (!model["merges"].is_array()) {
+    throw ConfigError(path + ": /model/merges: got " + comm::quote_json(model["merges"]) + ", want a list");
+  }
+  for (const json& merge : model["merges"]) merges.push_back(merge_of_json(merge, path + ": /model/merges"));
+  return {std::move(tokens), std::move(merges), RulesReader(document, path).take(), path};
+}
+
+Vocabulary parse_gpt2_files(const Gpt2Texts& texts, const std::string& folder) {
+  const auto path = [&folder](const char* name) { return (std::filesystem::path(folder) / name).string(); };
+  std::vector<Vocabulary::Merge> merges;
+  const std::string& text = texts.merges;
+  std::uint64_t number = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    std::string line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.ends_with('\r')) line.pop_back();
+    if (++number == 1 && line.starts_with("#version")) continue;
+    if (!line.empty()) merges.push_back(merge_of(line, path("merges.txt") + ": line " + std::to_string(number)));
+  }
+  std::map<std::string, std::int32_t> tokens =
+      tokens_in(comm::parse_json(texts.vocabulary, path("vocab.json")), path("vocab.json"));
+  TextRules rules;
+  if (texts.added) {
+    const std::string added_file = path("added_tokens.json");
+    const json numbers = comm::parse_json(*texts.added, added_file);
+    std::map<std::int32_t, json> in_texts;
+    for (const auto& [token, of_token] : tokens_in(numbers, added_file)) {
+      add_token(token, numbers[token], added_file, tokens);
+      const bool ends = token == kEndToken;
+      rules.added.push_back({token, of_token, ends, false});
+      if (!ends) in_texts[of_token] = RulesReader::plain_token(of_token, token);
+    }
+    json added = json::array();
+    for (const auto& [of_token, token] : in_texts) added.push_back(token);
+    if (!added.empty()) rules.settings = comm::canonical_json({{"added_tokens", added}});
+  }
+  return {std::move(tokens), std::move(merges), std::move(rules), path("vocab.json")};
 }
 
 std::optional<Vocabulary> read_vocabulary(const std::string& folder) {
   const std::filesystem::path root(folder);
   const auto path = [&root](const char* name) { return (root / name).string(); };
-  try {
-    if (std::filesystem::exists(path("tokenizer.json"))) return of_tokenizer_json(path("tokenizer.json"));
-    if (!std::filesystem::exists(path("vocab.json"))) return std::nullopt;
-    return of_gpt2_files(path("vocab.json"), path("merges.txt"));
-  } catch (const json::exception& error) {
-    throw ConfigError(folder + ": its tokenizer: " + error.what());
+  if (std::filesystem::exists(path("tokenizer.json"))) {
+    return parse_tokenizer_json(comm::read_file(path("tokenizer.json")), path("tokenizer.json"));
   }
+  if (!std::filesystem::exists(path("vocab.json"))) return std::nullopt;
+  Gpt2Texts texts{comm::read_file(path("vocab.json")), comm::read_file(path("merges.txt")), std::nullopt};
+  if (std::filesystem::exists(path("added_tokens.json"))) texts.added = comm::read_file(path("added_tokens.json"));
+  return parse_gpt2_files(texts, folder);
 }
 
+namespace {
+
+/// The file that scripts/tokenize writes next to a file of tokens, and what it says; null: there is none.
+struct Sidecar {
+  std::string path;
+  json about;
+};
+
+Sidecar sidecar_of(const std::string& token_file) {
+  const std::filesystem::path path = std::filesystem::path(token_file).replace_extension(".json");
+  if (path == token_file || !std::filesystem::is_regular_file(path)) return {};
+  return {path.string(), comm::load_json(path.string())};
+}
+
+double count_in(const Sidecar& sidecar, const char* member) {
+  const json& value = sidecar.about[member];
+  if (value.is_number_unsigned() && value != 0) return value.get<double>();
+  throw ConfigError(sidecar.path + ": /" + member + ": got " + comm::quote_json(value) +
+                    ", want a whole number above 0, as scripts/tokenize writes it");
+}
+
+void require_count(const Sidecar& sidecar, const std::string& token_file, std::uint64_t tokens) {
+  if (sidecar.about["tokens"] == tokens) return;
+  throw ConfigError(sidecar.path + ": /tokens: got " + comm::quote_json(sidecar.about["tokens"]) + ", but " +
+                    token_file + " has " + std::to_string(tokens) +
+                    " tokens; want the file that scripts/tokenize wrote with it, or none");
+}
+
+}  // namespace
+
 std::string vocabulary_hash_of(const std::string& token_file) {
-  const std::filesystem::path sidecar = std::filesystem::path(token_file).replace_extension(".json");
-  if (sidecar == token_file || !std::filesystem::is_regular_file(sidecar)) return "";
-  const json about = comm::load_json(sidecar.string());
-  if (!about.is_object() || !about.contains("vocabulary_sha256")) return "";
-  if (about["vocabulary_sha256"].is_string()) return about["vocabulary_sha256"];
-  throw ConfigError(sidecar.string() + ": /vocabulary_sha256: got " + comm::quote_json(about["vocabulary_sha256"]) +
+  const Sidecar sidecar = sidecar_of(token_file);
+  if (!sidecar.about.is_object() || !sidecar.about.contains("vocabulary_sha256")) return "";
+  if (sidecar.about["vocabulary_sha256"].is_string()) return sidecar.about["vocabulary_sha256"];
+  throw ConfigError(sidecar.path + ": /vocabulary_sha256: got " + comm::quote_json(sidecar.about["vocabulary_sha256"]) +
                     ", want a text, as scripts/tokenize writes it");
+}
+
+double bytes_per_token_of(const std::string& token_file, std::uint64_t tokens) {
+  const Sidecar sidecar = sidecar_of(token_file);
+  const json& about = sidecar.about;
+  if (!about.is_object() || !about.contains("bytes") || !about.contains("tokens")) return std::nan("");
+  const double bytes = count_in(sidecar, "bytes");
+  (void)count_in(sidecar, "tokens");
+  require_count(sidecar, token_file, tokens);
+  return bytes / static_cast<double>(tokens);
+}
+
+void check_token_count_of(const std::string& token_file, std::uint64_t tokens) {
+  const Sidecar sidecar = sidecar_of(token_file);
+  const json& about = sidecar.about;
+  if (!about.is_object() || !about.contains("vocabulary_sha256") || !about.contains("tokens")) return;
+  require_count(sidecar, token_file, tokens);
+}
+
+std::string tokenize_call(const std::string& text, const std::string& kind, const std::string& folder) {
+  const std::filesystem::path root(folder);
+  const bool is_one = std::filesystem::exists(root / "tokenizer.json");
+  const std::string tokenizer = is_one
+                                    ? "--tokenizer " + (root / "tokenizer.json").string()
+                                    : "--gpt2 " + (root / "vocab.json").string() + " " + (root / "merges.txt").string();
+  const std::filesystem::path out = std::filesystem::path(text).replace_extension(kind.empty() ? ".bin" : ".jsonl");
+  return "scripts/tokenize " + text + kind + " " + tokenizer + " --out " + out.string();
 }
 
 }  // namespace droptest::experiments

@@ -7,45 +7,102 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 namespace droptest::experiments {
 
+/// How texts become tokens, beyond tokens and merges. The initial values are GPT-2's.
+struct TextRules {
+  /// An added token. Texts that spell it become it; a special one stays text.
+  struct Added {
+    std::string content;
+    std::int32_t number = 0;
+    bool special = false;
+    bool normalized = false;  ///< sought after those that are not
+  };
+  bool prefix_blank = false;  ///< whether a text gets a blank in front where it has none
+  bool cuts_words = true;     ///< whether merges stay within words
+  std::vector<Added> added;
+  /// All that changes tokens and is not GPT-2's, as canonical JSON; empty: nothing.
+  std::string settings;
+  /// Why texts are not encoded: the member of the file that is not honoured; empty: they are.
+  std::string refusal;
+};
+
 /// Tokens and merges, in the spelling of GPT-2's files: each byte is a printable character. Thread safety: const.
 class Vocabulary {
  public:
   using Merge = std::pair<std::string, std::string>;
-  /// Throws: ConfigError, where `where` names the source, for two tokens of one number.
-  Vocabulary(std::map<std::string, std::int32_t> tokens, std::vector<Merge> merges, const std::string& where);
+  /// Throws: ConfigError, where `where` names the source, for two tokens of one number, and where texts are encoded for
+  /// a merge of parts or to a result that are no tokens.
+  Vocabulary(std::map<std::string, std::int32_t> tokens, std::vector<Merge> merges, TextRules rules,
+             const std::string& where);
+  /// One that encodes nothing: of a tokenizer of another kind, which has this hash.
+  static Vocabulary of_other_kind(std::string hash, std::string refusal);
 
-  /// One more than the largest number of a token.
+  /// One more than the largest number of a token; 0 for another kind of tokenizer.
   std::int32_t size() const { return tokens_.empty() ? 0 : tokens_.rbegin()->first + 1; }
   /// The number of a token; absent: there is no such token.
   std::optional<std::int32_t> number_of(const std::string& token) const;
-  /// SHA-256 of "<number> <token>\n" for each token in the order of numbers, an empty line, and "<left> <right>\n" for
-  /// each merge: equal for all files that have the same vocabulary.
+  /// As docs/formats.md has it: equal for all files that make the same tokens of all texts.
   std::string hash() const;
-  /// GPT-2's byte-pair encoding. Throws: ConfigError for a text that is not ASCII: how other characters are cut into
-  /// words depends on tables of Unicode; and for a byte without a token.
+  /// Why encode() refuses each text; empty: it does not.
+  const std::string& refusal() const { return rules_.refusal; }
+  /// Whether the tokens of a text are its bytes.
+  bool is_bytes() const;
+  /// GPT-2's byte-pair encoding, without the tokens that a tokenizer may put around a text. Throws: ConfigError with
+  /// refusal(); for a text that is not ASCII: how other characters are cut into words depends on tables of Unicode; and
+  /// for a byte without a token.
   std::vector<std::int32_t> encode(const std::string& text) const;
   /// The bytes of tokens. Numbers without a token are left out.
   std::string decode(std::span<const std::int32_t> tokens) const;
 
  private:
+  Vocabulary() = default;
+  void check_merges(const std::string& where) const;
+  void encode_plain(std::string_view text, std::vector<std::int32_t>& numbers) const;
+  void encode_word(std::string_view word, std::vector<std::int32_t>& numbers) const;
+
   std::map<std::int32_t, std::string> tokens_;
   std::map<std::string, std::int32_t> numbers_;
   std::vector<Merge> merges_;
   std::map<Merge, std::size_t> ranks_;  ///< of merges
+  TextRules rules_;
+  std::string other_hash_;  ///< of a tokenizer of another kind
 };
 
-/// Of a folder with tokenizer.json, or else vocab.json and merges.txt; absent: it has none of them. Throws: ConfigError
-/// that names the file.
+/// Of the text of a tokenizer.json, which is at `path`. Throws: ConfigError that names the file and the member.
+Vocabulary parse_tokenizer_json(std::string_view text, const std::string& path);
+
+/// The texts of vocab.json, merges.txt and, where it is there, added_tokens.json.
+struct Gpt2Texts {
+  std::string vocabulary;
+  std::string merges;
+  std::optional<std::string> added;
+};
+/// Of these texts, which are in `folder`. Throws: ConfigError that names the file.
+Vocabulary parse_gpt2_files(const Gpt2Texts& texts, const std::string& folder);
+
+/// Of a folder with tokenizer.json, or else vocab.json, merges.txt and added_tokens.json; absent: it has none of them.
+/// Throws: ConfigError that names the file.
 std::optional<Vocabulary> read_vocabulary(const std::string& folder);
 
 /// The vocabulary's hash in the file that scripts/tokenize writes next to a file of tokens: NAME.json for NAME.bin.
 /// Empty: there is no such file, or it has no hash. Throws: ConfigError for a file that is not JSON, or a hash that is
 /// no text.
 std::string vocabulary_hash_of(const std::string& token_file);
+
+/// Bytes of text in each token of a token file of so many tokens, as that file says; NaN where it does not. Throws:
+/// ConfigError for counts that are no numbers above 0, and where it counts other tokens than the file has.
+double bytes_per_token_of(const std::string& token_file, std::uint64_t tokens);
+
+/// Throws: ConfigError where that file has a vocabulary, and counts other tokens than there are: it is of another file.
+void check_token_count_of(const std::string& token_file, std::uint64_t tokens);
+
+/// The call of scripts/tokenize that makes tokens of a text with the folder's tokenizer; `kind` is "" or " --examples
+/// LAYOUT".
+std::string tokenize_call(const std::string& text, const std::string& kind, const std::string& folder);
 
 }  // namespace droptest::experiments

@@ -41,6 +41,7 @@ std::vector<NumberedLine> MetricsTail::update() {
     offset_ += static_cast<std::streamoff>(last_line_.size());
     ++lines_;
     nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+    if (line.find('\0') != std::string::npos) value = nullptr;  // the parser takes it for the end of the line
     if (!value.is_object()) {
       if (bad_line_.empty()) bad_line_ = "line " + std::to_string(lines_) + ": no JSON object";
       continue;

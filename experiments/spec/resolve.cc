@@ -345,7 +345,10 @@ class Resolver {
     resolve_shards(full_, given_, where_, files_, errors_);
     resolve_documents(data);
     resolve_examples(full_, given_, where_, files_, config_, errors_);
-    if (errors_.empty() && files_ != nullptr) check_stored_head(full_, where_, config_, errors_);
+    if (errors_.empty() && files_ != nullptr) {
+      check_stored_head(full_, where_, config_, errors_);
+      check_data_of_pretrained(full_, where_, errors_);
+    }
     // A text has no layout of token files.
     if (data.contains("text")) data.erase("format");
     if ((data.contains("text") || text_shards) && config_.model.vocabulary < 256) {

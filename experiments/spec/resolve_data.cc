@@ -168,16 +168,43 @@ class ShardResolver {
     }
   }
 
+  /// Names of one file and copies of it have one content.
   void check_disjoint() {
     if (!data_.contains("files") || !data_.contains("validation_files")) return;
+    std::map<json, const json*> training;  // by name, and by content
+    for (const json& file : data_["files"]) {
+      training.emplace(file["file"], &file);
+      if (file["tokens"] != 0) training.emplace(content_of(file), &file);
+    }
     for (const json& file : data_["validation_files"]) {
-      const bool trains = std::any_of(data_["files"].begin(), data_["files"].end(),
-                                      [&file](const json& other) { return other["file"] == file["file"]; });
-      if (!trains) continue;
-      reporter_.report("/data/validation_shards", file["file"].get<std::string>() +
-                                                      " matches /data/shards, too, want files that training does "
-                                                      "not read");
+      auto other = training.find(file["file"]);
+      const bool is_same_name = other != training.end();
+      if (!is_same_name && file["tokens"] != 0) other = training.find(content_of(file));
+      if (other == training.end() || (!is_same_name && !has_same_hash(file, *other->second))) continue;
+      const std::string name = file["file"];
+      reporter_.report("/data/validation_shards",
+                       is_same_name ? name + " matches /data/shards, too, want files that training does not read"
+                                    : name + " has the content of " + (*other->second)["file"].get<std::string>() +
+                                          ", which matches /data/shards, want files that training does not read");
       return;
+    }
+  }
+
+  /// Equal for equal contents.
+  static json content_of(const json& file) {
+    if (file.contains("sha256")) return file["sha256"];
+    return {file["bytes"], file.value("crc32c", "")};
+  }
+
+  /// Equal checksums of a manifest may be those of different contents.
+  bool has_same_hash(const json& file, const json& other) {
+    if (file.contains("sha256")) return true;
+    if (hashes_ == nullptr || !file.contains("crc32c")) return false;
+    try {
+      return hashes_->of(file["file"]) == hashes_->of(other["file"]);
+    } catch (const ConfigError& error) {
+      reporter_.report("/data/validation_shards", error.what());
+      return false;
     }
   }
 

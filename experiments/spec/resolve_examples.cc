@@ -56,6 +56,7 @@ class ExampleResolver {
       hash("validation_examples", "validation_sha256");
     }
     hash("examples", "sha256");
+    check_disjoint();
     if (!errors_.empty()) return;
     find_labels();
     if (!data_.contains("labels")) return;
@@ -112,6 +113,18 @@ class ExampleResolver {
       report(std::string("/data/") + path,
              std::string(error.what()) + "; paths are relative to " + std::filesystem::current_path().string());
     }
+  }
+
+  /// Names of one file and copies of it have one content.
+  void check_disjoint() {
+    if (!data_.contains("validation_examples")) return;
+    const bool is_same_name = data_["validation_examples"] == data_["examples"];
+    const bool has_same_hash = data_.contains("sha256") && data_.value("validation_sha256", json()) == data_["sha256"];
+    if (!is_same_name && !has_same_hash) return;
+    report("/data/validation_examples", "got " + quote_json(data_["validation_examples"]) +
+                                            (is_same_name ? ", the file of" : ", which has the content of") +
+                                            " /data/examples, want examples that training does not read, or "
+                                            "/data/validation_fraction");
   }
 
   /// Those of the training file, where the spec names none.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/resolve_pretrained.h"
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -12,6 +13,8 @@
 #include "experiments/data/pretrained_folder.h"
 #include "experiments/data/vocabulary.h"
 #include "experiments/records/weights_file.h"
+#include "experiments/spec/read_resolved.h"
+#include "experiments/spec/shard_list.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"
 
@@ -56,7 +59,6 @@ class PretrainedResolver {
         report("pretrained", folder + ": its tokenizer has tokens up to " + std::to_string(vocabulary->size() - 1) +
                                  ", want them below vocab_size " + std::to_string(found.model.vocabulary));
       }
-      check_tokens_of(folder);
     } catch (const ConfigError& error) {
       report("pretrained",
              std::string(error.what()) + "; paths are relative to " + std::filesystem::current_path().string());
@@ -83,18 +85,6 @@ class PretrainedResolver {
                          "; leave this member out");
     }
     model_[member] = value;
-  }
-
-  void check_tokens_of(const std::string& folder) {
-    const json& data = spec_["data"];
-    for (const char* member : {"tokens", "examples", "validation_examples"}) {
-      if (!data.contains(member)) continue;
-      try {
-        check_vocabulary(data[member], folder);
-      } catch (const ConfigError& error) {
-        errors_.push_back(where_ + ": /data/" + member + ": " + error.what());
-      }
-    }
   }
 
   json& spec_;
@@ -152,6 +142,47 @@ void check_class_names(const std::string& folder, const std::vector<std::string>
                     ", but /data/labels has " + quote_json(json(labels)) + "; want the same ones in the same order");
 }
 
+void check_data_of_pretrained(const json& spec, const std::string& where, std::vector<std::string>& errors) {
+  if (!spec["model"].contains("pretrained") || !spec["model"].contains("vocabulary_sha256")) return;
+  const std::string folder = spec["model"]["pretrained"];
+  const json& data = spec["data"];
+  const auto check = [&](const std::string& member, const auto& body) {
+    try {
+      body();
+    } catch (const ConfigError& error) {
+      errors.push_back(where + ": /data/" + member + ": " + error.what());
+    }
+  };
+  for (const char* member : {"examples", "validation_examples"}) {
+    if (!data.contains(member)) continue;
+    check(member, [&] {
+      check_vocabulary(data[member], folder);
+      const std::string layout = data["layout"];
+      require_examples_of_bytes(read_examples(data[member], layout, data["separator"]), data[member], layout, folder);
+    });
+  }
+  if (data.contains("text")) check("text", [&] { require_text_of_bytes(data["text"], folder); });
+  if (data.contains("tokens")) {
+    check("tokens", [&] {
+      const std::string file = data["tokens"];
+      check_vocabulary(file, folder);
+      DataConfig config;
+      read_data(data, config);
+      check_token_count_of(file, look_at_shards({file}, ShardConfig::Content::kTokens, config.format, "")[0].tokens);
+    });
+  }
+  for (const auto& [list, member] :
+       {std::pair("files", "shards"), std::pair("validation_files", "validation_shards")}) {
+    check(member, [&] {
+      for (const json& shard : data.value(list, json::array())) {
+        if (data["format"] == "text") return require_text_of_bytes(shard["file"], folder);
+        check_vocabulary(shard["file"], folder);
+        check_token_count_of(shard["file"], shard["tokens"]);
+      }
+    });
+  }
+}
+
 void check_vocabulary(const std::string& token_file, const std::string& folder) {
   const std::string of_tokens = vocabulary_hash_of(token_file);
   if (of_tokens.empty()) return;
@@ -160,6 +191,24 @@ void check_vocabulary(const std::string& token_file, const std::string& folder) 
   throw ConfigError(token_file + " was made with the vocabulary " + of_tokens.substr(0, 12) + "..., but " + folder +
                     " has " + vocabulary->hash().substr(0, 12) +
                     "...; make it anew with scripts/tokenize and the tokenizer of that folder");
+}
+
+void require_text_of_bytes(const std::string& text, const std::string& folder) {
+  const std::optional<Vocabulary> vocabulary = read_vocabulary(folder);
+  if (!vocabulary || vocabulary->is_bytes()) return;
+  throw ConfigError(text + ": is a text, whose tokens are its bytes, but " + folder +
+                    " has a tokenizer; want the token file of " + tokenize_call(text, "", folder));
+}
+
+void require_examples_of_bytes(const std::vector<ExampleRow>& rows, const std::string& path, const std::string& layout,
+                               const std::string& folder) {
+  const auto text = std::find_if(rows.begin(), rows.end(), [](const ExampleRow& row) { return row.tokens.empty(); });
+  if (text == rows.end()) return;
+  const std::optional<Vocabulary> vocabulary = read_vocabulary(folder);
+  if (!vocabulary || vocabulary->is_bytes()) return;
+  throw ConfigError(path + ": line " + std::to_string(text->line) + ": is a text, whose tokens are its bytes, but " +
+                    folder + " has a tokenizer; want the tokens of " +
+                    tokenize_call(path, " --examples " + layout, folder));
 }
 
 }  // namespace droptest::experiments

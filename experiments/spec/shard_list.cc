@@ -14,6 +14,7 @@
 #include <system_error>
 
 #include "comm/json/json_text.h"
+#include "experiments/data/token_format.h"
 #include "experiments/data/token_source.h"
 #include "experiments/records/crc32c.h"
 #include "experiments/spec/shard_manifest.h"
@@ -47,7 +48,7 @@ std::vector<std::string> matches_of(const std::string& pattern) {
 std::uint64_t count_tokens_of(const std::string& file, std::uint64_t bytes, ShardConfig::Content content,
                               TokenFormat format) {
   if (content == ShardConfig::Content::kText) return bytes;
-  std::vector<char> head(std::min<std::uint64_t>(bytes, kTokenHeaderBytes));
+  std::vector<char> head(std::min<std::uint64_t>(bytes, kTokenHeadBytes));
   std::ifstream stream(file, std::ios::binary);
   if (!stream.read(head.data(), static_cast<std::streamsize>(head.size()))) {
     throw ConfigError(file + ": cannot read its first " + std::to_string(head.size()) + " bytes");

@@ -43,8 +43,12 @@ std::uint64_t dtype_bytes(std::string_view dtype) {
   return 0;
 }
 
-/// The header of a file: parsed strictly, because nlohmann's parser by itself lets a later name replace an earlier.
+/// The header of a file: parsed strictly, because nlohmann's parser by itself lets a later name replace an
+/// earlier, and takes a byte 0 for the end.
 json parse_header(std::string_view text, const std::string& where) {
+  if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
+    throw ConfigError(where + ": header: byte " + std::to_string(at) + " is 0, want JSON, and spaces behind it");
+  }
   std::vector<std::set<std::string>> open_objects;
   const auto watch = [&](int depth, json::parse_event_t event, json& value) {
     if (depth > kMaxHeaderDepth) throw ConfigError(where + ": header: nested deeper than objects of objects of lists");
@@ -145,9 +149,10 @@ StoredTensors parse_safetensors(std::span<const std::byte> file, const std::stri
       continue;
     }
     const json& metadata = item.value();
+    if (metadata.is_null()) continue;  // as the format's library reads it: there are none
     if (!metadata.is_object() ||
         !std::all_of(metadata.begin(), metadata.end(), [](const json& value) { return value.is_string(); })) {
-      throw ConfigError(where + ": __metadata__: want an object of strings");
+      throw ConfigError(where + ": __metadata__: want an object of strings, or null");
     }
   }
 

@@ -25,6 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+using testing::AllOf;
 using testing::HasSubstr;
 
 const std::string kFolder = std::string(DROPTEST_VECTORS) + "/huggingface";
@@ -259,18 +260,25 @@ TEST(PretrainedFolder, GivesASpecItsModelAndChecksTheVocabularyOfItsTokens) {
 }
 
 /// A spec of a classifier from this folder, with examples of these labels, each in three lines.
-std::string error_of_classifier(const std::string& model, const std::vector<std::string>& labels) {
+std::string error_of_classifier(const std::string& model, const std::vector<std::string>& labels,
+                                const json& example = {{"tokens", {5, 7}}}) {
   const TemporaryFolder folder;
   const std::string examples = folder.path() + "/a.jsonl";
-  std::ofstream file(examples);
-  for (int i = 0; i < 3; ++i) {
-    for (const std::string& label : labels) file << json{{"label", label}, {"tokens", {5, 7}}}.dump() << "\n";
+  const std::string others = folder.path() + "/b.jsonl";
+  for (const auto& [path, lines] : {std::pair(examples, 3), std::pair(others, 2)}) {
+    std::ofstream file(path);
+    for (int i = 0; i < lines; ++i) {
+      for (const std::string& label : labels) {
+        json line = example;
+        line["label"] = label;
+        file << line.dump() << "\n";
+      }
+    }
   }
-  file.close();
   const json spec = {{"name", "t"},
                      {"task", "classification"},
                      {"model", {{"pretrained", model}}},
-                     {"data", {{"examples", examples}, {"validation_examples", examples}, {"labels", labels}}},
+                     {"data", {{"examples", examples}, {"validation_examples", others}, {"labels", labels}}},
                      {"network", json::object()}};
   FileHashes files;
   return error_of([&] { (void)resolve(spec, "s.json", &files); });
@@ -303,6 +311,76 @@ TEST(PretrainedFolder, AStoredHeadHasTheClassesOfTheSpec) {
               }),
               HasSubstr("has score.weight, a classification head; want a model with an LM head, or /task "
                         "\"classification\""));
+}
+
+/// The error of a spec with this model and data.
+std::string error_of_data(const std::string& model, const json& data) {
+  const json spec = {{"name", "t"},
+                     {"model", {{"pretrained", model}}},
+                     {"data", data},
+                     {"training", {{"sequence_tokens", 8}}},
+                     {"network", json::object()}};
+  FileHashes files;
+  return error_of([&] { (void)resolve(spec, "s.json", &files); });
+}
+
+TEST(PretrainedFolder, TextsAreNoBytesWhereItHasATokenizer) {
+  const TemporaryFolder folder;
+  const std::string text = folder.path() + "/a.txt";
+  for (const char* name : {"/a.txt", "/b.txt"}) std::ofstream(folder.path() + name) << std::string(4000, name[1]);
+  for (const json& data : {json{{"text", text}}, json{{"shards", folder.path() + "/*.txt"}, {"format", "text"}}}) {
+    EXPECT_THAT(error_of_data(kLanguageModel, data),
+                HasSubstr(text + ": is a text, whose tokens are its bytes, but " + kLanguageModel +
+                          " has a tokenizer; want the token file of scripts/tokenize " + text + " --tokenizer " +
+                          kLanguageModel + "/tokenizer.json --out " + folder.path() + "/a.bin"));
+    const Copy without(kLanguageModel);
+    for (const char* file : {"tokenizer.json", "vocab.json", "merges.txt"}) fs::remove(without.path() + "/" + file);
+    EXPECT_EQ(error_of_data(without.path(), data), "") << "a model of bytes";
+  }
+  const Copy copy(kLanguageModel);
+  fs::remove(copy.path() + "/tokenizer.json");
+  EXPECT_THAT(error_of_data(copy.path(), {{"text", text}}), HasSubstr(" --gpt2 " + copy.path() + "/vocab.json "));
+  EXPECT_EQ(error_of_classifier(kLanguageModel, {"a", "b"}), "");
+  EXPECT_THAT(error_of_classifier(kLanguageModel, {"a", "b"}, {{"text", "x"}}),
+              AllOf(HasSubstr("/data/examples: "), HasSubstr("a.jsonl: line 1: is a text, whose tokens are its bytes"),
+                    HasSubstr("/data/validation_examples: "), HasSubstr("a.jsonl --examples plain --tokenizer ")));
+}
+
+TEST(PretrainedFolder, SidecarsOfShardsAreChecked) {
+  const TemporaryFolder folder;
+  const auto write = [&](const std::string& name, int tokens, const json& sidecar) {
+    std::string bytes;
+    for (int i = 0; i < tokens; ++i) bytes += {static_cast<char>((i * 7 + tokens) % 200), '\0'};
+    std::ofstream(folder.path() + "/" + name + ".bin", std::ios::binary) << bytes;
+    std::ofstream(folder.path() + "/" + name + ".json") << sidecar.dump();
+  };
+  const std::string hash = read_vocabulary(kLanguageModel)->hash();
+  const json data = {{"shards", folder.path() + "/t*.bin"}, {"validation_shards", folder.path() + "/v.bin"}};
+  write("t1", 400, {{"vocabulary_sha256", hash}, {"tokens", 400}});
+  write("t2", 500, {{"vocabulary_sha256", hash}, {"tokens", 500}});
+  write("v", 600, {{"vocabulary_sha256", hash}});
+  EXPECT_EQ(error_of_data(kLanguageModel, data), "");
+  write("t2", 500, {{"vocabulary_sha256", std::string(64, '1')}});
+  EXPECT_THAT(error_of_data(kLanguageModel, data),
+              HasSubstr("/data/shards: " + folder.path() + "/t2.bin was made with the vocabulary 111111111111..."));
+  write("t2", 501, {{"vocabulary_sha256", hash}, {"tokens", 500}});
+  EXPECT_THAT(error_of_data(kLanguageModel, data), HasSubstr("/t2.json: /tokens: got 500, but "));
+  EXPECT_THAT(error_of_data(kLanguageModel, {{"tokens", folder.path() + "/t2.bin"}}),
+              AllOf(HasSubstr("/data/tokens: "), HasSubstr("/t2.json: /tokens: got 500, but ")));
+  write("t2", 500, {{"vocabulary_sha256", hash}, {"tokens", 500}});
+  write("v", 600, {{"vocabulary_sha256", std::string(64, '2')}});
+  EXPECT_THAT(error_of_data(kLanguageModel, data), HasSubstr("/data/validation_shards: "));
+}
+
+TEST(PretrainedFolder, OneWithAnotherKindOfTokenizerServesTokenFiles) {
+  const TemporaryFolder folder;
+  const std::string tokens = folder.path() + "/a.bin";
+  std::ofstream(tokens) << std::string(4000, '\0');
+  const Copy copy(kLanguageModel);
+  std::ofstream(copy.path() + "/tokenizer.json") << R"({"model": {"type": "WordPiece", "vocab": {"a": 0}}})";
+  FileHashes files;
+  const ResolvedRun run = resolved_with({{"pretrained", copy.path()}}, tokens, files);
+  EXPECT_EQ(run.spec["model"]["vocabulary_sha256"], read_vocabulary(copy.path())->hash());
 }
 
 TEST(PretrainedFolder, TokenizerFilesAreFound) {

@@ -243,6 +243,36 @@ TEST_F(ShardFiles, ErrorsComeBeforeAnyWorkAndNameThePlace) {
               HasSubstr("/data/shards: training data: 29 tokens in 1 shards, want at least 65"));
 }
 
+TEST_F(ShardFiles, ValidationIsNoTrainingShardUnderAnotherName) {
+  namespace fs = std::filesystem;
+  const fs::path other = at("other");
+  fs::create_directory(other);
+  fs::create_symlink(at("b.bin"), other / "link");
+  fs::create_hard_link(at("b.bin"), other / "hard");
+  fs::copy_file(at("b.bin"), other / "copy");
+  write_shard((other / "own").string(), 90, 45);
+  // Checksums of a manifest are equal for files of other contents, too.
+  json files = json::array();
+  for (const char* name : {"a.bin", "b.bin", "c.bin", "other/link", "other/hard", "other/copy", "other/own"}) {
+    files.push_back({{"file", name}, {"bytes", fs::file_size(at(name))}, {"crc32c", "01234567"}});
+  }
+  write_bytes(at("all.json"), json{{"schema_version", 1}, {"files", files}}.dump());
+  const auto error_with = [&](const std::string& file, bool with_manifest) {
+    json data = {{"validation_shards", file}};
+    if (with_manifest) data["manifest"] = at("all.json");
+    return error({{"data", data}, {"validation", {{"tokens", 16}}}});
+  };
+  for (const bool with_manifest : {false, true}) {
+    for (const char* name : {"link", "hard", "copy"}) {
+      const std::string file = (other / name).string();
+      EXPECT_THAT(error_with(file, with_manifest),
+                  HasSubstr("/data/validation_shards: " + file + " has the content of " + at("b.bin")));
+    }
+    EXPECT_EQ(error_with((other / "own").string(), with_manifest), "no error");
+  }
+  EXPECT_THAT(error_with(fs::relative(at("a.bin")).string(), false), HasSubstr(" has the content of "));
+}
+
 TEST_F(ShardFiles, OtherFilesThanTheListedOnesAreRefused) {
   const ResolvedRun one = run();
   write_shard(at("b.bin"), 80, 45);

@@ -26,17 +26,19 @@ using testing::Not;
 /// A classifier of three layers with 60, 20 and 10 examples of its labels, which are "b", "c" and "a" in this order.
 class TensorRules : public testing::Test {
  protected:
-  TensorRules() : examples_(folder_.path() + "/examples.tsv") {
-    std::ofstream file(examples_);
-    file << "label\ttext\n";
-    for (int i = 0; i < 90; ++i) file << (i % 9 == 0 ? "a" : i % 9 < 7 ? "b" : "c") << "\tx\n";
+  TensorRules() : examples_(folder_.path() + "/examples.tsv"), others_(folder_.path() + "/others.tsv") {
+    for (const auto& [path, text] : {std::pair(examples_, "x"), std::pair(others_, "y")}) {
+      std::ofstream file(path);
+      file << "label\ttext\n";
+      for (int i = 0; i < 90; ++i) file << (i % 9 == 0 ? "a" : i % 9 < 7 ? "b" : "c") << "\t" << text << "\n";
+    }
   }
 
   json spec(const json& training) const {
     return {{"name", "t"},
             {"task", "classification"},
             {"model", {{"layers", 3}, {"width", 16}, {"heads", 2}, {"context", 16}, {"vocabulary", 256}}},
-            {"data", {{"examples", examples_}, {"validation_examples", examples_}, {"labels", {"b", "c", "a"}}}},
+            {"data", {{"examples", examples_}, {"validation_examples", others_}, {"labels", {"b", "c", "a"}}}},
             {"training", training}};
   }
   ResolvedRun resolved_with(const json& training, const json& changes = json::object()) const {
@@ -49,7 +51,7 @@ class TensorRules : public testing::Test {
   }
 
   const TemporaryFolder folder_;
-  const std::string examples_;
+  const std::string examples_, others_;
 };
 
 // n / (classes x examples of the class).

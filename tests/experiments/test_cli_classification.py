@@ -58,6 +58,18 @@ def test_a_classifier_learns_and_is_recorded(tmp_path):
     assert run_folders(tmp_path) == [folder]
 
 
+@pytest.mark.parametrize("name", ["train.tsv", "./train.tsv", "absolute", "link.tsv", "copy.tsv"])
+def test_validation_examples_are_no_training_examples_under_another_name(tmp_path, name):
+    spec = classifier(tmp_path)
+    (tmp_path / "link.tsv").symlink_to("train.tsv")
+    (tmp_path / "copy.tsv").write_bytes((tmp_path / "train.tsv").read_bytes())
+    name = str(tmp_path / "train.tsv") if name == "absolute" else name
+    classifier(tmp_path, data={"validation_examples": name})
+    failed = run("validate", spec, cwd=tmp_path, expect=2).err
+    assert f'/data/validation_examples: got "{name}", ' in failed
+    assert "want examples that training does not read" in failed
+
+
 def test_epochs_class_weights_and_frozen_tensors_are_resolved(tmp_path):
     write_examples(tmp_path / "train.tsv", 100)  # 34, 33 and 33 of the classes
     training = {

@@ -2,7 +2,9 @@
 """Runs on shards: their records, shards that are lost, and the manifest."""
 
 import json
+import re
 
+import numpy
 import pytest
 from cli_harness import events_of, marks_of, metrics_of, run, run_folders, summary_of, write_corpus, write_spec
 
@@ -98,3 +100,38 @@ def test_ranks_as_processes_read_the_same_samples(tmp_path):
         (folder,) = run_folders(tmp_path, out=backend)
         losses[backend] = [line.get("train_loss") for line in metrics_of(folder)]
     assert losses["local"][1:] == pytest.approx(losses["gloo"][1:], rel=1e-4)
+
+
+def test_files_that_numpy_writes_are_no_headerless_tokens(tmp_path):
+    draw = numpy.random.default_rng(1)
+    write_spec(tmp_path, data={"tokens": "a.bin"}, network={}, parallel={"tensor": 1})
+
+    def refusal():
+        return run("run", "spec.json", cwd=tmp_path, expect=2).err
+
+    for kind in ("<u2", "<i4", "<i8"):
+        tokens = draw.integers(0, 256, 20_000).astype(kind)
+        with (tmp_path / "a.bin").open("wb") as file:
+            numpy.save(file, tokens)
+        assert "a.bin: is a NumPy file (.npy); want its numbers without a header" in refusal()
+        with (tmp_path / "a.bin").open("wb") as file:
+            numpy.savez(file, tokens)
+        assert "a.bin: is a zip archive, as NumPy's .npz is" in refusal()
+        tokens.tofile(tmp_path / "a.bin")
+        if kind != "<u2":
+            assert f"likely of {8 * tokens.itemsize}-bit integers, want 16-bit ones" in refusal()
+
+
+def test_nothing_of_a_spec_is_left_out(tmp_path):
+    write_spec(tmp_path)
+    spec = (tmp_path / "spec.json").read_bytes()
+    for text, message in [
+        (spec + b"\0{}", ": not JSON: a byte 0, want none in a text"),
+        (spec.replace(b'"corpus.txt"', b'"corpus.txt\\u0000.old"'), "want text without the character U+0000"),
+        (
+            re.sub(rb'"seed": \d+', b'"seed": 9007199254740993.0', spec),
+            "want an integer without a point or an exponent",
+        ),
+    ]:
+        (tmp_path / "spec.json").write_bytes(text)
+        assert message in run("validate", "spec.json", cwd=tmp_path, expect=2).err

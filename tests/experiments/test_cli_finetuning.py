@@ -3,6 +3,7 @@
 
 import json
 import math
+import shutil
 import struct
 from pathlib import Path
 
@@ -23,8 +24,8 @@ def tensors_in(file):
 
 def token_classifier(folder, **changes):
     """A spec of two classes that starts from FOLDER, with examples in its tokens."""
-    for file in ("train.jsonl", "dev.jsonl"):
-        rows = [{"label": "ab"[i % 2], "tokens": [5 + i % 2, 7 + i]} for i in range(12)]
+    for file, first in (("train.jsonl", 7), ("dev.jsonl", 8)):
+        rows = [{"label": "ab"[i % 2], "tokens": [5 + i % 2, first + i]} for i in range(12)]
         (folder / file).write_text("".join(json.dumps(row) + "\n" for row in rows))
     spec = {
         "name": "tokens", "task": "classification", "model": {"pretrained": str(FOLDER)},
@@ -115,10 +116,47 @@ def test_bits_per_byte_of_tokens_are_those_of_their_text(tmp_path, network):
         ('{"bytes": "many", "tokens": 3}', 'a.json: /bytes: got "many", want a whole number above 0'),
         ('{"bytes": 404, "tokens": 0}', "a.json: /tokens: got 0, want a whole number above 0"),
         ('{"bytes": 404', "a.json"),
+        ('{"bytes": 404, "tokens": 100}', "a.json: /tokens: got 100, but a.bin has 101 tokens; want the file that"),
     ]:
         (tmp_path / "a.json").write_text(sidecar)
         failed = run(*command, cwd=tmp_path, expect=2)
         assert message in failed.err and "json.exception" not in failed.err
+
+
+def test_bytes_are_no_tokens_of_a_model_with_a_tokenizer(tmp_path):
+    token_classifier(tmp_path)
+    (tmp_path / "dev.tsv").write_text("label\ttext\na\tx\nb\ty\n")
+    (tmp_path / "a.txt").write_text("the words " * 400)
+    lm = {"name": "lm", "model": {"pretrained": str(FOLDER)}, "data": {"text": "a.txt"}}
+    (tmp_path / "lm.json").write_text(json.dumps(lm))
+    call = f"want the token file of scripts/tokenize a.txt --tokenizer {FOLDER}/tokenizer.json --out a.bin"
+    said = f"/data/text: a.txt: is a text, whose tokens are its bytes, but {FOLDER} has a tokenizer; {call}"
+    assert said in run("validate", "lm.json", cwd=tmp_path, expect=2).err
+    (tmp_path / "lm.json").write_text(json.dumps(lm | {"data": {"tokens": "a.bin"}}))
+    run("export", "lm.json", "--initial", "--out", "plain.safetensors", cwd=tmp_path)
+    # The spec of weights in a file names the folder, too.
+    for model in (FOLDER, "plain.safetensors"):
+        command = ["eval", "--model", model, "--config", "lm.json", "--tokens", "a.txt"]
+        assert call in run(*command, cwd=tmp_path, expect=2).err
+    run("export", "spec.json", "--initial", "--huggingface", "--out", "out", cwd=tmp_path)
+    failed = run("eval", "--model", "out", "--config", "spec.json", "--examples", "dev.tsv", cwd=tmp_path, expect=2).err
+    assert "dev.tsv: line 2: is a text, whose tokens are its bytes, but out has a tokenizer" in failed
+    assert "scripts/tokenize dev.tsv --examples plain --tokenizer out/tokenizer.json --out dev.jsonl" in failed
+
+
+def test_generate_takes_tokens_for_a_tokenizer_that_it_does_not_know(tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(FOLDER, folder)
+    command = ["generate", "--model", "model", "--tokens", "3"]
+    words = json.loads((folder / "tokenizer.json").read_text())
+    for tokenizer, message in [
+        ({"model": {"type": "WordPiece", "vocab": {"a": 0}}}, '/model/type: got "WordPiece", want "BPE"'),
+        (words | {"normalizer": {"type": "Lowercase"}}, '/normalizer: got {"type":"Lowercase"}, want null'),
+    ]:
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        assert message in run(*command, "--prompt", "the", cwd=tmp_path, expect=2).err
+        said = run(*command, "--prompt-tokens", "5,7", cwd=tmp_path).out
+        assert said.startswith(" 5 7 ") and len(said.split()) <= 5
 
 
 def test_generate_refuses_what_would_have_no_effect(tmp_path):

@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <fstream>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "sim/error.h"
@@ -73,6 +75,63 @@ TEST(Safetensors, RoundTripKeepsEveryBit) {
     EXPECT_EQ(back.at(item.first).shape, item.second.shape) << item.first;
     EXPECT_EQ(back.at(item.first).bytes, item.second.bytes) << item.first;
   }
+}
+
+TEST(Safetensors, NothingHidesBehindAByteOfZero) {
+  using testing::HasSubstr;
+  const std::string header = R"({"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})";
+  EXPECT_EQ(refusal(header, 2), "accepted");
+  for (const std::string& behind : {std::string("\0", 1), std::string(" \0", 2), std::string("\0junk", 5)}) {
+    EXPECT_THAT(refusal(header + behind, 2), HasSubstr("w.safetensors: header: byte "));
+    std::istringstream stream;
+    const std::vector<std::byte> file = file_of(header + behind, 2);
+    stream.str(std::string(reinterpret_cast<const char*>(file.data()), file.size()));
+    EXPECT_THAT(config_error_of([&] { (void)stored_shape(stream, "x", "w"); }), HasSubstr(" is 0, want JSON"));
+  }
+}
+
+TEST(Safetensors, MetadataMayBeNull) {
+  EXPECT_EQ(refusal(R"({"__metadata__":null,"x":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 2), "accepted");
+}
+
+std::vector<std::byte> bytes_of_hex(const std::string& hex) {
+  std::vector<std::byte> bytes;
+  for (std::size_t i = 0; i < hex.size(); i += 2) {
+    bytes.push_back(static_cast<std::byte>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  }
+  return bytes;
+}
+
+// What the library reads is from scripts/make_safetensors_vectors.py. Names twice and unknown keys are refused here
+// alone.
+TEST(Safetensors, DamagedFilesAreRefusedByNameOrReadAsByTheFormatsLibrary) {
+  const nlohmann::json files = nlohmann::json::parse(std::ifstream(DROPTEST_VECTORS "/safetensors_damage.json"));
+  int both = 0;
+  int refused_here_alone = 0;
+  for (const nlohmann::json& one : files) {
+    const std::vector<std::byte> file = bytes_of_hex(one["file"]);
+    const nlohmann::json& expected = one["tensors"];
+    try {
+      const StoredTensors tensors = parse_safetensors(file, "w.safetensors");
+      ASSERT_FALSE(expected.is_null()) << "the library refuses " << one["file"];
+      ASSERT_EQ(tensors.size(), expected.size());
+      for (const auto& [name, tensor] : tensors) {
+        ASSERT_EQ(tensor.dtype, expected[name][0].get<std::string>());
+        ASSERT_EQ(tensor.shape, expected[name][1].get<std::vector<std::uint64_t>>());
+        ASSERT_EQ(tensor.bytes, bytes_of_hex(expected[name][2]));
+      }
+      ++both;
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), testing::StartsWith("w.safetensors: "));
+      if (!expected.is_null()) {
+        ++refused_here_alone;
+        EXPECT_THAT(error.what(), testing::AnyOf(testing::HasSubstr("unknown key \"more\""),
+                                                 testing::HasSubstr("want a JSON object that begins with {")));
+      }
+    }
+  }
+  EXPECT_GE(both, 10);
+  EXPECT_LE(refused_here_alone, 15);
 }
 
 TEST(Safetensors, AcceptsSpacesAfterTheHeaderAndNoTensors) {

@@ -35,6 +35,22 @@ TEST(JsonText, SyntaxErrorsNameLineAndColumn) {
   EXPECT_THAT(error_of("[\"\xff\"]"), testing::HasSubstr("not JSON"));
 }
 
+TEST(JsonText, NothingHidesBehindAByteOfZero) {
+  using namespace std::string_literals;  // NOLINT: texts with zeros
+  EXPECT_EQ(error_of("{\"a\": 1}\n\0"s), "f.json: line 2, column 1: not JSON: a byte 0, want none in a text");
+  for (const std::string& text :
+       {"{}\0"s, "{}\0{\"b\": 2}"s, "[1, 2] \0\0"s, "\0{}"s, "\0"s, "[1\0, 2]"s, "\"a\0b\""s}) {
+    EXPECT_THAT(error_of(text), testing::HasSubstr("not JSON")) << text;
+  }
+  // At any place of a text.
+  const std::string whole = R"({"a": [1, 2.5, {"b": "text"}], "c": null})";
+  for (std::size_t place = 0; place <= whole.size(); ++place) {
+    std::string damaged = whole;
+    damaged.insert(place, 1, '\0');
+    EXPECT_THAT(error_of(damaged), testing::HasSubstr("not JSON")) << place;
+  }
+}
+
 TEST(JsonText, NumbersBeyondADoubleAreRefused) {
   EXPECT_EQ(error_of("{\"a\": 1e400}"), "f.json: line 1, column 11: got 1e400, want a number in a double's range");
   EXPECT_THAT(error_of("[-1e999]"), testing::HasSubstr("got -1e999, want a number in a double's range"));

@@ -62,6 +62,23 @@ TEST(Schema, RangesAreExactForSixtyFourBitIntegers) {
   EXPECT_THAT(violations(rules, "true"), testing::SizeIs(1));
 }
 
+TEST(Schema, AValueThatWouldNotBeUsedAsItIsWrittenIsRefused) {
+  const Schema seed = schema(R"({"type": "integer", "minimum": 0, "maximum": 18446744073709551615})");
+  const char* const wanted =
+      "want an integer without a point or an exponent, as numbers with one are rounded from 2^53 on";
+  for (const char* rounded : {"9007199254740993.0", "9007199254740992.0", "1e18", "9.223372036854775807e18"}) {
+    EXPECT_THAT(violations(seed, rounded), ElementsAre(testing::HasSubstr(wanted))) << rounded;
+  }
+  EXPECT_THAT(violations(seed, "9007199254740991.0"), IsEmpty());
+  EXPECT_THAT(violations(seed, "9007199254740993"), IsEmpty());
+  EXPECT_THAT(violations(schema(R"({"type": "number"})"), "1e18"), IsEmpty());
+  EXPECT_THAT(violations(schema(R"({"type": ["integer", "null"]})"), "1e18"), testing::SizeIs(1));
+  EXPECT_THAT(violations(schema(R"({"anyOf": [{"type": "integer"}, {"type": "string"}]})"), "1e18"),
+              testing::SizeIs(1));
+  EXPECT_THAT(violations(schema(R"({"properties": {"a": {"type": "string"}}})"), R"({"a": "b\u0000c"})"),
+              ElementsAre("/a: got \"b\\u0000c\", want text without the character U+0000, which ends names of files"));
+}
+
 TEST(Schema, EveryRangeIsSaidInWords) {
   const auto want = [](const std::string& rule) {
     const std::string line = violations(schema(rule), "\"x\"").at(0);
