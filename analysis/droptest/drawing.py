@@ -115,8 +115,9 @@ def over_rate(
                 for row in part.to_dict("records")]  # fmt: skip
         mean, low, high = (part[f"{prefix}{end}"] for end in ("mean", "low", "high"))
         places = [place(value) + nudge(mark) for value in part[rate]]
-        curves.append(curve(name, mark, places, mean, "marks", low=low, high=high, text=text))
-        curves += edge_marks(curves[-1], near_range(ends_of(data, prefix), far), far)
+        whole = curve(name, mark, places, mean, "marks", low=low, high=high, text=text)
+        curves.append(whole | {"y": [value if abs(value) <= far else math.nan for value in whole["y"]]})
+        curves += edge_marks(whole, near_range(ends_of(data, prefix), far), far)
     y = {"title": unit} | near_axis(ends_of(data, prefix), far)
     return {"title": quantity, "x": axis, "y": y, "curves": curves, "lines": []}
 
