@@ -171,10 +171,9 @@ void check_data_of_pretrained(const json& spec, const std::string& where, std::v
       check_token_count_of(file, look_at_shards({file}, ShardConfig::Content::kTokens, config.format, "")[0].tokens);
     });
   }
-  for (const auto& [list, member] :
-       {std::pair("files", "shards"), std::pair("validation_files", "validation_shards")}) {
-    check(member, [&] {
-      for (const json& shard : data.value(list, json::array())) {
+  for (const auto& files : {std::pair("files", "shards"), std::pair("validation_files", "validation_shards")}) {
+    check(files.second, [&] {
+      for (const json& shard : data.value(files.first, json::array())) {
         if (data["format"] == "text") return require_text_of_bytes(shard["file"], folder);
         check_vocabulary(shard["file"], folder);
         check_token_count_of(shard["file"], shard["tokens"]);
