@@ -108,20 +108,11 @@ void add_generate_command(CLI::App& app, Action& chosen) {
   command->add_option("--model", options->model, "Folder of Hugging Face's files, or weights in a safetensors file")
       ->required();
   command->add_option("--config", options->config.file, "Spec whose model the weights are of; a folder needs none");
-<<<<<<< HEAD
-  command->add_option("--prompt", options->prompt, "Text to continue");
-  add_integers(*command, "--prompt-tokens", options->prompt_tokens, "The same in tokens, with commas between them",
+  command->add_option("--prompt", options->prompt, "Text to continue; <|endoftext|> in it is text, as in files");
+  add_integers(*command, "--prompt-tokens", options->prompt_tokens,
+               "The same in tokens, <|endoftext|> too, with commas between them",
                {0, std::numeric_limits<std::int32_t>::max()});
   add_integer(*command, "--tokens", options->generation.tokens, "How many to generate, at most", {1, 1000000})
-=======
-  command->add_option("--prompt", options->prompt, "Text to continue; <|endoftext|> in it is text, as in files");
-  command
-      ->add_option("--prompt-tokens", options->prompt_tokens,
-                   "The same in tokens, <|endoftext|> too, with commas between them")
-      ->delimiter(',');
-  command->add_option("--tokens", options->generation.tokens, "How many to generate, at most")
-      ->check(CLI::Range(1, 1000000))
->>>>>>> text
       ->capture_default_str();
   add_number(*command, "--temperature", options->generation.temperature, "Of the draws; 0: always the likeliest token",
              0, 100)
