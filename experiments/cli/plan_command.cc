@@ -111,6 +111,13 @@ json memory_plan_of(const RunConfig& config, const std::optional<std::uint64_t>&
   }
 }
 
+/// Null: float32 alone. The type of messages is null where no rank has tensor-parallel peers.
+json precision_of(const experiments::ResolvedRun& run) {
+  json precision = run.spec.at("training").value("precision", json());
+  if (!precision.is_null() && run.config.parallel.tensor == 1) precision["message"] = json();
+  return precision;
+}
+
 json everything(const SpecOptions& spec, const std::string& out, const std::optional<std::uint64_t>& memory) {
   const auto [plan, no_ids] = load(spec);
   std::vector<json> summaries(plan.runs.size());
@@ -150,8 +157,6 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
       add(alone, seconds);
       add(together, estimate.core_seconds(planned, jobs));
     }
-    const json training =
-        planned.run.spec.at("training").value("precision", json{{"compute", "float32"}, {"message", "float32"}});
     runs.push_back({{"run_id", no_ids.empty() ? json(planned.run.run_id) : json()},
                     {"point", planned.point},
                     {"labels", planned.run.labels},
@@ -161,7 +166,7 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
                     {"steps", config.training.steps},
                     {"memory_per_rank_bytes", memory_of_rank(config)},
                     {"memory", known_memory[memory_key]},
-                    {"precision", {{"compute", training.at("compute")}, {"message", training.at("message")}}},
+                    {"precision", precision_of(planned.run)},
                     {"packets", counted},
                     {"seconds", seconds ? json(*seconds) : json()}});
   }

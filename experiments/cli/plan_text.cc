@@ -57,10 +57,9 @@ std::string packets_text(const json& packets) {
 /// Where products have 16 bits and the messages of tensor parallelism are as large as without: a spec may not mean it.
 void print_wide_messages(const json& runs, std::ostream& text) {
   const auto is_wide = [](const json& run) {
-    const std::string compute = run.at("precision").at("compute");
-    const json& packets = run.at("packets");
-    return (compute == "bfloat16" || compute == "float16") && run.at("precision").at("message") == "float32" &&
-           (packets.contains("tp_forward") || packets.contains("tp_backward"));
+    const json& precision = run.at("precision");
+    if (precision.is_null() || precision.at("message") != "float32") return false;
+    return precision.at("compute") == "bfloat16" || precision.at("compute") == "float16";
   };
   const auto wide = std::count_if(runs.begin(), runs.end(), is_wide);
   if (wide == 0) return;

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,9 @@
 #include "comm/parallel_layout.h"
 #include "comm/run_ranks.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
+#include "experiments/checkpoint/piece_filler.h"
 #include "experiments/checkpoint/restore.h"
+#include "experiments/run/elastic.h"
 #include "experiments/run/trainer.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
@@ -413,6 +416,42 @@ TEST(Recut, ARunOfAnotherLayoutGoesOnWhereTheFirstOneWas) {
     EXPECT_EQ(continued.outcome.tokens, expected.outcome.tokens);
     EXPECT_NEAR(*continued.outcome.validation_final_loss, *expected.outcome.validation_final_loss, 1e-5);
   }
+}
+
+TEST(PieceFiller, DifferencesOfCopiesAreOfTheirType) {
+  const auto difference_of = [](const std::string& type, const auto& one, const auto& other) {
+    PieceFiller filler;
+    const models::TensorSlice whole = models::TensorSlice::whole({1});
+    filler.want({"t", "values", type, sizeof(one), whole, 0, 1});
+    for (const auto* value : {&one, &other}) {
+      const auto bytes = std::as_bytes(std::span(value, 1));
+      RankFile file;
+      file.pieces = {{"t", "values", "key", whole, 0, 1}};
+      filler.take("folder", file, {{"key", {type, {1}, {bytes.begin(), bytes.end()}}}});
+    }
+    return filler.difference().max;
+  };
+  EXPECT_EQ(difference_of("F16", std::uint16_t{0x3c00}, std::uint16_t{0x3e00}), 0.5) << "1 and 1.5";
+  EXPECT_EQ(difference_of("BF16", std::uint16_t{0x3f80}, std::uint16_t{0x3fc0}), 0.5);
+  EXPECT_EQ(difference_of("F32", 1.0F, 1.5F), 0.5);
+  EXPECT_EQ(difference_of("F64", 1.0, 1.5), 0.5);
+}
+
+TEST(Elastic, AShellOfSrunIsToldWhatToUnset) {
+  RunConfig config = tiny_config();
+  config.parallel.tensor = 2;
+  const auto refusal = [&](int ranks, const std::string& launcher) -> std::string {
+    try {
+      (void)replicas_of_launch(config, ranks, launcher);
+    } catch (const ConfigError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const std::string advice = "in a shell that srun --pty opened, unset SLURM_STEP_ID first";
+  EXPECT_THAT(refusal(1, "Slurm"), HasSubstr("Slurm started 1 processes; start one for each rank; " + advice));
+  EXPECT_THAT(refusal(3, "Slurm"), testing::Not(HasSubstr(advice)));
+  EXPECT_THAT(refusal(1, "torchrun"), testing::Not(HasSubstr(advice)));
 }
 
 }  // namespace

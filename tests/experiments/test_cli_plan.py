@@ -127,6 +127,17 @@ def test_what_is_not_known_is_said(tmp_path):
     assert "/training/steps: got 0" in run("plan", "spec.json", cwd=tmp_path, expect=2).err
 
 
+@pytest.mark.parametrize(
+    ("precision", "tensor", "said"),
+    [("bfloat16", 2, True), ({"compute": "fp16"}, 2, True), ("float32", 2, False), ("bfloat16", 1, False),
+     ({"compute": "bf16", "message": "bf16"}, 2, False), ({"message": "bf16"}, 2, False)],
+)  # fmt: skip
+def test_messages_that_stay_wide_are_named(tmp_path, precision, tensor, said):
+    write_spec(tmp_path, training={"steps": 2, "precision": precision}, parallel={"tensor": tensor}, network={})
+    words = "messages of tensor parallelism are float32, though products have 16 bits: all runs"
+    assert (words in run("plan", "spec.json", cwd=tmp_path).out) == said
+
+
 def test_points_that_are_one_run_are_named(tmp_path):
     write_spec(
         tmp_path,
