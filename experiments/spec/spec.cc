@@ -101,7 +101,14 @@ std::string hint_of_absent(const json& document, const std::vector<std::string>&
   std::string parent;
   for (std::size_t i = 0; i + 1 < tokens.size(); ++i) parent = comm::child_pointer(parent, tokens[i]);
   if (parent.empty() || document.contains(json::json_pointer(parent))) return {};
-  if (error.find(" " + parent + "/") == std::string::npos) return {};
+  // A member beside the pointer's that is required: "/network/gather/loss/model: got nothing".
+  const std::size_t place = error.find(" " + parent + "/");
+  if (place == std::string::npos) return {};
+  const std::size_t begin = place + parent.size() + 2;
+  const std::string member = error.substr(begin, error.find(": ", begin) - begin);
+  if (member == tokens.back() || !std::string_view(error).substr(begin + member.size()).starts_with(": got nothing")) {
+    return {};
+  }
   return "; the spec has no " + parent + " that " + comm::child_pointer(parent, tokens.back()) +
          " could change: write one into it, or set " + parent + " as a whole";
 }

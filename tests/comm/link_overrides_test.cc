@@ -173,15 +173,17 @@ TEST(LinkOverrides, WhatHasNoMeaningIsRefusedWithTheReason) {
   };
   ClassNetwork network = network_of("contribution", bernoulli(0.1), BurstScope::kLink);
   network.reduce.links = {{{}, {{{1, 1}}}, Groups::kAny, 1, bernoulli(1)}};
-  EXPECT_EQ(error_of(network),
-            "links/0 of the reduce half: got destinations or groups, but a contribution that is lost is missed by all "
-            "ranks, so its links have a source only; want sources");
+  EXPECT_EQ(
+      error_of(network),
+      "links/0 of the reduce half: got destinations, ranks or groups, but a contribution that is lost is missed by "
+      "all ranks, so its links have a source only; want sources");
   network = network_of("direct", bernoulli(0.1), BurstScope::kLink);
   network.gather.links = {{{}, {}, Groups::kWithin, 2, bernoulli(1)}};
   EXPECT_EQ(error_of(network), "no error");
   network.consistency = Consistency::kShared;
-  EXPECT_NE(error_of(network).find("links/0 of the gather half: got destinations or groups, but with shared fates"),
-            std::string::npos);
+  EXPECT_NE(
+      error_of(network).find("links/0 of the gather half: got destinations, ranks or groups, but with shared fates"),
+      std::string::npos);
   network = network_of("direct", bernoulli(0.1), BurstScope::kLink);
   network.reduce.fill = Fill::kInverseProbability;
   EXPECT_EQ(error_of(network), "no error");

@@ -156,7 +156,7 @@ TEST(ResolveLosses, WrongLinksAreErrorsWithTheirPlace) {
       << with(R"("sources": ["x"])");
   const std::string shared = error_of(R"({"path": "contribution", "links": [{"destinations": [1],
       "loss": {"model": "bernoulli", "loss_rate": 0.1}}]})");
-  EXPECT_NE(shared.find("links/0 of the reduce half: got destinations or groups"), std::string::npos) << shared;
+  EXPECT_NE(shared.find("links/0 of the reduce half: got destinations, ranks or groups"), std::string::npos) << shared;
   EXPECT_NE(error_of(R"({"loss": {"model": "four_state", "p13": 0.1, "p31": 0.6, "p32": 0.6}})")
                 .find("s: /network/loss: four_state: p31 + p32: got 1.2"),
             std::string::npos);
