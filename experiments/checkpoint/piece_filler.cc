@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "models/files/stored_number.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -30,15 +31,6 @@ void for_each_common(const std::vector<ElementRun>& a, const std::vector<Element
     if (begin < end) body(a[i].local + (begin - a[i].full), b[j].local + (begin - b[j].full), end - begin);
     (a[i].full + a[i].count < b[j].full + b[j].count ? i : j) += 1;
   }
-}
-
-double value_at(const std::byte* bytes, std::size_t size, const std::string& type, const std::string& tensor) {
-  if (type == "F64") {
-    double value = 0;
-    std::memcpy(&value, bytes, sizeof(value));
-    return value;
-  }
-  return models::to_floats({type, {1}, {bytes, bytes + size}}, tensor).at(0);
 }
 
 }  // namespace

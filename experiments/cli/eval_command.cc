@@ -60,8 +60,13 @@ experiments::Evaluated evaluated(const EvalOptions& options, const experiments::
                                  const experiments::EvaluationData& data, models::EvaluationDetail detail,
                                  Outcome& outcome) {
   const models::StoredTensors weights = experiments::read_weights(options.model);
-  const auto finite = [](experiments::Evaluated result) {
-    if (!std::isfinite(result.mean_loss)) throw std::runtime_error("the mean loss is not finite");
+  const auto finite = [&](experiments::Evaluated result) {
+    if (!std::isfinite(result.mean_loss)) {
+      throw std::runtime_error(options.model +
+                               ": got a mean loss that is not finite, from finite weights; want weights whose "
+                               "activations stay in range" +
+                               (options.network.empty() ? "" : ", or a network without losses to compare with"));
+    }
     return result;
   };
   if (options.network.empty()) {

@@ -54,7 +54,7 @@ CLI::Option* add_text(CLI::App& command, const std::string& name, const std::str
 std::optional<double> bytes_in(const std::string& text) {
   double number = 0;
   const char* const last = text.data() + text.size();
-  const auto [end, error] = std::from_chars(text.data(), last, number, std::chars_format::fixed);
+  const auto [end, error] = std::from_chars(text.data(), last, number, std::chars_format::general);
   if (error != std::errc() || text[0] == '-') return std::nullopt;
   const std::string unit = CLI::detail::to_lower(std::string(end != last && *end == ' ' ? end + 1 : end, last));
   if (unit.empty()) return end == last ? std::optional(number) : std::nullopt;
@@ -62,7 +62,7 @@ std::optional<double> bytes_in(const std::string& text) {
   constexpr std::string_view kLetters = "kmgt";
   const std::size_t power = kLetters.find(unit[0]);
   if (power == std::string_view::npos) return std::nullopt;
-  if (unit.substr(1) == "ib") return number * std::pow(1024, power + 1);
+  if (unit.size() == 1 || unit.substr(1) == "i" || unit.substr(1) == "ib") return number * std::pow(1024, power + 1);
   if (unit.substr(1) == "b") return number * std::pow(1000, power + 1);
   return std::nullopt;
 }

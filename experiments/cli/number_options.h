@@ -57,8 +57,8 @@ CLI::Option* add_integers(CLI::App& command, const std::string& name, std::vecto
 CLI::Option* add_number(CLI::App& command, const std::string& name, double& value, const std::string& description,
                         double low, double high);
 
-/// An option of a size: a number of bytes, or one with a unit: B; KiB, MiB, GiB, TiB of 1024, 1024^2, ...; kB, MB, GB,
-/// TB of 1000, 1000^2, ..., in any case of letters. Unit of `range`: bytes.
+/// An option of a size: a number of bytes, or one with a unit: B; KiB, MiB, GiB, TiB of 1024, 1024^2, ..., also without
+/// "B" or "iB"; kB, MB, GB, TB of 1000, 1000^2, ..., in any case of letters. Unit of `range`: bytes.
 CLI::Option* add_size(CLI::App& command, const std::string& name, std::uint64_t& bytes, const std::string& description,
                       IntegerRange range);
 

@@ -157,10 +157,17 @@ Columns columns_of(const std::vector<std::string>& header, const ExampleLayout& 
   return columns;
 }
 
+/// Labels stand in specs, whose texts have no U+0000.
+void require_label(const std::string& label, const Line& line) {
+  if (label.empty()) line.fail("has no label");
+  if (label.find('\0') != std::string::npos)
+    line.fail("label: got " + comm::quote_json(label) + ", want a text without U+0000");
+}
+
 void add_example(const Line& line, Parts parts, const ExampleLayout& layout, const std::string& separator, bool is_pair,
                  std::vector<ExampleRow>& rows) {
   if (layout.name == "mnli" && parts.label == kNoAgreement) return;
-  if (parts.label.empty()) line.fail("has no label");
+  require_label(parts.label, line);
   if (parts.text_a.empty() && parts.text_b.empty()) line.fail("has no text");
   ExampleRow& row = rows.emplace_back();
   row.line = line.number();
@@ -240,7 +247,7 @@ std::vector<ExampleRow> parse_json_lines(std::string_view file, const std::strin
       line.fail("want one of text, tokens, and text_a with text_b");
     }
     if (object.contains("tokens")) {
-      if (parts.label.empty()) line.fail("has no label");
+      require_label(parts.label, line);
       rows.push_back({line.number(), std::move(parts.label), "", tokens_of(object["tokens"], line)});
       return;
     }

@@ -81,7 +81,7 @@ bool is_ascii_text(Bytes head) {
 
 }  // namespace
 
-std::optional<std::string> other_format(Bytes head) {
+std::optional<std::string> other_format(Bytes head, Guess guess) {
   const std::string_view text(reinterpret_cast<const char*>(head.data()), head.size());
   for (const KnownStart& known : kStarts) {
     if (text.starts_with(known.start)) return std::string(known.what) + "; " + known.wanted;
@@ -93,6 +93,7 @@ std::optional<std::string> other_format(Bytes head) {
     return "magic number " + std::to_string(magic) + ": is " + file.what + "; want " + std::to_string(kLlmcMagic) +
            ", version 1 (llm.c's 16-bit tokens)";
   }
+  if (guess == Guess::kNo) return std::nullopt;
   if (is_ascii_text(head)) {
     return "begins with 1,024 characters of ASCII text; want it as a text (/data/text, --format text), or the tokens "
            "that scripts/tokenize makes of it";

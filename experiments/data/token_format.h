@@ -20,7 +20,9 @@ inline constexpr std::uint64_t kTokenHeadBytes = 65536;
 /// the known formats. Known are NumPy's, archives, Parquet and Arrow, Megatron's index, llm.c's other files, 1,024
 /// bytes of ASCII text, and integers of 32 or 64 bits: in at least 1,000 odd places of 16-bit words more than 99 % are
 /// zeros, in the even ones not. Integers are sought in all of `head`.
-std::optional<std::string> other_format(std::span<const std::byte> head);
+/// Texts and integers are guesses, which a reader leaves out whose user has named the format.
+enum class Guess : std::uint8_t { kNo, kYes };
+std::optional<std::string> other_format(std::span<const std::byte> head, Guess guess);
 
 /// Why words of 16 bits may be beyond a vocabulary: "; the file is likely of ...".
 std::string likely_cause(std::span<const std::byte> words, int vocabulary);

@@ -37,7 +37,7 @@ std::uint64_t count_llmc_tokens(std::span<const std::byte> head, std::uint64_t f
   }
   const std::int32_t magic = int32_at(head, 0);
   if (magic != kLlmcMagic) {
-    if (const auto other = other_format(head)) throw ConfigError(where + ": " + *other);
+    if (const auto other = other_format(head, Guess::kYes)) throw ConfigError(where + ": " + *other);
     throw ConfigError(where + ": magic number " + std::to_string(magic) + ", want " + std::to_string(kLlmcMagic) +
                       " (llm.c's token format); for tokens without a header use format \"uint16\"");
   }
@@ -169,7 +169,7 @@ std::uint64_t count_tokens(std::span<const std::byte> head, std::uint64_t file_b
   if (format == TokenFormat::kLlmc || (format == TokenFormat::kAuto && has_magic)) {
     return count_llmc_tokens(head, file_bytes, where);
   }
-  if (const auto other = other_format(head)) {
+  if (const auto other = other_format(head, format == TokenFormat::kUint16 ? Guess::kNo : Guess::kYes)) {
     throw ConfigError(where + ": " + *other + " (read as headerless 16-bit tokens)");
   }
   if (file_bytes % 2 != 0) {

@@ -388,11 +388,15 @@ std::string Vocabulary::hash() const {
 Vocabulary parse_tokenizer_json(std::string_view text, const std::string& path) {
   const json document = comm::parse_json(text, path);
   const json model = document.is_object() ? document.value("model", json()) : json();
-  if (model.is_object() && model.value("type", json("BPE")) != "BPE") {
+  // Early files have no type: a WordPiece model has no merges, a Unigram model a list as vocabulary.
+  const bool is_untyped = model.is_object() && !model.contains("type") && model.contains("vocab");
+  const bool is_other = is_untyped ? !model.contains("merges") || !model["vocab"].is_object()
+                                   : model.is_object() && model.value("type", json("BPE")) != "BPE";
+  if (is_other) {
     comm::Sha256 hash;
     hash.add(text);
-    return Vocabulary::of_other_kind(hash.hex(),
-                                     path + ": /model/type: got " + comm::quote_json(model["type"]) + ", want \"BPE\"");
+    const std::string got = is_untyped ? "nothing, and a vocabulary of another kind" : comm::quote_json(model["type"]);
+    return Vocabulary::of_other_kind(hash.hex(), path + ": /model/type: got " + got + ", want \"BPE\"");
   }
   if (!model.is_object() || !model.contains("vocab") || !model.contains("merges")) {
     throw ConfigError(path + ": /model: want a model of type \"BPE\" with vocab and merges");
@@ -465,7 +469,14 @@ struct Sidecar {
 Sidecar sidecar_of(const std::string& token_file) {
   const std::filesystem::path path = std::filesystem::path(token_file).replace_extension(".json");
   if (path == token_file || !std::filesystem::is_regular_file(path)) return {};
-  return {path.string(), comm::load_json(path.string())};
+  // Another program's file may have this name: the source of the tokens, of any size.
+  constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 20;
+  if (std::filesystem::file_size(path) > kMostBytes) return {};
+  const std::string text = comm::read_file(path.string());
+  if (!json::accept(text)) return {};
+  json about = comm::parse_json(text, path.string());
+  if (!about.is_object() || !(about.contains("tokens") || about.contains("vocabulary_sha256"))) return {};
+  return {path.string(), std::move(about)};
 }
 
 double count_in(const Sidecar& sidecar, const char* member) {
@@ -515,7 +526,9 @@ std::string tokenize_call(const std::string& text, const std::string& kind, cons
   const std::string tokenizer = is_one
                                     ? "--tokenizer " + (root / "tokenizer.json").string()
                                     : "--gpt2 " + (root / "vocab.json").string() + " " + (root / "merges.txt").string();
-  const std::filesystem::path out = std::filesystem::path(text).replace_extension(kind.empty() ? ".bin" : ".jsonl");
+  // Neither the text itself nor a file of another program beside it.
+  const std::filesystem::path out =
+      std::filesystem::path(text).replace_extension(kind.empty() ? ".tokens.bin" : ".tokens.jsonl");
   return "scripts/tokenize " + text + kind + " " + tokenizer + " --out " + out.string();
 }
 

@@ -86,7 +86,9 @@ std::vector<double> next_logits(RankModel& rank, const Batch& batch) {
                     kOfLogits);
   }
   if (!std::all_of(logits.begin(), logits.end(), [](double logit) { return std::isfinite(logit); })) {
-    throw std::runtime_error("the logits of a token are not finite, so none is the likeliest");
+    throw std::runtime_error(
+        "got logits that are not finite, from finite weights: no token is the likeliest; want weights "
+        "whose activations stay in range, or a network without losses to compare with");
   }
   return logits;
 }

@@ -185,7 +185,8 @@ class Trainer {
     outcome_.loss_scale = model_.scaler().scale();
     if (!outcome_.stopped_after) finish();
     // Of a run that never updated its parameters nothing was trained.
-    const bool ended = outcome_.steps > 0 && !outcome_.stopped_after && !outcome_.diverged_step;
+    const bool ended =
+        outcome_.steps > 0 && !outcome_.stopped_after && !outcome_.diverged_step && outcome_.alert.empty();
     if (ended && model_.scaler().is_on() && outcome_.skipped_steps == outcome_.steps) {
       outcome_.diverged_step = outcome_.steps;
     }

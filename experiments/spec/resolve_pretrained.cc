@@ -142,9 +142,23 @@ void check_class_names(const std::string& folder, const std::vector<std::string>
                     ", but /data/labels has " + quote_json(json(labels)) + "; want the same ones in the same order");
 }
 
+namespace {
+
+/// `of_folder`: the hash of its vocabulary.
+void require_vocabulary(const std::string& token_file, const std::string& folder, const std::string& of_folder) {
+  const std::string of_tokens = vocabulary_hash_of(token_file);
+  if (of_tokens.empty() || of_tokens == of_folder) return;
+  throw ConfigError(token_file + " was made with the vocabulary " + of_tokens.substr(0, 12) + "..., but " + folder +
+                    " has " + of_folder.substr(0, 12) +
+                    "...; make it anew with scripts/tokenize and the tokenizer of that folder");
+}
+
+}  // namespace
+
 void check_data_of_pretrained(const json& spec, const std::string& where, std::vector<std::string>& errors) {
   if (!spec["model"].contains("pretrained") || !spec["model"].contains("vocabulary_sha256")) return;
   const std::string folder = spec["model"]["pretrained"];
+  const std::string of_folder = spec["model"]["vocabulary_sha256"];
   const json& data = spec["data"];
   const auto check = [&](const std::string& member, const auto& body) {
     try {
@@ -156,7 +170,7 @@ void check_data_of_pretrained(const json& spec, const std::string& where, std::v
   for (const char* member : {"examples", "validation_examples"}) {
     if (!data.contains(member)) continue;
     check(member, [&] {
-      check_vocabulary(data[member], folder);
+      require_vocabulary(data[member], folder, of_folder);
       const std::string layout = data["layout"];
       require_examples_of_bytes(read_examples(data[member], layout, data["separator"]), data[member], layout, folder);
     });
@@ -165,7 +179,7 @@ void check_data_of_pretrained(const json& spec, const std::string& where, std::v
   if (data.contains("tokens")) {
     check("tokens", [&] {
       const std::string file = data["tokens"];
-      check_vocabulary(file, folder);
+      require_vocabulary(file, folder, of_folder);
       DataConfig config;
       read_data(data, config);
       check_token_count_of(file, look_at_shards({file}, ShardConfig::Content::kTokens, config.format, "")[0].tokens);
@@ -175,7 +189,7 @@ void check_data_of_pretrained(const json& spec, const std::string& where, std::v
     check(files.second, [&] {
       for (const json& shard : data.value(files.first, json::array())) {
         if (data["format"] == "text") return require_text_of_bytes(shard["file"], folder);
-        check_vocabulary(shard["file"], folder);
+        require_vocabulary(shard["file"], folder, of_folder);
         check_token_count_of(shard["file"], shard["tokens"]);
       }
     });
@@ -183,13 +197,10 @@ void check_data_of_pretrained(const json& spec, const std::string& where, std::v
 }
 
 void check_vocabulary(const std::string& token_file, const std::string& folder) {
-  const std::string of_tokens = vocabulary_hash_of(token_file);
-  if (of_tokens.empty()) return;
-  const std::optional<Vocabulary> vocabulary = read_vocabulary(folder);
-  if (!vocabulary || vocabulary->hash() == of_tokens) return;
-  throw ConfigError(token_file + " was made with the vocabulary " + of_tokens.substr(0, 12) + "..., but " + folder +
-                    " has " + vocabulary->hash().substr(0, 12) +
-                    "...; make it anew with scripts/tokenize and the tokenizer of that folder");
+  if (vocabulary_hash_of(token_file).empty()) return;
+  if (const std::optional<Vocabulary> vocabulary = read_vocabulary(folder)) {
+    require_vocabulary(token_file, folder, vocabulary->hash());
+  }
 }
 
 void require_text_of_bytes(const std::string& text, const std::string& folder) {

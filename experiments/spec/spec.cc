@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/spec.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -38,6 +39,13 @@ void require_element(const json& list, const std::string& token, const std::stri
       where + " is a list of " + std::to_string(list.size()) + (list.size() == 1 ? " value" : " values") +
       ": got the index " + comm::quote_json(token) +
       (list.empty() ? ", want a value to set the list to" : ", want one from 0 to " + std::to_string(list.size() - 1)));
+}
+
+/// The pointer of the object or list of which the last token names a member; "" where it is the document.
+std::string parent_of(const std::vector<std::string>& tokens) {
+  std::string parent;
+  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) parent = comm::child_pointer(parent, tokens[i]);
+  return parent;
 }
 
 }  // namespace
@@ -98,8 +106,7 @@ void set_member(json& document, const std::vector<std::string>& tokens, json val
 }
 
 std::string hint_of_absent(const json& document, const std::vector<std::string>& tokens, const std::string& error) {
-  std::string parent;
-  for (std::size_t i = 0; i + 1 < tokens.size(); ++i) parent = comm::child_pointer(parent, tokens[i]);
+  const std::string parent = parent_of(tokens);
   if (parent.empty() || document.contains(json::json_pointer(parent))) return {};
   // A member beside the pointer's that is required: "/network/gather/loss/model: got nothing".
   const std::size_t place = error.find(" " + parent + "/");
@@ -129,8 +136,12 @@ Spec parse_spec(std::string_view text, const std::string& where, std::span<const
                 NumericsUse use) {
   MergedSpec merged = merge_extended(text, where);
   Spec spec{std::move(merged.document), where, std::move(merged.origins), std::move(merged.swept)};
-  const json given = overrides.empty() ? json() : spec.document;
+  std::map<std::string, std::vector<std::string>> made;  // pointers of objects that an override made -> its tokens
   for (const std::string& assignment : overrides) {
+    const std::vector<std::string> tokens =
+        pointer_tokens(assignment.substr(0, assignment.find('=')), "--set " + assignment);
+    const std::string parent = parent_of(tokens);
+    if (!parent.empty() && !spec.document.contains(json::json_pointer(parent))) made.emplace(parent, tokens);
     apply_override(spec.document, assignment);
     spec.swept.add_override(assignment);
     if (!spec.origins.empty()) spec.origins.set(assignment.substr(0, assignment.find('=')), where);
@@ -140,9 +151,7 @@ Spec parse_spec(std::string_view text, const std::string& where, std::span<const
     (void)plan_sweep(spec, nullptr, use);
   } catch (const ConfigError& error) {
     std::string message = error.what();
-    for (const std::string& assignment : overrides) {
-      message += hint_of_absent(given, pointer_tokens(assignment.substr(0, assignment.find('=')), where), error.what());
-    }
+    for (const auto& [parent, tokens] : made) message += hint_of_absent(json::object(), tokens, error.what());
     throw ConfigError(message);
   }
   if (spec.document.contains("search")) (void)SearchPlan(spec);

@@ -234,6 +234,12 @@ std::vector<float> to_floats(const StoredTensor& tensor, const std::string& name
     for (std::size_t i = 0; i < values.size(); ++i) {
       std::memcpy(&element, tensor.bytes.data() + i * sizeof(Element), sizeof(Element));
       values[i] = static_cast<float>(element);
+      if constexpr (std::is_same_v<Element, double>) {
+        if (std::isfinite(element) && !std::isfinite(values[i])) {
+          throw ConfigError("tensor \"" + name + "\": element " + std::to_string(i) +
+                            ": got a number beyond those of float32");
+        }
+      }
     }
     return values;
   };

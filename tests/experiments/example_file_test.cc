@@ -101,6 +101,9 @@ TEST(Examples, NameLineAndReasonOfWhatIsWrong) {
   EXPECT_THAT(error_of("label\ttext\n\nx\ty\n"), HasSubstr("line 2: is empty"));
   EXPECT_THAT(error_of("label\ttext\n\ty\n"), HasSubstr("line 2: has no label"));
   EXPECT_THAT(error_of("label\ttext\nx\t\n"), HasSubstr("line 2: has no text"));
+  const std::string zero(1, '\0');
+  EXPECT_THAT(error_of("label\ttext\nx" + zero + "\ty\n"),
+              HasSubstr("line 2: label: got \"x\\u0000\", want a text without"));
   EXPECT_THAT(
       error_of("label\tsentence\nx\ty\n"),
       HasSubstr("line 1: has the columns label, sentence, want a header with label and text, or label, text_a"));

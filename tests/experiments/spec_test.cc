@@ -304,6 +304,12 @@ TEST(Spec, AMemberOfNothingSaysWhatToAdd) {
               HasSubstr(hint));
   EXPECT_THAT(error_with({R"(/network/gather={"loss": {"model": "bernoulli"}})", "/network/gather/loss/loss_rate=2"}),
               testing::Not(HasSubstr("has no")));
+  const std::string twice =
+      error_with({"/network/gather/loss/loss_rate=5%", "/network/gather/loss/mean_burst_packets=2"});
+  EXPECT_EQ(twice.find("the spec has no"), twice.rfind("the spec has no"));
+  EXPECT_THAT(
+      error_with({R"(/network/links=[{"loss": {"process": "bernoulli"}}])", "/network/links/0/loss/loss_rate=0.2"}),
+      testing::Not(HasSubstr("has no /network/links")));
   EXPECT_THAT(error_with({"/training/steps=0", "/network/reduce/fill=zero"}), testing::Not(HasSubstr("has no")));
 }
 

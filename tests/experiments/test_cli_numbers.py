@@ -9,7 +9,7 @@ from cli_harness import run
 # Texts that C's rules take for numbers, or for an absent one.
 ODD_INTEGERS = ["", " 7", "7 ", "+7", "-1", "0x10", "1e3", "1.0", "7,8", "7x", "١", "18446744073709551616"]
 ODD_NUMBERS = ["", " 1", "+1", "nan", "inf", "0x1p0", "1,0", "1e999", "-1"]
-ODD_SIZES = ["", "-1KiB", "nan", "0x10", "1e3", "16  KiB", "KiB", "1KiBB", "1K", "99999999999GiB"]
+ODD_SIZES = ["", "-1KiB", "nan", "0x10", "1e-3", "16  KiB", "KiB", "1KiBB", "1Kb2", "99999999999GiB"]
 
 
 def options_with_numbers(tmp_path):
@@ -76,7 +76,7 @@ def test_small_rates_are_not_printed_as_zero(tmp_path):
     assert "rate 0.000000 (configured 2e-08, z" in out
 
 
-@pytest.mark.parametrize("text", ["4", "4 B", "16GiB", "16 gib", "17.1GB", "0.01TB", "16384MiB", "17179869.184kB"])
+@pytest.mark.parametrize("text", ["4", "4 B", "16GiB", "16 gib", "16G", "16Gi", "4e3", "17.1GB", "0.01TB", "16384MiB", "17179869.184kB"])
 def test_a_size_has_a_unit_of_1024_or_1000(tmp_path, text):
     assert "SPEC is required" in run("doctor", "--to-bytes", text, cwd=tmp_path, expect=2).err
 

@@ -180,6 +180,22 @@ TEST(Vocabulary, ATokenizerOfAnotherKindHasAHashAndNoTokens) {
   EXPECT_NE(folder.read().hash(), vocabulary.hash());
 }
 
+TEST(Vocabulary, EarlyFilesWithoutATypeAreOfTheirKind) {
+  const auto read = [](const json& model) { return parse_tokenizer_json(json{{"model", model}}.dump(), "t.json"); };
+  const json word_piece = {{"unk_token", "[UNK]"}, {"continuing_subword_prefix", "##"}, {"vocab", {{"a", 0}}}};
+  const json unigram = {{"unk_id", 0}, {"vocab", json::array({json::array({"a", -1.5})})}};
+  for (const json& model : {word_piece, unigram}) {
+    const Vocabulary vocabulary = read(model);
+    EXPECT_EQ(vocabulary.hash().size(), 64U);
+    EXPECT_THAT(config_error_of([&] { (void)vocabulary.encode("a"); }),
+                HasSubstr("t.json: /model/type: got nothing, and a vocabulary of another kind, want \"BPE\""));
+  }
+  json byte_pairs = entry("plain")["tokenizer"];
+  const std::string hash = parse_tokenizer_json(byte_pairs.dump(), "t.json").hash();
+  byte_pairs["model"].erase("type");
+  EXPECT_EQ(parse_tokenizer_json(byte_pairs.dump(), "t.json").hash(), hash);
+}
+
 TEST(Vocabulary, MembersOfOtherTypesAreRefusedByTheirPlace) {
   const std::vector<std::tuple<std::string, json, std::string>> changes = {
       {"/added_tokens", 7, "/added_tokens: got 7, want a list"},
@@ -242,6 +258,22 @@ TEST(Vocabulary, IsThatOfBytesWhereEachByteHasItsOwnNumber) {
   folder.write("vocab.json", tokens);
   folder.write("merges.txt", std::string("#version: 0.2\n"));
   EXPECT_TRUE(folder.read().is_bytes());
+}
+
+TEST(TokenSidecar, AFileOfAnotherProgramIsNone) {
+  const Folder folder;
+  const std::string tokens = folder.at("a.bin");
+  for (const std::string text : {R"({"text": "one"})"
+                                 "\n"
+                                 R"({"text": "two"})",
+                                 R"([1, 2])", R"({"text": "one"})", "{"}) {
+    folder.write("a.json", text);
+    EXPECT_EQ(vocabulary_hash_of(tokens), "");
+    EXPECT_TRUE(std::isnan(bytes_per_token_of(tokens, 7)));
+    check_token_count_of(tokens, 7);
+  }
+  folder.write("a.json", R"({"tokens": 8, "vocabulary_sha256": ")" + std::string(std::size_t{1} << 20, 'a') + "\"}");
+  EXPECT_EQ(vocabulary_hash_of(tokens), "") << "too large for one of scripts/tokenize";
 }
 
 TEST(TokenSidecar, ThatCountsOtherTokensThanTheFileIsRefused) {
