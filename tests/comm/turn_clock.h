@@ -25,8 +25,8 @@ class Turns {
   Turns& operator=(const Turns&) = delete;
 
   void take(int rank) { ++of_rank_[static_cast<std::size_t>(rank)]; }
-  /// Time goes on without this rank from now on: it has ended, or never comes. So many milliseconds are 2^62 nanoseconds,
-  /// which the clock has room for once all ranks have left.
+  /// Time goes on without this rank from now on: it has ended, or never comes. So many milliseconds are 2^62
+  /// nanoseconds, which the clock has room for once all ranks have left.
   void leave(int rank) { of_rank_[static_cast<std::size_t>(rank)] = std::uint64_t{1} << 42; }
   /// Time goes on without this rank, which is about to stop, and with its further turns once all others have left.
   void rest(int rank) { of_rank_[static_cast<std::size_t>(rank)] = std::uint64_t{1} << 40; }
