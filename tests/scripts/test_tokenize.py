@@ -381,6 +381,43 @@ def test_bad_input_is_named_and_leaves_no_token_file(tmp_path, arguments, messag
     assert not list(tmp_path.glob("*.bin*"))
 
 
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["a.bin", "--out", "a.bin"], "a.bin"),
+        (["link.txt", "--out", "a.bin"], "link.txt"),
+        (["hard.txt", "--out", "./a.bin"], "hard.txt"),
+        (["text.txt", "a.json", "--out", "a.bin"], "a.json"),
+        (["a.tokenizer.json", "--out", "a.bin"], "a.tokenizer.json"),
+        (["a.bin.part", "--out", "a.bin"], "a.bin.part"),
+        (["a.json", "--examples", "plain", "--out", "a.jsonl"], "a.json"),
+        (["a.jsonl", "--examples", "plain", "--out", "a.jsonl"], "a.jsonl"),
+        (["text.txt", "--out", "a.tokenizer.bin", "--tokenizer", "a.tokenizer.json"], "a.tokenizer.json"),
+        (["text.txt", "--out", "vocab.bin", "--gpt2", "vocab.json", "merges.txt"], "vocab.json"),
+        (["text.txt", "--out", "added_tokens.bin", "--gpt2", "vocab.json", "merges.txt"], "added_tokens.json"),
+        (["text.txt", "--out", "folder/merges.bin", "--gpt2", "vocab.json", "merges.txt"], "merges.txt"),
+    ],
+)
+def test_an_input_is_never_written_over(tmp_path, arguments, kept):
+    for name in ("a.bin", "a.json", "a.jsonl", "a.bin.part", "a.tokenizer.json", "text.txt", "vocab.json",
+                 "merges.txt", "added_tokens.json"):  # fmt: skip
+        (tmp_path / name).write_text(f"the content of {name}")
+    (tmp_path / "link.txt").symlink_to("a.bin")
+    (tmp_path / "hard.txt").hardlink_to(tmp_path / "a.bin")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/merges.json").symlink_to("../merges.txt")
+    before = {path: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
+    ran = tokenize(*arguments, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert f"{kept}: --out {Path(arguments[arguments.index('--out') + 1])} would write over this input" in ran.stderr
+    assert {path: path.read_text() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_an_earlier_output_is_replaced(learned):
+    ran = tokenize("text.txt", "--out", "a.bin", "--tokenizer", "a.tokenizer.json", cwd=learned)
+    assert ran.returncode == 0, ran.stderr
+
+
 def test_calls_at_the_same_time_install_the_library_once(tmp_path):
     """Two first calls of a fresh clone, with a wheel of this name that ends its caller."""
     if importlib.util.find_spec("tokenizers"):
