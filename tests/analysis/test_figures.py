@@ -538,6 +538,33 @@ def test_shortened_names_are_distinct(width):
     assert words.shortened(["a", "b" * width], width) == ["a", "b" * width]
 
 
+@pytest.mark.parametrize("width", [12, 18, 60])
+def test_shortened_names_have_the_smallest_number_that_is_free(width):
+    """By trying every number for every name."""
+    rng = np.random.default_rng(width)
+    names = []
+    for _ in range(250):
+        kind, letters = rng.random(), "".join(rng.choice(list("ab"), rng.integers(0, 4)))
+        names.append(f"{'a' * width}{letters}{rng.integers(0, 999)}{'b' * width}")
+        if kind < 0.3:
+            names.append(f"{words.cut(names[-1], width - 4)} ({rng.integers(2, 9)})")
+        elif kind < 0.5:
+            names.append(letters + words.cut(names[rng.integers(len(names))], width))
+    wanted = []
+    for name in names:
+        marks = ("", *(f" ({number})" for number in range(2, 999)))
+        wanted.append(next(s for m in marks if (s := words.cut(name, width - len(m)) + m) not in wanted))
+    assert words.shortened(names, width) == wanted
+
+
+def test_thousands_of_names_with_equal_ends_are_told_apart_by_their_numbers(monkeypatch):
+    cuts = []
+    monkeypatch.setattr(words, "cut", lambda name, width, cut=words.cut: cuts.append(name) or cut(name, width))
+    short = words.shortened((f"{'a' * 60}{i}{'b' * 60}" for i in range(12_000)), 60)
+    assert short[-1].endswith(" (12000)") and len(set(short)) == 12_000 and max(map(len, short)) == 60
+    assert len(cuts) < 12_000 * 10, "a few attempts for each name, however many there are"
+
+
 def test_numbers_of_diverged_runs_have_few_digits():
     assert [words.decimal(x) for x in (2.43101, -2.5, 999999.0)] == ["2.4310", "-2.5000", "999999.0000"]
     assert [words.decimal(x, 3, "+") for x in (4.123e37, -1e6)] == ["+4.123e+37", "-1.000e+06"]
