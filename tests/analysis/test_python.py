@@ -106,8 +106,7 @@ def test_every_kind_of_number_list_and_text_is_its_json():
     assert json_text(np.float32(0.1)) == "0.10000000149011612"
 
 
-class Precision(str, enum.Enum):
-    BF = "bfloat16"
+Precision = enum.Enum("Precision", {"BF": "bfloat16"}, type=str)
 
 
 class Factor(float, enum.Enum):
