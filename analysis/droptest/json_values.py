@@ -18,7 +18,8 @@ class UnusableValue(ValueError):
 
 def json_text(value: Any, pointer: str = "") -> str:
     """The JSON text of a value in which lists, texts and numbers may be numpy's (or pandas' or PyTorch's), and paths
-    stand for their names. pointer: of the value, for messages.
+    stand for their names. A member of an enumeration of texts or numbers stands for its value, as any object of a
+    class derived from theirs. pointer: of the value, for messages.
 
     A number keeps its value exactly: numpy.float32(0.1) is 0.10000000149011612. Raises: UnusableValue for any other
     value, a number that is not finite, a text that is not UTF-8, and a key that is no text.
@@ -33,12 +34,14 @@ def _plain(value: Any, pointer: str, depth: int) -> Any:
         value = os.fspath(value)
     if isinstance(value, str):
         return _text(value, pointer)
-    if value is None or isinstance(value, bool | int):
+    if value is None or isinstance(value, bool):
         return value
+    if isinstance(value, int):
+        return int.__int__(value)
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise UnusableValue(f"{pointer or 'the value'}: got {value}, want a finite number")
-        return float(value)
+            raise UnusableValue(f"{pointer or 'the value'}: got {float.__repr__(value)}, want a finite number")
+        return float.__float__(value)
     if isinstance(value, Mapping):
         return {_key(key, pointer): _plain(member, f"{pointer}/{_escaped(key)}", depth + 1)
                 for key, member in value.items()}  # fmt: skip
@@ -59,7 +62,7 @@ def _text(value: str, pointer: str) -> str:
         value.encode()
     except UnicodeEncodeError:
         raise UnusableValue(f"{pointer or 'the value'}: got {_shown(value)}, want a text that is UTF-8") from None
-    return str(value)
+    return str.__str__(value)
 
 
 def _key(key: Any, pointer: str) -> str:

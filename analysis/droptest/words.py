@@ -35,15 +35,20 @@ def decimal(value: float, digits: int = 4, sign: str = "") -> str:
 def shortened(names: Iterable[str], width: int) -> list[str]:
     """Names of at most `width` characters, which are as distinct as the names: long ones are cut in the middle, and
     numbered where that leaves equal ones."""
-    found: list[str] = []
+    found: dict[str, None] = {}  # in order
+    next_numbers: dict[tuple[str, int], int] = {}  # by ends and digits: all smaller ones are in use
     for name in names:
-        short = name if len(name) <= width else cut(name, width)
-        number = 2
+        short, digits = cut(name, width), 1
         while short in found:
-            mark = f" ({number})"
-            short, number = cut(name, width - len(mark)) + mark, number + 1
-        found.append(short)
-    return found
+            ends = cut(name, width - len(" ()") - digits)
+            number = next_numbers.get((ends, digits), max(2, 10 ** (digits - 1)))
+            if number < 10**digits:
+                short = f"{ends} ({number})"
+                next_numbers[ends, digits] = number + 1
+            else:
+                digits += 1
+        found[short] = None
+    return list(found)
 
 
 def cut(name: str, width: int) -> str:

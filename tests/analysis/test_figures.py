@@ -2,11 +2,14 @@
 import hashlib
 import io
 import json
+import math
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
+import pandas as pd
 import pytest
 import synthetic
 from matplotlib import image
@@ -368,6 +371,52 @@ def test_a_loss_of_a_diverging_run_leaves_the_others_in_view(tmp_path, loss, cro
                 assert "range" in panel["x"] or "range" in panel["y"], name
 
 
+def test_all_losses_of_a_classifier_that_learns_its_examples_by_heart_are_in_view(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": LOSSES}, seeds=2, final_losses=lambda p, seed: 0.35)
+    for file in folder.glob("*/metrics.jsonl"):
+        lines = [json.loads(line) for line in file.read_text().splitlines()]
+        for line in lines:
+            line |= {"train_loss": max(0.003, 0.69 - 0.69 * line["step"] / 50)} if line["step"] else {}
+            line |= {"validation_loss": max(0.35, 0.69 - line["step"] / 100)} if "validation_loss" in line else {}
+        file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    records = droptest.load(folder)
+    assert plots.data("training_curves", records).attrs["far"] == pytest.approx(20 * 0.35)
+    for panel in interactive.figure_of("training_curves", plots.data("training_curves", records))["panels"]:
+        assert "range" not in panel["y"] and not any("triangle" in c.get("symbol", "") for c in panel["curves"])
+    assert all(ax.get_ylim()[1] >= 0.55 for ax in plots.draw("training_curves", records).axes)
+
+
+@pytest.mark.parametrize(
+    ("validation", "training", "status", "far"),
+    [
+        ([[0.69, 0.35, 0.35]], [[None, 0.1, 0.003]], ["completed"], 7.66),
+        ([[0.69, 0.001, 0.001]], [[None, 0.1, 0.003]], ["completed"], 1.38),  # at least twice the first
+        ([[0.69, 0.0, 0.0]], [[None, 0.0, 0.0]], ["completed"], 13.8),
+        ([[0.0, 0.0, 0.0]], [[0.0, 0.0, 0.0]], ["completed"], math.inf),
+        ([[0.0, 0.0, 0.5]], [[None, 0.0, 0.0]], ["completed"], 10.0),
+        ([[None, None, None]], [[3.0, 2.0, 1.0]], ["completed"], 60.0),  # never validated
+        ([[None, None, None]], [[None, None, None]], ["failed"], math.inf),
+        ([[0.01] * 3] * 9 + [[9.0, 8.0, 7.0]], [[None, 0.01, 0.01]] * 10, ["completed"] * 10, 18.0),
+        ([[0.01] * 3] * 9 + [[9.0, 8.0, 7.0]], [[None, 0.01, 0.01]] * 10, ["completed"] * 9 + ["diverged"], 0.2),
+        ([[2.0] * 3] * 9 + [[4e37] * 3], [[None, 2.0, 2.0]] * 10, ["completed"] * 10, 40.0),  # from its first line on
+        ([[2.0] * 3] * 9 + [[math.inf, 3.0, 3.0]], [[None, 2.0, 2.0]] * 10, ["completed"] * 10, 40.0),
+    ],
+)
+def test_the_loss_that_only_diverging_runs_have(validation, training, status, far):
+    names = [f"r{i}" for i in range(len(status))]
+    rows = [(name, step, v, t) for name, vs, ts in zip(names, validation, training, strict=True)
+            for step, (v, t) in enumerate(zip(vs, ts, strict=True))]  # fmt: skip
+    metrics = pd.DataFrame(rows, columns=["run_id", "step", "validation_loss", "train_loss"]).astype(
+        {"validation_loss": float, "train_loss": float}
+    )
+    ends = [vs[-1] if vs[-1] is not None else math.nan for vs in validation]
+    runs = pd.DataFrame({"run_id": names, "status": status, "final_validation_loss": ends})
+    found = panels.far_loss(types.SimpleNamespace(metrics=metrics, runs=runs))
+    assert found == pytest.approx(far, rel=0.1)
+    without = types.SimpleNamespace(metrics=pd.DataFrame(), runs=runs)
+    assert panels.far_loss(without) > 0
+
+
 def test_a_mean_beyond_the_axis_is_a_triangle_at_its_edge(tmp_path):
     records = with_far_losses(tmp_path, {"/network/loss": LOSSES}, lambda p, s: p["/network/loss"] == LOSSES[2])
     for name in ("tolerance", "final_loss"):
@@ -487,6 +536,33 @@ def test_shortened_names_are_distinct(width):
     short = words.shortened(names, width)
     assert len(set(short)) == len(names) and max(map(len, short)) <= width
     assert words.shortened(["a", "b" * width], width) == ["a", "b" * width]
+
+
+@pytest.mark.parametrize("width", [12, 18, 60])
+def test_shortened_names_have_the_smallest_number_that_is_free(width):
+    """By trying every number for every name."""
+    rng = np.random.default_rng(width)
+    names = []
+    for _ in range(250):
+        kind, letters = rng.random(), "".join(rng.choice(list("ab"), rng.integers(0, 4)))
+        names.append(f"{'a' * width}{letters}{rng.integers(0, 999)}{'b' * width}")
+        if kind < 0.3:
+            names.append(f"{words.cut(names[-1], width - 4)} ({rng.integers(2, 9)})")
+        elif kind < 0.5:
+            names.append(letters + words.cut(names[rng.integers(len(names))], width))
+    wanted = []
+    for name in names:
+        marks = ("", *(f" ({number})" for number in range(2, 999)))
+        wanted.append(next(s for m in marks if (s := words.cut(name, width - len(m)) + m) not in wanted))
+    assert words.shortened(names, width) == wanted
+
+
+def test_thousands_of_names_with_equal_ends_are_told_apart_by_their_numbers(monkeypatch):
+    cuts = []
+    monkeypatch.setattr(words, "cut", lambda name, width, cut=words.cut: cuts.append(name) or cut(name, width))
+    short = words.shortened((f"{'a' * 60}{i}{'b' * 60}" for i in range(12_000)), 60)
+    assert short[-1].endswith(" (12000)") and len(set(short)) == 12_000 and max(map(len, short)) == 60
+    assert len(cuts) < 12_000 * 10, "a few attempts for each name, however many there are"
 
 
 def test_numbers_of_diverged_runs_have_few_digits():

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The package as a script uses it: runs, sweeps, fates, numbers, CSV files, and the example of docs/python.md."""
 
+import enum
 import json
 import os
 import re
@@ -103,6 +104,35 @@ def test_every_kind_of_number_list_and_text_is_its_json():
     assert json_text([np.str_("é"), PurePosixPath("a/b"), "c"]) == '["\\u00e9", "a/b", "c"]'
     assert json_text(pd.Series([1, 2])) == json_text(pd.Index([1, 2])) == "[1, 2]"
     assert json_text(np.float32(0.1)) == "0.10000000149011612"
+
+
+Precision = enum.Enum("Precision", {"BF": "bfloat16"}, type=str)
+
+
+class Factor(float, enum.Enum):
+    HALF = 0.5
+    NONE = float("nan")
+
+
+class Width(int, enum.Enum):
+    NARROW = 16
+
+
+class Plain(enum.IntEnum):
+    TWO = 2
+
+
+class Shouting(str):
+    def __str__(self):
+        return self.upper()
+
+
+def test_members_of_enumerations_of_texts_and_numbers_are_their_values():
+    members = {Precision.BF: [Precision.BF, Factor.HALF, Width.NARROW, Plain.TWO, Shouting("a")]}
+    assert json_text(members) == '{"bfloat16": ["bfloat16", 0.5, 16, 2, "a"]}'
+    assert json_text(Precision.BF) == '"bfloat16"'
+    with pytest.raises(UnusableValue, match=re.escape("/bfloat16: got nan, want a finite number")):
+        json_text({Precision.BF: Factor.NONE})
 
 
 @pytest.mark.parametrize(

@@ -208,6 +208,57 @@ def test_a_text_that_becomes_the_end_of_documents_is_refused(learned):
     assert f'text.txt: byte {place}: the character "<" (U+003C) becomes the token {END}' in ran.stderr
 
 
+WORDS = {
+    "version": "1.0", "truncation": None, "padding": None, "normalizer": {"type": "Lowercase"},
+    "pre_tokenizer": {"type": "BertPreTokenizer"}, "post_processor": None, "decoder": None,
+    "added_tokens": [{"id": n, "content": token, "special": True, "single_word": False, "lstrip": False,
+                      "rstrip": False, "normalized": False} for n, token in enumerate(["[UNK]", "[SEP]"])],
+    "model": {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##",
+              "max_input_chars_per_word": 100,
+              "vocab": {"[UNK]": 0, "[SEP]": 1, "the": 2, "cat": 3, "##s": 4, "sep": 5, "[": 6, "]": 7}},
+}  # fmt: skip
+
+
+def test_documents_end_with_the_token_that_is_named(tmp_path):
+    (tmp_path / "words.json").write_text(json.dumps(WORDS))
+    (tmp_path / "text.txt").write_text("The cats|cat [SEP] dog|the")
+    call = ("text.txt", "--separator", "|", "--tokenizer", "words.json", "--out", "a.bin")
+    ran = tokenize(*call, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert f'words.json: has no token "{END}" to end documents with: --end TOKEN names another one' in ran.stderr
+    ran = tokenize(*call, "--end", "[EOS]", cwd=tmp_path)
+    assert ran.returncode == 2 and 'words.json: has no token "[EOS]"' in ran.stderr
+    assert not list(tmp_path.glob("a.*"))
+    ran = tokenize(*call, "--end", "[SEP]", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert tokens_of(tmp_path / "a.bin") == [2, 3, 4, 1, 3, 6, 5, 7, 0, 1, 2, 1]
+    about = json.loads((tmp_path / "a.json").read_text())
+    assert {name: about[name] for name in ("documents", "tokens", "vocabulary")} == {
+        "documents": 3, "tokens": 12, "vocabulary": 8,
+    }  # fmt: skip
+    assert about["vocabulary_sha256"] == hashlib.sha256((tmp_path / "words.json").read_bytes()).hexdigest()
+
+
+def test_a_text_that_becomes_the_named_end_is_refused(tmp_path):
+    (tmp_path / "words.json").write_text(json.dumps(WORDS))
+    (tmp_path / "text.txt").write_text("the dog")
+    ran = tokenize("text.txt", "--tokenizer", "words.json", "--end", "[UNK]", "--out", "a.bin", cwd=tmp_path)
+    assert ran.returncode == 2 and "becomes the token [UNK], which ends documents" in ran.stderr, ran.stderr
+
+
+def test_the_named_end_of_gpt2_files_changes_neither_vocabulary_nor_hash(learned):
+    model = json.loads((learned / "a.tokenizer.json").read_text())["model"]
+    write_gpt2(learned, model["vocab"] | {"</s>": len(model["vocab"])}, model["merges"])
+    call = ("text.txt", "--separator", "\n\n", "--gpt2", "vocab.json", "merges.txt")
+    for more in (["--out", "b.bin"], ["--out", "c.bin", "--end", "</s>"]):
+        ran = tokenize(*call, *more, cwd=learned)
+        assert ran.returncode == 0, ran.stderr
+    number = len(model["vocab"])
+    assert [number if n == number + 1 else n for n in tokens_of(learned / "b.bin")] == tokens_of(learned / "c.bin")
+    assert tokens_of(learned / "c.bin").count(number) == 3
+    assert (learned / "b.json").read_text() == (learned / "c.json").read_text()
+
+
 def write_gpt2(folder, vocabulary, merges, line_end="\n"):
     (folder / "vocab.json").write_text(json.dumps(vocabulary))
     lines = ["#version: 0.2", *(m if isinstance(m, str) else " ".join(m) for m in merges), ""]
@@ -369,9 +420,12 @@ def test_a_model_trains_on_the_tokens(learned):
         (["empty.txt", "--out", "a.bin"], "empty.txt: no text"),
         (["text.txt", "--out", "a.bin", "--tokenizer", "nowhere.json"], "nowhere.json: there is no such file"),
         (["text.txt", "--out", "a.bin", "--tokenizer", "text.txt"], "text.txt: "),
+        (["text.txt", "--out", "a.bin", "--end", "a"], "argument --end: want --tokenizer or --gpt2 with it"),
+        (["a.tsv", "--out", "a.jsonl", "--examples", "plain", "--tokenizer", "t.json", "--end", "a"],
+         "argument --end: not allowed with --examples"),
         (["text.txt", "--out", "a.bin", "--colour"], "unrecognized arguments: --colour"),
     ],
-)
+)  # fmt: skip
 def test_bad_input_is_named_and_leaves_no_token_file(tmp_path, arguments, message):
     (tmp_path / "text.txt").write_text(TEXT)
     (tmp_path / "broken.txt").write_bytes(b"abc\xff")
@@ -379,6 +433,43 @@ def test_bad_input_is_named_and_leaves_no_token_file(tmp_path, arguments, messag
     ran = tokenize(*arguments, cwd=tmp_path)
     assert ran.returncode == 2 and message in ran.stderr, ran.stderr
     assert not list(tmp_path.glob("*.bin*"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept"),
+    [
+        (["a.bin", "--out", "a.bin"], "a.bin"),
+        (["link.txt", "--out", "a.bin"], "link.txt"),
+        (["hard.txt", "--out", "./a.bin"], "hard.txt"),
+        (["text.txt", "a.json", "--out", "a.bin"], "a.json"),
+        (["a.tokenizer.json", "--out", "a.bin"], "a.tokenizer.json"),
+        (["a.bin.part", "--out", "a.bin"], "a.bin.part"),
+        (["a.json", "--examples", "plain", "--out", "a.jsonl"], "a.json"),
+        (["a.jsonl", "--examples", "plain", "--out", "a.jsonl"], "a.jsonl"),
+        (["text.txt", "--out", "a.tokenizer.bin", "--tokenizer", "a.tokenizer.json"], "a.tokenizer.json"),
+        (["text.txt", "--out", "vocab.bin", "--gpt2", "vocab.json", "merges.txt"], "vocab.json"),
+        (["text.txt", "--out", "added_tokens.bin", "--gpt2", "vocab.json", "merges.txt"], "added_tokens.json"),
+        (["text.txt", "--out", "folder/merges.bin", "--gpt2", "vocab.json", "merges.txt"], "merges.txt"),
+    ],
+)
+def test_an_input_is_never_written_over(tmp_path, arguments, kept):
+    for name in ("a.bin", "a.json", "a.jsonl", "a.bin.part", "a.tokenizer.json", "text.txt", "vocab.json",
+                 "merges.txt", "added_tokens.json"):  # fmt: skip
+        (tmp_path / name).write_text(f"the content of {name}")
+    (tmp_path / "link.txt").symlink_to("a.bin")
+    (tmp_path / "hard.txt").hardlink_to(tmp_path / "a.bin")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/merges.json").symlink_to("../merges.txt")
+    before = {path: path.read_text() for path in tmp_path.iterdir() if path.is_file()}
+    ran = tokenize(*arguments, cwd=tmp_path)
+    assert ran.returncode == 2
+    assert f"{kept}: --out {Path(arguments[arguments.index('--out') + 1])} would write over this input" in ran.stderr
+    assert {path: path.read_text() for path in tmp_path.iterdir() if path.is_file()} == before
+
+
+def test_an_earlier_output_is_replaced(learned):
+    ran = tokenize("text.txt", "--out", "a.bin", "--tokenizer", "a.tokenizer.json", cwd=learned)
+    assert ran.returncode == 0, ran.stderr
 
 
 def test_calls_at_the_same_time_install_the_library_once(tmp_path):

@@ -227,6 +227,30 @@ def test_an_example_of_which_no_token_is_left_is_refused(tmp_path):
     assert not list(tmp_path.glob("out*"))
 
 
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ({"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "max_input_chars_per_word": 100,
+          "vocab": {"[UNK]": 0, "a": 1, "##b": 2, "<s>": 3}}, [1, 2, 0]),
+        ({"type": "BPE", "dropout": None, "unk_token": "<unk>", "continuing_subword_prefix": None,
+          "end_of_word_suffix": None, "fuse_unk": True, "byte_fallback": False, "ignore_merges": False,
+          "vocab": {"<unk>": 0, "a": 1, "b": 2, "<s>": 3, "ab": 4}, "merges": ["a b"]}, [4, 0]),
+    ],
+)  # fmt: skip
+def test_examples_need_no_token_that_ends_documents(tmp_path, model, tokens):
+    added = {"id": 3, "content": "<s>", "special": True, "single_word": False, "lstrip": False, "rstrip": False,
+             "normalized": False}  # fmt: skip
+    content = {"version": "1.0", "truncation": None, "padding": None, "added_tokens": [added], "normalizer": None,
+               "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": None, "decoder": None,
+               "model": model}  # fmt: skip
+    (tmp_path / "t.json").write_text(json.dumps(content))
+    (tmp_path / "a.tsv").write_text("label\ttext\nx\tab c\n")
+    ran = tokenize("a.tsv", "plain", "--tokenizer", "t.json", cwd=tmp_path)
+    assert ran.returncode == 0, ran.stderr
+    assert rows_of(tmp_path) == [{"label": "x", "tokens": tokens}]
+    assert json.loads((tmp_path / "out.json").read_text())["vocabulary"] == len(model["vocab"])
+
+
 def test_a_place_in_an_example_is_named(tmp_path):
     content = json.loads(TOKENIZER.read_text())
     del content["model"]["vocab"]["\u0122"]

@@ -20,6 +20,7 @@ from droptest.records import Records
 from droptest.series import NO_PROCESS
 from droptest.statistics import Interval
 from droptest.summary import Group, curves, interval_columns
+from droptest.words import MOST_IN_DIGITS
 
 MAX_SERIES = 12
 MAX_RATES = 7
@@ -32,13 +33,26 @@ FAR_CAPTION = "A triangle at an edge: a value beyond it, as diverging runs have.
 
 
 def far_loss(records: Records) -> float:
-    """A loss that only diverging runs have: so many times the lower decile of all. Axes that reach beyond it would
-    hide what lies below, so they end before the first such value."""
-    metrics = records.metrics
-    seen = [metrics[name] for name in ("validation_loss", "train_loss") if name in metrics]
-    values = pd.concat([*seen, records.runs["final_validation_loss"]]).to_numpy(float)
+    """A loss that only diverging runs have. Axes that reach beyond it would hide what lies below, so they end before
+    the first such value.
+
+    It is FAR times the lower decile of the validation losses and of the runs' first losses, but at least twice the
+    largest first loss of a run that did not diverge. Training losses after the first say nothing of it, since a model
+    that learns its examples by heart has almost none.
+    """
+    metrics, runs = records.metrics, records.runs
+    kinds = ["validation_loss", "train_loss"]
+    lines = metrics.reindex(columns=["run_id", "step", *kinds]).sort_values("step", kind="stable")
+    losses = lines[kinds].astype(float).replace([math.inf, -math.inf], math.nan)
+    first = losses["validation_loss"].fillna(losses["train_loss"]).groupby(lines["run_id"]).first()
+    values = pd.concat([first, losses["validation_loss"], runs["final_validation_loss"]]).to_numpy(float)
     values = np.abs(values[np.isfinite(values)])
-    return FAR * float(np.quantile(values, 0.1)) if len(values) else math.inf
+    values = values[values > 0]
+    if not len(values):
+        return math.inf
+    at_start = first.drop(runs.loc[runs["status"] == "diverged", "run_id"], errors="ignore").abs()
+    highest = at_start[at_start < MOST_IN_DIGITS].max()
+    return max(FAR * float(np.quantile(values, 0.1)), 0.0 if math.isnan(highest) else 2 * float(highest))
 
 
 def near_range(values: Any, far: float, lines: tuple[float, ...] = ()) -> tuple[float, float] | None:
