@@ -77,8 +77,8 @@ void PieceFiller::copy(const std::string& where, const StoredPiece& stored, cons
         piece.has[to + i] = true;
         --piece.lacking;
       } else if (std::memcmp(target, source, size) != 0) {
-        apart = std::max(apart, std::abs(value_at(target, size, piece.type, piece.tensor) -
-                                         value_at(source, size, piece.type, piece.tensor)));
+        apart =
+            std::max(apart, std::abs(models::to_number(target, piece.type) - models::to_number(source, piece.type)));
       }
     }
   });
