@@ -473,8 +473,14 @@ Sidecar sidecar_of(const std::string& token_file) {
   constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 20;
   if (std::filesystem::file_size(path) > kMostBytes) return {};
   const std::string text = comm::read_file(path.string());
-  if (!json::accept(text)) return {};
-  json about = comm::parse_json(text, path.string());
+  json about;
+  try {
+    about = json::parse(text);
+  } catch (const json::parse_error& error) {
+    // One that was cut is a damaged sidecar; lines of JSON, or another text, are of another program.
+    if (std::string_view(error.what()).find("unexpected end of input") == std::string_view::npos) return {};
+  }
+  if (about.is_null() || about.is_object()) about = comm::parse_json(text, path.string());
   if (!about.is_object() || !(about.contains("tokens") || about.contains("vocabulary_sha256"))) return {};
   return {path.string(), std::move(about)};
 }

@@ -129,7 +129,7 @@ def test_bytes_are_no_tokens_of_a_model_with_a_tokenizer(tmp_path):
     (tmp_path / "a.txt").write_text("the words " * 400)
     lm = {"name": "lm", "model": {"pretrained": str(FOLDER)}, "data": {"text": "a.txt"}}
     (tmp_path / "lm.json").write_text(json.dumps(lm))
-    call = f"want the token file of scripts/tokenize a.txt --tokenizer {FOLDER}/tokenizer.json --out a.bin"
+    call = f"want the token file of scripts/tokenize a.txt --tokenizer {FOLDER}/tokenizer.json --out a.tokens.bin"
     said = f"/data/text: a.txt: is a text, whose tokens are its bytes, but {FOLDER} has a tokenizer; {call}"
     assert said in run("validate", "lm.json", cwd=tmp_path, expect=2).err
     (tmp_path / "lm.json").write_text(json.dumps(lm | {"data": {"tokens": "a.bin"}}))
@@ -141,7 +141,7 @@ def test_bytes_are_no_tokens_of_a_model_with_a_tokenizer(tmp_path):
     run("export", "spec.json", "--initial", "--huggingface", "--out", "out", cwd=tmp_path)
     failed = run("eval", "--model", "out", "--config", "spec.json", "--examples", "dev.tsv", cwd=tmp_path, expect=2).err
     assert "dev.tsv: line 2: is a text, whose tokens are its bytes, but out has a tokenizer" in failed
-    assert "scripts/tokenize dev.tsv --examples plain --tokenizer out/tokenizer.json --out dev.jsonl" in failed
+    assert "scripts/tokenize dev.tsv --examples plain --tokenizer out/tokenizer.json --out dev.tokens.jsonl" in failed
 
 
 def test_generate_takes_tokens_for_a_tokenizer_that_it_does_not_know(tmp_path):
@@ -168,7 +168,7 @@ def test_generate_refuses_what_would_have_no_effect(tmp_path):
     with_spec = ["generate", "--model", source / "weights.safetensors", "--config", "lm.json", *command[3:]]
     alone = [*with_spec, "--set", "/parallel/tensor=1", "--network", lossy]
     assert one_rank in run(*alone, cwd=tmp_path, expect=2).err
-    assert "--temperature: got nan, want 0 to 100" in run(*command, "--temperature", "nan", cwd=tmp_path, expect=2).err
+    assert "--temperature: got "nan", want a number from 0 to 100" in run(*command, "--temperature", "nan", cwd=tmp_path, expect=2).err
     # --set changes the spec that a folder stands for.
     assert (
         "/parallel/tensor: got 65, want at most"

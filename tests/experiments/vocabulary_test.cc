@@ -266,7 +266,7 @@ TEST(TokenSidecar, AFileOfAnotherProgramIsNone) {
   for (const std::string text : {R"({"text": "one"})"
                                  "\n"
                                  R"({"text": "two"})",
-                                 R"([1, 2])", R"({"text": "one"})", "{"}) {
+                                 R"([1, 2])", R"({"text": "one"})"}) {
     folder.write("a.json", text);
     EXPECT_EQ(vocabulary_hash_of(tokens), "");
     EXPECT_TRUE(std::isnan(bytes_per_token_of(tokens, 7)));
@@ -274,6 +274,8 @@ TEST(TokenSidecar, AFileOfAnotherProgramIsNone) {
   }
   folder.write("a.json", R"({"tokens": 8, "vocabulary_sha256": ")" + std::string(std::size_t{1} << 20, 'a') + "\"}");
   EXPECT_EQ(vocabulary_hash_of(tokens), "") << "too large for one of scripts/tokenize";
+  folder.write("a.json", R"({"tokens": 8)");
+  EXPECT_THAT(config_error_of([&] { (void)vocabulary_hash_of(tokens); }), HasSubstr("a.json")) << "cut";
 }
 
 TEST(TokenSidecar, ThatCountsOtherTokensThanTheFileIsRefused) {
