@@ -274,7 +274,7 @@ TEST(TokenSidecar, AFileOfAnotherProgramIsNone) {
   }
   folder.write("a.json", R"({"tokens": 8, "vocabulary_sha256": ")" + std::string(std::size_t{1} << 20, 'a') + "\"}");
   EXPECT_EQ(vocabulary_hash_of(tokens), "") << "too large for one of scripts/tokenize";
-  folder.write("a.json", R"({"tokens": 8)");
+  folder.write("a.json", std::string(R"({"tokens": 8)"));
   EXPECT_THAT(config_error_of([&] { (void)vocabulary_hash_of(tokens); }), HasSubstr("a.json")) << "cut";
 }
 
