@@ -332,7 +332,7 @@ TEST(PretrainedFolder, TextsAreNoBytesWhereItHasATokenizer) {
     EXPECT_THAT(error_of_data(kLanguageModel, data),
                 HasSubstr(text + ": is a text, whose tokens are its bytes, but " + kLanguageModel +
                           " has a tokenizer; want the token file of scripts/tokenize " + text + " --tokenizer " +
-                          kLanguageModel + "/tokenizer.json --out " + folder.path() + "/a.bin"));
+                          kLanguageModel + "/tokenizer.json --out " + folder.path() + "/a.tokens.bin"));
     const Copy without(kLanguageModel);
     for (const char* file : {"tokenizer.json", "vocab.json", "merges.txt"}) fs::remove(without.path() + "/" + file);
     EXPECT_EQ(error_of_data(without.path(), data), "") << "a model of bytes";
