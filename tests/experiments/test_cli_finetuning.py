@@ -168,7 +168,8 @@ def test_generate_refuses_what_would_have_no_effect(tmp_path):
     with_spec = ["generate", "--model", source / "weights.safetensors", "--config", "lm.json", *command[3:]]
     alone = [*with_spec, "--set", "/parallel/tensor=1", "--network", lossy]
     assert one_rank in run(*alone, cwd=tmp_path, expect=2).err
-    assert '--temperature: got "nan", want a number from 0 to 100' in run(*command, "--temperature", "nan", cwd=tmp_path, expect=2).err
+    error = run(*command, "--temperature", "nan", cwd=tmp_path, expect=2).err
+    assert '--temperature: got "nan", want a number from 0 to 100' in error
     # --set changes the spec that a folder stands for.
     assert (
         "/parallel/tensor: got 65, want at most"
