@@ -125,7 +125,8 @@ std::string range_in_words(const json& rule) {
   return words;
 }
 
-/// What a rule says beside its anyOf about the values of one branch: the range of numbers, the members of objects.
+/// A rule with an anyOf may have keywords of its own. These are their words for the values of one branch: the range of
+/// numbers, or the members of objects.
 std::string words_beside(const json& rule, const json& branch) {
   const std::string type = branch.value("type", "");
   if (type == "number" || type == "integer") return range_in_words(rule);

@@ -532,7 +532,7 @@ std::string tokenize_call(const std::string& text, const std::string& kind, cons
   const std::string tokenizer = is_one
                                     ? "--tokenizer " + (root / "tokenizer.json").string()
                                     : "--gpt2 " + (root / "vocab.json").string() + " " + (root / "merges.txt").string();
-  // Neither the text itself nor a file of another program beside it.
+  // The text may itself end in .bin or .jsonl, and is not to be overwritten.
   const std::filesystem::path out =
       std::filesystem::path(text).replace_extension(kind.empty() ? ".tokens.bin" : ".tokens.jsonl");
   return "scripts/tokenize " + text + kind + " " + tokenizer + " --out " + out.string();

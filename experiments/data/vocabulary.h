@@ -70,7 +70,7 @@ class Vocabulary {
   std::vector<Merge> merges_;
   std::map<Merge, std::size_t> ranks_;  ///< of merges
   TextRules rules_;
-  std::string other_hash_;  ///< of a tokenizer of another kind
+  std::string other_hash_;  ///< of a tokenizer without byte pairs; empty: this one has them
 };
 
 /// Of the text of a tokenizer.json, which is at `path`. Throws: ConfigError that names the file and the member.

@@ -108,7 +108,8 @@ void set_member(json& document, const std::vector<std::string>& tokens, json val
 std::string hint_of_absent(const json& document, const std::vector<std::string>& tokens, const std::string& error) {
   const std::string parent = parent_of(tokens);
   if (parent.empty() || document.contains(json::json_pointer(parent))) return {};
-  // A member beside the pointer's that is required: "/network/gather/loss/model: got nothing".
+  // The hint helps where another member of the new object is required and missing: "/network/gather/loss/model: got
+  // nothing" after /network/gather/loss/loss_rate was set.
   const std::size_t place = error.find(" " + parent + "/");
   if (place == std::string::npos) return {};
   const std::size_t begin = place + parent.size() + 2;
