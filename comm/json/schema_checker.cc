@@ -391,7 +391,6 @@ void SchemaChecker::check_tagged(const std::string& tag, const Branches& branche
 }
 
 std::string SchemaChecker::describe(const json& rule) const {
-  if (const json* target = files_.parts(rule).target) return describe(*target);
   if (rule.contains("const")) return quote_json(rule["const"]);
   if (rule.contains("enum")) return "one of " + join(quoted(rule["enum"]), ", ");
   if (rule.contains("anyOf") || rule.contains("pattern")) {
@@ -403,6 +402,7 @@ std::string SchemaChecker::describe(const json& rule) const {
     for (const json& branch : rule["anyOf"]) ways.push_back(describe(branch) + words_beside(rule, branch));
     return join(ways, ", or ");
   }
+  if (const json* target = files_.parts(rule).target) return describe(*target);
   if (rule.contains("oneOf") && !rule.contains("type")) {
     std::vector<std::string> ways;
     Branches branches;

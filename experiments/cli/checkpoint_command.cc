@@ -4,10 +4,12 @@
 #include <filesystem>
 #include <iostream>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
 
 #include "comm/json/read_file.h"
+#include "comm/json/schema.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/checkpoint/restore.h"
 #include "experiments/cli/commands.h"
@@ -15,6 +17,7 @@
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/records/weights_file.h"
+#include "experiments/spec/schema_kinds.h"
 #include "models/files/safetensors.h"
 #include "sim/error.h"
 
@@ -102,13 +105,14 @@ int export_weights(const CheckpointOptions& options) {
   return kExitSuccess;
 }
 
-/// Words of specs for the types of safetensors files.
+/// The type of safetensors files that a word of specs stands for, in any case of letters; another text stays.
 std::string element_type(const std::string& text) {
-  const std::string word = CLI::detail::to_lower(text);
-  if (word == "float32" || word == "fp32" || word == "f32") return "F32";
-  if (word == "float16" || word == "fp16" || word == "f16") return "F16";
-  if (word == "bfloat16" || word == "bf16") return "BF16";
-  return text;
+  const nlohmann::json spec = experiments::schema_of(experiments::SchemaKind::kSpec)
+                                  .with_one_word({{"training", {{"precision", CLI::detail::to_lower(text)}}}});
+  const std::string word = spec["training"]["precision"];
+  if (word == "float32") return "F32";
+  if (word == "float16") return "F16";
+  return word == "bfloat16" ? "BF16" : text;
 }
 
 }  // namespace

@@ -45,4 +45,7 @@ void add_drift_command(CLI::App& app, Action& chosen);
 void add_doctor_command(CLI::App& app, Action& chosen);
 void add_doctor_rank_command(CLI::App& app, Action& chosen);
 
+/// All of them, of which a command line has one.
+void add_commands(CLI::App& app, Action& chosen);
+
 }  // namespace droptest::cli

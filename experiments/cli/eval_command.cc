@@ -14,8 +14,10 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/network_losses.h"
+#include "experiments/cli/outcome_text.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/data/example_set.h"
+#include "experiments/data/token_sidecar.h"
 #include "experiments/data/token_source.h"
 #include "experiments/data/vocabulary.h"
 #include "experiments/records/weights_file.h"
@@ -80,21 +82,12 @@ experiments::Evaluated evaluated(const EvalOptions& options, const experiments::
   return finite(std::move(result.result));
 }
 
-/// The folder of the model's tokenizer, if it has one: that of the weights, or else that which the spec's model starts
-/// from.
-std::string tokenizer_folder(const EvalOptions& options, const experiments::RunConfig& config) {
-  for (const std::string& folder : {options.model, config.initial_weights}) {
-    if (std::filesystem::is_directory(folder)) return folder;
-  }
-  return "";
-}
-
 Outcome evaluate_tokens(const EvalOptions& options, const experiments::RunConfig& config) {
   if (config.model.classifies()) {
     throw ConfigError(options.config.file + ": its model classifies; want --examples in place of --tokens");
   }
   const experiments::DataConfig data = data_of(options);
-  const std::string folder = tokenizer_folder(options, config);
+  const std::string folder = experiments::tokenizer_folder({options.model, config.initial_weights});
   if (!data.text.empty() && !folder.empty()) experiments::require_text_of_bytes(data.text, folder);
   const experiments::Tokens tokens = experiments::open_tokens(data, config.model.vocabulary);
   if (tokens.size() < 2) {
@@ -122,7 +115,8 @@ Outcome evaluate_examples(const EvalOptions& options, const experiments::RunConf
   const experiments::ExampleConfig& layout = *config.data.examples;
   const std::vector<experiments::ExampleRow> rows =
       experiments::read_examples(options.examples, layout.layout, layout.separator);
-  if (const std::string folder = tokenizer_folder(options, config); !folder.empty()) {
+  const std::string folder = experiments::tokenizer_folder({options.model, config.initial_weights});
+  if (!folder.empty()) {
     experiments::require_examples_of_bytes(rows, options.examples, layout.layout, folder);
   }
   const experiments::ExampleSet set = experiments::make_examples(
@@ -145,7 +139,8 @@ int eval(const EvalOptions& options) {
   if (!options.network.empty()) spec.overrides.push_back("/network=" + options.network);
   const experiments::RunConfig config = load_run(spec);
   if (!options.network.empty()) require_ranks_of_network(config);
-  if (const std::string folder = tokenizer_folder(options, config); !folder.empty()) {
+  const std::string folder = experiments::tokenizer_folder({options.model, config.initial_weights});
+  if (!folder.empty()) {
     experiments::check_vocabulary(options.examples.empty() ? options.tokens : options.examples, folder);
   }
   if (std::filesystem::is_directory(options.model) && config.model.classifies()) {
@@ -159,9 +154,9 @@ int eval(const EvalOptions& options) {
   }
   const nlohmann::json& numbers = outcome.numbers;
   if (options.examples.empty()) {
-    std::printf("mean loss %.6f nats per token over %llu tokens: perplexity %.4f, accuracy %.4f",
+    std::printf("mean loss %.6f nats per token over %llu tokens: perplexity %s, accuracy %.4f",
                 numbers["mean_loss"].get<double>(), numbers["tokens"].get<unsigned long long>(),
-                std::exp(numbers["mean_loss"].get<double>()), numbers["accuracy"].get<double>());
+                loss_text(numbers["perplexity"]).c_str(), numbers["accuracy"].get<double>());
     if (numbers.contains("bits_per_byte")) std::printf(", %.4f bits per byte", numbers["bits_per_byte"].get<double>());
     std::printf("\n");
   } else {

@@ -60,8 +60,9 @@ experiments::RunConfig config_of(const GenerateOptions& options) {
 int generate(const GenerateOptions& options) {
   const experiments::RunConfig config = config_of(options);
   if (!options.network.empty()) require_ranks_of_network(config);
+  const std::string folder = experiments::tokenizer_folder({options.model, config.initial_weights});
   std::optional<experiments::Vocabulary> vocabulary;
-  if (std::filesystem::is_directory(options.model)) vocabulary = experiments::read_vocabulary(options.model);
+  if (!folder.empty()) vocabulary = experiments::read_vocabulary(folder);
   const bool of_bytes = !vocabulary && config.model.vocabulary == 256;
   if (options.prompt.empty() == options.prompt_tokens.empty()) {
     throw ConfigError("--prompt: want it or --prompt-tokens, and not both");

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "comm/json/nearest_name.h"
+#include "experiments/cli/number_options.h"
 
 namespace droptest::cli {
 namespace {
@@ -55,7 +56,12 @@ std::string unknown_arguments(const CLI::App& app) {
     return command.get_name() + ": unknown option \"" + name + "\"; " +
            known_names_hint(name, options_of(command), "options");
   }
-  return command.get_name() + ": got \"" + unknown.front() + "\" beyond its last argument";
+  std::string text = command.get_name() + ": got \"" + unknown.front() + "\" beyond its last argument";
+  for (const CLI::Option* given : command.get_options()) {
+    if (given->count() == 0 || given->get_type_name() != kIntegersType) continue;
+    text += "; the values of " + given->get_name() + " have commas between them";
+  }
+  return text;
 }
 
 }  // namespace droptest::cli

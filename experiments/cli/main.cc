@@ -63,7 +63,6 @@ int main(int argc, char** argv) {
       "A spec says what to run (docs/specs.md); JSON records come out (docs/records.md).",
       "droptest"};
   app.set_version_flag("--version", version_text());
-  app.require_subcommand(1);
   app.footer(
       "Examples:\n"
       "  droptest validate experiments/specs/quickstart.json\n"
@@ -73,29 +72,7 @@ int main(int argc, char** argv) {
       "    --src 0 --dst 1 --first 0 --count 100\n"
       "`droptest COMMAND --help` explains a command.");
   Action chosen;
-  add_run_command(app, chosen);
-  add_resume_command(app, chosen);
-  add_sweep_command(app, chosen);
-  add_search_command(app, chosen);
-  add_validate_command(app, chosen);
-  add_plan_command(app, chosen);
-  add_doctor_command(app, chosen);
-  add_watch_command(app, chosen);
-  add_report_command(app, chosen);
-  add_export_command(app, chosen);
-  add_checkpoint_command(app, chosen);
-  add_eval_command(app, chosen);
-  add_generate_command(app, chosen);
-  add_list_command(app, chosen);
-  add_info_command(app, chosen);
-  add_shards_command(app, chosen);
-  add_schema_command(app, chosen);
-  add_fates_command(app, chosen);
-  add_collective_command(app, chosen);
-  add_drift_command(app, chosen);
-  add_worker_command(app, chosen);
-  add_sweep_task_command(app, chosen);
-  add_doctor_rank_command(app, chosen);
+  add_commands(app, chosen);
 
   try {
     app.parse(argc, argv);

@@ -98,7 +98,7 @@ CLI::Option* add_integer(CLI::App& command, const std::string& name, std::option
 CLI::Option* add_integers(CLI::App& command, const std::string& name, std::vector<std::int32_t>& values,
                           const std::string& description, IntegerRange range) {
   return add_text(
-      command, name, description, "INT,...",
+      command, name, description, kIntegersType,
       [range, &values](const std::string& own, const std::string& text) {
         std::vector<std::int32_t> read;
         for (std::size_t begin = 0; begin <= text.size();) {

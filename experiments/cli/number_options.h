@@ -49,6 +49,9 @@ CLI::Option* add_integer(CLI::App& command, const std::string& name, Integer& va
 CLI::Option* add_integer(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& value,
                          const std::string& description, IntegerRange range);
 
+/// The type that --help shows of the options below.
+inline constexpr const char* kIntegersType = "INT,...";
+
 /// An option of integers with commas between them: at least one, none empty. `values` outlives `command`.
 CLI::Option* add_integers(CLI::App& command, const std::string& name, std::vector<std::int32_t>& values,
                           const std::string& description, IntegerRange range);

@@ -43,6 +43,29 @@ std::string cut_to(std::string line, std::size_t columns) {
   return line;
 }
 
+/// At most so many bytes of a text, the first and last ones.
+std::string without_middle(std::string text, std::size_t most) {
+  constexpr std::string_view kCut = "...";
+  if (text.size() <= most || most <= kCut.size()) return text;
+  const std::size_t kept = most - kCut.size();
+  std::size_t tail = text.size() - kept / 2;
+  while (tail < text.size() && (static_cast<unsigned char>(text[tail]) & 0xc0U) == 0x80U) ++tail;
+  return cut_to(text, kept - kept / 2) + std::string(kCut) + text.substr(tail);
+}
+
+/// Shortens what stands in the first column so that the others can be seen.
+void shorten_names(std::vector<std::vector<std::string>>& table, std::size_t columns) {
+  std::size_t others = 0;
+  for (std::size_t c = 1; c < table[0].size(); ++c) {
+    std::size_t width = 0;
+    for (const std::vector<std::string>& row : table) width = std::max(width, row[c].size());
+    others += width + 2;
+  }
+  constexpr std::size_t kLeast = 24;  // of a name, whose end may then hide the last columns
+  const std::size_t room = std::max(kLeast, columns > others ? columns - others : 0);
+  for (std::vector<std::string>& row : table) row[0] = without_middle(std::move(row[0]), room);
+}
+
 std::string percent_text(const std::optional<double>& rate) {
   if (!rate) return "-";
   char text[32];
@@ -151,6 +174,7 @@ std::string watch_frame(const experiments::WatchedRuns& all, std::size_t columns
   std::vector<std::vector<std::string>> table = {{"run", "seed", "state", "step", "training loss", "validation loss",
                                                   "loss rate", "tokens/s", "time left", "anomalies"}};
   for (std::size_t i = 0; i < shown; ++i) table.push_back(run_row(*runs[i], experiment));
+  shorten_names(table, columns);
   std::string text = heading(all) + "\n\n" + table_text(table);
   if (shown < runs.size()) text += "and " + std::to_string(runs.size() - shown) + " more\n";
   if (shown_anomalies != 0) {

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
+#include "experiments/data/vocabulary.h"
 #include "experiments/records/weights_file.h"
 #include "sim/error.h"
 
@@ -117,7 +118,7 @@ PretrainedFolder read_pretrained_folder(const std::string& folder, FolderHead he
 }
 
 std::vector<std::string> tokenizer_files(const std::string& folder) {
-  std::vector<std::string> found;
+  std::vector<std::string> found = other_tokenizer_files(folder);
   for (const char* name : {"tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json",
                            "special_tokens_map.json", "added_tokens.json"}) {
     if (std::filesystem::is_regular_file(std::filesystem::path(folder) / name)) found.emplace_back(name);

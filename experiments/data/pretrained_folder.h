@@ -26,7 +26,8 @@ enum class FolderHead : std::uint8_t { kLanguageModel, kClassification };
 /// or the file that is missing.
 PretrainedFolder read_pretrained_folder(const std::string& folder, FolderHead head);
 
-/// Tokenizer files of a folder that has some, by name: tokenizer.json, vocab.json, merges.txt and their settings.
+/// Tokenizer files of a folder that has some, by name: tokenizer.json, vocab.json, merges.txt and their settings, and
+/// those of other kinds.
 std::vector<std::string> tokenizer_files(const std::string& folder);
 
 /// config.json of a model, as Hugging Face's GPT2Config reads it; `classes`: names of a classification head's.

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -376,7 +375,7 @@ std::string Vocabulary::decode(std::span<const std::int32_t> tokens) const {
 }
 
 std::string Vocabulary::hash() const {
-  if (!other_hash_.empty()) return other_hash_;
+  if (other_hash_) return *other_hash_;
   comm::Sha256 hash;
   for (const auto& [number, token] : tokens_) hash.add(std::to_string(number) + " " + token + "\n");
   hash.add("\n");
@@ -446,96 +445,60 @@ Vocabulary parse_gpt2_files(const Gpt2Texts& texts, const std::string& folder) {
   return {std::move(tokens), std::move(merges), std::move(rules), path("vocab.json")};
 }
 
+std::vector<std::string> other_tokenizer_files(const std::string& folder) {
+  std::vector<std::string> names = {"sentencepiece.bpe.model", "spiece.model", "tokenizer.model", "vocab.txt"};
+  std::erase_if(names, [&](const std::string& name) {
+    return !std::filesystem::is_regular_file(std::filesystem::path(folder) / name);
+  });
+  return names;
+}
+
+std::string tokenizer_folder(std::initializer_list<std::string> weights) {
+  namespace fs = std::filesystem;
+  for (const std::string& path : weights) {
+    if (path.empty()) continue;
+    const fs::path parent = fs::path(path).parent_path();
+    const std::string folder = fs::is_directory(path) ? path : parent.empty() ? "." : parent.string();
+    if (fs::exists(fs::path(folder) / "tokenizer.json") || fs::exists(fs::path(folder) / "vocab.json") ||
+        !other_tokenizer_files(folder).empty()) {
+      return folder;
+    }
+  }
+  return "";
+}
+
 std::optional<Vocabulary> read_vocabulary(const std::string& folder) {
   const std::filesystem::path root(folder);
   const auto path = [&root](const char* name) { return (root / name).string(); };
   if (std::filesystem::exists(path("tokenizer.json"))) {
     return parse_tokenizer_json(comm::read_file(path("tokenizer.json")), path("tokenizer.json"));
   }
-  if (!std::filesystem::exists(path("vocab.json"))) return std::nullopt;
+  if (!std::filesystem::exists(path("vocab.json"))) {
+    const std::vector<std::string> others = other_tokenizer_files(folder);
+    if (others.empty()) return std::nullopt;
+    return Vocabulary::of_other_kind("", path(others.front().c_str()) +
+                                             ": got a vocabulary that is not GPT-2's, want " +
+                                             "tokenizer.json, or vocab.json and merges.txt");
+  }
   Gpt2Texts texts{comm::read_file(path("vocab.json")), comm::read_file(path("merges.txt")), std::nullopt};
   if (std::filesystem::exists(path("added_tokens.json"))) texts.added = comm::read_file(path("added_tokens.json"));
   return parse_gpt2_files(texts, folder);
 }
 
-namespace {
-
-/// The file that scripts/tokenize writes next to a file of tokens, and what it says; null: there is none.
-struct Sidecar {
-  std::string path;
-  json about;
-};
-
-Sidecar sidecar_of(const std::string& token_file) {
-  const std::filesystem::path path = std::filesystem::path(token_file).replace_extension(".json");
-  if (path == token_file || !std::filesystem::is_regular_file(path)) return {};
-  // Another program's file may have this name: the source of the tokens, of any size.
-  constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 20;
-  if (std::filesystem::file_size(path) > kMostBytes) return {};
-  const std::string text = comm::read_file(path.string());
-  json about;
-  try {
-    about = json::parse(text);
-  } catch (const json::parse_error& error) {
-    // One that was cut is a damaged sidecar; lines of JSON, or another text, are of another program.
-    if (std::string_view(error.what()).find("unexpected end of input") == std::string_view::npos) return {};
-  }
-  if (about.is_null() || about.is_object()) about = comm::parse_json(text, path.string());
-  if (!about.is_object() || !(about.contains("tokens") || about.contains("vocabulary_sha256"))) return {};
-  return {path.string(), std::move(about)};
-}
-
-double count_in(const Sidecar& sidecar, const char* member) {
-  const json& value = sidecar.about[member];
-  if (value.is_number_unsigned() && value != 0) return value.get<double>();
-  throw ConfigError(sidecar.path + ": /" + member + ": got " + comm::quote_json(value) +
-                    ", want a whole number above 0, as scripts/tokenize writes it");
-}
-
-void require_count(const Sidecar& sidecar, const std::string& token_file, std::uint64_t tokens) {
-  if (sidecar.about["tokens"] == tokens) return;
-  throw ConfigError(sidecar.path + ": /tokens: got " + comm::quote_json(sidecar.about["tokens"]) + ", but " +
-                    token_file + " has " + std::to_string(tokens) +
-                    " tokens; want the file that scripts/tokenize wrote with it, or none");
-}
-
-}  // namespace
-
-std::string vocabulary_hash_of(const std::string& token_file) {
-  const Sidecar sidecar = sidecar_of(token_file);
-  if (!sidecar.about.is_object() || !sidecar.about.contains("vocabulary_sha256")) return "";
-  if (sidecar.about["vocabulary_sha256"].is_string()) return sidecar.about["vocabulary_sha256"];
-  throw ConfigError(sidecar.path + ": /vocabulary_sha256: got " + comm::quote_json(sidecar.about["vocabulary_sha256"]) +
-                    ", want a text, as scripts/tokenize writes it");
-}
-
-double bytes_per_token_of(const std::string& token_file, std::uint64_t tokens) {
-  const Sidecar sidecar = sidecar_of(token_file);
-  const json& about = sidecar.about;
-  if (!about.is_object() || !about.contains("bytes") || !about.contains("tokens")) return std::nan("");
-  const double bytes = count_in(sidecar, "bytes");
-  (void)count_in(sidecar, "tokens");
-  require_count(sidecar, token_file, tokens);
-  return bytes / static_cast<double>(tokens);
-}
-
-void check_token_count_of(const std::string& token_file, std::uint64_t tokens) {
-  const Sidecar sidecar = sidecar_of(token_file);
-  const json& about = sidecar.about;
-  if (!about.is_object() || !about.contains("vocabulary_sha256") || !about.contains("tokens")) return;
-  require_count(sidecar, token_file, tokens);
-}
-
 std::string tokenize_call(const std::string& text, const std::string& kind, const std::string& folder) {
   const std::filesystem::path root(folder);
-  const bool is_one = std::filesystem::exists(root / "tokenizer.json");
-  const std::string tokenizer = is_one
-                                    ? "--tokenizer " + (root / "tokenizer.json").string()
-                                    : "--gpt2 " + (root / "vocab.json").string() + " " + (root / "merges.txt").string();
+  const std::string file = (root / "tokenizer.json").string();
+  const bool is_gpt2 = !std::filesystem::exists(file) && std::filesystem::exists(root / "vocab.json");
+  const std::string tokenizer = is_gpt2
+                                    ? "--gpt2 " + (root / "vocab.json").string() + " " + (root / "merges.txt").string()
+                                    : "--tokenizer " + file;
   // The text may itself end in .bin or .jsonl, and is not to be overwritten.
   const std::filesystem::path out =
       std::filesystem::path(text).replace_extension(kind.empty() ? ".tokens.bin" : ".tokens.jsonl");
-  return "scripts/tokenize " + text + kind + " " + tokenizer + " --out " + out.string();
+  return "scripts/tokenize " + text + kind + " " + tokenizer + " --out " + out.string() +
+         (is_gpt2 || std::filesystem::exists(file)
+              ? ""
+              : ", once save_pretrained() of the tokenizer in Hugging Face's library has written " + file);
 }
 
 }  // namespace droptest::experiments

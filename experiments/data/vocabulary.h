@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <span>
@@ -39,14 +40,14 @@ class Vocabulary {
   /// a merge of parts or to a result that are no tokens.
   Vocabulary(std::map<std::string, std::int32_t> tokens, std::vector<Merge> merges, TextRules rules,
              const std::string& where);
-  /// One that encodes nothing: of a tokenizer of another kind, which has this hash.
+  /// One that encodes nothing: of a tokenizer of another kind, which has this hash; empty: it is not known.
   static Vocabulary of_other_kind(std::string hash, std::string refusal);
 
   /// One more than the largest number of a token; 0 for another kind of tokenizer.
   std::int32_t size() const { return tokens_.empty() ? 0 : tokens_.rbegin()->first + 1; }
   /// The number of a token; absent: there is no such token.
   std::optional<std::int32_t> number_of(const std::string& token) const;
-  /// As docs/formats.md has it: equal for all files that make the same tokens of all texts.
+  /// As docs/formats.md has it: equal for all files that make the same tokens of all texts. Empty: not known.
   std::string hash() const;
   /// Why encode() refuses each text; empty: it does not.
   const std::string& refusal() const { return rules_.refusal; }
@@ -70,7 +71,7 @@ class Vocabulary {
   std::vector<Merge> merges_;
   std::map<Merge, std::size_t> ranks_;  ///< of merges
   TextRules rules_;
-  std::string other_hash_;  ///< of a tokenizer without byte pairs; empty: this one has them
+  std::optional<std::string> other_hash_;  ///< of a tokenizer of another kind; absent: this one has byte pairs
 };
 
 /// Of the text of a tokenizer.json, which is at `path`. Throws: ConfigError that names the file and the member.
@@ -85,24 +86,20 @@ struct Gpt2Texts {
 /// Of these texts, which are in `folder`. Throws: ConfigError that names the file.
 Vocabulary parse_gpt2_files(const Gpt2Texts& texts, const std::string& folder);
 
-/// Of a folder with tokenizer.json, or else vocab.json, merges.txt and added_tokens.json; absent: it has none of them.
-/// Throws: ConfigError that names the file.
+/// Names of the files of a folder that hold a vocabulary of WordPiece, vocab.txt, or of SentencePiece, as Hugging
+/// Face's library names them, sorted.
+std::vector<std::string> other_tokenizer_files(const std::string& folder);
+
+/// The first folder with a tokenizer among those of these weights, each a folder of Hugging Face's files, or a file,
+/// whose tokenizer lies beside it. Empty: none of them has one.
+std::string tokenizer_folder(std::initializer_list<std::string> weights);
+
+/// Of a folder with tokenizer.json, or else vocab.json, merges.txt and added_tokens.json, or else with a vocabulary of
+/// another kind; absent: it has none of them. Throws: ConfigError that names the file.
 std::optional<Vocabulary> read_vocabulary(const std::string& folder);
 
-/// The vocabulary's hash in the file that scripts/tokenize writes next to a file of tokens: NAME.json for NAME.bin.
-/// Empty: there is no such file, or it has no hash. Throws: ConfigError for a file that is not JSON, or a hash that is
-/// no text.
-std::string vocabulary_hash_of(const std::string& token_file);
-
-/// Bytes of text in each token of a token file of so many tokens, as that file says; NaN where it does not. Throws:
-/// ConfigError for counts that are no numbers above 0, and where it counts other tokens than the file has.
-double bytes_per_token_of(const std::string& token_file, std::uint64_t tokens);
-
-/// Throws: ConfigError where that file has a vocabulary, and counts other tokens than there are: it is of another file.
-void check_token_count_of(const std::string& token_file, std::uint64_t tokens);
-
-/// The call of scripts/tokenize that makes tokens of a text with the folder's tokenizer; `kind` is "" or " --examples
-/// LAYOUT".
+/// The call of scripts/tokenize that makes tokens of a text with the folder's tokenizer, and what it needs first;
+/// `kind` is "" or " --examples LAYOUT".
 std::string tokenize_call(const std::string& text, const std::string& kind, const std::string& folder);
 
 }  // namespace droptest::experiments

@@ -11,6 +11,7 @@
 #include "comm/json/json_text.h"
 #include "comm/spec/sha256.h"
 #include "experiments/data/pretrained_folder.h"
+#include "experiments/data/token_sidecar.h"
 #include "experiments/data/vocabulary.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/spec/read_resolved.h"
@@ -53,7 +54,7 @@ class PretrainedResolver {
       const bool is_one = found.weights.size() == 1;
       take("sha256", is_one ? files_->of(found.weights.front()) : all.hex(), "the weights in " + folder);
       const std::optional<Vocabulary> vocabulary = read_vocabulary(folder);
-      if (!vocabulary) return;
+      if (!vocabulary || vocabulary->hash().empty()) return;
       take("vocabulary_sha256", vocabulary->hash(), "the tokenizer in " + folder);
       if (vocabulary->size() > found.model.vocabulary) {
         report("pretrained", folder + ": its tokenizer has tokens up to " + std::to_string(vocabulary->size() - 1) +
@@ -144,10 +145,10 @@ void check_class_names(const std::string& folder, const std::vector<std::string>
 
 namespace {
 
-/// `of_folder`: the hash of its vocabulary.
+/// `of_folder`: the hash of its vocabulary; empty: not known.
 void require_vocabulary(const std::string& token_file, const std::string& folder, const std::string& of_folder) {
   const std::string of_tokens = vocabulary_hash_of(token_file);
-  if (of_tokens.empty() || of_tokens == of_folder) return;
+  if (of_tokens.empty() || of_folder.empty() || of_tokens == of_folder) return;
   throw ConfigError(token_file + " was made with the vocabulary " + of_tokens.substr(0, 12) + "..., but " + folder +
                     " has " + of_folder.substr(0, 12) +
                     "...; make it anew with scripts/tokenize and the tokenizer of that folder");
@@ -156,9 +157,9 @@ void require_vocabulary(const std::string& token_file, const std::string& folder
 }  // namespace
 
 void check_data_of_pretrained(const json& spec, const std::string& where, std::vector<std::string>& errors) {
-  if (!spec["model"].contains("pretrained") || !spec["model"].contains("vocabulary_sha256")) return;
-  const std::string folder = spec["model"]["pretrained"];
-  const std::string of_folder = spec["model"]["vocabulary_sha256"];
+  const json& model = spec["model"];
+  const std::string folder = tokenizer_folder({model.value("pretrained", ""), model.value("weights", "")});
+  if (folder.empty()) return;
   const json& data = spec["data"];
   const auto check = [&](const std::string& member, const auto& body) {
     try {
@@ -167,6 +168,14 @@ void check_data_of_pretrained(const json& spec, const std::string& where, std::v
       errors.push_back(where + ": /data/" + member + ": " + error.what());
     }
   };
+  std::string of_folder;
+  try {
+    of_folder = model.contains("vocabulary_sha256") ? model["vocabulary_sha256"].get<std::string>()
+                                                    : read_vocabulary(folder)->hash();
+  } catch (const ConfigError& error) {
+    errors.push_back(where + ": /model: " + error.what());
+    return;
+  }
   for (const char* member : {"examples", "validation_examples"}) {
     if (!data.contains(member)) continue;
     check(member, [&] {

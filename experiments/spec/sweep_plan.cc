@@ -127,6 +127,18 @@ Values values_of(const json& given, const std::string& place, Labels labels) {
   return result;
 }
 
+/// The value in the words of the schema, as a spec that has it at these tokens of its pointer: "bf16" is "bfloat16".
+json with_words_of_specs(const std::vector<std::string>& tokens, const json& value) {
+  json spec = json::object();
+  json* place = &spec;
+  for (const std::string& token : tokens) place = &(*place)[token];
+  *place = value;
+  spec = schema_of(SchemaKind::kSpec).with_one_word(std::move(spec));
+  place = &spec;
+  for (const std::string& token : tokens) place = &(*place)[token];
+  return *place;
+}
+
 class Planner {
  public:
   Planner(const Spec& spec, FileHashes* files, NumericsUse use) : spec_(spec), files_(files), use_(use) {}
@@ -253,6 +265,7 @@ class Planner {
         violations_.push_back({place + message.substr(0, end), message.substr(end + 2)});
         continue;
       }
+      for (json& value : list.values) value = with_words_of_specs(tokens, value);
       if (std::ranges::none_of(list.values,
                                [&at = pointer](const json& value) { return changes_results(at, value); })) {
         refuse_idle();

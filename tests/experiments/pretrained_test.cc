@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/read_file.h"
+#include "experiments/data/token_sidecar.h"
 #include "experiments/data/vocabulary.h"
 #include "experiments/records/weights_file.h"
 #include "experiments/spec/resolve_pretrained.h"
@@ -381,6 +382,59 @@ TEST(PretrainedFolder, OneWithAnotherKindOfTokenizerServesTokenFiles) {
   FileHashes files;
   const ResolvedRun run = resolved_with({{"pretrained", copy.path()}}, tokens, files);
   EXPECT_EQ(run.spec["model"]["vocabulary_sha256"], read_vocabulary(copy.path())->hash());
+}
+
+TEST(PretrainedFolder, TextsAreNoBytesWhereItsTokenizerHasNoFilesOfBytePairs) {
+  const TemporaryFolder folder;
+  const std::string text = folder.path() + "/a.txt";
+  std::ofstream(text) << std::string(4000, 'a');
+  const std::string tokens = folder.path() + "/a.bin";
+  std::ofstream(tokens) << std::string(4000, '\0');
+  FileHashes files;
+  for (const char* name : {"vocab.txt", "tokenizer.model"}) {
+    const Copy copy(kLanguageModel);
+    for (const char* file : {"tokenizer.json", "vocab.json", "merges.txt"}) fs::remove(copy.path() + "/" + file);
+    const std::string id = resolved_with({{"pretrained", copy.path()}}, tokens, files).run_id;
+    std::ofstream(copy.path() + "/" + name) << "a\nb\n";
+    EXPECT_THAT(error_of_data(copy.path(), {{"text", text}}),
+                AllOf(HasSubstr(" has a tokenizer; want the token file of scripts/tokenize "),
+                      HasSubstr(", once save_pretrained() of the tokenizer in Hugging Face's library has written " +
+                                copy.path() + "/tokenizer.json")));
+    EXPECT_EQ(resolved_with({{"pretrained", copy.path()}}, tokens, files).run_id, id) << "its token files are served";
+    EXPECT_THAT(error_of([&] { (void)read_vocabulary(copy.path())->encode("a"); }),
+                HasSubstr(std::string(name) + ": got a vocabulary that is not GPT-2's, want tokenizer.json"));
+    EXPECT_THAT(tokenizer_files(copy.path()), testing::Contains(name));
+  }
+}
+
+TEST(PretrainedFolder, TextsAreNoBytesForAFileOfWeightsBesideATokenizer) {
+  const TemporaryFolder folder;
+  const std::string text = folder.path() + "/a.txt";
+  std::ofstream(text) << std::string(4000, 'a');
+  const auto error_with = [&](const std::string& weights) {
+    const json spec = {
+        {"name", "t"},
+        {"model",
+         {{"weights", weights}, {"layers", 2}, {"width", 16}, {"heads", 2}, {"context", 16}, {"vocabulary", 270}}},
+        {"data", {{"text", text}}},
+        {"training", {{"sequence_tokens", 8}}},
+        {"network", json::object()}};
+    FileHashes files;
+    return error_of([&] { (void)resolve(spec, "s.json", &files); });
+  };
+  EXPECT_THAT(error_with(kLanguageModel + "/model.safetensors"),
+              HasSubstr("/data/text: " + text + ": is a text, whose tokens are its bytes, but " + kLanguageModel +
+                        " has a tokenizer"));
+  fs::copy_file(kLanguageModel + "/model.safetensors", folder.path() + "/model.safetensors");
+  EXPECT_THAT(error_with(folder.path() + "/model.safetensors"), testing::Not(HasSubstr("tokenizer")));
+}
+
+TEST(PretrainedFolder, TheTokenizerIsThatOfTheFirstWeightsThatHaveOne) {
+  const TemporaryFolder folder;
+  std::ofstream(folder.path() + "/model.safetensors") << "";
+  EXPECT_EQ(tokenizer_folder({folder.path(), kLanguageModel}), kLanguageModel);
+  EXPECT_EQ(tokenizer_folder({folder.path() + "/model.safetensors", ""}), "");
+  EXPECT_EQ(tokenizer_folder({"", kLanguageModel + "/model.safetensors", folder.path()}), kLanguageModel);
 }
 
 TEST(PretrainedFolder, TokenizerFilesAreFound) {

@@ -247,6 +247,14 @@ TEST(SweepPlan, NetworksThatLoseNothingAreWarnedOf) {
   EXPECT_TRUE(swept.runs[1].run.warnings.empty());
 }
 
+TEST(SweepPlan, TwoWordsForOneValueAreOnePoint) {
+  const SweepPlan swept = plan(R"(, "sweep": {"cross": {"/training/precision": ["bf16", "bfloat16", "float32"]}})");
+  EXPECT_EQ(swept.runs[0].point, swept.runs[1].point);
+  EXPECT_EQ(swept.runs[0].point["/training/precision"], "bfloat16");
+  EXPECT_EQ(swept.runs[1].same_as, 0U);
+  EXPECT_EQ(swept.same_runs(), 1U);
+}
+
 TEST(SweepPlan, ASpecOfOneRunThatNamesAnIdleClassIsRefused) {
   const std::string forward = R"(, "network": {"classes": {"tp_forward": {"loss": {"model": "bernoulli",
       "loss_rate": 0.1}}}}, "parallel": {"tensor": 1})";

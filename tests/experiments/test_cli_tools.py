@@ -68,6 +68,11 @@ def test_a_wrong_command_line_is_one_clear_error(tmp_path, arguments):
         (["run", "s.json", "--if-busy", "skp"], '--if-busy: got "skp"; did you mean "skip"? known values', "run "),
         (["schema", "sumary"], 'NAME: got "sumary"; did you mean "summary"? known values: spec, ', "schema "),
         (["run", "s.json", "more"], 'run: got "more" beyond its last argument', "run "),
+        (
+            ["generate", "--prompt-tokens", "1", "2", "3"],
+            'generate: got "2" beyond its last argument; the values of --prompt-tokens have commas between them',
+            "generate ",
+        ),
         (["run"], "SPEC is required", "run "),
     ],
 )

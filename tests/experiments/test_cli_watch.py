@@ -228,6 +228,19 @@ def test_a_loss_of_a_diverged_run_has_few_digits(finished, tmp_path):
         assert frame.count(f" {text} ") == 2, frame
 
 
+def test_a_long_name_leaves_room_for_the_numbers(finished, tmp_path):
+    shutil.copytree(finished / "results", tmp_path / "results")
+    short = run("watch", "results/tiny", "--once", cwd=tmp_path).out
+    for folder in run_folders(tmp_path):
+        spec = json.loads((folder / "spec.json").read_text())
+        (folder / "spec.json").write_text(json.dumps(spec | {"name": "tiny" + "\u00e9" * 90}))
+    frame = run("watch", "results/tiny", "--once", cwd=tmp_path).out
+    for folder in run_folders(tmp_path):
+        loss = f" {summary_of(folder)['validation']['final_loss']:.4f} "
+        assert loss in short and loss in frame, frame
+    assert "\N{REPLACEMENT CHARACTER}" not in frame
+
+
 def test_an_anomaly_is_a_line_of_events(tmp_path):
     write_spec(tmp_path, **SPIKE)
     run("run", "spec.json", cwd=tmp_path)

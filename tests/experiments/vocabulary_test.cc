@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // tests/vectors/tokenizers.json is what Hugging Face's tokenizers do (scripts/make_tokenizer_vectors.py).
 #include "experiments/data/vocabulary.h"
+#include "experiments/data/token_sidecar.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

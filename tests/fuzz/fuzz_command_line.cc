@@ -1,40 +1,61 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any lines as the arguments of a command. Only CLI11's errors may come out, and an accepted number is what its decimal
-// digits say, within its range.
+// Any lines as the arguments of droptest, whose command is not run. Only CLI11's errors may come out, and the text of a
+// number that a command accepted is what --help shows of its option: decimal digits in the range.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "experiments/cli/number_options.h"
+#include "experiments/cli/commands.h"
 #include "sim/error.h"
 
 namespace {
 
-/// By another way than the parser's: digit for digit.
-bool says(const std::string& text, std::uint64_t number) {
-  std::string digits = text.substr(std::min(text.find_first_not_of('0'), text.size() - 1));
-  return digits == std::to_string(number);
+/// "[3 - 4096]" of a type: its two ends; without it, all numbers.
+std::pair<double, double> range_of(const std::string& type) {
+  const std::size_t begin = type.find('[');
+  if (begin == std::string::npos) return {-INFINITY, INFINITY};
+  const std::size_t dash = type.find(" - ", begin);
+  const std::string high = type.substr(dash + 3);
+  return {std::stod(type.substr(begin + 1)), high.starts_with("2^64") ? 0x1p64 : std::stod(high)};
+}
+
+void check_integer(const CLI::Option& option, const std::string& text) {
+  const auto [low, high] = range_of(option.get_type_name());
+  const bool is_decimal = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+  DROPTEST_CHECK(is_decimal, option.get_name() + ": digits: " + text);
+  const double number = std::stod(text);
+  DROPTEST_CHECK(number >= low && number <= high, option.get_name() + ": range: " + text);
+}
+
+void check_option(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  for (const std::string& text : option.results()) {
+    if (type == "INT,...") {
+      std::istringstream list(text + ",");
+      for (std::string one; std::getline(list, one, ',');) check_integer(option, one);
+    } else if (type == "INT" || type.starts_with("INT in")) {
+      check_integer(option, text);
+    } else if (type.starts_with("FLOAT in")) {
+      const auto [low, high] = range_of(type);
+      const bool is_number = text.find_first_not_of("0123456789+-.eE") == std::string::npos;
+      DROPTEST_CHECK(is_number && std::stod(text) >= low && std::stod(text) <= high, option.get_name() + ": " + text);
+    } else if (type == "SIZE") {
+      DROPTEST_CHECK(!text.empty() && text[0] != '-' && text[0] != '+', option.get_name() + ": " + text);
+    }
+  }
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using namespace droptest::cli;  // NOLINT: the whole program is about one namespace
   CLI::App app;
-  std::uint64_t seed = 1;
-  int jobs = 3;
-  std::vector<std::int32_t> tokens;
-  double seconds = 1;
-  std::uint64_t bytes = 8;
-  const CLI::Option* const seed_option = add_integer(app, "--seed", seed, "", {});
-  const CLI::Option* const jobs_option = add_integer(app, "--jobs,-j", jobs, "", {3, 4096});
-  const CLI::Option* const tokens_option = add_integers(app, "--tokens", tokens, "", {0, 50256});
-  add_number(app, "--seconds", seconds, "", 0.1, 3600);
-  add_size(app, "--bytes", bytes, "", {8, std::uint64_t{1} << 40});
+  droptest::cli::Action chosen;
+  droptest::cli::add_commands(app, chosen);
   std::istringstream lines(std::string(reinterpret_cast<const char*>(data), size));
   std::vector<std::string> arguments;
   for (std::string line; std::getline(lines, line);) arguments.insert(arguments.begin(), line);  // CLI11 takes the last
@@ -43,18 +64,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const CLI::Error&) {
     return 0;
   }
-  DROPTEST_CHECK(seed_option->count() == 0 || says(seed_option->results().at(0), seed), "--seed");
-  DROPTEST_CHECK(jobs_option->count() == 0 || says(jobs_option->results().at(0), static_cast<std::uint64_t>(jobs)),
-                 "--jobs");
-  DROPTEST_CHECK(jobs >= 3 && jobs <= 4096, "the range of --jobs");
-  DROPTEST_CHECK(seconds >= 0.1 && seconds <= 3600, "the range of --seconds");
-  DROPTEST_CHECK(bytes >= 8 && bytes <= std::uint64_t{1} << 40, "the range of --bytes");
-  if (tokens_option->count() == 0) return 0;
-  std::istringstream list(tokens_option->results().at(0) + ",");
-  std::size_t count = 0;
-  for (std::string one; std::getline(list, one, ','); ++count) {
-    DROPTEST_CHECK(says(one, static_cast<std::uint64_t>(tokens.at(count))), "--tokens");
+  std::vector<const CLI::App*> commands = {&app};
+  while (!commands.empty()) {
+    const CLI::App* command = commands.back();
+    commands.pop_back();
+    for (const CLI::App* inner : command->get_subcommands()) commands.push_back(inner);
+    for (const CLI::Option* option : command->get_options()) check_option(*option);
   }
-  DROPTEST_CHECK(count == tokens.size(), "the number of --tokens");
+  DROPTEST_CHECK(static_cast<bool>(chosen), "a command was chosen");
   return 0;
 }
