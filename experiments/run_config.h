@@ -152,6 +152,7 @@ struct AlertConfig {
   std::optional<double> threshold;  ///< absent: the usual one
   enum class Action : std::uint8_t { kLog, kStop, kCheckpoint, kCommand } action = Action::kLog;
   std::vector<std::string> command;  ///< kCommand: program and arguments
+  double interval_seconds = 60;      ///< kCommand: of the run, from one start to the next, at least
 };
 
 /// The activations that a run saves, and where (docs/memory.md). Offload of parameters and optimizer state is a part of

@@ -66,9 +66,9 @@ std::string text_of_copies(const std::string& folder) {
   const experiments::RunDirectory run{folder};
   nlohmann::json last;
   experiments::MetricsTail lines(run.metrics());
-  for (const experiments::NumberedLine& line : lines.update()) {
-    if (line.value.contains("divergence")) last = line.value;
-  }
+  lines.update([&last](experiments::NumberedLine line) {
+    if (line.value.contains("divergence")) last = std::move(line.value);
+  });
   if (last.is_null() || last["divergence"]["max"] == 0) return "";
   const nlohmann::json spec = comm::load_json(run.spec());
   const nlohmann::json& max = last["divergence"]["max"];

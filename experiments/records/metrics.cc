@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cmath>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -23,23 +24,23 @@ using comm::fail_on_file;
 using comm::finite_or_null;
 using nlohmann::json;
 
+constexpr std::size_t kPieceBytes = std::size_t{1} << 16;  // of a file that is copied
+
 json to_json(const Divergence& divergence) {
   return {{"max", finite_or_null(divergence.max)}, {"rms", finite_or_null(divergence.rms)}};
 }
 
-/// The lines that end with a newline, and where the text after the last newline starts.
-std::pair<std::vector<std::string_view>, std::size_t> whole_lines(std::string_view text) {
-  std::vector<std::string_view> lines;
-  std::size_t begin = 0;
-  for (std::size_t end = text.find('\n'); end != std::string_view::npos; end = text.find('\n', begin)) {
-    lines.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+/// Calls take(text, name) for each line that ends with a newline, without it, until take returns false; `name` is that
+/// of the line in messages.
+template <class Take>
+void for_each_whole_line(const std::string& path, const Take& take) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) fail_on_file("read", path, errno);
+  std::size_t number = 0;
+  for (std::string line; std::getline(file, line) && !file.eof();) {
+    if (!take(line, path + ": line " + std::to_string(++number))) return;
   }
-  return {std::move(lines), begin};
-}
-
-std::string line_name(const std::string& path, std::size_t index) {
-  return path + ": line " + std::to_string(index + 1);
+  if (file.bad()) fail_on_file("read", path, errno);
 }
 
 }  // namespace
@@ -102,19 +103,25 @@ MetricsWriter MetricsWriter::create(const std::string& path) {
 }
 
 MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step) {
-  const std::string text = std::filesystem::exists(path) ? comm::read_file(path) : std::string();
-  std::size_t keep = 0;
-  const std::vector<std::string_view> lines = whole_lines(text).first;
-  for (std::size_t i = 0; i < lines.size(); ++i) {
-    const json line = comm::parse_json(lines[i], line_name(path, i));
-    if (!line.is_object() || !line.contains("step") || !line["step"].is_number_unsigned()) {
-      throw ConfigError(line_name(path, i) + ": /step: got " + comm::quote_json(line) + ", want a line of metrics");
-    }
-    if (line["step"].get<std::uint64_t>() > step) break;
-    keep = static_cast<std::size_t>(lines[i].data() - text.data()) + lines[i].size() + 1;
-  }
   // Another file: readers of the old one notice, and a crash leaves one or the other.
-  write_file_atomically(path, std::string_view(text).substr(0, keep));
+  write_file_atomically(path, [&path, step](const WritePiece& write) {
+    if (!std::filesystem::exists(path)) return;
+    std::string kept;
+    for_each_whole_line(path, [&](const std::string& text, const std::string& name) {
+      const json line = comm::parse_json(text, name);
+      if (!line.is_object() || !line.contains("step") || !line["step"].is_number_unsigned()) {
+        throw ConfigError(name + ": /step: got " + comm::quote_json(line) + ", want a line of metrics");
+      }
+      if (line["step"].get<std::uint64_t>() > step) return false;
+      kept += text + "\n";
+      if (kept.size() >= kPieceBytes) {
+        write(kept);
+        kept.clear();
+      }
+      return true;
+    });
+    write(kept);
+  });
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
   if (descriptor < 0) fail_on_file("write", path, errno);
   return {path, descriptor};
@@ -150,12 +157,11 @@ void MetricsWriter::append(const json& line) {
   }
 }
 
-std::vector<json> read_metrics(const std::string& path) {
-  const std::string text = comm::read_file(path);
-  std::vector<json> result;
-  const std::vector<std::string_view> lines = whole_lines(text).first;
-  for (std::size_t i = 0; i < lines.size(); ++i) result.push_back(comm::parse_json(lines[i], line_name(path, i)));
-  return result;
+void for_each_line(const std::string& path, const std::function<void(const json& line)>& take) {
+  for_each_whole_line(path, [&take](const std::string& text, const std::string& name) {
+    take(comm::parse_json(text, name));
+    return true;
+  });
 }
 
 }  // namespace droptest::experiments

@@ -3,11 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "sim/state_visitor.h"
 
@@ -135,7 +135,8 @@ class MetricsWriter {
   int descriptor_ = -1;
 };
 
-/// The lines of a file; a torn last line is left out. Throws: ConfigError for a torn line elsewhere, or no file.
-std::vector<nlohmann::json> read_metrics(const std::string& path);
+/// Calls take(line) for each line of a file, which is read a line at a time; a torn last line is left out. Throws:
+/// ConfigError for a torn line elsewhere, or no file.
+void for_each_line(const std::string& path, const std::function<void(const nlohmann::json& line)>& take);
 
 }  // namespace droptest::experiments

@@ -20,30 +20,6 @@ using nlohmann::json;
 
 constexpr std::chrono::milliseconds kCommandGrace{1000};
 
-/// One alert for each kind that an alert names, "any" taken apart; kinds without an alert are logged.
-std::vector<AlertConfig> one_by_one(const std::vector<AlertConfig>& alerts) {
-  std::vector<AlertConfig> all;
-  for (const AnomalyKind& kind : anomaly_kinds()) {
-    const std::size_t before = all.size();
-    for (const AlertConfig& alert : alerts) {
-      if (alert.when != "any" && alert.when != kind.name) continue;
-      all.push_back(alert);
-      all.back().when = kind.name;
-    }
-    if (all.size() == before) all.push_back({std::string(kind.name), std::nullopt, AlertConfig::Action::kLog, {}});
-  }
-  return all;
-}
-
-std::vector<AnomalyDetector::Rule> rules_of(const std::vector<AlertConfig>& alerts) {
-  std::vector<AnomalyDetector::Rule> rules;
-  for (const AlertConfig& alert : alerts) {
-    const AnomalyKind& kind = anomaly_kind(alert.when);
-    rules.push_back({&kind, alert.threshold.value_or(kind.threshold)});
-  }
-  return rules;
-}
-
 const char* action_name(AlertConfig::Action action) {
   switch (action) {
     case AlertConfig::Action::kLog:
@@ -72,14 +48,42 @@ bool can_request(const std::vector<AlertConfig>& alerts) {
   });
 }
 
+/// A rule for each kind that an alert names, "any" taken apart; kinds without an alert are logged.
+std::vector<AlertWatch::Rule> AlertWatch::one_by_one(const std::vector<AlertConfig>& alerts) {
+  std::vector<Rule> rules;
+  for (const AnomalyKind& kind : anomaly_kinds()) {
+    const std::size_t before = rules.size();
+    for (std::size_t i = 0; i < alerts.size(); ++i) {
+      if (alerts[i].when != "any" && alerts[i].when != kind.name) continue;
+      rules.push_back({alerts[i], i});
+      rules.back().config.when = kind.name;
+    }
+    if (rules.size() > before) continue;
+    rules.push_back({{std::string(kind.name), std::nullopt, AlertConfig::Action::kLog, {}}, alerts.size()});
+  }
+  return rules;
+}
+
+AnomalyDetector AlertWatch::new_detector() const {
+  std::vector<AnomalyDetector::Rule> rules;
+  for (const Rule& rule : rules_) {
+    const AnomalyKind& kind = anomaly_kind(rule.config.when);
+    rules.push_back({&kind, rule.config.threshold.value_or(kind.threshold)});
+  }
+  return AnomalyDetector(std::move(rules));
+}
+
 AlertWatch::AlertWatch(const std::vector<AlertConfig>& alerts, RunDirectory directory, Report report)
-    : alerts_(one_by_one(alerts)),
+    : alerts_(alerts),
+      rules_(one_by_one(alerts)),
       directory_(std::move(directory)),
       report_(std::move(report)),
-      detector_(rules_of(alerts_)) {}
+      detector_(new_detector()),
+      turns_(alerts.size()) {}
 
 void AlertWatch::start(std::optional<std::uint64_t> step) {
-  detector_ = AnomalyDetector(rules_of(alerts_));  // a run of several parts starts several times
+  detector_ = new_detector();                                // a run of several parts starts several times
+  for (CommandTurns& turns : turns_) turns.started.reset();  // its seconds begin anew
   std::error_code error;
   if (!step) {
     std::filesystem::remove(directory_.events(), error);
@@ -87,7 +91,7 @@ void AlertWatch::start(std::optional<std::uint64_t> step) {
     std::filesystem::remove(log_path(), error);
     return;
   }
-  for (const json& line : read_metrics(directory_.metrics())) (void)detector_.take(line);
+  for_each_line(directory_.metrics(), [this](const json& line) { (void)detector_.take(line); });
   if (std::filesystem::exists(directory_.events(), error)) {
     events_ = MetricsWriter::resume(directory_.events(), *step);
   }
@@ -99,13 +103,13 @@ void AlertWatch::take(const json& line) {
   for (const Anomaly& anomaly : detector_.take(line)) {
     if (events.empty() || !is_same(events.back(), anomaly)) events.push_back(event_json(anomaly, line));
     json& event = events.back();
-    const AlertConfig& alert = alerts_[anomaly.rule];
-    event["actions"].push_back(action_name(alert.action));
+    const AlertConfig& alert = rules_[anomaly.rule].config;
+    const bool runs = alert.action == AlertConfig::Action::kCommand;
+    event["actions"].push_back(runs ? run_command(rules_[anomaly.rule], event) : action_name(alert.action));
     if (alert.action == AlertConfig::Action::kCheckpoint) request_.checkpoint = true;
     if (alert.action == AlertConfig::Action::kStop && request_.stop.empty()) {
       request_.stop = "an alert stopped the run at step " + line.at("step").dump() + ": " + anomaly.message();
     }
-    if (alert.action == AlertConfig::Action::kCommand) run_command(alert.command, event);
   }
   for (const json& event : events) {
     const auto violations = schema_of(SchemaKind::kEvent).check(event);
@@ -117,19 +121,34 @@ void AlertWatch::take(const json& line) {
 
 AlertRequest AlertWatch::take_request() { return std::exchange(request_, {}); }
 
-void AlertWatch::run_command(const std::vector<std::string>& command, const json& event) {
+const char* AlertWatch::run_command(const Rule& rule, const json& event) {
+  CommandTurns& turns = turns_[rule.alert];
+  const auto seconds = event.at("seconds").get<double>();
+  const bool is_running = std::any_of(commands_.begin(), commands_.end(),
+                                      [&rule](const RunningCommand& one) { return one.alert == rule.alert; });
+  if (is_running || (turns.started && seconds - *turns.started < rule.config.interval_seconds)) {
+    ++turns.left_out;
+    ++turns.all_left_out;
+    return "command_left_out";
+  }
+  json told = event;
+  told["actions"].push_back(action_name(rule.config.action));
   ChildProcess::Options options;
-  options.arguments = command;
+  options.arguments = rule.config.command;
   options.environment = {{"DROPTEST_RUN", directory_.path},
                          {"DROPTEST_STEP", event.at("step").dump()},
-                         {"DROPTEST_EVENT", comm::canonical_json(event)}};
+                         {"DROPTEST_EVENT", comm::canonical_json(told)},
+                         {"DROPTEST_LEFT_OUT", std::to_string(std::exchange(turns.left_out, 0))}};
   options.log = log_path();
   options.log_mode = ChildProcess::Options::Log::kAppend;
   try {
-    commands_.push_back({ChildProcess::start(options), command.front(), event.at("step").get<std::uint64_t>()});
+    commands_.push_back(
+        {ChildProcess::start(options), rule.config.command.front(), event.at("step").get<std::uint64_t>(), rule.alert});
   } catch (const std::exception& error) {
     report_(std::string("alert: ") + error.what());
   }
+  turns.started = seconds;
+  return action_name(rule.config.action);
 }
 
 void AlertWatch::end_commands(std::chrono::milliseconds longest) {
@@ -161,6 +180,14 @@ void AlertWatch::finish(std::chrono::milliseconds patience) {
             " was ended with the run");
   }
   commands_.clear();
+  for (std::size_t i = 0; i < turns_.size(); ++i) {
+    const std::uint64_t left_out = std::exchange(turns_[i].all_left_out, 0);
+    if (left_out == 0) continue;
+    report_("alert " + std::to_string(i) + ": the command " + alerts_[i].command.front() + " was left out " +
+            std::to_string(left_out) + (left_out == 1 ? " time" : " times") +
+            ", while it was running or within its interval of " + comm::quote_json(alerts_[i].interval_seconds) +
+            " s (events.jsonl has the anomalies)");
+  }
 }
 
 }  // namespace droptest::experiments

@@ -27,7 +27,7 @@ struct AlertRequest {
 /// Whether an alert can ask all ranks for something.
 bool can_request(const std::vector<AlertConfig>& alerts);
 
-/// Used by rank 0 alone, on one thread.
+/// Used by rank 0 alone, on one thread. Of each alert, one command runs at a time.
 class AlertWatch {
  public:
   /// Hears of commands that fail.
@@ -41,26 +41,46 @@ class AlertWatch {
   /// Takes in the next line: writes its anomalies, and starts the commands of their alerts. Throws: ConfigError.
   void take(const nlohmann::json& line);
   AlertRequest take_request();
-  /// Waits for the commands, that long at most, and ends those that go on. On the thread that called take().
+  /// Waits for the commands, that long at most, and reports those that failed. On the thread that called take().
+  void end_commands(std::chrono::milliseconds longest);
+  /// Waits for the commands, that long at most, ends those that go on, and reports how many were left out. On the
+  /// thread that called take().
   void finish(std::chrono::milliseconds patience);
 
  private:
+  /// A rule of the detector.
+  struct Rule {
+    AlertConfig config;
+    std::size_t alert;  ///< its place among the alerts of the spec; their number: it is of none
+  };
+  /// What one alert's command did.
+  struct CommandTurns {
+    std::optional<double> started;  ///< second of the run at the last start
+    std::uint64_t left_out = 0;     ///< since then
+    std::uint64_t all_left_out = 0;
+  };
   struct RunningCommand {
     ChildProcess process;
     std::string program;
     std::uint64_t step = 0;
+    std::size_t alert = 0;
   };
+  static std::vector<Rule> one_by_one(const std::vector<AlertConfig>& alerts);
+  AnomalyDetector new_detector() const;
   /// The output of commands.
   std::string log_path() const { return directory_.path + "/alert.log"; }
-  void run_command(const std::vector<std::string>& command, const nlohmann::json& event);
-  void end_commands(std::chrono::milliseconds longest);
-  const std::vector<AlertConfig> alerts_;  ///< of rule i of the detector is alerts_[i]
+  /// Starts the rule's command, unless that of its alert is running or was started too short a time before. Returns
+  /// the name of what was done.
+  const char* run_command(const Rule& rule, const nlohmann::json& event);
+  const std::vector<AlertConfig> alerts_;
+  const std::vector<Rule> rules_;  ///< rule i of the detector is rules_[i]
   const RunDirectory directory_;
   const Report report_;
   AnomalyDetector detector_;
   std::optional<MetricsWriter> events_;  ///< absent: no event yet
   AlertRequest request_;
   std::list<RunningCommand> commands_;
+  std::vector<CommandTurns> turns_;  ///< by alert
 };
 
 }  // namespace droptest::experiments

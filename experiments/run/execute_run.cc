@@ -328,12 +328,12 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   MetricsTail metrics(directory.metrics());
   std::optional<std::uint64_t> passed;  // step of the last line
   const auto pass_lines = [&] {
-    for (const auto& [number, line] : metrics.update()) {
-      const std::uint64_t step = line.value("step", std::uint64_t{0});
-      if (passed && step <= *passed) continue;  // of an attempt before
+    metrics.update([&](const NumberedLine& line) {
+      const std::uint64_t step = line.value.value("step", std::uint64_t{0});
+      if (passed && step <= *passed) return;  // of an attempt before
       passed = step;
-      options.on_line(line);
-    }
+      options.on_line(line.value);
+    });
   };
   ranks.while_running = [&] {
     pass_lines();

@@ -15,15 +15,14 @@ bool MetricsTail::goes_on(std::istream& file) const {
   return file.read(there.data(), static_cast<std::streamsize>(there.size())) && there == last_line_;
 }
 
-std::vector<NumberedLine> MetricsTail::update() {
-  std::vector<NumberedLine> lines;
+void MetricsTail::update(const std::function<void(NumberedLine line)>& take) {
   struct stat before {};
-  if (::stat(path_.c_str(), &before) != 0) return lines;
+  if (::stat(path_.c_str(), &before) != 0) return;
   std::ifstream file(path_, std::ios::binary);
-  if (!file) return lines;
+  if (!file) return;
   // A run that continues from a checkpoint has a new file, without the lines after it.
   struct stat status {};
-  if (::stat(path_.c_str(), &status) != 0 || status.st_ino != before.st_ino) return lines;  // replaced meanwhile
+  if (::stat(path_.c_str(), &status) != 0 || status.st_ino != before.st_ino) return;  // replaced meanwhile
   if (status.st_ino != inode_ || !goes_on(file)) {
     inode_ = status.st_ino;
     offset_ = 0;
@@ -48,9 +47,8 @@ std::vector<NumberedLine> MetricsTail::update() {
     }
     if (value.contains("step") && value.at("step").is_number_unsigned()) step_ = value.at("step");
     if (value.contains("train_loss") && value.at("train_loss").is_number()) train_loss_ = value.at("train_loss");
-    lines.push_back({lines_, std::move(value)});
+    take({lines_, std::move(value)});
   }
-  return lines;
 }
 
 }  // namespace droptest::experiments

@@ -5,11 +5,11 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <iosfwd>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
-#include <vector>
 
 namespace droptest::experiments {
 
@@ -19,15 +19,15 @@ struct NumberedLine {
   nlohmann::json value;  ///< the line as JSON, an object
 };
 
-/// Reads only the lines that were appended since the last update().
+/// Reads only the lines that were appended since the last update(), one at a time.
 class MetricsTail {
  public:
   explicit MetricsTail(std::string path) : path_(std::move(path)) {}
 
-  /// Takes in the whole lines that are new, and returns them; a file that is not there yet is an empty one. All lines
-  /// of another file under that name, or of one that has become shorter or lacks the last line that was taken in, are
-  /// new: file systems give the number of a removed file to the next one.
-  std::vector<NumberedLine> update();
+  /// Takes in the whole lines that are new, and calls take(line) for each; a file that is not there yet is an empty
+  /// one. All lines of another file under that name, or of one that has become shorter or lacks the last line that was
+  /// taken in, are new: file systems give the number of a removed file to the next one.
+  void update(const std::function<void(NumberedLine line)>& take);
 
   /// Files under that name so far: a change says that the last update() began with the first line of a new one.
   std::uint64_t files() const { return files_; }

@@ -167,17 +167,17 @@ void record_failure(const ResolvedRun& run, const RunDirectory& directory, const
   summary.error = error;
   summary.point = point;
   if (std::filesystem::exists(directory.metrics())) {
-    for (const nlohmann::json& line : read_metrics(directory.metrics())) {
+    for_each_line(directory.metrics(), [&summary](const nlohmann::json& line) {
       summary.steps = line.at("step").get<std::uint64_t>();
       summary.tokens = line.at("tokens").get<std::uint64_t>();
       summary.seconds = line.at("seconds").get<double>();
       summary.skipped_steps = line.value("skipped_steps", std::uint64_t{0});
       summary.loss_scale = line.value("loss_scale", summary.loss_scale);
-      if (!line.contains("validation_loss") || !line.at("validation_loss").is_number()) continue;
+      if (!line.contains("validation_loss") || !line.at("validation_loss").is_number()) return;
       const double loss = line.at("validation_loss").get<double>();
       summary.validation_final_loss = loss;
       summary.validation_best_loss = std::min(loss, summary.validation_best_loss.value_or(loss));
-    }
+    });
   }
   summary.provenance = provenance_from(start_of(directory), run.config);
   make_directories(directory.path);

@@ -281,7 +281,7 @@ class SweepRunner {
 
   void report(const std::function<void(const SweepProgress&)>& on_progress) {
     for (RunningRun& run : running_) {
-      run.metrics.update();
+      run.metrics.update([](const NumberedLine&) {});
       progress_.runs[run.index].step = run.metrics.step();
       progress_.runs[run.index].train_loss = run.metrics.train_loss();
     }

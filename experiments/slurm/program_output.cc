@@ -13,6 +13,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "experiments/spec/program_path.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -95,14 +96,9 @@ ProgramOutput run_program(const std::vector<std::string>& arguments) {
 }
 
 std::string path_of_program(const std::string& name) {
-  const char* const variable = std::getenv("PATH");
-  const std::string folders = variable == nullptr ? "" : variable;
-  std::istringstream list(folders);
-  for (std::string folder; std::getline(list, folder, ':');) {
-    const std::string path = folder + "/" + name;
-    if (::access(path.c_str(), X_OK) == 0) return path;
-  }
-  throw ConfigError("cannot find " + name + " in the folders of PATH: got " + folders);
+  if (const std::optional<std::string> path = program_path(name)) return *path;
+  const char* const folders = std::getenv("PATH");
+  throw ConfigError("cannot find " + name + " in the folders of PATH: got " + (folders == nullptr ? "" : folders));
 }
 
 }  // namespace droptest::experiments

@@ -194,7 +194,10 @@ AlertConfig read_alert(const json& section) {
   if (section.contains("threshold")) alert.threshold = section["threshold"].get<double>();
   const json& action = section["do"];
   alert.action = action.is_object() ? kCommand : names.at(action.get<std::string>());
-  if (action.is_object()) alert.command = action["command"].get<std::vector<std::string>>();
+  if (action.is_object()) {
+    alert.command = action["command"].get<std::vector<std::string>>();
+    alert.interval_seconds = action.value("interval_seconds", alert.interval_seconds);
+  }
   return alert;
 }
 

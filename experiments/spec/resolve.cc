@@ -16,6 +16,7 @@
 #include "experiments/spec/odd_schedule.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/program_path.h"
 #include "experiments/spec/read_resolved.h"
 #include "experiments/spec/resolve_data.h"
 #include "experiments/spec/resolve_examples.h"
@@ -546,6 +547,11 @@ class Resolver {
         report(pointer + "/threshold", "got " + quote_json(alerts[i]["threshold"]) + " with when \"" + when +
                                            "\", which has no threshold of its own; leave it out");
       }
+      if (files_ == nullptr || !alerts[i]["do"].is_object()) continue;
+      const std::string program = alerts[i]["do"]["command"][0];
+      if (program_path(program)) continue;
+      report(pointer + "/do/command/0",
+             "got " + quote_json(program) + ", want the path of a program, or the name of one in the folders of PATH");
     }
   }
 

@@ -20,6 +20,7 @@ constexpr std::size_t kFewest = 8;     ///< before that nothing is judged
 constexpr double kNormalMad = 0.6745;  ///< the MAD of the standard normal distribution
 constexpr double kLeastMadShare = 1e-3;
 constexpr double kLeastBusySeconds = 0.01;  ///< shorter times are those of the scheduler
+constexpr double kSpeedSeconds = 5;         ///< of the lines over which a speed is judged, at least
 
 constexpr std::array kKinds = {
     AnomalyKind{
@@ -179,13 +180,17 @@ void AnomalyDetector::add_increase(const json& line, std::string_view kind, cons
 void AnomalyDetector::add_speed(const json& line, std::vector<Reading>& readings) {
   const auto seconds = number_in(line, "seconds");
   const auto tokens = number_in(line, "tokens");
-  const auto seconds_before = number_in(last_line_, "seconds");
-  const auto tokens_before = number_in(last_line_, "tokens");
-  if (!seconds || !tokens || !seconds_before || !tokens_before) return;
-  if (*seconds <= *seconds_before || *tokens <= *tokens_before) return;
-  const bool measured = line.contains("validation_loss") || line.contains("classes") || line.contains("divergence");
-  readings.push_back({"throughput_drop", "tokens_per_second", measured ? "speed of measured" : "speed",
-                      (*tokens - *tokens_before) / (*seconds - *seconds_before)});
+  if (!seconds || !tokens) return;
+  const bool goes_on = speed_from_ && *seconds >= speed_from_->seconds && *tokens >= speed_from_->tokens;
+  if (!goes_on) {  // the first line, or that of another attempt
+    speed_from_ = {*seconds, *tokens};
+    return;
+  }
+  speed_from_->measured |= line.contains("validation_loss") || line.contains("classes") || line.contains("divergence");
+  if (*seconds - speed_from_->seconds < kSpeedSeconds) return;
+  readings.push_back({"throughput_drop", "tokens_per_second", speed_from_->measured ? "speed of measured" : "speed",
+                      (*tokens - speed_from_->tokens) / (*seconds - speed_from_->seconds)});
+  speed_from_ = {*seconds, *tokens};
 }
 
 /// RMS divergence per step since the last sample.

@@ -76,6 +76,12 @@ class AnomalyDetector {
     std::optional<double> value;
     std::optional<double> size = {};  ///< judged in place of the value by kAbove
   };
+  /// Where the lines begin over which the next speed is judged.
+  struct SpeedStart {
+    double seconds = 0;
+    double tokens = 0;
+    bool measured = false;  ///< whether a line since then has a measurement
+  };
   std::vector<Reading> readings_of(const nlohmann::json& line);
   void add_increase(const nlohmann::json& line, std::string_view kind, const char* counter,
                     std::vector<Reading>& readings) const;
@@ -88,7 +94,8 @@ class AnomalyDetector {
   std::map<std::string, std::deque<double>> before_;  ///< by history
   std::map<std::string, bool> active_;                ///< by rule and quantity: whether the last line had it
   nlohmann::json last_line_;
-  nlohmann::json last_drift_;  ///< the last line with a divergence
+  std::optional<SpeedStart> speed_from_;  ///< absent: no line yet
+  nlohmann::json last_drift_;             ///< the last line with a divergence
 };
 
 }  // namespace droptest::experiments

@@ -183,20 +183,29 @@ std::string TensorBoardFolder::folder_of(const WatchedRun& run) {
 void TensorBoardFolder::update_run(const WatchedRun& run, Written& written) {
   if (written.ended && run.has_ended()) return;
   if (written.ended) written.lines = MetricsTail(run.directory().metrics());
-  std::vector<json> lines = new_records(written.lines, SchemaKind::kMetrics).records;
-  const bool began_anew = written.lines.files() != written.attempt;
-  if (written.file.empty() || began_anew || written.ended) begin_file(run, written);
   const double started = run.started();
   std::string events;
-  for (json& line : lines) {
+  const auto write = [&] {
+    if (!events.empty()) append_to(written.file, events);
+    events.clear();
+  };
+  const auto note_file = [&] {
+    const bool began_anew = written.lines.files() != written.attempt;
+    if (written.file.empty() || began_anew || written.ended) begin_file(run, written);
+  };
+  constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+  (void)read_new_records(written.lines, SchemaKind::kMetrics, [&](json line) {
+    note_file();
     events += line_event(line, written.last_line.is_null() ? nullptr : &written.last_line, started);
     written.last_line = std::move(line);
-  }
+    if (events.size() >= kMostBytes) write();
+  });
+  note_file();
   if (run.has_ended() && !written.ended) {
     events += end_events(run, started);
     written.ended = true;
   }
-  if (!events.empty()) append_to(written.file, events);
+  write();
 }
 
 void TensorBoardFolder::begin_file(const WatchedRun& run, Written& written) {

@@ -76,18 +76,17 @@ std::optional<double> seconds_of_utc(const std::string& text) {
 
 }  // namespace
 
-NewRecords new_records(MetricsTail& tail, SchemaKind kind) {
-  NewRecords found;
-  for (auto& [number, record] : tail.update()) {
-    std::string problem = problem_of(record, kind, tail.path() + ": line " + std::to_string(number));
+std::string read_new_records(MetricsTail& tail, SchemaKind kind, const std::function<void(json record)>& take) {
+  std::string first_problem;
+  tail.update([&](NumberedLine line) {
+    std::string problem = problem_of(line.value, kind, tail.path() + ": line " + std::to_string(line.number));
     if (problem.empty()) {
-      found.records.push_back(std::move(record));
-    } else if (found.problem.empty()) {
-      found.problem = std::move(problem);
+      take(std::move(line.value));
+    } else if (first_problem.empty()) {
+      first_problem = std::move(problem);
     }
-  }
-  if (!tail.bad_line().empty()) found.problem = tail.path() + ": " + tail.bad_line();
-  return found;
+  });
+  return tail.bad_line().empty() ? first_problem : tail.path() + ": " + tail.bad_line();
 }
 
 std::string_view state_name(WatchedRun::State state) {
@@ -127,20 +126,20 @@ void WatchedRun::update() {
   if (has_ended() && exists(directory_.summary())) return;
   // The summary before the lines: all lines of a run that has one are there.
   json summary = read(directory_.summary(), SchemaKind::kSummary);
-  std::vector<json> lines = read_lines(metrics_, SchemaKind::kMetrics);
-  if (std::exchange(attempts_seen_, metrics_.files()) != metrics_.files()) {
+  const auto forget_lines = [this] {
     last_line_ = {};
     last_values_ = json::object();
     first_.reset();
     before_.reset();
-  }
-  for (json& line : lines) take_line(std::move(line));
-  std::vector<json> events = read_lines(event_tail_, SchemaKind::kEvent);
-  if (std::exchange(event_files_seen_, event_tail_.files()) != event_tail_.files()) {
+  };
+  read_lines(metrics_, SchemaKind::kMetrics, attempts_seen_, forget_lines,
+             [this](json line) { take_line(std::move(line)); });
+  const auto forget_events = [this] {
     last_events_.clear();
     events_.clear();
-  }
-  for (json& event : events) take_event(std::move(event));
+  };
+  read_lines(event_tail_, SchemaKind::kEvent, event_files_seen_, forget_events,
+             [this](json event) { take_event(std::move(event)); });
   if (steps_ == 0 || seeds_.is_null()) {
     const json spec = read(directory_.spec(), SchemaKind::kResolvedSpec);
     if (!spec.is_null()) {
@@ -168,13 +167,20 @@ json WatchedRun::read(const std::string& path, SchemaKind kind) {
   return std::move(found.value);
 }
 
-std::vector<json> WatchedRun::read_lines(MetricsTail& tail, SchemaKind kind) {
-  const std::uint64_t files = tail.files();
-  NewRecords found = new_records(tail, kind);
+void WatchedRun::read_lines(MetricsTail& tail, SchemaKind kind, std::uint64_t& seen,
+                            const std::function<void()>& forget, const std::function<void(json record)>& take) {
+  const std::uint64_t before = seen;
+  const auto note_file = [&] {
+    if (std::exchange(seen, tail.files()) != tail.files()) forget();
+  };
+  std::string found = read_new_records(tail, kind, [&](json record) {
+    note_file();
+    take(std::move(record));
+  });
+  note_file();  // one without lines
   // A problem stays until another file takes the place of the one that has it.
   std::string& problem = problems_[tail.path()];
-  if (tail.files() != files || problem.empty()) problem = std::move(found.problem);
-  return std::move(found.records);
+  if (seen != before || problem.empty()) problem = std::move(found);
 }
 
 std::vector<std::string> WatchedRun::unreadable() const {

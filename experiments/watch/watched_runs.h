@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -19,12 +20,10 @@
 
 namespace droptest::experiments {
 
-/// The lines of a file of JSON lines that are new, and that the schema allows.
-struct NewRecords {
-  std::vector<nlohmann::json> records;
-  std::string problem;  ///< why a line is left out, with its file; empty: no line is
-};
-NewRecords new_records(MetricsTail& tail, SchemaKind kind);
+/// Calls take(record) for each line of a file of JSON lines that is new, and that the schema allows. Returns why a line
+/// is left out, with its file; empty: no line is.
+std::string read_new_records(MetricsTail& tail, SchemaKind kind,
+                             const std::function<void(nlohmann::json record)>& take);
 
 /// One run, by the last of its records: the memory does not grow with its lines.
 class WatchedRun {
@@ -82,7 +81,9 @@ class WatchedRun {
   };
   static Progress progress_of(const nlohmann::json& line);
   nlohmann::json read(const std::string& path, SchemaKind kind);
-  std::vector<nlohmann::json> read_lines(MetricsTail& tail, SchemaKind kind);
+  /// Calls take(record) for each new line, and forget() before those of another file than `seen` counts.
+  void read_lines(MetricsTail& tail, SchemaKind kind, std::uint64_t& seen, const std::function<void()>& forget,
+                  const std::function<void(nlohmann::json record)>& take);
   void take_line(nlohmann::json line);
   void take_event(nlohmann::json event);
 

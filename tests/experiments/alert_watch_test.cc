@@ -4,6 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
@@ -34,7 +35,10 @@ class Alerts : public ::testing::Test {
     return {alerts, directory_, [this](const std::string& text) { reported_.push_back(text); }};
   }
   std::vector<json> events() const {
-    return std::filesystem::exists(directory_.events()) ? read_metrics(directory_.events()) : std::vector<json>();
+    std::vector<json> all;
+    if (!std::filesystem::exists(directory_.events())) return all;
+    for_each_line(directory_.events(), [&all](const json& event) { all.push_back(event); });
+    return all;
   }
   /// Fifteen lines that waver, then one that is far off.
   static void take_spike(AlertWatch& watch, double spike = 50) {
@@ -123,6 +127,49 @@ TEST_F(Alerts, CommandThatFailsIsReported) {
   take_spike(absent);
   absent.finish(std::chrono::seconds(10));
   EXPECT_EQ(reported_.size(), 2U);
+}
+
+TEST_F(Alerts, OneCommandOfAnAlertRunsAtATime) {
+  // Each line has two anomalies of new kinds; the command waits for a reader of its pipe until the end of the run.
+  const std::string pipe = folder_.path() + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  AlertWatch alerts = watch({{"any", std::nullopt, Action::kCommand, {"/bin/sh", "-c", ": > " + pipe}, 0},
+                             {"loss_spike", std::nullopt, Action::kCommand, {"/bin/true"}, 0}});
+  alerts.start(std::nullopt);
+  json line = line_at(1, nullptr);
+  line["gradient_norm"] = nullptr;
+  alerts.take(line);
+  line = line_at(2, nullptr);
+  line["lost_samples"] = 1;
+  alerts.take(line);
+  std::vector<json> actions;
+  for (const json& event : events()) actions.push_back(event["actions"]);
+  EXPECT_THAT(actions, ElementsAre(json({"command"}), json({"command_left_out"}), json({"command_left_out"})));
+  for (const json& event : events()) EXPECT_TRUE(schema_of(SchemaKind::kEvent).check(event).empty());
+  alerts.finish(std::chrono::milliseconds(0));
+  EXPECT_THAT(reported_, ElementsAre(HasSubstr("alert of step 1: the command /bin/sh was ended with the run"),
+                                     HasSubstr("alert 0: the command /bin/sh was left out 2 times")));
+}
+
+TEST_F(Alerts, ACommandStartsAgainAfterItsInterval) {
+  const std::string out = folder_.path() + "/out";
+  AlertWatch alerts = watch({{"lost_samples",
+                              std::nullopt,
+                              Action::kCommand,
+                              {"/bin/sh", "-c", "echo \"$DROPTEST_STEP $DROPTEST_LEFT_OUT\" >> " + out},
+                              10}});
+  alerts.start(std::nullopt);
+  // A second each; samples are lost before every other line, so that each loss is a new anomaly.
+  for (std::uint64_t step = 1; step <= 23; ++step) {
+    json line = line_at(step, 5);
+    line["lost_samples"] = (step + 1) / 2;
+    alerts.take(line);
+    alerts.end_commands(std::chrono::seconds(10));
+  }
+  alerts.finish(std::chrono::seconds(10));
+  EXPECT_EQ(comm::read_file(out), "1 0\n11 4\n21 4\n");
+  EXPECT_THAT(reported_, ElementsAre(HasSubstr("/bin/sh was left out 9 times, while it was running or within its "
+                                               "interval of 10")));
 }
 
 TEST_F(Alerts, RunThatContinuesKeepsItsEventsAndItsWindows) {
