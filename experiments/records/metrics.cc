@@ -24,7 +24,7 @@ using comm::fail_on_file;
 using comm::finite_or_null;
 using nlohmann::json;
 
-constexpr std::size_t kPieceBytes = std::size_t{1} << 16;  // of a file that is copied
+constexpr std::size_t kCopyBytes = std::size_t{1} << 16;  // of a file that is copied
 
 json to_json(const Divergence& divergence) {
   return {{"max", finite_or_null(divergence.max)}, {"rms", finite_or_null(divergence.rms)}};
@@ -114,7 +114,7 @@ MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step)
       }
       if (line["step"].get<std::uint64_t>() > step) return false;
       kept += text + "\n";
-      if (kept.size() >= kPieceBytes) {
+      if (kept.size() >= kCopyBytes) {
         write(kept);
         kept.clear();
       }
