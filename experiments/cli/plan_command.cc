@@ -44,22 +44,6 @@ struct PlanOptions {
   std::uint64_t memory = 0;  ///< of a process; 0: not given
 };
 
-/// The plan, and why its runs have no ids, where a file of the spec is missing.
-struct LoadedPlan {
-  SweepPlan plan;
-  std::string no_ids;
-};
-
-LoadedPlan load(const SpecOptions& spec) {
-  SweepPlan plan = load_plan(spec, nullptr);
-  try {
-    experiments::FileHashes files;
-    return {load_plan(spec, &files), ""};
-  } catch (const ConfigError& error) {
-    return {std::move(plan), error.what()};
-  }
-}
-
 /// Absent where this build or this machine does not know it.
 json memory_of_rank(const RunConfig& config) {
   if (config.device == experiments::Device::kCpu) return experiments::least_memory_bytes(config, {1, 0});
@@ -118,8 +102,19 @@ json precision_of(const experiments::ResolvedRun& run) {
   return precision;
 }
 
-json everything(const SpecOptions& spec, const std::string& out, const std::optional<std::uint64_t>& memory) {
-  const auto [plan, no_ids] = load(spec);
+/// What a run takes that its seeds and the rates of its losses do not change.
+struct Needs {
+  json packets;
+  json memory_of_rank;
+  json memory;
+};
+
+/// `which_memory`: the runs whose entry has the whole memory plan; null in the others.
+enum class WhichMemory : std::uint8_t { kAll, kOneOfEach };
+json everything(const PlanOptions& options, WhichMemory which_memory) {
+  const auto& out = options.out;
+  const std::optional<std::uint64_t> memory = options.memory != 0 ? std::optional(options.memory) : std::nullopt;
+  const auto [plan, no_ids] = plan_of_files(options.spec);
   std::vector<json> summaries(plan.runs.size());
   for (std::size_t i = 0; i < plan.runs.size() && no_ids.empty(); ++i) {
     const auto folder = experiments::run_directory(out, plan.name, plan.runs[i].run.run_id);
@@ -127,8 +122,7 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
   }
   const TimeEstimate estimate(plan, summaries, out + "/" + plan.name);
   const int jobs = jobs_here(plan);
-  std::map<std::string, json> known_packets;  // seeds and learning rates change nothing
-  std::map<std::string, json> known_memory;
+  std::map<std::string, Needs> known;
   json runs = json::array();
   std::size_t to_do = 0;
   std::optional<double> alone = 0.0;
@@ -139,17 +133,8 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     const PlannedRun& planned = plan.runs[i];
     const RunConfig& config = planned.run.config;
-    const json key = {planned.run.spec.at("network"), planned.run.spec.at("training"),
-                      planned.run.spec.at("validation"), planned.run.spec.at("model"), planned.run.spec.at("parallel")};
-    const auto packets = known_packets.find(key.dump());
-    const json counted = packets != known_packets.end() ? packets->second : packets_of(config);
-    known_packets[key.dump()] = counted;
-    json of_memory = key;
-    for (const char* member : {"memory", "record", "outer", "backend", "device", "data", "task"}) {
-      of_memory.push_back(planned.run.spec.value(member, json()));
-    }
-    const std::string memory_key = of_memory.dump();
-    if (!known_memory.contains(memory_key)) known_memory[memory_key] = memory_plan_of(config, memory);
+    const auto [needs, is_first] = known.try_emplace(experiments::without_rates(planned.run.spec).dump());
+    if (is_first) needs->second = {packets_of(config), memory_of_rank(config), memory_plan_of(config, memory)};
     const bool is_new = summaries[i].is_null() && planned.same_as == i;
     const std::optional<double> seconds = estimate.seconds(planned);
     if (is_new) {
@@ -164,10 +149,10 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
                     {"same_as", planned.same_as == i ? json() : json(planned.same_as)},
                     {"finished", !summaries[i].is_null()},
                     {"steps", config.training.steps},
-                    {"memory_per_rank_bytes", memory_of_rank(config)},
-                    {"memory", known_memory[memory_key]},
+                    {"memory_per_rank_bytes", needs->second.memory_of_rank},
+                    {"memory", is_first || which_memory == WhichMemory::kAll ? needs->second.memory : json()},
                     {"precision", precision_of(planned.run)},
-                    {"packets", counted},
+                    {"packets", needs->second.packets},
                     {"seconds", seconds ? json(*seconds) : json()}});
   }
   std::optional<double> left = together;
@@ -235,9 +220,7 @@ int plan_layouts(const PlanOptions& options) {
 
 int plan(const PlanOptions& options) {
   if (options.layout) return plan_layouts(options);
-  std::optional<std::uint64_t> memory;
-  if (options.memory != 0) memory = options.memory;
-  const json all = everything(options.spec, options.out, memory);
+  const json all = everything(options, options.json ? WhichMemory::kAll : WhichMemory::kOneOfEach);
   if (options.json) {
     std::cout << all.dump(2) << "\n";
   } else {

@@ -132,7 +132,9 @@ std::optional<experiments::FileLock> hold_record(const SearchCommandOptions& opt
 
 int search(const SearchCommandOptions& options) {
   experiments::FileHashes files;
-  const experiments::SearchPlan plan(experiments::load_spec(options.spec.file, options.spec.overrides), &files);
+  const experiments::Spec spec = experiments::read_spec(options.spec.file, options.spec.overrides);
+  (void)experiments::plan_sweep(spec);
+  const experiments::SearchPlan plan(spec, &files);
   experiments::SweepOptions sweep_options;
   sweep_options.files = &files;
   sweep_options.out = options.out;

@@ -53,7 +53,16 @@ void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const s
 
 experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files,
                                  experiments::NumericsUse use) {
-  return experiments::plan_sweep(experiments::load_spec(options.file, options.overrides, use), files, use);
+  return experiments::plan_sweep(experiments::read_spec(options.file, options.overrides), files, use);
+}
+
+PlanOfFiles plan_of_files(const SpecOptions& options) {
+  try {
+    experiments::FileHashes files;
+    return {load_plan(options, &files), ""};
+  } catch (const ConfigError& error) {
+    return {load_plan(options, nullptr), error.what()};
+  }
 }
 
 experiments::RunConfig load_run(SpecOptions options) {

@@ -38,6 +38,14 @@ void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const s
 experiments::SweepPlan load_plan(const SpecOptions& options, experiments::FileHashes* files,
                                  experiments::NumericsUse use = experiments::NumericsUse::kToTrain);
 
+/// The plan, and why its runs have no ids, where a file of the spec is missing or is not what the spec needs.
+struct PlanOfFiles {
+  experiments::SweepPlan plan;
+  std::string no_ids;  ///< empty: they have
+};
+/// load_plan() with the files of the spec, or without where these are wrong. Throws: ConfigError for the spec itself.
+PlanOfFiles plan_of_files(const SpecOptions& options);
+
 /// One run of the spec, to be read: with overrides that of the spec without its sweep, whose points would have the last
 /// word; else the first. No file that the spec names is read. Throws: ConfigError.
 experiments::RunConfig load_run(SpecOptions options);

@@ -11,6 +11,7 @@
 #include "experiments/cli/spec_options.h"
 #include "experiments/doctor/machine_checks.h"
 #include "experiments/run/memory_estimate.h"
+#include "experiments/run/run_forecast.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -25,23 +26,20 @@ struct ValidateOptions {
 /// The backends, files and memory that a plan's runs need and this machine lacks, line by line.
 class Shortcomings {
  public:
-  Shortcomings() = default;  ///< nobody looked
-  explicit Shortcomings(const SpecOptions& spec) : where_(spec.file) {
-    const experiments::SweepPlan plan = load_plan(spec, nullptr);
-    bool files_are_there = true;
-    try {
-      experiments::FileHashes files;
-      (void)load_plan(spec, &files);
-    } catch (const ConfigError& error) {
-      files_are_there = false;
-      lines_.emplace_back(error.what());
-    }
-    for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+  /// `no_files`: why the runs of `plan` have no hashes of their files; empty: they have.
+  Shortcomings(const experiments::SweepPlan& plan, const std::string& no_files, std::string where)
+      : where_(std::move(where)) {
+    if (!no_files.empty()) lines_.push_back(no_files);
+    // Seeds change none of this: the first ones are those of all points.
+    for (std::size_t i = 0; i < plan.points; ++i) {
       const experiments::PlannedRun& planned = plan.runs[i];
       if (planned.same_as != i) continue;
-      add("/backend/name", experiments::check_backend(planned.run.config.backend.name));
-      if (files_are_there) check_corpus(planned.run);
-      check_memory(planned.run.config);
+      const std::string& backend = planned.run.config.backend.name;
+      if (backends_.insert(backend).second) add("/backend/name", experiments::check_backend(backend));
+      if (no_files.empty()) check_corpus(planned.run);
+      if (memories_.insert(experiments::without_rates(planned.run.spec).dump()).second) {
+        check_memory(planned.run.config);
+      }
     }
   }
 
@@ -80,7 +78,9 @@ class Shortcomings {
   }
 
   std::string where_;
+  std::set<std::string> backends_;
   std::set<std::string> corpora_;
+  std::set<std::string> memories_;
   std::vector<std::string> lines_;
 };
 
@@ -96,11 +96,12 @@ int validate(const ValidateOptions& options) {
   for (const std::string& file : options.files) {
     const SpecOptions spec{file, options.spec.overrides};
     try {
-      const experiments::SweepPlan plan = load_plan(spec, nullptr);
+      const auto [plan, no_files] = options.spec_only ? PlanOfFiles{load_plan(spec, nullptr), ""} : plan_of_files(spec);
       say_warnings(spec, plan);
-      const Shortcomings lacking = options.spec_only ? Shortcomings() : Shortcomings(spec);
-      for (const std::string& line : lacking.lines()) errors += (errors.empty() ? "" : "\n") + line;
-      if (lacking.lines().empty()) std::cout << file << ": ok, " << runs_text(plan) << "\n";
+      std::vector<std::string> lacking;
+      if (!options.spec_only) lacking = Shortcomings(plan, no_files, file).lines();
+      for (const std::string& line : lacking) errors += (errors.empty() ? "" : "\n") + line;
+      if (lacking.empty()) std::cout << file << ": ok, " << runs_text(plan) << "\n";
     } catch (const ConfigError& error) {
       errors += (errors.empty() ? "" : "\n") + std::string(error.what());
     }

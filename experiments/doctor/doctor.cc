@@ -178,7 +178,7 @@ class Examination {
   DoctorReport run() {
     std::optional<SweepPlan> plan;
     try {
-      plan = plan_sweep(load_spec(options_.spec_file, options_.overrides));
+      plan = plan_sweep(read_spec(options_.spec_file, options_.overrides));
       add({"spec", "", Health::kOk,
            options_.spec_file + ": " + std::to_string(plan->runs.size()) + (plan->runs.size() == 1 ? " run" : " runs"),
            ""});

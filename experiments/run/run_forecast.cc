@@ -72,6 +72,15 @@ Corpus random_tokens(const RunConfig& config, std::vector<std::uint16_t>& storag
   return {tokens, tokens};
 }
 
+/// Each loss process becomes the name of its model.
+void keep_loss_models(nlohmann::json& part) {
+  if (part.is_object() && part.contains("loss") && part["loss"].is_object() && part["loss"].contains("model")) {
+    part["loss"] = nlohmann::json(part["loss"]["model"]);
+  }
+  if (!part.is_structured()) return;
+  for (nlohmann::json& inner : part) keep_loss_models(inner);
+}
+
 double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; }
 
 }  // namespace
@@ -104,6 +113,14 @@ nlohmann::json shape_of(const nlohmann::json& spec) {
     shape["training"][member] = spec.at("training").value(member, nlohmann::json());
   }
   return shape;
+}
+
+nlohmann::json without_rates(const nlohmann::json& spec) {
+  nlohmann::json rest = spec;
+  for (const char* member : {"name", "description", "seeds", "alerts"}) rest.erase(member);
+  for (const char* member : {"learning_rate", "weight_decay"}) rest["training"].erase(member);
+  if (rest.contains("network")) keep_loss_models(rest["network"]);
+  return rest;
 }
 
 std::optional<StepTime> measure_step(const RunConfig& config) {

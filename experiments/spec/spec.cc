@@ -9,7 +9,6 @@
 #include "comm/json/read_file.h"
 #include "comm/json/schema_checker.h"
 #include "experiments/spec/schema_kinds.h"
-#include "experiments/spec/search_plan.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"
 
@@ -133,34 +132,31 @@ void apply_override(json& document, std::string_view assignment) {
   set_member(document, tokens, override_value(assignment.substr(equals + 1), where), where);
 }
 
-Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides,
-                NumericsUse use) {
+Spec read_spec_text(std::string_view text, const std::string& where, std::span<const std::string> overrides) {
   MergedSpec merged = merge_extended(text, where);
   Spec spec{std::move(merged.document), where, std::move(merged.origins), std::move(merged.swept)};
-  std::map<std::string, std::vector<std::string>> made;  // pointers of objects that an override made -> its tokens
   for (const std::string& assignment : overrides) {
     const std::vector<std::string> tokens =
         pointer_tokens(assignment.substr(0, assignment.find('=')), "--set " + assignment);
     const std::string parent = parent_of(tokens);
-    if (!parent.empty() && !spec.document.contains(json::json_pointer(parent))) made.emplace(parent, tokens);
+    if (!parent.empty() && !spec.document.contains(json::json_pointer(parent))) spec.made.emplace(parent, tokens);
     apply_override(spec.document, assignment);
     spec.swept.add_override(assignment);
     if (!spec.origins.empty()) spec.origins.set(assignment.substr(0, assignment.find('=')), where);
   }
   spec.document = schema_of(SchemaKind::kSpec).with_one_word(std::move(spec.document));
-  try {
-    (void)plan_sweep(spec, nullptr, use);
-  } catch (const ConfigError& error) {
-    std::string message = error.what();
-    for (const auto& [parent, tokens] : made) message += hint_of_absent(json::object(), tokens, error.what());
-    throw ConfigError(message);
-  }
-  if (spec.document.contains("search")) (void)SearchPlan(spec);
   return spec;
 }
 
-Spec load_spec(const std::string& path, std::span<const std::string> overrides, NumericsUse use) {
-  return parse_spec(comm::read_file(path), path, overrides, use);
+Spec read_spec(const std::string& path, std::span<const std::string> overrides) {
+  return read_spec_text(comm::read_file(path), path, overrides);
+}
+
+Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides,
+                NumericsUse use) {
+  Spec spec = read_spec_text(text, where, overrides);
+  (void)plan_sweep(spec, nullptr, use);
+  return spec;
 }
 
 }  // namespace droptest::experiments

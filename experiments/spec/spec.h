@@ -2,6 +2,7 @@
 // A spec as its user wrote it: read, overridden, checked. docs/specs.md is the format.
 #pragma once
 
+#include <map>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -13,21 +14,27 @@
 
 namespace droptest::experiments {
 
-/// A checked spec. Each point of its sweep is known to resolve.
+/// A spec with its overrides.
 struct Spec {
   nlohmann::json document;    ///< merged into the file that it extends, with overrides applied
   std::string where;          ///< the file, for messages
   ValueOrigins origins = {};  ///< the other files, for messages
   SweptOrder swept = {};      ///< may have pointers that the document's sweep lacks
+  /// Pointers of objects that an override made, and the tokens of its pointer.
+  std::map<std::string, std::vector<std::string>> made = {};
 };
 
 /// Reads a spec, merges it into the file that it extends, if any, and applies `overrides`, each "/pointer=value", in
 /// order. A run's own spec.json is a spec too; with overrides its numerics_version is left out, unless they set it.
-/// `use`: resolve()'s. Throws: ConfigError that lists everything wrong, with file and JSON pointer.
-Spec load_spec(const std::string& path, std::span<const std::string> overrides = {},
-               NumericsUse use = NumericsUse::kToTrain);
+/// What the spec says is not checked: plan_sweep() and SearchPlan do that. Throws: ConfigError for a file that is no
+/// object of JSON, and for an override that apply_override() refuses.
+Spec read_spec(const std::string& path, std::span<const std::string> overrides = {});
 
 /// The same for text; `where` names it in messages, and is where it extends a file from.
+Spec read_spec_text(std::string_view text, const std::string& where, std::span<const std::string> overrides = {});
+
+/// read_spec_text() of a spec that is right: each point of its sweep is known to resolve. `use`: resolve()'s. Throws:
+/// ConfigError that lists everything wrong, with file and JSON pointer.
 Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides = {},
                 NumericsUse use = NumericsUse::kToTrain);
 

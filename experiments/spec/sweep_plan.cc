@@ -16,6 +16,7 @@
 #include "comm/json/schema_checker.h"
 #include "experiments/spec/run_id.h"
 #include "experiments/spec/schema_kinds.h"
+#include "experiments/spec/search_plan.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -165,8 +166,7 @@ class Planner {
     plan.best_over = best_over_;
     plan.swept = swept();
     evaluation_tokens_ = complete["validation"]["tokens"];
-    for (std::uint64_t point = 0; point < points_; ++point) resolve_point(point);
-    if (!failures_.empty()) throw_failures();
+    resolve_points();
     plan.points = resolved_.size();
     collect_warnings(plan);
     for (const Seeds& later : repeats()) {
@@ -326,6 +326,25 @@ class Planner {
     }
   }
 
+  /// Throws: ConfigError for what is wrong with the spec, or else for what its files lack.
+  void resolve_points() {
+    const auto resolve_all = [this](FileHashes* files) {
+      resolved_.clear();
+      files_ = files;
+      for (std::uint64_t point = 0; point < points_; ++point) resolve_point(point);
+      return std::exchange(failures_, {});
+    };
+    FileHashes* const files = std::exchange(files_, nullptr);
+    // Most of what is wrong shows at the first point, before files are read to be hashed.
+    if (files != nullptr) resolve_point(0);
+    std::map<std::string, Failure> failed = std::exchange(failures_, {});
+    if (failed.empty()) failed = resolve_all(files);
+    if (failed.empty()) return;
+    std::map<std::string, Failure> of_spec = files == nullptr ? failed : resolve_all(nullptr);
+    failures_ = of_spec.empty() ? std::move(failed) : std::move(of_spec);
+    throw_failures();
+  }
+
   /// Resolves one point with the first seeds.
   void resolve_point(std::uint64_t point) {
     // The last axis varies fastest. The map's order sets an outer member before a member of it.
@@ -461,6 +480,16 @@ std::size_t SweepPlan::same_runs() const {
   return same;
 }
 
-SweepPlan plan_sweep(const Spec& spec, FileHashes* files, NumericsUse use) { return Planner(spec, files, use).plan(); }
+SweepPlan plan_sweep(const Spec& spec, FileHashes* files, NumericsUse use) {
+  try {
+    SweepPlan plan = Planner(spec, files, use).plan();
+    if (spec.document.contains("search")) (void)SearchPlan(spec);
+    return plan;
+  } catch (const ConfigError& error) {
+    std::string message = error.what();
+    for (const auto& [parent, tokens] : spec.made) message += hint_of_absent(json::object(), tokens, error.what());
+    throw ConfigError(message);
+  }
+}
 
 }  // namespace droptest::experiments

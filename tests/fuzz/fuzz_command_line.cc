@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -53,9 +54,14 @@ void check_option(const CLI::Option& option) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  CLI::App app;
-  droptest::cli::Action chosen;
-  droptest::cli::add_commands(app, chosen);
+  static droptest::cli::Action chosen;
+  static const std::unique_ptr<CLI::App> kApp = [] {  // parsing begins anew each time
+    auto commands = std::make_unique<CLI::App>();
+    droptest::cli::add_commands(*commands, chosen);
+    return commands;
+  }();
+  CLI::App& app = *kApp;
+  chosen = nullptr;
   std::istringstream lines(std::string(reinterpret_cast<const char*>(data), size));
   std::vector<std::string> arguments;
   for (std::string line; std::getline(lines, line);) arguments.insert(arguments.begin(), line);  // CLI11 takes the last
