@@ -169,8 +169,11 @@ class Planner {
     resolve_points();
     plan.points = resolved_.size();
     collect_warnings(plan);
-    for (const Seeds& later : repeats()) {
-      for (const PlannedRun& point : resolved_) add_run(plan, point, later);
+    const std::vector<Seeds> all = repeats();
+    plan.runs.reserve(all.size() * resolved_.size());
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      // Thousands of points are not kept twice.
+      for (PlannedRun& point : resolved_) add_run(plan, i + 1 < all.size() ? point : std::move(point), all[i]);
     }
     return plan;
   }
@@ -424,9 +427,8 @@ class Planner {
     refuse_violations();
   }
 
-  void add_run(SweepPlan& plan, const PlannedRun& point, const Seeds& later) {
-    PlannedRun planned = point;
-    const Seeds& first = point.run.config.seeds;
+  void add_run(SweepPlan& plan, PlannedRun planned, const Seeds& later) {
+    const Seeds first = planned.run.config.seeds;
     planned.seeds = {first.weights + later.weights, first.data + later.data, first.network + later.network};
     Seeds used = planned.seeds;
     if (!uses_network_seed(planned.run.spec)) {

@@ -451,7 +451,7 @@ TEST(SpecRecord, IsASpecThatRepeatsTheRun) {
   const ResolvedRun run = lossy_run();
   const RunDirectory directory = run_directory(folder.path(), run.config.name, run.run_id);
   write_spec_record(directory, run);
-  const SweepPlan again = plan_sweep(load_spec(folder.path() + "/t/" + run.run_id + "/spec.json"));
+  const SweepPlan again = plan_sweep(read_spec(folder.path() + "/t/" + run.run_id + "/spec.json"));
   ASSERT_EQ(again.runs.size(), 1U);
   EXPECT_EQ(again.runs[0].run.run_id, run.run_id);
 }

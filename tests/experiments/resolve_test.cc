@@ -152,7 +152,7 @@ TEST(Resolve, AResolvedSpecResolvesToItself) {
   std::filesystem::current_path(DROPTEST_SPECS "/../..");  // specs name files from the repository's root
   for (const auto& entry : std::filesystem::recursive_directory_iterator(DROPTEST_SPECS)) {
     if (entry.path().extension() != ".json") continue;
-    const SweepPlan plan = plan_sweep(load_spec(entry.path()));
+    const SweepPlan plan = plan_sweep(read_spec(entry.path()));
     for (std::size_t i = 0; i < plan.runs.size(); ++i) {
       if (kSanitized && i % 7 != 0 && i + 1 != plan.runs.size()) continue;
       const PlannedRun& planned = plan.runs[i];

@@ -24,9 +24,9 @@ class SpecFiles : public testing::Test {
  protected:
   std::string path(const std::string& name) const { return folder_.path() + "/" + name; }
   void write(const std::string& name, const std::string& text) const { write_file_atomically(path(name), text); }
-  json merged(const std::string& name) const { return load_spec(path(name)).document; }
+  json merged(const std::string& name) const { return read_spec(path(name)).document; }
   std::string error_of(const std::string& name, const std::vector<std::string>& overrides = {}) const {
-    return config_error_of([&] { (void)plan_sweep(load_spec(path(name), overrides)); });
+    return config_error_of([&] { (void)plan_sweep(read_spec(path(name), overrides)); });
   }
 
  private:
@@ -49,7 +49,7 @@ TEST_F(SpecFiles, SweptPointersHaveTheOrderOfTheFilesTheExtendedOneFirst) {
       "sweep": {"cross": {"/training/steps": [1, 2], "/model/layers": [1]}}})");
   write("one.json", R"({"extends": "base.json",
       "sweep": {"cross": {"/model/heads": [2], "/model/layers": [1, 3], "/training/steps": null}}})");
-  EXPECT_EQ(plan_sweep(load_spec(path("one.json"))).swept, (std::vector<std::string>{"/model/layers", "/model/heads"}));
+  EXPECT_EQ(plan_sweep(read_spec(path("one.json"))).swept, (std::vector<std::string>{"/model/layers", "/model/heads"}));
 }
 
 TEST_F(SpecFiles, PathsAreRelativeToTheFileThatNamesThemAndChainsWork) {
@@ -66,8 +66,8 @@ TEST_F(SpecFiles, ASpecThatExtendsAnotherIsTheRunOfTheMergedOne) {
   write("base.json", R"({"name": "b", "data": {"text": "a"}, "training": {"steps": 5}})");
   write("one.json", R"({"extends": "base.json", "training": {"steps": 7}})");
   write("whole.json", R"({"name": "b", "data": {"text": "a"}, "training": {"steps": 7}})");
-  EXPECT_EQ(plan_sweep(load_spec(path("one.json"))).runs[0].run.run_id,
-            plan_sweep(load_spec(path("whole.json"))).runs[0].run.run_id);
+  EXPECT_EQ(plan_sweep(read_spec(path("one.json"))).runs[0].run.run_id,
+            plan_sweep(read_spec(path("whole.json"))).runs[0].run.run_id);
 }
 
 TEST_F(SpecFiles, AnErrorNamesTheFileThatHoldsTheValue) {

@@ -41,7 +41,7 @@ TEST(Spec, EveryReadySpecIsAcceptedAndNamedAfterItsFile) {
   std::size_t count = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(DROPTEST_SPECS)) {
     if (entry.path().extension() != ".json") continue;
-    const SweepPlan plan = plan_sweep(load_spec(entry.path()));
+    const SweepPlan plan = plan_sweep(read_spec(entry.path()));
     EXPECT_EQ(plan.name + ".json", entry.path().filename());
     EXPECT_FALSE(plan.description.empty()) << entry.path();
     ++count;
@@ -373,9 +373,9 @@ TEST(Spec, BadOverridesSayWhy) {
 }
 
 TEST(Spec, UnreadableFilesAreNamedWithTheReason) {
-  EXPECT_EQ(config_error_of([] { (void)load_spec("/nowhere/s.json"); }),
+  EXPECT_EQ(config_error_of([] { (void)read_spec("/nowhere/s.json"); }),
             "read /nowhere/s.json: No such file or directory");
-  EXPECT_EQ(config_error_of([] { (void)load_spec("/"); }), "read /: Is a directory");
+  EXPECT_EQ(config_error_of([] { (void)read_spec("/"); }), "read /: Is a directory");
 }
 
 }  // namespace
