@@ -14,6 +14,7 @@
 #include "experiments/cli/number_options.h"
 #include "experiments/cli/run_one.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/spec/recorded_files.h"
 #include "experiments/spec/spec.h"
 #include "sim/error.h"
 
@@ -61,6 +62,10 @@ int resume_in_place(const ResumeOptions& options, const RunDirectory& directory,
   planned.point = nlohmann::json::object();
   take_place_in_sweep(planned, directory);
   RunManner how = options.how;
+  experiments::FileHashes files;
+  if (options.at || !experiments::has_result(directory)) {
+    experiments::require_recorded_files(planned.run, directory.spec(), files, experiments::ShardFiles::kCompared);
+  }
   if (const auto step = chosen_step(checkpoints, options.at); options.at) {
     const auto lock = experiments::FileLock::try_take(directory.lock(), experiments::FileLock::Mode::kExclusive);
     if (!lock) {
@@ -74,7 +79,7 @@ int resume_in_place(const ResumeOptions& options, const RunDirectory& directory,
     checkpoints.forget_after(*step);
     fs::remove(directory.summary());
   }
-  return run_one(planned, directory, how, [] {});
+  return run_one(planned, directory, files, how, [] {});
 }
 
 /// Network sections of a resolved spec that the changed layout has no use for, which are removed.
@@ -119,7 +124,7 @@ int resume_elsewhere(const ResumeOptions& options, const RunDirectory& directory
   const std::string out = fs::path(directory.path).parent_path().parent_path().string();
   const RunDirectory there =
       experiments::run_directory(out.empty() ? "." : out, plan.name, plan.runs.front().run.run_id);
-  return run_one(plan.runs.front(), there, options.how, [&] { say_warnings(spec, plan); });
+  return run_one(plan.runs.front(), there, files, options.how, [&] { say_warnings(spec, plan); });
 }
 
 int resume(const ResumeOptions& options) {

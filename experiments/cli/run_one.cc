@@ -23,8 +23,8 @@ bool is_launched(const experiments::RunConfig& config) {
   return config.backend.name != "local" && comm::launch_environment(comm::process_environment()).has_value();
 }
 
-int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory, const RunManner& how,
-            const std::function<void()>& say_first) {
+int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory,
+            experiments::FileHashes& files, const RunManner& how, const std::function<void()>& say_first) {
   const bool launched = is_launched(planned.run.config);
   if (!launched && experiments::is_settled(directory, planned.run, how.again)) {
     if (!how.quiet) {
@@ -36,7 +36,7 @@ int run_one(const experiments::PlannedRun& planned, const experiments::RunDirect
     return kExitSuccess;
   }
   if (!how.quiet && !launched) say_first();
-  experiments::ExecuteOptions execute{planned.point, worker_command(), kExitUserError};
+  experiments::ExecuteOptions execute{planned.point, worker_command(), kExitUserError, &files};
   execute.if_busy = how.if_busy;
   execute.again = how.again;
   execute.resume = how.resume;

@@ -28,8 +28,9 @@ std::vector<std::string> worker_command();
 /// Whether a launcher started this process as one rank of the run.
 bool is_launched(const experiments::RunConfig& config);
 
-/// Returns an exit code. `say_first` prints warnings, before a run that has no result. Throws: as execute_run().
-int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory, const RunManner& how,
-            const std::function<void()>& say_first);
+/// Returns an exit code. `files`: the hashes with which the run was resolved. `say_first` prints warnings, before a run
+/// that has no result. Throws: as execute_run().
+int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory,
+            experiments::FileHashes& files, const RunManner& how, const std::function<void()>& say_first);
 
 }  // namespace droptest::cli

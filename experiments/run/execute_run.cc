@@ -40,6 +40,7 @@
 #include "experiments/run/run_recorder.h"
 #include "experiments/run/sigterm_watch.h"
 #include "experiments/run/train_run.h"
+#include "experiments/spec/recorded_files.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -96,6 +97,13 @@ bool stops_itself(const RunConfig& config) {
   return config.checkpoint && config.checkpoint->on_signal == CheckpointConfig::OnSignal::kTake;
 }
 
+/// After the data was opened: what another program puts in its place from now on is not read. Throws: ConfigError.
+void compare_files(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
+  if (options.files != nullptr) {
+    require_recorded_files(run, directory.spec(), *options.files, ShardFiles::kLeftToTraining);
+  }
+}
+
 /// The objects that the rank threads of a run share. They outlive a thread that stalled and was left behind.
 struct ThreadedRun {
   ThreadedRun(const ResolvedRun& resolved, const RunDirectory& directory, const ExecuteOptions& options,
@@ -121,6 +129,7 @@ nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory
                            const SharedLock& lock) {
   // Shared by the caller and the rank threads.
   const auto shared = std::make_shared<ThreadedRun>(run, directory, options, lock);
+  compare_files(run, directory, options);
   std::packaged_task<void()> task([shared] {
     const RunConfig& config = shared->run.config;
     comm::run_ranks(config.parallel.world_size(), config.backend.timeout, [shared](comm::Communicator& group) {
@@ -239,6 +248,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     std::optional<RunRecorder> recorder;
     if (launch.rank == 0) recorder.emplace(run, directory, execute.point, execute.say_problem);
     const Corpus corpus = load_corpus(config);
+    if (launch.rank == 0) compare_files(run, directory, execute);
     TrainingHooks hooks = recording_hooks(run, directory, execute, recorder ? &*recorder : nullptr);
     if (stops_itself(config)) hooks.stop_requested = [&sigterm] { return sigterm.was_told(); };
     // A parent that started the ranks can start more.
@@ -311,7 +321,12 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.push_back(directory.path);
   ranks.command.push_back("--point");
   ranks.command.insert(ranks.command.end(), {options.point.dump(), "--labels", run.labels.dump(), "--warnings",
-                                             warnings_json(run.warnings).dump(), "--locked", "--states-not-left", "0"});
+                                             warnings_json(run.warnings).dump(), "--locked"});
+  if (options.files != nullptr) {
+    ranks.command.insert(ranks.command.end(), {"--files", options.files->known_of(recorded_files(run.spec)).dump()});
+  }
+  ranks.command.insert(ranks.command.end(), {"--states-not-left", "0"});
+  ranks.telling_code = options.user_error_code;
   if (lock) ranks.kept_descriptor = lock->descriptor();
   if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {
     if (named->host.empty()) ranks.environment["MASTER_ADDR"] = "127.0.0.1";
@@ -380,7 +395,11 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
         ++states_not_left;
       }
       const auto pause = pause_before_restart(run.config.restart, ++failed);
-      if (!pause || failure.status.code == options.user_error_code) throw;
+      if (pause && failure.status.signal == 0 && failure.status.code == options.user_error_code) {
+        options.say_problem("no further attempt: a spec, an option or a file is wrong");
+        throw;
+      }
+      if (!pause) throw;
       // Without a checkpoint nothing is lost by a start with all replicas.
       if (reached > 0) replicas = replicas_after_failure(run.config, replicas);
       options.say_problem(std::string(failure.what()) + "; attempt " + std::to_string(failed + 1) + " of " +

@@ -12,6 +12,7 @@
 #include "experiments/checkpoint/checkpointer.h"
 #include "experiments/records/file_lock.h"
 #include "experiments/records/run_records.h"
+#include "experiments/spec/file_hashes.h"
 #include "experiments/spec/resolve.h"
 
 namespace droptest::experiments {
@@ -21,7 +22,10 @@ struct ExecuteOptions {
   /// Command of a rank process that no launcher started. With a run's folder and its sweep point appended, it runs the
   /// run of the folder's spec.json.
   std::vector<std::string> worker_command;
-  int user_error_code = -1;  ///< of a rank process that another attempt would not help
+  int user_error_code = -1;  ///< exit code of a rank process that ends all attempts: the next one would end likewise
+  /// The hashes with which the run was resolved: before it trains, rank 0 of each attempt compares the files that are
+  /// there with those. Borrowed; null: no comparison.
+  FileHashes* files = nullptr;
   /// Who holds the lock of the run's folder: this process takes it, or the one that started this process has it.
   enum class Lock : std::uint8_t { kTake, kHeldByParent } lock = Lock::kTake;
   Again again = Again::kNo;        ///< where the finished run lacks records; its old result stays until it is run

@@ -21,6 +21,7 @@
 #include "experiments/run/metrics_tail.h"
 #include "experiments/run/restart_policy.h"
 #include "experiments/run/run_recorder.h"
+#include "experiments/spec/recorded_files.h"
 #include "experiments/spec/resolve.h"
 #include "sim/error.h"
 
@@ -180,6 +181,9 @@ class SweepRunner {
     command.insert(command.end(),
                    {directory.path, "--point", planned.point.dump(), "--labels", planned.run.labels.dump(),
                     "--warnings", warnings_json(planned.run.warnings).dump(), "--locked"});
+    if (options_.files != nullptr) {
+      command.insert(command.end(), {"--files", options_.files->known_of(recorded_files(planned.run.spec)).dump()});
+    }
     progress_.runs[index].state = SweepRun::State::kRunning;
     attempts_.try_emplace(index, Attempts{0, newest_checkpoint(directory)});
     const std::size_t share = core_shares_.take();
