@@ -9,6 +9,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/finished_runs.h"
 #include "experiments/cli/layout_text.h"
 #include "experiments/cli/number_options.h"
 #include "experiments/cli/outcome_text.h"
@@ -123,7 +124,7 @@ json everything(const SpecOptions& spec, const std::string& out, const std::opti
   std::vector<json> summaries(plan.runs.size());
   for (std::size_t i = 0; i < plan.runs.size() && no_ids.empty(); ++i) {
     const auto folder = experiments::run_directory(out, plan.name, plan.runs[i].run.run_id);
-    if (experiments::has_result(folder)) summaries[i] = *experiments::read_summary(folder);
+    if (experiments::has_result(folder, say_unread)) summaries[i] = *experiments::read_summary(folder);
   }
   const TimeEstimate estimate(plan, summaries, out + "/" + plan.name);
   const int jobs = jobs_here(plan);

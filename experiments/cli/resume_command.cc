@@ -47,11 +47,15 @@ std::optional<std::uint64_t> chosen_step(const CheckpointFolder& checkpoints, co
 void take_place_in_sweep(experiments::PlannedRun& planned, const RunDirectory& directory) {
   const std::string path = directory.path + "/../sweep.json";
   if (!fs::exists(path)) return;
-  for (const nlohmann::json& run : comm::load_json(path).at("runs")) {
-    if (run.at("run_id") != planned.run.run_id) continue;
-    planned.point = run.at("point");
-    planned.run.labels = run.value("labels", nlohmann::json::array());
-    planned.run.warnings = experiments::warnings_from_json(run.value("warnings", nlohmann::json::array()));
+  try {
+    for (const nlohmann::json& run : comm::load_json(path).at("runs")) {
+      if (run.at("run_id") != planned.run.run_id) continue;
+      planned.point = run.at("point");
+      planned.run.labels = run.value("labels", nlohmann::json::array());
+      planned.run.warnings = experiments::warnings_from_json(run.value("warnings", nlohmann::json::array()));
+    }
+  } catch (const std::exception& error) {
+    std::cerr << "droptest: warning: " << path << ": " << error.what() << "; the run gets no point of a sweep\n";
   }
 }
 

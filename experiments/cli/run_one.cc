@@ -8,6 +8,7 @@
 
 #include "comm/rendezvous/launch_environment.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/finished_runs.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/stop_signal.h"
@@ -26,7 +27,9 @@ bool is_launched(const experiments::RunConfig& config) {
 int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory,
             experiments::FileHashes& files, const RunManner& how, const std::function<void()>& say_first) {
   const bool launched = is_launched(planned.run.config);
-  if (!launched && experiments::is_settled(directory, planned.run, how.again)) {
+  experiments::SayUnread say = [](const std::string&) {};
+  if (!how.quiet) say = say_unread;
+  if (!launched && experiments::is_settled(directory, planned.run, how.again, say)) {
     if (!how.quiet) {
       std::cout << outcome_text(*experiments::read_summary(directory)) << "\n"
                 << "nothing to do: the records are in " << directory.path << "\n";

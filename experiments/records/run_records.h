@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -96,20 +97,28 @@ void write_predictions_record(const RunDirectory& directory, const nlohmann::jso
 void write_summary_record(const RunDirectory& directory, const nlohmann::json& record);
 void write_sweep_record(const std::string& out, const SweepPlan& plan);
 
-/// The summary of an earlier run; absent where there is none. Throws: ConfigError for one that is not a summary.
-std::optional<nlohmann::json> read_summary(const RunDirectory& directory);
+/// Hears of a record that is there, but does not count, with its file and the reason.
+using SayUnread = std::function<void(const std::string& text)>;
+
+/// The summary of an earlier run; it may have members that this program does not know. Absent where there is none, and
+/// where the file cannot be read, is no summary or has another schema_version: `say` hears of that.
+std::optional<nlohmann::json> read_summary(
+    const RunDirectory& directory, const SayUnread& say = [](const std::string&) {});
 
 /// The records that `run` asks for and a finished run in that folder does not have, each with the pointer of its
 /// setting: "the final weights (/record/weights)".
 std::vector<std::string> missing_records(const RunDirectory& directory, const ResolvedRun& run);
 
-/// Whether the run need not be run again: a summary that says `completed` or `diverged`.
-bool has_result(const RunDirectory& directory);
+/// Whether the run need not be run again: a summary that says `completed` or `diverged`. `say`: read_summary()'s.
+bool has_result(
+    const RunDirectory& directory, const SayUnread& say = [](const std::string&) {});
 
 /// Whether a finished run that lacks a requested record stays, or is run again.
 enum class Again : std::uint8_t { kNo, kYes };
 
 /// Whether nothing is left to do: the run has a result, and with Again::kYes all records that it asks for.
-bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again);
+bool is_settled(
+    const RunDirectory& directory, const ResolvedRun& run, Again again,
+    const SayUnread& say = [](const std::string&) {});
 
 }  // namespace droptest::experiments

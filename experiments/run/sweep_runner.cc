@@ -79,7 +79,7 @@ class SweepRunner {
       run.steps = plan.runs[i].run.config.training.steps;
       run.same_as = plan.runs[i].same_as;
       if (run.same_as != i) continue;
-      if (is_settled(directory_of(i), plan.runs[i].run, options.again)) {
+      if (is_settled(directory_of(i), plan.runs[i].run, options.again, options.say_unread)) {
         take_result(i, SweepRun::State::kFoundFinished);
       } else {
         waiting_.push_back(i);

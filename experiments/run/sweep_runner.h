@@ -27,7 +27,9 @@ struct SweepOptions {
   /// Command that runs the run of a folder's spec.json; folder, sweep point and the like are appended.
   std::vector<std::string> worker_command;
   IfBusy if_busy = IfBusy::kSkip;  ///< where another process is at work on a run
-  Again again = Again::kNo;        ///< where a finished run lacks records; its old result stays until it is run
+  Again again = Again::kNo;  ///< where a finished run lacks records; its old result stays until the new one is there
+  /// Hears of summaries that cannot be read, whose runs are run again.
+  SayUnread say_unread = [](const std::string&) {};
 };
 
 /// Where one run of the sweep stands.
