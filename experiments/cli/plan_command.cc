@@ -119,6 +119,9 @@ json precision_of(const experiments::ResolvedRun& run) {
   return precision;
 }
 
+/// JSON of names of files, too, which may have bytes that are not UTF-8: U+FFFD stands in their place.
+std::string printed(const json& document) { return document.dump(2, ' ', false, json::error_handler_t::replace); }
+
 json everything(const SpecOptions& spec, const std::string& out, const std::optional<std::uint64_t>& memory) {
   const auto [plan, no_ids] = load(spec);
   std::vector<json> summaries(plan.runs.size());
@@ -217,7 +220,7 @@ int plan_layouts(const PlanOptions& options) {
   }
   if (!options.schedule_svg.empty()) draw_schedule(layouts, options.schedule_svg);
   if (options.json) {
-    std::cout << json{{"name", plan.name}, {"layouts", layouts}}.dump(2) << "\n";
+    std::cout << printed(json{{"name", plan.name}, {"layouts", layouts}}) << "\n";
     return kExitSuccess;
   }
   for (const json& entry : layouts) {
@@ -240,7 +243,7 @@ int plan(const PlanOptions& options) {
   if (options.memory != 0) memory = options.memory;
   const json all = everything(options.spec, options.out, memory);
   if (options.json) {
-    std::cout << all.dump(2) << "\n";
+    std::cout << printed(all) << "\n";
   } else {
     std::cout << plan_text(all);
   }

@@ -2,7 +2,9 @@
 // Runs one run for a user: with a display, messages and exit codes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@ struct RunManner {
   experiments::IfBusy if_busy = experiments::IfBusy::kFail;
   experiments::Again again = experiments::Again::kNo;
   experiments::CheckpointPlace::Resume resume = experiments::CheckpointPlace::Resume::kNewest;
+  std::optional<std::uint64_t> from_step;  ///< ExecuteOptions'
   bool quiet = false;
   WatchOutputOptions outputs;
 };

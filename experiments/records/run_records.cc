@@ -79,6 +79,9 @@ void add_marked_warnings(const ResolvedRun& run, const RunSummary& summary, json
     for (const std::uint64_t step : summary.resumed_at) steps += (steps.empty() ? "" : ", ") + std::to_string(step);
     add("resumed", "/checkpoint", "the run went on from the checkpoint of step " + steps);
   }
+  if (!summary.missing_lines.empty()) {
+    warnings.push_back({{"pointer", "/record/every_steps"}, {"message", missing_lines_text(summary.missing_lines)}});
+  }
 }
 
 }  // namespace
@@ -182,6 +185,10 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
                           {"snapshot_seconds", totals.snapshot_seconds}};
   }
   return out;
+}
+
+std::string missing_lines_text(const std::string& steps) {
+  return "metrics.jsonl lacks the lines of steps " + steps + ": they were lost before the run was resumed";
 }
 
 std::string mark_text(std::string mark) {
@@ -302,7 +309,16 @@ bool has_result(const RunDirectory& directory, const SayUnread& say) {
   return summary && (*summary)["status"] != run_status_name(RunStatus::kFailed);
 }
 
+bool keeps_records(const RunDirectory& directory) {
+  struct stat status {};
+  if (::stat(directory.summary().c_str(), &status) != 0) return false;
+  const std::optional<json> summary = read_summary(directory);
+  return !summary || (*summary)["status"] != run_status_name(RunStatus::kFailed);
+}
+
 bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again, const SayUnread& say) {
+  struct stat status {};
+  if (::stat(directory.moved().c_str(), &status) == 0) return false;
   return has_result(directory, say) && (again == Again::kNo || missing_records(directory, run).empty());
 }
 
