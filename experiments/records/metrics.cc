@@ -101,7 +101,8 @@ MetricsWriter MetricsWriter::create(const std::string& path) {
   return {path, descriptor};
 }
 
-MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step) {
+MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step,
+                                    const std::function<void(std::uint64_t)>& on_line) {
   const std::string text = std::filesystem::exists(path) ? comm::read_file(path) : std::string();
   std::size_t keep = 0;
   const std::vector<std::string_view> lines = whole_lines(text).first;
@@ -111,6 +112,7 @@ MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step)
       throw ConfigError(line_name(path, i) + ": /step: got " + comm::quote_json(line) + ", want a line of metrics");
     }
     if (line["step"].get<std::uint64_t>() > step) break;
+    on_line(line["step"].get<std::uint64_t>());
     keep = static_cast<std::size_t>(lines[i].data() - text.data()) + lines[i].size() + 1;
   }
   // Another file: readers of the old one notice, and a crash leaves one or the other.
@@ -148,6 +150,21 @@ void MetricsWriter::append(const json& line) {
     }
     rest.remove_prefix(static_cast<std::size_t>(written));
   }
+}
+
+void MissingLines::has(std::uint64_t step) {
+  if (every_ == 0 || step < next_) return;
+  if (step > next_) (void)text_up_to(step - 1);
+  next_ = step / every_ * every_ + every_;
+}
+
+std::string MissingLines::text_up_to(std::uint64_t step) {
+  if (every_ == 0 || next_ > step) return text_;
+  const std::uint64_t last = step / every_ * every_;
+  text_ += (text_.empty() ? "" : ", ") + std::to_string(next_);
+  if (last > next_) text_ += " to " + std::to_string(last);
+  next_ = last + every_;
+  return text_;
 }
 
 std::vector<json> read_metrics(const std::string& path) {
