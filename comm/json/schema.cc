@@ -159,8 +159,8 @@ bool SchemaFiles::matches(const std::string& pattern, std::string_view text) con
   return patterns_.at(pattern).matches(text);
 }
 
-std::vector<Violation> Schema::check(const json& document) const {
-  SchemaChecker checker(*files_);
+std::vector<Violation> Schema::check(const json& document, UnknownMembers unknown) const {
+  SchemaChecker checker(*files_, unknown);
   if (checker.passes(*root_, document)) return {};  // without the places and texts of violations
   checker.check(*root_, document, "");
   return checker.take();

@@ -2,6 +2,7 @@
 // The rules of a kind of JSON documents: interprets schema files.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -20,6 +21,10 @@ struct Violation {
   std::string pointer;  ///< JSON pointer of the value, "" for the whole document
   std::string message;  ///< "got VALUE, want ..."
 };
+
+/// Whether members that a schema does not name are violations where it says so (additionalProperties). A later version
+/// of a record may have more of them.
+enum class UnknownMembers : std::uint8_t { kRefused, kAllowed };
 
 /// The keywords of one rule that decide about a value, looked up once; null: the rule does not have this keyword.
 struct RuleParts {
@@ -80,7 +85,7 @@ class Schema {
       : files_(std::move(files)), root_(&files_->find(file)) {}
 
   /// All violations, in document order; empty: valid.
-  std::vector<Violation> check(const nlohmann::json& document) const;
+  std::vector<Violation> check(const nlohmann::json& document, UnknownMembers unknown = UnknownMembers::kRefused) const;
 
   /// The document with the word of the schema where it has another one for the same value: "bf16" becomes "bfloat16".
   nlohmann::json with_one_word(nlohmann::json document) const;

@@ -174,7 +174,7 @@ std::string SchemaChecker::place_of(const std::string& pointer, const std::strin
 }
 
 bool SchemaChecker::passes(const json& rule, const json& value) const {
-  SchemaChecker trial(files_, Purpose::kTrial);
+  SchemaChecker trial(files_, unknown_, Purpose::kTrial);
   trial.check(rule, value, "");
   return trial.broken_ == 0;
 }
@@ -295,7 +295,7 @@ void SchemaChecker::check_members(const json& rule, const json& value, const std
     if (known || others == nullptr) continue;
     if (others->is_object()) {
       check(*others, member, place);
-    } else if (*others == false) {
+    } else if (*others == false && unknown_ == UnknownMembers::kRefused) {
       report(place, [&, &name = name] {
         const json& planned = part(member_of(rule, "x-planned"), kNone);
         if (!planned.contains(name)) {
@@ -325,6 +325,8 @@ void SchemaChecker::check_one_of(const json& rule, const json& value, const std:
   const auto passing = std::count_if(branches.begin(), branches.end(),
                                      [this, &value](const json* branch) { return passes(*branch, value); });
   if (passing == 1) return;
+  if (passing > 1 && unknown_ == UnknownMembers::kAllowed)
+    return;  // branches that only the absence of members tells apart
   if (purpose_ == Purpose::kTrial) {
     ++broken_;
     return;

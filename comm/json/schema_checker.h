@@ -14,7 +14,8 @@ namespace droptest::comm {
 class SchemaChecker {
  public:
   /// `files` are borrowed, and so are the rules below, which are parts of them.
-  explicit SchemaChecker(const SchemaFiles& files) : files_(files) {}
+  explicit SchemaChecker(const SchemaFiles& files, UnknownMembers unknown = UnknownMembers::kRefused)
+      : files_(files), unknown_(unknown) {}
 
   /// Checks `value`, which is at `pointer` of its document, against `rule`, a schema or a part of one.
   void check(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
@@ -30,7 +31,8 @@ class SchemaChecker {
  private:
   enum class Purpose { kReport, kTrial };
   using Branches = std::vector<const nlohmann::json*>;
-  SchemaChecker(const SchemaFiles& files, Purpose purpose) : files_(files), purpose_(purpose) {}
+  SchemaChecker(const SchemaFiles& files, UnknownMembers unknown, Purpose purpose)
+      : files_(files), unknown_(unknown), purpose_(purpose) {}
 
   void check_members(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
   void check_one_of(const nlohmann::json& rule, const nlohmann::json& value, const std::string& pointer);
@@ -46,6 +48,7 @@ class SchemaChecker {
   bool over() const { return purpose_ == Purpose::kTrial && broken_ > 0; }
 
   const SchemaFiles& files_;
+  const UnknownMembers unknown_;
   const Purpose purpose_ = Purpose::kReport;
   std::size_t broken_ = 0;
   std::vector<Violation> violations_;

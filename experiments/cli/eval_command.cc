@@ -149,7 +149,8 @@ int eval(const EvalOptions& options) {
   const Outcome outcome =
       options.examples.empty() ? evaluate_tokens(options, config) : evaluate_examples(options, config);
   if (options.json) {
-    std::cout << outcome.numbers.dump() << "\n";
+    using nlohmann::json;
+    std::cout << outcome.numbers.dump(-1, ' ', false, json::error_handler_t::replace) << "\n";  // names of files
     return kExitSuccess;
   }
   const nlohmann::json& numbers = outcome.numbers;

@@ -3,11 +3,14 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <iostream>
 #include <vector>
 
 #include "sim/error.h"
 
 namespace droptest::cli {
+
+void say_unread(const std::string& text) { std::cerr << "droptest: warning: " << text << std::endl; }
 
 void add_again_option(CLI::App& command, experiments::Again& again) {
   command.add_flag_callback(

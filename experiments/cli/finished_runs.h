@@ -13,6 +13,9 @@ class App;
 
 namespace droptest::cli {
 
+/// Prints a warning.
+void say_unread(const std::string& text);
+
 /// Adds --again. `again` outlives the parsing.
 void add_again_option(CLI::App& command, experiments::Again& again);
 

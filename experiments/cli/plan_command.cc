@@ -9,6 +9,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/finished_runs.h"
 #include "experiments/cli/layout_text.h"
 #include "experiments/cli/number_options.h"
 #include "experiments/cli/outcome_text.h"
@@ -102,6 +103,9 @@ json precision_of(const experiments::ResolvedRun& run) {
   return precision;
 }
 
+/// JSON of names of files, too, which may have bytes that are not UTF-8: U+FFFD stands in their place.
+std::string printed(const json& document) { return document.dump(2, ' ', false, json::error_handler_t::replace); }
+
 /// What a run takes that its seeds and the rates of its losses do not change.
 struct Needs {
   json packets;
@@ -118,7 +122,7 @@ json everything(const PlanOptions& options, WhichMemory which_memory) {
   std::vector<json> summaries(plan.runs.size());
   for (std::size_t i = 0; i < plan.runs.size() && no_ids.empty(); ++i) {
     const auto folder = experiments::run_directory(out, plan.name, plan.runs[i].run.run_id);
-    if (experiments::has_result(folder)) summaries[i] = *experiments::read_summary(folder);
+    if (experiments::has_result(folder, say_unread)) summaries[i] = *experiments::read_summary(folder);
   }
   const TimeEstimate estimate(plan, summaries, out + "/" + plan.name);
   const int jobs = jobs_here(plan);
@@ -201,7 +205,7 @@ int plan_layouts(const PlanOptions& options) {
   }
   if (!options.schedule_svg.empty()) draw_schedule(layouts, options.schedule_svg);
   if (options.json) {
-    std::cout << json{{"name", plan.name}, {"layouts", layouts}}.dump(2) << "\n";
+    std::cout << printed(json{{"name", plan.name}, {"layouts", layouts}}) << "\n";
     return kExitSuccess;
   }
   for (const json& entry : layouts) {
@@ -222,7 +226,7 @@ int plan(const PlanOptions& options) {
   if (options.layout) return plan_layouts(options);
   const json all = everything(options, options.json ? WhichMemory::kAll : WhichMemory::kOneOfEach);
   if (options.json) {
-    std::cout << all.dump(2) << "\n";
+    std::cout << printed(all) << "\n";
   } else {
     std::cout << plan_text(all);
   }

@@ -8,12 +8,14 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/number_options.h"
 #include "experiments/cli/run_one.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/spec/recorded_files.h"
 #include "experiments/spec/spec.h"
 #include "sim/error.h"
 
@@ -46,11 +48,15 @@ std::optional<std::uint64_t> chosen_step(const CheckpointFolder& checkpoints, co
 void take_place_in_sweep(experiments::PlannedRun& planned, const RunDirectory& directory) {
   const std::string path = directory.path + "/../sweep.json";
   if (!fs::exists(path)) return;
-  for (const nlohmann::json& run : comm::load_json(path).at("runs")) {
-    if (run.at("run_id") != planned.run.run_id) continue;
-    planned.point = run.at("point");
-    planned.run.labels = run.value("labels", nlohmann::json::array());
-    planned.run.warnings = experiments::warnings_from_json(run.value("warnings", nlohmann::json::array()));
+  try {
+    for (const nlohmann::json& run : comm::load_json(path).at("runs")) {
+      if (run.at("run_id") != planned.run.run_id) continue;
+      planned.point = run.at("point");
+      planned.run.labels = run.value("labels", nlohmann::json::array());
+      planned.run.warnings = experiments::warnings_from_json(run.value("warnings", nlohmann::json::array()));
+    }
+  } catch (const std::exception& error) {
+    std::cerr << "droptest: warning: " << path << ": " << error.what() << "; the run gets no point of a sweep\n";
   }
 }
 
@@ -61,20 +67,13 @@ int resume_in_place(const ResumeOptions& options, const RunDirectory& directory,
   planned.point = nlohmann::json::object();
   take_place_in_sweep(planned, directory);
   RunManner how = options.how;
-  if (const auto step = chosen_step(checkpoints, options.at); options.at) {
-    const auto lock = experiments::FileLock::try_take(directory.lock(), experiments::FileLock::Mode::kExclusive);
-    if (!lock) {
-      throw experiments::BusyError(experiments::busy_text(directory.path, experiments::lock_holder(directory.lock())) +
-                                   "; nothing was run");
-    }
-    const experiments::Manifest manifest = checkpoints.manifest(*step);
-    for (const experiments::RankFile& file : manifest.ranks) {
-      experiments::verify_rank_file(checkpoints.of_step(*step), file);
-    }
-    checkpoints.forget_after(*step);
-    fs::remove(directory.summary());
+  experiments::FileHashes files;
+  if (options.at || !experiments::has_result(directory)) {
+    experiments::require_recorded_files(planned.run, directory.spec(), files, experiments::ShardFiles::kCompared);
   }
-  return run_one(planned, directory, how, [] {});
+  (void)chosen_step(checkpoints, options.at);
+  how.from_step = options.at;
+  return run_one(planned, directory, files, how, [] {});
 }
 
 /// Network sections of a resolved spec that the changed layout has no use for, which are removed.
@@ -104,6 +103,10 @@ std::vector<std::string> without_idle_classes(nlohmann::json spec, const std::ve
 int resume_elsewhere(const ResumeOptions& options, const RunDirectory& directory, const CheckpointFolder& checkpoints) {
   const std::optional<std::uint64_t> step = chosen_step(checkpoints, options.at);
   if (!step) throw ConfigError(checkpoints.path() + ": no checkpoint; a run with changes needs one to begin with");
+  if (comm::with_valid_utf8(checkpoints.path()) != checkpoints.path()) {
+    throw ConfigError(checkpoints.path() +
+                      ": is not UTF-8, which /start/manifest of a spec has to be; rename the folder");
+  }
   SpecOptions spec = options.changes;
   spec.file = directory.spec();
   spec.overrides.push_back("/start=" +
@@ -119,7 +122,7 @@ int resume_elsewhere(const ResumeOptions& options, const RunDirectory& directory
   const std::string out = fs::path(directory.path).parent_path().parent_path().string();
   const RunDirectory there =
       experiments::run_directory(out.empty() ? "." : out, plan.name, plan.runs.front().run.run_id);
-  return run_one(plan.runs.front(), there, options.how, [&] { say_warnings(spec, plan); });
+  return run_one(plan.runs.front(), there, files, options.how, [&] { say_warnings(spec, plan); });
 }
 
 int resume(const ResumeOptions& options) {
@@ -140,8 +143,13 @@ void add_resume_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("resume", "Continue an interrupted run from a checkpoint");
   const auto options = std::make_shared<ResumeOptions>();  // shared by CLI11's bindings and the action
   command->add_option("RUN", options->folder, "Folder of a run")->required();
-  add_integer(*command, "--at", options->at, "Step of the checkpoint; later ones are removed. Without it: the newest",
-              {});
+  CLI::Option* const at = add_integer(*command, "--at", options->at,
+                                      "Step of the checkpoint; later ones are removed. Without it: the newest", {});
+  command
+      ->add_flag_callback(
+          "--again", [options] { options->how.again = experiments::Again::kYes; },
+          "With --at: run a finished run once more from there; its records stay until the new ones are complete")
+      ->needs(at);
   add_set_option(*command, options->changes);
   add_if_busy_option(*command, options->how.if_busy, {"wait", "skip", "fail"});
   command->add_flag("--quiet", options->how.quiet, "Print nothing but errors");
@@ -151,6 +159,7 @@ void add_resume_command(CLI::App& app, Action& chosen) {
       "Examples:\n"
       "  droptest resume results/big/0123456789abcdef\n"
       "  droptest resume results/big/0123456789abcdef --at 400\n"
+      "  droptest resume results/big/0123456789abcdef --at 400 --again\n"
       "  droptest resume results/big/0123456789abcdef --set /parallel/tensor=2");
   command->callback([options, &chosen] { chosen = [options] { return resume(*options); }; });
 }

@@ -43,12 +43,12 @@ struct WorkerOptions {
   ExecuteOptions::Lock lock = ExecuteOptions::Lock::kTake;
   std::string labels = "[]";
   std::string warnings = "[]";
+  std::string files = "[]";
   std::uint64_t states_not_left = 0;
 };
 
 /// The plan with the run alone that was asked for.
-experiments::SweepPlan plan_of_one(const RunOptions& options) {
-  experiments::FileHashes files;
+experiments::SweepPlan plan_of_one(const RunOptions& options, experiments::FileHashes& files) {
   experiments::SweepPlan plan = load_plan(options.spec, &files);
   const std::size_t runs = plan.runs.size();
   if (options.number == 0 && runs > 1) {
@@ -70,7 +70,8 @@ experiments::SweepPlan plan_of_one(const RunOptions& options) {
 }
 
 int run(const RunOptions& options) {
-  const experiments::SweepPlan plan = plan_of_one(options);
+  experiments::FileHashes files;
+  const experiments::SweepPlan plan = plan_of_one(options, files);
   const experiments::PlannedRun& planned = plan.runs.front();
   const RunDirectory directory = experiments::run_directory(options.out, plan.name, planned.run.run_id);
   // Under a launcher the ranks decide together, once they are connected.
@@ -79,7 +80,7 @@ int run(const RunOptions& options) {
     say_warnings(options.spec, plan);
     say_device(plan.spec, planned.run.config);
   };
-  return run_one(planned, directory, options.how, say_first);
+  return run_one(planned, directory, files, options.how, say_first);
 }
 
 int work(const WorkerOptions& options) {
@@ -87,7 +88,9 @@ int work(const WorkerOptions& options) {
   experiments::ResolvedRun resolved = experiments::resolve(comm::load_json(directory.spec()), directory.spec());
   resolved.warnings = experiments::warnings_from_json(comm::parse_json(options.warnings, "--warnings"));
   resolved.labels = comm::parse_json(options.labels, "--labels");
-  ExecuteOptions execute{comm::parse_json(options.point, "--point"), worker_command()};
+  experiments::FileHashes files;
+  files.remember(comm::parse_json(options.files, "--files"));
+  ExecuteOptions execute{comm::parse_json(options.point, "--point"), worker_command(), kExitUserError, &files};
   execute.lock = options.lock;
   execute.states_not_left = options.states_not_left;
   if (resolved.config.checkpoint && !comm::launch_environment(comm::process_environment())) {
@@ -134,6 +137,7 @@ void add_worker_command(CLI::App& app, Action& chosen) {
   command->add_option("--labels", options->labels);
   command->add_flag_callback("--locked", [options] { options->lock = ExecuteOptions::Lock::kHeldByParent; });
   command->add_option("--warnings", options->warnings);
+  command->add_option("--files", options->files);
   command->add_option("--states-not-left", options->states_not_left);
   command->callback([options, &chosen] { chosen = [options] { return work(*options); }; });
 }

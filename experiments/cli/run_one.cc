@@ -8,10 +8,12 @@
 
 #include "comm/rendezvous/launch_environment.h"
 #include "experiments/cli/commands.h"
+#include "experiments/cli/finished_runs.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/stop_signal.h"
 #include "experiments/run/child_process.h"
+#include "experiments/run/repetition.h"
 
 namespace droptest::cli {
 
@@ -23,10 +25,12 @@ bool is_launched(const experiments::RunConfig& config) {
   return config.backend.name != "local" && comm::launch_environment(comm::process_environment()).has_value();
 }
 
-int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory, const RunManner& how,
-            const std::function<void()>& say_first) {
+int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory,
+            experiments::FileHashes& files, const RunManner& how, const std::function<void()>& say_first) {
   const bool launched = is_launched(planned.run.config);
-  if (!launched && experiments::is_settled(directory, planned.run, how.again)) {
+  experiments::SayUnread say = [](const std::string&) {};
+  if (!how.quiet) say = say_unread;
+  if (!launched && !how.from_step && experiments::is_settled(directory, planned.run, how.again, say)) {
     if (!how.quiet) {
       std::cout << outcome_text(*experiments::read_summary(directory)) << "\n"
                 << "nothing to do: the records are in " << directory.path << "\n";
@@ -36,10 +40,11 @@ int run_one(const experiments::PlannedRun& planned, const experiments::RunDirect
     return kExitSuccess;
   }
   if (!how.quiet && !launched) say_first();
-  experiments::ExecuteOptions execute{planned.point, worker_command(), kExitUserError};
+  experiments::ExecuteOptions execute{planned.point, worker_command(), kExitUserError, &files};
   execute.if_busy = how.if_busy;
   execute.again = how.again;
   execute.resume = how.resume;
+  execute.from_step = how.from_step;
   if (!how.quiet) {
     execute.say_waiting = [](const std::string& text) { std::cerr << "droptest: " << text << std::endl; };
     execute.say_problem = execute.say_waiting;
@@ -69,7 +74,8 @@ int run_one(const experiments::PlannedRun& planned, const experiments::RunDirect
   } catch (const experiments::StoppedError&) {
     display->close();
     if (!display->empty()) std::cout << "stopped at " << display->summary() << "\n";
-    const bool resumes = experiments::may_resume(directory, experiments::CheckpointPlace::Resume::kNewest);
+    const bool resumes =
+        experiments::may_resume(experiments::attempt_folder(directory), experiments::CheckpointPlace::Resume::kNewest);
     std::cerr << "droptest: stopped: what was recorded is kept in " << directory.path << "; the same command "
               << (resumes ? "continues from the last checkpoint" : "runs it again from its start") << "\n";
     throw;

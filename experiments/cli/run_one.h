@@ -2,7 +2,9 @@
 // Runs one run for a user: with a display, messages and exit codes.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +20,7 @@ struct RunManner {
   experiments::IfBusy if_busy = experiments::IfBusy::kFail;
   experiments::Again again = experiments::Again::kNo;
   experiments::CheckpointPlace::Resume resume = experiments::CheckpointPlace::Resume::kNewest;
+  std::optional<std::uint64_t> from_step;  ///< ExecuteOptions'
   bool quiet = false;
   WatchOutputOptions outputs;
 };
@@ -28,8 +31,9 @@ std::vector<std::string> worker_command();
 /// Whether a launcher started this process as one rank of the run.
 bool is_launched(const experiments::RunConfig& config);
 
-/// Returns an exit code. `say_first` prints warnings, before a run that has no result. Throws: as execute_run().
-int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory, const RunManner& how,
-            const std::function<void()>& say_first);
+/// Returns an exit code. `files`: the hashes with which the run was resolved. `say_first` prints warnings, before a run
+/// that has no result. Throws: as execute_run().
+int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory,
+            experiments::FileHashes& files, const RunManner& how, const std::function<void()>& say_first);
 
 }  // namespace droptest::cli

@@ -10,6 +10,7 @@
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/device_choice.h"
+#include "experiments/cli/finished_runs.h"
 #include "experiments/cli/marks_text.h"
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
@@ -144,6 +145,7 @@ int search(const SearchCommandOptions& options) {
   sweep_options.jobs = experiments::jobs_at_once(options.jobs, twin);
   sweep_options.worker_command = {experiments::this_program(), "worker"};
   sweep_options.if_busy = options.if_busy;
+  if (!options.quiet) sweep_options.say_unread = say_unread;
 
   catch_stop_signals();
   const std::optional<experiments::FileLock> record = hold_record(options, plan.name());

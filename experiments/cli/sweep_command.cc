@@ -107,6 +107,7 @@ int sweep_by_slurm(const SweepCommandOptions& options) {
   experiments::SubmissionOptions submission;
   submission.out = options.out;
   submission.again = options.again;
+  if (!options.quiet) submission.say_unread = say_unread;
   submission.if_busy = options.if_busy;
   SlurmSweepOptions slurm = options.slurm;
   slurm.local_command = local_command_of(options);
@@ -133,6 +134,7 @@ int sweep(const SweepCommandOptions& options) {
   sweep_options.pin = options.pin == "cores" ? Pin::kCores : Pin::kNone;
   sweep_options.if_busy = options.if_busy;
   sweep_options.again = options.again;
+  if (!options.quiet) sweep_options.say_unread = say_unread;
   sweep_options.worker_command = {experiments::this_program(), "worker"};
 
   catch_stop_signals();

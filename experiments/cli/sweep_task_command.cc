@@ -89,6 +89,7 @@ int work_on_task(const SweepTaskOptions& options) {
   sweep.pin = experiments::SweepOptions::Pin::kNone;  // Slurm places the task
   sweep.if_busy = options.if_busy;
   sweep.again = options.again;
+  sweep.say_unread = say_unread;
   sweep.worker_command = worker_command_of(resources);
   catch_stop_signals();
   TaskLog log(plan);

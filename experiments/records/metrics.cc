@@ -102,9 +102,10 @@ MetricsWriter MetricsWriter::create(const std::string& path) {
   return {path, descriptor};
 }
 
-MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step) {
+MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step,
+                                    const std::function<void(std::uint64_t)>& on_line) {
   // Another file: readers of the old one notice, and a crash leaves one or the other.
-  write_file_atomically(path, [&path, step](const WritePiece& write) {
+  write_file_atomically(path, [&](const WritePiece& write) {
     if (!std::filesystem::exists(path)) return;
     std::string kept;
     for_each_whole_line(path, [&](const std::string& text, const std::string& name) {
@@ -113,6 +114,7 @@ MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step)
         throw ConfigError(name + ": /step: got " + comm::quote_json(line) + ", want a line of metrics");
       }
       if (line["step"].get<std::uint64_t>() > step) return false;
+      on_line(line["step"].get<std::uint64_t>());
       kept += text + "\n";
       if (kept.size() >= kCopyBytes) {
         write(kept);
@@ -162,6 +164,21 @@ void for_each_line(const std::string& path, const std::function<void(const json&
     take(comm::parse_json(text, name));
     return true;
   });
+}
+
+void MissingLines::has(std::uint64_t step) {
+  if (every_ == 0 || step < next_) return;
+  if (step > next_) (void)text_up_to(step - 1);
+  next_ = step / every_ * every_ + every_;
+}
+
+std::string MissingLines::text_up_to(std::uint64_t step) {
+  if (every_ == 0 || next_ > step) return text_;
+  const std::uint64_t last = step / every_ * every_;
+  text_ += (text_.empty() ? "" : ", ") + std::to_string(next_);
+  if (last > next_) text_ += " to " + std::to_string(last);
+  next_ = last + every_;
+  return text_;
 }
 
 }  // namespace droptest::experiments

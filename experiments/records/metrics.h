@@ -118,8 +118,10 @@ class MetricsWriter {
   /// Starts a new file; one that is there is replaced. Throws: ConfigError with the path and the system's reason.
   static MetricsWriter create(const std::string& path);
   /// Goes on after the last whole line of a step up to `step`, in a new file without the lines after it. No file is an
-  /// empty one.
-  static MetricsWriter resume(const std::string& path, std::uint64_t step);
+  /// empty one. `on_line` hears the step of each line that stays.
+  static MetricsWriter resume(
+      const std::string& path, std::uint64_t step,
+      const std::function<void(std::uint64_t)>& on_line = [](std::uint64_t) {});
 
   ~MetricsWriter();
   MetricsWriter(MetricsWriter&& other) noexcept;
@@ -138,5 +140,22 @@ class MetricsWriter {
 /// Calls take(line) for each line of a file, which is read a line at a time; a torn last line is left out. Throws:
 /// ConfigError for a torn line elsewhere, or no file.
 void for_each_line(const std::string& path, const std::function<void(const nlohmann::json& line)>& take);
+
+/// The steps whose lines a file of metrics lacks, of those up to a step that are multiples of a number.
+class MissingLines {
+ public:
+  /// `every_steps`: 0 asks for no lines.
+  explicit MissingLines(std::uint64_t every_steps) : every_(every_steps) {}
+
+  /// The file has a line of this step; steps ascend.
+  void has(std::uint64_t step);
+  /// The file ends here: "steps 4 to 10, 14" for every two steps; empty: no line is missing.
+  std::string text_up_to(std::uint64_t step);
+
+ private:
+  const std::uint64_t every_;
+  std::uint64_t next_ = 0;  ///< the first multiple that is not known to have a line
+  std::string text_;
+};
 
 }  // namespace droptest::experiments

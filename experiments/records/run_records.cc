@@ -79,6 +79,9 @@ void add_marked_warnings(const ResolvedRun& run, const RunSummary& summary, json
     for (const std::uint64_t step : summary.resumed_at) steps += (steps.empty() ? "" : ", ") + std::to_string(step);
     add("resumed", "/checkpoint", "the run went on from the checkpoint of step " + steps);
   }
+  if (!summary.missing_lines.empty()) {
+    warnings.push_back({{"pointer", "/record/every_steps"}, {"message", missing_lines_text(summary.missing_lines)}});
+  }
 }
 
 }  // namespace
@@ -184,6 +187,10 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
   return out;
 }
 
+std::string missing_lines_text(const std::string& steps) {
+  return "metrics.jsonl lacks the lines of steps " + steps + ": they were lost before the run was resumed";
+}
+
 std::string mark_text(std::string mark) {
   std::replace(mark.begin(), mark.end(), '_', ' ');
   return mark;
@@ -245,18 +252,36 @@ void write_sweep_record(const std::string& out, const SweepPlan& plan) {
   write_record(SchemaKind::kSweep, sweep_file(out, plan.name), sweep_json(plan));
 }
 
-std::optional<json> read_summary(const RunDirectory& directory) {
+std::optional<json> read_summary(const RunDirectory& directory, const SayUnread& say) {
+  const std::string path = directory.summary();
   struct stat status {};
-  if (::stat(directory.summary().c_str(), &status) != 0) return std::nullopt;
-  json summary = comm::load_json(directory.summary());
-  comm::require_valid(schema_of(SchemaKind::kSummary), summary, directory.summary());
-  return summary;
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  std::string why;
+  try {
+    json summary = comm::load_json(path);
+    const auto violations = schema_of(SchemaKind::kSummary).check(summary, comm::UnknownMembers::kAllowed);
+    if (violations.empty()) return summary;
+    const auto of_version = std::find_if(violations.begin(), violations.end(), [](const comm::Violation& violation) {
+      return violation.pointer == "/schema_version";
+    });
+    const comm::Violation& told = of_version == violations.end() ? violations.front() : *of_version;
+    why = path + ": " + (told.pointer.empty() ? "/" : told.pointer) + ": " + told.message;
+  } catch (const ConfigError& error) {
+    why = error.what();
+  }
+  say(why + "; this droptest takes the run as not finished");
+  return std::nullopt;
 }
 
 std::vector<std::string> missing_records(const RunDirectory& directory, const ResolvedRun& run) {
   std::vector<std::string> missing;
   const json asked = run.spec["record"];
-  const json written = comm::load_json(directory.spec()).value("record", asked);
+  json written;
+  try {
+    written = comm::load_json(directory.spec()).at("record");
+  } catch (const std::exception&) {
+    return {"spec.json, which cannot be read"};
+  }
   struct stat status {};
   if (asked["weights"] == "final" && ::stat(directory.weights().c_str(), &status) != 0) {
     missing.emplace_back("the final weights (/record/weights)");
@@ -279,13 +304,22 @@ std::vector<std::string> missing_records(const RunDirectory& directory, const Re
   return missing;
 }
 
-bool has_result(const RunDirectory& directory) {
-  const std::optional<json> summary = read_summary(directory);
+bool has_result(const RunDirectory& directory, const SayUnread& say) {
+  const std::optional<json> summary = read_summary(directory, say);
   return summary && (*summary)["status"] != run_status_name(RunStatus::kFailed);
 }
 
-bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again) {
-  return has_result(directory) && (again == Again::kNo || missing_records(directory, run).empty());
+bool keeps_records(const RunDirectory& directory) {
+  struct stat status {};
+  if (::stat(directory.summary().c_str(), &status) != 0) return false;
+  const std::optional<json> summary = read_summary(directory);
+  return !summary || (*summary)["status"] != run_status_name(RunStatus::kFailed);
+}
+
+bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again, const SayUnread& say) {
+  struct stat status {};
+  if (::stat(directory.moved().c_str(), &status) == 0) return false;
+  return has_result(directory, say) && (again == Again::kNo || missing_records(directory, run).empty());
 }
 
 }  // namespace droptest::experiments

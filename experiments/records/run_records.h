@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -35,7 +36,9 @@ struct RunDirectory {
   std::string predictions() const { return path + "/predictions.json"; }
   std::string checkpoints() const { return path + "/checkpoints"; }
   std::string trace() const { return path + "/trace.json"; }
-  std::string lock() const { return path + "/lock"; }  ///< FileLock of who writes the others
+  std::string lock() const { return path + "/lock"; }    ///< FileLock of who writes the others
+  std::string again() const { return path + "/again"; }  ///< folder with the records of a repetition (repetition.h)
+  std::string moved() const { return again() + "/moved.json"; }  ///< records of a complete one that come from there
 };
 RunDirectory run_directory(const std::string& out, std::string_view name, std::string_view run_id);
 /// <out>/<name>/sweep.json.
@@ -65,6 +68,7 @@ struct RunSummary {
   std::vector<StageFailure> stage_failures;
   std::vector<ReplicaAbsenceRecord> replica_absences;
   std::vector<std::uint64_t> resumed_at;  ///< steps
+  std::string missing_lines;              ///< MissingLines of metrics.jsonl, when the run was last resumed
   std::uint64_t steps_with_fewer_replicas = 0;
   CheckpointTotals checkpoints;
   std::optional<StartRecord> started_from;
@@ -76,9 +80,11 @@ struct RunSummary {
   Provenance provenance;
 };
 
-/// `warnings` has those of the spec, and then one for each mark of the run: samples lost, steps with fewer replicas,
-/// continued from a checkpoint.
+/// `warnings` has those of the spec, then one for each mark of the run (samples lost, steps with fewer replicas,
+/// continued from a checkpoint), and one without a mark where metrics.jsonl lacks lines.
 nlohmann::json summary_json(const ResolvedRun& run, const RunSummary& summary);
+/// The warning about lines that metrics.jsonl lacks; `steps`: MissingLines' text.
+std::string missing_lines_text(const std::string& steps);
 /// A mark of a warning for people: "fewer_replicas" is "fewer replicas".
 std::string mark_text(std::string mark);
 
@@ -96,20 +102,33 @@ void write_predictions_record(const RunDirectory& directory, const nlohmann::jso
 void write_summary_record(const RunDirectory& directory, const nlohmann::json& record);
 void write_sweep_record(const std::string& out, const SweepPlan& plan);
 
-/// The summary of an earlier run; absent where there is none. Throws: ConfigError for one that is not a summary.
-std::optional<nlohmann::json> read_summary(const RunDirectory& directory);
+/// Hears of a record that is there, but does not count, with its file and the reason.
+using SayUnread = std::function<void(const std::string& text)>;
+
+/// The summary of an earlier run; it may have members that this program does not know. Absent where there is none, and
+/// where the file cannot be read, is no summary or has another schema_version: `say` hears of that.
+std::optional<nlohmann::json> read_summary(
+    const RunDirectory& directory, const SayUnread& say = [](const std::string&) {});
 
 /// The records that `run` asks for and a finished run in that folder does not have, each with the pointer of its
 /// setting: "the final weights (/record/weights)".
 std::vector<std::string> missing_records(const RunDirectory& directory, const ResolvedRun& run);
 
-/// Whether the run need not be run again: a summary that says `completed` or `diverged`.
-bool has_result(const RunDirectory& directory);
+/// Whether the run need not be run again: a summary that says `completed` or `diverged`. `say`: read_summary()'s.
+bool has_result(
+    const RunDirectory& directory, const SayUnread& say = [](const std::string&) {});
+
+/// Whether a further attempt must leave the folder's records as they are: a summary is there, and not that of a failed
+/// run. One that cannot be read may be the result of another version.
+bool keeps_records(const RunDirectory& directory);
 
 /// Whether a finished run that lacks a requested record stays, or is run again.
 enum class Again : std::uint8_t { kNo, kYes };
 
-/// Whether nothing is left to do: the run has a result, and with Again::kYes all records that it asks for.
-bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again);
+/// Whether nothing is left to do: the run has a result, with Again::kYes all records that it asks for, and no complete
+/// repetition whose records are still to be moved.
+bool is_settled(
+    const RunDirectory& directory, const ResolvedRun& run, Again again,
+    const SayUnread& say = [](const std::string&) {});
 
 }  // namespace droptest::experiments

@@ -35,11 +35,13 @@
 #include "experiments/run/hold_points.h"
 #include "experiments/run/metrics_tail.h"
 #include "experiments/run/rank_processes.h"
+#include "experiments/run/repetition.h"
 #include "experiments/run/restart_policy.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/run_recorder.h"
 #include "experiments/run/sigterm_watch.h"
 #include "experiments/run/train_run.h"
+#include "experiments/spec/recorded_files.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -96,6 +98,13 @@ bool stops_itself(const RunConfig& config) {
   return config.checkpoint && config.checkpoint->on_signal == CheckpointConfig::OnSignal::kTake;
 }
 
+/// After the data was opened: what another program puts in its place from now on is not read. Throws: ConfigError.
+void compare_files(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
+  if (options.files != nullptr) {
+    require_recorded_files(run, directory.spec(), *options.files, ShardFiles::kLeftToTraining);
+  }
+}
+
 /// The objects that the rank threads of a run share. They outlive a thread that stalled and was left behind.
 struct ThreadedRun {
   ThreadedRun(const ResolvedRun& resolved, const RunDirectory& directory, const ExecuteOptions& options,
@@ -121,6 +130,7 @@ nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory
                            const SharedLock& lock) {
   // Shared by the caller and the rank threads.
   const auto shared = std::make_shared<ThreadedRun>(run, directory, options, lock);
+  compare_files(run, directory, options);
   std::packaged_task<void()> task([shared] {
     const RunConfig& config = shared->run.config;
     comm::run_ranks(config.parallel.world_size(), config.backend.timeout, [shared](comm::Communicator& group) {
@@ -164,8 +174,19 @@ SharedLock take_lock(const RunDirectory& directory, const ExecuteOptions& option
   return lock ? std::make_shared<const FileLock>(std::move(*lock)) : nullptr;
 }
 
-/// The state of the run's folder as rank 0 found it, for all ranks.
-enum class FolderState : std::uint64_t { kOurs, kFinished, kLacking, kBusy };
+/// The state of the run's folder as rank 0 found it, for all ranks. kOursAgain: the records go to its folder `again`.
+enum class FolderState : std::uint64_t { kOurs, kOursAgain, kFinished, kLacking, kBusy };
+
+/// Whether there is nothing to do. Holds the lock. Throws: ConfigError for a step of a finished run without
+/// Again::kYes.
+bool is_done(const RunDirectory& directory, const ResolvedRun& run, const ExecuteOptions& options) {
+  if (!options.from_step) return is_settled(directory, run, options.again);
+  if (options.again == Again::kNo && has_result(directory)) {
+    throw ConfigError(directory.path + ": finished; --again runs it once more from step " +
+                      std::to_string(*options.from_step) + ", and its records stay until the new ones are complete");
+  }
+  return false;
+}
 
 /// The run is finished, but lacks records that are asked for: its result stays.
 class LackingError : public ConfigError {
@@ -195,10 +216,17 @@ FolderState agree_on_folder(comm::Communicator& group, const ResolvedRun& run, c
       told_once.say_waiting = [](const std::string&) {};
       if (!lock) state = static_cast<std::uint64_t>(FolderState::kBusy);
     }
-    if (group.rank() == 0 && state == static_cast<std::uint64_t>(FolderState::kOurs) &&
-        is_settled(directory, run, options.again)) {
-      if (options.lock == ExecuteOptions::Lock::kTake) missing = missing_records(directory, run);
-      state = static_cast<std::uint64_t>(missing.empty() ? FolderState::kFinished : FolderState::kLacking);
+    const bool takes_lock = options.lock == ExecuteOptions::Lock::kTake;
+    if (group.rank() == 0 && state == static_cast<std::uint64_t>(FolderState::kOurs)) {
+      if (takes_lock) complete_repetition(directory);
+      if (takes_lock) (void)read_summary(directory, options.say_problem);
+      if (is_done(directory, run, options)) {
+        if (takes_lock) missing = missing_records(directory, run);
+        state = static_cast<std::uint64_t>(missing.empty() ? FolderState::kFinished : FolderState::kLacking);
+      } else if (takes_lock &&
+                 prepare_attempt(run, directory, options.resume, options.from_step).path != directory.path) {
+        state = static_cast<std::uint64_t>(FolderState::kOursAgain);
+      }
     }
     group.broadcast(comm::Tensor(std::span<std::uint64_t>(&state, 1)), 0,
                     {sim::TrafficClass::kControl, "state of the run's folder", -1});
@@ -211,7 +239,7 @@ FolderState agree_on_folder(comm::Communicator& group, const ResolvedRun& run, c
 std::string default_rendezvous(const RunDirectory& directory) { return directory.path + "/rendezvous"; }
 
 /// This process is one rank. Returns the summary on rank 0, null elsewhere.
-nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& execute,
+nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& folder, const ExecuteOptions& execute,
                            const comm::LaunchEnvironment& launch, SigtermWatch& sigterm, SharedLock& lock) {
   const int replicas = replicas_of_launch(run.config, launch.world_size, launch.launcher);
   RunConfig config = with_replicas(run, replicas);
@@ -222,7 +250,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   options.timeout = config.backend.timeout;
   const comm::Environment environment = comm::process_environment();
   options.interface_name = comm::gloo_interface(environment);
-  options.rendezvous = choose_rendezvous(config.backend.rendezvous, environment, default_rendezvous(directory));
+  options.rendezvous = choose_rendezvous(config.backend.rendezvous, environment, default_rendezvous(folder));
   options.rendezvous.launch_id = run.run_id + (launch.launch_id.empty() ? "" : "." + launch.launch_id);
   if (options.rendezvous.kind == comm::Rendezvous::Kind::kFile) make_directories(options.rendezvous.directory);
 
@@ -231,14 +259,13 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
   const SigtermWatch::Protection protection(
       sigterm, *group, stops_itself(config) ? SigtermWatch::First::kCheckpoint : SigtermWatch::First::kNothing);
   try {
-    if (agree_on_folder(*group, run, directory, execute, lock) == FolderState::kFinished) {
-      return launch.rank == 0 ? *read_summary(directory) : nlohmann::json();
-    }
-    const bool starts_anew = execute.resume == CheckpointPlace::Resume::kNever || has_result(directory);
-    if (launch.rank == 0 && execute.lock == ExecuteOptions::Lock::kTake && starts_anew) forget_attempts(directory);
+    const FolderState state = agree_on_folder(*group, run, folder, execute, lock);
+    if (state == FolderState::kFinished) return launch.rank == 0 ? *read_summary(folder) : nlohmann::json();
+    const RunDirectory directory = state == FolderState::kOursAgain ? RunDirectory{folder.again()} : folder;
     std::optional<RunRecorder> recorder;
     if (launch.rank == 0) recorder.emplace(run, directory, execute.point, execute.say_problem);
     const Corpus corpus = load_corpus(config);
+    if (launch.rank == 0) compare_files(run, directory, execute);
     TrainingHooks hooks = recording_hooks(run, directory, execute, recorder ? &*recorder : nullptr);
     if (stops_itself(config)) hooks.stop_requested = [&sigterm] { return sigterm.was_told(); };
     // A parent that started the ranks can start more.
@@ -250,6 +277,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     const TrainingOutcome outcome = train_run(run, config, corpus, *group, hooks);
     const bool stopped = outcome.stopped_after.has_value();
     nlohmann::json summary = recorder && !stopped ? recorder->finish(outcome) : nlohmann::json();
+    if (!summary.is_null() && state == FolderState::kOursAgain) complete_repetition(folder);
     // No rank leaves before the records are there: a failed disk of rank 0 is a failure of every rank.
     try {
       group->barrier({sim::TrafficClass::kControl, "end of run", -1});
@@ -261,9 +289,9 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& directory
     group.reset();
     // Removed by the last rank to come here: a folder that is not empty stays.
     std::error_code ignored;
-    std::filesystem::remove(default_rendezvous(directory), ignored);
+    std::filesystem::remove(default_rendezvous(folder), ignored);
     // A parent that started the ranks asked for it, and knows.
-    if (stopped && execute.lock == ExecuteOptions::Lock::kTake) throw_stopped(directory);
+    if (stopped && execute.lock == ExecuteOptions::Lock::kTake) throw_stopped(folder);
     return summary;
   } catch (const LackingError&) {
     throw;  // on every rank
@@ -311,7 +339,12 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.push_back(directory.path);
   ranks.command.push_back("--point");
   ranks.command.insert(ranks.command.end(), {options.point.dump(), "--labels", run.labels.dump(), "--warnings",
-                                             warnings_json(run.warnings).dump(), "--locked", "--states-not-left", "0"});
+                                             warnings_json(run.warnings).dump(), "--locked"});
+  if (options.files != nullptr) {
+    ranks.command.insert(ranks.command.end(), {"--files", options.files->known_of(recorded_files(run.spec)).dump()});
+  }
+  ranks.command.insert(ranks.command.end(), {"--states-not-left", "0"});
+  ranks.telling_code = options.user_error_code;
   if (lock) ranks.kept_descriptor = lock->descriptor();
   if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {
     if (named->host.empty()) ranks.environment["MASTER_ADDR"] = "127.0.0.1";
@@ -321,10 +354,6 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   if (run.config.elastic) ranks.grace = std::max(ranks.grace, run.config.backend.timeout);  // they leave their state
   const RemovedAtEnd rendezvous(default_rendezvous(directory));
   if (options.resume == CheckpointPlace::Resume::kNewest) take_rescue(run, directory, options);
-  if (!may_resume(directory, options.resume)) {
-    std::error_code ignored;
-    std::filesystem::remove(directory.metrics(), ignored);  // of an earlier attempt
-  }
   MetricsTail metrics(directory.metrics());
   std::optional<std::uint64_t> passed;  // step of the last line
   const auto pass_lines = [&] {
@@ -380,7 +409,11 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
         ++states_not_left;
       }
       const auto pause = pause_before_restart(run.config.restart, ++failed);
-      if (!pause || failure.status.code == options.user_error_code) throw;
+      if (pause && failure.status.signal == 0 && failure.status.code == options.user_error_code) {
+        options.say_problem("no further attempt: a spec, an option or a file is wrong");
+        throw;
+      }
+      if (!pause) throw;
       // Without a checkpoint nothing is lost by a start with all replicas.
       if (reached > 0) replicas = replicas_after_failure(run.config, replicas);
       options.say_problem(std::string(failure.what()) + "; attempt " + std::to_string(failed + 1) + " of " +
@@ -437,18 +470,20 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
   if (launch) sigterm.emplace();
   const bool takes_lock = options.lock == ExecuteOptions::Lock::kTake;
   SharedLock lock;
+  RunDirectory attempt = directory;
   if (!launch && takes_lock) {
     lock = take_lock(directory, options);
     if (!lock) throw_stopped(directory);
-    if (is_settled(directory, run, options.again)) return *read_summary(directory);
-    if (options.resume == CheckpointPlace::Resume::kNever || has_result(directory)) forget_attempts(directory);
-    std::error_code ignored;
-    std::filesystem::remove(directory.summary(), ignored);  // rank processes look for it, too
+    complete_repetition(directory);
+    if (is_done(directory, run, options)) return *read_summary(directory);
+    attempt = prepare_attempt(run, directory, options.resume, options.from_step);
   }
   try {
-    if (backend.rank_kind == comm::RankKind::kThreads) return run_threads(run, directory, options, lock);
     if (launch) return run_as_rank(run, directory, options, *launch, *sigterm, lock);
-    return run_processes(run, directory, options, lock);
+    nlohmann::json summary = backend.rank_kind == comm::RankKind::kThreads ? run_threads(run, attempt, options, lock)
+                                                                           : run_processes(run, attempt, options, lock);
+    if (attempt.path != directory.path) complete_repetition(directory);
+    return summary;
   } catch (const BusyError&) {
     throw;  // the folder is another's
   } catch (const LackingError&) {
@@ -462,7 +497,7 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
       if (!late || has_result(directory)) throw;
       lock = std::make_shared<const FileLock>(std::move(*late));
     }
-    record_failure(run, directory, options.point, error.what());
+    record_failure(run, takes_lock ? attempt_folder(directory) : directory, options.point, error.what());
     throw;
   }
 }

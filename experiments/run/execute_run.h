@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "experiments/checkpoint/checkpointer.h"
 #include "experiments/records/file_lock.h"
 #include "experiments/records/run_records.h"
+#include "experiments/spec/file_hashes.h"
 #include "experiments/spec/resolve.h"
 
 namespace droptest::experiments {
@@ -21,10 +23,15 @@ struct ExecuteOptions {
   /// Command of a rank process that no launcher started. With a run's folder and its sweep point appended, it runs the
   /// run of the folder's spec.json.
   std::vector<std::string> worker_command;
-  int user_error_code = -1;  ///< of a rank process that another attempt would not help
+  int user_error_code = -1;  ///< exit code of a rank process that ends all attempts: the next one would end likewise
+  /// The hashes with which the run was resolved: before it trains, rank 0 of each attempt compares the files that are
+  /// there with those. Borrowed; null: no comparison.
+  FileHashes* files = nullptr;
   /// Who holds the lock of the run's folder: this process takes it, or the one that started this process has it.
   enum class Lock : std::uint8_t { kTake, kHeldByParent } lock = Lock::kTake;
-  Again again = Again::kNo;        ///< where the finished run lacks records; its old result stays until it is run
+  /// kYes: a finished run is run again where it lacks records, or where `from_step` is given. Its records stay until
+  /// the new ones are complete.
+  Again again = Again::kNo;
   IfBusy if_busy = IfBusy::kFail;  ///< kSkip throws as kFail does: there is nothing else to do
   std::function<void(const std::string& text)> say_waiting = [](const std::string&) {};  ///< kWait: for whom
   /// Gets each line of metrics.jsonl soon after it is written, on any one thread at a time; where a launcher started
@@ -35,6 +42,7 @@ struct ExecuteOptions {
   /// Hears of errors that do not end the run: checkpoints that cannot be written, or are damaged.
   std::function<void(const std::string& text)> say_problem = [](const std::string&) {};
   CheckpointPlace::Resume resume = CheckpointPlace::Resume::kNewest;
+  std::optional<std::uint64_t> from_step{};  ///< the run goes on from this checkpoint; those after it are removed
   /// How many times ranks of attempts before could not leave their state (rescue.h).
   std::uint64_t states_not_left = 0;
 };
@@ -54,11 +62,12 @@ class StoppedError : public std::runtime_error {
 /// Trains the run and writes its records. Ranks are threads of this process, or processes: then this process is one
 /// of them where a launcher says so (comm/rendezvous/launch_environment.h), else it starts them and waits.
 /// Records are written by rank 0, which holds the lock of the folder meanwhile, or has a parent that does; the summary
-/// is written last, also where the run fails, with status `failed`. Where there is a result once the lock is taken,
-/// nothing is run; where a launcher started the ranks, a result without the records that are asked for is a ConfigError
-/// on every rank. Returns the summary. A run that diverges is a result. Throws: the error of the run, after the
-/// summary is written; BusyError, with nothing written; StoppedError. A rank that stalled may have left its thread
-/// behind: after an error the process should end without unwinding.
+/// is written last, also where the run fails, with status `failed`; what fails as the repetition of a finished run is
+/// recorded in the folder `again`. Where there is a result once the lock is taken, nothing is run; where a launcher
+/// started the ranks, a result without the records that are asked for is a ConfigError on every rank. Returns the
+/// summary. A run that diverges is a result. Throws: the error of the run, after the summary is written; BusyError,
+/// with nothing written; StoppedError. A rank that stalled may have left its thread behind: after an error the process
+/// should end without unwinding.
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options);
 
 }  // namespace droptest::experiments

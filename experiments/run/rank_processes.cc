@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/rank_processes.h"
 
+#include <algorithm>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -126,6 +127,12 @@ void run_rank_processes(const RankProcessesOptions& options) {
   for (std::size_t r = 1; r < ranks.size(); ++r) LogTail(log(r)).pass(options.on_line);
   std::vector<ExitStatus> statuses;
   for (ChildProcess& rank : ranks) statuses.push_back(rank.poll().value_or(ExitStatus{.code = 0, .signal = SIGKILL}));
+  const auto tells = [&options](const ExitStatus& status) {
+    return status.signal == 0 && !status.succeeded() && status.code == options.telling_code;
+  };
+  if (const auto telling = std::find_if(statuses.begin(), statuses.end(), tells); telling != statuses.end()) {
+    failure = Failure{static_cast<std::size_t>(telling - statuses.begin()), *telling};
+  }
   const std::string words = last_words(log(failure->rank));
   throw RankFailure("rank " + std::to_string(failure->rank) + " of " + std::to_string(options.world_size) + " " +
                         failure->status.describe() + (words.empty() ? "" : ": " + words) +

@@ -25,6 +25,8 @@ struct RankProcessesOptions {
   /// is stopped (SIGSTOP) is not waited for.
   std::chrono::milliseconds grace{5000};
   int kept_descriptor = -1;  ///< open file that all ranks get: the lock of the run
+  /// Exit code of a rank that knows the cause, whichever rank ended first: the failure is told in that rank's words.
+  int telling_code = -1;
   /// Called some times a second while all ranks run; an exception from it ends them at once. kTellRoot sends SIGTERM to
   /// rank 0, the first time.
   enum class Next : std::uint8_t { kGoOn, kTellRoot };
@@ -45,7 +47,8 @@ class RankFailure : public CommError {
 /// Starts world_size processes with torchrun's variables set, and waits for all. They do not inherit the variables of
 /// this process's own launch, such as MASTER_ADDR. When one fails, the others get `grace` and are then ended: none is
 /// left when this returns or throws, and none outlives this process. Throws: RankFailure that names the rank that
-/// failed first, how it ended and the last line of its log; the exception of while_running, without the logs.
+/// failed first, or one with the telling code, how it ended and the last line of its log; the exception of
+/// while_running, without the logs.
 void run_rank_processes(const RankProcessesOptions& options);
 
 }  // namespace droptest::experiments

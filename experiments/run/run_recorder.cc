@@ -66,14 +66,22 @@ RunRecorder::RunRecorder(const ResolvedRun& run, const RunDirectory& directory, 
       directory_(directory),
       point_(std::move(point)),
       started_(SystemClock::now()),
-      alerts_(run.config.alerts, directory, std::move(report)) {
+      alerts_(run.config.alerts, directory, report),
+      report_(std::move(report)) {
   start_records(run, directory);
 }
 
 void RunRecorder::start(std::optional<std::uint64_t> step) {
   std::error_code ignored;
   if (!step) std::filesystem::remove(directory_.trace(), ignored);  // of an earlier attempt
-  metrics_ = step ? MetricsWriter::resume(directory_.metrics(), *step) : MetricsWriter::create(directory_.metrics());
+  if (step) {
+    MissingLines missing(run_.config.record.every_steps);
+    metrics_ = MetricsWriter::resume(directory_.metrics(), *step, [&](std::uint64_t one) { missing.has(one); });
+    missing_lines_ = missing.text_up_to(*step);
+    if (!missing_lines_.empty()) report_(directory_.path + ": " + missing_lines_text(missing_lines_));
+  } else {
+    metrics_ = MetricsWriter::create(directory_.metrics());
+  }
   alerts_.start(step);
 }
 
@@ -145,6 +153,7 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.stage_failures = outcome.stage_failures;
   summary.replica_absences = absences_until(run_.config, outcome.diverged_step.value_or(outcome.steps));
   summary.resumed_at = outcome.resumed_at;
+  summary.missing_lines = missing_lines_;
   summary.steps_with_fewer_replicas =
       outcome.steps_with_fewer_replicas + earlier_steps_with_fewer_replicas(run_, earlier_epochs);
   summary.checkpoints = outcome.checkpoints;

@@ -27,6 +27,7 @@ class RunRecorder {
       AlertWatch::Report report = [](const std::string&) {});
 
   /// Before the first line: metrics.jsonl and events.jsonl keep their lines up to that step; absent: they begin anew.
+  /// Lines that metrics.jsonl lacks are reported.
   void start(std::optional<std::uint64_t> step);
   /// Writes the line, and the anomalies in it.
   void append(const nlohmann::json& line);
@@ -44,6 +45,8 @@ class RunRecorder {
   std::chrono::system_clock::time_point started_;
   std::optional<MetricsWriter> metrics_;
   AlertWatch alerts_;
+  AlertWatch::Report report_;
+  std::string missing_lines_;  ///< text of MissingLines
 };
 
 /// Writes the summary of a run that failed, with as much of it as metrics.jsonl tells. Throws: ConfigError.

@@ -19,8 +19,10 @@
 #include "experiments/run/execute_run.h"
 #include "experiments/run/last_words.h"
 #include "experiments/run/metrics_tail.h"
+#include "experiments/run/repetition.h"
 #include "experiments/run/restart_policy.h"
 #include "experiments/run/run_recorder.h"
+#include "experiments/spec/recorded_files.h"
 #include "experiments/spec/resolve.h"
 #include "sim/error.h"
 
@@ -38,7 +40,7 @@ constexpr std::chrono::milliseconds kCheckpointGrace{20000};
 /// A run that is going on.
 struct RunningRun {
   std::size_t index;
-  RunDirectory directory;
+  RunDirectory directory;  ///< of this attempt
   FileLock lock;
   ChildProcess process;
   MetricsTail metrics;
@@ -78,7 +80,7 @@ class SweepRunner {
       run.steps = plan.runs[i].run.config.training.steps;
       run.same_as = plan.runs[i].same_as;
       if (run.same_as != i) continue;
-      if (is_settled(directory_of(i), plan.runs[i].run, options.again)) {
+      if (is_settled(directory_of(i), plan.runs[i].run, options.again, options.say_unread)) {
         take_result(i, SweepRun::State::kFoundFinished);
       } else {
         waiting_.push_back(i);
@@ -86,6 +88,9 @@ class SweepRunner {
     }
     core_shares_ = CoreShares(cores_, std::min(static_cast<std::size_t>(options.jobs), waiting_.size()));
   }
+
+  /// Whether some run had no result when this was made.
+  bool has_work() const { return !waiting_.empty(); }
 
   SweepProgress run(const std::function<void(const SweepProgress&)>& on_progress,
                     const std::function<bool()>& stop_requested) {
@@ -157,6 +162,7 @@ class SweepRunner {
       busy_.push_back(index);
       return;
     }
+    complete_repetition(directory);
     if (is_settled(directory, planned.run, options_.again)) {
       take_result(index, SweepRun::State::kFoundFinished);
       return;
@@ -169,25 +175,22 @@ class SweepRunner {
         return;
       }
     }
-    write_spec_record(directory, planned.run);
-    std::error_code ignored;
-    if (has_result(directory)) forget_attempts(directory);
-    std::filesystem::remove(directory.summary(), ignored);
-    if (!may_resume(directory, CheckpointPlace::Resume::kNewest)) {
-      std::filesystem::remove(directory.metrics(), ignored);
-    }
+    const RunDirectory attempt = prepare_attempt(planned.run, directory, CheckpointPlace::Resume::kNewest);
+    write_spec_record(attempt, planned.run);
     std::vector<std::string> command = options_.worker_command;
-    command.insert(command.end(),
-                   {directory.path, "--point", planned.point.dump(), "--labels", planned.run.labels.dump(),
-                    "--warnings", warnings_json(planned.run.warnings).dump(), "--locked"});
+    command.insert(command.end(), {attempt.path, "--point", planned.point.dump(), "--labels", planned.run.labels.dump(),
+                                   "--warnings", warnings_json(planned.run.warnings).dump(), "--locked"});
+    if (options_.files != nullptr) {
+      command.insert(command.end(), {"--files", options_.files->known_of(recorded_files(planned.run.spec)).dump()});
+    }
     progress_.runs[index].state = SweepRun::State::kRunning;
-    attempts_.try_emplace(index, Attempts{0, newest_checkpoint(directory)});
+    attempts_.try_emplace(index, Attempts{0, newest_checkpoint(attempt)});
     const std::size_t share = core_shares_.take();
     const int kept_descriptor = lock->descriptor();
     running_.push_back(
-        {index, directory, std::move(*lock),
-         ChildProcess::start({command, {}, log_of(directory), core_shares_.cores(share), {}, kept_descriptor}),
-         MetricsTail(directory.metrics()), share});
+        {index, attempt, std::move(*lock),
+         ChildProcess::start({command, {}, log_of(attempt), core_shares_.cores(share), {}, kept_descriptor}),
+         MetricsTail(attempt.metrics()), share});
   }
 
   /// Whether any run ended.
@@ -221,6 +224,7 @@ class SweepRunner {
     if (status.succeeded() && has_result(ended.directory)) {
       std::error_code ignored;
       std::filesystem::remove(log_of(ended.directory), ignored);
+      if (ended.directory.path != directory_of(ended.index).path) complete_repetition(directory_of(ended.index));
       take_result(ended.index, SweepRun::State::kFinished);
       return;
     }
@@ -243,16 +247,16 @@ class SweepRunner {
     take_failure(ended.index);
   }
 
-  /// Records why a run without a summary of its own has no result.
+  /// Records why an attempt without a summary of its own has no result.
   void fail(std::size_t index, const std::string& why) {
-    record_failure(plan_.runs[index].run, directory_of(index), plan_.runs[index].point, why);
+    record_failure(plan_.runs[index].run, attempt_folder(directory_of(index)), plan_.runs[index].point, why);
     take_failure(index);
   }
 
   void take_failure(std::size_t index) {
     SweepRun& run = progress_.runs[index];
     run.state = SweepRun::State::kFailed;
-    run.summary = *read_summary(directory_of(index));
+    run.summary = *read_summary(attempt_folder(directory_of(index)));
     run.error = run.summary.value("error", "");
   }
 
@@ -306,6 +310,13 @@ class SweepRunner {
   std::map<std::size_t, Attempts> attempts_;                      ///< of runs that were started
 };
 
+/// Whether sweep.json is that of the plan.
+bool is_recorded(const SweepPlan& plan, const std::string& out) {
+  const std::string path = sweep_file(out, plan.name);
+  return std::filesystem::exists(path) &&
+         nlohmann::json::parse(comm::read_file(path), nullptr, false) == sweep_json(plan);
+}
+
 /// sweep.json, held while its sweep goes on. Throws: BusyError where it lists the runs of another sweep that does.
 FileLock hold_sweep_record(const SweepPlan& plan, const std::string& out) {
   const std::string path = sweep_file(out, plan.name);
@@ -318,7 +329,7 @@ FileLock hold_sweep_record(const SweepPlan& plan, const std::string& out) {
     }
     std::optional<FileLock> lock = FileLock::try_take(lock_path, FileLock::Mode::kShared);
     if (!lock) continue;  // it is being written
-    if (nlohmann::json::parse(comm::read_file(path), nullptr, false) == sweep_json(plan)) {
+    if (is_recorded(plan, out)) {
       lock->share();
       return std::move(*lock);
     }
@@ -370,8 +381,11 @@ std::optional<double> SweepProgress::seconds_left() const {
 SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested) {
+  SweepRunner runner(plan, options);
+  // Nothing is written, so that the folder may be one that this user may only read.
+  if (!runner.has_work() && is_recorded(plan, options.out)) return runner.run(on_progress, stop_requested);
   const FileLock record = hold_sweep_record(plan, options.out);
-  return run_planned(plan, options, on_progress, stop_requested);
+  return runner.run(on_progress, stop_requested);
 }
 
 void record_sweep(const SweepPlan& plan, const std::string& out) { (void)hold_sweep_record(plan, out); }

@@ -24,10 +24,12 @@ struct SweepOptions {
   FileHashes* files = nullptr;
   /// Whether each run gets cores of its own, where there are enough for all, and the last runs those that fall free.
   enum class Pin : std::uint8_t { kNone, kCores } pin = Pin::kCores;
-  /// Command that runs the run of a folder's spec.json; folder, sweep point and --locked are appended.
+  /// Command that runs the run of a folder's spec.json; folder, sweep point and the like are appended.
   std::vector<std::string> worker_command;
   IfBusy if_busy = IfBusy::kSkip;  ///< where another process is at work on a run
-  Again again = Again::kNo;        ///< where a finished run lacks records; its old result stays until it is run
+  Again again = Again::kNo;  ///< where a finished run lacks records; its old result stays until the new one is there
+  /// Hears of summaries that cannot be read, whose runs are run again.
+  SayUnread say_unread = [](const std::string&) {};
 };
 
 /// Where one run of the sweep stands.

@@ -64,7 +64,7 @@ SweepSurvey survey_sweep(const SweepPlan& plan, const SubmissionOptions& options
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     if (plan.runs[i].same_as != i) continue;
     const RunDirectory directory = run_directory(options.out, plan.name, plan.runs[i].run.run_id);
-    if (is_settled(directory, plan.runs[i].run, options.again)) {
+    if (is_settled(directory, plan.runs[i].run, options.again, options.say_unread)) {
       ++survey.settled;
     } else {
       unsettled.push_back(i);

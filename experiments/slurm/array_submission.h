@@ -17,8 +17,9 @@
 namespace droptest::experiments {
 
 struct SubmissionOptions {
-  std::string out;                          ///< root folder of results
-  Again again = Again::kNo;                 ///< where a finished run lacks records
+  std::string out;                                   ///< root folder of results
+  Again again = Again::kNo;                          ///< where a finished run lacks records
+  SayUnread say_unread = [](const std::string&) {};  ///< hears of summaries that cannot be read
   IfBusy if_busy = IfBusy::kSkip;           ///< where a task finds a run of which another process holds the lock
   std::uint64_t array_limit = 0;            ///< tasks of an array at once; 0: as many as Slurm starts
   std::uint64_t runs_per_task = 0;          ///< GroupingOptions::runs_per_task

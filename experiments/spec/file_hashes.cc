@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <nlohmann/json.hpp>
 
+#include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "comm/spec/sha256.h"
 #include "sim/error.h"
@@ -67,6 +69,26 @@ const std::string& FileHashes::of(const std::string& path) {
     throw ConfigError("read " + path + ": changed while it was read; want a file that no other program writes into");
   }
   return known_[identity] = std::move(hash);
+}
+
+nlohmann::json FileHashes::known_of(std::span<const std::string> paths) const {
+  nlohmann::json known = nlohmann::json::array();
+  for (const std::string& path : paths) {
+    struct stat status {};
+    if (::stat(path.c_str(), &status) != 0) continue;
+    const auto found = known_.find(
+        Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec));
+    if (found != known_.end()) known.push_back({found->first, found->second});
+  }
+  return known;
+}
+
+void FileHashes::remember(const nlohmann::json& known) {
+  try {
+    for (const nlohmann::json& one : known) known_[one.at(0).get<Identity>()] = one.at(1).get<std::string>();
+  } catch (const nlohmann::json::exception&) {
+    throw ConfigError("hashes of files: got " + comm::quote_json(known) + ", want pairs of a file and its hash");
+  }
 }
 
 }  // namespace droptest::experiments

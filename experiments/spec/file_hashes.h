@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,6 +22,13 @@ class FileHashes {
   /// SHA-256 in 64 lower-case hex digits. Throws: ConfigError with the path and the system's reason; for a path that is
   /// no regular file; for a file that changes while it is read.
   const std::string& of(const std::string& path);
+
+  /// The hashes that are known of those files, by what identifies the files: for remember() of another process. Files
+  /// that are not there or were not hashed are left out.
+  nlohmann::json known_of(std::span<const std::string> paths) const;
+  /// Takes the hashes of known_of(): a file is read again only where its device, inode, size or time of change differs.
+  /// Throws: ConfigError for another document.
+  void remember(const nlohmann::json& known);
 
  private:
   using Identity = std::tuple<std::uint64_t, std::uint64_t, std::int64_t, std::int64_t, std::int64_t>;

@@ -47,12 +47,7 @@ class PretrainedResolver {
           read_pretrained_folder(folder, classifies ? FolderHead::kClassification : FolderHead::kLanguageModel);
       for (const auto& [name, member] : kExtents) take(name, json(found.model.*member), folder + "/config.json");
       if (files_ == nullptr) return;
-      comm::Sha256 all;
-      for (const std::string& file : found.weights) {
-        all.add(std::filesystem::path(file).filename().string() + " " + files_->of(file) + "\n");
-      }
-      const bool is_one = found.weights.size() == 1;
-      take("sha256", is_one ? files_->of(found.weights.front()) : all.hex(), "the weights in " + folder);
+      take("sha256", weights_hash_of(found, *files_), "the weights in " + folder);
       const std::optional<Vocabulary> vocabulary = read_vocabulary(folder);
       if (!vocabulary || vocabulary->hash().empty()) return;
       take("vocabulary_sha256", vocabulary->hash(), "the tokenizer in " + folder);
@@ -97,6 +92,15 @@ class PretrainedResolver {
 };
 
 }  // namespace
+
+std::string weights_hash_of(const PretrainedFolder& folder, FileHashes& files) {
+  if (folder.weights.size() == 1) return files.of(folder.weights.front());
+  comm::Sha256 all;
+  for (const std::string& file : folder.weights) {
+    all.add(std::filesystem::path(file).filename().string() + " " + files.of(file) + "\n");
+  }
+  return all.hex();
+}
 
 void resolve_pretrained(json& spec, const json& given, const std::string& where, FileHashes* files,
                         std::vector<std::string>& errors) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "experiments/data/example_file.h"
+#include "experiments/data/pretrained_folder.h"
 #include "experiments/run_config.h"
 #include "experiments/spec/file_hashes.h"
 
@@ -16,6 +17,9 @@ namespace droptest::experiments {
 /// `files` the hashes of its weights and of its vocabulary. Appends to `errors`. Nothing without /model/pretrained.
 void resolve_pretrained(nlohmann::json& spec, const nlohmann::json& given, const std::string& where, FileHashes* files,
                         std::vector<std::string>& errors);
+
+/// The hash of a folder's weights: that of its only file, or that of the names and hashes of its files.
+std::string weights_hash_of(const PretrainedFolder& folder, FileHashes& files);
 
 /// Compares the classification head that the weights of the spec's start have with the spec's: task, number and names
 /// of classes. A file without one is fine. Appends to `errors`. Reads headers alone.

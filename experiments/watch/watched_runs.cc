@@ -26,7 +26,8 @@ struct FoundRecord {
 
 /// "<where>: <pointer>: got VALUE, want ..." of the first violation; empty: there is none.
 std::string problem_of(const json& value, SchemaKind kind, const std::string& where) {
-  const std::vector<comm::Violation> violations = schema_of(kind).check(value);
+  const auto unknown = kind == SchemaKind::kSummary ? comm::UnknownMembers::kAllowed : comm::UnknownMembers::kRefused;
+  const std::vector<comm::Violation> violations = schema_of(kind).check(value, unknown);
   if (violations.empty()) return {};
   const comm::Violation& first = violations.front();
   return where + ": " + (first.pointer.empty() ? "/" : first.pointer) + ": " + first.message;

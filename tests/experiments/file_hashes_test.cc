@@ -57,6 +57,28 @@ TEST(FileHashes, ReadAFileAgainOnlyWhereItMayHaveChanged) {
   EXPECT_EQ(FileHashes().of(path), sha256_hex("abd"));
 }
 
+TEST(FileHashes, AnotherProcessReadsOnlyTheFilesThatHaveChangedSince) {
+  const TemporaryFolder folder;
+  const std::vector<std::string> paths = {folder.path() + "/f", folder.path() + "/g", folder.path() + "/absent"};
+  FileHashes files;
+  for (int i = 0; i < 2; ++i) {
+    write(paths[i], "abc", 100);
+    (void)files.of(paths[i]);
+  }
+  const nlohmann::json known = files.known_of(paths);
+  EXPECT_EQ(known.size(), 2);
+  int pieces = 0;
+  FileHashes other([&pieces] { ++pieces; });
+  other.remember(nlohmann::json::parse(known.dump()));
+  EXPECT_EQ(other.of(paths[0]), sha256_hex("abc"));
+  EXPECT_EQ(pieces, 0);
+  write(paths[0], "abd", 101);
+  EXPECT_EQ(other.of(paths[0]), sha256_hex("abd"));
+  EXPECT_EQ(pieces, 1);
+  EXPECT_EQ(files.known_of(paths).size(), 1) << "what has changed since is not known";
+  EXPECT_THAT(config_error_of([&] { other.remember({{1, 2}}); }), HasSubstr("want pairs of a file and its hash"));
+}
+
 TEST(FileHashes, AFileThatChangesWhileItIsReadHasNone) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/f";

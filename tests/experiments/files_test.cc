@@ -214,6 +214,21 @@ TEST(Metrics, ResumingCutsOffWhatIsTornOrLater) {
   EXPECT_TRUE(steps_in(folder.path() + "/absent").empty());
 }
 
+std::string missing(std::uint64_t every, const std::vector<std::uint64_t>& steps, std::uint64_t up_to) {
+  MissingLines lines(every);
+  for (const std::uint64_t step : steps) lines.has(step);
+  return lines.text_up_to(up_to);
+}
+
+TEST(Metrics, MissingLinesAreThoseOfTheMultiplesThatAFileLacks) {
+  EXPECT_EQ(missing(1, {0, 1, 2}, 2), "");
+  EXPECT_EQ(missing(1, {}, 2), "0 to 2");
+  EXPECT_EQ(missing(1, {0, 3, 4}, 6), "1 to 2, 5 to 6");
+  EXPECT_EQ(missing(10, {0, 10, 15, 20}, 29), "") << "more lines than asked for";
+  EXPECT_EQ(missing(10, {0, 15, 40}, 50), "10, 20 to 30, 50");
+  EXPECT_EQ(missing(0, {}, 50), "");
+}
+
 TEST(Metrics, CreatingReplacesAnEarlierFile) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";

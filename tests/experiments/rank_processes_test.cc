@@ -37,5 +37,27 @@ TEST(RankProcesses, AStoppedRankIsEndedWithoutGrace) {
   }
 }
 
+// Rank 1 fails when rank 0 has ended, as the echo of whose end its own failure could be.
+TEST(RankProcesses, ARankThatKnowsTheCauseIsHeardAlthoughItIsNotTheFirst) {
+  const TemporaryFolder folder;
+  const std::string ended = folder.path() + "/ended";
+  RankProcessesOptions options;
+  options.command = {"/bin/sh", "-c",
+                     "if [ $RANK = 0 ]; then echo 'no data from rank 1' >&2; echo $$ > " + ended + ".new; mv " + ended +
+                         ".new " + ended + "; exit 1; fi; until test -e " + ended + " && ! grep -q 'State:.[RSD]' " +
+                         "/proc/$(cat " + ended + ")/status 2>/dev/null; do :; done; echo 'text changed' >&2; exit 2"};
+  options.world_size = 2;
+  options.log_directory = folder.path() + "/logs";
+  options.grace = std::chrono::hours(1);
+  options.telling_code = 2;
+  try {
+    run_rank_processes(options);
+    FAIL() << "nothing was thrown";
+  } catch (const RankFailure& failure) {
+    EXPECT_THAT(failure.what(), AllOf(HasSubstr("rank 1 of 2 ended with exit code 2"), HasSubstr("text changed")));
+    EXPECT_EQ(failure.status.code, 2);
+  }
+}
+
 }  // namespace
 }  // namespace droptest::experiments::rank_processes_test

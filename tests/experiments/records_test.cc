@@ -291,12 +291,47 @@ TEST(SummaryRecord, DivergedAndFailedRunsAreResultsToo) {
   EXPECT_TRUE(has_result({folder.path()}));
 }
 
-TEST(SummaryRecord, AbsentMeansNoResultAndRubbishIsAnError) {
+TEST(SummaryRecord, AbsentMeansNoResultAndRubbishIsSaid) {
   const TemporaryFolder folder;
-  EXPECT_FALSE(has_result({folder.path()}));
-  write_file_atomically(folder.path() + "/summary.json", "{\"status\": \"completed\"}");
-  EXPECT_THAT(config_error_of([&folder] { (void)has_result({folder.path()}); }),
-              testing::HasSubstr("/summary.json: /run_id: got nothing"));
+  const RunDirectory directory{folder.path()};
+  std::string said;
+  const SayUnread say = [&said](const std::string& text) { said += text + "\n"; };
+  EXPECT_FALSE(has_result(directory, say));
+  EXPECT_EQ(said, "");
+  EXPECT_FALSE(keeps_records(directory));
+  const json record = summary_json(lossy_run(), finished());
+  json newer = record;
+  newer["schema_version"] = 2;
+  newer.erase("run_id");
+  for (const auto& [content, why] : {std::pair<std::string, std::string>{R"({"status": "completed"})", ": got nothing"},
+                                     {record.dump().substr(0, 500), "not JSON"},
+                                     {"", "not JSON"},
+                                     {newer.dump(), "/schema_version: got 2, want 1"}}) {
+    said.clear();
+    write_file_atomically(directory.summary(), content);
+    EXPECT_FALSE(has_result(directory, say));
+    EXPECT_THAT(said, testing::AllOf(testing::StartsWith(directory.summary() + ": "), testing::HasSubstr(why),
+                                     testing::EndsWith("; this droptest takes the run as not finished\n")));
+    EXPECT_TRUE(keeps_records(directory)) << "it may be the result of another version";
+  }
+}
+
+TEST(SummaryRecord, MembersOfALaterProgramAreReadButNotWritten) {
+  const TemporaryFolder folder;
+  const RunDirectory directory{folder.path()};
+  json record = summary_json(lossy_run(), finished());
+  record["more"] = 1;
+  record["train"]["more"] = {{"a", 1}};
+  for (auto& [name, of_class] : record["loss"].items()) of_class["more"] = json::array();
+  write_file_atomically(directory.summary(), record.dump());
+  EXPECT_EQ(read_summary(directory, [](const std::string& text) { ADD_FAILURE() << text; }), record);
+  EXPECT_THROW(write_summary_record(directory, record), CheckError);
+  // What it knows has the types that it knows.
+  record["steps"] = "many";
+  write_file_atomically(directory.summary(), record.dump());
+  std::string said;
+  EXPECT_FALSE(read_summary(directory, [&said](const std::string& text) { said = text; }));
+  EXPECT_THAT(said, testing::HasSubstr("/summary.json: /steps: got \"many\""));
 }
 
 TEST(RunRecords, AFinishedRunSaysWhatItLacks) {

@@ -635,7 +635,7 @@ def test_a_damaged_step_is_not_gone_back_to(tmp_path):
     content = bytearray(damaged.read_bytes())
     content[-1] ^= 1
     damaged.write_bytes(content)
-    assert f"step-20/{damaged.name}" in run("resume", folder, "--at", "20", cwd=tmp_path, expect=2).err
+    assert f"step-20/{damaged.name}" in run("resume", folder, "--at", "20", "--again", cwd=tmp_path, expect=2).err
     assert len(checkpoints_of(folder)) == 4 and summary_of(folder)["status"] == "completed"
 
 

@@ -121,6 +121,22 @@ TEST(Schema, ReportsEveryViolationWithItsPointer) {
               ElementsAre("/list: got [], want a list that is not empty"));
 }
 
+TEST(Schema, MembersThatItDoesNotNameCanBeAllowed) {
+  const Schema rules = schema(
+      R"({"type": "object", "required": ["a"], "additionalProperties": false, "properties": {
+          "a": {"type": "integer"},
+          "b": {"oneOf": [{"type": "object", "properties": {"c": {"type": "string"}}, "additionalProperties": false},
+                          {"type": "object", "properties": {"d": {"type": "string"}}, "additionalProperties": false}]}}})");
+  const auto allowed = [&rules](const std::string& document) {
+    return rules.check(parse_json(document, "d"), UnknownMembers::kAllowed).size();
+  };
+  EXPECT_EQ(violations(rules, R"({"a": 1, "more": 2})").size(), 1);
+  EXPECT_EQ(allowed(R"({"a": 1, "more": 2, "b": {"more": 3, "c": "x"}})"), 0);
+  EXPECT_EQ(allowed(R"({"a": "x", "more": 2})"), 1) << "a member that it names";
+  EXPECT_EQ(allowed(R"({"more": 2})"), 1) << "a member that it requires";
+  EXPECT_EQ(allowed(R"({"a": 1, "b": {"c": 1, "d": 2}})"), 1) << "no branch allows these";
+}
+
 TEST(Schema, FiftyViolationsAreListedAndTheOthersCounted) {
   const Schema rules = schema(R"({"type": "array", "items": {"type": "integer"}})");
   const auto lines = [&rules](std::size_t wrong) {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// A finished run that is run once more: its records stay until the new ones are complete.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "experiments/checkpoint/checkpointer.h"
+#include "experiments/records/run_records.h"
+#include "experiments/spec/resolve.h"
+
+namespace droptest::experiments {
+
+/// Where the next attempt of a run writes: the run's folder, or the folder `again` in it where the run's records must
+/// stay meanwhile (keeps_records()).
+RunDirectory attempt_folder(const RunDirectory& directory);
+
+/// Makes the folder of the next attempt ready and returns it. Nothing in it is taken for a result, and metrics and
+/// checkpoints are those of an attempt that the next one goes on from, if any: with `from_step` the checkpoint of that
+/// step and what was recorded before it; with kNever none; in `again`, those of an attempt of the same spec. The caller
+/// holds the run's lock until complete_repetition(). Throws: ConfigError for a checkpoint that is damaged, before
+/// anything is removed.
+RunDirectory prepare_attempt(const ResolvedRun& run, const RunDirectory& directory, CheckpointPlace::Resume resume,
+                             std::optional<std::uint64_t> from_step = std::nullopt);
+
+/// Puts the records of a complete repetition in the place of the run's, the summary last, and removes `again`. Killed
+/// on the way, it is completed by the next call. Nothing where there is no complete repetition. The caller holds the
+/// run's lock. Throws: ConfigError with the path and the system's reason.
+void complete_repetition(const RunDirectory& directory);
+
+}  // namespace droptest::experiments
