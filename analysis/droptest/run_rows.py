@@ -61,6 +61,8 @@ NUMBERS = frozenset({
 
 def number(value: Any) -> float:
     """A number of a record; NaN where it has none."""
+    if type(value) is float:
+        return value
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else NAN
 
 
@@ -68,16 +70,20 @@ class _Table:
     """The rows of one frame, by column: a dict for each row would take ten times the memory."""
 
     def __init__(self, columns: Sequence[str]):
+        self.new: list[tuple] = []  # rows of the run that is read
         self._run_ids: list[str] = []
         self._columns: dict[str, Any] = {
             name: array("q") if name in WHOLE else array("d") if name in NUMBERS else [] for name in columns
         }
 
-    def add(self, run_id: str, *values: Any) -> None:
-        """A row with a value for each column."""
-        self._run_ids.append(run_id)
-        for column, value in zip(self._columns.values(), values, strict=True):
-            column.append(value)
+    def take_new(self, run_id: str) -> None:
+        """Puts the new rows, each with a value for every column, after those of the runs before."""
+        if not self.new:
+            return
+        self._run_ids += [run_id] * len(self.new)
+        for column, values in zip(self._columns.values(), zip(*self.new, strict=True), strict=True):
+            column.extend(values)
+        self.new.clear()
 
     def frame(self) -> pd.DataFrame:
         columns = {"run_id": pd.Series(self._run_ids, dtype=object)}
@@ -93,6 +99,7 @@ class RunRows:
 
     def __init__(self) -> None:
         self._tables = {kind: _Table(columns) for kind, columns in COLUMNS.items()}
+        self._new = {kind: table.new for kind, table in self._tables.items()}
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """Each frame with `run_id` and its columns of COLUMNS."""
@@ -101,33 +108,35 @@ class RunRows:
     def add(self, run: Run, contents: Contents) -> None:
         """The rows of one run, after those of the runs before."""
         for line in contents.metrics:
-            self._add_metrics(run.run_id, line)
-        self._add_wall_seconds(run.run_id, contents.metrics)
+            self._add_metrics(line)
+        self._add_wall_seconds(contents.metrics)
         for traffic_class, statistics in object_of(contents.loss_statistics.get("classes")).items():
-            self._add_class(run.run_id, traffic_class, object_of(statistics))
+            self._add_class(traffic_class, object_of(statistics))
         for traffic_class, diagnostics in object_of(contents.diagnostics.get("classes")).items():
-            self._add_diagnostics(run.run_id, traffic_class, object_of(diagnostics))
+            self._add_diagnostics(traffic_class, object_of(diagnostics))
         if run.summary.get("time"):
             self._add_time(run)
         for link in contents.loss_statistics.get("links") or ():
-            ends, numbers = (link.get(column) for column in LINK_ENDS), (number(link.get(c)) for c in LINK_COLUMNS)
-            self._tables["links"].add(run.run_id, *ends, *numbers)
+            ends, numbers = map(link.get, LINK_ENDS), map(number, map(link.get, LINK_COLUMNS))
+            self._new["links"].append((*ends, *numbers))
+        for table in self._tables.values():
+            table.take_new(run.run_id)
 
-    def _add_metrics(self, run_id: str, line: dict[str, Any]) -> None:
+    def _add_metrics(self, line: dict[str, Any]) -> None:
         step, divergence = line["step"], object_of(line.get("divergence"))
-        whole = [number(divergence.get(size)) for size in ("max", "rms")]
-        self._tables["metrics"].add(run_id, step, *(number(line.get(column)) for column in METRIC_COLUMNS), *whole)
+        whole = (number(divergence.get("max")), number(divergence.get("rms")))
+        self._new["metrics"].append((step, *map(number, map(line.get, METRIC_COLUMNS)), *whole))
         groups = object_of(divergence.get("groups"))
         for group, value in [("all", divergence), *groups.items()] if divergence else ():
             value = object_of(value)
-            self._tables["divergence"].add(run_id, step, group, number(value.get("max")), number(value.get("rms")))
+            self._new["divergence"].append((step, group, number(value.get("max")), number(value.get("rms"))))
         for traffic_class, value in object_of(line.get("classes")).items():
             value = object_of(value)
-            self._tables["samples"].add(
-                run_id, step, traffic_class, number(value.get("nmse")), number(value.get("cosine"))
+            self._new["samples"].append(
+                (step, traffic_class, number(value.get("nmse")), number(value.get("cosine")))
             )
 
-    def _add_wall_seconds(self, run_id: str, lines: Sequence[dict[str, Any]]) -> None:
+    def _add_wall_seconds(self, lines: Sequence[dict[str, Any]]) -> None:
         """Sums over the lines after step 0."""
         sums: dict[tuple[int, str, str], float] = {}
         for line in lines:
@@ -138,8 +147,7 @@ class RunRows:
                     for name, seconds in object_of(wall.get(member)).items():
                         place = (rank, kind, name)
                         sums[place] = sums.get(place, 0.0) + number(seconds)
-        for place, seconds in sums.items():
-            self._tables["wall_seconds"].add(run_id, *place, seconds)
+        self._new["wall_seconds"] += [(*place, seconds) for place, seconds in sums.items()]
 
     def _add_time(self, run: Run) -> None:
         recorded = object_of(run.summary["time"])
@@ -148,9 +156,9 @@ class RunRows:
         time = {column: number(recorded.get(column)) for column in TIME_COLUMNS}
         counted = (has_deadline(run) or time["late_packets"] > 0) and time["packets"] > 0
         late_rate = time["late_packets"] / time["packets"] if counted else NAN
-        self._tables["time"].add(run.run_id, *time.values(), late_rate)
+        self._new["time"].append((*time.values(), late_rate))
 
-    def _add_class(self, run_id: str, traffic_class: str, statistics: dict[str, Any]) -> None:
+    def _add_class(self, traffic_class: str, statistics: dict[str, Any]) -> None:
         halves = object_of(statistics.get("halves"))
         for half, counts in [("both", statistics), *sorted(halves.items(), reverse=True)]:
             counts = object_of(counts)
@@ -162,30 +170,35 @@ class RunRows:
             row |= {column: counts.get(column) for column in TEXT_COLUMNS}
             if row["loss"] is not None and not isinstance(row["loss"], str):
                 row["loss"] = _loss_words(row["loss"])
-            self._tables["loss_statistics"].add(run_id, traffic_class, half, *row.values())
+            self._new["loss_statistics"].append((traffic_class, half, *row.values()))
             if recovery := object_of(counts.get("recovery")):
                 found = (number(recovery.get(column, counts.get(column))) for column in RECOVERY_COLUMNS)
-                self._tables["recoveries"].add(run_id, traffic_class, half, recovery.get("policy"), *found)
-            for entry in counts.get("burst_histogram") or ():
-                self._tables["bursts"].add(run_id, traffic_class, half, int(entry["length"]), int(entry["count"]),
-                                           number(entry.get("expected")))  # fmt: skip
+                self._new["recoveries"].append((traffic_class, half, recovery.get("policy"), *found))
+            self._new["bursts"] += [
+                (traffic_class, half, int(entry["length"]), int(entry["count"]), number(entry.get("expected")))
+                for entry in counts.get("burst_histogram") or ()
+            ]
 
-    def _add_diagnostics(self, run_id: str, traffic_class: str, diagnostics: dict[str, Any]) -> None:
+    def _add_diagnostics(self, traffic_class: str, diagnostics: dict[str, Any]) -> None:
         for layer in diagnostics.get("layers") or ():
             place = layer.get("layer")
-            self._tables["layers"].add(run_id, traffic_class, -1 if place is None else place,
-                                       *_measured(layer, LAYER_COLUMNS).values())  # fmt: skip
+            measures = _measured(layer, LAYER_COLUMNS).values()
+            self._new["layers"].append((traffic_class, -1 if place is None else place, *measures))
         for half, counts in sorted(object_of(diagnostics.get("halves")).items()):
-            for entry in object_of(counts).get("gap_histogram") or ():
-                lengths = (int(entry[name]) for name in ("from", "to", "count"))
-                self._tables["gaps"].add(run_id, traffic_class, half, *lengths, number(entry.get("expected")))
+            self._new["gaps"] += [
+                (traffic_class, half, int(entry["from"]), int(entry["to"]), int(entry["count"]),
+                 number(entry.get("expected")))
+                for entry in object_of(counts).get("gap_histogram") or ()
+            ]  # fmt: skip
 
 
 def _measured(counts: Mapping[str, Any], columns: Sequence[str]) -> dict[str, float]:
     """Columns of a class, half, link or layer; NaN for measures of calls that were not sampled, or of no packets."""
-    unknown = (*(SAMPLED_COLUMNS if counts.get("sampled_calls") == 0 else ()),
-               *(PACKET_COLUMNS if counts.get("packets") == 0 else ()))  # fmt: skip
-    return {column: NAN if column in unknown else number(counts.get(column)) for column in columns}
+    found = {column: number(counts.get(column)) for column in columns}
+    for nothing, of_it in (("sampled_calls", SAMPLED_COLUMNS), ("packets", PACKET_COLUMNS)):
+        if counts.get(nothing) == 0:
+            found |= {column: NAN for column in of_it if column in found}
+    return found
 
 
 def _loss_words(value: Any) -> str:
