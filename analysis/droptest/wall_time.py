@@ -266,21 +266,32 @@ def findings(every: list[Breakdown]) -> Iterator[str]:
 
 
 def text_table(records: Records) -> str:
-    """The largest bottlenecks for a terminal; "" where the records have none of the numbers."""
+    """The three largest bottlenecks for a terminal, a line each; "" where the records have none of the numbers.
+
+    Shares are means over the points. The remedy is that of the point in which the part has the largest share.
+    """
     from droptest.plots.panels import named_with_rate
 
     every = breakdowns(records)
     if not every:
         return ""
-    found = [(one, part) for one in every for part in one.bottlenecks()]
+    largest: dict[str, tuple[Breakdown, Part]] = {}
+    sums: dict[str, float] = defaultdict(float)
+    for one in every:
+        for part in one.parts:
+            sums[part.part] += part.share
+            if part.part not in largest or part.share > largest[part.part][1].share:
+                largest[part.part] = (one, part)
+    means = {part: total / len(every) for part, total in sums.items() if severity_of(part, total / len(every))}
+    found = sorted(means, key=lambda part: -means[part])
     if not found:
         return "where the time goes: compute; no other part has 3 %"
-    found.sort(key=lambda pair: -pair[1].share)
-    lines = ["where the time goes:"]
-    for one, part in found[:MOST_ROWS]:
-        where = f"{named_with_rate(one.group)}: " if len(every) > 1 else ""
-        lines.append(f"{100 * part.share:6.1f} %  {part.severity:6}  {printable(where)}{part.title}")
-        lines.append(f"{'':18}{part.help}")
+    lines = ["where the time goes:" if len(every) == 1 else f"where the time goes, mean over {len(every)} points:"]
+    for name in found[:MOST_ROWS]:
+        one, part = largest[name]
+        where = f" (at most {100 * part.share:.1f} %: {named_with_rate(one.group)})" if len(every) > 1 else ""
+        lines.append(f"{100 * means[name]:6.1f} %  {severity_of(name, means[name]):6}  {part.title}{printable(where)}: "
+                     f"{part.help}")  # fmt: skip
     if len(found) > MOST_ROWS:
         lines.append(f"{len(found) - MOST_ROWS} more are in the report")
     return "\n".join(lines)
