@@ -4,7 +4,8 @@
 
 The runs are copies of those of a small sweep (experiments/specs/tiny.json) with rates, learning rates, seeds, losses
 and ids of their own: ten seeds a point, five learning rates, two kinds of loss process. Each measurement is a process
-of its own. Prints one JSON object: seconds and peak memory for each number of runs, round by round, with medians.
+of its own. Prints one JSON object: seconds, processor seconds and peak memory (of the process, so far) for each number
+of runs, round by round, with medians.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import machine
@@ -135,12 +137,19 @@ def measured(folder: Path, package: Path) -> dict:
         return round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)
 
     found: dict[str, float | int] = {"imports_peak_mebibytes": peak_mebibytes()}
-    start = time.monotonic()
-    records = load(folder)
-    found |= {"load_seconds": round(time.monotonic() - start, 3), "load_peak_mebibytes": peak_mebibytes()}
-    start = time.monotonic()
-    made = [table for table in (tables.table(name, records) for name in tables.TABLES) if table is not None]
-    found |= {"tables_seconds": round(time.monotonic() - start, 3), "tables_peak_mebibytes": peak_mebibytes()}
+
+    @contextmanager
+    def measure(what: str) -> Iterator[None]:
+        start, cpu = time.monotonic(), time.process_time()
+        yield
+        found[f"{what}_seconds"] = round(time.monotonic() - start, 3)
+        found[f"{what}_cpu_seconds"] = round(time.process_time() - cpu, 3)
+        found[f"{what}_peak_mebibytes"] = peak_mebibytes()
+
+    with measure("load"):
+        records = load(folder)
+    with measure("tables"):
+        made = [table for table in (tables.table(name, records) for name in tables.TABLES) if table is not None]
     return found | {"loaded_runs": len(records.runs), "tables": len(made)}
 
 
