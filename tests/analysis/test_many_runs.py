@@ -55,6 +55,13 @@ def best_values(out, size):
                                  selection_losses=lambda point, _: 2 + point["/training/learning_rate"])  # fmt: skip
 
 
+def recoveries_in_time(out, size):
+    parity = {"parity": {"data": 8, "parity": 2}}
+    cross = {"/network/recovery": [{}, parity], "/network/loss": rates(1)}
+    clock = {"time": {"retransmission": {"protocol": "none"}}}
+    return synthetic.write_sweep(out, cross, seeds=10 * size, base=BASE | clock)
+
+
 def runs_without_a_sweep(out, size):
     folder = more_points(out, size)
     (folder / "sweep.json").unlink()
@@ -136,14 +143,14 @@ def assert_in_proportion(work, folders):
 
 @pytest.mark.parametrize(
     "write",
-    [more_points, more_seeds, more_series, best_values, runs_without_a_sweep, networks_of_one_lossless_run,
-     lossless_runs_of_many_networks],
+    [more_points, more_seeds, more_series, best_values, recoveries_in_time, runs_without_a_sweep,
+     networks_of_one_lossless_run, lossless_runs_of_many_networks],
 )  # fmt: skip
 def test_loading_and_tables_execute_twice_as_much_for_twice_the_runs(tmp_path, write):
     assert_in_proportion(every_table, [write(tmp_path / str(size), size) for size in (1, 2)])
 
 
-@pytest.mark.parametrize("write", [more_points, more_seeds, more_series])
+@pytest.mark.parametrize("write", [more_points, more_seeds, more_series, recoveries_in_time])
 def test_the_data_of_figures_execute_twice_as_much_for_twice_the_runs(tmp_path, write):
     def every_figure(folder):
         loaded = droptest.load(folder)
