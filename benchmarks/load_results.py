@@ -33,7 +33,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--build", type=Path, default=machine.ROOT / "build" / "bench", help="CMake build folder")
     parser.add_argument("--text", type=Path, default=machine.ROOT / "corpus" / "kjv.txt", help="training text")
     parser.add_argument("--sweep", type=Path, metavar="DIR", help="results of tiny.json; default: --build trains them")
-    parser.add_argument("--package", type=Path, default=machine.ROOT / "analysis", help="folder of the package droptest")
+    parser.add_argument("--package", type=Path, default=machine.ROOT / "analysis", help="folder of the package")
     parser.add_argument("--runs", default="100,1000,10000", help="numbers of runs (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=3, help="of all numbers of runs (default: %(default)s)")
     parser.add_argument("--timeout", type=float, default=3600, help="seconds of one process (default: %(default)s)")
@@ -130,7 +130,7 @@ def write_sweep(folder: Path, template: dict[str, dict], runs: int) -> None:
 def measured(folder: Path, package: Path) -> dict:
     """Seconds and peak memory of this process, of loading the results and of all tables after it."""
     sys.path.insert(0, str(package))
-    from droptest import plots, tables  # noqa: F401: imports take seconds, and are not measured
+    from droptest import plots, tables  # noqa: F401  (imports take seconds, and are not measured)
     from droptest.records import load
 
     def peak_mebibytes() -> float:

@@ -82,9 +82,7 @@ def _key_of(run: Run, namer: SeriesNamer) -> dict[str, Any]:
             "loss_rate": namer.rate(run), **namer.values(run)}  # fmt: skip
 
 
-def _run_row(
-    run: Run, namer: SeriesNamer, key: Mapping[str, Any], place_and_rest: tuple[str, str]
-) -> dict[str, Any]:
+def _run_row(run: Run, namer: SeriesNamer, key: Mapping[str, Any], place_and_rest: tuple[str, str]) -> dict[str, Any]:
     """A row of `runs`. key: of _key_of()."""
     summary = run.summary
     validation, train = object_of(summary.get("validation")), object_of(summary.get("train"))

@@ -132,9 +132,7 @@ class RunRows:
             self._new["divergence"].append((step, group, number(value.get("max")), number(value.get("rms"))))
         for traffic_class, value in object_of(line.get("classes")).items():
             value = object_of(value)
-            self._new["samples"].append(
-                (step, traffic_class, number(value.get("nmse")), number(value.get("cosine")))
-            )
+            self._new["samples"].append((step, traffic_class, number(value.get("nmse")), number(value.get("cosine"))))
 
     def _add_wall_seconds(self, lines: Sequence[dict[str, Any]]) -> None:
         """Sums over the lines after step 0."""

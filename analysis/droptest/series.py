@@ -266,10 +266,10 @@ class SeriesNamer:
         self.given_names = dict(names or {})
         self.moved = moved_by(runs, best_over)
         self._leaves = {run.run_id: leaves(run.point or point_of(run)) for run in runs}
-        known: dict[str, str] = {}  # runs share most values
+        shared: dict[str, str] = {}  # runs have most values in common
+        text = lambda value: shared.setdefault(written := canonical(value), written)  # noqa: E731
         self._texts = {
-            run_id: {pointer: known.setdefault(text, text) for pointer, text in zip(found, map(canonical, found.values()))}
-            for run_id, found in self._leaves.items()
+            run_id: {pointer: text(value) for pointer, value in found.items()} for run_id, found in self._leaves.items()
         }
         self._models = {run.run_id: loss_models(run) for run in runs}
         pointers = list(dict.fromkeys(pointer for found in self._leaves.values() for pointer in found))

@@ -189,9 +189,8 @@ def points_in(runs: pd.DataFrame) -> Iterator[tuple[str, float, dict[str, list[A
         places.setdefault((series, None if math.isnan(rate) else rate), []).append(place)
     columns = {name: runs[name].tolist() for name in OF_MEMBERS}
     for (series, rate), mine in places.items():
-        yield series, math.nan if rate is None else float(rate), {
-            name: [values[place] for place in mine] for name, values in columns.items()
-        }
+        members = {name: [values[place] for place in mine] for name, values in columns.items()}
+        yield series, math.nan if rate is None else float(rate), members
 
 
 def groups(records: Records) -> list[Group]:

@@ -207,8 +207,8 @@ def test_records_keep_the_rows_of_metrics_in_frames_alone(tmp_path):
     """The runs of an experiment take the same memory whatever the number of their lines."""
     sizes, frames = [], []
     for place, every in enumerate((10, 1)):
-        folder = synthetic.write_sweep(tmp_path / str(place), {"/network/loss": rates(1)}, seeds=1,
-                                       base=BASE | {"record": {"every_steps": every, "sample_every_steps": 50}})  # fmt: skip
+        base = BASE | {"record": {"every_steps": every, "sample_every_steps": 50}}
+        folder = synthetic.write_sweep(tmp_path / str(place), {"/network/loss": rates(1)}, seeds=1, base=base)
         loaded = droptest.load(folder)
         sizes.append(len(pickle.dumps(loaded.files)))
         frames.append(len(loaded.metrics))

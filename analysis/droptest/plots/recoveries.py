@@ -98,7 +98,9 @@ class _Packets:
         for run_id, bare in zip(mine["run_id"], mine["bare"], strict=True):
             if bare is None or bare not in self._counts or run_id not in self._counts:
                 continue
-            own_lost, packets, residual, resent = self._counts.columns([run_id], "lost", "packets", "residual", "resent")
+            own_lost, packets, residual, resent = self._counts.columns(
+                [run_id], "lost", "packets", "residual", "resent"
+            )
             data += self._data_packets(run_id, bare)
             repeated = self._repeated.get(run_id, 0.0)
             again = np.nansum(resent) if not np.isnan(resent).all() else repeated

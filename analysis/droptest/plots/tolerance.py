@@ -53,8 +53,10 @@ def data(records: Records) -> pd.DataFrame:
             columns |= {"loss_rate": group.missing_rate, "diverged": group.count("diverged"),
                         "runs": sum(group.statuses.values()), "tolerance": tolerance}  # fmt: skip
             columns["verdict"] = _verdict(group, columns["low"], columns["high"], tolerance)
-            rows += [columns | {"seed": str(seed), "difference": difference}
-                     for seed, difference in zip(*of_run.columns(group.run_ids, "seed", "percent"), strict=True)]
+            rows += [
+                columns | {"seed": str(seed), "difference": difference}
+                for seed, difference in zip(*of_run.columns(group.run_ids, "seed", "percent"), strict=True)
+            ]
     if not any(row["seeds"] or row["diverged"] for row in rows):
         raise NothingToDraw("no finished run has a finished lossless twin")
     result = panels.frame_of(rows, remark)
