@@ -13,8 +13,9 @@ import pandas as pd
 
 from droptest.files import MissingRecord, RecordError, object_of, read_json
 from droptest.loss_model import percent
+from droptest.rows_by_run import RowsByRun
 from droptest.statistics import Interval
-from droptest.summary import Group, cells_of, groups, with_interval
+from droptest.summary import Group, cells_in, cells_of, groups, with_interval
 from droptest.variance import interval_of
 
 # The measures of summary.json, in the words of tables.
@@ -112,22 +113,21 @@ def values_of(records) -> pd.DataFrame:
     return records.runs.merge(found.reindex(columns=columns), left_on="run_id", right_index=True, how="left")
 
 
-def interval_over(values: pd.DataFrame, group: Group, measure: str) -> Interval:
-    """The mean of a measure over the seeds of a point."""
-    mine = values[values["run_id"].isin(group.run_ids)]
-    return interval_of(cells_of(mine.assign(measured=mine[measure]), "measured"))
+def interval_over(values: RowsByRun, group: Group, measure: str) -> Interval:
+    """The mean of a measure over the seeds of a point. values: of values_of()."""
+    return interval_of(cells_in(values, group, measure))
 
 
-def difference_over(values: pd.DataFrame, group: Group, measure: str) -> Interval:
-    """The mean over the seeds of a point of the difference to the lossless twin."""
-    of_run = values.set_index("run_id")[measure]
-    mine = values[values["run_id"].isin(group.run_ids)]
-    paired = [row[measure] - of_run.get(row["twin"], math.nan) for _, row in mine.iterrows()]
+def difference_over(values: RowsByRun, group: Group, measure: str) -> Interval:
+    """The mean over the seeds of a point of the difference to the lossless twin. values: of values_of()."""
+    mine = values.of(group.run_ids)
+    twins = [values.columns([twin], measure)[0] for twin in mine["twin"]]
+    paired = [own - twin[0] if len(twin) else math.nan for own, twin in zip(mine[measure], twins, strict=True)]
     return interval_of(cells_of(mine.assign(paired=paired), "paired"))
 
 
-def _resampled(mine: pd.DataFrame, measure: str) -> str:
-    low, high = mine[f"{measure} low"].mean(), mine[f"{measure} high"].mean()
+def _resampled(values: RowsByRun, group: Group, measure: str) -> str:
+    low, high = (pd.Series(end).mean() for end in values.columns(group.run_ids, f"{measure} low", f"{measure} high"))
     return "-" if math.isnan(low) else f"{low:.4f} to {high:.4f}"
 
 
@@ -136,16 +136,15 @@ def table_of(records) -> tuple[Sequence[str], list[tuple[str, ...]]]:
     records = records.best
     if not is_classification(records):
         return (), []
-    values, rows = values_of(records), []
+    values, rows = RowsByRun(values_of(records)), []
     for group in groups(records):
-        mine = values[values["run_id"].isin(group.run_ids)]
         point = (group.series, percent(group.loss_rate), interval_over(values, group, "accuracy").n)
         for measure in measures_of(records):
             value = with_interval(interval_over(values, group, measure))
             difference = (
                 "-" if group.without_loss else with_interval(difference_over(values, group, measure), signed="+")
             )
-            rows.append((*point, measure, value, _resampled(mine, measure), difference))
+            rows.append((*point, measure, value, _resampled(values, group, measure), difference))
         difference = "-" if group.without_loss else with_interval(group.difference, signed="+")
         rows.append((*point, FINAL_LOSS, with_interval(group.final), "-", difference))
     return ("series", "loss rate", "seeds", "measure", "value", "resampled", "difference"), rows

@@ -12,6 +12,7 @@ from droptest.files import Run
 from droptest.plots.panels import named_with_rate
 from droptest.pointers import canonical, without
 from droptest.records import Records
+from droptest.rows_by_run import RowsByRun
 from droptest.series import leaves
 from droptest.statistics import Interval
 from droptest.summary import Group, groups
@@ -28,29 +29,32 @@ def data(records: Records) -> dict[str, Any]:
     and number of final differences, point i minus point j; matches: "i,j" -> pairs of runs by their places in `runs`;
     omitted: points left out."""
     pairing = Pairing(records)
+    lines, rows = RowsByRun(records.metrics.dropna(subset=["validation_loss"])), RowsByRun(records.runs)
     every = [group for group in groups(records) if group.count("completed") + group.count("diverged")]
     shown = every[:MOST_POINTS]
+    place = {run_id: index for group in shown for index, run_id in enumerate(group.run_ids)}
     return {
         "unit": records.unit,
-        "points": [_point(records, group) for group in shown],
+        "points": [_point(records, rows, lines, group) for group in shown],
         "pairs": {f"{i},{j}": [d.mean, *((d.low, d.high) if d.has_width else (math.nan, math.nan)), d.n]
                   for (i, a), (j, b) in combinations(enumerate(shown), 2)
                   for d in [pairing.difference(a, b)] if d.n},
-        "matches": {f"{i},{j}": [[a.run_ids.index(k), b.run_ids.index(m)] for k, m in found]
+        "matches": {f"{i},{j}": [[place[k], place[m]] for k, m in found]
                     for (i, a), (j, b) in combinations(enumerate(shown), 2)
                     for found in [pairing.matches(a, b)] if found},
         "omitted": len(every) - len(shown),
     }  # fmt: skip
 
 
-def _point(records: Records, group: Group) -> dict[str, Any]:
+def _point(records: Records, rows: RowsByRun, lines: RowsByRun, group: Group) -> dict[str, Any]:
     first = next((records.files[i] for i in group.run_ids if records.files[i].spec), None)
     spec = {} if first is None else {f"/{key}": value for key, value in _compared_spec(first).items()}
     runs = []
-    for run in records.runs.set_index("run_id", drop=False).loc[list(group.run_ids)].itertuples():
-        lines = records.metrics[records.metrics["run_id"] == run.run_id].dropna(subset=["validation_loss"])
-        lines = lines.iloc[:: math.ceil(len(lines) / MOST_STEPS) or 1]
-        runs.append({"seed": str(run.seed), "step": lines["step"], "loss": lines["validation_loss"]})
+    for run_id in group.run_ids:
+        (seed,) = rows.columns([run_id], "seed")[0]
+        steps, losses = lines.columns([run_id], "step", "validation_loss")
+        some = slice(None, None, math.ceil(len(steps) / MOST_STEPS) or 1)
+        runs.append({"seed": str(seed), "step": steps[some], "loss": losses[some]})
     return {"name": named_with_rate(group), "lossless": group.lossless, "runs": runs,
             "spec": {pointer: canonical(value) for pointer, value in leaves(spec).items()}}  # fmt: skip
 
@@ -80,10 +84,10 @@ class Pairing:
         candidates = [self._rows[run_id] for run_id in base]
         by_seeds = {(row.training, row.network_seed): row.run_id for row in candidates}
         by_training = {row.training: row.run_id for row in candidates if row.run_id in self._of_any_network}
-        found = {}
+        found, in_base = {}, set(base)
         for row in (self._rows[run_id] for run_id in run_ids):
             alike = by_seeds.get((row.training, row.network_seed), by_training.get(row.training))
-            partner = row.twin if row.twin in base else alike
+            partner = row.twin if row.twin in in_base else alike
             if partner is not None:
                 found[row.run_id] = partner
         return found

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ RUN_FILES = (
     "predictions.json",
 )
 FINISHED = ("completed", "diverged", "failed")
+ENTRIES = ("links", "burst_histogram")  # of loss_statistics.json: an entry for each link and burst length
 
 
 class RecordError(Exception):
@@ -93,8 +95,21 @@ def read_metrics(path: Path) -> MetricsFile:
 
 
 @dataclass
+class Contents:
+    """What the files of a run hold line by line and entry by entry: most of their bytes."""
+
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    loss_statistics: dict[str, Any] = field(default_factory=dict)
+    diagnostics: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class Run:
-    """One run as its files describe it; values without a record are empty."""
+    """One run as its files describe it; values without a record are empty.
+
+    A run keeps no lines and no histograms, so that an experiment of many runs fits into memory: `metrics` and
+    `diagnostics` read their files at each use, and `loss_statistics` has no links and no histograms.
+    """
 
     run_id: str
     path: Path
@@ -104,9 +119,8 @@ class Run:
     error: str | None = None
     spec: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
-    metrics: list[dict[str, Any]] = field(default_factory=list)
     loss_statistics: dict[str, Any] = field(default_factory=dict)
-    diagnostics: dict[str, Any] = field(default_factory=dict)
+    last_step: int | None = None  # of metrics.jsonl
     warnings: list[str] = field(default_factory=list)
     idle: tuple[str, ...] = ()  # parts of the spec without effect: "/network: no packet is sent, so none is lost"
     labels: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # a text and the pointers it stands for
@@ -115,6 +129,18 @@ class Run:
     listed: int = 1  # entries of the sweep that are this run
     marks: tuple[tuple[str, str], ...] = ()  # events that results may depend on: ("resumed", "/checkpoint: ...")
     twin_omits: tuple[str, ...] | None = None  # pointers in which its lossless twin may differ; None: not recorded
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The lines of metrics.jsonl; none without the file. Raises: MalformedRecord."""
+        file = self.path / "metrics.jsonl"
+        return read_metrics(file).lines if file.is_file() else []
+
+    @property
+    def diagnostics(self) -> dict[str, Any]:
+        """diagnostics.json; empty without the file. Raises: MalformedRecord."""
+        file = self.path / "diagnostics.json"
+        return read_json(file) if file.is_file() else {}
 
 
 def labels_of(record: dict[str, Any]) -> list[tuple[str, tuple[str, ...]]]:
@@ -168,11 +194,11 @@ def object_of(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def read_run(path: Path) -> Run:
+def read_run(path: Path, take: Callable[[Run, Contents], object] | None = None) -> Run:
     """One run's folder. Never raises for a bad file: the run gets status `unreadable` and the reason as its error.
 
     Status: that of summary.json; `unfinished` without a summary (the run goes on or was stopped); `missing`
-    where there is no folder.
+    where there is no folder. take: gets the run and what it does not keep, unless it is missing or unreadable.
     """
     run = Run(run_id=path.name, path=path)
     if not is_run(path):
@@ -190,11 +216,13 @@ def read_run(path: Path) -> Run:
             problems.append(str(error))
         return {}
 
-    run.spec, run.summary, run.loss_statistics = read("spec.json"), read("summary.json"), read("loss_statistics.json")
-    run.diagnostics = read("diagnostics.json")
+    run.spec, run.summary = read("spec.json"), read("summary.json")
+    contents = Contents(loss_statistics=read("loss_statistics.json"), diagnostics=read("diagnostics.json"))
+    run.loss_statistics = _without_entries(contents.loss_statistics)
     try:
         metrics = read_metrics(path / "metrics.jsonl")
-        run.metrics = metrics.lines
+        contents.metrics = metrics.lines
+        run.last_step = metrics.lines[-1]["step"] if metrics.lines else None
         if metrics.warning:
             run.warnings.append(metrics.warning)
     except MissingRecord:
@@ -221,7 +249,18 @@ def read_run(path: Path) -> Run:
     if problems:
         run.status = "unreadable"
         run.error = "; ".join(problems)
+    elif take is not None:
+        take(run, contents)
     return run
+
+
+def _without_entries(statistics: Any) -> Any:
+    """loss_statistics.json without its links and histograms."""
+    if isinstance(statistics, list):
+        return [_without_entries(entry) for entry in statistics]
+    if not isinstance(statistics, dict):
+        return statistics
+    return {key: _without_entries(value) for key, value in statistics.items() if key not in ENTRIES}
 
 
 def _read_program(run: Run) -> None:

@@ -87,12 +87,12 @@ def _words(every: list[_Parts]) -> list[str]:
     """The place of each run, without the parts that are the same in all."""
     differs = lambda name: len({getattr(parts, name) for parts in every}) > 1  # noqa: E731
     crossed = all(parts.crossed for parts in every)
-    halves, classes = differs("halves"), differs("classes")
+    halves, classes, lossy, protected, links = map(differs, ("halves", "classes", "lossy", "protected", "links"))
     whole = frozenset().union(*(parts.classes for parts in every)) if every else frozenset()
     found = []
     for parts in every:
         texts = []
-        if not crossed and differs("lossy"):
+        if not crossed and lossy:
             pairs = [f"{words.spoken(name)}, {words.HALVES[half]}" for name, half in sorted(parts.lossy)]
             texts.append(" + ".join(pairs))
         else:
@@ -101,8 +101,8 @@ def _words(every: list[_Parts]) -> list[str]:
                              else " + ".join(map(words.spoken, sorted(parts.classes))))  # fmt: skip
             if halves:
                 texts.append(BOTH if len(parts.halves) > 1 else " ".join(words.HALVES[h] for h in parts.halves))
-        texts += [parts.protected] if differs("protected") else []
-        texts += [parts.links or "no single links"] if differs("links") else []
+        texts += [parts.protected] if protected else []
+        texts += [parts.links or "no single links"] if links else []
         found.append("; ".join(filter(None, texts)))
     return found
 

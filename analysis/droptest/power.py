@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from scipy import optimize, special, stats
 
-from droptest.statistics import CONFIDENCE
+from droptest.statistics import CONFIDENCE, t_quantile
 
 ALPHA = 1 - CONFIDENCE
 POWERS = (0.8, 0.9)
@@ -28,7 +28,7 @@ def power_of(effect: float, standard_error: float, degrees_of_freedom: float) ->
     """The chance to see `effect`, of a mean with this standard error."""
     if standard_error == 0:
         return 1.0 if effect else ALPHA
-    critical = stats.t.ppf(1 - ALPHA / 2, degrees_of_freedom)
+    critical = t_quantile(1 - ALPHA / 2, degrees_of_freedom)
     shift = abs(effect) / standard_error
     if shift > critical + 40:
         return 1.0  # and scipy's noncentral t ends near there
@@ -138,7 +138,7 @@ class Equivalence:
 
 
 def equivalence(mean: float, standard_error: float, degrees_of_freedom: float, margin: float | None) -> Equivalence:
-    half = float(stats.t.ppf(1 - ALPHA, degrees_of_freedom)) * standard_error
+    half = t_quantile(1 - ALPHA, degrees_of_freedom) * standard_error
     p = math.nan
     if margin is not None and standard_error > 0:
         above, below = (mean + margin) / standard_error, (margin - mean) / standard_error

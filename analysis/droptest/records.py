@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,8 @@ from droptest.files import (
     read_run,
     seeds_of,
 )
-from droptest.frames import frames_of
+from droptest.frames import KEYS, frames_of
+from droptest.run_rows import COLUMNS, RunRows
 from droptest.search import Search, read_search
 from droptest.series import SeriesNamer
 from droptest.twins import fill_omits
@@ -121,7 +122,7 @@ class Records:
     search: Search | None = None  # search.json, where a search was made
     names: dict[str, str] = field(default_factory=dict)  # of the swept pointers, as sweep.json has them
     rate_pointer: str | None = None  # the loss whose rate is `loss_rate`, where several vary on their own
-    files: dict[str, Run] = field(default_factory=dict)  # by run_id, as read
+    files: dict[str, Run] = field(default_factory=dict)  # by run_id
     # A user's functions of labels and predictions: measures of classifiers next to accuracy.
     own_measures: tuple[Any, ...] = ()
     unit: str = "nats per token"  # of losses; nats per byte where all runs train on the bytes of a text
@@ -148,10 +149,20 @@ class Records:
         chosen = {run_id for run_ids in found.loc[found["best"], "run_ids"] for run_id in run_ids}
         runs = [run for run in self.files.values() if run.run_id in chosen]
         result = _of_runs(self.path, self.name, self.description, self.spec, runs, self.planned, self.search,
-                         list(self.warnings), self.best_namer)  # fmt: skip
+                         list(self.warnings), self.best_namer, self._rows_of(chosen))  # fmt: skip
         result.own_measures = self.own_measures
         result.best = result
         return result
+
+    def _rows_of(self, run_ids: Collection[str]) -> dict[str, pd.DataFrame]:
+        """The rows of these runs by frame, without the columns that a namer gives."""
+        given = [*KEYS[1:], *self.varied]
+        found = {}
+        for kind in COLUMNS:
+            frame = getattr(self, kind)
+            rows = frame[frame["run_id"].isin(run_ids)].drop(columns=given)
+            found[kind] = rows.reset_index(drop=True).infer_objects()
+        return found
 
     def to_csv(self, folder: str | Path) -> list[Path]:
         """Writes every frame that has rows as <folder>/<name>.csv, and `points` (droptest.points). Returns the paths.
@@ -220,14 +231,16 @@ def load(path: str | Path) -> Records:
     warnings: list[str] = []
     sweep: dict[str, Any] = {}
     search = None if is_run(path) else read_search(path)
+    rows = RunRows()
+    read = partial(read_run, take=rows.add)
     if is_run(path):
-        runs = [read_run(path)]
+        runs = [read(path)]
     elif search is not None or (path / "sweep.json").is_file():
         if (path / "sweep.json").is_file():
             sweep = read_json(path / "sweep.json")
-        runs = _planned_runs(path, sweep, search, warnings)
+        runs = _planned_runs(path, sweep, search, warnings, read)
     else:
-        runs = [read_run(child) for child in sorted(path.iterdir()) if is_run(child)]
+        runs = [read(child) for child in sorted(path.iterdir()) if is_run(child)]
     fill_omits(runs)
     for run in runs:
         warnings += run.warnings
@@ -250,6 +263,7 @@ def load(path: str | Path) -> Records:
         search,
         warnings,
         SeriesNamer(runs, names=names_of(sweep, path)),
+        rows.frames(),
         _best_over(sweep, path),
     )
 
@@ -295,8 +309,10 @@ def _ids_text(ids: Sequence[str]) -> str:
     return f"{', '.join(ids[:3])}{', ...' if len(ids) > 3 else ''}"
 
 
-def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warnings: list[str]) -> list[Run]:
-    """The runs of sweep.json in its order, then those of search.json.
+def _planned_runs(
+    path: Path, sweep: dict[str, Any], search: Search | None, warnings: list[str], read: Callable[[Path], Run]
+) -> list[Run]:
+    """The runs of sweep.json in its order, then those of search.json, each read once.
 
     Points and seeds that resolve to the same run (as lossless ones do) are one run, which knows the others.
     """
@@ -318,7 +334,7 @@ def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warn
                 known.other_network_seeds.append(seeds[2])
             known.idle = tuple(dict.fromkeys((*known.idle, *idle_parts(entry))))
             continue
-        run = read_run(path / run_id)
+        run = read(path / run_id)
         run.point = object_of(entry.get("point")) or run.point
         run.labels = labels_of(entry) or run.labels
         run.seeds = run.seeds or seeds_of(entry)
@@ -327,14 +343,14 @@ def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warn
     for run_id, seed in search.run_ids if search is not None else ():
         if Path(run_id).name != run_id:
             raise MalformedRecord(f"{path / 'search.json'}: got run_id {run_id!r}, want a folder's name")
-        run = runs.setdefault(run_id, read_run(path / run_id))
+        run = runs.get(run_id) or runs.setdefault(run_id, read(path / run_id))
         run.seeds = run.seeds or (seed, seed, seed)
     if search is not None:
         # A sweep's points and a search's name other members: the resolved specs name the members in which runs differ.
         for run in runs.values():
             if run.spec:
                 run.point, run.labels = {}, []
-    extra = [child.name for child in sorted(path.iterdir()) if is_run(child) and child.name not in runs]
+    extra = [child.name for child in sorted(path.iterdir()) if child.name not in runs and is_run(child)]
     if extra:
         lists = " or ".join(name for name in ("sweep.json", "search.json") if (path / name).is_file())
         warnings.append(f"{len(extra)} run(s) here are not part of {lists} and were left out: {', '.join(extra)}")
@@ -343,9 +359,10 @@ def _planned_runs(path: Path, sweep: dict[str, Any], search: Search | None, warn
 
 def _of_runs(
     path: Path, name: str, description: str, spec: dict[str, Any], runs: list[Run], planned: int | None,
-    search: Search | None, warnings: list[str], namer: SeriesNamer, best_over: Sequence[str] = (),
+    search: Search | None, warnings: list[str], namer: SeriesNamer, rows: Mapping[str, pd.DataFrame],
+    best_over: Sequence[str] = (),
 ) -> Records:  # fmt: skip
-    frames = frames_of(path, runs, search, namer)
+    frames = frames_of(path, runs, search, namer, rows)
     if runs and not frames["runs"]["without_loss"].any():
         warnings.append("there is no lossless run: differences to a lossless twin cannot be given")
     return Records(

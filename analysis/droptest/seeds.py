@@ -7,6 +7,7 @@ Each table is a function that returns its numbers, and one that puts them into w
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,8 @@ from droptest.power import (
     split_needed,
 )
 from droptest.records import Records
-from droptest.summary import Group, cells_of, groups, number
+from droptest.rows_by_run import RowsByRun
+from droptest.summary import Group, cells_in, groups, number
 from droptest.variance import (
     CROSSED,
     DESIGNS,
@@ -54,10 +56,10 @@ class Spread:
 def spreads(records: Records, quantity: str) -> list[Spread]:
     """One for each point with losses that has at least two values."""
     records = records.best
+    runs = RowsByRun(records.runs)
     result = []
     for group in groups(records):
-        runs = records.runs[records.runs["run_id"].isin(group.run_ids)]
-        found = None if group.without_loss else decompose(cells_of(runs, COLUMNS[quantity]))
+        found = None if group.without_loss else decompose(cells_in(runs, group, COLUMNS[quantity]))
         if found is not None and found.runs > 1:
             result.append(Spread(group, quantity, found))
     return result
@@ -120,6 +122,17 @@ class Comparison:
     result: Equivalence
 
 
+def _pairs_of_equal_rates(every: Sequence[Group]) -> list[tuple[Group, Group]]:
+    """All pairs of points with one known loss rate, in the order of the points."""
+    later: dict[float, list[Group]] = defaultdict(list)  # the last one first
+    pairs: list[tuple[Group, Group]] = []
+    for group in reversed(every):
+        if not math.isnan(group.loss_rate):
+            pairs += [(group, other) for other in later[group.loss_rate]]
+            later[group.loss_rate].append(group)
+    return pairs[::-1]
+
+
 def comparisons(records: Records, margin: float | None) -> list[Comparison]:
     """Each point with its lossless twins, and with a margin also with every other series at its rate."""
     result = [
@@ -130,20 +143,15 @@ def comparisons(records: Records, margin: float | None) -> list[Comparison]:
     if margin is None:
         return result
     records = records.best
+    runs = RowsByRun(records.runs)
     lossy = [g for g in groups(records) if not g.without_loss]
-    cells = {
-        g.run_ids: cells_of(records.runs[records.runs["run_id"].isin(g.run_ids)], "final_validation_loss")
-        for g in lossy
-    }
-    for index, first in enumerate(lossy):
-        for second in lossy[index + 1 :]:
-            if first.loss_rate != second.loss_rate:
-                continue
-            mine, its = cells[first.run_ids], cells[second.run_ids]
-            found = decompose({key: mine[key] - its[key] for key in mine if key in its})
-            if found is not None and found.runs > 1:
-                test = equivalence(found.mean, found.standard_error, found.degrees_of_freedom, margin)
-                result.append(Comparison(first.series, second.series, first.loss_rate, found.runs, test))
+    cells = {g.run_ids: cells_in(runs, g, "final_validation_loss") for g in lossy}
+    for first, second in _pairs_of_equal_rates(lossy):
+        mine, its = cells[first.run_ids], cells[second.run_ids]
+        found = decompose({key: mine[key] - its[key] for key in mine if key in its})
+        if found is not None and found.runs > 1:
+            test = equivalence(found.mean, found.standard_error, found.degrees_of_freedom, margin)
+            result.append(Comparison(first.series, second.series, first.loss_rate, found.runs, test))
     return result
 
 

@@ -41,6 +41,7 @@ KNOWN_POINTERS = {
 }
 HALVES = ("reduce", "gather")
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
+ABSENT = canonical(None)  # the text of a value that a run does not have
 LOSSLESS = "lossless"
 NO_PROCESS = "no loss process"  # but packets may come too late, or messages are compressed or transformed
 NO_LOSS_ELSEWHERE = "no loss elsewhere"  # a class, half or link has a loss of its own
@@ -265,9 +266,18 @@ class SeriesNamer:
         self.given_names = dict(names or {})
         self.moved = moved_by(runs, best_over)
         self._leaves = {run.run_id: leaves(run.point or point_of(run)) for run in runs}
+        shared: dict[str, str] = {}  # runs have most values in common
+        text = lambda value: shared.setdefault(written := canonical(value), written)  # noqa: E731
+        self._texts = {
+            run_id: {pointer: text(value) for pointer, value in found.items()} for run_id, found in self._leaves.items()
+        }
         self._models = {run.run_id: loss_models(run) for run in runs}
         pointers = list(dict.fromkeys(pointer for found in self._leaves.values() for pointer in found))
         pointers.sort(key=self._place_in_spec)
+        self._loss_pointers = {
+            pointer for found in self._leaves.values() for pointer, value in found.items()
+            if is_loss(value) or link_losses.is_links(value)
+        }  # fmt: skip
         self.varied = [pointer for pointer in pointers if self._differs(pointer, list(self._leaves))]
         # Settings that all runs share to which they make a difference must not name every curve but the others.
         networked = [run.run_id for run in runs if not self.lossless(run)]
@@ -278,7 +288,7 @@ class SeriesNamer:
             for pointer in self.varied
             if not self.is_best_over(pointer)
             and (
-                self._is_loss_pointer(pointer)
+                pointer in self._loss_pointers
                 or self._differs(
                     pointer,
                     networked if _is_of_lossy_runs(pointer)
@@ -302,7 +312,7 @@ class SeriesNamer:
         return min(places, default=len(self.given_names))
 
     def _differs(self, pointer: str, run_ids: Sequence[str]) -> bool:
-        return len({canonical(self._leaves[run_id].get(pointer)) for run_id in run_ids}) > 1
+        return len({self._texts[run_id].get(pointer, ABSENT) for run_id in run_ids}) > 1
 
     def is_best_over(self, pointer: str) -> bool:
         return any(within(pointer, chosen) for chosen in self.best_over)
@@ -415,19 +425,20 @@ class SeriesNamer:
         lossless = self.lossless(run)
         exempt = self.loses_nothing(run) and not lossless
         words = list(dict.fromkeys([LOSSLESS] * lossless + [NO_PROCESS] * exempt + self.settings(run)))
-        if not lossless and not exempt and not any(self._is_loss_pointer(p) for p in self.varied):
+        if not lossless and not exempt and self._loss_pointers.isdisjoint(self.varied):
             words.insert(0, self.model_label(run))
         return ", ".join(words) or "all runs"
 
     def settings(self, run: Run, without: Callable[[str], bool] = lambda _: False) -> list[str]:
         """The run's varied leaves in words, but for the pointers of which `without` is true."""
         found = self._leaves[run.run_id]
+        lossless, loses_nothing = self.lossless(run), self.loses_nothing(run)
         words = [
             self._label(run, pointer) or self._word(run, pointer, found[pointer])
             for pointer in self._named
             if pointer in found and not without(pointer)
-            and not (self.lossless(run) and _is_of_lossy_runs(pointer))
-            and not (self.loses_nothing(run) and self._is_loss_pointer(pointer))
+            and not (lossless and _is_of_lossy_runs(pointer))
+            and not (loses_nothing and pointer in self._loss_pointers)
         ]  # fmt: skip
         return list(filter(None, words))
 
@@ -444,10 +455,6 @@ class SeriesNamer:
         if run.other_network_seeds and run.seeds:
             texts.append(f"network seeds {', '.join(map(str, sorted({run.seeds[2], *run.other_network_seeds})))}")
         return "; ".join(texts)
-
-    def _is_loss_pointer(self, pointer: str) -> bool:
-        values = [found.get(pointer) for found in self._leaves.values()]
-        return any(is_loss(value) or link_losses.is_links(value) for value in values)
 
     def _word(self, run: Run, pointer: str, value: Any) -> str:
         last = pointer.rsplit("/", 1)[-1]
@@ -480,5 +487,9 @@ class SeriesNamer:
 
     def same_settings(self, run: Run, other: Run) -> int:
         """How many varied leaves the two runs share; picks the nearest of several twins."""
-        mine, its = self._leaves[run.run_id], self._leaves[other.run_id]
-        return sum(1 for p in self.varied if canonical(mine.get(p)) == canonical(its.get(p)))
+        return sum(mine == its for mine, its in zip(self.settings_key(run), self.settings_key(other), strict=True))
+
+    def settings_key(self, run: Run) -> tuple[str, ...]:
+        """The run's varied leaves: equal for runs that share all of them."""
+        found = self._texts[run.run_id]
+        return tuple(found.get(pointer, ABSENT) for pointer in self.varied)

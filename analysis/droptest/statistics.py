@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import stats
@@ -49,6 +50,12 @@ class FactorInterval(Interval):
         return self.mean * math.exp(self.half_width)
 
 
+@lru_cache(maxsize=4096)
+def t_quantile(probability: float, degrees_of_freedom: float) -> float:
+    """Of Student's t. The points of an experiment share few numbers of seeds, and scipy takes 0.1 ms for each."""
+    return float(stats.t.ppf(probability, degrees_of_freedom))
+
+
 NOTHING = Interval(math.nan, math.nan, 0)
 
 
@@ -59,7 +66,7 @@ def mean_interval(values: Iterable[float], confidence: float = CONFIDENCE) -> In
         return NOTHING
     if finite.size == 1:
         return Interval(float(finite[0]), math.nan, 1)
-    t = stats.t.ppf(0.5 + confidence / 2, finite.size - 1)
+    t = t_quantile(0.5 + confidence / 2, finite.size - 1)
     return Interval(float(finite.mean()), float(t * finite.std(ddof=1) / math.sqrt(finite.size)), int(finite.size))
 
 

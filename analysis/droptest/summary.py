@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from droptest.loss_model import percent
 from droptest.records import Records
+from droptest.rows_by_run import RowsByRun
 from droptest.series import NO_PROCESS
 from droptest.statistics import NOTHING, Interval, pooled_z
 from droptest.variance import ONE_NETWORK, ONE_TRAINING, design_of, interval_of
@@ -77,9 +79,12 @@ class Group:
         return self.statuses.get(status, 0)
 
 
-def cells_of(runs: pd.DataFrame, column: str) -> dict[tuple[Any, Any], float]:
+Columns = Mapping[str, Sequence[Any]]  # rows by column: a data frame, or lists
+
+
+def cells_of(runs: Columns, column: str) -> dict[tuple[Any, Any], float]:
     """A column of the runs of one point by (training, network). Without loss no result depends on the network."""
-    lossless = bool(runs["lossless"].all())
+    lossless = bool(np.all(runs["lossless"]))
     return {
         (training, training if lossless else network): float(value)
         for training, network, value in zip(runs["training"], runs["network_seed"], runs[column], strict=True)
@@ -87,66 +92,105 @@ def cells_of(runs: pd.DataFrame, column: str) -> dict[tuple[Any, Any], float]:
     }  # fmt: skip
 
 
-def _difference(runs: pd.DataFrame) -> tuple[Interval, str]:
-    if runs["lossless"].all():
+def cells_in(runs: RowsByRun, group: Group, column: str) -> dict[tuple[Any, Any], float]:
+    """A column of the runs of a point by (training, network). runs: the frame `runs`."""
+    names = ("lossless", "training", "network_seed", column)
+    return cells_of(dict(zip(names, runs.columns(group.run_ids, *names), strict=True)), column)
+
+
+def _known(values: Iterable[Any]) -> list[Any]:
+    """The values that are neither None nor NaN."""
+    return [value for value in values if value is not None and value == value]
+
+
+def _difference(runs: Columns) -> tuple[Interval, str]:
+    if all(runs["lossless"]):
         return NOTHING, "is the lossless twin"
-    if runs["without_loss"].all():
+    if all(runs["without_loss"]):
         limit = LIMITS.get(design_of(cells_of(runs, "final_validation_loss")), "")
-        kind = "compression" if runs["compressed"].any() else "transform"
+        kind = "compression" if any(runs["compressed"]) else "transform"
         return NOTHING, "; ".join(filter(None, [f"is the twin of lossy runs with this {kind}", limit]))
-    if runs["twin"].isna().all():
+    if not _known(runs["twin"]):
         return NOTHING, "no lossless twin"
     cells = cells_of(runs, "difference")
     interval = interval_of(cells)
     if interval.n == 0:
         return interval, "no finished pair"
-    finished, paired = (int(runs[column].notna().sum()) for column in ("final_validation_loss", "difference"))
+    finished, paired = (len(_known(runs[column])) for column in ("final_validation_loss", "difference"))
     notes = [
         f"{paired} of {finished} finished runs have a finished lossless twin" if paired < finished else "",
-        "to the same compression without loss" if runs["compressed"].any() else "",
+        "to the same compression without loss" if any(runs["compressed"]) else "",
         "one pair: no interval" if interval.n == 1 else LIMITS.get(design_of(cells), ""),
     ]
     return interval, "; ".join(filter(None, notes))
 
 
-def _rates(statistics: pd.DataFrame) -> tuple[float, float, float]:
-    """Configured and realised rate over all packets, and the pooled z; per half where halves are recorded.
+class _Counts:
+    """The counts of packets of the runs of a point."""
 
-    Halves that cannot lose are left out, so that loss in one half alone keeps its own rate.
-    """
-    halves = statistics[statistics["half"] != "both"]
-    counted = halves if len(halves) else statistics
-    counted = counted[((counted["configured_rate"] > 0) | (counted["lost"] > 0)) & (counted["packets"] > 0)]
-    packets = counted["packets"].sum()
-    if not packets:
-        return math.nan, math.nan, math.nan
-    configured = (counted["configured_rate"] * counted["packets"]).sum() / packets
-    return float(configured), float(counted["lost"].sum() / packets), pooled_z(counted["z"])
+    def __init__(self, records: Records):
+        self._statistics = RowsByRun(records.loss_statistics)
+        self._time = RowsByRun(records.time)
+        self._recoveries = RowsByRun(records.recoveries)
+
+    def rates(self, members: Columns) -> tuple[float, float, float]:
+        """Configured and realised rate over all packets, and the pooled z; per half where halves are recorded.
+
+        Of the runs with one network the first counts: trainings that meet the same network lose the same packets.
+        Halves that cannot lose are left out, so that loss in one half alone keeps its own rate.
+        """
+        of_network: dict[Any, str] = {}
+        for run_id, network in zip(members["run_id"], members["network_seed"], strict=True):
+            if run_id in self._statistics:
+                of_network.setdefault(network, run_id)
+        half, configured, packets, lost, z = self._statistics.columns(
+            of_network.values(), "half", "configured_rate", "packets", "lost", "z"
+        )
+        halves = half != "both"
+        counted = (halves if halves.any() else ~halves) & ((configured > 0) | (lost > 0)) & (packets > 0)
+        configured, packets, lost, z = (values[counted] for values in (configured, packets, lost, z))
+        total = np.nansum(packets)
+        if not total:
+            return math.nan, math.nan, math.nan
+        return float(np.nansum(configured * packets) / total), float(np.nansum(lost) / total), pooled_z(z)
+
+    def handled(self, run_ids: Sequence[str]) -> dict[str, float]:
+        """Shares of packets that came late, were repaired, and were sent again."""
+        packets, repeated, late, late_rate = self._time.columns(
+            run_ids, "packets", "repeated_packets", "late_packets", "late_rate"
+        )
+        sent, repaired, resent = self._recoveries.columns(run_ids, "packets", "repaired", "resent")
+        again = _share(resent, sent) if len(sent) else _share(np.where(repeated > 0, repeated, math.nan), packets)
+        timed = ~np.isnan(late_rate)
+        return {"late_rate": _share(late[timed], packets[timed]), "repaired_rate": _share(repaired, sent),
+                "resent_rate": again}  # fmt: skip
 
 
-def _share(part: pd.Series, whole: pd.Series) -> float:
-    return float(part.sum() / whole.sum()) if part.notna().any() and whole.sum() > 0 else math.nan
+def _share(part: np.ndarray, whole: np.ndarray) -> float:
+    total = np.nansum(whole)
+    return float(np.nansum(part) / total) if total > 0 and not np.isnan(part).all() else math.nan
 
 
-def _handled(records: Records, run_ids: pd.Series) -> dict[str, float]:
-    """Shares of packets that came late, were repaired, and were sent again."""
-    time = records.time[records.time["run_id"].isin(run_ids)]
-    found = records.recoveries[records.recoveries["run_id"].isin(run_ids)]
-    repeated = time["repeated_packets"].where(time["repeated_packets"] > 0)
-    resent = _share(found["resent"], found["packets"]) if len(found) else _share(repeated, time["packets"])
-    timed = time[time["late_rate"].notna()]
-    return {"late_rate": _share(timed["late_packets"], timed["packets"]),
-            "repaired_rate": _share(found["repaired"], found["packets"]), "resent_rate": resent}  # fmt: skip
-
-
-def _distinct(texts: pd.Series) -> list[str]:
+def _distinct(texts: Iterable[str]) -> list[str]:
     return [text for text in dict.fromkeys(texts) if text]
 
 
-def _of_networks(records: Records, members: pd.DataFrame) -> pd.DataFrame:
-    """The loss statistics of one run for each network: trainings that meet the same network lose the same packets."""
-    counted = members[members["run_id"].isin(records.loss_statistics["run_id"])].drop_duplicates("network_seed")
-    return records.loss_statistics[records.loss_statistics["run_id"].isin(counted["run_id"])]
+OF_MEMBERS = (
+    "run_id", "training", "network_seed", "seed", "status", "lossless", "without_loss", "compressed", "reliable",
+    "marks", "loss_model", "mean_burst_packets", "final_validation_loss", "difference", "twin", "idle", "same_points",
+    "best_value",
+)  # fmt: skip
+
+
+def points_in(runs: pd.DataFrame) -> Iterator[tuple[str, float, dict[str, list[Any]]]]:
+    """Series, loss rate and the columns OF_MEMBERS of each point, in the order of its first run."""
+    places: dict[tuple[str, float | None], list[int]] = {}
+    for place, (series, rate) in enumerate(zip(runs["series"], runs["loss_rate"], strict=True)):
+        places.setdefault((series, None if math.isnan(rate) else rate), []).append(place)
+    columns = {name: runs[name].tolist() for name in OF_MEMBERS}
+    for (series, rate), mine in places.items():
+        members = {name: [values[place] for place in mine] for name, values in columns.items()}
+        yield series, math.nan if rate is None else float(rate), members
 
 
 def groups(records: Records) -> list[Group]:
@@ -155,36 +199,35 @@ def groups(records: Records) -> list[Group]:
     With best_over they are of the best value of each point.
     """
     records = records.best
-    runs = records.runs
-    order = {series: index for index, series in enumerate(dict.fromkeys(runs["series"]))}
+    counts = _Counts(records)
+    order = {series: index for index, series in enumerate(dict.fromkeys(records.runs["series"]))}
     result = []
-    for (series, rate), members in runs.groupby(["series", "loss_rate"], sort=False, dropna=False):
+    for series, rate, members in points_in(records.runs):
         difference, note = _difference(members)
         final = interval_of(cells_of(members, "final_validation_loss"))
         if final.n == 1 and difference.n == 0:
             note = f"{note}; one seed: no interval".removeprefix("; ")
-        configured, realised, z = _rates(_of_networks(records, members))
+        configured, realised, z = counts.rates(members)
         remarks = [note, *(f"one run for {text}" for text in _distinct(members["same_points"])),
                    *(f"without effect: {text}" for text in _distinct(members["idle"]))]  # fmt: skip
-        reliable = bool(members["reliable"].all())
+        reliable = all(members["reliable"])
         remarks += ["reliable: all lost packets were repaired"] * reliable
         marks = Counter(mark for text in members["marks"] for mark in text.split(", ") if mark)
-        remarks += [
-            f"{mark}: {count} of {len(members)} run{'s' * (len(members) != 1)}" for mark, count in marks.items()
-        ]
-        bursts = members["mean_burst_packets"].dropna()
+        runs = len(members["run_id"])
+        remarks += [f"{mark}: {count} of {runs} run{'s' * (runs != 1)}" for mark, count in marks.items()]
+        bursts = _known(members["mean_burst_packets"])
         result.append(
             Group(
-                series=series, loss_rate=float(rate), lossless=bool(members["lossless"].all()),
-                without_loss=bool(members["without_loss"].all()), compressed=bool(members["compressed"].any()),
+                series=series, loss_rate=rate, lossless=all(members["lossless"]),
+                without_loss=all(members["without_loss"]), compressed=any(members["compressed"]),
                 reliable=reliable, marks=marks,
                 loss_model=" | ".join(dict.fromkeys(members["loss_model"])),
-                mean_burst_packets=float(bursts.mean()) if len(bursts) else math.nan,
-                run_ids=tuple(members["run_id"]), twin_ids=tuple(dict.fromkeys(members["twin"].dropna())),
-                seeds=int(members["seed"].nunique()), statuses=members["status"].value_counts().to_dict(),
+                mean_burst_packets=float(np.mean(bursts)) if bursts else math.nan,
+                run_ids=tuple(members["run_id"]), twin_ids=tuple(dict.fromkeys(_known(members["twin"]))),
+                seeds=len(set(_known(members["seed"]))), statuses=dict(Counter(members["status"]).most_common()),
                 final=final, difference=difference, note="; ".join(filter(None, remarks)),
                 configured_rate=configured, realised_rate=realised, z=z,
-                best_value=" | ".join(_distinct(members["best_value"])), **_handled(records, members["run_id"]),
+                best_value=" | ".join(_distinct(members["best_value"])), **counts.handled(members["run_id"]),
             )
         )  # fmt: skip
     return sorted(result, key=lambda g: (not g.lossless, not g.without_loss, order[g.series], g.loss_rate))
@@ -204,13 +247,17 @@ def curves(records: Records) -> dict[str, list[Group]]:
     """
     every = groups(records)
     without_loss = [g for g in every if g.without_loss]
+    place_of = {run_id: place for place, g in enumerate(without_loss) for run_id in g.run_ids}
+    of_series: dict[str, list[Group]] = defaultdict(list)
+    for group in every:
+        of_series[group.series].append(group)
     result = {}
     for series in series_in(records):
-        own = [g for g in every if g.series == series]
+        own = of_series[series]
         starts_at_zero = any(g.loss_rate == 0 for g in own)
         twins = {run_id for g in own for run_id in g.twin_ids} if not starts_at_zero else set()
-        extra = [g for g in without_loss if g.series != series and twins & set(g.run_ids)]
-        result[series] = extra + own
+        places = sorted({place_of[run_id] for run_id in twins if run_id in place_of})
+        result[series] = [without_loss[i] for i in places if without_loss[i].series != series] + own
     shown = {run_id for groups in result.values() for g in groups for run_id in g.run_ids}
     return result | {g.series: [g] for g in without_loss if not shown & set(g.run_ids)}
 

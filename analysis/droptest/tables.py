@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
 from droptest import classification, memory_page, seeds, virtual_time, wall_time, words
@@ -156,20 +157,25 @@ def _loss_statistics(records: Records, _: Questions) -> Table | None:
     frame = records.best.loss_statistics
     if frame.empty:
         return None
+    places: dict[tuple, list[int]] = {}
+    keys = ("series", "loss_rate", "class", "half")
+    for place, (series, rate, *rest) in enumerate(zip(*(frame[name] for name in keys), strict=True)):
+        places.setdefault((series, None if math.isnan(rate) else rate, *rest), []).append(place)
+    columns = {name: frame[name].to_numpy() for name in COUNTED}
     rows = []
-    keys = ["series", "loss_rate", "class", "half"]
-    for (series, rate, traffic_class, half), part in frame.groupby(keys, sort=False, dropna=False):
-        packets, lost = part["packets"].sum(), part["lost"].sum()
-        configured = (part["configured_rate"] * part["packets"]).sum() / packets if packets else math.nan
+    for (series, rate, traffic_class, half), mine in places.items():
+        part = {name: values[mine] for name, values in columns.items()}
+        packets, lost = np.nansum(part["packets"]), np.nansum(part["lost"])
+        configured = np.nansum(part["configured_rate"] * part["packets"]) / packets if packets else math.nan
         rows.append(
-            (series, percent(rate), words.spoken(traffic_class), words.HALVES.get(half, half), _first(part["path"]),
-             _first(part["fill"]), len(part), _count(part["collectives"]), _count(part["packets"]),
-             _count(part["lost"]),
+            (series, percent(math.nan if rate is None else rate), words.spoken(traffic_class),
+             words.HALVES.get(half, half), _first(part["path"]), _first(part["fill"]), len(mine),
+             _count(part["collectives"]), _count(part["packets"]), _count(part["lost"]),
              "-" if math.isnan(configured) else f"{100 * configured:.4f} %",
              f"{100 * lost / packets:.4f} %" if packets else "-",
-             *(number(z, 2) for z in _z_range(part["z"])), number(part["configured_mean_burst_packets"].mean(), 3),
-             number(part["mean_burst_packets"].mean(), 3), _share(part["untouched_share"]),
-             number(part["nmse"].mean(), 5), number(part["cosine"].mean(), 5))
+             *(number(z, 2) for z in _z_range(part["z"])), number(_mean(part["configured_mean_burst_packets"]), 3),
+             number(_mean(part["mean_burst_packets"]), 3), _share(part["untouched_share"]),
+             number(_mean(part["nmse"]), 5), number(_mean(part["cosine"]), 5))
         )  # fmt: skip
     header = ("series", "loss rate", "class", "half", "path", "fill", "runs", "collectives", "packets", "lost",
               "configured", "realised", "smallest z", "largest z", "configured burst", "realised burst", "untouched",
@@ -180,20 +186,37 @@ def _loss_statistics(records: Records, _: Questions) -> Table | None:
     ))  # fmt: skip
 
 
-def _first(values: pd.Series) -> str:
-    return " | ".join(dict.fromkeys(words.spoken(str(v)) for v in values.dropna())) or "-"
+COUNTED = (
+    "path", "fill", "collectives", "packets", "lost", "configured_rate", "z", "configured_mean_burst_packets",
+    "mean_burst_packets", "untouched_share", "nmse", "cosine",
+)  # fmt: skip
 
 
-def _count(values: pd.Series) -> str:
-    return f"{values.sum():,.0f}".replace(",", " ") if values.notna().any() else "-"
+def _known(values: np.ndarray) -> np.ndarray:
+    return values[~np.isnan(values)]
 
 
-def _share(values: pd.Series) -> str:
-    return f"{100 * values.mean():.1f} %" if values.notna().any() else "-"
+def _mean(values: np.ndarray) -> float:
+    known = _known(values)
+    return float(known.mean()) if len(known) else math.nan
 
 
-def _z_range(values: pd.Series) -> tuple[float, float]:
-    known = values.dropna()
+def _first(values: np.ndarray) -> str:
+    return " | ".join(dict.fromkeys(words.spoken(str(v)) for v in values if not pd.isna(v))) or "-"
+
+
+def _count(values: np.ndarray) -> str:
+    known = _known(values)
+    return f"{known.sum():,.0f}".replace(",", " ") if len(known) else "-"
+
+
+def _share(values: np.ndarray) -> str:
+    mean = _mean(values)
+    return "-" if math.isnan(mean) else f"{100 * mean:.1f} %"
+
+
+def _z_range(values: np.ndarray) -> tuple[float, float]:
+    known = _known(values)
     return (known.min(), known.max()) if len(known) else (math.nan, math.nan)
 
 

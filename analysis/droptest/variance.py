@@ -13,11 +13,12 @@ import math
 from collections import Counter
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import stats
 
-from droptest.statistics import CONFIDENCE, NOTHING, Interval, mean_interval
+from droptest.statistics import CONFIDENCE, NOTHING, Interval, mean_interval, t_quantile
 
 Cells = Mapping[tuple[Hashable, Hashable], float]
 
@@ -75,7 +76,7 @@ class Decomposition:
         """The mean with its Student-t interval; `n` counts runs."""
         if not math.isfinite(self.standard_error):
             return Interval(self.mean, math.nan, self.runs)
-        t = stats.t.ppf(0.5 + confidence / 2, self.degrees_of_freedom)
+        t = t_quantile(0.5 + confidence / 2, self.degrees_of_freedom)
         return Interval(self.mean, float(t * self.standard_error), self.runs)
 
 
@@ -127,18 +128,24 @@ def _complete(cells: Cells) -> dict[tuple[Hashable, Hashable], float]:
         if not gaps:
             return kept
         # The share of its cells that a row or column lacks; of equal ones the later goes.
-        worst_training = max(trainings[::-1], key=lambda t: sum(gap[0] == t for gap in gaps))
-        worst_network = max(networks[::-1], key=lambda n: sum(gap[1] == n for gap in gaps))
-        share_training = sum(gap[0] == worst_training for gap in gaps) / len(networks)
-        share_network = sum(gap[1] == worst_network for gap in gaps) / len(trainings)
+        of_training, of_network = Counter(t for t, _ in gaps), Counter(n for _, n in gaps)
+        worst_training = max(trainings[::-1], key=lambda t: of_training[t])
+        worst_network = max(networks[::-1], key=lambda n: of_network[n])
+        share_training = of_training[worst_training] / len(networks)
+        share_network = of_network[worst_network] / len(trainings)
         place, name = (0, worst_training) if share_training >= share_network else (1, worst_network)
         kept = {key: value for key, value in kept.items() if key[place] != name}
+
+
+@lru_cache(maxsize=4096)
+def _chi2_quantile(probability: float, degrees_of_freedom: float) -> float:
+    return float(stats.chi2.ppf(probability, degrees_of_freedom))
 
 
 def variance_interval(mean_square: float, degrees_of_freedom: float, confidence: float = CONFIDENCE) -> Component:
     """A mean square as a variance, with its chi-square interval."""
     half = (1 - confidence) / 2
-    low, high = (degrees_of_freedom * mean_square / stats.chi2.ppf(q, degrees_of_freedom) for q in (1 - half, half))
+    low, high = (degrees_of_freedom * mean_square / _chi2_quantile(q, degrees_of_freedom) for q in (1 - half, half))
     return Component(float(mean_square), float(low), float(high))
 
 

@@ -8,15 +8,18 @@ start of the run.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from droptest import words
 from droptest.files import object_of
 from droptest.records import Records
+from droptest.rows_by_run import RowsByRun
 from droptest.summary import Group, groups, printable
 
 COMPUTE = ("products", "attention", "layer_norm", "gelu", "cross_entropy", "embedding", "bias")
@@ -34,9 +37,10 @@ PARTS = {
     "records": "records",
     "other": "other",
 }  # the parts that are not the transfer of a traffic class, in the order of figures
+UNKNOWN_PART = "a trace shows when it happens: record.profile_steps"  # what helps against it
 WORK = ("compute", "device")  # what a run is for: no bottleneck
 SEVERITIES = (("high", 0.20), ("medium", 0.10), ("low", 0.03))  # the least share of the time of each
-MOST_ROWS = 12  # of the table on the terminal
+MOST_ROWS = 3  # on the terminal
 
 
 def part_of(kind: str, name: str) -> str:
@@ -80,13 +84,13 @@ def rank_shares(records: Records) -> pd.DataFrame:
     return result
 
 
-def ordered(parts: pd.Series) -> list[str]:
+def ordered(parts: Iterable[str]) -> list[str]:
     """The parts in the order of figures: compute, transfers, waiting, the rest."""
-    known = list(PARTS)
-    transfers = sorted({part for part in parts if part.startswith("transfer ")})
+    parts, known = set(parts), list(PARTS)
+    transfers = sorted(part for part in parts if part.startswith("transfer "))
     place = known.index("waiting")
     order = [*known[:place], *transfers, *known[place:]]
-    return [part for part in order if part in set(parts)] + sorted(set(parts) - set(order))
+    return [part for part in order if part in parts] + sorted(parts - set(order))
 
 
 @dataclass(frozen=True)
@@ -122,29 +126,40 @@ class Breakdown:
 def breakdowns(records: Records) -> list[Breakdown]:
     """One for each point of the experiment whose runs have the numbers."""
     records = records.best
-    shares = rank_shares(records)
-    steps = records.runs.set_index("run_id")["last_step"]
+    shares = RowsByRun(rank_shares(records))
+    steps = dict(zip(records.runs["run_id"], records.runs["last_step"], strict=True))
     result = []
     for group in groups(records):
-        mine = shares[shares["run_id"].isin(group.run_ids)]
-        if mine.empty:
+        columns = shares.columns(group.run_ids, "run_id", "rank", "part", "seconds", "share")
+        seconds_of: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))  # by part and run
+        shares_of: dict[str, dict[tuple[str, int], float]] = defaultdict(dict)  # by part, and run and rank
+        for run_id, rank, part, seconds, share in zip(*columns, strict=True):
+            seconds_of[part][run_id] += seconds
+            shares_of[part][run_id, rank] = share
+        if not shares_of:
             continue
-        ranks = mine[["run_id", "rank"]].drop_duplicates()
-        run_ids = list(dict.fromkeys(ranks["run_id"]))
-        spec = records.files[run_ids[0]].spec
+        ranks = list(dict.fromkeys(rank for of_part in shares_of.values() for rank in of_part))
+        in_run = Counter(run_id for run_id, _ in ranks)
+        helps = advice(records.files[columns[0][0]].spec, shares_of.get("waiting", {}))
         parts = []
-        for part in ordered(mine["part"]):
-            of_part = mine[mine["part"] == part].set_index(["run_id", "rank"])
-            of_ranks = of_part["share"].reindex(pd.MultiIndex.from_frame(ranks), fill_value=0.0)
-            per_step = (of_part["seconds"].groupby("run_id").sum() / ranks["run_id"].value_counts()).fillna(0.0)
-            per_step = (per_step / steps[run_ids].where(steps[run_ids] > 0)).mean()
-            share = float(of_ranks.mean())
+        for part in ordered(shares_of):
+            of_ranks = [shares_of[part].get(rank, 0.0) for rank in ranks]
+            per_step = [seconds_of[part].get(run_id, 0.0) / count / steps[run_id]
+                        for run_id, count in in_run.items() if steps[run_id] > 0]  # fmt: skip
+            known = [value for value in of_ranks if not math.isnan(value)] or [math.nan]
+            share = _mean(known)
             severity = severity_of(part, share)
-            parts.append(Part(part, share, float(of_ranks.min()), float(of_ranks.max()), float(per_step), severity,
-                              advice(part, spec, mine) if severity or part in WORK else ""))  # fmt: skip
+            shown = helps.get(part, UNKNOWN_PART) if severity or part in WORK else ""
+            parts.append(Part(part, share, min(known), max(known), _mean(per_step), severity, shown))
         parts.sort(key=lambda p: -p.share)
-        result.append(Breakdown(group, tuple(parts), len(run_ids), len(group.run_ids)))
+        result.append(Breakdown(group, tuple(parts), len(in_run), len(group.run_ids)))
     return result
+
+
+def _mean(values: Collection[float]) -> float:
+    """The mean of the values that are there; NaN without any."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.mean(known)) if known else math.nan
 
 
 def _now(spec: dict[str, Any], pointer: str) -> str:
@@ -155,15 +170,15 @@ def _now(spec: dict[str, Any], pointer: str) -> str:
     return f"{pointer} (now {value})" if isinstance(value, int | float | str) else pointer
 
 
-def advice(part: str, spec: dict[str, Any], shares: pd.DataFrame) -> str:
-    """What would make a part smaller, with the settings that decide it. shares: rank_shares() of a point."""
+def advice(spec: dict[str, Any], waited: Mapping[tuple[str, int], float]) -> dict[str, str]:
+    """What would make each part smaller, with the settings that decide it; a part that is not there needs a trace.
+
+    waited: the share of its time that each rank of each run waits.
+    """
     now = lambda pointer: _now(spec, pointer)  # noqa: E731
-    if part == "waiting":
-        return _advice_on_waiting(spec, shares)
-    if part == "compute":
-        return (f"more {now('backend.threads_per_rank')} where cores are idle, more ranks, or 16-bit GEMMs "
-                "(training.precision)")  # fmt: skip
-    fixed = {
+    return ({"waiting": _advice_on_waiting(spec, waited)} if waited else {}) | {
+        "compute": f"more {now('backend.threads_per_rank')} where cores are idle, more ranks, or 16-bit GEMMs "
+                   "(training.precision)",
         "device": "the phases of the GPU are in a trace: record.profile_steps",
         "transfer control": "numbers that ranks agree on in each step: fewer ranks, or a longer step",
         "transfer tp_forward": f"fewer ranks in a tensor group: {now('parallel.tensor')}; 16-bit messages "
@@ -191,12 +206,14 @@ def advice(part: str, spec: dict[str, Any], shares: pd.DataFrame) -> str:
         "records": f"larger {now('record.every_steps')}",
         "other": "a trace shows the gaps between phases: record.profile_steps",
     }  # fmt: skip
-    return fixed.get(part, "a trace shows when it happens: record.profile_steps")
 
 
-def _advice_on_waiting(spec: dict[str, Any], shares: pd.DataFrame) -> str:
-    waited = shares[shares["part"] == "waiting"].groupby("rank")["share"].mean()
-    mean, last = waited.mean(), waited.idxmin()
+def _advice_on_waiting(spec: dict[str, Any], waited_of: Mapping[tuple[str, int], float]) -> str:
+    of_rank: dict[int, list[float]] = defaultdict(list)
+    for (_, rank), share in waited_of.items():
+        of_rank[rank].append(share)
+    waited = {rank: _mean(of_rank[rank]) for rank in sorted(of_rank)}
+    mean, last = _mean(waited.values()), min(waited, key=waited.__getitem__)
     stages = object_of(spec.get("parallel")).get("pipeline", 1)
     if stages > 1:
         return (f"bubbles of the pipeline: more {_now(spec, 'training.accumulation')} micro-batches, or the schedule "
@@ -249,21 +266,32 @@ def findings(every: list[Breakdown]) -> Iterator[str]:
 
 
 def text_table(records: Records) -> str:
-    """The bottlenecks for a terminal, the largest first; "" where the records have none of the numbers."""
+    """The three largest bottlenecks for a terminal, a line each; "" where the records have none of the numbers.
+
+    Shares are means over the points. The remedy is that of the point in which the part has the largest share.
+    """
     from droptest.plots.panels import named_with_rate
 
     every = breakdowns(records)
     if not every:
         return ""
-    found = [(one, part) for one in every for part in one.bottlenecks()]
+    largest: dict[str, tuple[Breakdown, Part]] = {}
+    sums: dict[str, float] = defaultdict(float)
+    for one in every:
+        for part in one.parts:
+            sums[part.part] += part.share
+            if part.part not in largest or part.share > largest[part.part][1].share:
+                largest[part.part] = (one, part)
+    means = {part: total / len(every) for part, total in sums.items() if severity_of(part, total / len(every))}
+    found = sorted(means, key=lambda part: -means[part])
     if not found:
         return "where the time goes: compute; no other part has 3 %"
-    found.sort(key=lambda pair: -pair[1].share)
-    lines = ["where the time goes:"]
-    for one, part in found[:MOST_ROWS]:
-        where = f"{named_with_rate(one.group)}: " if len(every) > 1 else ""
-        lines.append(f"{100 * part.share:6.1f} %  {part.severity:6}  {printable(where)}{part.title}")
-        lines.append(f"{'':18}{part.help}")
+    lines = ["where the time goes:" if len(every) == 1 else f"where the time goes, mean over {len(every)} points:"]
+    for name in found[:MOST_ROWS]:
+        one, part = largest[name]
+        where = f" (at most {100 * part.share:.1f} %: {named_with_rate(one.group)})" if len(every) > 1 else ""
+        lines.append(f"{100 * means[name]:6.1f} %  {severity_of(name, means[name]):6}  {part.title}{printable(where)}: "
+                     f"{part.help}")  # fmt: skip
     if len(found) > MOST_ROWS:
         lines.append(f"{len(found) - MOST_ROWS} more are in the report")
     return "\n".join(lines)

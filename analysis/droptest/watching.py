@@ -5,16 +5,19 @@ from __future__ import annotations
 
 import json
 import time
+from array import array
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from droptest.files import MissingRecord, RecordError, is_run, read_json
 
 Line = dict[str, Any]
 
 _COMPARED_BYTES = 1 << 14
+_READ_BYTES = 1 << 20
 
 
 @dataclass
@@ -22,41 +25,51 @@ class LinesTail:
     """The whole lines of a file that grows. A file that is replaced by one with the same beginning goes on after it.
 
     Another inode, or other bytes where the last ones were read, tell a replaced file: file systems give the number of a
-    removed file to the next one.
+    removed file to the next one. Of each line that was read, eight bytes stay in memory.
     """
 
     path: Path
-    _known: list[bytes] = field(default_factory=list)
+    _known: array[int] = field(default_factory=lambda: array("q"))  # hashes of the lines that were read
+    _place: int = 0  # of the next line in _known
     _rest: bytes = b""
     _offset: int = 0
     _last: bytes = b""
     _identity: int | None = None
 
-    def new_lines(self) -> list[Line]:
-        """The lines that came since the last call. Lines that are not JSON objects are left out."""
+    def new_lines(self) -> Iterator[Line]:
+        """The lines that came since the last call, as they are read. Lines that are not JSON objects are left out."""
         try:
             with self.path.open("rb") as file:
-                status = self.path.stat()
-                file.seek(self._offset - len(self._last))
-                replaced = status.st_ino != self._identity or file.read(len(self._last)) != self._last
-                if replaced:
-                    self._identity, self._offset, self._rest, self._last = status.st_ino, 0, b"", b""
-                    file.seek(0)
-                data = file.read()
+                self._go_on_in(file)
+                while data := file.read(_READ_BYTES):
+                    self._offset += len(data)
+                    self._last = (self._last + data)[-_COMPARED_BYTES:]
+                    *whole, self._rest = (self._rest + data).split(b"\n")
+                    for row in filter(self._is_new, whole):
+                        if isinstance(value := _parsed(row), dict):
+                            yield value
         except OSError:
-            return []
-        self._offset += len(data)
-        self._last = (self._last + data)[-_COMPARED_BYTES:]
-        *whole, self._rest = (self._rest + data).split(b"\n")
-        if replaced:
-            same = 0
-            while same < min(len(whole), len(self._known)) and whole[same] == self._known[same]:
-                same += 1
-            self._known = whole
-            whole = whole[same:]
-        else:
-            self._known = [*self._known, *whole]
-        return [value for value in map(_parsed, whole) if isinstance(value, dict)]
+            return
+        del self._known[self._place :]  # a replaced file may be shorter
+
+    def _go_on_in(self, file: BinaryIO) -> None:
+        """Goes to the first byte that was not read, or to the beginning of a replaced file."""
+        inode = self.path.stat().st_ino
+        file.seek(self._offset - len(self._last))
+        if inode != self._identity or file.read(len(self._last)) != self._last:
+            self._identity, self._place, self._offset, self._rest, self._last = inode, 0, 0, b"", b""
+            file.seek(0)
+
+    def _is_new(self, row: bytes) -> bool:
+        """Whether the next line of the file is none of those that were read before the file was replaced."""
+        mark, place = hash(row), self._place
+        self._place += 1
+        if place < len(self._known):
+            if self._known[place] == mark:
+                return False
+            del self._known[place:]
+        self._known.append(mark)
+        return True
 
 
 def _parsed(row: bytes) -> Any:
@@ -73,16 +86,16 @@ def _follow(
     last_news = time.monotonic()
     while True:
         ended = (folder / "summary.json").exists()  # before the lines: all lines of a run that has ended are there
-        lines = metrics.new_lines()
-        news = events.new_lines()
-        if lines or news:
+        # Events come after the line that they are about, which is there once they are.
+        news = deque(events.new_lines())
+        if news:
             last_news = time.monotonic()
-        # Events come after the line that they are about.
-        for line in lines:
+        for line in metrics.new_lines():
             yield line
+            last_news = time.monotonic()
             while on_event is not None and news and news[0].get("step", 0) <= line.get("step", 0):
-                on_event(news.pop(0))
-        for event in news if on_event is not None else []:
+                on_event(news.popleft())
+        for event in news if on_event is not None else ():
             on_event(event)
         if ended:
             return

@@ -280,9 +280,9 @@ def test_time_to_target_has_its_mean_and_break_even(timed):
 def test_step_time_is_the_last_clock_over_its_step(timed):
     run = timed.runs[~timed.runs["lossless"] & (timed.runs["loss_rate"] == 0.1)]
     reliable = run[run["series"].str.contains("selective")].iloc[0]
-    assert seconds_per_step(timed, reliable["run_id"]) == pytest.approx(1.5)
+    assert seconds_per_step(timed)[reliable["run_id"]] == pytest.approx(1.5)
     uneven = replace(timed, metrics=timed.metrics.assign(virtual_seconds=timed.metrics["step"] ** 2.0))
-    assert seconds_per_step(uneven, reliable["run_id"]) == pytest.approx(300)
+    assert seconds_per_step(uneven)[reliable["run_id"]] == pytest.approx(300)
 
 
 @pytest.fixture(scope="module")

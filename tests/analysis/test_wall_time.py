@@ -156,6 +156,36 @@ def test_the_report_has_the_section_the_table_and_the_words(folder, tmp_path, ca
     assert (tmp_path / "plots" / "time_shares.csv").is_file() and (tmp_path / "tables" / "wall_time.csv").is_file()
 
 
+def test_the_terminal_has_the_three_largest_bottlenecks_and_the_report_all_of_them(folder, tmp_path):
+    heading, *lines, rest = wall_time.text_table(droptest.load(folder)).split("\n")
+    assert heading == "where the time goes:"
+    assert [line.split(": ")[0] for line in lines] == [
+        "  13.0 %  medium  exposed transfer, data parallel, gradients",
+        "  12.5 %  medium  waiting for the slowest rank",
+        "  10.0 %  medium  exposed transfer, tensor parallel, forward",
+    ]
+    assert ": the others wait for rank 1, which waits 0.0 % of its time" in lines[1]
+    assert rest == "2 more are in the report"
+    assert main(["report", str(folder), "--out", str(tmp_path)]) == 0
+    table = (tmp_path / "tables" / "wall_time.csv").read_text()
+    assert all(f"{title}," in table for title in ("optimizer", "evaluation", "waiting for the slowest rank"))
+
+
+def test_a_sweep_of_many_points_has_no_more_lines_than_one_run(tmp_path):
+    losses = [NONE, *(bernoulli(rate / 100) for rate in range(1, 6))]
+    sweep = synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=1)
+    for place, run in enumerate(json.loads((sweep / "sweep.json").read_text())["runs"]):
+        busy = [scaled(RANK_0, 1), RANK_1]
+        busy[0]["phases"]["checkpoint"] = 2.0 * place
+        synthetic.add_wall_seconds(sweep / run["run_id"], lambda _, busy=busy: busy)
+    lines = wall_time.text_table(droptest.load(sweep)).split("\n")
+    assert len(lines) == 5 and lines[0] == "where the time goes, mean over 6 points:"
+    # Rank 0 has 0, 2, ... 10 seconds of 10 more, rank 1 none.
+    mean = 100 * sum(2 * place / (10 + 2 * place) / 2 for place in range(6)) / 6
+    assert lines[1].startswith(f"  {mean:.1f} %  medium  checkpoints (at most 25.0 %: Bernoulli, 5 %): larger ")
+    assert lines[-1] == "3 more are in the report"
+
+
 def test_records_without_the_numbers_say_so(tmp_path, capsys):
     folder = tmp_path / synthetic.write_run(tmp_path, synthetic.BASE)
     assert main(["report", str(folder)]) == 0

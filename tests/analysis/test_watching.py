@@ -2,6 +2,7 @@
 """droptest.watch and droptest.follow on files that grow between two looks."""
 
 import json
+import pickle
 
 import pytest
 
@@ -102,6 +103,23 @@ def test_lines_that_are_no_objects_are_left_out(run, monkeypatch):
     end(run)
     Writer(monkeypatch)
     assert steps(droptest.watch(run)) == [1]
+
+
+def test_a_long_file_is_read_in_pieces_and_not_kept(run):
+    metrics = run / "metrics.jsonl"
+    append(metrics, *({"step": step, "text": "x" * 1000} for step in range(3000)))
+    tail = watching.LinesTail(metrics)
+    lines = tail.new_lines()
+    assert next(lines)["step"] == 0
+    assert tail._offset < metrics.stat().st_size / 2, "the first line is there before the file was read to its end"
+    assert steps(lines) == list(range(1, 3000))
+    assert len(pickle.dumps(tail)) < metrics.stat().st_size / 50
+    other = run / "other"
+    append(other, *({"step": step, "text": "x" * 1000} for step in range(2000)), {"step": 2000})
+    other.rename(metrics)
+    assert steps(tail.new_lines()) == [2000]
+    append(metrics, {"step": 2001, "text": "x" * 1000})
+    assert steps(tail.new_lines()) == [2001], "it was trained again"
 
 
 def test_patience_ends(run, monkeypatch):

@@ -10,6 +10,7 @@ from droptest import classification, style
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
+from droptest.rows_by_run import RowsByRun
 from droptest.summary import interval_columns
 
 NAME = "accuracy"
@@ -33,21 +34,21 @@ def data(records: Records) -> pd.DataFrame:
     if not classification.is_classification(records):
         raise NotMeant("no run classifies")
     shown, remark = panels.shown_curves(records)
-    values = classification.values_of(records)
+    values = RowsByRun(classification.values_of(records))
     measures = ["accuracy", *(measure.name for measure in records.own_measures)]
-    rows = []
+    majority, rows = _majority(records), []
     for measure in measures:
         for series, groups in shown.items():
             for group in groups:
                 value = interval_columns(classification.interval_over(values, group, measure), "value_")
-                mine = values[values["run_id"].isin(group.run_ids)]
                 if measure == "accuracy" and value["value_seeds"] == 1:
+                    mine = values.of(group.run_ids)
                     value |= {"value_low": mine["accuracy low"].mean(), "value_high": mine["accuracy high"].mean()}
                 difference = classification.difference_over(values, group, measure)
                 rows.append(
                     {"measure": measure} | panels.point_columns(series, group) | value
                     | interval_columns(difference, "difference_")
-                    | {"missing_rate": group.missing_rate, "majority": _majority(records),
+                    | {"missing_rate": group.missing_rate, "majority": majority,
                        "name": panels.named_with_rate(group)}
                 )  # fmt: skip
     if not any(row["value_seeds"] for row in rows):

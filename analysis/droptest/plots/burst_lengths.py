@@ -91,25 +91,31 @@ def counts(records: Records, bursts: pd.DataFrame, run_ids: tuple[str, ...]) -> 
     if mine.empty:
         return pd.DataFrame({"count": [], "expected": []})
     lengths = np.arange(1, mine["length"].max() + 1)
-    total = pd.DataFrame({"count": 0.0, "expected": 0.0}, index=lengths)
-    for (run_id, traffic_class, half), part in mine.groupby(["run_id", "class", "half"], sort=False):
-        part = part.groupby("length")[["count", "expected"]].sum(min_count=1).reindex(lengths)
-        total["count"] += part["count"].fillna(0)
-        total["expected"] += _completed(part["expected"], records.chains.get((run_id, traffic_class, half)))
-    return total
+    place, count, expected = mine["length"].to_numpy() - 1, mine["count"].to_numpy(), mine["expected"].to_numpy()
+    total = {"count": np.zeros(len(lengths)), "expected": np.zeros(len(lengths))}
+    of_process = mine.groupby(["run_id", "class", "half"], sort=False).indices
+    laws: dict[GilbertElliott, np.ndarray] = {}
+    for key, rows in sorted(of_process.items(), key=lambda item: item[1][0]):
+        np.add.at(total["count"], place[rows], count[rows])
+        known = rows[~np.isnan(expected[rows])]
+        own = np.full(len(lengths), np.nan)
+        own[place[known]] = 0.0
+        np.add.at(own, place[known], expected[known])
+        chain = records.chains.get(key)
+        if chain is not None and np.isnan(own).any() and own[place[known]].max(initial=0.0) > 0:
+            if chain not in laws:
+                laws[chain] = chain.bursts_per_packet(lengths)
+            own = _completed(own, laws[chain])
+        total["expected"] += own
+    return pd.DataFrame(total, index=lengths)
 
 
-def _completed(expected: pd.Series, chain: GilbertElliott | None) -> pd.Series:
-    """`expected` with its gaps filled by the chain's law; without a chain they stay empty."""
-    known = expected.dropna()
-    known = known[known > 0]
-    if chain is None or known.empty or not expected.isna().any():
-        return expected
-    law = pd.Series(chain.bursts_per_packet(expected.index.to_numpy()), index=expected.index)
-    anchor = known.idxmax()
+def _completed(expected: np.ndarray, law: np.ndarray) -> np.ndarray:
+    """`expected`, of which one is above 0, with its gaps filled by the chain's law."""
+    anchor = int(np.nanargmax(expected))
     if law[anchor] <= 0:
         return expected
-    return expected.fillna(law * known[anchor] / law[anchor])
+    return np.where(np.isnan(expected), law * expected[anchor] / law[anchor], expected)
 
 
 def _draw_group(top, bottom, table: pd.DataFrame, mark: style.Mark) -> None:

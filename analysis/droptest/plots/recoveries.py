@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -14,6 +16,7 @@ from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.plots.step_time import seconds_per_step
 from droptest.records import Records
+from droptest.rows_by_run import RowsByRun
 from droptest.statistics import mean_interval
 from droptest.summary import Group, cells_of, interval_columns
 from droptest.variance import interval_of
@@ -51,54 +54,72 @@ def data(records: Records) -> pd.DataFrame:
     recovered = runs["bare"].notna() & (runs["bare"] != runs["run_id"])
     if not recovered.any():
         raise NotMeant("no run has a recovery and a run without it")
-    rows = [_row(records, runs, group) for group in groups]
-    if not any(row["seeds"] for row in rows):
+    if not any(group.difference.n for group in groups):
         raise NothingToDraw("no finished run has a finished lossless twin")
-    if len(rows) > MOST_ROWS:
-        raise NothingToDraw(f"{len(rows)} series and loss rates, of which one figure holds {MOST_ROWS}")
+    if len(groups) > MOST_ROWS:
+        raise NothingToDraw(f"{len(groups)} series and loss rates, of which one figure holds {MOST_ROWS}")
+    packets, seconds = _Packets(records), seconds_per_step(records)
+    rows = [_row(runs, packets, seconds, group) for group in groups]
     rows.sort(key=lambda row: (row["loss_rate"], row["panel"]))
     return panels.frame_of(rows, remark)
 
 
-def _row(records: Records, runs: pd.DataFrame, group: Group) -> dict[str, Any]:
+def _row(runs: pd.DataFrame, packets: _Packets, seconds: Mapping[str, float], group: Group) -> dict[str, Any]:
     mine = runs.loc[list(group.run_ids)]
     final = runs["final_validation_loss"]
     bare = mine["bare"].map(final).astype(float)
     saved = interval_of(cells_of(mine.assign(saved=bare - mine["final_validation_loss"]), "saved"))
-    seconds = mean_interval(seconds_per_step(records, run_id) for run_id in group.run_ids).mean
     return {
         "panel": f"{group.loss_model}, {group.rate_words}", "series": group.series,
         "name": panels.named_with_rate(group), "loss_rate": group.loss_rate,
-        **_packets(records, mine), **interval_columns(group.difference), **interval_columns(saved, "saved_"),
-        "step_seconds": seconds, "diverged": group.count("diverged"), "runs": sum(group.statuses.values()),
+        **packets.shares(mine), **interval_columns(group.difference), **interval_columns(saved, "saved_"),
+        "step_seconds": mean_interval(seconds.get(run_id, math.nan) for run_id in group.run_ids).mean,
+        "diverged": group.count("diverged"), "runs": sum(group.statuses.values()),
         "best_value": group.best_value, "bare": bool((mine["bare"] == mine["run_id"]).all()),
     }  # fmt: skip
 
 
-def _packets(records: Records, mine: pd.DataFrame) -> dict[str, float]:
-    """Packets lost, missing in the end and sent in addition, as fractions of the data packets.
+class _Packets:
+    """The packets of each run, by class and half."""
 
-    The data packets of a message are those that the run without recovery sends of it.
-    """
-    keys = ["run_id", "class", "half"]
-    counts = records.loss_statistics[records.loss_statistics["half"] != "both"].set_index(keys)
-    counts = counts[["messages", "packets", "lost"]].join(records.recoveries.set_index(keys)[["residual", "resent"]])
-    reliable = records.time.set_index("run_id")["repeated_packets"]
-    data = lost = missing = sent = 0.0
-    for run_id, bare in zip(mine["run_id"], mine["bare"], strict=True):
-        if bare is None or bare not in counts.index or run_id not in counts.index:
-            continue
-        own, plain = counts.loc[run_id], counts.loc[bare]
-        data += float((plain["packets"] / plain["messages"] * own["messages"]).sum())
-        resent = own["resent"].sum() if own["resent"].notna().any() else reliable.get(run_id, 0.0)
-        lost, sent = lost + own["lost"].sum(), sent + own["packets"].sum() + resent
-        repeats = own["residual"].isna() & (
-            reliable.get(run_id, 0.0) > 0
-        )  # a reliable network repeats all that it loses
-        missing += float(own["residual"].fillna(own["lost"].where(~repeats, 0.0)).sum())
-    if not data:
-        return dict.fromkeys(("lost", "missing", "extra"), math.nan)
-    return {"lost": lost / data, "missing": missing / data, "extra": sent / data - 1}
+    def __init__(self, records: Records):
+        keys = ["run_id", "class", "half"]
+        counts = records.loss_statistics[records.loss_statistics["half"] != "both"]
+        recovered = records.recoveries[[*keys, "residual", "resent"]]
+        self._counts = RowsByRun(counts[[*keys, "messages", "packets", "lost"]].merge(recovered, "left", keys))
+        self._repeated = dict(zip(records.time["run_id"], records.time["repeated_packets"], strict=True))
+
+    def shares(self, mine: pd.DataFrame) -> dict[str, float]:
+        """Packets lost, missing in the end and sent in addition, as fractions of the data packets.
+
+        The data packets of a message are those that the run without recovery sends of it.
+        """
+        data = lost = missing = sent = 0.0
+        for run_id, bare in zip(mine["run_id"], mine["bare"], strict=True):
+            if bare is None or bare not in self._counts or run_id not in self._counts:
+                continue
+            own_lost, packets, residual, resent = self._counts.columns(
+                [run_id], "lost", "packets", "residual", "resent"
+            )
+            data += self._data_packets(run_id, bare)
+            repeated = self._repeated.get(run_id, 0.0)
+            again = np.nansum(resent) if not np.isnan(resent).all() else repeated
+            lost, sent = lost + np.nansum(own_lost), sent + np.nansum(packets) + again
+            # A reliable network repeats all that it loses.
+            missing += np.nansum(np.where(np.isnan(residual), 0.0 if repeated > 0 else own_lost, residual))
+        if not data:
+            return dict.fromkeys(("lost", "missing", "extra"), math.nan)
+        return {"lost": float(lost / data), "missing": float(missing / data), "extra": float(sent / data - 1)}
+
+    def _data_packets(self, run_id: str, bare: str) -> float:
+        names = ("class", "half", "packets", "messages")
+        each = {
+            (traffic_class, half): packets / messages if messages else math.nan
+            for traffic_class, half, packets, messages in zip(*self._counts.columns([bare], *names), strict=True)
+        }
+        own = zip(*self._counts.columns([run_id], "class", "half", "messages"), strict=True)
+        return float(np.nansum([each.get((traffic_class, half), math.nan) * messages
+                                for traffic_class, half, messages in own]))  # fmt: skip
 
 
 def draw(data: pd.DataFrame) -> Figure:

@@ -24,14 +24,11 @@ CAPTION = (
 MOST_ROWS = 40
 
 
-def seconds_per_step(records: Records, run_id: str) -> float:
-    """Virtual seconds of a run's last logged step over its number; NaN without a clock."""
-    timed = records.metrics[records.metrics["run_id"] == run_id].dropna(subset=["virtual_seconds"])
-    timed = timed[timed["step"] > 0]
-    if timed.empty:
-        return math.nan
-    last = timed.loc[timed["step"].idxmax()]
-    return float(last["virtual_seconds"] / last["step"])
+def seconds_per_step(records: Records) -> dict[str, float]:
+    """Virtual seconds of the last logged step over its number, of each run with a clock."""
+    timed = records.metrics[records.metrics["virtual_seconds"].notna() & (records.metrics["step"] > 0)]
+    last = timed.loc[timed.groupby("run_id")["step"].idxmax()]
+    return dict(zip(last["run_id"], (last["virtual_seconds"] / last["step"]).tolist(), strict=True))
 
 
 def data(records: Records) -> pd.DataFrame:
@@ -42,9 +39,10 @@ def data(records: Records) -> pd.DataFrame:
     """
     if not virtual_time.has_virtual_time(records):
         raise NotMeant("no run has a virtual clock")
+    seconds = seconds_per_step(records)
     rows = []
     for group in groups(records):
-        interval = mean_interval(seconds_per_step(records, run_id) for run_id in group.run_ids)
+        interval = mean_interval(seconds.get(run_id, math.nan) for run_id in group.run_ids)
         if interval.n:
             rows.append({"series": group.series, "loss_rate": group.loss_rate, "lossless": group.lossless,
                          "without_loss": group.without_loss, "late_rate": group.late_rate,

@@ -15,7 +15,8 @@ from droptest.loss_model import percent
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
-from droptest.summary import Group, cells_of, interval_columns
+from droptest.rows_by_run import RowsByRun
+from droptest.summary import Group, cells_in, interval_columns
 from droptest.variance import interval_of
 
 NAME = "tolerance"
@@ -43,16 +44,19 @@ def data(records: Records) -> pd.DataFrame:
     final = records.runs.set_index("run_id")["final_validation_loss"]
     # Not the run's own loss minus the difference: beside the loss of a diverging run the twin's is rounded away.
     runs = records.runs.assign(percent=100 * records.runs["difference"] / records.runs["twin"].map(final).astype(float))
+    of_run = RowsByRun(runs)
     rows = []
     for series, groups in shown.items():
         for group in (g for g in groups if not g.without_loss):
-            mine = runs[runs["run_id"].isin(group.run_ids)]
-            interval = interval_of(cells_of(mine, "percent"))
+            interval = interval_of(cells_in(of_run, group, "percent"))
             columns = panels.point_columns(series, group) | interval_columns(interval)
             columns |= {"loss_rate": group.missing_rate, "diverged": group.count("diverged"),
                         "runs": sum(group.statuses.values()), "tolerance": tolerance}  # fmt: skip
             columns["verdict"] = _verdict(group, columns["low"], columns["high"], tolerance)
-            rows += [columns | {"seed": str(run.seed), "difference": run.percent} for run in mine.itertuples()]
+            rows += [
+                columns | {"seed": str(seed), "difference": difference}
+                for seed, difference in zip(*of_run.columns(group.run_ids, "seed", "percent"), strict=True)
+            ]
     if not any(row["seeds"] or row["diverged"] for row in rows):
         raise NothingToDraw("no finished run has a finished lossless twin")
     result = panels.frame_of(rows, remark)
