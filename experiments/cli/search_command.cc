@@ -91,10 +91,12 @@ using SummariesOfRates = std::map<double, std::vector<nlohmann::json>>;
 std::string judgements_table(const SearchProgress& progress, const SummariesOfRates& summaries) {
   std::vector<std::vector<std::string>> rows = {{"rate", "difference %", "from", "to", "seeds", "verdict"}};
   for (const auto& [rate, judgement] : progress.rates) {
-    if (judgement.verdict == Verdict::kNotJudged) continue;
+    // Also one that was trained ahead of the search and decided nothing.
+    const auto trained = summaries.find(rate);
+    if (trained == summaries.end()) continue;
     rows.push_back({rate_text(rate), percent_text(judgement.mean_percent), percent_text(judgement.low_percent),
                     percent_text(judgement.high_percent), std::to_string(judgement.trials.size()),
-                    std::string(experiments::verdict_name(judgement.verdict)) + marks_suffix(summaries.at(rate))});
+                    std::string(experiments::verdict_name(judgement.verdict)) + marks_suffix(trained->second)});
   }
   return table_text(rows);
 }
@@ -163,6 +165,7 @@ int search(const SearchCommandOptions& options) {
         },
         [] { return stop_requested(); });
     display.close();
+    if (!done.problem.empty()) throw std::runtime_error(done.problem + "; the same command continues the search");
     std::vector<Trial> trials;
     for (std::size_t i = 0; i < requests.size(); ++i) {
       trials.push_back(trial_of(done.runs[i]));

@@ -141,9 +141,13 @@ int sweep(const SweepCommandOptions& options) {
   ProgressDisplay display(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr());
   const std::string folder = options.out + "/" + plan.name;
   WatchOutputs outputs(options.outputs, folder, folder + "/tensorboard");
+  bool told = false;
   const SweepProgress progress = experiments::run_sweep(
       plan, sweep_options,
       [&](const SweepProgress& now) {
+        if (!now.problem.empty() && !std::exchange(told, true)) {
+          std::cerr << "droptest: error: " << now.problem << "; no more runs are started\n";
+        }
         display.show(now);
         outputs.update();
       },
@@ -157,6 +161,11 @@ int sweep(const SweepCommandOptions& options) {
   }
   print_failures(plan, progress);
   print_busy(plan, progress);
+  if (!progress.problem.empty()) {
+    std::cerr << "droptest: error: " << progress.problem << "; " << progress.ended() << " of " << plan.runs.size()
+              << " runs in " << folder << " have ended; the same command continues with the others\n";
+    return kExitFailedRun;
+  }
   if (progress.busy() != 0 && !stop_requested()) {
     std::cerr << "droptest: " << progress.busy() << " of " << plan.runs.size() << " runs in " << folder
               << " are busy: other processes are at work on them; the same command takes what they leave\n";

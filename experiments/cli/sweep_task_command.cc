@@ -97,6 +97,10 @@ int work_on_task(const SweepTaskOptions& options) {
       plan, sweep, [&log](const experiments::SweepProgress& now) { log.show(now); }, [] { return stop_requested(); });
   print_failures(plan, progress);
   print_busy(plan, progress);
+  if (!progress.problem.empty()) {
+    std::cerr << "droptest: error: " << progress.problem << "; started again, the task does the runs that are left\n";
+    return kExitFailedRun;
+  }
   if (progress.ended() < plan.runs.size() && progress.busy() == 0) {
     std::cerr << "droptest: stopped: " << progress.ended() << " of " << plan.runs.size()
               << " runs of the task have ended; started again, the task does the others\n";

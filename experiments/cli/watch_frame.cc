@@ -115,13 +115,23 @@ std::string heading(const experiments::WatchedRuns& all) {
   return text;
 }
 
+/// Of a run that has not ended: of one on another machine with the age of its last line, by which it is judged.
+std::string state_text(const WatchedRun& run) {
+  std::string text(experiments::state_name(run.state()));
+  if (run.holder() && run.holder()->silent_seconds) {
+    text += " (" + duration_text(*run.holder()->silent_seconds) + " ago" +
+            run.holder()->name.substr(run.holder()->name.find(" on host ")) + ")";
+  }
+  return printable(std::move(text));
+}
+
 std::vector<std::string> run_row(const WatchedRun& run, const std::string& experiment) {
   const std::string name = run.point().empty() ? run.run_id() : run.title();
   const auto left = run.seconds_left();
   const bool goes_on = run.state() == WatchedRun::State::kRunning;
   return {printable(run.experiment() == experiment ? name : run.experiment() + ": " + name),
           run.seed(),
-          run.has_ended() ? status_text(run.summary()) : std::string(experiments::state_name(run.state())),
+          run.has_ended() ? status_text(run.summary()) : state_text(run),
           std::to_string(run.step()) + "/" + (run.steps() == 0 ? "-" : std::to_string(run.steps())),
           loss_text(run.last("train_loss")),
           loss_text(run.last("validation_loss")),

@@ -22,6 +22,8 @@ namespace {
 using comm::fail_on_file;
 
 constexpr std::chrono::milliseconds kLockPollInterval{50};
+constexpr std::chrono::milliseconds kLookTime{1};
+constexpr int kMostLooks = 3;
 
 /// Whether `path` still names the open file: its holder may have removed it between our opening and our locking it.
 bool is_named(int descriptor, const std::string& path) {
@@ -31,11 +33,15 @@ bool is_named(int descriptor, const std::string& path) {
          opened.st_dev == named.st_dev;
 }
 
-/// Lets the open file name this process.
-void write_name(int descriptor, const std::string& path) {
+std::string on_this_host() {
   std::array<char, 256> host{};
   ::gethostname(host.data(), host.size() - 1);
-  const std::string name = "process " + std::to_string(::getpid()) + " on host " + host.data() + "\n";
+  return std::string(" on host ") + host.data();
+}
+
+/// Lets the open file name this process.
+void write_name(int descriptor, const std::string& path) {
+  const std::string name = "process " + std::to_string(::getpid()) + on_this_host() + "\n";
   if (::ftruncate(descriptor, 0) != 0 ||
       ::pwrite(descriptor, name.data(), name.size(), 0) != static_cast<ssize_t>(name.size())) {
     fail_on_file("write lock", path, errno);
@@ -47,14 +53,19 @@ void write_name(int descriptor, const std::string& path) {
 std::optional<FileLock> FileLock::try_take(const std::string& path, Mode mode) {
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   if (!parent.empty()) make_directories(parent.string());
-  for (;;) {
+  for (int looks = 0;;) {
     const int descriptor = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (descriptor < 0) fail_on_file("open lock", path, errno);
     FileLock lock(path, descriptor);
     if (::flock(descriptor, (mode == Mode::kExclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
       const int error = errno;
       lock.path_.clear();  // the holder's to remove
-      if (error == EWOULDBLOCK) return std::nullopt;
+      if (error == EWOULDBLOCK) {
+        // One who looks at the lock has it for a moment, as a shared one.
+        if (mode == Mode::kShared || ++looks > kMostLooks) return std::nullopt;
+        std::this_thread::sleep_for(kLookTime);
+        continue;
+      }
       if (error != EINTR) fail_on_file("lock", path, error);
     } else if (!is_named(descriptor, path)) {
       lock.path_.clear();
@@ -108,6 +119,17 @@ std::string lock_holder(const std::string& path) {
     }
   }
   return "another process";  // that has just come, or is just leaving
+}
+
+LockLook look_at_lock(const std::string& path) {
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (descriptor < 0) return LockLook::kFree;
+  const bool is_held = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0;
+  ::close(descriptor);
+  if (is_held) return LockLook::kHeld;
+  const std::string holder = lock_holder(path);
+  const bool names_a_host = holder.find(" on host ") != std::string::npos;
+  return names_a_host && !holder.ends_with(on_this_host()) ? LockLook::kElsewhere : LockLook::kFree;
 }
 
 std::string busy_text(const std::string& what, const std::string& holder) {

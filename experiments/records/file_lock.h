@@ -62,6 +62,14 @@ class FileLock {
 /// Who holds a lock, in words: "process 4711 on host node3".
 std::string lock_holder(const std::string& path);
 
+/// What can be known about a lock without taking it.
+enum class LockLook : std::uint8_t {
+  kFree,       ///< no file, or one that a process of this machine left when it was killed
+  kHeld,       ///< another process has it
+  kElsewhere,  ///< the file names another machine, whose locks may not show here
+};
+LockLook look_at_lock(const std::string& path);
+
 /// "results/tiny/cfeef1054d9213e7 is busy: process 4711 on host node3 is at work on it".
 std::string busy_text(const std::string& what, const std::string& holder);
 

@@ -19,16 +19,24 @@ constexpr auto kEndMost = 2s;
 // Slurm kills 30 s after SIGTERM.
 constexpr auto kCheckpointMost = 20s;
 
-sigset_t only_sigterm() {
+/// The signals that end a run. A signal that is ignored would come all the same once it is blocked.
+sigset_t end_signals() {
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
+  for (const int signal : {SIGHUP, SIGUSR1}) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler == SIG_DFL) sigaddset(&set, signal);
+  }
   return set;
 }
 
 /// Ends the process as an unhandled signal does.
 void end_by_sigterm() {
-  const sigset_t sigterm = only_sigterm();
+  sigset_t sigterm;
+  sigemptyset(&sigterm);
+  sigaddset(&sigterm, SIGTERM);
   ::signal(SIGTERM, SIG_DFL);
   ::kill(::getpid(), SIGTERM);
   pthread_sigmask(SIG_UNBLOCK, &sigterm, nullptr);
@@ -36,9 +44,8 @@ void end_by_sigterm() {
 
 }  // namespace
 
-SigtermWatch::SigtermWatch() {
-  const sigset_t sigterm = only_sigterm();
-  pthread_sigmask(SIG_BLOCK, &sigterm, &before_);
+SigtermWatch::SigtermWatch() : signals_(end_signals()) {
+  pthread_sigmask(SIG_BLOCK, &signals_, &before_);
   thread_ = std::thread([this] { watch(); });
 }
 
@@ -55,10 +62,9 @@ void SigtermWatch::set_group(comm::Communicator* group) {
 }
 
 void SigtermWatch::watch() {
-  const sigset_t sigterm = only_sigterm();
   const timespec poll{.tv_sec = 0, .tv_nsec = std::chrono::nanoseconds(kPoll).count()};
   while (!stop_) {
-    if (::sigtimedwait(&sigterm, nullptr, &poll) == SIGTERM) return end_group();
+    if (::sigtimedwait(&signals_, nullptr, &poll) > 0) return end_group();
   }
 }
 

@@ -13,7 +13,8 @@
 
 namespace droptest::experiments {
 
-/// While alive, SIGTERM does not end this process at once. Where a group is protected, SIGTERM ends the group instead,
+/// While alive, SIGTERM does not end this process at once, nor do SIGHUP and SIGUSR1 (sbatch --signal), which are taken
+/// for it unless they are ignored. Where a group is protected, SIGTERM ends the group instead,
 /// with the cause that its ranks have found, if there is one: so this rank's error names it, and its records are
 /// written. A process that does not come to its end within two seconds is then ended by the signal, as is one without a
 /// group. Destroyed by an exception, it leaves the signal blocked: the process is about to say why it ends. Made before
@@ -46,7 +47,7 @@ class SigtermWatch {
 
   /// The protected group may end now.
   void release() { set_group(nullptr); }
-  /// Whether SIGTERM has come.
+  /// Whether one of the signals has come.
   bool was_told() const { return told_; }
 
  private:
@@ -54,6 +55,7 @@ class SigtermWatch {
   void watch();
   void end_group();
 
+  const sigset_t signals_;
   sigset_t before_{};
   std::mutex mutex_;  ///< guards group_ and had_group_
   comm::Communicator* group_ = nullptr;

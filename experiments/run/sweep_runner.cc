@@ -47,10 +47,11 @@ struct RunningRun {
   std::size_t core_share;
 };
 
-/// Whether SIGTERM ended the run's process and comes to this one, too: Slurm sends it to all processes of a job, in any
-/// order.
+/// Whether a request to stop ended the run's process and comes to this one, too: Slurm sends it to all processes of a
+/// job, in any order.
 bool is_stopped_with_us(const ExitStatus& status, const std::function<bool()>& stop_requested) {
-  if (status.signal != SIGTERM && status.code != 128 + SIGTERM) return false;
+  const auto ended_it = [&status](int signal) { return status.signal == signal || status.code == 128 + signal; };
+  if (!ended_it(SIGTERM) && !ended_it(SIGUSR1) && !ended_it(SIGHUP)) return false;
   const Clock::time_point deadline = Clock::now() + kStopGrace;
   while (!stop_requested() && Clock::now() < deadline) std::this_thread::sleep_for(kSweepPollInterval);
   return stop_requested();
@@ -100,7 +101,9 @@ class SweepRunner {
     bool looked_last = false;
     while ((!waiting_.empty() || !running_.empty() || !busy_.empty() || !pausing_.empty()) && !stop_requested()) {
       end_pauses();
-      while (!waiting_.empty() && running_.size() < static_cast<std::size_t>(options_.jobs)) start_next();
+      while (!waiting_.empty() && running_.size() < static_cast<std::size_t>(options_.jobs)) {
+        with_records([this] { start_next(); });
+      }
       const bool last_chance =
           waiting_.empty() && running_.empty() && pausing_.empty() && options_.if_busy != IfBusy::kWait;
       if (last_chance && looked_last) break;
@@ -134,6 +137,20 @@ class SweepRunner {
       if (!std::filesystem::exists(directory.lock())) continue;
       if (FileLock::try_take(directory.lock(), FileLock::Mode::kExclusive)) continue;
       throw BusyError(busy_text(directory.path, lock_holder(directory.lock())) + "; nothing was run");
+    }
+  }
+
+  /// Calls body(), which writes records. Where that fails, as on a full disk, no more runs are started, and those that
+  /// go on come to their end.
+  template <class Body>
+  void with_records(const Body& body) {
+    try {
+      body();
+    } catch (const ConfigError& error) {
+      if (progress_.problem.empty()) progress_.problem = error.what();
+      waiting_.clear();
+      busy_.clear();
+      pausing_.clear();
     }
   }
 
@@ -204,7 +221,7 @@ class SweepRunner {
       }
       any = true;
       if (is_stopped_with_us(*status, stop_requested)) break;  // stop_running() forgets the run
-      settle(*run, *status);
+      with_records([&] { settle(*run, *status); });
       core_shares_.give_back(run->core_share);
       run = running_.erase(run);
     }
@@ -249,6 +266,8 @@ class SweepRunner {
 
   /// Records why an attempt without a summary of its own has no result.
   void fail(std::size_t index, const std::string& why) {
+    progress_.runs[index].state = SweepRun::State::kFailed;  // also where that cannot be recorded
+    progress_.runs[index].error = why;
     record_failure(plan_.runs[index].run, attempt_folder(directory_of(index)), plan_.runs[index].point, why);
     take_failure(index);
   }

@@ -55,6 +55,7 @@ struct SweepRun {
 struct SweepProgress {
   std::vector<SweepRun> runs;
   double seconds = 0;
+  std::string problem;  ///< a record that could not be written, since when no run was started; empty: none
 
   /// Runs that ended, with a result or without.
   std::size_t ended() const;
@@ -71,8 +72,9 @@ struct SweepProgress {
 /// called some times a second, from this thread, and once at the end. Once `stop_requested` returns true, running runs
 /// are stopped and forgotten, and the progress so far is returned. Also writes sweep.json, first, and holds it: sweeps
 /// of the same runs share it, one of other runs under the same name is refused.
-/// Throws: ConfigError where a record cannot be written; BusyError, before anything runs, where sweep.json lists other
-/// runs of a sweep that goes on, and with kFail where another process is at work on any run.
+/// A record of a run that cannot be written ends the sweep once the running runs have ended (SweepProgress::problem).
+/// Throws: ConfigError where sweep.json cannot be written; BusyError, before anything runs, where sweep.json lists
+/// other runs of a sweep that goes on, and with kFail where another process is at work on any run.
 SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested);

@@ -103,15 +103,22 @@ void write_array_record(const ArrayDirectory& directory, const SweepPlan& plan, 
                {{"schema_version", kArrayVersion}, {"job_id", job_id}, {"tasks", std::move(tasks)}});
 }
 
+void confirm_array_record(const ArrayDirectory& directory, const std::string& job_id) {
+  json record = comm::load_json(directory.array());
+  record["job_id"] = job_id;
+  write_record(SchemaKind::kSlurmArray, directory.array(), record);
+}
+
 std::vector<ArrayRecord> read_arrays(const std::string& out, std::string_view name) {
   std::vector<ArrayRecord> arrays;
   const std::uint64_t end = next_array_number(out, name);
   for (std::uint64_t number = 1; number < end; ++number) {
-    const std::string file = array_directory(out, name, number).array();
+    const ArrayDirectory directory = array_directory(out, name, number);
+    const std::string file = directory.array();
     if (!std::filesystem::exists(file)) continue;  // its submission was killed
     const json record = comm::load_json(file);
     comm::require_valid(schema_of(SchemaKind::kSlurmArray), record, file);
-    arrays.push_back({record.at("job_id"), record.at("tasks")});
+    arrays.push_back({directory, record.at("job_id"), record.at("tasks")});
   }
   return arrays;
 }

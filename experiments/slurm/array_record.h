@@ -33,16 +33,20 @@ std::uint64_t next_array_number(const std::string& out, std::string_view name);
 
 /// An array that was submitted.
 struct ArrayRecord {
-  std::string job_id;
+  ArrayDirectory directory;
+  std::string job_id;                           ///< empty: it is not known whether Slurm took it
   std::vector<std::vector<std::string>> tasks;  ///< run ids of each task; tasks count from 1 in Slurm
 };
 
 /// Writes tasks.jsonl: all that a task needs to know. Throws: ConfigError.
 void write_tasks(const ArrayDirectory& directory, const SweepPlan& plan, const ArrayPlan& array);
 
-/// Writes array.json, once the job id is known. Throws: ConfigError.
+/// Writes array.json, once the job id is known, or that it is not (""). Throws: ConfigError.
 void write_array_record(const ArrayDirectory& directory, const SweepPlan& plan, const ArrayPlan& array,
                         const std::string& job_id);
+
+/// Writes the job id of an array into its record. Throws: ConfigError.
+void confirm_array_record(const ArrayDirectory& directory, const std::string& job_id);
 
 /// The arrays of the sweep that were submitted, oldest first. Throws: ConfigError for a file that is no such record.
 std::vector<ArrayRecord> read_arrays(const std::string& out, std::string_view name);

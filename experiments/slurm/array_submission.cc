@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/slurm/array_submission.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>
@@ -8,6 +9,7 @@
 #include <utility>
 
 #include "experiments/records/atomic_file.h"
+#include "experiments/records/run_holder.h"
 #include "experiments/slurm/batch_script.h"
 #include "experiments/slurm/sbatch_options.h"
 #include "experiments/slurm/slurm_queue.h"
@@ -24,7 +26,17 @@ JobsOfRuns jobs_of_runs(const SweepPlan& plan, const std::vector<std::size_t>& u
   for (const std::size_t run : unsettled) wanted.insert(plan.runs[run].run.run_id);
   std::map<ArrayTask, std::vector<std::string>> runs_of_tasks;
   std::set<std::string> job_ids;
-  for (const ArrayRecord& array : read_arrays(out, plan.name)) {
+  for (ArrayRecord& array : read_arrays(out, plan.name)) {
+    const auto concerns = [&wanted](const std::vector<std::string>& task) {
+      return std::any_of(task.begin(), task.end(), [&wanted](const std::string& id) { return wanted.contains(id); });
+    };
+    if (array.job_id.empty()) {
+      if (std::none_of(array.tasks.begin(), array.tasks.end(), concerns)) continue;
+      const std::optional<std::string> job_id = job_of_script(array.directory.script());
+      if (!job_id) continue;
+      confirm_array_record(array.directory, *job_id);
+      array.job_id = *job_id;
+    }
     for (std::size_t i = 0; i < array.tasks.size(); ++i) {
       for (const std::string& id : array.tasks[i]) {
         if (!wanted.contains(id)) continue;
@@ -40,13 +52,6 @@ JobsOfRuns jobs_of_runs(const SweepPlan& plan, const std::vector<std::size_t>& u
     for (const std::string& id : found->second) jobs[id] = task.job_id;
   }
   return jobs;
-}
-
-/// Who works on the run, if anybody does. Leaves no lock behind.
-std::optional<std::string> holder_of(const RunDirectory& directory) {
-  if (!std::filesystem::exists(directory.lock())) return std::nullopt;
-  if (FileLock::try_take(directory.lock(), FileLock::Mode::kShared)) return std::nullopt;
-  return lock_holder(directory.lock());
 }
 
 std::vector<std::string> task_options(const SubmissionOptions& options) {
@@ -77,8 +82,8 @@ SweepSurvey survey_sweep(const SweepPlan& plan, const SubmissionOptions& options
     if (job != jobs.end()) {
       survey.in_jobs.push_back(run);
       survey.job_ids.insert(job->second);
-    } else if (std::optional<std::string> holder = holder_of(run_directory(options.out, plan.name, id))) {
-      survey.held.push_back({run, std::move(*holder)});
+    } else if (const auto holder = holder_of(run_directory(options.out, plan.name, id)); holder && holder->works()) {
+      survey.held.push_back({run, holder->text()});
     } else {
       survey.missing.push_back(run);
     }
@@ -125,6 +130,11 @@ std::string submit_array(const SweepPlan& plan, const PreparedArray& array, cons
     write_tasks(array.directory, plan, array.plan);
     write_file_atomically(array.directory.script(), array.script);
     job_id = submit_batch(options.sbatch_options, array.directory.script());
+  } catch (const UnconfirmedError& error) {
+    write_array_record(array.directory, plan, array.plan, "");
+    throw ConfigError(std::string(error.what()) + "\nSlurm may have taken the array: its folder " +
+                      array.directory.path +
+                      " stays, and the next call asks squeue for it, and submits its runs again where it is not there");
   } catch (const ConfigError&) {
     std::error_code ignored;
     std::filesystem::remove_all(array.directory.path, ignored);

@@ -2,6 +2,7 @@
 #include "experiments/slurm/slurm_queue.h"
 
 #include <charconv>
+#include <filesystem>
 #include <optional>
 #include <sstream>
 
@@ -34,13 +35,14 @@ ProgramOutput run_slurm_program(const std::vector<std::string>& arguments) {
   }
 }
 
+template <class Error = ConfigError>
 [[noreturn]] void fail_with_words(const std::vector<std::string>& arguments, const ProgramOutput& ended,
                                   const std::string& advice) {
   std::string command;
   for (const std::string& word : arguments) command += (command.empty() ? "" : " ") + word;
   const std::string words = trimmed(ended.errors.empty() ? ended.output : ended.errors);
-  throw ConfigError(arguments[0] + " ended with exit code " + std::to_string(ended.exit_code) + ": " +
-                    (words.empty() ? "no message" : words) + advice + "\nthe command was: " + command);
+  throw Error(arguments[0] + " ended with exit code " + std::to_string(ended.exit_code) + ": " +
+              (words.empty() ? "no message" : words) + advice + "\nthe command was: " + command);
 }
 
 }  // namespace
@@ -50,13 +52,32 @@ std::string submit_batch(const std::vector<std::string>& options, const std::str
   command.insert(command.end(), options.begin(), options.end());
   command.push_back(script);
   const ProgramOutput ended = run_slurm_program(command);
+  // Source: slurm/slurm_errno.h and its texts: the request may have come through where only the answer was lost.
+  const bool is_lost = ended.exit_code > 128 || ended.errors.find("timed out") != std::string::npos ||
+                       ended.errors.find("Zero Bytes were transmitted or received") != std::string::npos;
+  if (is_lost) fail_with_words<UnconfirmedError>(command, ended, "");
   if (!ended.succeeded()) {
     fail_with_words(command, ended,
                     "; options of sbatch follow --, as in: droptest sweep SPEC --slurm -- --partition=gpu");
   }
   const std::string id = trimmed(std::string_view(ended.output).substr(0, ended.output.find(';')));
-  if (!number_in(id)) throw ConfigError("sbatch --parsable: got \"" + trimmed(ended.output) + "\", want a job id");
+  if (!number_in(id)) throw UnconfirmedError("sbatch --parsable: got \"" + trimmed(ended.output) + "\", want a job id");
   return id;
+}
+
+std::optional<std::string> job_of_script(const std::string& script) {
+  const std::vector<std::string> command = {"squeue", "--me", "--noheader", "--format=%F %o"};
+  const ProgramOutput ended = run_slurm_program(command);
+  if (!ended.succeeded()) fail_with_words(command, ended, "; without it nobody knows whether Slurm took " + script);
+  const std::string whole = std::filesystem::absolute(script).lexically_normal().string();
+  std::istringstream lines(ended.output);
+  for (std::string line; std::getline(lines, line);) {
+    const std::size_t blank = line.find(' ');
+    if (blank == std::string::npos) continue;
+    const std::string path = trimmed(line.substr(blank + 1));
+    if (path == script || std::filesystem::path(path).lexically_normal() == whole) return line.substr(0, blank);
+  }
+  return std::nullopt;
 }
 
 std::set<ArrayTask> live_tasks(const std::set<std::string>& job_ids) {

@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "sim/error.h"
 
 namespace droptest::experiments {
 
@@ -17,9 +20,19 @@ struct ArrayTask {
   auto operator<=>(const ArrayTask&) const = default;
 };
 
+/// sbatch did not say whether Slurm took the job.
+class UnconfirmedError : public ConfigError {
+ public:
+  using ConfigError::ConfigError;
+};
+
 /// Submits the batch script with these options of sbatch, and returns the job id. Throws: ConfigError that quotes
-/// sbatch.
+/// sbatch; UnconfirmedError where it had no answer from Slurm, or was killed.
 std::string submit_batch(const std::vector<std::string>& options, const std::string& script);
+
+/// The job of this user that runs a batch script, of those that have not ended; absent: none. Throws: ConfigError that
+/// quotes squeue.
+std::optional<std::string> job_of_script(const std::string& script);
 
 /// The tasks of these jobs that have not ended: they wait, run, or are being requeued. Throws: ConfigError that quotes
 /// squeue.

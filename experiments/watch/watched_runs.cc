@@ -11,6 +11,7 @@
 
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
+#include "experiments/records/run_holder.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -154,10 +155,9 @@ void WatchedRun::update() {
     statistics_ = read(directory_.loss_statistics(), SchemaKind::kLossStatistics);
     const std::string status = summary.value("status", "");
     state_ = status == "completed" ? State::kCompleted : status == "diverged" ? State::kDiverged : State::kFailed;
-  } else if (exists(directory_.lock())) {
-    state_ = State::kRunning;
   } else {
-    state_ = has_lines() ? State::kStopped : State::kWaiting;
+    holder_ = holder_of(directory_);
+    state_ = holder_ && holder_->works() ? State::kRunning : has_lines() ? State::kStopped : State::kWaiting;
   }
   summary_ = std::move(summary);
 }

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "experiments/records/point_text.h"
+#include "experiments/records/run_holder.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/metrics_tail.h"
 #include "experiments/spec/schema_kinds.h"
@@ -49,6 +50,8 @@ class WatchedRun {
   std::string seed() const { return seeds_.is_null() ? "-" : seeds_text(seeds_); }
   State state() const { return state_; }
   bool has_ended() const { return state_ >= State::kCompleted; }
+  /// Before the end: the process that works on the run, or that had left its lock when it fell silent.
+  const std::optional<RunHolder>& holder() const { return holder_; }
 
   bool has_lines() const { return !last_line_.is_null(); }
   /// Of metrics.jsonl; null before it. A run that continues from a checkpoint forgets the lines after it.
@@ -94,6 +97,7 @@ class WatchedRun {
   PointNames names_;
   nlohmann::json seeds_;
   State state_ = State::kWaiting;
+  std::optional<RunHolder> holder_;
   MetricsTail metrics_;
   MetricsTail event_tail_;
   std::uint64_t attempts_seen_ = 0;

@@ -155,6 +155,34 @@ def test_arrays_before_one_that_sbatch_refuses_stay(slurm_programs, tmp_path):
     assert submitted_tasks(tmp_path)[1] == [[ids_of_sweep(tmp_path)[3]]]
 
 
+@pytest.mark.parametrize(
+    "lost",
+    [
+        "echo 'sbatch: error: Batch job submission failed: Socket timed out on send/recv operation' >&2; exit 1",
+        "kill -9 $$",
+    ],
+)
+def test_an_array_that_slurm_may_have_taken_is_not_submitted_twice(slurm_programs, tmp_path, lost):
+    slurm_programs.say("sbatch", lost, call=1)
+    err = sweep(slurm_programs, tmp_path, expect=2).err
+    assert "Slurm may have taken the array: its folder results/tiny/slurm/array_1 stays" in err
+    script = tmp_path / ARRAY / "batch.sh"
+    assert script.exists()
+    listed = f"case \"$*\" in *--me*) echo '9 /else/batch.sh'; echo '101 {script}';; *) echo 101_1;; esac"
+    slurm_programs.say("squeue", listed)
+    out = sweep(slurm_programs, tmp_path).out
+    assert len(slurm_programs.calls("sbatch")) == 1 and "4 in jobs" in out
+    assert json.loads((tmp_path / ARRAY / "array.json").read_text())["job_id"] == "101"
+
+
+def test_an_array_that_slurm_did_not_take_is_submitted_again(slurm_programs, tmp_path):
+    slurm_programs.say("sbatch", "echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1", call=1)
+    sweep(slurm_programs, tmp_path, expect=2)
+    slurm_programs.say("squeue", "exit 0")
+    out = sweep(slurm_programs, tmp_path).out
+    assert len(slurm_programs.calls("sbatch")) == 2 and "0 in jobs" in out and "submitted job 102" in out
+
+
 def test_a_machine_without_slurm_is_told(tmp_path):
     write_spec(tmp_path)
     err = run("sweep", "spec.json", "--slurm", cwd=tmp_path, expect=2, environment={"PATH": "/nowhere"}).err
