@@ -18,6 +18,12 @@ void add_again_option(CLI::App& command, experiments::Again& again) {
       "Run finished runs again that lack a record which the spec asks for (/record)");
 }
 
+void add_accept_option(CLI::App& command, experiments::Stopped& stopped) {
+  command.add_flag_callback(
+      "--accept-stopped", [&stopped] { stopped = experiments::Stopped::kAccept; },
+      "Take runs that an alert stopped as ended: they are not run again, and are no failures");
+}
+
 void require_records(const experiments::SweepPlan& plan, const std::string& out) {
   std::vector<experiments::RunDirectory> lacking;
   std::vector<std::string> records;

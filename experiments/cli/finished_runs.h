@@ -19,6 +19,9 @@ void say_unread(const std::string& text);
 /// Adds --again. `again` outlives the parsing.
 void add_again_option(CLI::App& command, experiments::Again& again);
 
+/// Adds --accept-stopped, which outlives the parsing.
+void add_accept_option(CLI::App& command, experiments::Stopped& stopped);
+
 /// Throws: ConfigError where there are such runs, that names the missing records and the flag --again.
 void require_records(const experiments::SweepPlan& plan, const std::string& out);
 

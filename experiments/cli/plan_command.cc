@@ -129,6 +129,7 @@ json everything(const PlanOptions& options, WhichMemory which_memory) {
   std::map<std::string, Needs> known;
   json runs = json::array();
   std::size_t to_do = 0;
+  std::uint64_t weights_bytes = 0;
   std::optional<double> alone = 0.0;
   std::optional<double> together = 0.0;
   const auto add = [](std::optional<double>& sum, const std::optional<double>& more) {
@@ -143,6 +144,7 @@ json everything(const PlanOptions& options, WhichMemory which_memory) {
     const std::optional<double> seconds = estimate.seconds(planned);
     if (is_new) {
       ++to_do;
+      weights_bytes += experiments::kept_weights_bytes(config);
       add(alone, seconds);
       add(together, estimate.core_seconds(planned, jobs));
     }
@@ -172,6 +174,7 @@ json everything(const PlanOptions& options, WhichMemory which_memory) {
           {"runs", std::move(runs)},
           {"estimate",
            {{"runs", to_do},
+            {"weights_bytes", weights_bytes},
             {"jobs", jobs},
             {"seconds_one_by_one", alone ? json(*alone) : json()},
             {"seconds", left ? json(*left) : json()},

@@ -143,6 +143,10 @@ std::string plan_text(const json& all) {
   print_memory(runs, text);
   const json& estimate = all.at("estimate");
   const std::size_t to_do = number(estimate, "runs");
+  if (const auto bytes = estimate.at("weights_bytes").get<std::uint64_t>(); bytes != 0) {
+    text << "final weights take " << experiments::bytes_text(bytes) << R"(; /record/weights "none" keeps none)"
+         << "\n";
+  }
   if (to_do == 0) {
     text << "nothing is to do\n";
     return text.str();

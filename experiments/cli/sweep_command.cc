@@ -36,6 +36,7 @@ struct SweepCommandOptions {
   std::string pin = "cores";
   experiments::IfBusy if_busy = experiments::IfBusy::kSkip;
   Again again = Again::kNo;
+  experiments::Stopped stopped = experiments::Stopped::kRunAgain;
   bool quiet = false;
   SlurmSweepOptions slurm;
   WatchOutputOptions outputs;
@@ -107,6 +108,7 @@ int sweep_by_slurm(const SweepCommandOptions& options) {
   experiments::SubmissionOptions submission;
   submission.out = options.out;
   submission.again = options.again;
+  submission.stopped = options.stopped;
   if (!options.quiet) submission.say_unread = say_unread;
   submission.if_busy = options.if_busy;
   SlurmSweepOptions slurm = options.slurm;
@@ -134,6 +136,7 @@ int sweep(const SweepCommandOptions& options) {
   sweep_options.pin = options.pin == "cores" ? Pin::kCores : Pin::kNone;
   sweep_options.if_busy = options.if_busy;
   sweep_options.again = options.again;
+  sweep_options.stopped = options.stopped;
   if (!options.quiet) sweep_options.say_unread = say_unread;
   sweep_options.worker_command = {experiments::this_program(), "worker"};
 
@@ -199,6 +202,7 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   add_again_option(*command, options->again);
+  add_accept_option(*command, options->stopped);
   command->add_flag("--quiet", options->quiet, "Print nothing but errors");
   add_watch_output_options(*command, options->outputs);
   add_slurm_options(*command, options->slurm);

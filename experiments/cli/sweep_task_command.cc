@@ -34,6 +34,7 @@ struct SweepTaskOptions {
   std::uint64_t task = 0;
   experiments::IfBusy if_busy = experiments::IfBusy::kSkip;
   experiments::Again again = experiments::Again::kNo;
+  experiments::Stopped stopped = experiments::Stopped::kRunAgain;
 };
 
 /// Cores of each process of this job: the user may have asked for another number than the spec's.
@@ -89,6 +90,7 @@ int work_on_task(const SweepTaskOptions& options) {
   sweep.pin = experiments::SweepOptions::Pin::kNone;  // Slurm places the task
   sweep.if_busy = options.if_busy;
   sweep.again = options.again;
+  sweep.stopped = options.stopped;
   sweep.say_unread = say_unread;
   sweep.worker_command = worker_command_of(resources);
   catch_stop_signals();
@@ -119,6 +121,7 @@ void add_sweep_task_command(CLI::App& app, Action& chosen) {
   add_integer(*command, "TASK", options->task, "Number of the task, from 1", {1, experiments::kMaxRuns})->required();
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   add_again_option(*command, options->again);
+  add_accept_option(*command, options->stopped);
   command->callback([options, &chosen] { chosen = [options] { return work_on_task(*options); }; });
 }
 

@@ -168,10 +168,12 @@ Finding check_results(const std::string& directory) {
 
 std::uint64_t record_bytes(const RunConfig& config) {
   std::uint64_t bytes = kOtherRecordBytes + config.training.steps / config.record.every_steps * kMetricsLineBytes;
-  if (config.record.weights == RecordConfig::Weights::kFinal) {
-    bytes += sizeof(float) * models::parameter_count(config.model);
-  }
-  return bytes;
+  return bytes + kept_weights_bytes(config);
+}
+
+std::uint64_t kept_weights_bytes(const RunConfig& config) {
+  if (config.record.weights == RecordConfig::Weights::kNone) return 0;
+  return sizeof(float) * models::parameter_count(config.model);
 }
 
 Finding check_disk(const std::string& directory, std::uint64_t wanted_bytes) {

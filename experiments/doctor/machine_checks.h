@@ -26,6 +26,8 @@ Finding check_results(const std::string& directory);
 
 /// Bytes that the records of a run take, about: the final weights, and a line for each step that is logged.
 std::uint64_t record_bytes(const RunConfig& config);
+/// Those of the final weights alone.
+std::uint64_t kept_weights_bytes(const RunConfig& config);
 
 /// Finding "disk": the free bytes in the folder of the results, compared with the bytes that the results take.
 Finding check_disk(const std::string& directory, std::uint64_t wanted_bytes);

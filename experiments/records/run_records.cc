@@ -141,6 +141,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
               {"warnings", std::move(warnings)},
               {"twin_omits", twin_omits(run.spec)},
               {"provenance", to_json(summary.provenance)}};
+  if (summary.stopped_by_alert) out["stopped_by_alert"] = true;
   if (run.config.validation.selection_tokens != 0) {
     out["validation"]["selection_loss"] = measured_or_null(summary.selection_loss);
     out["validation"]["selection_tokens"] = summary.selection_tokens;
@@ -316,9 +317,16 @@ bool keeps_records(const RunDirectory& directory) {
   return !summary || (*summary)["status"] != run_status_name(RunStatus::kFailed);
 }
 
-bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again, const SayUnread& say) {
+bool is_stopped_by_alert(const json& summary) { return summary.value("stopped_by_alert", false); }
+
+bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again, Stopped stopped,
+                const SayUnread& say) {
   struct stat status {};
   if (::stat(directory.moved().c_str(), &status) == 0) return false;
+  if (stopped == Stopped::kAccept) {
+    const std::optional<json> summary = read_summary(directory);
+    if (summary && is_stopped_by_alert(*summary)) return true;
+  }
   return has_result(directory, say) && (again == Again::kNo || missing_records(directory, run).empty());
 }
 

@@ -50,7 +50,8 @@ std::string_view run_status_name(RunStatus status);
 /// The outcome of a run; values that were not measured are absent.
 struct RunSummary {
   RunStatus status = RunStatus::kCompleted;
-  std::string error;  ///< kFailed: why
+  std::string error;              ///< kFailed: why
+  bool stopped_by_alert = false;  ///< kFailed: an alert of the spec ended it
   std::optional<std::uint64_t>
       diverged_step;  ///< kDiverged: the first step whose loss was not finite, or the last, where all were skipped
   nlohmann::json point = nlohmann::json::object();
@@ -125,10 +126,16 @@ bool keeps_records(const RunDirectory& directory);
 /// Whether a finished run that lacks a requested record stays, or is run again.
 enum class Again : std::uint8_t { kNo, kYes };
 
+/// Whether a run that an alert stopped is run again, or taken as it is.
+enum class Stopped : std::uint8_t { kRunAgain, kAccept };
+
+/// Whether an alert ended the run that has this summary.
+bool is_stopped_by_alert(const nlohmann::json& summary);
+
 /// Whether nothing is left to do: the run has a result, with Again::kYes all records that it asks for, and no complete
-/// repetition whose records are still to be moved.
+/// repetition whose records are still to be moved; with Stopped::kAccept also where an alert stopped it.
 bool is_settled(
-    const RunDirectory& directory, const ResolvedRun& run, Again again,
+    const RunDirectory& directory, const ResolvedRun& run, Again again, Stopped stopped = Stopped::kRunAgain,
     const SayUnread& say = [](const std::string&) {});
 
 }  // namespace droptest::experiments

@@ -124,6 +124,7 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   if (!outcome.alert.empty()) {
     summary.status = RunStatus::kFailed;
     summary.error = outcome.alert;
+    summary.stopped_by_alert = true;
   }
   summary.diverged_step = outcome.diverged_step;
   summary.point = point_;

@@ -81,7 +81,7 @@ class SweepRunner {
       run.steps = plan.runs[i].run.config.training.steps;
       run.same_as = plan.runs[i].same_as;
       if (run.same_as != i) continue;
-      if (is_settled(directory_of(i), plan.runs[i].run, options.again, options.say_unread)) {
+      if (is_settled(directory_of(i), plan.runs[i].run, options.again, options.stopped, options.say_unread)) {
         take_result(i, SweepRun::State::kFoundFinished);
       } else {
         waiting_.push_back(i);
@@ -180,7 +180,7 @@ class SweepRunner {
       return;
     }
     complete_repetition(directory);
-    if (is_settled(directory, planned.run, options_.again)) {
+    if (is_settled(directory, planned.run, options_.again, options_.stopped)) {
       take_result(index, SweepRun::State::kFoundFinished);
       return;
     }
@@ -262,6 +262,9 @@ class SweepRunner {
       return;
     }
     take_failure(ended.index);
+    SweepRun& run = progress_.runs[ended.index];
+    if (options_.stopped == Stopped::kAccept && is_stopped_by_alert(run.summary))
+      run.state = SweepRun::State::kFinished;
   }
 
   /// Records why an attempt without a summary of its own has no result.

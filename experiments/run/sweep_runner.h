@@ -28,6 +28,7 @@ struct SweepOptions {
   std::vector<std::string> worker_command;
   IfBusy if_busy = IfBusy::kSkip;  ///< where another process is at work on a run
   Again again = Again::kNo;  ///< where a finished run lacks records; its old result stays until the new one is there
+  Stopped stopped = Stopped::kRunAgain;  ///< runs that an alert stops, in this sweep or before
   /// Hears of summaries that cannot be read, whose runs are run again.
   SayUnread say_unread = [](const std::string&) {};
 };

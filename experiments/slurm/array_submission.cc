@@ -58,6 +58,7 @@ std::vector<std::string> task_options(const SubmissionOptions& options) {
   std::vector<std::string> words = {"--if-busy"};
   words.emplace_back(options.if_busy == IfBusy::kWait ? "wait" : options.if_busy == IfBusy::kSkip ? "skip" : "fail");
   if (options.again == Again::kYes) words.emplace_back("--again");
+  if (options.stopped == Stopped::kAccept) words.emplace_back("--accept-stopped");
   return words;
 }
 
@@ -69,7 +70,7 @@ SweepSurvey survey_sweep(const SweepPlan& plan, const SubmissionOptions& options
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
     if (plan.runs[i].same_as != i) continue;
     const RunDirectory directory = run_directory(options.out, plan.name, plan.runs[i].run.run_id);
-    if (is_settled(directory, plan.runs[i].run, options.again, options.say_unread)) {
+    if (is_settled(directory, plan.runs[i].run, options.again, options.stopped, options.say_unread)) {
       ++survey.settled;
     } else {
       unsettled.push_back(i);
