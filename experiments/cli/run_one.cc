@@ -30,7 +30,8 @@ int run_one(const experiments::PlannedRun& planned, const experiments::RunDirect
   const bool launched = is_launched(planned.run.config);
   experiments::SayUnread say = [](const std::string&) {};
   if (!how.quiet) say = say_unread;
-  if (!launched && !how.from_step && experiments::is_settled(directory, planned.run, how.again, say)) {
+  if (!launched && !how.from_step &&
+      experiments::is_settled(directory, planned.run, how.again, experiments::Stopped::kRunAgain, say)) {
     if (!how.quiet) {
       std::cout << outcome_text(*experiments::read_summary(directory)) << "\n"
                 << "nothing to do: the records are in " << directory.path << "\n";
