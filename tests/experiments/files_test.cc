@@ -229,6 +229,23 @@ TEST(Metrics, MissingLinesAreThoseOfTheMultiplesThatAFileLacks) {
   EXPECT_EQ(missing(0, {}, 50), "");
 }
 
+TEST(Metrics, ResumingKeepsLongFilesToTheByte) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() + "/metrics.jsonl";
+  std::string text;
+  std::string kept;
+  for (int step = 0; step < 4000; ++step) {
+    text += "{\"step\":" + std::to_string(step) + ",\"x\":\"" + std::string(static_cast<std::size_t>(step % 97), 'a') +
+            "\"}\n";
+    if (step == 3210) kept = text;
+  }
+  std::ofstream(path) << text;
+  std::size_t lines = 0;
+  (void)MetricsWriter::resume(path, 3210, [&lines](std::uint64_t) { ++lines; });
+  EXPECT_EQ(comm::read_file(path), kept);
+  EXPECT_EQ(lines, 3211U);
+}
+
 TEST(Metrics, CreatingReplacesAnEarlierFile) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/metrics.jsonl";

@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 
+import pytest
 from cli_harness import (
     BINARY,
     CLEAN_ENVIRONMENT,
@@ -21,7 +22,7 @@ from cli_harness import (
     wait_until,
     write_spec,
 )
-from holds import kill, state_of
+from holds import await_request_to_end, kill, state_of
 
 RATES = [0, 0.05, 0.2]
 
@@ -186,6 +187,74 @@ def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path, holds
     again.send_signal(signal.SIGTERM)
     _, err = again.communicate(timeout=600)
     assert again.returncode == 130 and "1 of 2 runs are kept" in err
+
+
+@pytest.mark.parametrize("told", [signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("command", ["run", "sweep"])
+def test_a_closed_terminal_and_slurms_warning_take_a_checkpoint(tmp_path, holds, command, told):
+    write_spec(tmp_path, checkpoint={"every_steps": 100})
+    holds.at("step-5")
+    process = start(command, "spec.json", cwd=tmp_path, environment=holds.environment)
+    worker = dict(holds.reached("step-5", 2))[1]
+    os.kill(process.pid, told)
+    if worker != process.pid:
+        await_request_to_end(worker)
+    holds.release("step-5")
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 130, err
+    (folder,) = run_folders(tmp_path)
+    assert [path.name for path in (folder / "checkpoints").glob("step-*")], err
+    run(command, "spec.json", cwd=tmp_path)
+    assert summary_of(folder)["status"] == "completed" and summary_of(folder)["resumed_at"]
+
+
+def test_a_signal_that_is_ignored_stays_so(tmp_path, holds):
+    write_spec(tmp_path)
+    holds.at("step-5")
+    environment = {**CLEAN_ENVIRONMENT, **holds.environment}
+    script = f"trap '' HUP; exec {BINARY} run spec.json"
+    process = subprocess.Popen(["sh", "-c", script], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
+    holds.reached("step-5", 2)
+    process.send_signal(signal.SIGHUP)
+    holds.release("step-5")
+    assert "completed" in process.communicate(timeout=600)[0] and process.returncode == 0
+
+
+def test_a_record_that_cannot_be_written_starts_no_more_runs(tmp_path):
+    write_spec(tmp_path, sweep={"cross": {"/training/steps": [4, 5, 6]}})
+    run("sweep", "spec.json", cwd=tmp_path)
+    index = json.loads((tmp_path / "results/tiny/sweep.json").read_text())
+    first, second, third = (tmp_path / "results/tiny" / entry["run_id"] for entry in index["runs"])
+    for folder in (second, third):
+        shutil.rmtree(folder)
+    second.write_text("in the way")
+    failed = run("sweep", "spec.json", "--jobs", "1", cwd=tmp_path, expect=1)
+    assert "no more runs are started" in failed.err and str(second.name) in failed.err
+    assert "1 of 3 runs in results/tiny have ended; the same command continues" in failed.err
+    assert "completed" in failed.out and not third.exists() and summary_of(first)["status"] == "completed"
+    second.unlink()
+    run("sweep", "spec.json", cwd=tmp_path)
+    assert {summary_of(folder)["status"] for folder in (first, second, third)} == {"completed"}
+
+
+def test_a_full_disk_keeps_what_is_finished_and_prints_it(tmp_path):
+    private = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*private, "mount -t tmpfs none /mnt"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no mount namespaces here")
+    write_spec(tmp_path, sweep={"cross": {"/training/steps": [4, 5, 6, 7, 8, 9, 10]}}, record={"weights": "final"})
+    run("run", "spec.json", "--run", 1, "--out", "alone", cwd=tmp_path)
+    size = sum(path.stat().st_blocks // 2 for path in (tmp_path / "alone").rglob("*"))
+    (tmp_path / "results").mkdir()
+    script = (
+        f"mount -t tmpfs -o size={5 * size // 2 + 64}k none results && {BINARY} sweep spec.json --jobs 1;"
+        " code=$?; cp -r results kept; exit $code"
+    )
+    done = subprocess.run([*private, script], cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True,
+                          timeout=600, check=False)  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "No space left on device" in done.stderr
+    statuses = [json.loads(path.read_text())["status"] for path in (tmp_path / "kept").rglob("summary.json")]
+    assert statuses.count("completed") == done.stdout.count(" completed ") >= 1, done.stdout
 
 
 def test_runs_do_not_outlive_a_sweep_that_is_killed(tmp_path, holds):

@@ -284,6 +284,35 @@ def test_an_alert_stops_a_run_which_then_has_no_result(tmp_path, backend):
     assert summary_of(folder)["status"] in ("completed", "diverged")
 
 
+def test_a_program_that_is_not_there_is_found_before_the_run(tmp_path):
+    (tmp_path / "notify").write_text("#!/bin/sh\n")
+    for program, found in (("no-such-program", False), ("./notify", False), ("sh", True), ("/bin/sh", True)):
+        write_spec(tmp_path, alerts=[{"when": "any", "do": {"command": [program, "-c", "true"]}}])
+        for command in ("validate", "run") if not found else ("validate",):
+            said = run(command, "spec.json", cwd=tmp_path, expect=0 if found else 2)
+            wanted = f'/alerts/0/do/command/0: got "{program}", want the path of a program, or the name of one in the'
+            assert (wanted in said.err) != found
+    assert not run_folders(tmp_path)
+    (tmp_path / "notify").chmod(0o755)
+    write_spec(tmp_path, alerts=[{"when": "any", "do": {"command": ["./notify"]}}])
+    run("validate", "spec.json", cwd=tmp_path)
+
+
+def test_a_run_that_an_alert_stopped_can_be_accepted(tmp_path):
+    write_spec(tmp_path, **SPIKE | {"alerts": [{"when": "any", "do": "stop"}]}, repeat={"seeds": 1})
+    run("sweep", "spec.json", cwd=tmp_path, expect=1)
+    (folder,) = run_folders(tmp_path)
+    before = summary_of(folder)
+    assert before["status"] == "failed" and before["stopped_by_alert"] is True
+    run("sweep", "spec.json", "--accept-stopped", cwd=tmp_path)
+    assert summary_of(folder) == before, "it was not run again"
+    shutil.rmtree(folder)
+    out = run("sweep", "spec.json", "--accept-stopped", cwd=tmp_path).out
+    assert "failed" in out and summary_of(folder)["stopped_by_alert"] is True
+    run("sweep", "spec.json", cwd=tmp_path, expect=1)
+    assert summary_of(folder)["provenance"] != before["provenance"], "without the flag it is run again"
+
+
 def test_a_command_that_hangs_does_not_fail_the_run(tmp_path):
     alerts = [{"when": "any", "do": {"command": ["sleep", "1000"]}}]
     write_spec(tmp_path, alerts=alerts, backend={"name": "gloo", "timeout_seconds": 8}, **SPIKE)

@@ -5,13 +5,18 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
+#include <unistd.h>
 
+#include <array>
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "comm/json/read_file.h"
+#include "experiments/records/file_lock.h"
+#include "experiments/records/run_holder.h"
 #include "experiments/watch/event_file.h"
 #include "experiments/watch/open_metrics.h"
 #include "experiments/watch/tensorboard.h"
@@ -63,7 +68,7 @@ TEST_F(Watched, LinesAppearAndATornOneWaitsForItsEnd) {
   ASSERT_EQ(runs.runs().size(), 1U);
   const WatchedRun& run = *runs.runs().front();
   EXPECT_EQ(run.state(), State::kWaiting);
-  write(run_.lock(), "process 1 on host here\n");
+  std::optional<FileLock> lock = FileLock::try_take(run_.lock(), FileLock::Mode::kExclusive);
   write(run_.metrics(), line(0) + line(2, ",\"train_loss\":3.5") + "{\"step\":4");
   runs.update();
   EXPECT_EQ(run.state(), State::kRunning);
@@ -73,9 +78,58 @@ TEST_F(Watched, LinesAppearAndATornOneWaitsForItsEnd) {
   EXPECT_EQ(run.step(), 4U);
   EXPECT_EQ(run.last("train_loss"), 3.5);
   EXPECT_DOUBLE_EQ(*run.tokens_per_second(), 400.0 / 2);
-  fs::remove(run_.lock());
+  lock.reset();
   runs.update();
   EXPECT_EQ(run.state(), State::kStopped);
+}
+
+TEST_F(Watched, ALockIsAskedWhetherARunGoesOn) {
+  write(run_.spec(), "{}");
+  write(run_.metrics(), line(0) + line(2));
+  WatchedRuns runs(run_.path);
+  const WatchedRun& run = *runs.runs().front();
+  std::array<char, 256> host{};
+  ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
+  // Of a process that was killed.
+  write(run_.lock(), std::string("process 1 on host ") + host.data() + "\n");
+  runs.update();
+  EXPECT_EQ(run.state(), State::kStopped);
+  EXPECT_FALSE(holder_of(run_).has_value());
+  {
+    const std::optional<FileLock> lock = FileLock::try_take(run_.lock(), FileLock::Mode::kExclusive);
+    runs.update();
+    EXPECT_EQ(run.state(), State::kRunning);
+    EXPECT_FALSE(holder_of(run_)->silent_seconds.has_value());
+    EXPECT_EQ(holder_of(run_)->text(), "process " + std::to_string(::getpid()) + " on host " + host.data());
+  }
+  // Of another machine, whose locks do not show here: the age of its last line decides.
+  write(run_.lock(), "process 4711 on host node3\n");
+  runs.update();
+  EXPECT_EQ(run.state(), State::kRunning);
+  EXPECT_THAT(holder_of(run_)->text(), testing::StartsWith("process 4711 on host node3, which wrote its last line "));
+  const auto past = fs::file_time_type::clock::now() - std::chrono::minutes(25);
+  fs::last_write_time(run_.lock(), past);
+  runs.update();
+  EXPECT_EQ(run.state(), State::kRunning) << "metrics.jsonl is new";
+  fs::last_write_time(run_.metrics(), past);
+  runs.update();
+  EXPECT_EQ(run.state(), State::kStopped);
+  EXPECT_EQ(holder_of(run_)->text(), "process 4711 on host node3, which wrote its last line 25 min ago");
+}
+
+TEST_F(Watched, AFileOfAnotherNameIsForgottenBeforeItsLinesAreTaken) {
+  write(run_.spec(), "{}");
+  write(run_.metrics(), line(0, ",\"gradient_norm\":7") + line(2));
+  WatchedRuns runs(run_.path);
+  const WatchedRun& run = *runs.runs().front();
+  EXPECT_EQ(run.last("gradient_norm"), 7);
+  write(run_.metrics(), "");
+  runs.update();
+  EXPECT_FALSE(run.has_lines()) << "a new file without lines";
+  write(run_.metrics(), line(1) + line(3));
+  runs.update();
+  EXPECT_EQ(run.step(), 3U);
+  EXPECT_EQ(run.last("gradient_norm"), json());
 }
 
 TEST_F(Watched, ARunHasTheNamesOfItsSweep) {
