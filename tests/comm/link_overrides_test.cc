@@ -52,7 +52,8 @@ TEST(LinkOverrides, ConditionsAllHaveToHold) {
   EXPECT_FALSE(one.matches(link(2, 1)));
   EXPECT_FALSE(one.matches(link(1, 3)));
   EXPECT_FALSE(one.matches(link(1, sim::Link::kEveryDestination)));
-  const LinkOverride at_either_end{.ranks = {{{2, 3}}}};
+  LinkOverride at_either_end;
+  at_either_end.ranks = {{{2, 3}}};
   for (std::uint16_t rank = 0; rank < 6; ++rank) {
     EXPECT_EQ(at_either_end.matches(link(rank, 0)), rank == 2 || rank == 3) << rank;
     EXPECT_EQ(at_either_end.matches(link(5, rank)), rank == 2 || rank == 3) << rank;
