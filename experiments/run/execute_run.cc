@@ -177,18 +177,7 @@ SharedLock take_lock(const RunDirectory& directory, const ExecuteOptions& option
 /// The state of the run's folder as rank 0 found it, for all ranks. kOursAgain: the records go to its folder `again`.
 enum class FolderState : std::uint64_t { kOurs, kOursAgain, kFinished, kLacking, kBusy };
 
-/// Whether there is nothing to do. Holds the lock. Throws: ConfigError for a step of a finished run without
-/// Again::kYes.
-bool is_done(const RunDirectory& directory, const ResolvedRun& run, const ExecuteOptions& options) {
-  if (!options.from_step) return is_settled(directory, run, options.again);
-  if (options.again == Again::kNo && has_result(directory)) {
-    throw ConfigError(directory.path + ": finished; --again runs it once more from step " +
-                      std::to_string(*options.from_step) + ", and its records stay until the new ones are complete");
-  }
-  return false;
-}
-
-/// The run is finished, but lacks records that are asked for: its result stays.
+/// The run is finished, but lacks what is asked for: its result stays.
 class LackingError : public ConfigError {
  public:
   using ConfigError::ConfigError;
@@ -200,6 +189,16 @@ class LackingError : public ConfigError {
   for (const std::string& one : missing) records += (records.empty() ? ": " : ", ") + one;
   throw LackingError(directory.path + ": finished, but without records that the spec asks for" +
                      (missing.empty() ? ", as rank 0 found" : records) + "; --again runs it once more, from the start");
+}
+
+/// Whether there is nothing to do. Holds the lock. Throws: LackingError for a step of a finished run without
+/// Again::kYes.
+bool is_done(const RunDirectory& directory, const ResolvedRun& run, const ExecuteOptions& options) {
+  if (!options.from_step) return is_settled(directory, run, options.again);
+  if (options.again == Again::kNo && has_result(directory)) {
+    throw LackingError(finished_text(directory, *options.from_step));
+  }
+  return false;
 }
 
 /// Ranks: all. Only rank 0 needs access to the folder, and it decides for all. While it waits, it sends to the others
