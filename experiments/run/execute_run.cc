@@ -327,6 +327,20 @@ void take_rescue(const ResolvedRun& run, const RunDirectory& directory, const Ex
   }
 }
 
+/// The hashes of the run's files as they are now, for its ranks: files that have changed are read here, where no rank
+/// waits meanwhile. Rank 0 says what is wrong with them.
+std::string hashes_of_now(const ResolvedRun& run, FileHashes& files) {
+  const std::vector<std::string> paths = recorded_files(run.spec);
+  for (const std::string& path : paths) {
+    try {
+      (void)files.of(path);
+    } catch (const ConfigError&) {
+      continue;
+    }
+  }
+  return files.known_of(paths).dump();
+}
+
 /// Starts a process for each rank and waits for them.
 nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,
                              const SharedLock& lock) {
@@ -339,10 +353,6 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.push_back("--point");
   ranks.command.insert(ranks.command.end(), {options.point.dump(), "--labels", run.labels.dump(), "--warnings",
                                              warnings_json(run.warnings).dump(), "--locked"});
-  if (options.files != nullptr) {
-    ranks.command.insert(ranks.command.end(), {"--files", options.files->known_of(recorded_files(run.spec)).dump()});
-  }
-  ranks.command.insert(ranks.command.end(), {"--states-not-left", "0"});
   ranks.telling_code = options.user_error_code;
   if (lock) ranks.kept_descriptor = lock->descriptor();
   if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {
@@ -383,11 +393,16 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   };
   std::uint64_t reached = newest();
   std::uint64_t states_not_left = 0;
+  const std::vector<std::string> of_every_attempt = ranks.command;
   for (int failed = 0;;) {
     ranks.world_size = replicas * ranks_of_replica;
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
-    ranks.command.back() = std::to_string(states_not_left);
+    ranks.command = of_every_attempt;
+    ranks.command.insert(ranks.command.end(), {"--states-not-left", std::to_string(states_not_left)});
+    if (options.files != nullptr) {
+      ranks.command.insert(ranks.command.end(), {"--files", hashes_of_now(run, *options.files)});
+    }
     try {
       run_rank_processes(ranks);
       const bool lacks_replicas = replicas < run.config.parallel.data;
