@@ -15,7 +15,8 @@ void say_unread(const std::string& text) { std::cerr << "droptest: warning: " <<
 void add_again_option(CLI::App& command, experiments::Again& again) {
   command.add_flag_callback(
       "--again", [&again] { again = experiments::Again::kYes; },
-      "Run finished runs again that lack a record which the spec asks for (/record)");
+      "Run finished runs again that lack a record which the spec asks for (/record); their records stay until\n"
+      "the new ones are complete");
 }
 
 void add_accept_option(CLI::App& command, experiments::Stopped& stopped) {

@@ -15,6 +15,7 @@
 #include "experiments/cli/number_options.h"
 #include "experiments/cli/run_one.h"
 #include "experiments/cli/spec_options.h"
+#include "experiments/run/repetition.h"
 #include "experiments/spec/recorded_files.h"
 #include "experiments/spec/spec.h"
 #include "sim/error.h"
@@ -72,6 +73,9 @@ int resume_in_place(const ResumeOptions& options, const RunDirectory& directory,
     experiments::require_recorded_files(planned.run, directory.spec(), files, experiments::ShardFiles::kCompared);
   }
   (void)chosen_step(checkpoints, options.at);
+  if (options.at && how.again == experiments::Again::kNo && experiments::has_result(directory)) {
+    throw ConfigError(experiments::finished_text(directory, *options.at));
+  }
   how.from_step = options.at;
   return run_one(planned, directory, files, how, [] {});
 }

@@ -177,18 +177,7 @@ SharedLock take_lock(const RunDirectory& directory, const ExecuteOptions& option
 /// The state of the run's folder as rank 0 found it, for all ranks. kOursAgain: the records go to its folder `again`.
 enum class FolderState : std::uint64_t { kOurs, kOursAgain, kFinished, kLacking, kBusy };
 
-/// Whether there is nothing to do. Holds the lock. Throws: ConfigError for a step of a finished run without
-/// Again::kYes.
-bool is_done(const RunDirectory& directory, const ResolvedRun& run, const ExecuteOptions& options) {
-  if (!options.from_step) return is_settled(directory, run, options.again);
-  if (options.again == Again::kNo && has_result(directory)) {
-    throw ConfigError(directory.path + ": finished; --again runs it once more from step " +
-                      std::to_string(*options.from_step) + ", and its records stay until the new ones are complete");
-  }
-  return false;
-}
-
-/// The run is finished, but lacks records that are asked for: its result stays.
+/// The run is finished, but lacks what is asked for: its result stays.
 class LackingError : public ConfigError {
  public:
   using ConfigError::ConfigError;
@@ -200,6 +189,16 @@ class LackingError : public ConfigError {
   for (const std::string& one : missing) records += (records.empty() ? ": " : ", ") + one;
   throw LackingError(directory.path + ": finished, but without records that the spec asks for" +
                      (missing.empty() ? ", as rank 0 found" : records) + "; --again runs it once more, from the start");
+}
+
+/// Whether there is nothing to do. Holds the lock. Throws: LackingError for a step of a finished run without
+/// Again::kYes.
+bool is_done(const RunDirectory& directory, const ResolvedRun& run, const ExecuteOptions& options) {
+  if (!options.from_step) return is_settled(directory, run, options.again);
+  if (options.again == Again::kNo && has_result(directory)) {
+    throw LackingError(finished_text(directory, *options.from_step));
+  }
+  return false;
 }
 
 /// Ranks: all. Only rank 0 needs access to the folder, and it decides for all. While it waits, it sends to the others
@@ -328,6 +327,20 @@ void take_rescue(const ResolvedRun& run, const RunDirectory& directory, const Ex
   }
 }
 
+/// The hashes of the run's files as they are now, for its ranks: files that have changed are read here, where no rank
+/// waits meanwhile. Rank 0 says what is wrong with them.
+std::string hashes_of_now(const ResolvedRun& run, FileHashes& files) {
+  const std::vector<std::string> paths = recorded_files(run.spec);
+  for (const std::string& path : paths) {
+    try {
+      (void)files.of(path);
+    } catch (const ConfigError&) {
+      continue;
+    }
+  }
+  return files.known_of(paths).dump();
+}
+
 /// Starts a process for each rank and waits for them.
 nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,
                              const SharedLock& lock) {
@@ -340,10 +353,6 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   ranks.command.push_back("--point");
   ranks.command.insert(ranks.command.end(), {options.point.dump(), "--labels", run.labels.dump(), "--warnings",
                                              warnings_json(run.warnings).dump(), "--locked"});
-  if (options.files != nullptr) {
-    ranks.command.insert(ranks.command.end(), {"--files", options.files->known_of(recorded_files(run.spec)).dump()});
-  }
-  ranks.command.insert(ranks.command.end(), {"--states-not-left", "0"});
   ranks.telling_code = options.user_error_code;
   if (lock) ranks.kept_descriptor = lock->descriptor();
   if (const auto& named = run.config.backend.rendezvous; named && named->kind == comm::Rendezvous::Kind::kTcp) {
@@ -384,11 +393,16 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   };
   std::uint64_t reached = newest();
   std::uint64_t states_not_left = 0;
+  const std::vector<std::string> of_every_attempt = ranks.command;
   for (int failed = 0;;) {
     ranks.world_size = replicas * ranks_of_replica;
     const auto now = std::chrono::system_clock::now().time_since_epoch().count();
     ranks.launch_id = std::to_string(::getpid()) + "-" + std::to_string(now);
-    ranks.command.back() = std::to_string(states_not_left);
+    ranks.command = of_every_attempt;
+    ranks.command.insert(ranks.command.end(), {"--states-not-left", std::to_string(states_not_left)});
+    if (options.files != nullptr) {
+      ranks.command.insert(ranks.command.end(), {"--files", hashes_of_now(run, *options.files)});
+    }
     try {
       run_rank_processes(ranks);
       const bool lacks_replicas = replicas < run.config.parallel.data;

@@ -109,6 +109,11 @@ RunDirectory prepare_attempt(const ResolvedRun& run, const RunDirectory& directo
   return attempt;
 }
 
+std::string finished_text(const RunDirectory& directory, std::uint64_t from_step) {
+  return directory.path + ": finished; --again runs it once more from step " + std::to_string(from_step) +
+         ", and its records stay until the new ones are complete";
+}
+
 void complete_repetition(const RunDirectory& directory) {
   const RunDirectory again{directory.again()};
   if (!has_result(again)) return;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "experiments/checkpoint/checkpointer.h"
 #include "experiments/records/run_records.h"
@@ -22,6 +23,9 @@ RunDirectory attempt_folder(const RunDirectory& directory);
 /// anything is removed.
 RunDirectory prepare_attempt(const ResolvedRun& run, const RunDirectory& directory, CheckpointPlace::Resume resume,
                              std::optional<std::uint64_t> from_step = std::nullopt);
+
+/// The error of a finished run that is to go on from a step without Again::kYes.
+std::string finished_text(const RunDirectory& directory, std::uint64_t from_step);
 
 /// Puts the records of a complete repetition in the place of the run's, the summary last, and removes `again`. Killed
 /// on the way, it is completed by the next call. Nothing where there is no complete repetition. The caller holds the

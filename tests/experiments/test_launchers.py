@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from cli_harness import BINARY, CLEAN_ENVIRONMENT, losses_of, run, run_folders, summary_of, wait_until, write_spec
+from holds import kill
 from launchers import LAUNCHERS, Launch, missing
 from slurm_cluster import free_ports
 
@@ -226,3 +227,29 @@ def test_every_rank_refuses_a_finished_run_that_lacks_records(tmp_path):
     assert "without records that the spec asks for: the final weights (/record/weights); --again" in said[0]
     assert "without records that the spec asks for, as rank 0 found; --again" in said[1]
     assert (folder / "summary.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [("run", "spec.json", "--set", "/record/weights=final"), ("resume", None, "--at", "4")])
+def test_ranks_of_a_launcher_leave_a_result_until_that_of_the_repetition_is_there(tmp_path, holds, words):
+    checkpoint = {"every_steps": 2, "keep": 100, "async": False}
+    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 30}, record={"weights": "none"}, checkpoint=checkpoint)
+    run("run", "spec.json", cwd=tmp_path)
+    (folder,) = run_folders(tmp_path)
+    words = [word or str(folder) for word in words]
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    if "resume" in words:
+        with Launch("by_hand", *words, cwd=tmp_path, ranks=2, port=free_ports(1)) as launch:
+            assert launch.wait(60) == [2, 2], launch.said()
+            assert all("finished; --again runs it once more from step 4" in text for text in launch.errors().values())
+        assert not (folder / "again").exists()
+    holds.at("step-7")
+    again = (*words, "--again")
+    with Launch("by_hand", *again, cwd=tmp_path, ranks=2, port=free_ports(1), environment=holds.environment) as launch:
+        kill(*(pid for _, pid in holds.reached("step-7", 2)))
+        holds.release("step-7")
+    assert before == {path: path.read_bytes() for path in before}
+    with Launch("by_hand", *again, cwd=tmp_path, ranks=2, port=free_ports(1)) as launch:
+        assert launch.wait(60) == [0, 0], launch.said()
+    assert summary_of(folder)["resumed_at"] == [4 if "resume" in words else 6]
+    assert (folder / "weights.safetensors").exists() == ("run" in words)
+    assert not (folder / "again").exists() and not (folder / "lock").exists()
