@@ -132,11 +132,12 @@ def _seed_labels(runs: list[Run]) -> dict[str, int | str | None]:
 
 
 def frames_of(
-    path: Path, runs: list[Run], search: Search | None, namer: SeriesNamer, rows: Mapping[str, pd.DataFrame]
+    path: Path, runs: list[Run], search: Search | None, namer: SeriesNamer, rows: dict[str, pd.DataFrame]
 ) -> dict[str, pd.DataFrame]:
     """The frames of `Records` by name, each with its columns in a frame without rows too.
 
-    rows: the other frames than `runs` and `searches`, without the columns that the namer gives (RunRows.frames).
+    rows: the other frames than `runs` and `searches`, without the columns that the namer gives (RunRows.frames);
+        they are taken out of it.
     """
     seeds = _seed_labels(runs)
     keys = [_key_of(run, namer) for run in runs]
@@ -157,7 +158,7 @@ def frames_of(
     keyed = [*KEYS, *namer.varied]
     of_runs = {column: _objects([key.get(column, seeds[key["run_id"]]) for key in keys]) for column in keyed[1:]}
     place_of = pd.Index([run.run_id for run in runs])
-    frames = {kind: _with_keys(found, of_runs, place_of) for kind, found in rows.items()}
+    frames = {kind: _with_keys(rows.pop(kind), of_runs, place_of) for kind in list(rows)}
     return frames | {"runs": frame, "searches": _searches(search, frame, keyed)}
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -359,7 +359,7 @@ def _planned_runs(
 
 def _of_runs(
     path: Path, name: str, description: str, spec: dict[str, Any], runs: list[Run], planned: int | None,
-    search: Search | None, warnings: list[str], namer: SeriesNamer, rows: Mapping[str, pd.DataFrame],
+    search: Search | None, warnings: list[str], namer: SeriesNamer, rows: dict[str, pd.DataFrame],
     best_over: Sequence[str] = (),
 ) -> Records:  # fmt: skip
     frames = frames_of(path, runs, search, namer, rows)

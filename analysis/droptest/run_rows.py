@@ -112,8 +112,9 @@ class RunRows:
         self._new = {kind: table.new for kind, table in self._tables.items()}
 
     def frames(self) -> dict[str, pd.DataFrame]:
-        """Each frame with `run_id` and its columns of COLUMNS."""
-        return {kind: table.frame() for kind, table in self._tables.items()}
+        """Each frame with `run_id` and its columns of COLUMNS. To be called once:
+        the rows are given away, since two copies of them would take much memory."""
+        return {kind: self._tables.pop(kind).frame() for kind in COLUMNS}
 
     def add(self, run: Run, contents: Contents) -> None:
         """The rows of one run, after those of the runs before. Raises: MalformedRecord, and has no rows of the run."""
