@@ -8,7 +8,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
 from droptest import loss_model
 from droptest.files import Contents, MalformedRecord, Run, object_of
@@ -95,12 +95,18 @@ class _Table:
         for column in (self._run_ids, *self._columns.values()):
             del column[rows:]
 
-    def frame(self) -> pd.DataFrame:
-        columns = {"run_id": pd.Series(self._run_ids, dtype=object)}
+    def columns(self) -> dict[str, np.ndarray]:
+        found = {"run_id": objects(self._run_ids)}
         for name, values in self._columns.items():
-            kind = "int64" if name in WHOLE else "float64" if name in NUMBERS else object
-            columns[name] = pd.Series(values, dtype=kind)
-        return pd.DataFrame(columns).infer_objects()
+            found[name] = objects(values) if isinstance(values, list) else np.array(values)
+        return found
+
+
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """The values themselves, lists too."""
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
 
 
 class RunRows:
@@ -111,10 +117,10 @@ class RunRows:
         self._tables = {kind: _Table(columns) for kind, columns in COLUMNS.items()}
         self._new = {kind: table.new for kind, table in self._tables.items()}
 
-    def frames(self) -> dict[str, pd.DataFrame]:
-        """Each frame with `run_id` and its columns of COLUMNS. To be called once:
-        the rows are given away, since two copies of them would take much memory."""
-        return {kind: self._tables.pop(kind).frame() for kind in COLUMNS}
+    def columns(self) -> dict[str, dict[str, np.ndarray]]:
+        """`run_id` and the columns of COLUMNS by frame. To be called once: the rows are given away, since two copies
+        of them would take much memory."""
+        return {kind: self._tables.pop(kind).columns() for kind in COLUMNS}
 
     def add(self, run: Run, contents: Contents) -> None:
         """The rows of one run, after those of the runs before. Raises: MalformedRecord, and has no rows of the run."""
