@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -60,47 +62,96 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def read_metrics(path: Path) -> MetricsFile:
-    """The lines of a metrics.jsonl, in order of the file.
+def metric_lines(path: Path, warnings: list[str]) -> Iterator[dict[str, Any]]:
+    """The lines of a metrics.jsonl in order of the file, one at a time.
 
     A run that was killed can leave half a line at the end: it is dropped, with a warning. A bad line anywhere else
-    raises MalformedRecord with its number. Of two lines with one step the later counts.
+    raises MalformedRecord with its number.
     """
+    bad: tuple[int, str] | None = None
     try:
-        text = path.read_text(encoding="utf-8", errors="replace")
+        with path.open(encoding="utf-8", errors="replace") as file:
+            for number, row in enumerate(file, 1):
+                if not row.strip():
+                    continue
+                if bad is not None:
+                    break
+                try:
+                    line = json.loads(row)
+                    problem = (
+                        None if isinstance(line, dict) and type(line.get("step")) is int else "no object with a step"
+                    )
+                except (json.JSONDecodeError, RecursionError) as error:
+                    problem = str(error)
+                if problem is None:
+                    yield line
+                else:
+                    bad = (number, problem)
+            else:
+                if bad is not None:
+                    warnings.append(f"{path}: line {bad[0]} is torn off and was left out")
+                return
     except FileNotFoundError:
         raise MissingRecord(f"{path}: no such file") from None
     except OSError as error:
         raise MissingRecord(f"{path}: cannot be read: {error.strerror}") from error
-    result = MetricsFile()
-    by_step: dict[int, dict[str, Any]] = {}
-    rows = text.split("\n")
-    last = max((i for i, row in enumerate(rows) if row.strip()), default=-1)
-    for index, row in enumerate(rows):
-        if not row.strip():
-            continue
-        try:
-            line = json.loads(row)
-            problem = None if isinstance(line, dict) and type(line.get("step")) is int else "no object with a step"
-        except (json.JSONDecodeError, RecursionError) as error:
-            problem = str(error)
-        if problem is None:
-            by_step[line["step"]] = line
-        elif index == last:
-            result.warning = f"{path}: line {index + 1} is torn off and was left out"
-        else:
-            raise MalformedRecord(f"{path}: line {index + 1}: {problem}")
-    result.lines = [by_step[step] for step in sorted(by_step)]
-    return result
+    raise MalformedRecord(f"{path}: line {bad[0]}: {bad[1]}")
+
+
+def read_metrics(path: Path) -> MetricsFile:
+    """The lines of a metrics.jsonl, in order of their steps. Of two lines with one step the later counts.
+
+    Raises: as metric_lines.
+    """
+    warnings: list[str] = []
+    by_step = {line["step"]: line for line in metric_lines(path, warnings)}
+    return MetricsFile([by_step[step] for step in sorted(by_step)], *warnings)
+
+
+STEP = re.compile(rb'"step"\s*:\s*(-?[0-9]+)')
+
+
+def _steps_rise(path: Path) -> bool:
+    """Whether the lines of a metrics.jsonl are in order of their steps as they stand, each step once, for sure."""
+    last = -1
+    try:
+        with path.open("rb") as file:
+            for row in file:
+                found = STEP.findall(row)
+                if len(found) != 1 and (found or row.endswith(b"\n")):
+                    return False  # of a torn last line nothing may be left
+                if found and int(found[0]) <= last:
+                    return False
+                last = int(found[0]) if found else last
+    except OSError:
+        return False
+    return True
 
 
 @dataclass
 class Contents:
     """What the files of a run hold line by line and entry by entry: most of their bytes."""
 
-    metrics: list[dict[str, Any]] = field(default_factory=list)
+    path: Path  # of metrics.jsonl
     loss_statistics: dict[str, Any] = field(default_factory=dict)
     diagnostics: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)  # of lines()
+    last_step: int | None = None  # of lines()
+
+    def lines(self) -> Iterator[dict[str, Any]]:
+        """As read_metrics(); one line at a time where the steps of the file rise, as they do unless a run was killed
+        and went on from a checkpoint. None without the file. Raises: MalformedRecord."""
+        if _steps_rise(self.path):
+            lines: Iterable[dict[str, Any]] = metric_lines(self.path, self.warnings)
+        elif self.path.exists():
+            whole = read_metrics(self.path)
+            self.warnings += [whole.warning] if whole.warning else []
+            lines = whole.lines
+        else:
+            return
+        for line in lines:
+            self.last_step = line["step"]
+            yield line
 
 
 @dataclass
@@ -198,7 +249,8 @@ def read_run(path: Path, take: Callable[[Run, Contents], object] | None = None) 
     """One run's folder. Never raises for a bad file: the run gets status `unreadable` and the reason as its error.
 
     Status: that of summary.json; `unfinished` without a summary (the run goes on or was stopped); `missing`
-    where there is no folder. take: gets the run and what it does not keep, unless it is missing or unreadable.
+    where there is no folder. take: gets the run and what it does not keep, unless
+    it is missing or unreadable; it uses all lines, and forgets the run where they raise MalformedRecord.
     """
     run = Run(run_id=path.name, path=path)
     if not is_run(path):
@@ -217,18 +269,8 @@ def read_run(path: Path, take: Callable[[Run, Contents], object] | None = None) 
         return {}
 
     run.spec, run.summary = read("spec.json"), read("summary.json")
-    contents = Contents(loss_statistics=read("loss_statistics.json"), diagnostics=read("diagnostics.json"))
+    contents = Contents(path / "metrics.jsonl", read("loss_statistics.json"), read("diagnostics.json"))
     run.loss_statistics = _without_entries(contents.loss_statistics)
-    try:
-        metrics = read_metrics(path / "metrics.jsonl")
-        contents.metrics = metrics.lines
-        run.last_step = metrics.lines[-1]["step"] if metrics.lines else None
-        if metrics.warning:
-            run.warnings.append(metrics.warning)
-    except MissingRecord:
-        pass
-    except MalformedRecord as error:
-        problems.append(str(error))
     if run.summary:
         status = run.summary.get("status")
         if status in FINISHED:
@@ -246,11 +288,20 @@ def read_run(path: Path, take: Callable[[Run, Contents], object] | None = None) 
     run.marks = marks_of(run.summary)
     omits = run.summary.get("twin_omits")
     run.twin_omits = tuple(map(str, omits)) if isinstance(omits, list) else None
+    try:
+        if take is None or problems:
+            deque(contents.lines(), maxlen=0)
+        else:
+            take(run, contents)
+        run.last_step = contents.last_step
+        run.warnings += contents.warnings
+    except MissingRecord:
+        pass
+    except MalformedRecord as error:
+        problems.append(str(error))
     if problems:
         run.status = "unreadable"
         run.error = "; ".join(problems)
-    elif take is not None:
-        take(run, contents)
     return run
 
 

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ import pandas as pd
 from droptest.files import Run, object_of
 from droptest.loss_places import places_and_rests
 from droptest.pointers import canonical
-from droptest.run_rows import NAN, number
+from droptest.run_rows import NAN, number, objects
 from droptest.search import Search
 from droptest.series import SeriesNamer, compresses, has_recovery
 from droptest.twins import transforms, twin_key
@@ -132,11 +132,12 @@ def _seed_labels(runs: list[Run]) -> dict[str, int | str | None]:
 
 
 def frames_of(
-    path: Path, runs: list[Run], search: Search | None, namer: SeriesNamer, rows: Mapping[str, pd.DataFrame]
+    path: Path, runs: list[Run], search: Search | None, namer: SeriesNamer, rows: dict[str, dict[str, np.ndarray]]
 ) -> dict[str, pd.DataFrame]:
     """The frames of `Records` by name, each with its columns in a frame without rows too.
 
-    rows: the other frames than `runs` and `searches`, without the columns that the namer gives (RunRows.frames).
+    rows: the columns of the other frames but `searches`, without those that the namer gives (RunRows.columns); they
+        are taken out of it.
     """
     seeds = _seed_labels(runs)
     keys = [_key_of(run, namer) for run in runs]
@@ -155,25 +156,18 @@ def frames_of(
     frame["bare"] = [bare.get(run_id) for run_id in frame["run_id"]]
     frame["difference"] = [final[i] - final[twins[i]] if i in twins else NAN for i in frame["run_id"]]
     keyed = [*KEYS, *namer.varied]
-    of_runs = {column: _objects([key.get(column, seeds[key["run_id"]]) for key in keys]) for column in keyed[1:]}
+    of_runs = {column: objects([key.get(column, seeds[key["run_id"]]) for key in keys]) for column in keyed[1:]}
+    of_runs["loss_rate"] = of_runs["loss_rate"].astype(float)
     place_of = pd.Index([run.run_id for run in runs])
-    frames = {kind: _with_keys(found, of_runs, place_of) for kind, found in rows.items()}
+    frames = {kind: _with_keys(rows.pop(kind), of_runs, place_of) for kind in list(rows)}
     return frames | {"runs": frame, "searches": _searches(search, frame, keyed)}
 
 
-def _objects(values: Sequence[Any]) -> np.ndarray:
-    """The values themselves, lists too."""
-    found = np.empty(len(values), object)
-    found[:] = values
-    return found
-
-
-def _with_keys(rows: pd.DataFrame, of_runs: Mapping[str, np.ndarray], place_of: pd.Index) -> pd.DataFrame:
+def _with_keys(rows: Mapping[str, np.ndarray], of_runs: Mapping[str, np.ndarray], place_of: pd.Index) -> pd.DataFrame:
     """A frame with the columns of its rows' runs. of_runs: their values by column, at the places of the run_ids."""
     places = place_of.get_indexer(rows["run_id"])
-    columns = {name: pd.Series(values.take(places), dtype=object) for name, values in of_runs.items()}
-    return pd.DataFrame({"run_id": rows["run_id"], **columns, **rows.drop(columns="run_id")}).infer_objects().astype(
-        {"loss_rate": float})  # fmt: skip
+    of_rows = {name: values.take(places) for name, values in of_runs.items()}
+    return pd.DataFrame({"run_id": rows["run_id"], **of_rows, **rows}).infer_objects()
 
 
 def _searches(search: Search | None, runs: pd.DataFrame, keyed: list[str]) -> pd.DataFrame:

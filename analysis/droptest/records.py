@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from droptest import loss_model, words
@@ -26,7 +27,7 @@ from droptest.files import (
     read_run,
     seeds_of,
 )
-from droptest.frames import KEYS, frames_of
+from droptest.frames import frames_of
 from droptest.run_rows import COLUMNS, RunRows
 from droptest.search import Search, read_search
 from droptest.series import SeriesNamer
@@ -154,14 +155,13 @@ class Records:
         result.best = result
         return result
 
-    def _rows_of(self, run_ids: Collection[str]) -> dict[str, pd.DataFrame]:
-        """The rows of these runs by frame, without the columns that a namer gives."""
-        given = [*KEYS[1:], *self.varied]
+    def _rows_of(self, run_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
+        """The columns of the rows of these runs by frame, without those that a namer gives."""
         found = {}
-        for kind in COLUMNS:
+        for kind, names in COLUMNS.items():
             frame = getattr(self, kind)
-            rows = frame[frame["run_id"].isin(run_ids)].drop(columns=given)
-            found[kind] = rows.reset_index(drop=True).infer_objects()
+            rows = frame[frame["run_id"].isin(run_ids)]
+            found[kind] = {name: rows[name].to_numpy() for name in ("run_id", *names)}
         return found
 
     def to_csv(self, folder: str | Path) -> list[Path]:
@@ -263,7 +263,7 @@ def load(path: str | Path) -> Records:
         search,
         warnings,
         SeriesNamer(runs, names=names_of(sweep, path)),
-        rows.frames(),
+        rows.columns(),
         _best_over(sweep, path),
     )
 
@@ -359,7 +359,7 @@ def _planned_runs(
 
 def _of_runs(
     path: Path, name: str, description: str, spec: dict[str, Any], runs: list[Run], planned: int | None,
-    search: Search | None, warnings: list[str], namer: SeriesNamer, rows: Mapping[str, pd.DataFrame],
+    search: Search | None, warnings: list[str], namer: SeriesNamer, rows: dict[str, dict[str, np.ndarray]],
     best_over: Sequence[str] = (),
 ) -> Records:  # fmt: skip
     frames = frames_of(path, runs, search, namer, rows)

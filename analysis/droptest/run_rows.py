@@ -8,10 +8,10 @@ from array import array
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas as pd
+import numpy as np
 
 from droptest import loss_model
-from droptest.files import Contents, Run, object_of
+from droptest.files import Contents, MalformedRecord, Run, object_of
 from droptest.series import LOSSLESS, has_deadline
 
 NAN = float("nan")
@@ -52,6 +52,7 @@ COLUMNS = {
     "recoveries": ("class", "half", "policy", *RECOVERY_COLUMNS),
     "wall_seconds": ("rank", "kind", "name", "seconds"),
 }
+MOST_NEW = 1000  # lines of which the rows are no columns yet
 WHOLE = frozenset({"step", "length", "count", "rank"})
 NUMBERS = frozenset({
     *METRIC_COLUMNS, *COUNT_COLUMNS, *CLASS_COLUMNS, *LAYER_COLUMNS, *TIME_COLUMNS, *RECOVERY_COLUMNS, "late_rate",
@@ -85,12 +86,27 @@ class _Table:
             column.extend(values)
         self.new.clear()
 
-    def frame(self) -> pd.DataFrame:
-        columns = {"run_id": pd.Series(self._run_ids, dtype=object)}
+    def __len__(self) -> int:
+        return len(self._run_ids)
+
+    def cut(self, rows: int) -> None:
+        """Forgets the new rows, and all after the first ones."""
+        self.new.clear()
+        for column in (self._run_ids, *self._columns.values()):
+            del column[rows:]
+
+    def columns(self) -> dict[str, np.ndarray]:
+        found = {"run_id": objects(self._run_ids)}
         for name, values in self._columns.items():
-            kind = "int64" if name in WHOLE else "float64" if name in NUMBERS else object
-            columns[name] = pd.Series(values, dtype=kind)
-        return pd.DataFrame(columns).infer_objects()
+            found[name] = objects(values) if isinstance(values, list) else np.array(values)
+        return found
+
+
+def objects(values: Sequence[Any]) -> np.ndarray:
+    """The values themselves, lists too."""
+    found = np.empty(len(values), object)
+    found[:] = values
+    return found
 
 
 class RunRows:
@@ -101,15 +117,20 @@ class RunRows:
         self._tables = {kind: _Table(columns) for kind, columns in COLUMNS.items()}
         self._new = {kind: table.new for kind, table in self._tables.items()}
 
-    def frames(self) -> dict[str, pd.DataFrame]:
-        """Each frame with `run_id` and its columns of COLUMNS."""
-        return {kind: table.frame() for kind, table in self._tables.items()}
+    def columns(self) -> dict[str, dict[str, np.ndarray]]:
+        """`run_id` and the columns of COLUMNS by frame. To be called once: the rows are given away, since two copies
+        of them would take much memory."""
+        return {kind: self._tables.pop(kind).columns() for kind in COLUMNS}
 
     def add(self, run: Run, contents: Contents) -> None:
-        """The rows of one run, after those of the runs before."""
-        for line in contents.metrics:
-            self._add_metrics(line)
-        self._add_wall_seconds(contents.metrics)
+        """The rows of one run, after those of the runs before. Raises: MalformedRecord, and has no rows of the run."""
+        before = {kind: len(table) for kind, table in self._tables.items()}
+        try:
+            self._add_lines(run.run_id, contents)
+        except MalformedRecord:
+            for kind, table in self._tables.items():
+                table.cut(before[kind])
+            raise
         for traffic_class, statistics in object_of(contents.loss_statistics.get("classes")).items():
             self._add_class(traffic_class, object_of(statistics))
         for traffic_class, diagnostics in object_of(contents.diagnostics.get("classes")).items():
@@ -119,8 +140,22 @@ class RunRows:
         for link in contents.loss_statistics.get("links") or ():
             ends, numbers = map(link.get, LINK_ENDS), map(number, map(link.get, LINK_COLUMNS))
             self._new["links"].append((*ends, *numbers))
+        self._take_new(run.run_id)
+
+    def _take_new(self, run_id: str) -> None:
         for table in self._tables.values():
-            table.take_new(run.run_id)
+            table.take_new(run_id)
+
+    def _add_lines(self, run_id: str, contents: Contents) -> None:
+        """The rows of metrics, and the sums of wall seconds over the lines after step 0."""
+        sums: dict[tuple[int, str, str], float] = {}
+        for place, line in enumerate(contents.lines(), 1):
+            self._add_metrics(line)
+            if line["step"] > 0:
+                _add_wall_seconds(sums, line.get("ranks"))
+            if place % MOST_NEW == 0:
+                self._take_new(run_id)
+        self._new["wall_seconds"] += [(*place, seconds) for place, seconds in sums.items()]
 
     def _add_metrics(self, line: dict[str, Any]) -> None:
         step, divergence = line["step"], object_of(line.get("divergence"))
@@ -133,19 +168,6 @@ class RunRows:
         for traffic_class, value in object_of(line.get("classes")).items():
             value = object_of(value)
             self._new["samples"].append((step, traffic_class, number(value.get("nmse")), number(value.get("cosine"))))
-
-    def _add_wall_seconds(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Sums over the lines after step 0."""
-        sums: dict[tuple[int, str, str], float] = {}
-        for line in lines:
-            ranks = line.get("ranks") if line["step"] > 0 else None
-            for rank, usage in enumerate(ranks if isinstance(ranks, list) else ()):
-                wall = object_of(object_of(usage).get("wall_seconds"))
-                for kind, member in (("phase", "phases"), ("communication", "communication"), ("waiting", "waiting")):
-                    for name, seconds in object_of(wall.get(member)).items():
-                        place = (rank, kind, name)
-                        sums[place] = sums.get(place, 0.0) + number(seconds)
-        self._new["wall_seconds"] += [(*place, seconds) for place, seconds in sums.items()]
 
     def _add_time(self, run: Run) -> None:
         recorded = object_of(run.summary["time"])
@@ -188,6 +210,16 @@ class RunRows:
                  number(entry.get("expected")))
                 for entry in object_of(counts).get("gap_histogram") or ()
             ]  # fmt: skip
+
+
+def _add_wall_seconds(sums: dict[tuple[int, str, str], float], ranks: Any) -> None:
+    """Adds the seconds of a line to the sums by rank, kind and name."""
+    for rank, usage in enumerate(ranks if isinstance(ranks, list) else ()):
+        wall = object_of(object_of(usage).get("wall_seconds"))
+        for kind, member in (("phase", "phases"), ("communication", "communication"), ("waiting", "waiting")):
+            for name, seconds in object_of(wall.get(member)).items():
+                place = (rank, kind, name)
+                sums[place] = sums.get(place, 0.0) + number(seconds)
 
 
 def _measured(counts: Mapping[str, Any], columns: Sequence[str]) -> dict[str, float]:

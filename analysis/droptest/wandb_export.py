@@ -97,12 +97,12 @@ def export(folder: str | Path, out: str | Path | None = None) -> list[str]:
     runs = []
     for experiment in experiments_in(folder):
         own = read_run(experiment)
-        if own.metrics:
+        if own.last_step is not None:
             runs.append((experiment.resolve().parent.name, own, _names_in(experiment.resolve().parent)))
             continue
         names = _names_in(experiment)
         found = [read_run(path) for path in sorted(experiment.iterdir()) if path.is_dir()]
-        runs += [(experiment.resolve().name, run, names) for run in found if run.metrics]
+        runs += [(experiment.resolve().name, run, names) for run in found if run.last_step is not None]
     if not runs:
         raise RecordError(f"{folder}: no run with a line in metrics.jsonl; want results/<name>, or a run's folder")
     wandb = client()

@@ -8,6 +8,7 @@ some runs and for twice as many. A part that grows with the square of the runs i
 import json
 import pickle
 import sys
+import tracemalloc
 from collections import Counter
 
 import pandas as pd
@@ -181,7 +182,8 @@ def reads(monkeypatch):
         return of
 
     monkeypatch.setattr(files, "read_json", counted(files.read_json))
-    monkeypatch.setattr(files, "read_metrics", counted(files.read_metrics))
+    read_lines = files.metric_lines
+    monkeypatch.setattr(files, "metric_lines", lambda path, _: counted(lambda file: read_lines(file, []))(path))
     monkeypatch.setattr(records, "read_json", files.read_json)
     return found
 
@@ -214,6 +216,44 @@ def test_records_keep_the_rows_of_metrics_in_frames_alone(tmp_path):
         frames.append(len(loaded.metrics))
     assert frames[1] > 5 * frames[0]
     assert sizes[1] < 1.1 * sizes[0]
+
+
+def lines_of(steps, **more):
+    return "".join(json.dumps({"step": step, "validation_loss": 2.0, **more}) + "\n" for step in steps)
+
+
+def test_the_lines_of_a_run_are_not_in_memory_at_once(tmp_path):
+    metrics = tmp_path / synthetic.write_run(tmp_path, BASE) / "metrics.jsonl"
+    metrics.write_text(lines_of(range(5000), ranks=[{"cpu_percent": [1.0] * 500, "wall_seconds": WALL}]))
+    droptest.load(metrics.parent)  # imports modules
+    tracemalloc.start()
+    try:
+        loaded = droptest.load(metrics.parent)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(loaded.metrics) == 5000 and peak < metrics.stat().st_size / 2
+    seconds = loaded.wall_seconds.set_index(["kind", "name"])["seconds"]
+    assert seconds["phase", "products"] == pytest.approx(4999 * WALL["phases"]["products"])
+
+
+def test_of_two_lines_with_one_step_the_later_counts(tmp_path):
+    metrics = tmp_path / synthetic.write_run(tmp_path, BASE) / "metrics.jsonl"
+    metrics.write_text(lines_of([0, 1, 2]) + lines_of([1, 2, 3], seconds=9.0))
+    loaded = droptest.load(metrics.parent)
+    assert loaded.metrics["step"].tolist() == [0, 1, 2, 3]
+    assert loaded.metrics["seconds"].tolist()[1:] == [9.0] * 3
+    assert loaded.runs["last_step"].tolist() == [3]
+
+
+def test_a_damaged_run_leaves_no_rows(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": rates(1)}, seeds=1, base=BASE)
+    damaged, whole = (run["run_id"] for run in json.loads((folder / "sweep.json").read_text())["runs"])
+    (folder / damaged / "metrics.jsonl").write_text(lines_of(range(2500)) + "no JSON\n" + lines_of([2500]))
+    loaded = droptest.load(folder)
+    assert loaded.runs.set_index("run_id").loc[damaged, "status"] == "unreadable"
+    assert "line 2501: " in loaded.runs.set_index("run_id").loc[damaged, "error"]
+    assert set(loaded.metrics["run_id"]) == set(loaded.wall_seconds["run_id"]) | {whole} == {whole}
 
 
 def test_a_run_reads_its_lines_again_where_they_are_asked_for(tmp_path):

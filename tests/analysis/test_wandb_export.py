@@ -66,6 +66,13 @@ def test_each_run_is_a_session_of_its_points_group(sweep, sessions, tmp_path):
         assert session.summary["realised_rate/tp_forward"] > 0
 
 
+def test_runs_whose_lines_cannot_be_read_are_left_out(sweep, sessions, tmp_path):
+    first, second, *_ = sorted(sweep.glob("*/metrics.jsonl"))
+    first.write_text('no JSON\n{"step": 1}\n')
+    second.unlink()
+    assert len(export(sweep, tmp_path / "out")) == len(list(sweep.glob("*/summary.json"))) - 2
+
+
 def test_groups_tell_the_losses_of_two_places_apart(sessions, tmp_path):
     cross = {"/network/reduce/loss": [NONE, bernoulli(0.1)], "/network/gather/loss": [NONE, bernoulli(0.1)]}
     export(write_sweep(tmp_path, cross, seeds=1), tmp_path / "out")

@@ -3,6 +3,7 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,11 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
-sys.path.insert(0, str(FOLDER))
+sys.path[:0] = [str(FOLDER), *(str(FOLDER.parent / name) for name in ("analysis", "tests/analysis"))]
 
 import machine  # noqa: E402
 import program_runs  # noqa: E402
+import synthetic  # noqa: E402
 import torch_settings  # noqa: E402
 
 
@@ -92,11 +94,27 @@ def test_the_build_is_read_from_its_folder(tmp_path):
         (("scaling.py", "--lengths", "x"), "got x, want integers of at least 1"),
         (("memory_strategies.py", "--binary", "x", "--largest", "20"), "got 20, want a number with MiB or GiB"),
         (("sweep_throughput.py", "--text", "/nowhere"), "/nowhere: no such file; ./scripts/prepare-corpus makes it"),
+        (("load_results.py", "--runs", "150,170"), "--runs: got 150,170, want multiples of 50 from 100 on"),
+        (("load_results.py", "--runs", "100", "--sweep", "/nowhere"), "/nowhere: got runs of no loss, want results of"),
     ],
 )
 def test_bad_calls_get_a_clear_error(arguments, message):
     done = script(*arguments)
     assert done.returncode in (1, 2) and message in done.stderr and "Traceback" not in done.stderr
+
+
+def test_the_analysis_is_measured_over_copies_of_a_small_sweep(tmp_path):
+    losses = [synthetic.NONE, synthetic.bernoulli(0.1), synthetic.gilbert_elliott(0.1, 4)]
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=1)
+    done = script("load_results.py", "--sweep", folder, "--runs", "100", "--rounds", "1", "--keep", tmp_path / "kept")
+    assert done.returncode == 0, done.stderr
+    (sample,) = json.loads(done.stdout)["runs"]["100"]["samples"]
+    assert sample["loaded_runs"] == 100 and sample["load_peak_mebibytes"] > 0
+    assert all(sample[f"{what}_{unit}"] > 0 for what in ("load", "tables") for unit in ("seconds", "cpu_seconds"))
+    copied = [json.loads(path.read_text()) for path in (tmp_path / "kept" / "100").glob("*/summary.json")]
+    rates = [summary["loss"]["tp_forward"]["reduce"]["loss_rate"] for summary in copied if summary["loss"]]
+    assert (len(copied), rates) == (100, [0.25] * 50), "two losses: none, and Bernoulli at a quarter"
+    assert len({summary["validation"]["final_loss"] for summary in copied}) > 10
 
 
 def gpu_bench():
