@@ -134,10 +134,8 @@ void add_run(MetricFamilies& metrics, const WatchedRun& run) {
   for (const auto& [kind, count] : run.events()) {
     metrics.add("run_anomalies", with(labels, "kind", kind), static_cast<double>(count));
   }
-  const json classes =
-      run.statistics().is_object() ? run.statistics().value("classes", json::object()) : run.last("losses");
-  if (classes.is_object()) {
-    for (const auto& [name, counts] : classes.items()) {
+  if (run.losses().is_object()) {
+    for (const auto& [name, counts] : run.losses().items()) {
       metrics.add("packets", with(labels, "class", name), counts, "packets");
       metrics.add("lost_packets", with(labels, "class", name), counts, "lost");
     }

@@ -98,8 +98,8 @@ std::string end_events(const WatchedRun& run, double started) {
   const json& summary = run.summary();
   const double end = started + std::max(scalar_of(summary.value("seconds", json(0.0))), 0.0);
   SummaryEvent bursts(end, run.step());
-  const json classes =
-      run.statistics().is_object() ? run.statistics().value("classes", json::object()) : json::object();
+  const json statistics = run.statistics();
+  const json classes = statistics.is_object() ? statistics.value("classes", json::object()) : json::object();
   for (const auto& [of_class, counts] : classes.items()) {
     const json halves = counts.value("halves", json::object());
     for (const auto& [half, of_half] : halves.items()) {

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -61,6 +62,15 @@ std::vector<std::string> folders_in(const std::string& folder) {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+/// The object with those of its members that have these names.
+json with_members(const json& object, std::initializer_list<const char*> names) {
+  json result = json::object();
+  for (const char* name : names) {
+    if (object.contains(name)) result[name] = object[name];
+  }
+  return result;
 }
 
 const json& member(const json& object, const json::json_pointer& pointer) {
@@ -131,17 +141,20 @@ void WatchedRun::update() {
   const auto forget_lines = [this] {
     last_line_ = {};
     last_values_ = json::object();
+    losses_ = {};
     first_.reset();
     before_.reset();
   };
   read_lines(metrics_, SchemaKind::kMetrics, attempts_seen_, forget_lines,
-             [this](json line) { take_line(std::move(line)); });
+             [this](const json& line) { take_line(line); });
   const auto forget_events = [this] {
     last_events_.clear();
     events_.clear();
   };
   read_lines(event_tail_, SchemaKind::kEvent, event_files_seen_, forget_events,
              [this](json event) { take_event(std::move(event)); });
+  summary_ = {};
+  if (summary.is_object()) take_summary(std::move(summary));
   if (steps_ == 0 || seeds_.is_null()) {
     const json spec = read(directory_.spec(), SchemaKind::kResolvedSpec);
     if (!spec.is_null()) {
@@ -149,17 +162,39 @@ void WatchedRun::update() {
       if (seeds_.is_null()) seeds_ = spec["seeds"];
     }
   }
-  if (!summary.is_null()) {
-    point_ = summary.value("point", point_);
-    labels_ = summary.value("labels", labels_);
-    statistics_ = read(directory_.loss_statistics(), SchemaKind::kLossStatistics);
-    const std::string status = summary.value("status", "");
-    state_ = status == "completed" ? State::kCompleted : status == "diverged" ? State::kDiverged : State::kFailed;
-  } else {
+  if (summary_.is_null()) {
     holder_ = holder_of(directory_);
     state_ = holder_ && holder_->works() ? State::kRunning : has_lines() ? State::kStopped : State::kWaiting;
   }
-  summary_ = std::move(summary);
+}
+
+// Of thousands of runs, only what is shown is kept.
+void WatchedRun::take_summary(json summary) {
+  point_ = summary.value("point", point_);
+  labels_ = summary.value("labels", labels_);
+  if (seeds_.is_null()) seeds_ = summary.value("seeds", json());
+  const std::string status = summary.value("status", "");
+  state_ = status == "completed" ? State::kCompleted : status == "diverged" ? State::kDiverged : State::kFailed;
+  if (state_ == State::kCompleted) steps_ = summary.value("steps", steps_);
+  const json statistics = read(directory_.loss_statistics(), SchemaKind::kLossStatistics);
+  if (statistics.is_object()) take_losses(statistics.value("classes", json::object()));
+  summary_ = json::object();
+  for (const char* name : {"status", "error", "diverged_step", "warnings", "seconds", "tokens_per_second"}) {
+    if (summary.contains(name)) summary_[name] = std::move(summary[name]);
+  }
+  const json& started = member(summary, json::json_pointer("/provenance/started"));
+  if (!started.is_null()) summary_["provenance"]["started"] = started;
+}
+
+void WatchedRun::take_losses(const json& classes) {
+  losses_ = json::object();
+  for (const auto& [name, counts] : classes.items()) {
+    losses_[name] = with_members(counts, {"packets", "lost"});
+  }
+}
+
+json WatchedRun::statistics() const {
+  return has_ended() ? record_in(directory_.loss_statistics(), SchemaKind::kLossStatistics).value : json();
 }
 
 json WatchedRun::read(const std::string& path, SchemaKind kind) {
@@ -196,15 +231,25 @@ WatchedRun::Progress WatchedRun::progress_of(const json& line) {
   return {line.value("step", 0.0), line.value("tokens", 0.0), line.value("seconds", 0.0)};
 }
 
-void WatchedRun::take_line(json line) {
+void WatchedRun::take_line(const json& line) {
   const Progress now = progress_of(line);
   if (!first_) first_ = now;
   if (has_lines()) {
     const Progress last = progress_of(last_line_);
     if (now.tokens > last.tokens && now.seconds > last.seconds) before_ = last;
   }
-  for (const auto& [name, value] : line.items()) last_values_[name] = value;
-  last_line_ = std::move(line);
+  for (const char* name : {"train_loss", "validation_loss", "gradient_norm"}) {
+    if (line.contains(name)) last_values_[name] = line[name];
+  }
+  if (line.contains("divergence")) last_values_["divergence"] = with_members(line["divergence"], {"rms"});
+  if (line.contains("losses")) take_losses(line["losses"]);
+  if (line.contains("ranks")) {
+    json& ranks = last_values_["ranks"] = json::array();
+    for (const json& rank : line["ranks"]) {
+      ranks.push_back(with_members(rank, {"resident_bytes", "device_bytes", "cpu_seconds", "sent_bytes"}));
+    }
+  }
+  last_line_ = with_members(line, {"step", "tokens", "seconds"});
 }
 
 void WatchedRun::take_event(json event) {
@@ -237,11 +282,10 @@ std::optional<double> WatchedRun::seconds_left() const {
 }
 
 std::optional<double> WatchedRun::realised_loss_rate() const {
-  const json& classes = statistics_.is_object() ? member(statistics_, json::json_pointer("/classes")) : last("losses");
   double packets = 0;
   double lost = 0;
-  if (classes.is_object()) {
-    for (const json& counts : classes) {
+  if (losses_.is_object()) {
+    for (const json& counts : losses_) {
       packets += counts.value("packets", 0.0);
       lost += counts.value("lost", 0.0);
     }

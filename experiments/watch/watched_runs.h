@@ -54,7 +54,8 @@ class WatchedRun {
   const std::optional<RunHolder>& holder() const { return holder_; }
 
   bool has_lines() const { return !last_line_.is_null(); }
-  /// Of metrics.jsonl; null before it. A run that continues from a checkpoint forgets the lines after it.
+  /// step, tokens and seconds of the last line of metrics.jsonl; null before it. A run that continues from a checkpoint
+  /// forgets the lines after it.
   const nlohmann::json& last_line() const { return last_line_; }
   /// Anomalies: the last ones, at most kLastEvents, and how many there are of each kind.
   static constexpr std::size_t kLastEvents = 8;
@@ -62,8 +63,12 @@ class WatchedRun {
   const std::map<std::string, std::uint64_t>& events() const { return events_; }
   std::uint64_t step() const { return has_lines() ? last_line_.value("step", std::uint64_t{0}) : 0; }
   std::uint64_t steps() const { return steps_; }  ///< wanted; 0: not known yet
-  /// The last value under that name; null before the first.
+  /// The last train_loss, validation_loss, gradient_norm, divergence (its rms alone) or ranks (memory, time and bytes
+  /// alone); null before the first.
   nlohmann::json last(const std::string& member) const;
+  /// By traffic class {"packets": ..., "lost": ...}: of the whole run once it has ended, else of the last line that has
+  /// them; null where there are none.
+  const nlohmann::json& losses() const { return losses_; }
   /// Over the last two lines with progress, and the whole run's once it has ended; absent before.
   std::optional<double> tokens_per_second() const;
   /// At that speed, for the steps not yet done; absent where there is no speed.
@@ -71,8 +76,10 @@ class WatchedRun {
   /// Lost packets over packets sent at first, of all classes; absent where no packet can be lost, or none is counted
   /// yet.
   std::optional<double> realised_loss_rate() const;
-  const nlohmann::json& summary() const { return summary_; }        ///< null before the end
-  const nlohmann::json& statistics() const { return statistics_; }  ///< loss_statistics.json; null before the end
+  /// What is shown of summary.json: status, warnings, seconds, tokens_per_second and the start; null before the end.
+  const nlohmann::json& summary() const { return summary_; }
+  /// Reads loss_statistics.json; null before the end, and where it cannot be read.
+  nlohmann::json statistics() const;
   /// Start of the run in seconds since 1970: by its summary, or before that the time of its spec.json.
   double started() const;
 
@@ -87,7 +94,9 @@ class WatchedRun {
   /// Calls take(record) for each new line, and forget() before those of another file than `seen` counts.
   void read_lines(MetricsTail& tail, SchemaKind kind, std::uint64_t& seen, const std::function<void()>& forget,
                   const std::function<void(nlohmann::json record)>& take);
-  void take_line(nlohmann::json line);
+  void take_summary(nlohmann::json summary);
+  void take_losses(const nlohmann::json& classes);
+  void take_line(const nlohmann::json& line);
   void take_event(nlohmann::json event);
 
   std::string experiment_;
@@ -110,7 +119,7 @@ class WatchedRun {
   std::map<std::string, std::uint64_t> events_;
   std::uint64_t steps_ = 0;
   nlohmann::json summary_;
-  nlohmann::json statistics_;
+  nlohmann::json losses_;
   std::map<std::string, std::string> problems_;  ///< path of a file -> why it is left out
 };
 
