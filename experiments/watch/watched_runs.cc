@@ -5,6 +5,7 @@
 #include <chrono>
 #include <ctime>
 #include <filesystem>
+#include <future>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <system_error>
@@ -13,6 +14,7 @@
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "experiments/records/run_holder.h"
+#include "experiments/run/core_shares.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -20,6 +22,8 @@ namespace {
 
 namespace fs = std::filesystem;
 using nlohmann::json;
+
+constexpr std::size_t kRunsOfAThread = 256;  // fewer are read by the caller alone
 
 struct FoundRecord {
   json value;           ///< null: not there, or not yet whole, or no such record
@@ -322,7 +326,16 @@ WatchedRuns::WatchedRuns(std::string folder) : folder_(std::move(folder)) {
 
 void WatchedRuns::update() {
   find(folder_, 0);
-  for (const auto& run : runs_) run->update();
+  const std::size_t parts = std::clamp<std::size_t>(runs_.size() / kRunsOfAThread, 1, allowed_cores().size());
+  const auto update_part = [this, parts](std::size_t part) {
+    for (std::size_t i = part; i < runs_.size(); i += parts) runs_[i]->update();
+  };
+  std::vector<std::future<void>> others;
+  for (std::size_t part = 1; part < parts; ++part) {
+    others.push_back(std::async(std::launch::async, update_part, part));
+  }
+  update_part(0);
+  for (std::future<void>& other : others) other.get();
 }
 
 std::vector<std::string> WatchedRuns::unreadable() const {
