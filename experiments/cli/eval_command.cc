@@ -87,7 +87,8 @@ Outcome evaluate_tokens(const EvalOptions& options, const experiments::RunConfig
     throw ConfigError(options.config.file + ": its model classifies; want --examples in place of --tokens");
   }
   const experiments::DataConfig data = data_of(options);
-  const std::string folder = experiments::tokenizer_folder({options.model, config.initial_weights});
+  const std::string folder =
+      experiments::tokenizer_folder({options.model, config.initial_weights}, config.model.vocabulary);
   if (!data.text.empty() && !folder.empty()) experiments::require_text_of_bytes(data.text, folder);
   const experiments::Tokens tokens = experiments::open_tokens(data, config.model.vocabulary);
   if (tokens.size() < 2) {
@@ -115,7 +116,8 @@ Outcome evaluate_examples(const EvalOptions& options, const experiments::RunConf
   const experiments::ExampleConfig& layout = *config.data.examples;
   const std::vector<experiments::ExampleRow> rows =
       experiments::read_examples(options.examples, layout.layout, layout.separator);
-  const std::string folder = experiments::tokenizer_folder({options.model, config.initial_weights});
+  const std::string folder =
+      experiments::tokenizer_folder({options.model, config.initial_weights}, config.model.vocabulary);
   if (!folder.empty()) {
     experiments::require_examples_of_bytes(rows, options.examples, layout.layout, folder);
   }
@@ -139,7 +141,8 @@ int eval(const EvalOptions& options) {
   if (!options.network.empty()) spec.overrides.push_back("/network=" + options.network);
   const experiments::RunConfig config = load_run(spec);
   if (!options.network.empty()) require_ranks_of_network(config);
-  const std::string folder = experiments::tokenizer_folder({options.model, config.initial_weights});
+  const std::string folder =
+      experiments::tokenizer_folder({options.model, config.initial_weights}, config.model.vocabulary);
   if (!folder.empty()) {
     experiments::check_vocabulary(options.examples.empty() ? options.tokens : options.examples, folder);
   }

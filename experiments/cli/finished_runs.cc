@@ -32,6 +32,8 @@ void require_records(const experiments::SweepPlan& plan, const std::string& out)
     const experiments::PlannedRun& planned = plan.runs[i];
     const experiments::RunDirectory directory = experiments::run_directory(out, plan.name, planned.run.run_id);
     if (planned.same_as != i || !experiments::has_result(directory)) continue;
+    // A repetition that is complete only has to be moved.
+    if (experiments::has_result(experiments::RunDirectory{directory.again()})) continue;
     const std::vector<std::string> missing = experiments::missing_records(directory, planned.run);
     if (missing.empty()) continue;
     lacking.push_back(directory);

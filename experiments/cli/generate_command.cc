@@ -60,7 +60,8 @@ experiments::RunConfig config_of(const GenerateOptions& options) {
 int generate(const GenerateOptions& options) {
   const experiments::RunConfig config = config_of(options);
   if (!options.network.empty()) require_ranks_of_network(config);
-  const std::string folder = experiments::tokenizer_folder({options.model, config.initial_weights});
+  const std::string folder =
+      experiments::tokenizer_folder({options.model, config.initial_weights}, config.model.vocabulary);
   std::optional<experiments::Vocabulary> vocabulary;
   if (!folder.empty()) vocabulary = experiments::read_vocabulary(folder);
   const bool of_bytes = !vocabulary && config.model.vocabulary == 256;

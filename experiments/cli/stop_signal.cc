@@ -20,6 +20,7 @@ void catch_stop_signals() {
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
+  action.sa_flags = 0;
   for (const int signal : {SIGHUP, SIGUSR1}) {
     struct sigaction before {};
     sigaction(signal, nullptr, &before);

@@ -5,8 +5,8 @@
 
 namespace droptest::cli {
 
-/// From now on the first signal is remembered; a second one ends the program at once, and its runs with it. SIGHUP and
-/// SIGUSR1 stay ignored where they are, as under nohup.
+/// From now on the first signal is remembered; a second SIGINT or SIGTERM ends the program at once, and its runs with
+/// it. A terminal that is closed sends several SIGHUP. SIGHUP and SIGUSR1 stay ignored where they are, as under nohup.
 void catch_stop_signals();
 
 /// Whether one came.

@@ -453,10 +453,11 @@ std::vector<std::string> other_tokenizer_files(const std::string& folder) {
   return names;
 }
 
-std::string tokenizer_folder(std::initializer_list<std::string> weights) {
+std::string tokenizer_folder(std::initializer_list<std::string> weights, int vocabulary) {
   namespace fs = std::filesystem;
+  constexpr int kBytes = 256;
   for (const std::string& path : weights) {
-    if (path.empty()) continue;
+    if (path.empty() || (vocabulary == kBytes && !fs::is_directory(path))) continue;
     const fs::path parent = fs::path(path).parent_path();
     const std::string folder = fs::is_directory(path) ? path : parent.empty() ? "." : parent.string();
     if (fs::exists(fs::path(folder) / "tokenizer.json") || fs::exists(fs::path(folder) / "vocab.json") ||

@@ -22,8 +22,8 @@ namespace {
 using comm::fail_on_file;
 
 constexpr std::chrono::milliseconds kLockPollInterval{50};
-constexpr std::chrono::milliseconds kLookTime{1};
-constexpr int kMostLooks = 3;
+constexpr std::chrono::milliseconds kLookTime{2};
+constexpr int kMostLooks = 50;
 
 /// Whether `path` still names the open file: its holder may have removed it between our opening and our locking it.
 bool is_named(int descriptor, const std::string& path) {
@@ -62,7 +62,9 @@ std::optional<FileLock> FileLock::try_take(const std::string& path, Mode mode) {
       lock.path_.clear();  // the holder's to remove
       if (error == EWOULDBLOCK) {
         // One who looks at the lock has it for a moment, as a shared one.
-        if (mode == Mode::kShared || ++looks > kMostLooks) return std::nullopt;
+        const bool is_shared = mode == Mode::kExclusive && ::flock(descriptor, LOCK_SH | LOCK_NB) == 0;
+        if (!is_shared || ++looks > kMostLooks) return std::nullopt;
+        ::flock(descriptor, LOCK_UN);
         std::this_thread::sleep_for(kLookTime);
         continue;
       }

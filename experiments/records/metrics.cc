@@ -175,8 +175,13 @@ void MissingLines::has(std::uint64_t step) {
 std::string MissingLines::text_up_to(std::uint64_t step) {
   if (every_ == 0 || next_ > step) return text_;
   const std::uint64_t last = step / every_ * every_;
-  text_ += (text_.empty() ? "" : ", ") + std::to_string(next_);
-  if (last > next_) text_ += " to " + std::to_string(last);
+  constexpr int kMostRanges = 8;
+  if (++ranges_ <= kMostRanges) {
+    text_ += (text_.empty() ? "" : ", ") + std::to_string(next_);
+    if (last > next_) text_ += " to " + std::to_string(last);
+  } else if (ranges_ == kMostRanges + 1) {
+    text_ += " and more";
+  }
   next_ = last + every_;
   return text_;
 }

@@ -149,12 +149,14 @@ class MissingLines {
 
   /// The file has a line of this step; steps ascend.
   void has(std::uint64_t step);
-  /// The file ends here: "steps 4 to 10, 14" for every two steps; empty: no line is missing.
+  /// The file ends here: "steps 4 to 10, 14" for every two steps, "and more" behind eight ranges; empty: no line is
+  /// missing.
   std::string text_up_to(std::uint64_t step);
 
  private:
   const std::uint64_t every_;
   std::uint64_t next_ = 0;  ///< the first multiple that is not known to have a line
+  int ranges_ = 0;          ///< in the text, or left out of it
   std::string text_;
 };
 

@@ -322,7 +322,7 @@ bool is_stopped_by_alert(const json& summary) { return summary.value("stopped_by
 bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again again, Stopped stopped,
                 const SayUnread& say) {
   struct stat status {};
-  if (::stat(directory.moved().c_str(), &status) == 0) return false;
+  if (::stat(directory.moved().c_str(), &status) == 0 || has_result(RunDirectory{directory.again()})) return false;
   if (stopped == Stopped::kAccept) {
     const std::optional<json> summary = read_summary(directory);
     if (summary && is_stopped_by_alert(*summary)) return true;

@@ -511,7 +511,9 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
       if (!late || has_result(directory)) throw;
       lock = std::make_shared<const FileLock>(std::move(*late));
     }
-    record_failure(run, takes_lock ? attempt_folder(directory) : directory, options.point, error.what());
+    const RunDirectory failed = takes_lock ? attempt_folder(directory) : directory;
+    if (has_result(failed)) throw;  // it is complete, and only its records could not be moved
+    record_failure(run, failed, options.point, error.what());
     throw;
   }
 }

@@ -92,9 +92,13 @@ RunDirectory prepare_attempt(const ResolvedRun& run, const RunDirectory& directo
   if (!repeats) remove_folder(directory.again());  // of a result that somebody removed
   if (from_step && repeats) {
     remove_folder(attempt.path);
-    link_or_copy_folder(checkpoints.of_step(*from_step), CheckpointFolder(attempt.checkpoints()).of_step(*from_step));
+    for (const std::uint64_t step : checkpoints.steps()) {
+      if (step > *from_step) continue;
+      link_or_copy_folder(checkpoints.of_step(step), CheckpointFolder(attempt.checkpoints()).of_step(step));
+    }
     copy_where_it_is(directory.metrics(), attempt.metrics());
     copy_where_it_is(directory.events(), attempt.events());
+    copy_where_it_is(directory.path + "/alert.log", attempt.path + "/alert.log");
     copy_where_it_is(directory.trace(), attempt.trace());
   } else if (from_step) {
     checkpoints.forget_after(*from_step);
@@ -116,9 +120,16 @@ std::string finished_text(const RunDirectory& directory, std::uint64_t from_step
 
 void complete_repetition(const RunDirectory& directory) {
   const RunDirectory again{directory.again()};
+  const std::string list = directory.moved();
+  const auto remove_rest = [&] {
+    std::error_code ignored;  // nothing in it counts once the list is gone
+    fs::remove(list, ignored);
+    fs::remove_all(again.path, ignored);
+  };
+  // The summary is moved last: all else is in its place.
+  if (fs::exists(list) && !fs::exists(again.summary())) return remove_rest();
   if (!has_result(again)) return;
   // What is moved is listed first: then a record that is not there was moved already, or there is none.
-  const std::string list = directory.moved();
   nlohmann::json moved = nlohmann::json::array();
   if (fs::exists(list)) {
     moved = comm::load_json(list);
@@ -138,7 +149,7 @@ void complete_repetition(const RunDirectory& directory) {
     }
   }
   move_over(again.summary(), directory.summary());
-  remove_folder(again.path);
+  remove_rest();
 }
 
 }  // namespace droptest::experiments

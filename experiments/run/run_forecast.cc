@@ -119,7 +119,11 @@ nlohmann::json without_rates(const nlohmann::json& spec) {
   nlohmann::json rest = spec;
   for (const char* member : {"name", "description", "seeds", "alerts"}) rest.erase(member);
   for (const char* member : {"learning_rate", "weight_decay"}) rest["training"].erase(member);
-  if (rest.contains("network")) keep_loss_models(rest["network"]);
+  // Stages and sequence ranks keep their lost elements for the backward pass, more of them at higher rates.
+  const nlohmann::json& parallel = spec["parallel"];
+  const bool keeps_losses = parallel.value("pipeline", 1) > 1 || parallel.value("sequence", 1) > 1 ||
+                            parallel.value("tensor_sequence", nlohmann::json(false)) != false;
+  if (rest.contains("network") && !keeps_losses) keep_loss_models(rest["network"]);
   return rest;
 }
 

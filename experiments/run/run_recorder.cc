@@ -176,7 +176,8 @@ void record_failure(const ResolvedRun& run, const RunDirectory& directory, const
   summary.status = RunStatus::kFailed;
   summary.error = error;
   summary.point = point;
-  if (std::filesystem::exists(directory.metrics())) {
+  // As far as it can be read: a line that is damaged may be why the run failed.
+  try {
     for_each_line(directory.metrics(), [&summary](const nlohmann::json& line) {
       summary.steps = line.at("step").get<std::uint64_t>();
       summary.tokens = line.at("tokens").get<std::uint64_t>();
@@ -188,6 +189,7 @@ void record_failure(const ResolvedRun& run, const RunDirectory& directory, const
       summary.validation_final_loss = loss;
       summary.validation_best_loss = std::min(loss, summary.validation_best_loss.value_or(loss));
     });
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
   }
   summary.provenance = provenance_from(start_of(directory), run.config);
   make_directories(directory.path);

@@ -140,13 +140,13 @@ class SweepRunner {
     }
   }
 
-  /// Calls body(), which writes records. Where that fails, as on a full disk, no more runs are started, and those that
-  /// go on come to their end.
+  /// Calls body(), which records how runs end. Where that fails, as on a full disk, no more runs are started, and those
+  /// that go on come to their end.
   template <class Body>
   void with_records(const Body& body) {
     try {
       body();
-    } catch (const ConfigError& error) {
+    } catch (const std::exception& error) {
       if (progress_.problem.empty()) progress_.problem = error.what();
       waiting_.clear();
       busy_.clear();
@@ -170,7 +170,6 @@ class SweepRunner {
   void start_next() {
     const std::size_t index = waiting_.front();
     waiting_.pop_front();
-    const PlannedRun& planned = plan_.runs[index];
     const RunDirectory directory = directory_of(index);
     std::optional<FileLock> lock = FileLock::try_take(directory.lock(), FileLock::Mode::kExclusive);
     if (!lock) {
@@ -179,19 +178,22 @@ class SweepRunner {
       busy_.push_back(index);
       return;
     }
+    try {
+      start(index, std::move(*lock));
+    } catch (const std::exception& error) {
+      fail(index, error.what());
+    }
+  }
+
+  void start(std::size_t index, FileLock lock) {
+    const PlannedRun& planned = plan_.runs[index];
+    const RunDirectory directory = directory_of(index);
     complete_repetition(directory);
     if (is_settled(directory, planned.run, options_.again, options_.stopped)) {
       take_result(index, SweepRun::State::kFoundFinished);
       return;
     }
-    if (options_.files != nullptr) {
-      try {
-        (void)resolve(planned.run.spec, directory.spec(), options_.files);
-      } catch (const ConfigError& error) {
-        fail(index, error.what());
-        return;
-      }
-    }
+    if (options_.files != nullptr) (void)resolve(planned.run.spec, directory.spec(), options_.files);
     const RunDirectory attempt = prepare_attempt(planned.run, directory, CheckpointPlace::Resume::kNewest);
     write_spec_record(attempt, planned.run);
     std::vector<std::string> command = options_.worker_command;
@@ -200,14 +202,19 @@ class SweepRunner {
     if (options_.files != nullptr) {
       command.insert(command.end(), {"--files", options_.files->known_of(recorded_files(planned.run.spec)).dump()});
     }
-    progress_.runs[index].state = SweepRun::State::kRunning;
     attempts_.try_emplace(index, Attempts{0, newest_checkpoint(attempt)});
     const std::size_t share = core_shares_.take();
-    const int kept_descriptor = lock->descriptor();
-    running_.push_back(
-        {index, attempt, std::move(*lock),
-         ChildProcess::start({command, {}, log_of(attempt), core_shares_.cores(share), {}, kept_descriptor}),
-         MetricsTail(attempt.metrics()), share});
+    const int kept_descriptor = lock.descriptor();
+    try {
+      running_.push_back(
+          {index, attempt, std::move(lock),
+           ChildProcess::start({command, {}, log_of(attempt), core_shares_.cores(share), {}, kept_descriptor}),
+           MetricsTail(attempt.metrics()), share});
+    } catch (...) {
+      core_shares_.give_back(share);
+      throw;
+    }
+    progress_.runs[index].state = SweepRun::State::kRunning;
   }
 
   /// Whether any run ended.
@@ -241,7 +248,10 @@ class SweepRunner {
     if (status.succeeded() && has_result(ended.directory)) {
       std::error_code ignored;
       std::filesystem::remove(log_of(ended.directory), ignored);
-      if (ended.directory.path != directory_of(ended.index).path) complete_repetition(directory_of(ended.index));
+      if (ended.directory.path != directory_of(ended.index).path) {
+        progress_.runs[ended.index].state = SweepRun::State::kFailed;  // until its records are in their place
+        complete_repetition(directory_of(ended.index));
+      }
       take_result(ended.index, SweepRun::State::kFinished);
       return;
     }
@@ -249,7 +259,7 @@ class SweepRunner {
     const std::uint64_t newest = newest_checkpoint(ended.directory);
     if (newest > attempts.reached) attempts = {0, newest};
     const auto pause = pause_before_restart(plan_.runs[ended.index].run.config.restart, ++attempts.failed);
-    if (status.signal != 0 && pause) {
+    if (status.signal != 0 && pause && progress_.problem.empty()) {
       progress_.runs[ended.index].state = SweepRun::State::kWaiting;
       pausing_.emplace_back(ended.index, Clock::now() + *pause);
       return;
@@ -261,7 +271,7 @@ class SweepRunner {
       fail(ended.index, "the run's process " + status.describe() + (words.empty() ? "" : ": " + words));
       return;
     }
-    take_failure(ended.index);
+    take_failure(ended.index, *summary);
     SweepRun& run = progress_.runs[ended.index];
     if (options_.stopped == Stopped::kAccept && is_stopped_by_alert(run.summary))
       run.state = SweepRun::State::kFinished;
@@ -271,14 +281,16 @@ class SweepRunner {
   void fail(std::size_t index, const std::string& why) {
     progress_.runs[index].state = SweepRun::State::kFailed;  // also where that cannot be recorded
     progress_.runs[index].error = why;
-    record_failure(plan_.runs[index].run, attempt_folder(directory_of(index)), plan_.runs[index].point, why);
-    take_failure(index);
+    const RunDirectory attempt = attempt_folder(directory_of(index));
+    if (has_result(attempt)) return;  // it is complete, and only its records could not be moved
+    record_failure(plan_.runs[index].run, attempt, plan_.runs[index].point, why);
+    if (const auto summary = read_summary(attempt)) take_failure(index, *summary);
   }
 
-  void take_failure(std::size_t index) {
+  void take_failure(std::size_t index, const nlohmann::json& summary) {
     SweepRun& run = progress_.runs[index];
     run.state = SweepRun::State::kFailed;
-    run.summary = *read_summary(attempt_folder(directory_of(index)));
+    run.summary = summary;
     run.error = run.summary.value("error", "");
   }
 

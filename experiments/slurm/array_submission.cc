@@ -130,9 +130,10 @@ std::string submit_array(const SweepPlan& plan, const PreparedArray& array, cons
   try {
     write_tasks(array.directory, plan, array.plan);
     write_file_atomically(array.directory.script(), array.script);
+    // Before the job is known: killed from here on, the next call looks for it.
+    write_array_record(array.directory, plan, array.plan, "");
     job_id = submit_batch(options.sbatch_options, array.directory.script());
   } catch (const UnconfirmedError& error) {
-    write_array_record(array.directory, plan, array.plan, "");
     throw ConfigError(std::string(error.what()) + "\nSlurm may have taken the array: its folder " +
                       array.directory.path +
                       " stays, and the next call asks squeue for it, and submits its runs again where it is not there");
@@ -141,7 +142,7 @@ std::string submit_array(const SweepPlan& plan, const PreparedArray& array, cons
     std::filesystem::remove_all(array.directory.path, ignored);
     throw;
   }
-  write_array_record(array.directory, plan, array.plan, job_id);
+  confirm_array_record(array.directory, job_id);
   return job_id;
 }
 

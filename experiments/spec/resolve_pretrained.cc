@@ -162,7 +162,8 @@ void require_vocabulary(const std::string& token_file, const std::string& folder
 
 void check_data_of_pretrained(const json& spec, const std::string& where, std::vector<std::string>& errors) {
   const json& model = spec["model"];
-  const std::string folder = tokenizer_folder({model.value("pretrained", ""), model.value("weights", "")});
+  const std::string folder =
+      tokenizer_folder({model.value("pretrained", ""), model.value("weights", "")}, model.value("vocabulary", 0));
   if (folder.empty()) return;
   const json& data = spec["data"];
   const auto check = [&](const std::string& member, const auto& body) {

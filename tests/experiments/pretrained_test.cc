@@ -432,9 +432,11 @@ TEST(PretrainedFolder, TextsAreNoBytesForAFileOfWeightsBesideATokenizer) {
 TEST(PretrainedFolder, TheTokenizerIsThatOfTheFirstWeightsThatHaveOne) {
   const TemporaryFolder folder;
   std::ofstream(folder.path() + "/model.safetensors") << "";
-  EXPECT_EQ(tokenizer_folder({folder.path(), kLanguageModel}), kLanguageModel);
-  EXPECT_EQ(tokenizer_folder({folder.path() + "/model.safetensors", ""}), "");
-  EXPECT_EQ(tokenizer_folder({"", kLanguageModel + "/model.safetensors", folder.path()}), kLanguageModel);
+  EXPECT_EQ(tokenizer_folder({folder.path(), kLanguageModel}, 270), kLanguageModel);
+  EXPECT_EQ(tokenizer_folder({folder.path() + "/model.safetensors", ""}, 270), "");
+  EXPECT_EQ(tokenizer_folder({"", kLanguageModel + "/model.safetensors", folder.path()}, 270), kLanguageModel);
+  EXPECT_EQ(tokenizer_folder({kLanguageModel + "/model.safetensors"}, 256), "") << "a model of bytes";
+  EXPECT_EQ(tokenizer_folder({kLanguageModel}, 256), kLanguageModel);
 }
 
 TEST(PretrainedFolder, TokenizerFilesAreFound) {

@@ -177,3 +177,53 @@ def test_records_that_were_half_moved_are_moved_by_the_next_call(tmp_path):
         assert records_of(folder) == expected and not (folder / "again").exists()
         shutil.rmtree(tmp_path / "results")
         (tmp_path / f"before-{done}").rename(tmp_path / "results")
+
+
+def complete_repetition_in(folder):
+    """Puts a complete repetition, with weights, into the folder `again` of a finished run that has none."""
+    again = folder / "again"
+    shutil.copytree(folder, again)
+    (again / "weights.safetensors").write_bytes(b"new weights")
+    return again
+
+
+def test_a_repetition_whose_records_were_all_moved_is_done(tmp_path):
+    folder = finished(tmp_path)
+    before = records_of(folder)
+    (folder / "again").mkdir()
+    (folder / "again/moved.json").write_text('["spec.json"]\n')
+    for command in ("run", "sweep"):
+        run(command, "spec.json", cwd=tmp_path)
+        assert records_of(folder) == before and not (folder / "again").exists()
+        (folder / "again").mkdir()
+        (folder / "again/moved.json").write_text('["spec.json"]\n')
+
+
+@pytest.mark.parametrize("command", ["run", "sweep", "sweep --again"])
+def test_a_complete_repetition_is_found_by_the_next_call(tmp_path, command):
+    folder = finished(tmp_path)
+    again = complete_repetition_in(folder)
+    new = records_of(again)
+    run(*command.split(), "spec.json", cwd=tmp_path)
+    assert records_of(folder) == new and not again.exists()
+
+
+def test_records_that_cannot_be_moved_are_moved_by_the_next_call(tmp_path):
+    folder = finished(tmp_path)
+    again = complete_repetition_in(folder)
+    new = records_of(again)
+    (folder / "weights.safetensors/in the way").mkdir(parents=True)
+    for command in ("run", "sweep"):
+        failed = run(command, "spec.json", cwd=tmp_path, expect=2 if command == "run" else 1)
+        assert "weights.safetensors" in failed.err
+        assert summary_of(again)["status"] == "completed"
+    shutil.rmtree(folder / "weights.safetensors")
+    run("run", "spec.json", cwd=tmp_path)
+    assert records_of(folder) == new and not again.exists()
+
+
+def test_going_back_keeps_the_checkpoints_before(tmp_path):
+    folder = finished(tmp_path)
+    run("resume", folder.relative_to(tmp_path), "--at", "6", "--again", cwd=tmp_path)
+    kept = sorted(int(path.name.removeprefix("step-")) for path in (folder / "checkpoints").glob("step-*"))
+    assert kept[:3] == [2, 4, 6]

@@ -27,6 +27,12 @@ from holds import await_request_to_end, kill, state_of
 RATES = [0, 0.05, 0.2]
 
 
+def is_pending(pid, number):
+    """Whether the signal waits for the process."""
+    lines = open(f"/proc/{pid}/status").read().splitlines()
+    return any(int(line.split()[1], 16) >> (number - 1) & 1 for line in lines if line.startswith(("SigPnd", "ShdPnd")))
+
+
 def loss_sweep():
     """Three loss rates and two seeds."""
     return {"sweep": {"cross": {"/network/loss/loss_rate": RATES}}, "repeat": {"seeds": 2}}
@@ -197,6 +203,8 @@ def test_a_closed_terminal_and_slurms_warning_take_a_checkpoint(tmp_path, holds,
     process = start(command, "spec.json", cwd=tmp_path, environment=holds.environment)
     worker = dict(holds.reached("step-5", 2))[1]
     os.kill(process.pid, told)
+    wait_until(lambda: not is_pending(process.pid, told))
+    os.kill(process.pid, told)  # a closed terminal sends it several times
     if worker != process.pid:
         await_request_to_end(worker)
     holds.release("step-5")
@@ -235,6 +243,21 @@ def test_a_record_that_cannot_be_written_starts_no_more_runs(tmp_path):
     second.unlink()
     run("sweep", "spec.json", cwd=tmp_path)
     assert {summary_of(folder)["status"] for folder in (first, second, third)} == {"completed"}
+
+
+@pytest.mark.parametrize("line", ["\0" * 40, '{"a": 1}'])
+def test_damaged_metrics_of_one_run_do_not_stop_the_others(tmp_path, line):
+    write_spec(tmp_path, sweep={"cross": {"/training/steps": [8, 9, 10]}}, checkpoint={"every_steps": 4})
+    run("sweep", "spec.json", cwd=tmp_path)
+    first, second, third = run_folders(tmp_path)
+    for folder in (first, second, third):
+        (folder / "summary.json").unlink()
+    lines = (second / "metrics.jsonl").read_text().splitlines()
+    (second / "metrics.jsonl").write_text("\n".join([lines[0], line, *lines[1:]]) + "\n")
+    failed = run("sweep", "spec.json", "--jobs", "1", cwd=tmp_path, expect=1)
+    assert "line 2" in failed.err and "no more runs" not in failed.err
+    assert {summary_of(folder)["status"] for folder in (first, third)} == {"completed"}
+    assert summary_of(second)["status"] == "failed"
 
 
 def test_a_full_disk_keeps_what_is_finished_and_prints_it(tmp_path):
