@@ -118,7 +118,7 @@ enum class WhichMemory : std::uint8_t { kAll, kOneOfEach };
 json everything(const PlanOptions& options, WhichMemory which_memory) {
   const auto& out = options.out;
   const std::optional<std::uint64_t> memory = options.memory != 0 ? std::optional(options.memory) : std::nullopt;
-  const auto [plan, no_ids] = plan_of_files(options.spec);
+  auto [plan, no_ids] = plan_of_files(options.spec);
   std::vector<json> summaries(plan.runs.size());
   for (std::size_t i = 0; i < plan.runs.size() && no_ids.empty(); ++i) {
     const auto folder = experiments::run_directory(out, plan.name, plan.runs[i].run.run_id);
@@ -136,7 +136,7 @@ json everything(const PlanOptions& options, WhichMemory which_memory) {
     sum = sum && more ? std::optional(*sum + *more) : std::nullopt;
   };
   for (std::size_t i = 0; i < plan.runs.size(); ++i) {
-    const PlannedRun& planned = plan.runs[i];
+    PlannedRun& planned = plan.runs[i];
     const RunConfig& config = planned.run.config;
     const auto [needs, is_first] = known.try_emplace(experiments::without_rates(planned.run.spec).dump());
     if (is_first) needs->second = {packets_of(config), memory_of_rank(config), memory_plan_of(config, memory)};
@@ -160,6 +160,7 @@ json everything(const PlanOptions& options, WhichMemory which_memory) {
                     {"precision", precision_of(planned.run)},
                     {"packets", needs->second.packets},
                     {"seconds", seconds ? json(*seconds) : json()}});
+    planned.run = {};  // of thousands of runs the entry is enough
   }
   std::optional<double> left = together;
   if (left) *left /= static_cast<double>(experiments::allowed_cores().size());
