@@ -345,8 +345,14 @@ void SchemaChecker::check_one_of(const json& rule, const json& value, const std:
     return;
   }
   const std::string tag = tag_of(branches);
+  Branches objects;
+  for (const json* branch : branches) {
+    if (branch->contains("properties")) objects.push_back(branch);
+  }
   if (passing == 0 && value.is_object() && !tag.empty()) {
     check_tagged(tag, branches, value, pointer);
+  } else if (passing == 0 && value.is_object() && objects.size() == 1) {
+    check(*objects[0], value, pointer);  // the one that is meant
   } else {
     report(pointer, [&] { return "got " + quote_json(value) + ", want " + describe(rule); });
   }

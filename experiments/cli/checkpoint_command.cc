@@ -62,14 +62,22 @@ std::uint64_t bytes_of(const Manifest& manifest) {
 
 int show(const CheckpointOptions& options) {
   std::vector<std::vector<std::string>> rows = {{"step", "run", "layout", "epoch", "files", "MiB", "folder"}};
+  int damaged = 0;
   for (const std::string& folder : folders_of(options.path)) {
-    const Manifest manifest = manifest_in(folder);
+    Manifest manifest;
+    try {
+      manifest = manifest_in(folder);
+    } catch (const ConfigError& error) {
+      std::cerr << "droptest: error: " << error.what() << "\n";
+      ++damaged;
+      continue;
+    }
     rows.push_back({std::to_string(manifest.step), manifest.run_id, manifest.parallel.text(),
                     std::to_string(manifest.epoch), std::to_string(manifest.ranks.size()),
                     std::to_string((bytes_of(manifest) + (1U << 20U) - 1) >> 20U), folder});
   }
   std::cout << table_text(rows);
-  return kExitSuccess;
+  return damaged == 0 ? kExitSuccess : kExitFailedRun;
 }
 
 int verify(const CheckpointOptions& options) {

@@ -8,6 +8,7 @@
 #include <exception>
 #include <iostream>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 #include <thread>
 
@@ -86,7 +87,10 @@ int main(int argc, char** argv) {
     return kExitUserError;
   }
   try {
-    return chosen();
+    const int code = chosen();
+    std::cout.flush();
+    if (std::fflush(stdout) != 0 || !std::cout) throw std::runtime_error("standard output cannot be written");
+    return code;
   } catch (const droptest::ConfigError& error) {
     print_error(error.what());
     end_at_once(kExitUserError);

@@ -66,6 +66,16 @@ int write_all(int descriptor, std::string_view content) {
   return 0;
 }
 
+/// Into a file that stays what it is, as /dev/null.
+void write_into(const std::string& path, const std::function<void(const WritePiece& write)>& content) {
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  if (file.value() < 0) fail_on_file("write", path, errno);
+  content([&](std::string_view piece) {
+    if (const int error = write_all(file.value(), piece)) fail_on_file("write", path, error);
+  });
+  if (const int error = file.close()) fail_on_file("write", path, error);
+}
+
 }  // namespace
 
 void make_directories(const std::string& path) {
@@ -78,7 +88,15 @@ void write_file_atomically(const std::string& path, std::string_view content) {
   write_file_atomically(path, [content](const WritePiece& write) { write(content); });
 }
 
-void write_file_atomically(const std::string& path, const std::function<void(const WritePiece& write)>& content) {
+void write_file_atomically(const std::string& given, const std::function<void(const WritePiece& write)>& content) {
+  namespace fs = std::filesystem;
+  std::error_code none;
+  const std::string path = fs::is_symlink(given, none) ? fs::weakly_canonical(given).string() : given;
+  const fs::file_status status = fs::status(path, none);
+  if (fs::is_character_file(status) || fs::is_fifo(status) || fs::is_block_file(status)) {
+    write_into(path, content);
+    return;
+  }
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   const std::string directory = parent.empty() ? "." : parent.string();
   make_directories(directory);

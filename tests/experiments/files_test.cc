@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files appear whole or not at all, also when the disk is full, and metrics survive a crash.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -81,6 +84,28 @@ TEST(WeightsFile, RoundTripAndRefusalsThatNameThePathAndTheReason) {
   std::filesystem::create_directory(folder.path() + "/taken");
   EXPECT_THAT(config_error_of([&] { write_weights(folder.path() + "/taken", tensors, {}); }), HasSubstr("rename to"));
   EXPECT_EQ(files_in(folder.path()), 2U) << "the partial file is gone";
+}
+
+TEST(AtomicFile, LinksStayAndPipesAreWrittenInto) {
+  const TemporaryFolder folder;
+  const std::string link = folder.path() + "/link";
+  std::filesystem::create_directory(folder.path() + "/other");
+  std::filesystem::create_symlink(folder.path() + "/other/file", link);
+  for (const char* content : {"one", "two"}) {
+    write_file_atomically(link, content);
+    EXPECT_TRUE(std::filesystem::is_symlink(link));
+    EXPECT_EQ(read_file(folder.path() + "/other/file"), content);
+  }
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  const int reader = ::open(pipe.c_str(), O_RDONLY | O_NONBLOCK);
+  write_file_atomically(pipe, "three");
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  std::array<char, 8> got{};
+  EXPECT_EQ(::read(reader, got.data(), got.size()), 5);
+  ::close(reader);
+  EXPECT_EQ(config_error_of([] { write_file_atomically("/dev/full", "x"); }),
+            "write /dev/full: No space left on device");
 }
 
 TEST(AtomicFile, AFullDiskLeavesTheOldFileAndNoOther) {

@@ -4,9 +4,10 @@
 import json
 import math
 import re
+import subprocess
 
 import pytest
-from cli_harness import run, run_folders, summary_of, write_spec
+from cli_harness import BINARY, run, run_folders, summary_of, write_spec
 
 COMMANDS = [
     "run",
@@ -51,6 +52,13 @@ def test_help_and_version(tmp_path):
 def test_a_wrong_command_line_is_one_clear_error(tmp_path, arguments):
     result = run(*arguments, cwd=tmp_path, expect=2)
     assert result.err.startswith("droptest: error: ") and result.out == ""
+
+
+@pytest.mark.parametrize("words", [["list"], ["list", "--json"], ["schema", "spec"]])
+def test_output_that_cannot_be_written_is_an_error(words):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BINARY, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 1 and "standard output cannot be written" in done.stderr
 
 
 @pytest.mark.parametrize(
