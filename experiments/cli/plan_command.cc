@@ -160,7 +160,7 @@ json everything(const PlanOptions& options, WhichMemory which_memory) {
                     {"precision", precision_of(planned.run)},
                     {"packets", needs->second.packets},
                     {"seconds", seconds ? json(*seconds) : json()}});
-    planned.run = {};  // of thousands of runs the entry is enough
+    planned.run = experiments::ResolvedRun();  // of thousands of runs the entry is enough
   }
   std::optional<double> left = together;
   if (left) *left /= static_cast<double>(experiments::allowed_cores().size());
