@@ -344,7 +344,7 @@ def test_an_alert_takes_a_checkpoint(tmp_path):
         ({"when": "surprise", "do": "log"}, "/alerts/0/when", "loss_spike"),
         ({"when": "any", "do": "explode"}, "/alerts/0/do", "explode"),
         ({"when": "any", "do": {"command": ["true"], "interval_seconds": -1}}, "/alerts/0/do/interval_seconds", "-1"),
-        ({"when": "any", "do": {"command": ["true"], "interval": 1}}, "/alerts/0/do", '"interval"'),
+        ({"when": "any", "do": {"command": ["true"], "interval": 1}}, "/alerts/0/do/interval", "unknown key"),
         ({"when": "any"}, "/alerts/0", "do"),
         ({"when": "any", "do": {"command": []}}, "/alerts/0/do", "command"),
         ({"when": "any", "do": "checkpoint"}, "/alerts/0/do", "/checkpoint"),
