@@ -103,7 +103,7 @@ MetricsWriter MetricsWriter::create(const std::string& path) {
 }
 
 MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step,
-                                    const std::function<void(std::uint64_t)>& on_line) {
+                                    const std::function<void(const json& line)>& on_line) {
   // Another file: readers of the old one notice, and a crash leaves one or the other.
   write_file_atomically(path, [&](const WritePiece& write) {
     if (!std::filesystem::exists(path)) return;
@@ -114,7 +114,7 @@ MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step,
         throw ConfigError(name + ": /step: got " + comm::quote_json(line) + ", want a line of metrics");
       }
       if (line["step"].get<std::uint64_t>() > step) return false;
-      on_line(line["step"].get<std::uint64_t>());
+      on_line(line);
       kept += text + "\n";
       if (kept.size() >= kCopyBytes) {
         write(kept);

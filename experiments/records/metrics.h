@@ -121,7 +121,7 @@ class MetricsWriter {
   /// empty one. `on_line` hears the step of each line that stays.
   static MetricsWriter resume(
       const std::string& path, std::uint64_t step,
-      const std::function<void(std::uint64_t)>& on_line = [](std::uint64_t) {});
+      const std::function<void(const nlohmann::json& line)>& on_line = [](const nlohmann::json&) {});
 
   ~MetricsWriter();
   MetricsWriter(MetricsWriter&& other) noexcept;

@@ -91,7 +91,6 @@ void AlertWatch::start(std::optional<std::uint64_t> step) {
     std::filesystem::remove(log_path(), error);
     return;
   }
-  for_each_line(directory_.metrics(), [this](const json& line) { (void)detector_.take(line); });
   if (std::filesystem::exists(directory_.events(), error)) {
     events_ = MetricsWriter::resume(directory_.events(), *step);
   }

@@ -34,10 +34,11 @@ class AlertWatch {
   using Report = std::function<void(const std::string& text)>;
   AlertWatch(const std::vector<AlertConfig>& alerts, RunDirectory directory, Report report);
 
-  /// Before the first line. The run continues from that step: the lines that metrics.jsonl still has are taken in
-  /// again, and events.jsonl keeps its lines up to the step. Absent: an older events.jsonl is removed. Throws:
-  /// ConfigError.
+  /// Before the first line. The run continues from that step: events.jsonl keeps its lines up to it, and see() takes
+  /// the lines of metrics.jsonl before it. Absent: an older events.jsonl is removed. Throws: ConfigError.
   void start(std::optional<std::uint64_t> step);
+  /// Takes in a line of an earlier attempt, whose anomalies are known.
+  void see(const nlohmann::json& line) { (void)detector_.take(line); }
   /// Takes in the next line: writes its anomalies, and starts the commands of their alerts. Throws: ConfigError.
   void take(const nlohmann::json& line);
   AlertRequest take_request();

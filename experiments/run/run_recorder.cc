@@ -74,15 +74,18 @@ RunRecorder::RunRecorder(const ResolvedRun& run, const RunDirectory& directory, 
 void RunRecorder::start(std::optional<std::uint64_t> step) {
   std::error_code ignored;
   if (!step) std::filesystem::remove(directory_.trace(), ignored);  // of an earlier attempt
+  alerts_.start(step);
   if (step) {
     MissingLines missing(run_.config.record.every_steps);
-    metrics_ = MetricsWriter::resume(directory_.metrics(), *step, [&](std::uint64_t one) { missing.has(one); });
+    metrics_ = MetricsWriter::resume(directory_.metrics(), *step, [&](const nlohmann::json& line) {
+      missing.has(line["step"].get<std::uint64_t>());
+      alerts_.see(line);
+    });
     missing_lines_ = missing.text_up_to(*step);
     if (!missing_lines_.empty()) report_(directory_.path + ": " + missing_lines_text(missing_lines_));
   } else {
     metrics_ = MetricsWriter::create(directory_.metrics());
   }
-  alerts_.start(step);
 }
 
 void RunRecorder::append(const nlohmann::json& line) {

@@ -184,9 +184,9 @@ TEST_F(Alerts, RunThatContinuesKeepsItsEventsAndItsWindows) {
     }
     EXPECT_EQ(events().size(), 2U);
   }
-  (void)MetricsWriter::resume(directory_.metrics(), 15);
   AlertWatch alerts = watch({});
   alerts.start(15);
+  (void)MetricsWriter::resume(directory_.metrics(), 15, [&alerts](const json& line) { alerts.see(line); });
   EXPECT_EQ(events().size(), 1U) << "that of step 18 is forgotten";
   alerts.take(line_at(16, 50));
   ASSERT_EQ(events().size(), 2U) << "the 15 lines before count";

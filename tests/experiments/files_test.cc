@@ -266,7 +266,7 @@ TEST(Metrics, ResumingKeepsLongFilesToTheByte) {
   }
   std::ofstream(path) << text;
   std::size_t lines = 0;
-  (void)MetricsWriter::resume(path, 3210, [&lines](std::uint64_t) { ++lines; });
+  (void)MetricsWriter::resume(path, 3210, [&lines](const nlohmann::json&) { ++lines; });
   EXPECT_EQ(comm::read_file(path), kept);
   EXPECT_EQ(lines, 3211U);
 }
