@@ -139,7 +139,7 @@ def test_kills_at_random_moments_never_take_a_result_away(tmp_path):
         lambda i: ("resume", str(name)),
     ]  # fmt: skip
     killed = 0
-    for i in range(60):
+    for i in range(200):
         words = [str(word) for word in commands[i % len(commands)](i)]
         process = subprocess.Popen([BINARY, *words], cwd=tmp_path, env=CLEAN_ENVIRONMENT, start_new_session=True,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)  # fmt: skip
