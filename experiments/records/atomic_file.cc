@@ -91,7 +91,12 @@ void write_file_atomically(const std::string& path, std::string_view content) {
 void write_file_atomically(const std::string& given, const std::function<void(const WritePiece& write)>& content) {
   namespace fs = std::filesystem;
   std::error_code none;
-  const std::string path = fs::is_symlink(given, none) ? fs::weakly_canonical(given).string() : given;
+  fs::path named = given;  // also where the file that a link names is not there yet
+  constexpr int kMostLinks = 40;
+  for (int links = 0; links < kMostLinks && fs::is_symlink(named, none); ++links) {
+    named = named.parent_path() / fs::read_symlink(named);
+  }
+  const std::string path = named.string();
   const fs::file_status status = fs::status(path, none);
   if (fs::is_character_file(status) || fs::is_fifo(status) || fs::is_block_file(status)) {
     write_into(path, content);

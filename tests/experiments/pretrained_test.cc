@@ -422,11 +422,12 @@ TEST(PretrainedFolder, TextsAreNoBytesForAFileOfWeightsBesideATokenizer) {
     FileHashes files;
     return error_of([&] { (void)resolve(spec, "s.json", &files); });
   };
-  EXPECT_THAT(error_with(kLanguageModel + "/model.safetensors"),
-              HasSubstr("/data/text: " + text + ": is a text, whose tokens are its bytes, but " + kLanguageModel +
-                        " has a tokenizer"));
-  fs::copy_file(kLanguageModel + "/model.safetensors", folder.path() + "/model.safetensors");
-  EXPECT_THAT(error_with(folder.path() + "/model.safetensors"), testing::Not(HasSubstr("tokenizer")));
+  const std::string weights = folder.path() + "/model.safetensors";
+  fs::copy_file(kClassifier + "/model.safetensors", weights);
+  EXPECT_THAT(error_with(weights), testing::Not(HasSubstr("tokenizer")));
+  fs::copy_file(kLanguageModel + "/tokenizer.json", folder.path() + "/tokenizer.json");
+  EXPECT_THAT(error_with(weights), HasSubstr("/data/text: " + text + ": is a text, whose tokens are its bytes, but " +
+                                             folder.path() + " has a tokenizer"));
 }
 
 TEST(PretrainedFolder, TheTokenizerIsThatOfTheFirstWeightsThatHaveOne) {
