@@ -352,7 +352,7 @@ void SchemaChecker::check_one_of(const json& rule, const json& value, const std:
   if (passing == 0 && value.is_object() && !tag.empty()) {
     check_tagged(tag, branches, value, pointer);
   } else if (passing == 0 && value.is_object() && objects.size() == 1) {
-    check(*objects[0], value, pointer);  // the one that is meant
+    check(*objects[0], value, pointer);  // no other alternative is an object
   } else {
     report(pointer, [&] { return "got " + quote_json(value) + ", want " + describe(rule); });
   }

@@ -63,11 +63,13 @@ std::uint64_t bytes_of(const Manifest& manifest) {
 int show(const CheckpointOptions& options) {
   std::vector<std::vector<std::string>> rows = {{"step", "run", "layout", "epoch", "files", "MiB", "folder"}};
   int damaged = 0;
-  for (const std::string& folder : folders_of(options.path)) {
+  const std::vector<std::string> folders = folders_of(options.path);
+  for (const std::string& folder : folders) {
     Manifest manifest;
     try {
       manifest = manifest_in(folder);
     } catch (const ConfigError& error) {
+      if (folders.size() == 1) throw;
       std::cerr << "droptest: error: " << error.what() << "\n";
       ++damaged;
       continue;

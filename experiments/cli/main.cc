@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `droptest` command: parses the command line, runs one subcommand, turns errors into a line and an exit code.
+#include <fcntl.h>
 #include <CLI/CLI.hpp>
+
+#include <cerrno>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -8,8 +11,8 @@
 #include <exception>
 #include <iostream>
 #include <sstream>
-#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 
 #include "comm/rendezvous/launch_environment.h"
@@ -27,6 +30,13 @@ namespace {
 void print_error(const std::string& message) {
   std::istringstream lines(message);
   for (std::string line; std::getline(lines, line);) std::cerr << "droptest: error: " << line << "\n";
+}
+
+/// Else the first file that is opened takes the number of a standard stream that is closed, and gets its text.
+void open_closed_streams() {
+  for (int number = 0; number <= 2; ++number) {
+    if (::fcntl(number, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);
+  }
 }
 
 /// Whether a launcher started this process as one of several ranks.
@@ -57,6 +67,7 @@ std::string version_text() {
 
 int main(int argc, char** argv) {
   using namespace droptest::cli;
+  open_closed_streams();
   droptest::models::keep_freed_memory();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its writer
   CLI::App app{
@@ -88,9 +99,12 @@ int main(int argc, char** argv) {
   }
   try {
     const int code = chosen();
+    errno = 0;
     std::cout.flush();
-    if (std::fflush(stdout) != 0 || !std::cout) throw std::runtime_error("standard output cannot be written");
-    return code;
+    if (std::fflush(stdout) == 0 && std::cout) return code;
+    print_error("standard output cannot be written" +
+                (errno == 0 ? std::string() : ": " + std::generic_category().message(errno)));
+    return code == kExitSuccess ? kExitFailedRun : code;
   } catch (const droptest::ConfigError& error) {
     print_error(error.what());
     end_at_once(kExitUserError);

@@ -106,7 +106,7 @@ json precision_of(const experiments::ResolvedRun& run) {
 /// JSON of names of files, too, which may have bytes that are not UTF-8: U+FFFD stands in their place.
 std::string printed(const json& document) { return document.dump(2, ' ', false, json::error_handler_t::replace); }
 
-/// What a run takes that its seeds and the rates of its losses do not change.
+/// What runs take that are equal but for without_rates().
 struct Needs {
   json packets;
   json memory_of_rank;
@@ -160,7 +160,7 @@ json everything(const PlanOptions& options, WhichMemory which_memory) {
                     {"precision", precision_of(planned.run)},
                     {"packets", needs->second.packets},
                     {"seconds", seconds ? json(*seconds) : json()}});
-    planned.run = experiments::ResolvedRun();  // of thousands of runs the entry is enough
+    planned.run = experiments::ResolvedRun();  // the entry has all that is printed
   }
   std::optional<double> left = together;
   if (left) *left /= static_cast<double>(experiments::allowed_cores().size());

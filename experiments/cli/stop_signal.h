@@ -6,7 +6,8 @@
 namespace droptest::cli {
 
 /// From now on the first signal is remembered; a second SIGINT or SIGTERM ends the program at once, and its runs with
-/// it. A terminal that is closed sends several SIGHUP. SIGHUP and SIGUSR1 stay ignored where they are, as under nohup.
+/// it. Further ones of SIGHUP, of which a closing terminal sends several, and SIGUSR1 do nothing. These two stay
+/// ignored if they were ignored before, as under nohup.
 void catch_stop_signals();
 
 /// Whether one came.

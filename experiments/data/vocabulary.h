@@ -90,8 +90,8 @@ Vocabulary parse_gpt2_files(const Gpt2Texts& texts, const std::string& folder);
 /// Face's library names them, sorted.
 std::vector<std::string> other_tokenizer_files(const std::string& folder);
 
-/// The first folder with a tokenizer among those of these weights, each a folder of Hugging Face's files, or a file,
-/// whose tokenizer lies beside it unless the model's `vocabulary` is the 256 bytes. Empty: none of them has one.
+/// The first folder with a tokenizer among those of these weights, each a folder of Hugging Face's files or a file of
+/// weights. The folder of a file counts only if the model's `vocabulary` is not the 256 bytes. Empty: none has one.
 std::string tokenizer_folder(std::initializer_list<std::string> weights, int vocabulary);
 
 /// Of a folder with tokenizer.json, or else vocab.json, merges.txt and added_tokens.json, or else with a vocabulary of

@@ -66,9 +66,9 @@ int write_all(int descriptor, std::string_view content) {
   return 0;
 }
 
-/// Into a file that stays what it is, as /dev/null.
+/// Writes into an existing device or pipe, such as /dev/null, which stays.
 void write_into(const std::string& path, const std::function<void(const WritePiece& write)>& content) {
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (file.value() < 0) fail_on_file("write", path, errno);
   content([&](std::string_view piece) {
     if (const int error = write_all(file.value(), piece)) fail_on_file("write", path, error);
@@ -91,17 +91,16 @@ void write_file_atomically(const std::string& path, std::string_view content) {
 void write_file_atomically(const std::string& given, const std::function<void(const WritePiece& write)>& content) {
   namespace fs = std::filesystem;
   std::error_code none;
-  fs::path named = given;  // also where the file that a link names is not there yet
+  const fs::file_status status = fs::status(given, none);
+  bool is_open_file = fs::exists(status) && !fs::is_regular_file(status) && !fs::is_directory(status);
+  fs::path named = given;  // follows links, also to a file that is not there yet
   constexpr int kMostLinks = 40;
   for (int links = 0; links < kMostLinks && fs::is_symlink(named, none); ++links) {
+    is_open_file = is_open_file || named.string().starts_with("/proc/");  // as /dev/stdout, whatever it is
     named = named.parent_path() / fs::read_symlink(named);
   }
+  if (is_open_file) return write_into(given, content);
   const std::string path = named.string();
-  const fs::file_status status = fs::status(path, none);
-  if (fs::is_character_file(status) || fs::is_fifo(status) || fs::is_block_file(status)) {
-    write_into(path, content);
-    return;
-  }
   const std::filesystem::path parent = std::filesystem::path(path).parent_path();
   const std::string directory = parent.empty() ? "." : parent.string();
   make_directories(directory);

@@ -61,7 +61,7 @@ std::optional<FileLock> FileLock::try_take(const std::string& path, Mode mode) {
       const int error = errno;
       lock.path_.clear();  // the holder's to remove
       if (error == EWOULDBLOCK) {
-        // One who looks at the lock has it for a moment, as a shared one.
+        // A process that only looks at the lock holds it as a shared one for a moment.
         const bool is_shared = mode == Mode::kExclusive && ::flock(descriptor, LOCK_SH | LOCK_NB) == 0;
         if (!is_shared || ++looks > kMostLooks) return std::nullopt;
         ::flock(descriptor, LOCK_UN);

@@ -34,10 +34,11 @@ class AlertWatch {
   using Report = std::function<void(const std::string& text)>;
   AlertWatch(const std::vector<AlertConfig>& alerts, RunDirectory directory, Report report);
 
-  /// Before the first line. The run continues from that step: events.jsonl keeps its lines up to it, and see() takes
-  /// the lines of metrics.jsonl before it. Absent: an older events.jsonl is removed. Throws: ConfigError.
+  /// Before the first line. With `step` the run continues from that step: events.jsonl keeps its lines up to `step`,
+  /// and the caller then passes the earlier lines of metrics.jsonl to see(). Without, an older events.jsonl is removed.
+  /// Throws: ConfigError.
   void start(std::optional<std::uint64_t> step);
-  /// Takes in a line of an earlier attempt, whose anomalies are known.
+  /// Takes in a line of an earlier attempt, and writes no event.
   void see(const nlohmann::json& line) { (void)detector_.take(line); }
   /// Takes in the next line: writes its anomalies, and starts the commands of their alerts. Throws: ConfigError.
   void take(const nlohmann::json& line);
@@ -52,7 +53,7 @@ class AlertWatch {
   /// A rule of the detector.
   struct Rule {
     AlertConfig config;
-    std::size_t alert;  ///< its place among the alerts of the spec; their number: it is of none
+    std::size_t alert;  ///< index of the alert in the spec; the number of alerts if it belongs to none
   };
   /// What one alert's command did.
   struct CommandTurns {

@@ -512,7 +512,7 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
       lock = std::make_shared<const FileLock>(std::move(*late));
     }
     const RunDirectory failed = takes_lock ? attempt_folder(directory) : directory;
-    if (has_result(failed)) throw;  // it is complete, and only its records could not be moved
+    if (has_result(failed)) throw;  // a result is never replaced by a failure
     record_failure(run, failed, options.point, error.what());
     throw;
   }

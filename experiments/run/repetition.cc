@@ -122,9 +122,10 @@ void complete_repetition(const RunDirectory& directory) {
   const RunDirectory again{directory.again()};
   const std::string list = directory.moved();
   const auto remove_rest = [&] {
-    std::error_code ignored;  // nothing in it counts once the list is gone
-    fs::remove(list, ignored);
-    fs::remove_all(again.path, ignored);
+    std::error_code error;
+    fs::remove(list, error);
+    check(error, "remove", list);
+    fs::remove_all(again.path, error);  // nothing in it counts once the list is gone
   };
   // The summary is moved last: all else is in its place.
   if (fs::exists(list) && !fs::exists(again.summary())) return remove_rest();

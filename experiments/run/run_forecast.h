@@ -26,8 +26,8 @@ double run_operations(const RunConfig& config);
 /// The settings that runs of equal speed per step share: no weights, fates or number of steps. `spec`: a resolved one.
 nlohmann::json shape_of(const nlohmann::json& spec);
 
-/// The spec without its names, seeds, learning rate and, where ranks keep nothing of what they lost, the parameters of
-/// loss processes: runs that are equal then take the same memory and send as many packets at first. `spec`: a resolved
+/// The spec without names, seeds and learning rate, and without the parameters of loss processes if no rank keeps its
+/// lost elements. Runs with equal results take equal memory and send equally many packets at first. `spec`: a resolved
 /// one.
 nlohmann::json without_rates(const nlohmann::json& spec);
 

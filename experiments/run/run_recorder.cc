@@ -179,7 +179,7 @@ void record_failure(const ResolvedRun& run, const RunDirectory& directory, const
   summary.status = RunStatus::kFailed;
   summary.error = error;
   summary.point = point;
-  // As far as it can be read: a line that is damaged may be why the run failed.
+  // Reads the metrics as far as possible: a damaged line may be why the run failed.
   try {
     for_each_line(directory.metrics(), [&summary](const nlohmann::json& line) {
       summary.steps = line.at("step").get<std::uint64_t>();

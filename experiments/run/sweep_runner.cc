@@ -140,8 +140,8 @@ class SweepRunner {
     }
   }
 
-  /// Calls body(), which records how runs end. Where that fails, as on a full disk, no more runs are started, and those
-  /// that go on come to their end.
+  /// Calls body(), which writes records. If it throws, as on a full disk, no more runs are started, and the running
+  /// ones end.
   template <class Body>
   void with_records(const Body& body) {
     try {
@@ -178,23 +178,31 @@ class SweepRunner {
       busy_.push_back(index);
       return;
     }
+    std::optional<RunDirectory> attempt;
     try {
-      start(index, std::move(*lock));
-    } catch (const std::exception& error) {
+      attempt = prepare(index);
+    } catch (const std::exception& error) {  // of the run's own files: the others go on
       fail(index, error.what());
+      return;
     }
+    if (attempt) start(index, *attempt, std::move(*lock));
   }
 
-  void start(std::size_t index, FileLock lock) {
+  /// The folder of the next attempt; absent: the run has its result. The caller holds the run's lock.
+  std::optional<RunDirectory> prepare(std::size_t index) {
     const PlannedRun& planned = plan_.runs[index];
     const RunDirectory directory = directory_of(index);
     complete_repetition(directory);
     if (is_settled(directory, planned.run, options_.again, options_.stopped)) {
       take_result(index, SweepRun::State::kFoundFinished);
-      return;
+      return std::nullopt;
     }
     if (options_.files != nullptr) (void)resolve(planned.run.spec, directory.spec(), options_.files);
-    const RunDirectory attempt = prepare_attempt(planned.run, directory, CheckpointPlace::Resume::kNewest);
+    return prepare_attempt(planned.run, directory, CheckpointPlace::Resume::kNewest);
+  }
+
+  void start(std::size_t index, const RunDirectory& attempt, FileLock lock) {
+    const PlannedRun& planned = plan_.runs[index];
     write_spec_record(attempt, planned.run);
     std::vector<std::string> command = options_.worker_command;
     command.insert(command.end(), {attempt.path, "--point", planned.point.dump(), "--labels", planned.run.labels.dump(),
@@ -245,12 +253,16 @@ class SweepRunner {
   }
 
   void settle(const RunningRun& ended, const ExitStatus& status) {
-    if (status.succeeded() && has_result(ended.directory)) {
+    if (has_result(ended.directory)) {
       std::error_code ignored;
       std::filesystem::remove(log_of(ended.directory), ignored);
       if (ended.directory.path != directory_of(ended.index).path) {
-        progress_.runs[ended.index].state = SweepRun::State::kFailed;  // until its records are in their place
-        complete_repetition(directory_of(ended.index));
+        try {
+          complete_repetition(directory_of(ended.index));
+        } catch (const std::exception& error) {
+          fail(ended.index, error.what());
+          return;
+        }
       }
       take_result(ended.index, SweepRun::State::kFinished);
       return;
@@ -279,10 +291,10 @@ class SweepRunner {
 
   /// Records why an attempt without a summary of its own has no result.
   void fail(std::size_t index, const std::string& why) {
-    progress_.runs[index].state = SweepRun::State::kFailed;  // also where that cannot be recorded
+    progress_.runs[index].state = SweepRun::State::kFailed;  // also if the failure cannot be recorded
     progress_.runs[index].error = why;
     const RunDirectory attempt = attempt_folder(directory_of(index));
-    if (has_result(attempt)) return;  // it is complete, and only its records could not be moved
+    if (has_result(attempt)) return;  // a result is never replaced by a failure
     record_failure(plan_.runs[index].run, attempt, plan_.runs[index].point, why);
     if (const auto summary = read_summary(attempt)) take_failure(index, *summary);
   }

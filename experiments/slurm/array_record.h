@@ -41,7 +41,7 @@ struct ArrayRecord {
 /// Writes tasks.jsonl: all that a task needs to know. Throws: ConfigError.
 void write_tasks(const ArrayDirectory& directory, const SweepPlan& plan, const ArrayPlan& array);
 
-/// Writes array.json, once the job id is known, or that it is not (""). Throws: ConfigError.
+/// Writes array.json; `job_id` is empty before sbatch has answered. Throws: ConfigError.
 void write_array_record(const ArrayDirectory& directory, const SweepPlan& plan, const ArrayPlan& array,
                         const std::string& job_id);
 

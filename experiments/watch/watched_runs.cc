@@ -23,7 +23,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::size_t kRunsOfAThread = 256;  // fewer are read by the caller alone
+constexpr std::size_t kRunsOfAThread = 256;  // the caller reads fewer by itself
 
 struct FoundRecord {
   json value;           ///< null: not there, or not yet whole, or no such record
@@ -172,7 +172,7 @@ void WatchedRun::update() {
   }
 }
 
-// Of thousands of runs, only what is shown is kept.
+// Keeps only what is shown: a folder may have thousands of runs.
 void WatchedRun::take_summary(json summary) {
   point_ = summary.value("point", point_);
   labels_ = summary.value("labels", labels_);
@@ -332,7 +332,11 @@ void WatchedRuns::update() {
   };
   std::vector<std::future<void>> others;
   for (std::size_t part = 1; part < parts; ++part) {
-    others.push_back(std::async(std::launch::async, update_part, part));
+    try {
+      others.push_back(std::async(std::launch::async, update_part, part));
+    } catch (const std::system_error&) {  // no more threads
+      update_part(part);
+    }
   }
   update_part(0);
   for (std::future<void>& other : others) other.get();

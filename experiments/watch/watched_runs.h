@@ -76,7 +76,8 @@ class WatchedRun {
   /// Lost packets over packets sent at first, of all classes; absent where no packet can be lost, or none is counted
   /// yet.
   std::optional<double> realised_loss_rate() const;
-  /// What is shown of summary.json: status, warnings, seconds, tokens_per_second and the start; null before the end.
+  /// What is shown of summary.json: status, error, diverged_step, warnings, seconds, tokens_per_second and the start;
+  /// null before the end.
   const nlohmann::json& summary() const { return summary_; }
   /// Reads loss_statistics.json; null before the end, and where it cannot be read.
   nlohmann::json statistics() const;
