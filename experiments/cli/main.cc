@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `droptest` command: parses the command line, runs one subcommand, turns errors into a line and an exit code.
 #include <fcntl.h>
-#include <CLI/CLI.hpp>
 
+#include <CLI/CLI.hpp>
 #include <cerrno>
 #include <chrono>
 #include <csignal>

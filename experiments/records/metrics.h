@@ -118,7 +118,7 @@ class MetricsWriter {
   /// Starts a new file; one that is there is replaced. Throws: ConfigError with the path and the system's reason.
   static MetricsWriter create(const std::string& path);
   /// Goes on after the last whole line of a step up to `step`, in a new file without the lines after it. No file is an
-  /// empty one. `on_line` hears the step of each line that stays.
+  /// empty one. `on_line` gets each line that stays.
   static MetricsWriter resume(
       const std::string& path, std::uint64_t step,
       const std::function<void(const nlohmann::json& line)>& on_line = [](const nlohmann::json&) {});

@@ -104,6 +104,12 @@ TEST(AtomicFile, LinksStayAndPipesAreWrittenInto) {
   std::array<char, 8> got{};
   EXPECT_EQ(::read(reader, got.data(), got.size()), 5);
   ::close(reader);
+  // As /dev/stdout: a link whose text is no path.
+  std::array<int, 2> ends{};
+  ASSERT_EQ(::pipe(ends.data()), 0);
+  write_file_atomically("/dev/fd/" + std::to_string(ends[1]), "four");
+  EXPECT_EQ(::read(ends[0], got.data(), got.size()), 4);
+  for (const int end : ends) ::close(end);
   EXPECT_EQ(config_error_of([] { write_file_atomically("/dev/full", "x"); }),
             "write /dev/full: No space left on device");
 }
