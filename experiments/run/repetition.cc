@@ -9,7 +9,7 @@
 #include <system_error>
 #include <vector>
 
-#include "comm/json/read_file.h"
+#include "comm/json/json_text.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/records/atomic_file.h"
 #include "experiments/run/execute_run.h"
