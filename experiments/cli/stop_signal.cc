@@ -2,6 +2,7 @@
 #include "experiments/cli/stop_signal.h"
 
 #include <csignal>
+#include <initializer_list>
 
 namespace droptest::cli {
 namespace {
