@@ -195,9 +195,17 @@ def test_ctrl_c_keeps_what_is_finished_and_a_second_call_goes_on(tmp_path, holds
     assert again.returncode == 130 and "1 of 2 runs are kept" in err
 
 
+@pytest.fixture
+def heard_signals():
+    """Programs that a test starts hear SIGHUP, also where the tests run under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize("told", [signal.SIGHUP, signal.SIGUSR1])
 @pytest.mark.parametrize("command", ["run", "sweep"])
-def test_a_closed_terminal_and_slurms_warning_take_a_checkpoint(tmp_path, holds, command, told):
+def test_a_closed_terminal_and_slurms_warning_take_a_checkpoint(tmp_path, holds, heard_signals, command, told):
     write_spec(tmp_path, checkpoint={"every_steps": 100})
     holds.at("step-5")
     process = start(command, "spec.json", cwd=tmp_path, environment=holds.environment)
