@@ -41,7 +41,8 @@ std::vector<RecordedFile> files_of(const json& spec) {
   add("/data", "validation_examples", "validation_sha256", Need::kAlways);
   add("/model", "weights", "sha256", Need::kAtTheStart);
   add("/start", "manifest", "sha256", Need::kAtTheStart);
-  for (const auto& [operation, ignored] : spec.value("kernels", json::object()).items()) {
+  const json kernels = spec.value("kernels", json::object());
+  for (const auto& [operation, ignored] : kernels.items()) {
     add("/kernels/" + operation, "library", "sha256", Need::kAlways);
   }
   return files;
