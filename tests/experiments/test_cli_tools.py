@@ -58,7 +58,7 @@ def test_a_wrong_command_line_is_one_clear_error(tmp_path, arguments):
 def test_output_that_cannot_be_written_is_an_error(words):
     with open("/dev/full", "w") as full:
         done = subprocess.run([BINARY, *words], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    assert done.returncode == 1 and "standard output cannot be written: No space left on device" in done.stderr
+    assert done.returncode == 1 and "standard output cannot be written" in done.stderr
     closed = subprocess.run(["sh", "-c", '"$@" >&-', "sh", BINARY, *words], stderr=subprocess.PIPE, check=False)
     assert closed.returncode == 0 and closed.stderr == b"", "nobody asked for the output"
 
