@@ -71,7 +71,7 @@ class Vocabulary {
   std::vector<Merge> merges_;
   std::map<Merge, std::size_t> ranks_;  ///< of merges
   TextRules rules_;
-  std::optional<std::string> other_hash_;  ///< of a tokenizer of another kind; absent: this one has byte pairs
+  std::optional<std::string> other_hash_;  ///< hash of a tokenizer without byte pairs; absent: it has them
 };
 
 /// Of the text of a tokenizer.json, which is at `path`. Throws: ConfigError that names the file and the member.

@@ -156,7 +156,7 @@ class MissingLines {
  private:
   const std::uint64_t every_;
   std::uint64_t next_ = 0;  ///< the first multiple that is not known to have a line
-  int ranges_ = 0;          ///< in the text, or left out of it
+  int ranges_ = 0;          ///< ranges of missing steps so far
   std::string text_;
 };
 

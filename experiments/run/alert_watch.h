@@ -71,8 +71,8 @@ class AlertWatch {
   AnomalyDetector new_detector() const;
   /// The output of commands.
   std::string log_path() const { return directory_.path + "/alert.log"; }
-  /// Starts the rule's command, unless that of its alert is running or was started too short a time before. Returns
-  /// the name of what was done.
+  /// Starts the command of the rule's alert, unless an earlier one still runs or the interval has not passed. Returns
+  /// the action for events.jsonl: "command" or "command_left_out".
   const char* run_command(const Rule& rule, const nlohmann::json& event);
   const std::vector<AlertConfig> alerts_;
   const std::vector<Rule> rules_;  ///< rule i of the detector is rules_[i]
@@ -82,7 +82,7 @@ class AlertWatch {
   std::optional<MetricsWriter> events_;  ///< absent: no event yet
   AlertRequest request_;
   std::list<RunningCommand> commands_;
-  std::vector<CommandTurns> turns_;  ///< by alert
+  std::vector<CommandTurns> turns_;  ///< one for each alert of the spec
 };
 
 }  // namespace droptest::experiments

@@ -26,8 +26,8 @@ struct SweepOptions {
   enum class Pin : std::uint8_t { kNone, kCores } pin = Pin::kCores;
   /// Command that runs the run of a folder's spec.json; folder, sweep point and the like are appended.
   std::vector<std::string> worker_command;
-  IfBusy if_busy = IfBusy::kSkip;  ///< where another process is at work on a run
-  Again again = Again::kNo;  ///< where a finished run lacks records; its old result stays until the new one is there
+  IfBusy if_busy = IfBusy::kSkip;        ///< where another process is at work on a run
+  Again again = Again::kNo;              ///< whether finished runs that lack a record of /record are run again
   Stopped stopped = Stopped::kRunAgain;  ///< runs that an alert stops, in this sweep or before
   /// Hears of summaries that cannot be read, whose runs are run again.
   SayUnread say_unread = [](const std::string&) {};

@@ -18,7 +18,7 @@ namespace droptest::experiments {
 
 struct SubmissionOptions {
   std::string out;                                   ///< root folder of results
-  Again again = Again::kNo;                          ///< where a finished run lacks records
+  Again again = Again::kNo;                          ///< whether finished runs that lack a record are run again
   Stopped stopped = Stopped::kRunAgain;              ///< runs that an alert stopped, or will stop
   SayUnread say_unread = [](const std::string&) {};  ///< hears of summaries that cannot be read
   IfBusy if_busy = IfBusy::kSkip;           ///< where a task finds a run of which another process holds the lock

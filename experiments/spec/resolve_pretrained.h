@@ -18,7 +18,7 @@ namespace droptest::experiments {
 void resolve_pretrained(nlohmann::json& spec, const nlohmann::json& given, const std::string& where, FileHashes* files,
                         std::vector<std::string>& errors);
 
-/// The hash of a folder's weights: that of its only file, or that of the names and hashes of its files.
+/// The SHA-256 of the weights file of a folder; with several files, of the list of their names and hashes.
 std::string weights_hash_of(const PretrainedFolder& folder, FileHashes& files);
 
 /// Compares the classification head that the weights of the spec's start have with the spec's: task, number and names
