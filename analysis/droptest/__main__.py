@@ -6,9 +6,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import sys
+from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, TextIO
 
 NEEDED = ("numpy", "pandas", "scipy", "matplotlib", "jinja2", "plotly")
 PACKAGES = " ".join(f"python3-{name}" for name in NEEDED)
@@ -228,6 +231,25 @@ def run_wandb(arguments: argparse.Namespace) -> int:
     return 0
 
 
+class OutlivesReader:
+    """Standard output that is dropped once nobody reads it, as in `droptest report RESULTS | head`."""
+
+    def __init__(self, stream: TextIO):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except BrokenPipeError:
+            with open(os.devnull, "wb") as nowhere:
+                os.dup2(nowhere.fileno(), self.stream.fileno())
+        return len(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Runs a command. Returns: 0, or 2 where the records or the arguments cannot be used."""
     parsed = parser().parse_args(arguments)
@@ -236,16 +258,17 @@ def main(arguments: list[str] | None = None) -> int:
     absent = [name for name in NEEDED if find_spec(name) is None]
     if absent:
         hint = f"install Debian's {PACKAGES} and use /usr/bin/python3"
-        print(f"error: {sys.executable} has no {', '.join(absent)}; {hint}", file=sys.stderr)
+        print(f"droptest: error: {sys.executable} has no {', '.join(absent)}; {hint}", file=sys.stderr)
         return 2
     from droptest.files import RecordError
 
     try:
-        return parsed.run(parsed)
+        with redirect_stdout(OutlivesReader(sys.stdout)):
+            return parsed.run(parsed)
     except RecordError as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"droptest: error: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"error: {error.filename or arguments}: {error.strerror}", file=sys.stderr)
+        print(f"droptest: error: {error.filename or arguments}: {error.strerror}", file=sys.stderr)
     return 2
 
 

@@ -220,8 +220,9 @@ def load(path: str | Path) -> Records:
 
     A sweep that is not finished loads too: `runs` has a row for each planned run. A run whose files are damaged gets
     status `unreadable` and a warning. Where sweep.json or search.json list runs, folders that neither lists are left
-    out.
-    Raises: MissingRecord, MalformedRecord (sweep.json, search.json), RecordError where `path` holds experiments.
+    out; beside
+    runs, a sweep.json that is no JSON object lists none.
+    Raises: MissingRecord, MalformedRecord (search.json, members of sweep.json), RecordError where `path` holds experiments.
     """
     path = Path(path)
     folders = experiments_in(path)
@@ -237,10 +238,16 @@ def load(path: str | Path) -> Records:
         runs = [read(path)]
     elif search is not None or (path / "sweep.json").is_file():
         if (path / "sweep.json").is_file():
-            sweep = read_json(path / "sweep.json")
-        runs = _planned_runs(path, sweep, search, warnings, read)
+            try:
+                sweep = read_json(path / "sweep.json")
+            except MalformedRecord as error:
+                if not any(is_run(child) for child in path.iterdir()):
+                    raise
+                warnings.append(f"{error}: the runs are those in the folder; what else was planned is not known")
+        listed = bool(sweep) or search is not None
+        runs = _planned_runs(path, sweep, search, warnings, read) if listed else _runs_in(path, read)
     else:
-        runs = [read(child) for child in sorted(path.iterdir()) if is_run(child)]
+        runs = _runs_in(path, read)
     fill_omits(runs)
     for run in runs:
         warnings += run.warnings
@@ -252,6 +259,13 @@ def load(path: str | Path) -> Records:
         f"{run.path / 'spec.json'}: no such file: run {run.run_id} has no lossless twin, and is none of another run"
         for run in runs if run.status in ("completed", "diverged") and not run.spec
     ]  # fmt: skip
+    for name, what in (("metrics.jsonl", "curves"), ("loss_statistics.json", "losses of packets")):
+        without = [run for run in runs if run.summary.get("status") in ("completed", "diverged")
+                   and not (run.path / name).is_file()]  # fmt: skip
+        if without:
+            more = f" and {len(without) - 1} more" if len(without) > 1 else ""
+            warnings.append(f"{without[0].path / name}{more}: no such file: these runs have no {what} here; "
+                            "droptest sweep or run with --again trains them once more")  # fmt: skip
     first = next((run for run in runs if run.spec), runs[0] if runs else Run("", path))
     return _of_runs(
         path,
@@ -266,6 +280,10 @@ def load(path: str | Path) -> Records:
         rows.columns(),
         _best_over(sweep, path),
     )
+
+
+def _runs_in(path: Path, read: Callable[[Path], Run]) -> list[Run]:
+    return [read(child) for child in sorted(path.iterdir()) if is_run(child)]
 
 
 def names_of(sweep: dict[str, Any], path: Path) -> dict[str, str]:

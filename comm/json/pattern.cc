@@ -81,6 +81,11 @@ Pattern::Pattern(std::string_view text) {
 }
 
 bool Pattern::matches(std::string_view text) const {
+  // Most names that are asked for fit no pattern from their first byte on.
+  if (!atoms_.empty() && atoms_[0].least > 0 && !atoms_[0].optional &&
+      (text.empty() || !atoms_[0].bytes.test(index_of(text[0])))) {
+    return false;
+  }
   // reached[i]: the atoms so far can match the first i bytes.
   std::vector<bool> reached(text.size() + 1, false);
   reached[0] = true;

@@ -53,6 +53,25 @@ const std::set<std::string, std::less<>>& known_keywords() {
   return kKeywords;
 }
 
+/// Of the value of the keyword `type`.
+RuleParts::Types types_of(const json& names) {
+  using Types = RuleParts::Types;
+  static const std::map<std::string, bool Types::*, std::less<>> kByName = {
+      {"null", &Types::null},     {"boolean", &Types::boolean}, {"string", &Types::string},  {"array", &Types::array},
+      {"object", &Types::object}, {"number", &Types::number},   {"integer", &Types::integer}};
+  Types types;
+  const auto add = [&types](const json& name) {
+    const auto known = name.is_string() ? kByName.find(name.get_ref<const std::string&>()) : kByName.end();
+    if (known != kByName.end()) types.*known->second = true;  // else it is part of a value, such as a default
+  };
+  if (names.is_array()) {
+    for (const json& name : names) add(name);
+  } else {
+    add(names);
+  }
+  return types;
+}
+
 /// Whether a step of a JSON pointer can be the index of a list's element. Source: RFC 6901, section 4.
 bool is_index(const std::string& token) {
   return !token.empty() && token.find_first_not_of("0123456789") == std::string::npos;
@@ -99,7 +118,6 @@ void SchemaFiles::note_parts(const json& rule) {
   if (rule.is_object()) {
     RuleParts& parts = parts_[&rule];
     const std::pair<const char*, const json * RuleParts::*> keywords[] = {
-        {"type", &RuleParts::type},
         {"const", &RuleParts::constant},
         {"enum", &RuleParts::known},
         {"minimum", &RuleParts::minimum},
@@ -109,9 +127,7 @@ void SchemaFiles::note_parts(const json& rule) {
         {"multipleOf", &RuleParts::multiple_of},
         {"minLength", &RuleParts::min_length},
         {"maxLength", &RuleParts::max_length},
-        {"pattern", &RuleParts::pattern},
         {"properties", &RuleParts::properties},
-        {"patternProperties", &RuleParts::pattern_properties},
         {"propertyNames", &RuleParts::property_names},
         {"additionalProperties", &RuleParts::additional_properties},
         {"required", &RuleParts::required},
@@ -124,6 +140,15 @@ void SchemaFiles::note_parts(const json& rule) {
     for (const auto& [keyword, part] : keywords) {
       const auto found = rule.find(keyword);
       if (found != rule.end()) parts.*part = &*found;
+    }
+    if (const auto type = rule.find("type"); type != rule.end()) parts.types = types_of(*type);
+    if (const auto pattern = rule.find("pattern"); pattern != rule.end() && pattern->is_string()) {
+      parts.pattern = &patterns_.at(pattern->get_ref<const std::string&>());
+    }
+    if (const auto by_pattern = rule.find("patternProperties"); by_pattern != rule.end()) {
+      for (const auto& [pattern, member] : by_pattern->items()) {
+        parts.pattern_properties.emplace_back(&patterns_.at(pattern), &member);
+      }
     }
     const auto reference = rule.find("$ref");
     if (reference != rule.end() && reference->is_string()) {
@@ -155,10 +180,6 @@ const json& SchemaFiles::find(const std::string& target) const {
   return result;
 }
 
-bool SchemaFiles::matches(const std::string& pattern, std::string_view text) const {
-  return patterns_.at(pattern).matches(text);
-}
-
 std::vector<Violation> Schema::check(const json& document, UnknownMembers unknown) const {
   SchemaChecker checker(*files_, unknown);
   if (checker.passes(*root_, document)) return {};  // without the places and texts of violations
@@ -177,9 +198,9 @@ void Schema::complete(const json& rule, json& value) const {
       break;
     }
   }
-  if (value.is_number() && parts.type != nullptr) {
-    if (*parts.type == "number") value = value.get<double>() + 0.0;
-    if (*parts.type == "integer" && value.is_number_float()) {
+  if (value.is_number() && parts.types && !rule.at("type").is_array()) {
+    if (parts.types->number) value = value.get<double>() + 0.0;
+    if (parts.types->integer && value.is_number_float()) {
       const double number = value.get<double>();
       if (number < 0) {
         value = static_cast<std::int64_t>(number);

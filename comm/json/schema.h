@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -28,8 +29,18 @@ enum class UnknownMembers : std::uint8_t { kRefused, kAllowed };
 
 /// The keywords of one rule that decide about a value, looked up once; null: the rule does not have this keyword.
 struct RuleParts {
+  /// The JSON types that a value may have, of `type`, which is a name or a list of names.
+  struct Types {
+    bool null = false;
+    bool boolean = false;
+    bool string = false;
+    bool array = false;
+    bool object = false;
+    bool number = false;
+    bool integer = false;
+  };
   const nlohmann::json* target = nullptr;  ///< the rule that $ref refers to
-  const nlohmann::json* type = nullptr;
+  std::optional<Types> types;
   const nlohmann::json* constant = nullptr;
   const nlohmann::json* known = nullptr;  ///< enum
   const nlohmann::json* minimum = nullptr;
@@ -39,9 +50,9 @@ struct RuleParts {
   const nlohmann::json* multiple_of = nullptr;
   const nlohmann::json* min_length = nullptr;
   const nlohmann::json* max_length = nullptr;
-  const nlohmann::json* pattern = nullptr;
+  const Pattern* pattern = nullptr;
   const nlohmann::json* properties = nullptr;
-  const nlohmann::json* pattern_properties = nullptr;
+  std::vector<std::pair<const Pattern*, const nlohmann::json*>> pattern_properties;  ///< with the rules of the members
   const nlohmann::json* property_names = nullptr;
   const nlohmann::json* additional_properties = nullptr;
   const nlohmann::json* required = nullptr;
@@ -65,8 +76,6 @@ class SchemaFiles {
   const nlohmann::json& find(const std::string& reference) const;
   /// `rule` is a part of these files.
   const RuleParts& parts(const nlohmann::json& rule) const { return parts_.at(&rule); }
-  /// `pattern` is the text of a pattern in these files.
-  bool matches(const std::string& pattern, std::string_view text) const;
 
  private:
   void prepare(nlohmann::json& rule, const std::string& file, const std::string& place);

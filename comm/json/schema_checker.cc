@@ -21,16 +21,17 @@ const json* member_of(const json& object, std::string_view name) {
   return found == object.end() ? nullptr : &*found;
 }
 
-/// Whether `value` has the JSON type of that name; 8.0 is an integer, as JSON Schema has it.
-bool has_type(const json& value, std::string_view type) {
-  if (type == "null") return value.is_null();
-  if (type == "boolean") return value.is_boolean();
-  if (type == "string") return value.is_string();
-  if (type == "array") return value.is_array();
-  if (type == "object") return value.is_object();
-  if (type == "number") return value.is_number();
-  return value.is_number_integer() ||
-         (value.is_number_float() && std::trunc(value.get<double>()) == value.get<double>());
+/// Whether `value` has one of the JSON types; 8.0 is an integer, as JSON Schema has it.
+bool has_type(const json& value, const RuleParts::Types& types) {
+  if (value.is_number()) {
+    if (types.number) return true;
+    return types.integer && (value.is_number_integer() || std::trunc(value.get<double>()) == value.get<double>());
+  }
+  if (value.is_string()) return types.string;
+  if (value.is_object()) return types.object;
+  if (value.is_array()) return types.array;
+  if (value.is_boolean()) return types.boolean;
+  return types.null && value.is_null();
 }
 
 /// Exact for every double and every 64-bit integer: comparisons of seeds and limits do not round.
@@ -180,13 +181,7 @@ bool SchemaChecker::passes(const json& rule, const json& value) const {
 }
 
 bool SchemaChecker::scalar_rules_hold(const RuleParts& rule, const json& value) const {
-  if (rule.type != nullptr) {
-    const bool holds = rule.type->is_string() ? has_type(value, rule.type->get_ref<const std::string&>())
-                                              : std::any_of(rule.type->begin(), rule.type->end(), [&](const json& one) {
-                                                  return has_type(value, one.get_ref<const std::string&>());
-                                                });
-    if (!holds) return false;
-  }
+  if (rule.types && !has_type(value, *rule.types)) return false;
   if (rule.constant != nullptr && value != *rule.constant) return false;
   if (rule.known != nullptr && std::find(rule.known->begin(), rule.known->end(), value) == rule.known->end()) {
     return false;
@@ -204,7 +199,7 @@ bool SchemaChecker::scalar_rules_hold(const RuleParts& rule, const json& value) 
     const std::string& text = value.get_ref<const std::string&>();
     if (rule.min_length != nullptr && code_points(text) < rule.min_length->get<std::size_t>()) return false;
     if (rule.max_length != nullptr && code_points(text) > rule.max_length->get<std::size_t>()) return false;
-    if (rule.pattern != nullptr && !files_.matches(rule.pattern->get_ref<const std::string&>(), text)) return false;
+    if (rule.pattern != nullptr && !rule.pattern->matches(text)) return false;
   }
   if (value.is_array() && rule.min_items != nullptr && value.size() < rule.min_items->get<std::size_t>()) return false;
   if (rule.any_of != nullptr) {
@@ -218,12 +213,7 @@ std::string SchemaChecker::loss_of(const RuleParts& rule, const json& value) {
   if (value.is_string() && value.get_ref<const std::string&>().find('\0') != std::string::npos) {
     return "text without the character U+0000, which ends names of files";
   }
-  const auto allows = [&rule](const char* type) {
-    return rule.type != nullptr &&
-           (*rule.type == type ||
-            (rule.type->is_array() && std::find(rule.type->begin(), rule.type->end(), type) != rule.type->end()));
-  };
-  const bool wants_integer = allows("integer") && !allows("number");
+  const bool wants_integer = rule.types && rule.types->integer && !rule.types->number;
   if (wants_integer && value.is_number_float() && std::fabs(value.get<double>()) >= 0x1p53) {
     return "an integer without a point or an exponent, as numbers with one are rounded from 2^53 on";
   }
@@ -271,7 +261,6 @@ void SchemaChecker::check_members(const json& rule, const json& value, const std
     return found == nullptr ? otherwise : *found;
   };
   const json& properties = part(parts.properties, kNone);
-  const json& patterns = part(parts.pattern_properties, kNone);
   const json* names = parts.property_names;
   const json* others = parts.additional_properties;
   for (const auto& [name, member] : value.items()) {
@@ -286,10 +275,10 @@ void SchemaChecker::check_members(const json& rule, const json& value, const std
       known = true;
       check(*property, member, place);
     }
-    for (const auto& [pattern, member_rule] : patterns.items()) {
-      if (files_.matches(pattern, name)) {
+    for (const auto& [pattern, member_rule] : parts.pattern_properties) {
+      if (pattern->matches(name)) {
         known = true;
-        check(member_rule, member, place);
+        check(*member_rule, member, place);
       }
     }
     if (known || others == nullptr) continue;

@@ -46,14 +46,14 @@ std::string_view LossyCommunicator::backend() const { return group_->inner.backe
 
 bool LossyCommunicator::leaves_lost_out(sim::TrafficClass traffic_class) const {
   const RankState& state = *group_->state;
-  const std::optional<ClassNetwork>& network = state.ledger.network().of(traffic_class);
+  const sim::Boxed<ClassNetwork>& network = state.ledger.network().of(traffic_class);
   return state.lossless_scopes == 0 && network.has_value() && network->gather.fill == Fill::kAbsent &&
          can_lose(network->gather);
 }
 
 bool LossyCommunicator::stops_lost_gradients(sim::TrafficClass traffic_class) const {
   const RankState& state = *group_->state;
-  const std::optional<ClassNetwork>& network = state.ledger.network().of(traffic_class);
+  const sim::Boxed<ClassNetwork>& network = state.ledger.network().of(traffic_class);
   return state.lossless_scopes == 0 && network.has_value() && can_lose(network->gather) &&
          lost_gradient_of(traffic_class, *network) == LostGradient::kZero;
 }

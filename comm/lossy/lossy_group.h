@@ -24,6 +24,7 @@
 #include "comm/lossy/pool.h"
 #include "comm/lossy/rank_state.h"
 #include "comm/started/lane.h"
+#include "sim/boxed.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::comm {
@@ -108,7 +109,7 @@ class LossyGroup {
   StreamTurns turns_;  // of the buffers that calls share
   std::array<Paths, sim::kAllTrafficClasses.size()> paths_;
   // For messages of a class that arrive for certain, where its fill also changes whole messages.
-  std::array<std::optional<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
+  std::array<sim::Boxed<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
   std::array<Paths, sim::kAllTrafficClasses.size()> certain_paths_;
   std::unique_ptr<Communicator> clock_channel_;  // null: the inner communicator
   std::optional<GroupTimeline> timeline_;

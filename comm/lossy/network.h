@@ -14,6 +14,7 @@
 #include "comm/lossy/link_overrides.h"
 #include "comm/lossy/loss_selection.h"
 #include "comm/lossy/protection.h"
+#include "sim/boxed.h"
 #include "sim/loss/loss_process.h"
 #include "sim/recovery/link_recovery.h"
 #include "sim/traffic_class.h"
@@ -128,10 +129,10 @@ struct ClassNetwork {
 /// The network of an experiment. An absent class is reliable and goes straight to the backend.
 struct Network {
   std::uint64_t seed = 0;
-  std::array<std::optional<ClassNetwork>, sim::kAllTrafficClasses.size()> classes;
+  std::array<sim::Boxed<ClassNetwork>, sim::kAllTrafficClasses.size()> classes;
 
-  const std::optional<ClassNetwork>& of(sim::TrafficClass c) const { return classes[static_cast<std::size_t>(c)]; }
-  std::optional<ClassNetwork>& of(sim::TrafficClass c) { return classes[static_cast<std::size_t>(c)]; }
+  const sim::Boxed<ClassNetwork>& of(sim::TrafficClass c) const { return classes[static_cast<std::size_t>(c)]; }
+  sim::Boxed<ClassNetwork>& of(sim::TrafficClass c) { return classes[static_cast<std::size_t>(c)]; }
 };
 
 /// What ClassNetwork::lost_gradient is, or where it is absent the default: zero in sequence_forward, straight-through

@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // droptest plan
+#include <malloc.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
@@ -111,75 +118,138 @@ struct Needs {
   json packets;
   json memory_of_rank;
   json memory;
+  json precision;
+  std::size_t first;  ///< run that has them
 };
 
-/// `which_memory`: the runs whose entry has the whole memory plan; null in the others.
+/// The runs whose entry has the whole memory plan; null in the others.
 enum class WhichMemory : std::uint8_t { kAll, kOneOfEach };
-json everything(const PlanOptions& options, WhichMemory which_memory) {
-  const auto& out = options.out;
-  const std::optional<std::uint64_t> memory = options.memory != 0 ? std::optional(options.memory) : std::nullopt;
-  auto [plan, no_ids] = plan_of_files(options.spec);
-  std::vector<json> summaries(plan.runs.size());
-  for (std::size_t i = 0; i < plan.runs.size() && no_ids.empty(); ++i) {
-    const auto folder = experiments::run_directory(out, plan.name, plan.runs[i].run.run_id);
-    if (experiments::has_result(folder, say_unread)) summaries[i] = *experiments::read_summary(folder);
-  }
-  const TimeEstimate estimate(plan, summaries, out + "/" + plan.name);
-  const int jobs = jobs_here(plan);
-  std::map<std::string, Needs> known;
-  json runs = json::array();
-  std::size_t to_do = 0;
-  std::uint64_t weights_bytes = 0;
-  std::optional<double> alone = 0.0;
-  std::optional<double> together = 0.0;
-  const auto add = [](std::optional<double>& sum, const std::optional<double>& more) {
-    sum = sum && more ? std::optional(*sum + *more) : std::nullopt;
-  };
-  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
-    PlannedRun& planned = plan.runs[i];
-    const RunConfig& config = planned.run.config;
-    const auto [needs, is_first] = known.try_emplace(experiments::without_rates(planned.run.spec).dump());
-    if (is_first) needs->second = {packets_of(config), memory_of_rank(config), memory_plan_of(config, memory)};
-    const bool is_new = summaries[i].is_null() && planned.same_as == i;
-    const std::optional<double> seconds = estimate.seconds(planned);
-    if (is_new) {
-      ++to_do;
-      weights_bytes += experiments::kept_weights_bytes(config);
-      add(alone, seconds);
-      add(together, estimate.core_seconds(planned, jobs));
+
+/// A plan as it is printed. Of thousands of runs it keeps only what their entries are made of.
+class PrintedRuns {
+ public:
+  PrintedRuns(const PlanOptions& options, WhichMemory which_memory) : which_memory_(which_memory) {
+    const std::optional<std::uint64_t> memory = options.memory != 0 ? std::optional(options.memory) : std::nullopt;
+    PlanOfFiles of_files = plan_of_files(options.spec);
+    plan_ = std::move(of_files.plan);
+    no_ids_ = std::move(of_files.no_ids);
+    differs_ = differences(plan_);
+    jobs_ = jobs_here(plan_);
+    folder_ = options.out + "/" + plan_.name;
+    for (std::size_t i = 0; i < plan_.runs.size(); ++i) {
+      experiments::ResolvedRun& run = plan_.runs[i].run;
+      const auto directory = experiments::run_directory(options.out, plan_.name, run.run_id);
+      const bool is_finished = no_ids_.empty() && experiments::has_result(directory, say_unread);
+      const auto shape = shapes_.insert(experiments::shape_of(run.spec).dump()).first;
+      timed_.push_back({&run.config, &*shape, is_finished});
+      const auto [needs, is_first] = known_.try_emplace(experiments::without_rates(run.spec).dump());
+      if (is_first) {
+        needs->second = {packets_of(run.config), memory_of_rank(run.config), memory_plan_of(run.config, memory),
+                         precision_of(run), i};
+      }
+      needs_.push_back(&needs->second);
+      run.spec = nullptr;
+      run.warnings.clear();
     }
-    runs.push_back({{"run_id", no_ids.empty() ? json(planned.run.run_id) : json()},
-                    {"point", planned.point},
-                    {"labels", planned.run.labels},
-                    {"seeds", experiments::seeds_json(planned.seeds)},
-                    {"same_as", planned.same_as == i ? json() : json(planned.same_as)},
-                    {"finished", !summaries[i].is_null()},
-                    {"steps", config.training.steps},
-                    {"memory_per_rank_bytes", needs->second.memory_of_rank},
-                    {"memory", is_first || which_memory == WhichMemory::kAll ? needs->second.memory : json()},
-                    {"precision", precision_of(planned.run)},
-                    {"packets", needs->second.packets},
-                    {"seconds", seconds ? json(*seconds) : json()}});
-    planned.run = experiments::ResolvedRun();  // the entry has all that is printed
+    ::malloc_trim(0);  // a step that is measured takes the place of the specs
+    estimate_.emplace(timed_, folder_);
   }
-  std::optional<double> left = together;
-  if (left) *left /= static_cast<double>(experiments::allowed_cores().size());
-  return {{"name", plan.name},
-          {"folder", out + "/" + plan.name},
-          {"points", plan.points},
-          {"seeds", plan.runs.size() / plan.points},
-          {"differs", differences(plan)},
-          {"names", experiments::PointNames(plan.swept).to_json()},
-          {"best_over", plan.best_over},
-          {"no_ids", no_ids.empty() ? json() : json(no_ids)},
-          {"runs", std::move(runs)},
-          {"estimate",
-           {{"runs", to_do},
-            {"weights_bytes", weights_bytes},
-            {"jobs", jobs},
-            {"seconds_one_by_one", alone ? json(*alone) : json()},
-            {"seconds", left ? json(*left) : json()},
-            {"basis", estimate.basis()}}}};
+
+  PrintedPlan print() const {
+    return {about(), plan_.runs.size(), [this](std::size_t i) { return entry(i); }};
+  }
+
+ private:
+  bool is_new(std::size_t i) const { return !timed_[i].is_finished && plan_.runs[i].same_as == i; }
+
+  json about() const {
+    std::size_t to_do = 0;
+    std::uint64_t weights_bytes = 0;
+    std::optional<double> alone = 0.0;
+    std::optional<double> together = 0.0;
+    const auto add = [](std::optional<double>& sum, const std::optional<double>& more) {
+      sum = sum && more ? std::optional(*sum + *more) : std::nullopt;
+    };
+    for (std::size_t i = 0; i < plan_.runs.size(); ++i) {
+      if (!is_new(i)) continue;
+      ++to_do;
+      weights_bytes += experiments::kept_weights_bytes(plan_.runs[i].run.config);
+      add(alone, estimate_->seconds(timed_[i]));
+      add(together, estimate_->core_seconds(timed_[i], jobs_));
+    }
+    if (together) *together /= static_cast<double>(experiments::allowed_cores().size());
+    return {{"name", plan_.name},
+            {"folder", folder_},
+            {"points", plan_.points},
+            {"seeds", plan_.runs.size() / plan_.points},
+            {"differs", differs_},
+            {"names", experiments::PointNames(plan_.swept).to_json()},
+            {"best_over", plan_.best_over},
+            {"no_ids", no_ids_.empty() ? json() : json(no_ids_)},
+            {"estimate",
+             {{"runs", to_do},
+              {"weights_bytes", weights_bytes},
+              {"jobs", jobs_},
+              {"seconds_one_by_one", alone ? json(*alone) : json()},
+              {"seconds", together ? json(*together) : json()},
+              {"basis", estimate_->basis()}}}};
+  }
+
+  json entry(std::size_t i) const {
+    const PlannedRun& planned = plan_.runs[i];
+    const Needs& needs = *needs_[i];
+    const std::optional<double> seconds = estimate_->seconds(timed_[i]);
+    return {{"run_id", no_ids_.empty() ? json(planned.run.run_id) : json()},
+            {"point", planned.point},
+            {"labels", planned.run.labels},
+            {"seeds", experiments::seeds_json(planned.seeds)},
+            {"same_as", planned.same_as == i ? json() : json(planned.same_as)},
+            {"finished", timed_[i].is_finished},
+            {"steps", planned.run.config.training.steps},
+            {"memory_per_rank_bytes", needs.memory_of_rank},
+            {"memory", needs.first == i || which_memory_ == WhichMemory::kAll ? needs.memory : json()},
+            {"precision", needs.precision},
+            {"packets", needs.packets},
+            {"seconds", seconds ? json(*seconds) : json()}};
+  }
+
+  const WhichMemory which_memory_;
+  SweepPlan plan_;  ///< its runs have lost their specs
+  std::string no_ids_;
+  std::string folder_;
+  json differs_;
+  int jobs_ = 1;
+  std::set<std::string> shapes_;
+  std::map<std::string, Needs> known_;
+  std::vector<TimeEstimate::Run> timed_;
+  std::vector<const Needs*> needs_;  ///< of each run
+  std::optional<TimeEstimate> estimate_;
+};
+
+/// The plan as JSON with the member "runs". Each run is made, written and forgotten.
+void write_json(const PrintedPlan& plan, std::ostream& out) {
+  const auto write = [&out](const json& value, const std::string& indent) {
+    for (const char c : printed(value)) {
+      out << c;
+      if (c == '\n') out << indent;
+    }
+  };
+  json members = plan.about;
+  members["runs"] = nullptr;
+  const char* before = "{\n  ";
+  for (const auto& [name, value] : members.items()) {
+    out << std::exchange(before, ",\n  ") << '"' << name << "\": ";
+    if (name != "runs") {
+      write(value, "  ");
+      continue;
+    }
+    for (std::size_t i = 0; i < plan.runs; ++i) {
+      out << (i == 0 ? "[\n    " : ",\n    ");
+      write(plan.run(i), "    ");
+    }
+    out << "\n  ]";
+  }
+  out << "\n}\n";
 }
 
 void draw_schedule(const json& layouts, const std::string& file) {
@@ -228,11 +298,11 @@ int plan_layouts(const PlanOptions& options) {
 
 int plan(const PlanOptions& options) {
   if (options.layout) return plan_layouts(options);
-  const json all = everything(options, options.json ? WhichMemory::kAll : WhichMemory::kOneOfEach);
+  const PrintedRuns runs(options, options.json ? WhichMemory::kAll : WhichMemory::kOneOfEach);
   if (options.json) {
-    std::cout << printed(all) << "\n";
+    write_json(runs.print(), std::cout);
   } else {
-    std::cout << plan_text(all);
+    std::cout << plan_text(runs.print());
   }
   return kExitSuccess;
 }

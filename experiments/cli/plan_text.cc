@@ -35,9 +35,9 @@ std::string count_text(double count) {
 
 std::string seeds_of(const json& run) { return experiments::seeds_text(run.at("seeds")); }
 
-std::string run_text(const json& all, const json& run, const experiments::PointNames& names) {
+std::string run_text(const PrintedPlan& plan, const json& run, const experiments::PointNames& names) {
   if (!run.at("same_as").is_null()) {
-    const json& same = all.at("runs").at(run.at("same_as").get<std::size_t>());
+    const json same = plan.run(run.at("same_as").get<std::size_t>());
     if (same.at("point") == run.at("point")) return "the run of seed " + seeds_of(same);
     const std::string point = names.text(same.at("point"), same.at("labels"));
     return "the run of " + point + (same.at("seeds") == run.at("seeds") ? "" : ", seed " + seeds_of(same));
@@ -55,30 +55,26 @@ std::string packets_text(const json& packets) {
 }
 
 /// Where products have 16 bits and the messages of tensor parallelism are as large as without: a spec may not mean it.
-void print_wide_messages(const json& runs, std::ostream& text) {
-  const auto is_wide = [](const json& run) {
-    const json& precision = run.at("precision");
-    if (precision.is_null() || precision.at("message") != "float32") return false;
-    return precision.at("compute") == "bfloat16" || precision.at("compute") == "float16";
-  };
-  const auto wide = std::count_if(runs.begin(), runs.end(), is_wide);
+bool has_wide_messages(const json& run) {
+  const json& precision = run.at("precision");
+  if (precision.is_null() || precision.at("message") != "float32") return false;
+  return precision.at("compute") == "bfloat16" || precision.at("compute") == "float16";
+}
+
+void print_wide_messages(std::size_t wide, std::size_t runs, std::ostream& text) {
   if (wide == 0) return;
   text << "messages of tensor parallelism are float32, though products have 16 bits: "
-       << (wide == static_cast<std::ptrdiff_t>(runs.size())
-               ? "all runs"
-               : std::to_string(wide) + " of " + std::to_string(runs.size()) + " runs")
+       << (wide == runs ? "all runs" : std::to_string(wide) + " of " + std::to_string(runs) + " runs")
        << "; /training/precision/message sets their type\n";
 }
 
-/// Of the run that takes most: a rank, with the spec's choice and with each strategy.
-void print_memory(const json& runs, std::ostream& text) {
-  const auto process_of = [](const json& run) {
-    return run.at("memory").is_null() ? std::uint64_t{0} : run.at("memory").at("process").get<std::uint64_t>();
-  };
-  const auto largest = std::max_element(runs.begin(), runs.end(),
-                                        [&](const json& a, const json& b) { return process_of(a) < process_of(b); });
-  if (largest == runs.end() || process_of(*largest) == 0) return;
-  const json& memory = largest->at("memory");
+std::uint64_t process_bytes(const json& memory) {
+  return memory.is_null() ? std::uint64_t{0} : memory.at("process").get<std::uint64_t>();
+}
+
+/// `memory`: of a rank of the run that takes most, with the spec's choice and with each strategy.
+void print_memory(const json& memory, std::ostream& text) {
+  if (process_bytes(memory) == 0) return;
   std::vector<std::pair<const char*, const char*>> columns = {
       {"parameters", "parameters"},   {"gradients", "gradients"},
       {"optimizer", "optimizer"},     {"activations", "activations"},
@@ -109,14 +105,14 @@ void print_memory(const json& runs, std::ostream& text) {
 
 }  // namespace
 
-std::string plan_text(const json& all) {
+std::string plan_text(const PrintedPlan& plan) {
+  const json& all = plan.about;
   std::ostringstream text;
   const auto number = [](const json& of, const char* name) { return of.at(name).get<std::size_t>(); };
-  const json& runs = all.at("runs");
   const auto plural = [](std::size_t count, const std::string& noun) {
     return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
   };
-  text << all.at("name").get<std::string>() << ": " << plural(runs.size(), "run") << ", "
+  text << all.at("name").get<std::string>() << ": " << plural(plan.runs, "run") << ", "
        << plural(number(all, "points"), "point") << " with " << plural(number(all, "seeds"), "seed")
        << " each; records go to " << all.at("folder").get<std::string>() << "\n";
   const json& best_over = all.at("best_over");
@@ -130,17 +126,22 @@ std::string plan_text(const json& all) {
   std::vector<std::vector<std::string>> rows = {
       {"point", "seed", "steps", "least memory per rank", "packets", "time", "state", "run"}};
   const auto names = experiments::PointNames::from_json(all.at("names"));
-  for (const json& run : runs) {
+  std::size_t wide = 0;
+  json largest;  // memory plan
+  for (std::size_t i = 0; i < plan.runs; ++i) {
+    const json run = plan.run(i);
+    if (has_wide_messages(run)) ++wide;
+    if (process_bytes(run.at("memory")) > process_bytes(largest)) largest = run.at("memory");
     const json& memory = run.at("memory_per_rank_bytes");
     const json& seconds = run.at("seconds");
     rows.push_back({names.text(run.at("point"), run.at("labels")), seeds_of(run), run.at("steps").dump(),
                     memory.is_null() ? "?" : experiments::bytes_text(memory.get<std::uint64_t>()),
                     packets_text(run.at("packets")), seconds.is_null() ? "?" : duration_text(seconds.get<double>()),
-                    run.at("finished").get<bool>() ? "finished" : "to do", run_text(all, run, names)});
+                    run.at("finished").get<bool>() ? "finished" : "to do", run_text(plan, run, names)});
   }
   text << table_text(rows);
-  print_wide_messages(runs, text);
-  print_memory(runs, text);
+  print_wide_messages(wide, plan.runs, text);
+  print_memory(largest, text);
   const json& estimate = all.at("estimate");
   const std::size_t to_do = number(estimate, "runs");
   if (const auto bytes = estimate.at("weights_bytes").get<std::uint64_t>(); bytes != 0) {

@@ -2,12 +2,21 @@
 // A plan as tables.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <cstddef>
+#include <functional>
+#include <nlohmann/json.hpp>
 #include <string>
 
 namespace droptest::cli {
 
-/// Of `droptest plan --json`: each run, the memory of the largest one, and the time of those that are to do.
-std::string plan_text(const nlohmann::json& plan);
+/// What `droptest plan --json` prints.
+struct PrintedPlan {
+  nlohmann::json about;                              ///< all members but "runs"
+  std::size_t runs = 0;                              ///< how many
+  std::function<nlohmann::json(std::size_t i)> run;  ///< makes an element of "runs"
+};
+
+/// Each run, the memory of the largest one, and the time of those that are to do.
+std::string plan_text(const PrintedPlan& plan);
 
 }  // namespace droptest::cli

@@ -27,6 +27,7 @@ bool is_launched(const experiments::RunConfig& config) {
 
 int run_one(const experiments::PlannedRun& planned, const experiments::RunDirectory& directory,
             experiments::FileHashes& files, const RunManner& how, const std::function<void()>& say_first) {
+  outlive_readers();
   const bool launched = is_launched(planned.run.config);
   experiments::SayUnread say = [](const std::string&) {};
   if (!how.quiet) say = say_unread;
@@ -77,8 +78,11 @@ int run_one(const experiments::PlannedRun& planned, const experiments::RunDirect
     if (!display->empty()) std::cout << "stopped at " << display->summary() << "\n";
     const bool resumes =
         experiments::may_resume(experiments::attempt_folder(directory), experiments::CheckpointPlace::Resume::kNewest);
-    std::cerr << "droptest: stopped: what was recorded is kept in " << directory.path << "; the same command "
-              << (resumes ? "continues from the last checkpoint" : "runs it again from its start") << "\n";
+    const std::string next = how.from_step ? "begins again after step " + std::to_string(*how.from_step)
+                             : resumes     ? "continues from the last checkpoint"
+                                           : "runs it again from its start";
+    std::cerr << "droptest: stopped: what was recorded is kept in " << directory.path << "; the same command " << next
+              << "\n";
     throw;
   } catch (const experiments::BusyError& error) {
     display->close();

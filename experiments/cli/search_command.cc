@@ -133,6 +133,32 @@ std::optional<experiments::FileLock> hold_record(const SearchCommandOptions& opt
   return lock;
 }
 
+/// The whole search, where it needs no run that has not ended. `summaries` gets those of its runs.
+std::optional<SearchProgress> finished_search(const experiments::SearchPlan& plan, const std::string& out, int jobs,
+                                              SummariesOfRates& summaries) {
+  struct Unfinished {};
+  const auto read_round = [&](const std::vector<TrialRequest>& requests) {
+    const experiments::SweepPlan round = round_of(plan, requests);
+    std::vector<Trial> trials;
+    for (std::size_t i = 0; i < requests.size(); ++i) {
+      const auto folder = experiments::run_directory(out, plan.name(), round.runs[i].run.run_id);
+      if (!experiments::is_settled(folder, round.runs[i].run, experiments::Again::kNo)) throw Unfinished();
+      SweepRun run;
+      run.state = SweepRun::State::kFoundFinished;
+      run.summary = *experiments::read_summary(folder);
+      trials.push_back(trial_of(run));
+      if (requests[i].rate) summaries[*requests[i].rate].push_back(run.summary);
+    }
+    return trials;
+  };
+  try {
+    return search_threshold(plan.settings(), jobs, read_round, [](const SearchProgress&) {});
+  } catch (const Unfinished&) {
+    summaries.clear();
+    return std::nullopt;
+  }
+}
+
 int search(const SearchCommandOptions& options) {
   experiments::FileHashes files;
   const experiments::Spec spec = experiments::read_spec(options.spec.file, options.spec.overrides);
@@ -150,12 +176,18 @@ int search(const SearchCommandOptions& options) {
   if (!options.quiet) sweep_options.say_unread = say_unread;
 
   catch_stop_signals();
-  const std::optional<experiments::FileLock> record = hold_record(options, plan.name());
-  if (!record) return kExitInterrupted;
+  outlive_readers();
+  SummariesOfRates summaries;
+  std::optional<SearchProgress> finished = finished_search(plan, options.out, sweep_options.jobs, summaries);
+  // A record that is complete needs no lock: its folder may be read-only.
+  std::optional<experiments::FileLock> record;
+  if (!finished || !experiments::is_search_recorded(options.out, plan, *finished)) {
+    record = hold_record(options, plan.name());
+    if (!record) return kExitInterrupted;
+  }
   ProgressDisplay display(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr());
   const std::string folder = options.out + "/" + plan.name();
   WatchOutputs outputs(options.outputs, folder, folder + "/tensorboard");
-  SummariesOfRates summaries;
   const auto run_round = [&](const std::vector<TrialRequest>& requests) {
     const experiments::SweepProgress done = experiments::run_planned(
         round_of(plan, requests), sweep_options,
@@ -175,7 +207,7 @@ int search(const SearchCommandOptions& options) {
   };
   std::map<double, std::size_t> told;
   const auto on_change = [&](const SearchProgress& now) {
-    experiments::write_search_record(options.out, plan, now);
+    if (record) experiments::write_search_record(options.out, plan, now);
     for (const auto& [rate, judgement] : now.rates) {
       if (options.quiet || judgement.verdict == Verdict::kNotJudged || told[rate] == judgement.trials.size()) continue;
       told[rate] = judgement.trials.size();
@@ -185,7 +217,9 @@ int search(const SearchCommandOptions& options) {
                 << std::flush;
     }
   };
-  const SearchProgress found = search_threshold(plan.settings(), sweep_options.jobs, run_round, on_change);
+  if (finished) on_change(*finished);
+  const SearchProgress found =
+      finished ? *finished : search_threshold(plan.settings(), sweep_options.jobs, run_round, on_change);
   outputs.finish();
 
   if (!options.quiet) {

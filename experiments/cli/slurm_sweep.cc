@@ -2,9 +2,14 @@
 #include "experiments/cli/slurm_sweep.h"
 
 #include <CLI/CLI.hpp>
+#include <filesystem>
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/number_options.h"
@@ -73,6 +78,21 @@ void print_scripts(const std::vector<PreparedArray>& arrays, const experiments::
   }
 }
 
+/// Removes folders that are empty at the end of its scope: those of a submission that came to nothing.
+class RemovedIfEmpty {
+ public:
+  explicit RemovedIfEmpty(std::vector<std::string> paths) : paths_(std::move(paths)) {}
+  ~RemovedIfEmpty() {
+    std::error_code ignored;
+    for (const std::string& path : paths_) std::filesystem::remove(path, ignored);
+  }
+  RemovedIfEmpty(const RemovedIfEmpty&) = delete;
+  RemovedIfEmpty& operator=(const RemovedIfEmpty&) = delete;
+
+ private:
+  std::vector<std::string> paths_;  ///< inner ones first
+};
+
 /// "auto" was resolved here, where there may be no GPU.
 void say_device_of_tasks(const SweepPlan& plan) {
   if (plan.spec.value("device", "") != "auto") return;
@@ -125,6 +145,7 @@ int submit_sweep(const SweepPlan& plan, experiments::SubmissionOptions submissio
                   submission);
     return kExitSuccess;
   }
+  const RemovedIfEmpty rest({experiments::slurm_folder(submission.out, plan.name), submission.out + "/" + plan.name});
   const experiments::FileLock lock = experiments::hold_submission(plan, submission.out);
   const SweepSurvey survey = experiments::survey_sweep(plan, submission);
   const std::vector<PreparedArray> arrays = experiments::prepare_arrays(plan, survey, submission);

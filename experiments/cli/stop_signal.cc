@@ -29,6 +29,8 @@ void catch_stop_signals() {
   }
 }
 
+void outlive_readers() { std::signal(SIGPIPE, SIG_IGN); }
+
 bool stop_requested() { return stop_signal != 0; }
 
 }  // namespace droptest::cli

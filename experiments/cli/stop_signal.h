@@ -13,4 +13,8 @@ void catch_stop_signals();
 /// Whether one came.
 bool stop_requested();
 
+/// For commands whose records count more than what they print: from now on they go on where nobody reads that, as in
+/// `droptest run spec.json | head`.
+void outlive_readers();
+
 }  // namespace droptest::cli

@@ -141,6 +141,7 @@ int sweep(const SweepCommandOptions& options) {
   sweep_options.worker_command = {experiments::this_program(), "worker"};
 
   catch_stop_signals();
+  outlive_readers();
   ProgressDisplay display(options.quiet ? DisplayMode::kQuiet : display_mode_of_stderr());
   const std::string folder = options.out + "/" + plan.name;
   WatchOutputs outputs(options.outputs, folder, folder + "/tensorboard");

@@ -94,6 +94,7 @@ int work_on_task(const SweepTaskOptions& options) {
   sweep.say_unread = say_unread;
   sweep.worker_command = worker_command_of(resources);
   catch_stop_signals();
+  outlive_readers();
   TaskLog log(plan);
   const experiments::SweepProgress progress = experiments::run_planned(
       plan, sweep, [&log](const experiments::SweepProgress& now) { log.show(now); }, [] { return stop_requested(); });

@@ -17,37 +17,32 @@
 namespace droptest::cli {
 namespace {
 
-using experiments::PlannedRun;
 using experiments::RunConfig;
-using experiments::SweepPlan;
 using nlohmann::json;
-
-std::string key_of(const PlannedRun& planned) { return experiments::shape_of(planned.run.spec).dump(); }
 
 }  // namespace
 
-TimeEstimate::TimeEstimate(const SweepPlan& plan, const std::vector<json>& summaries, const std::string& folder) {
-  for (const PlannedRun& planned : plan.runs) finished_[key_of(planned)];
+TimeEstimate::TimeEstimate(const std::vector<Run>& runs, const std::string& folder) {
+  for (const Run& run : runs) finished_[*run.shape];
   std::error_code none;
   for (const auto& entry : std::filesystem::directory_iterator(folder, none)) take(entry.path().string());
   std::erase_if(finished_, [](const auto& shape) { return shape.second.count == 0; });
-  measure(plan, summaries);
+  measure(runs);
 }
 
-std::optional<double> TimeEstimate::seconds(const PlannedRun& planned) const {
-  const RunConfig& config = planned.run.config;
-  if (const auto found = finished_.find(key_of(planned)); found != finished_.end()) {
-    return found->second.mean() * static_cast<double>(config.training.steps);
+std::optional<double> TimeEstimate::seconds(const Run& run) const {
+  if (const auto found = finished_.find(*run.shape); found != finished_.end()) {
+    return found->second.mean() * static_cast<double>(run.config->training.steps);
   }
   if (!step_) return std::nullopt;
-  return step_->wall_seconds * experiments::run_operations(config) / measured_operations_;
+  return step_->wall_seconds * experiments::run_operations(*run.config) / measured_operations_;
 }
 
-std::optional<double> TimeEstimate::core_seconds(const PlannedRun& planned, double jobs) const {
+std::optional<double> TimeEstimate::core_seconds(const Run& run, double jobs) const {
   const auto cores = static_cast<double>(experiments::allowed_cores().size());
-  if (finished_.contains(key_of(planned))) return *seconds(planned) * cores / jobs;
+  if (finished_.contains(*run.shape)) return *seconds(run) * cores / jobs;
   if (!step_) return std::nullopt;
-  return step_->processor_seconds * experiments::run_operations(planned.run.config) / measured_operations_;
+  return step_->processor_seconds * experiments::run_operations(*run.config) / measured_operations_;
 }
 
 std::string TimeEstimate::basis() const {
@@ -95,22 +90,22 @@ void TimeEstimate::take(const std::string& folder) {
   }
 }
 
-void TimeEstimate::measure(const SweepPlan& plan, const std::vector<json>& summaries) {
-  const PlannedRun* largest = nullptr;
+void TimeEstimate::measure(const std::vector<Run>& runs) {
+  const RunConfig* largest = nullptr;
   std::set<std::string> shapes;
-  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
-    if (!summaries[i].is_null() || finished_.contains(key_of(plan.runs[i]))) continue;
-    shapes.insert(key_of(plan.runs[i]));
-    const double operations = experiments::step_operations(plan.runs[i].run.config);
-    if (largest == nullptr || operations >= experiments::step_operations(largest->run.config)) largest = &plan.runs[i];
+  for (const Run& run : runs) {
+    if (run.is_finished || finished_.contains(*run.shape)) continue;
+    shapes.insert(*run.shape);
+    const double operations = experiments::step_operations(*run.config);
+    if (largest == nullptr || operations >= experiments::step_operations(*largest)) largest = run.config;
   }
   if (largest == nullptr) return;
   shapes_ = shapes.size();
   try {
-    step_ = experiments::measure_step(largest->run.config);
-    measured_operations_ = experiments::step_operations(largest->run.config);
+    step_ = experiments::measure_step(*largest);
+    measured_operations_ = experiments::step_operations(*largest);
     if (!step_) {
-      why_not_ = largest->run.config.device == experiments::Device::kCuda
+      why_not_ = largest->device == experiments::Device::kCuda
                      ? "no run on such a GPU is finished here"
                      : "no such run is finished here, and a step is too long to be measured";
     }

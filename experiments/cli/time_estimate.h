@@ -17,15 +17,19 @@ namespace droptest::cli {
 /// By finished runs of the same shape on this machine, else by a step that is measured here.
 class TimeEstimate {
  public:
-  /// Shapes: the summary of each run of the plan; null: it is not finished. `folder`: of the experiment's finished
-  /// runs, this plan's or others.
-  TimeEstimate(const experiments::SweepPlan& plan, const std::vector<nlohmann::json>& summaries,
-               const std::string& folder);
+  /// A run whose time is asked for.
+  struct Run {
+    const experiments::RunConfig* config;  ///< borrowed
+    const std::string* shape;              ///< text of its shape_of(); borrowed
+    bool is_finished;
+  };
+  /// `folder`: of the experiment's finished runs, these or others.
+  TimeEstimate(const std::vector<Run>& runs, const std::string& folder);
 
   /// Wall seconds of the run alone; absent where nothing is known.
-  std::optional<double> seconds(const experiments::PlannedRun& planned) const;
+  std::optional<double> seconds(const Run& run) const;
   /// Core seconds of the run, for runs that share the cores of this machine.
-  std::optional<double> core_seconds(const experiments::PlannedRun& planned, double jobs) const;
+  std::optional<double> core_seconds(const Run& run, double jobs) const;
   /// The source of the estimate, and its error.
   std::string basis() const;
 
@@ -42,7 +46,7 @@ class TimeEstimate {
   void take(const std::string& folder);
   /// Measures a step of the largest run without a finished run of its shape; of equal ones the last, which has more
   /// loss in most specs.
-  void measure(const experiments::SweepPlan& plan, const std::vector<nlohmann::json>& summaries);
+  void measure(const std::vector<Run>& runs);
 
   std::map<std::string, Speeds> finished_;  ///< seconds per step, by shape
   std::size_t records_ = 0;

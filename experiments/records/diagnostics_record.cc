@@ -57,7 +57,7 @@ nlohmann::json diagnostics_json(const std::vector<comm::ClassStatistics>& statis
   nlohmann::json classes = nlohmann::json::object();
   for (const comm::ClassStatistics& one : statistics) {
     const std::string name(sim::traffic_class_name(one.traffic_class));
-    const std::optional<comm::ClassNetwork>& configured = network.of(one.traffic_class);
+    const sim::Boxed<comm::ClassNetwork>& configured = network.of(one.traffic_class);
     DROPTEST_CHECK(configured.has_value(), "diagnostics of " + name + ", which has no network");
     nlohmann::json layers = nlohmann::json::array();
     for (const comm::LayerStatistics& layer : one.layers) layers.push_back(layer_json(layer));

@@ -154,7 +154,7 @@ json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, 
   json out = {{"schema_version", kSchemaVersion}, {"classes", json::object()}};
   for (const comm::ClassStatistics& one : statistics) {
     const std::string name(sim::traffic_class_name(one.traffic_class));
-    const std::optional<comm::ClassNetwork>& configured = network.of(one.traffic_class);
+    const sim::Boxed<comm::ClassNetwork>& configured = network.of(one.traffic_class);
     DROPTEST_CHECK(configured.has_value(), "statistics of " + name + ", which has no network");
     out["classes"][name] = class_json(one, *configured);
     for (const comm::LinkStatistics& link : one.links) out["links"].push_back(link_json(link));

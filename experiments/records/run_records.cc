@@ -189,7 +189,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
 }
 
 std::string missing_lines_text(const std::string& steps) {
-  return "metrics.jsonl lacks the lines of steps " + steps + ": they were lost before the run was resumed";
+  return "metrics.jsonl lacks the lines of steps " + steps + ": before the run was resumed they were lost, or /record/every_steps was larger";
 }
 
 std::string mark_text(std::string mark) {
@@ -284,6 +284,9 @@ std::vector<std::string> missing_records(const RunDirectory& directory, const Re
     return {"spec.json, which cannot be read"};
   }
   struct stat status {};
+  for (const std::string& always : {directory.metrics(), directory.loss_statistics()}) {
+    if (::stat(always.c_str(), &status) != 0) missing.push_back(always.substr(always.rfind('/') + 1));
+  }
   if (asked["weights"] == "final" && ::stat(directory.weights().c_str(), &status) != 0) {
     missing.emplace_back("the final weights (/record/weights)");
   }

@@ -112,7 +112,7 @@ std::optional<nlohmann::json> read_summary(
     const RunDirectory& directory, const SayUnread& say = [](const std::string&) {});
 
 /// The records that `run` asks for and a finished run in that folder does not have, each with the pointer of its
-/// setting: "the final weights (/record/weights)".
+/// setting: "the final weights (/record/weights)". Records that every run has are named by their files.
 std::vector<std::string> missing_records(const RunDirectory& directory, const ResolvedRun& run);
 
 /// Whether the run need not be run again: a summary that says `completed` or `diverged`. `say`: read_summary()'s.

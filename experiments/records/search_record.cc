@@ -133,6 +133,14 @@ std::string_view verdict_name(Verdict verdict) {
   DROPTEST_CHECK(false, "unknown verdict");
 }
 
+bool is_search_recorded(const std::string& out, const SearchPlan& plan, const SearchProgress& progress) {
+  try {
+    return comm::load_json(search_file(out, plan.name())) == search_json(plan, progress);
+  } catch (const ConfigError&) {
+    return false;
+  }
+}
+
 void write_search_record(const std::string& out, const SearchPlan& plan, const SearchProgress& progress) {
   write_record(SchemaKind::kSearch, search_file(out, plan.name()), search_json(plan, progress));
 }

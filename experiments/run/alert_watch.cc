@@ -81,6 +81,13 @@ AlertWatch::AlertWatch(const std::vector<AlertConfig>& alerts, RunDirectory dire
       detector_(new_detector()),
       turns_(alerts.size()) {}
 
+AlertWatch::~AlertWatch() {
+  try {
+    say_left_out();                  // of a run that an error ended
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
+  }
+}
+
 void AlertWatch::start(std::optional<std::uint64_t> step) {
   detector_ = new_detector();                                // a run of several parts starts several times
   for (CommandTurns& turns : turns_) turns.started.reset();  // its seconds begin anew
@@ -179,6 +186,10 @@ void AlertWatch::finish(std::chrono::milliseconds patience) {
             " was ended with the run");
   }
   commands_.clear();
+  say_left_out();
+}
+
+void AlertWatch::say_left_out() {
   for (std::size_t i = 0; i < turns_.size(); ++i) {
     const std::uint64_t left_out = std::exchange(turns_[i].all_left_out, 0);
     if (left_out == 0) continue;

@@ -33,6 +33,10 @@ class AlertWatch {
   /// Hears of commands that fail.
   using Report = std::function<void(const std::string& text)>;
   AlertWatch(const std::vector<AlertConfig>& alerts, RunDirectory directory, Report report);
+  /// Reports how many commands were left out, where finish() was not reached.
+  ~AlertWatch();
+  AlertWatch(const AlertWatch&) = delete;
+  AlertWatch& operator=(const AlertWatch&) = delete;
 
   /// Before the first line. With `step` the run continues from that step: events.jsonl keeps its lines up to `step`,
   /// and the caller then passes the earlier lines of metrics.jsonl to see(). Without, an older events.jsonl is removed.
@@ -74,6 +78,9 @@ class AlertWatch {
   /// Starts the command of the rule's alert, unless an earlier one still runs or the interval has not passed. Returns
   /// the action for events.jsonl: "command" or "command_left_out".
   const char* run_command(const Rule& rule, const nlohmann::json& event);
+  /// How many were left out since it said so last.
+  void say_left_out();
+
   const std::vector<AlertConfig> alerts_;
   const std::vector<Rule> rules_;  ///< rule i of the detector is rules_[i]
   const RunDirectory directory_;

@@ -4,7 +4,9 @@
 #include <sys/stat.h>
 
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace droptest::experiments {
 
@@ -15,7 +17,7 @@ bool MetricsTail::goes_on(std::istream& file) const {
   return file.read(there.data(), static_cast<std::streamsize>(there.size())) && there == last_line_;
 }
 
-void MetricsTail::update(const std::function<void(NumberedLine line)>& take) {
+void MetricsTail::read(const std::function<void(std::string line)>& take) {
   struct stat before {};
   if (::stat(path_.c_str(), &before) != 0) return;
   std::ifstream file(path_, std::ios::binary);
@@ -39,16 +41,49 @@ void MetricsTail::update(const std::function<void(NumberedLine line)>& take) {
     last_line_ = line + "\n";
     offset_ += static_cast<std::streamoff>(last_line_.size());
     ++lines_;
-    nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
-    if (line.find('\0') != std::string::npos) value = nullptr;  // the parser takes it for the end of the line
-    if (!value.is_object()) {
-      if (bad_line_.empty()) bad_line_ = "line " + std::to_string(lines_) + ": no JSON object";
-      continue;
-    }
-    if (value.contains("step") && value.at("step").is_number_unsigned()) step_ = value.at("step");
-    if (value.contains("train_loss") && value.at("train_loss").is_number()) train_loss_ = value.at("train_loss");
-    take({lines_, std::move(value)});
+    take(std::move(line));
   }
+}
+
+void MetricsTail::note_bad_line(std::uint64_t number) {
+  if (bad_line_.empty()) bad_line_ = "line " + std::to_string(number) + ": no JSON object";
+}
+
+void MetricsTail::take_text(std::uint64_t number, const std::string& line, const Take& take) {
+  nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+  if (line.find('\0') != std::string::npos) value = nullptr;  // the parser takes it for the end of the line
+  if (!value.is_object()) return note_bad_line(number);
+  if (value.contains("step") && value.at("step").is_number_unsigned()) step_ = value.at("step");
+  if (value.contains("train_loss") && value.at("train_loss").is_number()) train_loss_ = value.at("train_loss");
+  take({number, std::move(value)});
+}
+
+void MetricsTail::update(const Take& take) {
+  read([&](const std::string& line) { take_text(lines_, line, take); });
+}
+
+void MetricsTail::update_to_last(const std::vector<std::string>& members, const Take& take) {
+  struct Line {
+    std::uint64_t number = 0;  ///< 0: there is none yet
+    std::string text;
+  };
+  std::vector<Line> last_with(members.size());
+  Line before_last;
+  Line last;
+  read([&](std::string line) {
+    if (!line.starts_with('{') || !line.ends_with('}')) return note_bad_line(lines_);
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      if (line.find('"' + members[i] + '"') != std::string::npos) last_with[i] = {lines_, line};
+    }
+    before_last = std::exchange(last, {lines_, std::move(line)});
+  });
+  std::map<std::uint64_t, std::string> wanted;
+  last_with.push_back(std::move(before_last));
+  last_with.push_back(std::move(last));
+  for (Line& line : last_with) {
+    if (line.number > 0) wanted[line.number] = std::move(line.text);
+  }
+  for (const auto& [number, text] : wanted) take_text(number, text, take);
 }
 
 }  // namespace droptest::experiments

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace droptest::experiments {
 
@@ -22,12 +23,18 @@ struct NumberedLine {
 /// Reads only the lines that were appended since the last update(), one at a time.
 class MetricsTail {
  public:
+  using Take = std::function<void(NumberedLine line)>;
+
   explicit MetricsTail(std::string path) : path_(std::move(path)) {}
 
   /// Takes in the whole lines that are new, and calls take(line) for each; a file that is not there yet is an empty
   /// one. All lines of another file under that name, or of one that has become shorter or lacks the last line that was
   /// taken in, are new: file systems give the number of a removed file to the next one.
-  void update(const std::function<void(NumberedLine line)>& take);
+  void update(const Take& take);
+
+  /// As update(), for a file that nobody writes now, of which the last values alone are wanted: takes the last two
+  /// lines, and the last one in which each of `members` is named. The others need only stand in braces.
+  void update_to_last(const std::vector<std::string>& members, const Take& take);
 
   /// Files under that name so far: a change says that the last update() began with the first line of a new one.
   std::uint64_t files() const { return files_; }
@@ -40,6 +47,10 @@ class MetricsTail {
 
  private:
   bool goes_on(std::istream& file) const;
+  /// Calls take(line) for each whole line that is new, without its end; lines_ is its number.
+  void read(const std::function<void(std::string line)>& take);
+  void take_text(std::uint64_t number, const std::string& line, const Take& take);
+  void note_bad_line(std::uint64_t number);
 
   std::string path_;
   std::streamoff offset_ = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/rank_agreement.h"
 
+#include <future>
 #include <numeric>
 #include <span>
 #include <vector>
@@ -48,6 +49,17 @@ std::vector<std::string> gather_texts(const std::string& text, comm::Communicato
     at += length;
   }
   return texts;
+}
+
+void run_on_root(comm::Communicator& group, std::chrono::milliseconds interval, std::string_view name,
+                 const std::function<void()>& work) {
+  std::future<void> ended;
+  if (group.rank() == 0) ended = std::async(std::launch::async, work);
+  for (bool goes_on = true; goes_on;) {
+    const bool own = ended.valid() && ended.wait_for(interval) != std::future_status::ready;
+    goes_on = number_of_root(own ? 1 : 0, group, name) != 0;
+  }
+  if (ended.valid()) ended.get();
 }
 
 }  // namespace droptest::experiments

@@ -2,7 +2,9 @@
 // One value for all ranks from the values that each computes for itself.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,5 +25,11 @@ std::string text_of_root(std::string text, comm::Communicator& group, std::strin
 
 /// The texts of all ranks, in order. Ranks: all.
 std::vector<std::string> gather_texts(const std::string& text, comm::Communicator& group, std::string_view name);
+
+/// Runs `work` on rank 0, on a thread of its own, while the other ranks wait: they hear from rank 0 once each
+/// `interval`, so that they do not time out. Ranks: all. Throws on rank 0 what `work` throws, after the others have
+/// gone on.
+void run_on_root(comm::Communicator& group, std::chrono::milliseconds interval, std::string_view name,
+                 const std::function<void()>& work);
 
 }  // namespace droptest::experiments

@@ -151,9 +151,7 @@ class Trainer {
   TrainingOutcome run_to_end() {
     start_ = Clock::now();
     const auto resumed = checkpointer_ ? checkpointer_->restore(training_state()) : std::nullopt;
-    if (group_.rank() == 0) {
-      hooks_.on_start(resumed ? std::optional(resumed->step - (unrecorded_ ? 1 : 0)) : std::nullopt);
-    }
+    start_records(resumed ? std::optional(resumed->step - (unrecorded_ ? 1 : 0)) : std::nullopt);
     if (resumed) {
       outcome_.resumed_at.push_back(resumed->step);
       attendance_ = &absences_.at(resumed->step);
@@ -192,6 +190,16 @@ class Trainer {
     }
     if (group_.rank() == 0 && !outcome_.replicas_change) hooks_.on_end();
     return std::move(outcome_);
+  }
+
+  /// Rank 0 may have a million lines of metrics to read again: meanwhile the others, which wait for the first step,
+  /// hear from it more often than they time out. `step`: hooks_.on_start()'s.
+  void start_records(std::optional<std::uint64_t> step) {
+    if (!step) {
+      if (group_.rank() == 0) hooks_.on_start(step);
+      return;
+    }
+    run_on_root(group_, config_.backend.timeout / 4, "records of a resumed run", [&] { hooks_.on_start(step); });
   }
 
   void begin() {

@@ -25,6 +25,10 @@ using nlohmann::json;
 
 constexpr std::size_t kRunsOfAThread = 256;  // the caller reads fewer by itself
 
+/// Members of lines of which the last value is kept.
+const std::vector<std::string> kShownOfLines = {"train_loss", "validation_loss", "gradient_norm",
+                                                "divergence", "losses",          "ranks"};
+
 struct FoundRecord {
   json value;           ///< null: not there, or not yet whole, or no such record
   std::string problem;  ///< why a file that is there has none, beginning with its path
@@ -92,16 +96,22 @@ std::optional<double> seconds_of_utc(const std::string& text) {
 
 }  // namespace
 
-std::string read_new_records(MetricsTail& tail, SchemaKind kind, const std::function<void(json record)>& take) {
+std::string read_new_records(MetricsTail& tail, SchemaKind kind, const std::function<void(json record)>& take,
+                             const std::vector<std::string>* last_of) {
   std::string first_problem;
-  tail.update([&](NumberedLine line) {
+  const auto take_line = [&](NumberedLine line) {
     std::string problem = problem_of(line.value, kind, tail.path() + ": line " + std::to_string(line.number));
     if (problem.empty()) {
       take(std::move(line.value));
     } else if (first_problem.empty()) {
       first_problem = std::move(problem);
     }
-  });
+  };
+  if (last_of == nullptr) {
+    tail.update(take_line);
+  } else {
+    tail.update_to_last(*last_of, take_line);
+  }
   return tail.bad_line().empty() ? first_problem : tail.path() + ": " + tail.bad_line();
 }
 
@@ -149,8 +159,9 @@ void WatchedRun::update() {
     first_.reset();
     before_.reset();
   };
-  read_lines(metrics_, SchemaKind::kMetrics, attempts_seen_, forget_lines,
-             [this](const json& line) { take_line(line); });
+  read_lines(
+      metrics_, SchemaKind::kMetrics, attempts_seen_, forget_lines, [this](const json& line) { take_line(line); },
+      summary.is_object() ? &kShownOfLines : nullptr);
   const auto forget_events = [this] {
     last_events_.clear();
     events_.clear();
@@ -208,15 +219,17 @@ json WatchedRun::read(const std::string& path, SchemaKind kind) {
 }
 
 void WatchedRun::read_lines(MetricsTail& tail, SchemaKind kind, std::uint64_t& seen,
-                            const std::function<void()>& forget, const std::function<void(json record)>& take) {
+                            const std::function<void()>& forget, const std::function<void(json record)>& take,
+                            const std::vector<std::string>* last_of) {
   const std::uint64_t before = seen;
   const auto note_file = [&] {
     if (std::exchange(seen, tail.files()) != tail.files()) forget();
   };
-  std::string found = read_new_records(tail, kind, [&](json record) {
+  const auto take_record = [&](json record) {
     note_file();
     take(std::move(record));
-  });
+  };
+  std::string found = read_new_records(tail, kind, take_record, last_of);
   note_file();  // one without lines
   // A problem stays until another file takes the place of the one that has it.
   std::string& problem = problems_[tail.path()];
@@ -317,6 +330,7 @@ std::string tensorboard_folder(const std::string& folder) {
 }
 
 WatchedRuns::WatchedRuns(std::string folder) : folder_(std::move(folder)) {
+  while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
   std::error_code error;
   if (!fs::is_directory(folder_, error)) {
     throw ConfigError(folder_ + ": no such folder; want one of results, e.g. results/quickstart or results");

@@ -21,10 +21,11 @@
 
 namespace droptest::experiments {
 
-/// Calls take(record) for each line of a file of JSON lines that is new, and that the schema allows. Returns why a line
-/// is left out, with its file; empty: no line is.
-std::string read_new_records(MetricsTail& tail, SchemaKind kind,
-                             const std::function<void(nlohmann::json record)>& take);
+/// Calls take(record) for each line of a file of JSON lines that is new, and that the schema allows; with `last_of`,
+/// for those of MetricsTail::update_to_last(*last_of) alone. Returns why a line is left out, with its file; empty: no
+/// line is.
+std::string read_new_records(MetricsTail& tail, SchemaKind kind, const std::function<void(nlohmann::json record)>& take,
+                             const std::vector<std::string>* last_of = nullptr);
 
 /// One run, by the last of its records: the memory does not grow with its lines.
 class WatchedRun {
@@ -94,7 +95,8 @@ class WatchedRun {
   nlohmann::json read(const std::string& path, SchemaKind kind);
   /// Calls take(record) for each new line, and forget() before those of another file than `seen` counts.
   void read_lines(MetricsTail& tail, SchemaKind kind, std::uint64_t& seen, const std::function<void()>& forget,
-                  const std::function<void(nlohmann::json record)>& take);
+                  const std::function<void(nlohmann::json record)>& take,
+                  const std::vector<std::string>* last_of = nullptr);
   void take_summary(nlohmann::json summary);
   void take_losses(const nlohmann::json& classes);
   void take_line(const nlohmann::json& line);

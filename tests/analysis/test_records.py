@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 import json
 import math
+import shutil
 
 import pytest
 import synthetic
@@ -266,6 +267,30 @@ def test_a_bad_sweep_is_an_error_that_names_the_file(tmp_path, text, message):
         droptest.load(tmp_path)
     assert message in str(error.value)
     assert str(tmp_path / "sweep.json") in str(error.value)
+
+
+def test_runs_beside_a_sweep_that_was_cut_are_read_without_it(mixed, tmp_path):
+    folder = tmp_path / "mixed"
+    shutil.copytree(mixed, folder)
+    sweep = folder / "sweep.json"
+    sweep.write_text(sweep.read_text()[:200])
+    records = droptest.load(folder)
+    assert set(records.runs["run_id"]) >= {path.parent.name for path in folder.glob("*/summary.json")}
+    (warning,) = [text for text in records.warnings if "sweep.json" in text]
+    assert "not JSON" in warning and "the runs are those in the folder" in warning
+
+
+@pytest.mark.parametrize(("name", "what"), [("metrics.jsonl", "curves"), ("loss_statistics.json", "losses of packets")])
+def test_a_finished_run_without_a_record_is_named(mixed, tmp_path, name, what):
+    folder = tmp_path / "mixed"
+    shutil.copytree(mixed, folder)
+    assert not [text for text in droptest.load(folder).warnings if "--again" in text]
+    finished = [path for path in folder.glob("*/summary.json") if json.loads(path.read_text())["status"] == "completed"]
+    for summary in finished[:2]:
+        (summary.parent / name).unlink()
+    (warning,) = [text for text in droptest.load(folder).warnings if "--again" in text]
+    assert f"{name} and 1 more: no such file: these runs have no {what} here" in warning
+
 
 
 def test_folders_without_records_are_errors(tmp_path):

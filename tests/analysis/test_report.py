@@ -141,12 +141,22 @@ def test_plot_writes_one_figure(mixed, tmp_path, capsys):
 
 def test_errors_name_the_folder_and_exit_with_2(tmp_path, capsys):
     assert main(["report", str(tmp_path / "nope")]) == 2
-    assert f"error: {tmp_path / 'nope'}: no such folder" in capsys.readouterr().err
+    assert f"droptest: error: {tmp_path / 'nope'}: no such folder" in capsys.readouterr().err
     assert main(["table", str(tmp_path)]) == 2
     assert "no records here" in capsys.readouterr().err
     with pytest.raises(SystemExit) as usage:
         main(["draw"])
     assert usage.value.code == 2
+
+
+def test_a_report_whose_reader_has_left_is_drawn_to_its_end(mixed, tmp_path):
+    read, write = os.pipe()
+    os.close(read)
+    command = [sys.executable, "-m", "droptest", "report", str(mixed), "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, stdout=write, stderr=subprocess.PIPE, text=True, cwd=PACKAGES, check=False)
+    os.close(write)
+    assert (done.returncode, "Traceback" in done.stderr, "Broken pipe" in done.stderr) == (0, False, False)
+    assert (tmp_path / "out" / "report.html").is_file() and (tmp_path / "out" / "plots").is_dir()
 
 
 def test_a_python_without_pandas_is_told_what_to_install(mixed):

@@ -151,6 +151,16 @@ TEST_F(Alerts, OneCommandOfAnAlertRunsAtATime) {
                                      HasSubstr("alert 0: the command /bin/sh was left out 2 times")));
 }
 
+TEST_F(Alerts, CommandsThatWereLeftOutAreToldOfARunThatAnErrorEnds) {
+  {
+    AlertWatch alerts = watch({{"any", std::nullopt, Action::kCommand, {"/bin/sh", "-c", "exit 0"}}});
+    alerts.start(std::nullopt);
+    for (std::uint64_t step = 1; step <= 15; ++step) alerts.take(line_at(step, nullptr));
+    EXPECT_THAT(reported_, testing::Not(testing::Contains(HasSubstr("was left out"))));
+  }
+  EXPECT_THAT(reported_, testing::Contains(HasSubstr("alert 0: the command /bin/sh was left out")));
+}
+
 TEST_F(Alerts, ACommandStartsAgainAfterItsInterval) {
   const std::string out = folder_.path() + "/out";
   AlertWatch alerts = watch({{"lost_samples",

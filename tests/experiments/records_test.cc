@@ -346,6 +346,11 @@ TEST(RunRecords, AFinishedRunSaysWhatItLacks) {
   const auto lacks = [&](const std::string& record) { return missing_records(directory, run(record)); };
   write_spec_record(directory, run(R"({"every_steps": 3, "sample_every_steps": 12, "weights": "none"})"));
   const std::string none = R"("weights": "none", )";
+  // Of the records that every run has.
+  EXPECT_THAT(lacks("{" + none + R"("every_steps": 3})"),
+              testing::ElementsAre("metrics.jsonl", "loss_statistics.json"));
+  write_file_atomically(directory.metrics(), "");
+  write_file_atomically(directory.loss_statistics(), "{}");
   EXPECT_THAT(lacks("{" + none + R"("every_steps": 3, "sample_every_steps": 12})"), testing::IsEmpty());
   EXPECT_THAT(lacks("{" + none + R"("every_steps": 6, "sample_every_steps": 0})"), testing::IsEmpty());
   EXPECT_THAT(lacks("{" + none + R"("every_steps": 24, "sample_every_steps": 25})"), testing::IsEmpty());

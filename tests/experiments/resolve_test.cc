@@ -244,7 +244,7 @@ TEST(Resolve, TheConfigurationSaysWhatTheSpecSays) {
   EXPECT_EQ(config.record.links, RecordConfig::Links::kInclude);
   EXPECT_EQ(config.record.weights, RecordConfig::Weights::kNone);
   EXPECT_FALSE(config.network.of(sim::TrafficClass::kTpBackward).has_value());
-  const std::optional<comm::ClassNetwork>& forward = config.network.of(sim::TrafficClass::kTpForward);
+  const sim::Boxed<comm::ClassNetwork>& forward = config.network.of(sim::TrafficClass::kTpForward);
   ASSERT_TRUE(forward.has_value());
   EXPECT_EQ(forward->path, "direct");
   EXPECT_EQ(forward->reduce.loss->loss_rate(), 0.05);

@@ -2,6 +2,8 @@
 """Ranks that are processes: started by droptest itself, by torchrun-style variables, by mpirun."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
 
@@ -148,6 +150,34 @@ def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path, holds):
     assert launcher.returncode == 1
     assert "rank 1" in err
     assert not processes_with(f"worker {tmp_path}/out")
+
+
+def test_a_run_that_continues_says_so_and_shows_its_new_lines_alone(tmp_path, holds):
+    write_spec(tmp_path, **gloo(checkpoint={"every_steps": 4, "async": False}, record={"every_steps": 1}))
+    holds.at("step-7")
+    process = start("run", "spec.json", cwd=tmp_path, environment=holds.environment)
+    kill(process.pid, *(pid for _, pid in holds.reached("step-7", 2)))
+    process.communicate()
+    holds.release("step-7")
+    err = run("run", "spec.json", cwd=tmp_path).err
+    assert "droptest: continues after step 4, of which there is a checkpoint" in err
+    shown = [int(step) for step in re.findall(r"^step (\d+)/12", err, re.MULTILINE)]
+    assert shown and min(shown) >= 4
+    (folder,) = run_folders(tmp_path)
+    assert [line["step"] for line in metrics_of(folder)] == list(range(13))
+
+
+@pytest.mark.parametrize("backend", ["local", "gloo"])
+def test_a_run_goes_on_where_nobody_reads_what_it_prints(tmp_path, backend):
+    write_spec(tmp_path, backend={"name": backend, "timeout_seconds": 20})
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run([BINARY, "run", "spec.json"], cwd=tmp_path, env=CLEAN_ENVIRONMENT, stdout=write, stderr=write,
+                          stdin=subprocess.DEVNULL, check=False)  # fmt: skip
+    os.close(write)
+    assert done.returncode == 1, "standard output cannot be written"
+    (folder,) = run_folders(tmp_path)
+    assert summary_of(folder)["status"] == "completed"
 
 
 def test_ranks_do_not_outlive_their_launcher(tmp_path, holds):

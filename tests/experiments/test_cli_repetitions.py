@@ -96,6 +96,32 @@ def test_going_back_in_a_finished_run_wants_a_flag_and_leaves_the_result(tmp_pat
     assert not (folder / "again").exists() and not (folder / "lock").exists()
 
 
+def test_going_back_that_is_stopped_says_where_it_begins_again(tmp_path, holds):
+    folder = finished(tmp_path)
+    name = folder.relative_to(tmp_path)
+    holds.at("step-7")
+    process = start("resume", name, "--at", "4", "--again", cwd=tmp_path, environment=holds.environment)
+    holds.reached("step-7", 2)
+    process.send_signal(signal.SIGTERM)
+    holds.release("step-7")
+    _, err = process.communicate(timeout=600)
+    assert process.returncode == 130, err
+    assert "the same command begins again after step 4" in err
+    run("resume", name, "--at", "4", "--again", cwd=tmp_path)
+    assert summary_of(folder)["resumed_at"] == [4]
+
+
+@pytest.mark.parametrize("name", ["metrics.jsonl", "loss_statistics.json"])
+def test_a_finished_run_that_lost_a_record_is_run_again_on_request(tmp_path, name):
+    folder = finished(tmp_path)
+    losses, record = losses_of(folder), (folder / name)
+    record.unlink()
+    refused = run("run", "spec.json", cwd=tmp_path, expect=2).err
+    assert f"finished, but without records that the spec asks for: {name}; --again runs" in refused
+    run("run", "spec.json", "--again", cwd=tmp_path)
+    assert record.exists() and losses_of(folder) == losses and not (folder / "again").exists()
+
+
 def test_the_lock_of_a_run_is_held_while_it_goes_back(tmp_path, holds):
     folder = finished(tmp_path)
     holds.at("step-7")

@@ -38,12 +38,22 @@ def test_a_search_judges_rates_by_paired_runs_and_keeps_its_record(tmp_path, ana
     for twin in record["twins"]:
         assert summary_of(tmp_path / "results/tiny" / twin["run_id"])["loss"] == {}
     assert f"{record['runs']} runs" in result.out
+    # Rates that were trained ahead and decided nothing are in the table, too.
+    rows = [line.split(" %")[0] for line in result.out.splitlines() if line[:1].isdigit()]
+    assert rows == [f"{100 * rate['rate']:.4g}" for rate in record["rates"]]
     assert "rate 1 %:" in result.err
 
     # Again: nothing is run, and the record says the same.
     times = modified(tmp_path)
-    run("search", "spec.json", "--jobs", "2", cwd=tmp_path)
-    assert modified(tmp_path) == times and record_of(tmp_path) == record
+    # It needs no lock: no process can make this one, whatever its rights.
+    (tmp_path / "results/tiny/search.json.lock").mkdir()
+    written = (tmp_path / "results/tiny/search.json").stat().st_mtime_ns
+    again = run("search", "spec.json", "--jobs", "2", cwd=tmp_path)
+    assert modified(tmp_path) == times and record_of(tmp_path) == record and again.out == result.out
+    assert (tmp_path / "results/tiny/search.json").stat().st_mtime_ns == written
+    refused = run("search", "spec.json", "--set", "/search/seeds=3", cwd=tmp_path, expect=2)
+    assert "search.json.lock" in refused.err
+    (tmp_path / "results/tiny/search.json.lock").rmdir()
 
     # A report of it has the figure.
     report = analysis(["report", "results/tiny"], tmp_path)

@@ -187,6 +187,7 @@ def test_a_machine_without_slurm_is_told(tmp_path):
     write_spec(tmp_path)
     err = run("sweep", "spec.json", "--slurm", cwd=tmp_path, expect=2, environment={"PATH": "/nowhere"}).err
     assert "cannot start scontrol: No such file or directory; --slurm needs Slurm's commands in PATH" in err
+    assert not (tmp_path / "results/tiny").exists()
 
 
 def test_words_of_sbatch_that_are_no_job_id_are_quoted(slurm_programs, tmp_path):

@@ -22,6 +22,7 @@
 #include "experiments/watch/tensorboard.h"
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
+#include "tests/experiments/resolved_spec.h"
 
 namespace droptest::experiments::watched_runs_test {
 namespace {
@@ -47,6 +48,11 @@ class Watched : public ::testing::Test {
   void replace_metrics(const std::string& text) const {
     write(run_.path + "/new", text);
     fs::rename(run_.path + "/new", run_.metrics());
+  }
+  void complete() const {
+    RunSummary summary;
+    summary.steps = 4;
+    write_summary_record(run_, summary_json(resolved(kTwoRanks), summary));
   }
   std::vector<fs::path> event_files() const {
     std::vector<fs::path> files;
@@ -234,6 +240,30 @@ TEST_F(Watched, AListThatIsNoRecordIsNamedUntilItIsMended) {
   fs::last_write_time(path, written);
   runs.update();
   EXPECT_THAT(runs.unreadable(), testing::Contains(testing::HasSubstr("not JSON")));
+}
+
+/// Of a run that has ended, lines in the middle are not parsed.
+TEST_F(Watched, ARunThatHasEndedShowsTheLastValueOfEachMember) {
+  write(run_.spec(), "{}");
+  write(run_.metrics(), line(0, R"(,"validation_loss":5.5)") + line(1, R"(,"train_loss":5.0,"gradient_norm":2.5)") +
+                            "{\"step\": no value}\n" + line(2, R"(,"train_loss":4.0)") + line(3) + line(4));
+  complete();
+  const WatchedRuns runs(experiment_);
+  const WatchedRun& run = *runs.runs().front();
+  ASSERT_EQ(run.state(), State::kCompleted) << json(runs.unreadable()).dump();
+  EXPECT_EQ(run.step(), 4U);
+  EXPECT_EQ(run.last("validation_loss"), 5.5);
+  EXPECT_EQ(run.last("train_loss"), 4.0);
+  EXPECT_EQ(run.last("gradient_norm"), 2.5);
+}
+
+TEST_F(Watched, ALineThatIsNoObjectIsNamedInARunThatHasEnded) {
+  write(run_.spec(), "{}");
+  write(run_.metrics(), line(0) + line(1) + "\"tokens\":1}\n" + line(2) + line(3) + line(4));
+  complete();
+  const WatchedRuns runs(experiment_);
+  EXPECT_THAT(runs.unreadable(), testing::Contains(run_.metrics() + ": line 3: no JSON object"));
+  EXPECT_EQ(runs.runs().front()->step(), 4U);
 }
 
 TEST_F(Watched, MemoryDoesNotGrowWithTheLines) {

@@ -2,6 +2,8 @@
 // A communicator that writes down the calls of its rank.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -18,6 +20,7 @@ class RecordingCommunicator final : public comm::Communicator {
   explicit RecordingCommunicator(comm::Communicator& inner) : inner_(inner) {}
 
   std::vector<std::string> calls;
+  std::atomic<std::size_t> calls_so_far = 0;  ///< other threads may read it
   std::vector<comm::ElementType> types;  ///< of each call's elements; a barrier counts as float
   std::vector<std::optional<std::uint64_t>> ordinals;
 
@@ -70,6 +73,7 @@ class RecordingCommunicator final : public comm::Communicator {
 
  private:
   void record(const char* operation, const comm::Message& message, std::uint64_t count, comm::ElementType type) {
+    ++calls_so_far;
     types.push_back(type);
     ordinals.push_back(message.ordinal);
     calls.push_back(std::string(operation) + " " + std::string(message.name) + " layer " +
