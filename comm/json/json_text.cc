@@ -44,9 +44,12 @@ class StrictReader final : public nlohmann::json_sax<json> {
   bool start_object(std::size_t) override { return open(json::object()); }
   bool key(string_t& name) override {
     Level& level = levels_.back();
-    level.key = name;
-    if (level.value.contains(name)) {
-      throw ConfigError(where_ + ": " + pointer() + ": the key " + quote_json(name) + " appears twice in its object");
+    const auto [member, is_new] = level.value->get_ref<json::object_t&>().try_emplace(std::move(name));
+    level.key = &member->first;
+    level.member = &member->second;
+    if (!is_new) {
+      throw ConfigError(where_ + ": " + pointer() + ": the key " + quote_json(*level.key) +
+                        " appears twice in its object");
     }
     return true;
   }
@@ -69,19 +72,22 @@ class StrictReader final : public nlohmann::json_sax<json> {
   }
 
  private:
+  /// An object or list whose members are being read. It is at its place: nothing is moved once it is complete.
   struct Level {
-    json value;
-    std::string key;  ///< of the member being read, in an object
+    json* value;
+    const std::string* key = nullptr;  ///< of an object: of the member being read
+    json* member = nullptr;            ///< of an object: that member
   };
 
+  /// Where the next value goes.
+  json& place() {
+    if (levels_.empty()) return root_;
+    if (levels_.back().value->is_object()) return *levels_.back().member;
+    return levels_.back().value->emplace_back();
+  }
+
   bool put(json value) {
-    if (levels_.empty()) {
-      root_ = std::move(value);
-    } else if (levels_.back().value.is_object()) {
-      levels_.back().value[levels_.back().key] = std::move(value);
-    } else {
-      levels_.back().value.push_back(std::move(value));
-    }
+    place() = std::move(value);
     return true;
   }
 
@@ -89,23 +95,25 @@ class StrictReader final : public nlohmann::json_sax<json> {
     if (levels_.size() >= static_cast<std::size_t>(kMaxJsonDepth)) {
       throw ConfigError(where_ + ": nested deeper than " + std::to_string(kMaxJsonDepth) + " levels");
     }
-    levels_.push_back({std::move(value), {}});
+    json& opened = place();
+    opened = std::move(value);
+    levels_.push_back({&opened});
     return true;
   }
 
   bool close() {
-    json value = std::move(levels_.back().value);
     levels_.pop_back();
-    return put(std::move(value));
+    return true;
   }
 
+  /// Of the member being read.
   std::string pointer() const {
     json::json_pointer path;
     for (const Level& level : levels_) {
-      if (level.value.is_object()) {
-        path.push_back(level.key);
+      if (level.value->is_object()) {
+        path.push_back(*level.key);
       } else {
-        path.push_back(std::to_string(level.value.size()));
+        path.push_back(std::to_string(level.value->size() - 1));
       }
     }
     return path.to_string();

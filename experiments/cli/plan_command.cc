@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // droptest plan
-#include <malloc.h>
-
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <iostream>
@@ -32,6 +30,7 @@
 #include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/run_forecast.h"
+#include "models/process_settings.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -115,11 +114,12 @@ std::string printed(const json& document) { return document.dump(2, ' ', false, 
 
 /// What runs take that are equal but for without_rates().
 struct Needs {
+  std::size_t first;  ///< run that has them
+  RunConfig config;   ///< of the last of them, which has more loss than the others in most specs
   json packets;
   json memory_of_rank;
   json memory;
   json precision;
-  std::size_t first;  ///< run that has them
 };
 
 /// The runs whose entry has the whole memory plan; null in the others.
@@ -128,84 +128,102 @@ enum class WhichMemory : std::uint8_t { kAll, kOneOfEach };
 /// A plan as it is printed. Of thousands of runs it keeps only what their entries are made of.
 class PrintedRuns {
  public:
-  PrintedRuns(const PlanOptions& options, WhichMemory which_memory) : which_memory_(which_memory) {
-    const std::optional<std::uint64_t> memory = options.memory != 0 ? std::optional(options.memory) : std::nullopt;
-    PlanOfFiles of_files = plan_of_files(options.spec);
-    plan_ = std::move(of_files.plan);
-    no_ids_ = std::move(of_files.no_ids);
-    differs_ = differences(plan_);
-    jobs_ = jobs_here(plan_);
-    folder_ = options.out + "/" + plan_.name;
-    for (std::size_t i = 0; i < plan_.runs.size(); ++i) {
-      experiments::ResolvedRun& run = plan_.runs[i].run;
-      const auto directory = experiments::run_directory(options.out, plan_.name, run.run_id);
-      const bool is_finished = no_ids_.empty() && experiments::has_result(directory, say_unread);
-      const auto shape = shapes_.insert(experiments::shape_of(run.spec).dump()).first;
-      timed_.push_back({&run.config, &*shape, is_finished});
-      const auto [needs, is_first] = known_.try_emplace(experiments::without_rates(run.spec).dump());
-      if (is_first) {
-        needs->second = {packets_of(run.config), memory_of_rank(run.config), memory_plan_of(run.config, memory),
-                         precision_of(run), i};
-      }
-      needs_.push_back(&needs->second);
-      run.spec = nullptr;
-      run.warnings.clear();
-    }
-    ::malloc_trim(0);  // a step that is measured takes the place of the specs
-    estimate_.emplace(timed_, folder_);
+  PrintedRuns(const PlanOptions& options, WhichMemory which_memory)
+      : which_memory_(which_memory), memory_(options.memory) {
+    auto [plan, no_ids] = plan_of_files(options.spec);
+    const std::string folder = options.out + "/" + plan.name;
+    about_ = {{"name", plan.name},
+              {"folder", folder},
+              {"points", plan.points},
+              {"seeds", plan.runs.size() / plan.points},
+              {"differs", differences(plan)},
+              {"names", experiments::PointNames(plan.swept).to_json()},
+              {"best_over", plan.best_over},
+              {"no_ids", no_ids.empty() ? json() : json(no_ids)}};
+    jobs_ = jobs_here(plan);
+    runs_.reserve(plan.runs.size());
+    for (std::size_t i = 0; i < plan.runs.size(); ++i) add(i, plan.runs[i], options.out, no_ids.empty());
+    plan = {};
+    models::return_freed_memory();  // before a step is measured
+    std::vector<TimeEstimate::Run> timed;
+    for (const Run& run : runs_) timed.push_back(timed_of(run));
+    estimate_.emplace(timed, folder);
+    add_estimate();
   }
 
   PrintedPlan print() const {
-    return {about(), plan_.runs.size(), [this](std::size_t i) { return entry(i); }};
+    return {about_, runs_.size(), [this](std::size_t i) { return entry(i); }};
   }
 
  private:
-  bool is_new(std::size_t i) const { return !timed_[i].is_finished && plan_.runs[i].same_as == i; }
+  struct Run {
+    json run_id;  ///< null: it has none
+    json point;
+    json labels;
+    json seeds;
+    std::size_t same_as;
+    bool is_finished;
+    const std::string* shape;
+    const Needs* needs;
+  };
 
-  json about() const {
+  /// Copies what is kept: then the plan's memory can be freed as a whole.
+  void add(std::size_t i, const PlannedRun& planned, const std::string& out, bool has_id) {
+    const experiments::ResolvedRun& run = planned.run;
+    const auto directory = experiments::run_directory(out, run.config.name, run.run_id);
+    const auto [known, is_first] = known_.try_emplace(experiments::without_rates(run.spec).dump());
+    if (is_first) {
+      known->second = {i,
+                       run.config,
+                       packets_of(run.config),
+                       memory_of_rank(run.config),
+                       memory_plan_of(run.config, memory_ != 0 ? std::optional(memory_) : std::nullopt),
+                       precision_of(run)};
+    }
+    known->second.config = run.config;
+    runs_.push_back({has_id ? json(run.run_id) : json(), planned.point, run.labels,
+                     experiments::seeds_json(planned.seeds), planned.same_as,
+                     has_id && experiments::has_result(directory, say_unread),
+                     &*shapes_.insert(experiments::shape_of(run.spec).dump()).first, &known->second});
+  }
+
+  static TimeEstimate::Run timed_of(const Run& run) { return {&run.needs->config, run.shape, run.is_finished}; }
+
+  void add_estimate() {
     std::size_t to_do = 0;
     std::uint64_t weights_bytes = 0;
     std::optional<double> alone = 0.0;
     std::optional<double> together = 0.0;
-    const auto add = [](std::optional<double>& sum, const std::optional<double>& more) {
+    const auto add_to = [](std::optional<double>& sum, const std::optional<double>& more) {
       sum = sum && more ? std::optional(*sum + *more) : std::nullopt;
     };
-    for (std::size_t i = 0; i < plan_.runs.size(); ++i) {
-      if (!is_new(i)) continue;
+    for (std::size_t i = 0; i < runs_.size(); ++i) {
+      if (runs_[i].is_finished || runs_[i].same_as != i) continue;
       ++to_do;
-      weights_bytes += experiments::kept_weights_bytes(plan_.runs[i].run.config);
-      add(alone, estimate_->seconds(timed_[i]));
-      add(together, estimate_->core_seconds(timed_[i], jobs_));
+      weights_bytes += experiments::kept_weights_bytes(runs_[i].needs->config);
+      add_to(alone, estimate_->seconds(timed_of(runs_[i])));
+      add_to(together, estimate_->core_seconds(timed_of(runs_[i]), jobs_));
     }
     if (together) *together /= static_cast<double>(experiments::allowed_cores().size());
-    return {{"name", plan_.name},
-            {"folder", folder_},
-            {"points", plan_.points},
-            {"seeds", plan_.runs.size() / plan_.points},
-            {"differs", differs_},
-            {"names", experiments::PointNames(plan_.swept).to_json()},
-            {"best_over", plan_.best_over},
-            {"no_ids", no_ids_.empty() ? json() : json(no_ids_)},
-            {"estimate",
-             {{"runs", to_do},
-              {"weights_bytes", weights_bytes},
-              {"jobs", jobs_},
-              {"seconds_one_by_one", alone ? json(*alone) : json()},
-              {"seconds", together ? json(*together) : json()},
-              {"basis", estimate_->basis()}}}};
+    about_["estimate"] = {{"runs", to_do},
+                          {"weights_bytes", weights_bytes},
+                          {"jobs", jobs_},
+                          {"seconds_one_by_one", alone ? json(*alone) : json()},
+                          {"seconds", together ? json(*together) : json()},
+                          {"basis", estimate_->basis()}};
   }
 
   json entry(std::size_t i) const {
-    const PlannedRun& planned = plan_.runs[i];
-    const Needs& needs = *needs_[i];
-    const std::optional<double> seconds = estimate_->seconds(timed_[i]);
-    return {{"run_id", no_ids_.empty() ? json(planned.run.run_id) : json()},
-            {"point", planned.point},
-            {"labels", planned.run.labels},
-            {"seeds", experiments::seeds_json(planned.seeds)},
-            {"same_as", planned.same_as == i ? json() : json(planned.same_as)},
-            {"finished", timed_[i].is_finished},
-            {"steps", planned.run.config.training.steps},
+    const Run& run = runs_[i];
+    const Needs& needs = *run.needs;
+    const std::optional<double> seconds = estimate_->seconds(timed_of(run));
+    return {{"run_id", run.run_id},
+            {"point", run.point},
+            {"labels", run.labels},
+            {"seeds", run.seeds},
+            {"same_as", run.same_as == i ? json() : json(run.same_as)},
+            {"finished", run.is_finished},
+            {"steps", needs.config.training.steps},
             {"memory_per_rank_bytes", needs.memory_of_rank},
             {"memory", needs.first == i || which_memory_ == WhichMemory::kAll ? needs.memory : json()},
             {"precision", needs.precision},
@@ -214,15 +232,12 @@ class PrintedRuns {
   }
 
   const WhichMemory which_memory_;
-  SweepPlan plan_;  ///< its runs have lost their specs
-  std::string no_ids_;
-  std::string folder_;
-  json differs_;
+  const std::uint64_t memory_;
+  json about_;
   int jobs_ = 1;
   std::set<std::string> shapes_;
   std::map<std::string, Needs> known_;
-  std::vector<TimeEstimate::Run> timed_;
-  std::vector<const Needs*> needs_;  ///< of each run
+  std::vector<Run> runs_;
   std::optional<TimeEstimate> estimate_;
 };
 

@@ -77,7 +77,7 @@ Records records_of(const RunConfig& config) {
 void send_again(RunConfig& config) {
   auto& again = config.network.of(TrafficClass::kTpRecomputation);
   again = config.network.of(TrafficClass::kTpForward);
-  comm::apply_fill(again.value(), Fill::kZero);
+  comm::apply_fill(*again, Fill::kZero);
 }
 
 /// The number of policies that the run can have.

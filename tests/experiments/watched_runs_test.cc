@@ -16,6 +16,7 @@
 
 #include "comm/json/read_file.h"
 #include "experiments/records/file_lock.h"
+#include "experiments/records/provenance.h"
 #include "experiments/records/run_holder.h"
 #include "experiments/watch/event_file.h"
 #include "experiments/watch/open_metrics.h"
@@ -52,6 +53,8 @@ class Watched : public ::testing::Test {
   void complete() const {
     RunSummary summary;
     summary.steps = 4;
+    summary.provenance = build_provenance();
+    summary.provenance.started = summary.provenance.finished = "2026-01-31T12:00:00Z";
     write_summary_record(run_, summary_json(resolved(kTwoRanks), summary));
   }
   std::vector<fs::path> event_files() const {
