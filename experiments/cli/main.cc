@@ -21,6 +21,7 @@
 #include "experiments/records/file_lock.h"
 #include "experiments/records/provenance.h"
 #include "experiments/run/execute_run.h"
+#include "experiments/run/last_words.h"
 #include "models/process_settings.h"
 #include "sim/error.h"
 
@@ -28,6 +29,7 @@ namespace {
 
 /// Each line of the message under the program's name: a spec can be wrong in several places.
 void print_error(const std::string& message) {
+  droptest::experiments::speak_to_parent(message);
   std::istringstream lines(message);
   for (std::string line; std::getline(lines, line);) std::cerr << "droptest: error: " << line << "\n";
 }

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "comm/json/json_text.h"
+#include "experiments/run/last_words.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -145,6 +146,7 @@ const char* AlertWatch::run_command(const Rule& rule, const json& event) {
                          {"DROPTEST_STEP", event.at("step").dump()},
                          {"DROPTEST_EVENT", comm::canonical_json(told)},
                          {"DROPTEST_LEFT_OUT", std::to_string(std::exchange(turns.left_out, 0))}};
+  options.hidden_variables = {kSpokenWordsVariable};  // it is the rank's
   options.log = log_path();
   options.log_mode = ChildProcess::Options::Log::kAppend;
   try {

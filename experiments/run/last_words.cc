@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/last_words.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <fstream>
-#include <string_view>
+#include <utility>
 
 namespace droptest::experiments {
 
@@ -14,6 +18,25 @@ std::string last_words(const std::string& log_path) {
     if (!line.empty()) last = line;
   }
   return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
+}
+
+SpokenWords::SpokenWords() : descriptor_(::memfd_create("droptest's last words", MFD_CLOEXEC)) {}
+
+SpokenWords::~SpokenWords() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+SpokenWords::SpokenWords(SpokenWords&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+
+std::string SpokenWords::path() const {
+  if (descriptor_ < 0) return {};
+  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(descriptor_);
+}
+
+void speak_to_parent(std::string_view message) {
+  const char* path = std::getenv(kSpokenWordsVariable);
+  // Only a file that exists: this process may outlive its parent.
+  if (path != nullptr && ::access(path, W_OK) == 0) std::ofstream(path, std::ios::app) << message << "\n";
 }
 
 }  // namespace droptest::experiments

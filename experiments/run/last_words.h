@@ -1,13 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last line in the log of a failed process.
+// What a failed process said last: in its log, or in memory where the disk of the log is full.
 #pragma once
 
 #include <string>
+#include <string_view>
 
 namespace droptest::experiments {
 
 /// The last line of a process's log that is not empty, without the "droptest: error: " of our own; empty where there
 /// is no log.
 std::string last_words(const std::string& log_path);
+
+/// A file in memory that a child process writes its error to, beside its log. Owner: the parent.
+class SpokenWords {
+ public:
+  SpokenWords();
+  ~SpokenWords();
+  SpokenWords(SpokenWords&& other) noexcept;
+  SpokenWords(const SpokenWords&) = delete;
+  SpokenWords& operator=(const SpokenWords&) = delete;
+  SpokenWords& operator=(SpokenWords&&) = delete;
+
+  /// Its name for processes of this user, while this object lives. Empty: the system has no such files.
+  std::string path() const;
+
+ private:
+  int descriptor_;
+};
+
+/// Environment variable of a child process with that name.
+inline constexpr const char* kSpokenWordsVariable = "DROPTEST_SPOKEN_WORDS";
+
+/// Writes an error to the file of the parent, where there is one.
+void speak_to_parent(std::string_view message);
 
 }  // namespace droptest::experiments

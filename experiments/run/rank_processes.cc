@@ -75,13 +75,16 @@ void run_rank_processes(const RankProcessesOptions& options) {
   const auto log = [&](std::size_t rank) { return options.log_directory + "/rank_" + std::to_string(rank) + ".log"; };
 
   // The variables that torchrun sets: a rank need not know who started it.
+  std::vector<SpokenWords> spoken(static_cast<std::size_t>(options.world_size));
   std::vector<ChildProcess> ranks;
   for (int r = 0; r < options.world_size; ++r) {
-    std::map<std::string, std::string> environment = {{"RANK", std::to_string(r)},
-                                                      {"WORLD_SIZE", std::to_string(options.world_size)},
-                                                      {"LOCAL_RANK", std::to_string(r)},
-                                                      {"LOCAL_WORLD_SIZE", std::to_string(options.world_size)},
-                                                      {"TORCHELASTIC_RUN_ID", options.launch_id}};
+    std::map<std::string, std::string> environment = {
+        {"RANK", std::to_string(r)},
+        {"WORLD_SIZE", std::to_string(options.world_size)},
+        {"LOCAL_RANK", std::to_string(r)},
+        {"LOCAL_WORLD_SIZE", std::to_string(options.world_size)},
+        {"TORCHELASTIC_RUN_ID", options.launch_id},
+        {kSpokenWordsVariable, spoken[static_cast<std::size_t>(r)].path()}};
     environment.insert(options.environment.begin(), options.environment.end());
     ranks.push_back(
         ChildProcess::start({.arguments = options.command,
@@ -133,7 +136,8 @@ void run_rank_processes(const RankProcessesOptions& options) {
   if (const auto telling = std::find_if(statuses.begin(), statuses.end(), tells); telling != statuses.end()) {
     failure = Failure{static_cast<std::size_t>(telling - statuses.begin()), *telling};
   }
-  const std::string words = last_words(log(failure->rank));
+  std::string words = last_words(log(failure->rank));
+  if (words.empty()) words = last_words(spoken[failure->rank].path());
   throw RankFailure("rank " + std::to_string(failure->rank) + " of " + std::to_string(options.world_size) + " " +
                         failure->status.describe() + (words.empty() ? "" : ": " + words) +
                         (stopped.empty() ? "" : "; ranks stopped since they did not end: " + stopped) +

@@ -550,8 +550,9 @@ class Resolver {
       if (files_ == nullptr || !alerts[i]["do"].is_object()) continue;
       const std::string program = alerts[i]["do"]["command"][0];
       if (program_path(program)) continue;
-      report(pointer + "/do/command/0",
-             "got " + quote_json(program) + ", want the path of a program, or the name of one in the folders of PATH");
+      report(pointer + "/do/command/0", "got " + quote_json(program) +
+                                            ", want the path of a program from the working folder, or the name of one "
+                                            "in the folders of PATH");
     }
   }
 

@@ -37,6 +37,21 @@ TEST(RankProcesses, AStoppedRankIsEndedWithoutGrace) {
   }
 }
 
+// The file in memory takes what a full disk does not.
+TEST(RankProcesses, ARankWhoseLogStaysEmptyIsHeardAllTheSame) {
+  const TemporaryFolder folder;
+  RankProcessesOptions options;
+  options.command = {"/bin/sh", "-c", "echo 'no space left' >> $DROPTEST_SPOKEN_WORDS; exit 2"};
+  options.world_size = 1;
+  options.log_directory = folder.path() + "/logs";
+  try {
+    run_rank_processes(options);
+    FAIL() << "nothing was thrown";
+  } catch (const RankFailure& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("rank 0 of 1 ended with exit code 2: no space left (logs"));
+  }
+}
+
 // Rank 1 fails when rank 0 has ended, as the echo of whose end its own failure could be.
 TEST(RankProcesses, ARankThatKnowsTheCauseIsHeardAlthoughItIsNotTheFirst) {
   const TemporaryFolder folder;

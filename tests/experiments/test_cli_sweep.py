@@ -288,6 +288,22 @@ def test_a_full_disk_keeps_what_is_finished_and_prints_it(tmp_path):
     assert statuses.count("completed") == done.stdout.count(" completed ") >= 1, done.stdout
 
 
+def test_ranks_on_a_full_disk_say_so_though_their_logs_are_on_it(tmp_path):
+    if "gloo (not built)" in run("info", cwd=tmp_path).out:
+        pytest.skip("the gloo backend was not built")
+    private = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c"]
+    if subprocess.run([*private, "mount -t tmpfs none /mnt"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("no mount namespaces here")
+    write_spec(tmp_path, backend={"name": "gloo"}, record={"every_steps": 1, "weights": "none"},
+               training={"steps": 400, "batch_sequences": 4, "learning_rate": 0.01, "warmup_steps": 2})  # fmt: skip
+    (tmp_path / "results").mkdir()
+    script = f"mount -t tmpfs -o size=160k none results && {BINARY} run spec.json"
+    done = subprocess.run([*private, script], cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True,
+                          timeout=600, check=False)  # fmt: skip
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert re.search(r"error: rank 0 of 2 ended with exit code 2: .*No space left on device", done.stderr), done.stderr
+
+
 def test_runs_do_not_outlive_a_sweep_that_is_killed(tmp_path, holds):
     write_spec(tmp_path)
     holds.at("step-3")

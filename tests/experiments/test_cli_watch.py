@@ -290,7 +290,7 @@ def test_a_program_that_is_not_there_is_found_before_the_run(tmp_path):
         write_spec(tmp_path, alerts=[{"when": "any", "do": {"command": [program, "-c", "true"]}}])
         for command in ("validate", "run") if not found else ("validate",):
             said = run(command, "spec.json", cwd=tmp_path, expect=0 if found else 2)
-            wanted = f'/alerts/0/do/command/0: got "{program}", want the path of a program, or the name of one in the'
+            wanted = f'/alerts/0/do/command/0: got "{program}", want the path of a program from the working'
             assert (wanted in said.err) != found
     assert not run_folders(tmp_path)
     (tmp_path / "notify").chmod(0o755)
