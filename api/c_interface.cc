@@ -14,6 +14,7 @@
 #include "api/argument_error.h"
 #include "api/droptest.h"
 #include "api/fate_questions.h"
+#include "api/network_identity.h"
 #include "api/rank_network.h"
 #include "api/rank_statistics.h"
 #include "comm/json/read_file.h"
@@ -128,6 +129,26 @@ void droptest_network_destroy(droptest_network* network) {
   if (network != nullptr && network->process == ::getpid()) delete network;
 }
 
+droptest_status droptest_network_digest(const droptest_network* network, uint64_t* digest) {
+  return guarded([&] {
+    const droptest_network& of = own(network);
+    require(digest != nullptr, "digest: got NULL, want a place for the result");
+    *digest = droptest::api::network_digest(of);
+  });
+}
+
+droptest_status droptest_network_identity(const droptest_network* network, char* text, size_t size, size_t* needed) {
+  return guarded([&] { put_text(own(network).program.identity, text, size, needed); });
+}
+
+droptest_status droptest_network_check_peer(const droptest_network* network, int32_t peer, const char* identity) {
+  return guarded([&] {
+    const droptest_network& of = own(network);
+    require(identity != nullptr, "identity: got NULL, want that of another rank");
+    droptest::api::check_peer(of, checked_rank(peer, of, "peer"), identity);
+  });
+}
+
 droptest_status droptest_network_set_step(droptest_network* network, uint64_t step) {
   return guarded([&] {
     droptest_network& of = own(network);
@@ -163,7 +184,8 @@ droptest_status droptest_classify(droptest_network* network, const droptest_call
     require(traffic_class != nullptr, "traffic_class: got NULL, want a place for the result");
     const ProgramCall checked = checked_call(call);
     const droptest::api::CallClass found = of.program.rules.of(checked, of.program.network);
-    if (found.exemption) {
+    const bool counts = checked.operation != "recv";  // whose sender does
+    if (found.exemption && counts) {
       const std::scoped_lock lock(of.mutex);
       of.count_exempt(*found.exemption, checked);
     }
@@ -283,7 +305,12 @@ droptest_status droptest_group_open(droptest_network* network, droptest_class tr
     require(members != nullptr && member_count > 0 && group != nullptr,
             "members, group: got NULL or no members, want the group's world ranks and a place for the result");
     std::vector<std::uint16_t> ranks;
-    for (std::int32_t i = 0; i < member_count; ++i) ranks.push_back(checked_rank(members[i], of, "members"));
+    for (std::int32_t i = 0; i < member_count; ++i) {
+      ranks.push_back(checked_rank(members[i], of, "members"));
+      if (std::find(ranks.begin(), ranks.end() - 1, ranks.back()) == ranks.end() - 1) continue;
+      throw ArgumentError("members: got rank " + std::to_string(members[i]) +
+                          " twice, want each rank of the group once");
+    }
     const TrafficClass checked = checked_class(traffic_class);
     const std::scoped_lock lock(of.mutex);
     *group = &of.group(checked, checked_group(number, of, checked), std::move(ranks));

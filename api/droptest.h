@@ -26,7 +26,7 @@ typedef enum {
   DROPTEST_ARGUMENT_ERROR = 2, /* an argument of the call: the message names it */
   DROPTEST_DEVICE_ERROR = 3,   /* CUDA failed, or the library was built without CUDA */
   DROPTEST_FORKED = 4,         /* the network was made before fork(), in the parent */
-  DROPTEST_MISMATCH = 5,       /* droptest_flow_verify(): the digest is not that of these fates */
+  DROPTEST_MISMATCH = 5,       /* the digest is not that of these fates, or another rank has another network */
   DROPTEST_INTERNAL_ERROR = 6  /* a bug of droptest */
 } droptest_status;
 
@@ -80,8 +80,9 @@ typedef struct droptest_network droptest_network;
 
 /* Makes a network from the text {"network": SECTION, "seed": INTEGER, "rules": [RULE, ...], "statistics": FOLDER}.
  * The section and the seed are those of a spec (docs/specs.md), with the same defaults, checks and messages; only
- * "path" is "contribution" where it is absent, and members that need a communicator of droptest's own (other paths, a
- * time section, compression, ...) are refused by name. docs/c_interface.md has the rules. `where` names the text in
+ * "path" is "contribution" where it is absent, members that need a communicator of droptest's own (other paths, a time
+ * section, compression, ...) are refused by name, and so is a section without any "loss": {"model": "none"} is a
+ * network that loses nothing. docs/c_interface.md has the rules. `where` names the text in
  * messages. `rank` and `world_size` are those of the whole program: 0 <= rank < world_size <= 65534. */
 DROPTEST_API droptest_status droptest_network_create(const char* json, const char* where, int32_t rank,
                                                      int32_t world_size, droptest_network** network);
@@ -109,6 +110,22 @@ DROPTEST_API droptest_status droptest_network_save_state(const droptest_network*
  * packets that they have drawn, too. */
 DROPTEST_API droptest_status droptest_network_load_state(droptest_network* network, const void* data, size_t size);
 
+/* Ranks with different networks lose different packets, and their sums are wrong. So the members of a new process group
+ * compare their networks: by the digest, a number that is equal on ranks with equal networks, and where it differs by
+ * the identity, a JSON text with the library's version, the seed, the rules and the network of each class. The folder
+ * of the counts is no part of it. */
+DROPTEST_API droptest_status droptest_network_digest(const droptest_network* network, uint64_t* digest);
+
+/* Puts at most `size` bytes of the identity with a final 0 into `text`, and the bytes of all of it with its final 0
+ * into `needed`. Writes nothing where it does not fit; `text` may be NULL with a size of 0. */
+DROPTEST_API droptest_status droptest_network_identity(const droptest_network* network, char* text, size_t size,
+                                                       size_t* needed);
+
+/* Compares the network with that of world rank `peer`, whose identity is the text. DROPTEST_MISMATCH where they differ:
+ * the message has both ranks and the first member that differs, with both values. */
+DROPTEST_API droptest_status droptest_network_check_peer(const droptest_network* network, int32_t peer,
+                                                         const char* identity);
+
 /* A collective call of the program, as one rank makes it. */
 typedef struct {
   const char* operation; /* "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter",
@@ -121,7 +138,8 @@ typedef struct {
 
 /* The traffic class of a call by the rules of the network. Exempt calls (DROPTEST_CONTROL) are counted by their
  * reason: "integer", "small" (below one packet), "operation" (barriers, broadcasts), "rule", "one_rank" (groups of one
- * rank), "no_loss_layer" (of droptest_count_exempt()). */
+ * rank), "no_loss_layer" (of droptest_count_exempt()). A message from one rank to another is counted once, by its
+ * sender: "recv" counts nothing. */
 DROPTEST_API droptest_status droptest_classify(droptest_network* network, const droptest_call* call,
                                                droptest_class* traffic_class);
 
@@ -171,8 +189,10 @@ DROPTEST_API droptest_status droptest_flow_next(droptest_flow* flow, uint64_t el
                                                 uint64_t* mask, size_t mask_words, droptest_message* message);
 
 /* The fates of packets first_packet to first_packet + packets - 1, which uses up nothing: a pure function of the
- * network, the link and the indices, without recovery. For processes that look at more than the index (patterns,
- * clocks) the packets are those of one message that begins at index 0. */
+ * network, the link and the indices, without recovery. Indices count the packets of the flow from 0, or are those of
+ * droptest_message.first_packet, which have the number of the flow's group in their upper bits (docs/paths.md); indices
+ * of other groups are refused. For processes that look at more than the index (patterns, clocks) the packets are those
+ * of one message that begins at index 0. */
 DROPTEST_API droptest_status droptest_flow_fates(const droptest_flow* flow, uint64_t first_packet, uint64_t packets,
                                                  uint64_t* mask, size_t mask_words);
 
@@ -250,7 +270,8 @@ DROPTEST_API droptest_status droptest_flow_count(droptest_flow* flow, uint64_t m
 typedef struct droptest_group droptest_group;
 
 /* The collectives of a class in a process group; the same object each time. The network owns it. `members`: the world
- * ranks of the group in the order of its ranks, this network's rank among them. `number`: droptest_link.group. */
+ * ranks of the group in the order of its ranks, each once, this network's rank among them. `number`:
+ * droptest_link.group. */
 DROPTEST_API droptest_status droptest_group_open(droptest_network* network, droptest_class traffic_class,
                                                  uint32_t number, const int32_t* members, int32_t member_count,
                                                  droptest_group** group);
@@ -303,7 +324,7 @@ DROPTEST_API droptest_status droptest_flow_verify(const droptest_flow* flow, uin
 /* Functions that write JSON put at most `size` bytes with a final 0 into `text`, and the bytes of the whole text with
  * its final 0 into `needed`. They write nothing where it does not fit; `text` may be NULL with a size of 0. */
 
-/* The report of `droptest fates --format json` of the flow's link. */
+/* The report of `droptest fates --format json` of the flow's link, for the indices of droptest_flow_fates(). */
 DROPTEST_API droptest_status droptest_flow_report(const droptest_flow* flow, uint64_t first_packet, uint64_t packets,
                                                   char* text, size_t size, size_t* needed);
 

@@ -37,6 +37,20 @@ std::string hex(std::uint64_t value) {
   return text.data();
 }
 
+// The group's number is in the upper bits of an index (docs/paths.md). Throws: ArgumentError for another group's.
+std::uint64_t index_of_group(const droptest_flow& flow, std::uint64_t index) {
+  const auto first_of = [&](comm::GroupNumber group) {
+    const comm::BurstScope scope = flow.network->of(flow.link.traffic_class).burst_scope;
+    return comm::LinkCourse{}.place({flow.link, group}, 0, scope, std::nullopt).first_packet;
+  };
+  const std::uint64_t indices = first_of(1);  // of each group
+  const comm::GroupNumber group = comm::key_of(flow.link, flow.group).group;
+  if (index < indices) return first_of(group) + index;
+  if (index / indices == group) return index;
+  throw ArgumentError("first_packet: got " + std::to_string(index) + ", an index of group " +
+                      std::to_string(index / indices) + ", want one of group " + std::to_string(group));
+}
+
 void check_packets(std::uint64_t packets) {
   if (packets > sim::kMostReportedPackets) {
     throw ArgumentError("packets: got " + std::to_string(packets) + ", want at most " +
@@ -52,6 +66,7 @@ sim::FateReport fates_of(const droptest_flow& flow, std::uint64_t first_packet, 
     throw ArgumentError("first_packet: got " + std::to_string(first_packet) + " for " + std::to_string(packets) +
                         " packets, want indices below 2^64");
   }
+  first_packet = index_of_group(flow, first_packet);
   return sim::report_fates(process_of(flow).at_step(flow.network->step), seed_of(flow), flow.link,
                            {first_packet, 0, 0, std::nullopt}, packets);
 }

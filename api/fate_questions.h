@@ -19,7 +19,7 @@ class MismatchError : public std::runtime_error {
 };
 
 /// The fates of packets of the flow's link. The network's mutex is held. Throws: ArgumentError for more packets than a
-/// report can have, and for indices beyond 2^64.
+/// report can have, for indices beyond 2^64, and for those of another group.
 sim::FateReport fates_of(const droptest_flow& flow, std::uint64_t first_packet, std::uint64_t packets);
 
 /// The same as the JSON of `droptest fates`. The network's mutex is held.

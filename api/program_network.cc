@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "api/program_network.h"
 
+#include <algorithm>
 #include <array>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -96,10 +97,20 @@ class Refusals {
   std::vector<std::string> errors_;
 };
 
+// Anywhere in a network section: of all classes, of a half, of links, of a class.
+bool names_a_loss(const json& section) {
+  if (section.is_object() && section.contains("loss")) return true;
+  return section.is_structured() && std::any_of(section.begin(), section.end(), names_a_loss);
+}
+
 // With defaults, and the path of other programs in the place of the default of specs.
 json checked_document(std::string_view text, const std::string& where) {
   json document = program_schema().with_one_word(comm::parse_json(text, where));
   comm::require_valid(program_schema(), document, where);
+  if (!names_a_loss(document["network"])) {
+    throw ConfigError(where + ": /network: got no loss, want \"loss\" in it, in a half or in a class; " +
+                      R"({"loss": {"model": "none"}} is a network that loses nothing)");
+  }
   if (!document["network"].contains("path")) document["network"]["path"] = kPath;
   return program_schema().with_defaults(document);
 }
@@ -118,8 +129,12 @@ ProgramNetwork program_network_from_json(std::string_view text, const std::strin
     refusals.check(std::string(sim::traffic_class_name(of)), *resolved.network.of(of));
   }
   comm::require_none(refusals.take());
+  const json identity = {{"version", DROPTEST_VERSION},
+                         {"seed", document["seed"]},
+                         {"rules", document["rules"]},
+                         {"classes", resolved.classes}};
   return {std::move(resolved.network), std::make_shared<const json>(std::move(resolved.classes)),
-          CallRules(document["rules"]), document.value("statistics", "")};
+          CallRules(document["rules"]), document.value("statistics", ""), identity.dump()};
 }
 
 }  // namespace droptest::api

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import operator
 import os
 from ctypes import POINTER, byref, c_char_p, c_double, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import cache
@@ -67,6 +68,9 @@ _FUNCTIONS = {
     "class_from_name": (c_char_p, POINTER(c_int32)),
     "network_create": (c_char_p, c_char_p, c_int32, c_int32, POINTER(c_void_p)),
     "network_set_step": (c_void_p, c_uint64),
+    "network_digest": (c_void_p, POINTER(c_uint64)),
+    "network_identity": (c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
+    "network_check_peer": (c_void_p, c_int32, c_char_p),
     "network_save_state": (c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
     "network_load_state": (c_void_p, c_char_p, c_size_t),
     "classify": (c_void_p, POINTER(Call), POINTER(c_int32)),
@@ -162,6 +166,20 @@ def destroy(network: int) -> None:
 def version() -> str:
     """Of the library."""
     return _loaded().droptest_version().decode()
+
+
+def integer(value: Any, kind: Any, what: str) -> int:
+    """The number as the library takes it: ctypes would cut the upper bits off. kind: c_int32, c_uint32 or c_uint64.
+    Raises: NetworkError that names it."""
+    bits = 8 * ctypes.sizeof(kind)
+    least, most = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if kind is c_int32 else (0, 2**bits - 1)
+    try:
+        number = operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise NetworkError("argument", f"{what}: got {value!r}, want an integer from {least} to {most}")
+    return number
 
 
 def number_of(name: str, known: tuple[str, ...], what: str) -> int:

@@ -24,6 +24,7 @@ from droptest.library import Counts, Message, NetworkError
 
 __all__ = ["Counts", "Flow", "Group", "Message", "Network", "NetworkError", "Statistics"]
 
+_MOST_FATES = 2**33  # that the library draws at once
 _EXIT_PRIORITY = 10  # of the finalizers of multiprocessing: any number, so that it runs
 
 
@@ -78,11 +79,12 @@ class Network:
         world_size: int | None = None,
     ) -> None:  # fmt: skip
         known_rank, known_size = _place()
+        self.is_resumed = False  # by load_state_dict()
         self.rank = known_rank if rank is None else rank
         self.world_size = known_size if world_size is None else world_size
         text, where = _text_of(source)
-        self._handle = self._checked(library.opened, "network_create", text.encode(), where.encode(), self.rank,
-                                     self.world_size)  # fmt: skip
+        places = self._int32("rank", self.rank), self._int32("world_size", self.world_size)
+        self._handle = self._checked(library.opened, "network_create", text.encode(), where.encode(), *places)
         self._at_exit = util.Finalize(self, _write_and_destroy, (self._handle,), exitpriority=_EXIT_PRIORITY)
 
     def _checked(self, function: Any, *arguments: Any) -> Any:
@@ -90,6 +92,15 @@ class Network:
             return function(*arguments)
         except NetworkError as error:
             raise NetworkError(error.kind, f"rank {self.rank} of {self.world_size}: {error}") from None
+
+    def _int32(self, what: str, value: int) -> int:
+        return self._checked(library.integer, value, ctypes.c_int32, what)
+
+    def _uint32(self, what: str, value: int) -> int:
+        return self._checked(library.integer, value, ctypes.c_uint32, what)
+
+    def _uint64(self, what: str, value: int) -> int:
+        return self._checked(library.integer, value, ctypes.c_uint64, what)
 
     def _open(self, function: Any, *arguments: Any) -> Any:
         if self._handle is None:
@@ -104,24 +115,27 @@ class Network:
         group: int = 0, counted: bool = True,
     ) -> Flow:  # fmt: skip
         """The flow of a link; destination None: every receiver. counted: whether this rank counts its packets."""
-        link = library.Link(_class(traffic_class), library.number_of(half, library.HALVES, "half"), source,
-                            library.EVERY_DESTINATION if destination is None else destination, group)  # fmt: skip
+        to = library.EVERY_DESTINATION if destination is None else self._int32("destination", destination)
+        link = library.Link(_class(traffic_class), library.number_of(half, library.HALVES, "half"),
+                            self._int32("source", source), to, self._uint32("group", group))  # fmt: skip
         return Flow(self, self._open(library.opened, "flow_open", self._handle, byref(link), int(counted)))
 
     def group(self, traffic_class: str, members: Sequence[int], number: int = 0) -> Group:
-        """The collectives of a class in a process group. members: world ranks in the order of the group; number: 0 for
-        the group of all ranks, another one for each other group of this rank, equal on all its members."""
-        ranks = (ctypes.c_int32 * len(members))(*members)
-        handle = self._open(library.opened, "group_open", self._handle, _class(traffic_class), number, ranks,
-                               len(members))  # fmt: skip
+        """The collectives of a class in a process group. members: world ranks in the order of the group, each once;
+        number: 0 for the group of all ranks, another one for each other group of this rank, equal on all its members.
+        """
+        ranks = (ctypes.c_int32 * len(members))(*(self._int32("members", member) for member in members))
+        handle = self._open(library.opened, "group_open", self._handle, _class(traffic_class),
+                            self._uint32("number", number), ranks, len(members))  # fmt: skip
         return Group(self, handle)
 
     def classify(
         self, operation: str, elements: int, dtype: str = "float32", *, group_ranks: int, group: str = ""
     ) -> str:
-        """The traffic class of a call by the rules; "control": it is exempt, and counted. elements: of this rank."""
+        """The traffic class of a call by the rules; "control": it is exempt, and counted ("recv" is not: the sender of
+        the message counts it). elements: of this rank."""
         found = ctypes.c_int32()
-        self._call("classify", self._handle, byref(_call_of(operation, elements, dtype, group_ranks, group)),
+        self._call("classify", self._handle, byref(self._call_of(operation, elements, dtype, group_ranks, group)),
                    byref(found))  # fmt: skip
         return library.CLASSES[found.value]
 
@@ -129,11 +143,30 @@ class Network:
         self, operation: str, elements: int, dtype: str = "float32", *, group_ranks: int, group: str = ""
     ) -> None:
         """Counts a call that the caller cannot lose packets of."""
-        self._call("count_exempt", self._handle, byref(_call_of(operation, elements, dtype, group_ranks, group)))
+        self._call("count_exempt", self._handle, byref(self._call_of(operation, elements, dtype, group_ranks, group)))
+
+    def _call_of(self, operation: str, elements: int, dtype: str, group_ranks: int, group: str) -> library.Call:
+        return library.Call(operation.encode(), group.encode(), self._int32("group_ranks", group_ranks), _type(dtype),
+                            self._uint64("elements", elements))  # fmt: skip
+
+    def digest(self) -> int:
+        """Equal on ranks with equal networks: of the library's version, the seed, the rules and the sections."""
+        digest = ctypes.c_uint64()
+        self._call("network_digest", self._handle, byref(digest))
+        return digest.value
+
+    def identity(self) -> str:
+        """What digest() is of, as JSON."""
+        return self._open(library.text, "network_identity", self._handle)
+
+    def check_peer(self, peer: int, identity: str) -> None:
+        """Compares the network with that of another rank. identity: identity() there. Raises: NetworkError of kind
+        "mismatch" with the first member that differs."""
+        self._call("network_check_peer", self._handle, self._int32("peer", peer), identity.encode())
 
     def set_step(self, step: int) -> None:
         """Fates from now on are those of this training step: matters for losses that change over steps."""
-        self._call("network_set_step", self._handle, step)
+        self._call("network_set_step", self._handle, self._uint64("step", step))
 
     def state_dict(self) -> dict[str, str]:
         """This rank's state, for a checkpoint: the packets that its links have used up, and its counts. Raises:
@@ -149,6 +182,7 @@ class Network:
             raise NetworkError("argument", f"rank {self.rank} of {self.world_size}: state: got something else than "
                                "state_dict() gives") from None  # fmt: skip
         self._call("network_load_state", self._handle, content, len(content))
+        self.is_resumed = True
 
     def statistics(self) -> Statistics:
         """The counts of this rank so far."""
@@ -184,7 +218,8 @@ class Flow:
     def packets(self, elements: int, dtype: str = "float32") -> int:
         """Packets of a message."""
         count = ctypes.c_uint64()
-        self.network._call("flow_packets", self._handle, elements, _type(dtype), byref(count))
+        self.network._call("flow_packets", self._handle, self.network._uint64("elements", elements), _type(dtype),
+                           byref(count))  # fmt: skip
         return count.value
 
     def next(self, elements: int, dtype: str = "float32") -> np.ndarray:
@@ -195,7 +230,12 @@ class Flow:
         return _bools(words, packets)
 
     def fates(self, first: int, count: int) -> np.ndarray:
-        """Which of the packets first to first + count - 1 are lost. Shapes: (count,), bool. It uses up nothing."""
+        """Which of the packets first to first + count - 1 of this flow are lost. first: counted from the flow's first
+        packet, or Message.first_packet, which has the number of the group in its upper bits. Shapes: (count,), bool. It
+        uses up nothing."""
+        first, count = self.network._uint64("first", first), self.network._uint64("count", count)
+        if count > _MOST_FATES:
+            raise NetworkError("argument", f"count: got {count}, want at most {_MOST_FATES}")
         words = np.zeros((count + 63) // 64, np.uint64)
         self.network._call("flow_fates", self._handle, first, count, words.ctypes.data, words.size)
         return _bools(words, count)
@@ -207,6 +247,14 @@ class Flow:
         self.network._call("flow_lose", self._handle, _reduction(reduction), *_elements(array), None, byref(message))
         return message
 
+    def lose_at(self, address: int, elements: int, dtype: str, memory: library.Memory | None = None) -> Message:
+        """The same for a sum's elements at an address; memory: of a CUDA device, None for host memory."""
+        message = Message()
+        self.network._call("flow_lose", self._handle, _reduction("sum"), address,
+                           self.network._uint64("elements", elements), _type(dtype), _reference(memory),
+                           byref(message))  # fmt: skip
+        return message
+
     def counts(self) -> Counts:
         """Counts so far; zero where another rank counts the link."""
         counts = Counts()
@@ -216,11 +264,13 @@ class Flow:
     def verify(self, packets: int, digest: int) -> None:
         """Draws the first `packets` fates again, and compares their digest with that of another rank or run. Raises:
         NetworkError of kind "mismatch" where they differ."""
-        self.network._call("flow_verify", self._handle, packets, digest)
+        self.network._call("flow_verify", self._handle, self.network._uint64("packets", packets),
+                           self.network._uint64("digest", digest))  # fmt: skip
 
     def report(self, first: int, count: int) -> dict[str, Any]:
-        """What `droptest fates --format json` says of these packets."""
-        return json.loads(self.network._open(library.text, "flow_report", self._handle, first, count))
+        """What `droptest fates --format json` says of these packets. first: as of fates()."""
+        packets = self.network._uint64("first", first), self.network._uint64("count", count)
+        return json.loads(self.network._open(library.text, "flow_report", self._handle, *packets))
 
 
 class Group:
@@ -238,20 +288,24 @@ class Group:
         """Before an inner all-reduce or reduce-scatter: fills this rank's lost packets in place. Returns the number of
         the sum for finish_reduce(), which must follow, in any order of sums; 0: it does not follow."""
         unfinished = ctypes.c_uint64()
-        self.network._call("group_reduce", self._handle, _reduction(reduction), address, elements, _type(dtype),
-                           _reference(memory), None, byref(unfinished))  # fmt: skip
+        self.network._call("group_reduce", self._handle, _reduction(reduction), address,
+                           self.network._uint64("elements", elements), _type(dtype), _reference(memory), None,
+                           byref(unfinished))  # fmt: skip
         return unfinished.value
 
     def finish_reduce(
         self, number: int, address: int, first_element: int, elements: int, memory: library.Memory | None = None
     ) -> None:
         """After the sum of that number: scales the results, which are elements first_element onwards of the message."""
-        self.network._call("group_finish_reduce", self._handle, number, address, first_element, elements,
+        uint64 = self.network._uint64
+        self.network._call("group_finish_reduce", self._handle, uint64("number", number), address,
+                           uint64("first_element", first_element), uint64("elements", elements),
                            _reference(memory))  # fmt: skip
 
     def gather(self, address: int, elements: int, dtype: str, memory: library.Memory | None = None) -> None:
         """Before an inner all-gather: puts zeros into this rank's lost packets, in place."""
-        self.network._call("group_gather", self._handle, address, elements, _type(dtype), _reference(memory), None)
+        self.network._call("group_gather", self._handle, address, self.network._uint64("elements", elements),
+                           _type(dtype), _reference(memory), None)  # fmt: skip
 
 
 def _write_and_destroy(handle: int) -> None:
@@ -295,15 +349,13 @@ def _reduction(name: str) -> int:
     return library.number_of(name, library.REDUCTIONS, "reduction")
 
 
-def _call_of(operation: str, elements: int, dtype: str, group_ranks: int, group: str) -> library.Call:
-    return library.Call(operation.encode(), group.encode(), group_ranks, _type(dtype), elements)
-
-
 def _reference(memory: library.Memory | None) -> Any:
     return None if memory is None else byref(memory)
 
 
 def _elements(array: np.ndarray) -> tuple[int, int, int]:
+    if not isinstance(array, np.ndarray):
+        raise ValueError(f"array: got {type(array).__name__}, want a numpy.ndarray, whose elements are filled in place")
     if not (array.flags.c_contiguous and array.flags.writeable):
         raise ValueError("array: got one that is not contiguous or not writable, want elements that can be filled")
     return array.ctypes.data, array.size, _type(array.dtype.name)

@@ -1,32 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every function of NCCL's header, and its name with a "p" before it, as a jump to NCCL's own function. The names are
+// Every function of NCCL's headers, and its name with a "p" before it, as a jump to NCCL's own function. The names are
 // weak: the functions of interposed.cc take their places.
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 
+#include "api/nccl/last_error.h"
 #include "api/nccl/real_nccl.h"
 
 #ifndef __x86_64__
 #error "the jumps to NCCL's functions are written for x86-64"
 #endif
 
+namespace {
+
+ncclResult_t lacking() { return ncclInvalidUsage; }
+
+}  // namespace
+
 extern "C" {
 
-/// The address of NCCL's own function; the jumps come here, with the arguments of the function kept in place.
+/// The address of NCCL's own function; the jumps come here, with the arguments of the function kept in place. Where
+/// NCCL's library is older: of a function that returns an error, and ncclGetLastError() names both.
 __attribute__((visibility("hidden"))) void* droptest_nccl_address(const char* name) {
   void* const address = droptest::nccl_shim::real_address(name);
-  if (address == nullptr) {
-    std::fprintf(stderr, "droptest: NCCL's own library has no function %s\n", name);
-    std::abort();
+  if (address != nullptr) return address;
+  try {
+    droptest::nccl_shim::failed_without(name[0] == 'p' ? name + 1 : name);
+  } catch (const std::exception& error) {  // no memory for the text
+    std::fprintf(stderr, "droptest: %s: %s\n", name, error.what());
   }
-  return address;
+  return reinterpret_cast<void*>(&lacking);
+}
+
+/// The same for functions that return something else than an ncclResult_t, and so cannot fail.
+__attribute__((visibility("hidden"))) void* droptest_nccl_other_address(const char* name) {
+  void* const address = droptest::nccl_shim::real_address(name);
+  if (address != nullptr) return address;
+  std::fprintf(stderr, "droptest: NCCL's own library has no function %s\n", name);
+  std::abort();
 }
 
 }  // extern "C"
 
 // The integer argument registers are kept; no function of NCCL has other arguments in registers. The stack is a
 // multiple of 16 at the call.
-#define DROPTEST_JUMP(name)                     \
+#define DROPTEST_JUMP(name, address)            \
   __asm__(                                      \
       ".pushsection .rodata\n"                  \
       ".Lname_" #name ": .asciz \"" #name       \
@@ -42,7 +61,8 @@ __attribute__((visibility("hidden"))) void* droptest_nccl_address(const char* na
       "  sub $8, %rsp\n"                        \
       "  lea .Lname_" #name                     \
       "(%rip), %rdi\n"                          \
-      "  call droptest_nccl_address\n"          \
+      "  call " #address                        \
+      "\n"                                      \
       "  add $8, %rsp\n"                        \
       "  pop %r9\n  pop %r8\n  pop %rcx\n"      \
       "  pop %rdx\n  pop %rsi\n  pop %rdi\n"    \
@@ -51,5 +71,10 @@ __attribute__((visibility("hidden"))) void* droptest_nccl_address(const char* na
       "\n"                                      \
       ".popsection\n");
 
-#define DROPTEST_NCCL_FUNCTION(name) DROPTEST_JUMP(name) DROPTEST_JUMP(p##name)
+#define DROPTEST_NCCL_FUNCTION(name)         \
+  DROPTEST_JUMP(name, droptest_nccl_address) \
+  DROPTEST_JUMP(p##name, droptest_nccl_address)
+#define DROPTEST_NCCL_OTHER_FUNCTION(name)         \
+  DROPTEST_JUMP(name, droptest_nccl_other_address) \
+  DROPTEST_JUMP(p##name, droptest_nccl_other_address)
 #include "nccl_names.inc"

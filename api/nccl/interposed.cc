@@ -1,29 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL's functions that lose packets. Path `contribution`: a sum gets a copy of this rank's input without its lost
 // packets, so that `sendbuff` stays as it is; received messages lose packets after NCCL has put its work on the stream.
-#include <cstdio>
 #include <exception>
 #include <string>
 
 #include "api/nccl/interposer.h"
+#include "api/nccl/last_error.h"
+#include "api/nccl/newer_nccl.h"
 #include "api/nccl/real_nccl.h"
 
 namespace {
 
 using droptest::nccl_shim::bytes_of;
+using droptest::nccl_shim::failed;
 using droptest::nccl_shim::Fill;
 using droptest::nccl_shim::Interposer;
 using droptest::nccl_shim::Member;
 using droptest::nccl_shim::NcclCall;
+using droptest::nccl_shim::passed_on;
 using droptest::nccl_shim::within_real_call;
-
-thread_local std::string last_error;  // of the thread, as NCCL's own is
-
-ncclResult_t fail(const std::exception& error) {
-  last_error = error.what();
-  std::fprintf(stderr, "droptest: %s\n", error.what());
-  return ncclInvalidUsage;
-}
 
 // Runs `lossy(interposer)`, or `plain()` where nothing is lost in this process.
 template <class Plain, class Lossy>
@@ -34,25 +29,25 @@ ncclResult_t interposed(const Plain& plain, const Lossy& lossy) {
   try {
     return lossy(*interposer);
   } catch (const std::exception& error) {
-    return fail(error);
+    return failed(error.what());
   }
 }
 
-bool is_sum(ncclRedOp_t op) { return op != ncclProd && op != ncclMax && op != ncclMin; }
+bool has_neutral_value(ncclRedOp_t op) { return op != ncclProd && op != ncclMin; }
 
 // The input of a sum: the buffer itself, or a copy without the lost packets.
 const void* contribution(Interposer& interposer, const NcclCall& call, ncclRedOp_t op, ncclComm_t comm,
                          const void* input, void* output) {
   const std::shared_ptr<Member> member = interposer.member(comm);
-  if (member == nullptr || call.count == 0) return input;
-  if (!is_sum(op)) {
+  if (call.count == 0) return input;
+  if (!has_neutral_value(op)) {
     member->exempt(call);
     return input;
   }
   const auto traffic_class = member->class_of(call);
   if (!traffic_class) return input;
   if (output == nullptr) output = interposer.scratch(member, call, call.count * bytes_of(call.type));
-  member->lose_contribution(*traffic_class, call, input, output);
+  member->lose_contribution(*traffic_class, call, op == ncclMax ? DROPTEST_MAX : DROPTEST_SUM, input, output);
   return output;
 }
 
@@ -61,7 +56,7 @@ template <class CallNccl, class Losses>
 ncclResult_t then_lose(Interposer& interposer, const NcclCall& call, ncclComm_t comm, const CallNccl& call_nccl,
                        const Losses& losses) {
   const std::shared_ptr<Member> member = interposer.member(comm);
-  if (member == nullptr || call.count == 0) return call_nccl();
+  if (call.count == 0) return call_nccl();
   const auto traffic_class = member->class_of(call);
   if (!traffic_class) return call_nccl();
   const Fill fill = losses(*member, *traffic_class);
@@ -72,7 +67,7 @@ ncclResult_t then_lose(Interposer& interposer, const NcclCall& call, ncclComm_t 
 
 template <class CallNccl>
 ncclResult_t count_and_call(Interposer& interposer, const NcclCall& call, ncclComm_t comm, const CallNccl& call_nccl) {
-  if (const auto member = interposer.member(comm); member != nullptr && call.count > 0) member->class_of(call);
+  if (const auto member = interposer.member(comm); call.count > 0) member->class_of(call);
   return call_nccl();
 }
 
@@ -87,6 +82,59 @@ std::size_t ranks_of(ncclComm_t comm) {
   return static_cast<std::size_t>(ranks);
 }
 
+// Each collective, by `call`: NCCL's function with the rest of the arguments.
+
+template <class Call>
+ncclResult_t all_reduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                        cudaStream_t stream, const Call& call) {
+  return interposed([&] { return call(in); },
+                    [&](Interposer& i) {
+                      return call(contribution(i, {"all_reduce", count, type, stream}, op, comm, in, out));
+                    });
+}
+
+template <class Call>
+ncclResult_t reduce_scatter(const void* in, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                            cudaStream_t stream, const Call& call) {
+  return interposed(
+      [&] { return call(in); },
+      [&](Interposer& i) {
+        return call(contribution(i, {"reduce_scatter", count * ranks_of(comm), type, stream}, op, comm, in, nullptr));
+      });
+}
+
+template <class Call>
+ncclResult_t reduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                    ncclComm_t comm, cudaStream_t stream, const Call& call) {
+  return interposed([&] { return call(in); },
+                    [&](Interposer& i) {
+                      return call(contribution(i, {"reduce", count, type, stream}, op, comm, in,
+                                               rank_of(comm) == root ? out : nullptr));
+                    });
+}
+
+template <class Call>
+ncclResult_t all_gather(void* out, const NcclCall& message, ncclComm_t comm, const Call& call) {
+  return interposed(call, [&](Interposer& i) {
+    return then_lose(i, message, comm, call,
+                     [&](Member& member, droptest_class c) { return member.gathered(c, message, out); });
+  });
+}
+
+template <class Call>
+ncclResult_t all_to_all(void* out, const NcclCall& message, ncclComm_t comm, const Call& call) {
+  return interposed(call, [&](Interposer& i) {
+    return then_lose(i, message, comm, call,
+                     [&](Member& member, droptest_class c) { return member.exchanged(c, message, out); });
+  });
+}
+
+// Broadcasts and their like: their calls are only counted.
+template <class Call>
+ncclResult_t exempt(const NcclCall& message, ncclComm_t comm, const Call& call) {
+  return interposed(call, [&](Interposer& i) { return count_and_call(i, message, comm, call); });
+}
+
 }  // namespace
 
 extern "C" {
@@ -95,67 +143,106 @@ extern "C" {
 
 ncclResult_t ncclAllReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
-  const auto call = [&](const void* input) {
+  return all_reduce(in, out, count, type, op, comm, stream, [&](const void* input) {
     return DROPTEST_REAL(ncclAllReduce, input, out, count, type, op, comm, stream);
-  };
-  return interposed([&] { return call(in); },
-                    [&](Interposer& i) {
-                      return call(contribution(i, {"all_reduce", count, type, stream}, op, comm, in, out));
-                    });
+  });
+}
+ncclResult_t ncclAllReduceConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                 ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return all_reduce(in, out, count, type, op, comm, stream, [&](const void* input) {
+    return DROPTEST_REAL(ncclAllReduceConfig, input, out, count, type, op, comm, stream, config);
+  });
 }
 
 ncclResult_t ncclReduceScatter(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream) {
-  const auto call = [&](const void* input) {
+  return reduce_scatter(in, count, type, op, comm, stream, [&](const void* input) {
     return DROPTEST_REAL(ncclReduceScatter, input, out, count, type, op, comm, stream);
-  };
-  return interposed(
-      [&] { return call(in); },
-      [&](Interposer& i) {
-        return call(contribution(i, {"reduce_scatter", count * ranks_of(comm), type, stream}, op, comm, in, nullptr));
-      });
+  });
+}
+ncclResult_t ncclReduceScatterConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                     ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return reduce_scatter(in, count, type, op, comm, stream, [&](const void* input) {
+    return DROPTEST_REAL(ncclReduceScatterConfig, input, out, count, type, op, comm, stream, config);
+  });
 }
 
 ncclResult_t ncclReduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
                         ncclComm_t comm, cudaStream_t stream) {
-  const auto call = [&](const void* input) {
+  return reduce(in, out, count, type, op, root, comm, stream, [&](const void* input) {
     return DROPTEST_REAL(ncclReduce, input, out, count, type, op, root, comm, stream);
-  };
-  return interposed([&] { return call(in); },
-                    [&](Interposer& i) {
-                      return call(contribution(i, {"reduce", count, type, stream}, op, comm, in,
-                                               rank_of(comm) == root ? out : nullptr));
-                    });
+  });
+}
+ncclResult_t ncclReduceConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, int root,
+                              ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return reduce(in, out, count, type, op, root, comm, stream, [&](const void* input) {
+    return DROPTEST_REAL(ncclReduceConfig, input, out, count, type, op, root, comm, stream, config);
+  });
 }
 
 ncclResult_t ncclAllGather(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
                            cudaStream_t stream) {
-  const auto call = [&] { return DROPTEST_REAL(ncclAllGather, in, out, count, type, comm, stream); };
-  return interposed(call, [&](Interposer& i) {
-    const NcclCall message{"all_gather", count, type, stream};
-    return then_lose(i, message, comm, call,
-                     [&](Member& member, droptest_class c) { return member.gathered(c, message, out); });
-  });
+  return all_gather(out, {"all_gather", count, type, stream}, comm,
+                    [&] { return DROPTEST_REAL(ncclAllGather, in, out, count, type, comm, stream); });
+}
+ncclResult_t ncclAllGatherConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
+                                 cudaStream_t stream, const ncclCollConfig_t* config) {
+  return all_gather(out, {"all_gather", count, type, stream}, comm,
+                    [&] { return DROPTEST_REAL(ncclAllGatherConfig, in, out, count, type, comm, stream, config); });
 }
 
-// Broadcasts and their like are exempt: their calls are only counted.
+ncclResult_t ncclAlltoAll(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
+                          cudaStream_t stream) {
+  return all_to_all(out, {"all_to_all", count, type, stream}, comm,
+                    [&] { return DROPTEST_REAL(ncclAlltoAll, in, out, count, type, comm, stream); });
+}
+ncclResult_t ncclAlltoAllConfig(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
+                                cudaStream_t stream, const ncclCollConfig_t* config) {
+  return all_to_all(out, {"all_to_all", count, type, stream}, comm,
+                    [&] { return DROPTEST_REAL(ncclAlltoAllConfig, in, out, count, type, comm, stream, config); });
+}
+
 ncclResult_t ncclBroadcast(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
-  const auto call = [&] { return DROPTEST_REAL(ncclBroadcast, in, out, count, type, root, comm, stream); };
-  return interposed(call, [&](Interposer& i) {
-    return count_and_call(i, {"broadcast", count, type, stream}, comm, call);
-  });
+  return exempt({"broadcast", count, type, stream}, comm,
+                [&] { return DROPTEST_REAL(ncclBroadcast, in, out, count, type, root, comm, stream); });
 }
-
+ncclResult_t ncclBroadcastConfig(const void* in, void* out, size_t count, ncclDataType_t type, int root,
+                                 ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* config) {
+  return exempt({"broadcast", count, type, stream}, comm,
+                [&] { return DROPTEST_REAL(ncclBroadcastConfig, in, out, count, type, root, comm, stream, config); });
+}
 ncclResult_t ncclBcast(void* data, size_t count, ncclDataType_t type, int root, ncclComm_t comm, cudaStream_t stream) {
   return ncclBroadcast(data, data, count, type, root, comm, stream);
+}
+
+ncclResult_t ncclGather(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                        cudaStream_t stream) {
+  return exempt({"gather", count, type, stream}, comm,
+                [&] { return DROPTEST_REAL(ncclGather, in, out, count, type, root, comm, stream); });
+}
+ncclResult_t ncclGatherConfig(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                              cudaStream_t stream, const ncclCollConfig_t* config) {
+  return exempt({"gather", count, type, stream}, comm,
+                [&] { return DROPTEST_REAL(ncclGatherConfig, in, out, count, type, root, comm, stream, config); });
+}
+
+ncclResult_t ncclScatter(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                         cudaStream_t stream) {
+  return exempt({"scatter", count, type, stream}, comm,
+                [&] { return DROPTEST_REAL(ncclScatter, in, out, count, type, root, comm, stream); });
+}
+ncclResult_t ncclScatterConfig(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                               cudaStream_t stream, const ncclCollConfig_t* config) {
+  return exempt({"scatter", count, type, stream}, comm,
+                [&] { return DROPTEST_REAL(ncclScatterConfig, in, out, count, type, root, comm, stream, config); });
 }
 
 // The receiver loses packets; of the sender's call, only an exemption is counted.
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
-  const auto call = [&] { return DROPTEST_REAL(ncclSend, data, count, type, peer, comm, stream); };
-  return interposed(call, [&](Interposer& i) { return count_and_call(i, {"send", count, type, stream}, comm, call); });
+  return exempt({"send", count, type, stream}, comm,
+                [&] { return DROPTEST_REAL(ncclSend, data, count, type, peer, comm, stream); });
 }
 
 ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm, cudaStream_t stream) {
@@ -168,33 +255,34 @@ ncclResult_t ncclRecv(void* data, size_t count, ncclDataType_t type, int peer, n
   });
 }
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 28, 0)
-ncclResult_t ncclAlltoAll(const void* in, void* out, size_t count, ncclDataType_t type, ncclComm_t comm,
-                          cudaStream_t stream) {
-  const auto call = [&] { return DROPTEST_REAL(ncclAlltoAll, in, out, count, type, comm, stream); };
+// No call of the receiver tells when such a message has come, or how long it is.
+ncclResult_t ncclPutSignal(const void* in, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
+                           size_t offset, int signal, int context, unsigned int flags, ncclComm_t comm,
+                           cudaStream_t stream) {
+  const auto call = [&] {
+    return DROPTEST_REAL(ncclPutSignal, in, count, type, peer, window, offset, signal, context, flags, comm, stream);
+  };
   return interposed(call, [&](Interposer& i) {
-    const NcclCall message{"all_to_all", count, type, stream};
-    return then_lose(i, message, comm, call,
-                     [&](Member& member, droptest_class c) { return member.exchanged(c, message, out); });
+    const NcclCall message{"send", count, type, stream};
+    const std::shared_ptr<Member> member = i.member(comm);
+    if (const auto traffic_class = member->class_of(message)) {
+      member->refuse_loss("ncclPutSignal", {*traffic_class}, "want ncclSend and ncclRecv");
+      member->exempt(message);
+    }
+    return call();
   });
 }
 
-ncclResult_t ncclGather(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                        cudaStream_t stream) {
-  const auto call = [&] { return DROPTEST_REAL(ncclGather, in, out, count, type, root, comm, stream); };
+ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void* requirements, void* made) {
+  const auto call = [&] { return DROPTEST_REAL(ncclDevCommCreate, comm, requirements, made); };
   return interposed(call, [&](Interposer& i) {
-    return count_and_call(i, {"gather", count, type, stream}, comm, call);
+    std::vector<droptest_class> all;
+    for (int c = DROPTEST_TP_FORWARD; c <= DROPTEST_TP_RECOMPUTATION; ++c)
+      all.push_back(static_cast<droptest_class>(c));
+    i.member(comm)->refuse_loss("ncclDevCommCreate", all, "want collectives of the host in place of those of kernels");
+    return call();
   });
 }
-
-ncclResult_t ncclScatter(const void* in, void* out, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
-                         cudaStream_t stream) {
-  const auto call = [&] { return DROPTEST_REAL(ncclScatter, in, out, count, type, root, comm, stream); };
-  return interposed(call, [&](Interposer& i) {
-    return count_and_call(i, {"scatter", count, type, stream}, comm, call);
-  });
-}
-#endif
 
 ncclResult_t ncclGroupStart() {
   const auto call = [] { return DROPTEST_REAL(ncclGroupStart); };
@@ -208,6 +296,15 @@ ncclResult_t ncclGroupStart() {
 ncclResult_t ncclGroupEnd() {
   const auto call = [] { return DROPTEST_REAL(ncclGroupEnd); };
   return interposed(call, [&](Interposer& i) { return i.group_ended(call()); });
+}
+
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* info) {
+  const auto call = [&] { return DROPTEST_REAL(ncclGroupSimulateEnd, info); };
+  return interposed(call, [&](Interposer& i) {
+    const ncclResult_t result = call();
+    i.group_simulated();
+    return result;
+  });
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
@@ -226,7 +323,6 @@ ncclResult_t ncclCommInitRank(ncclComm_t* comm, int ranks, ncclUniqueId id, int 
   });
 }
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 23, 0)
 ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int ids, ncclUniqueId* id,
                                       ncclConfig_t* config) {
   const auto call = [&] { return DROPTEST_REAL(ncclCommInitRankScalable, comm, ranks, rank, ids, id, config); };
@@ -235,8 +331,6 @@ ncclResult_t ncclCommInitRankScalable(ncclComm_t* comm, int ranks, int rank, int
     return i.made({{comm, nullptr, nullptr}}, call());
   });
 }
-
-#endif
 
 ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list) {
   const auto call = [&] { return DROPTEST_REAL(ncclCommInitAll, comms, devices, list); };
@@ -251,28 +345,36 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list) {
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* part, ncclConfig_t* config) {
   const auto call = [&] { return DROPTEST_REAL(ncclCommSplit, comm, color, key, part, config); };
   return interposed(call, [&](Interposer& i) {
-    const auto member = i.member(comm);
-    return i.made({{part, comm, member == nullptr ? nullptr : member->shared_losses()}}, call());
+    return i.made({{part, comm, i.member(comm)->shared_losses()}}, call());
   });
 }
 
-#if NCCL_VERSION_CODE >= NCCL_VERSION(2, 27, 0)
 ncclResult_t ncclCommShrink(ncclComm_t comm, int* excluded, int count, ncclComm_t* part, ncclConfig_t* config,
                             int flags) {
   const auto call = [&] { return DROPTEST_REAL(ncclCommShrink, comm, excluded, count, part, config, flags); };
   return interposed(call, [&](Interposer& i) {
-    const auto member = i.member(comm);
-    return i.made({{part, comm, member == nullptr ? nullptr : member->shared_losses()}}, call());
+    return i.made({{part, comm, i.member(comm)->shared_losses()}}, call());
   });
 }
 
-#endif
+// The ranks of the communicator keep their numbers and world ranks; new ranks have no communicator yet.
+ncclResult_t ncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* grown,
+                          ncclConfig_t* config) {
+  const auto call = [&] { return DROPTEST_REAL(ncclCommGrow, comm, ranks, id, rank, grown, config); };
+  return interposed(call, [&](Interposer& i) {
+    if (comm == nullptr) {
+      i.check_network(rank, ranks);
+      return i.made({{grown, nullptr, nullptr}}, call());
+    }
+    return i.made({{grown, comm, i.member(comm)->shared_losses()}}, call());
+  });
+}
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
   const auto call = [&] { return DROPTEST_REAL(ncclCommGetAsyncError, comm, state); };
   return interposed(call, [&](Interposer& i) {
     const ncclResult_t result = call();
-    if (result == ncclSuccess) *state = i.queried(comm, *state);
+    if (result == ncclSuccess) *state = i.queried(comm, passed_on(*state));
     return result;
   });
 }
@@ -302,8 +404,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 }
 
 const char* ncclGetLastError(ncclComm_t comm) {
-  if (!within_real_call() && !last_error.empty()) return last_error.c_str();
-  return DROPTEST_REAL(ncclGetLastError, comm);
+  return within_real_call() ? DROPTEST_REAL(ncclGetLastError, comm) : droptest::nccl_shim::last_error(comm);
 }
 
 #pragma GCC visibility pop

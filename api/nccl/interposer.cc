@@ -7,7 +7,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <iomanip>
 #include <set>
+#include <sstream>
 #include <thread>
 #include <utility>
 
@@ -60,11 +62,13 @@ class Interposer::Exchange {
     check_nccl(DROPTEST_REAL(ncclCommCuDevice, comm(), &device_), "ncclCommCuDevice");
     const auto launch = launched();
     if (made_.losses == nullptr && !launch && owner.losses_.size() == 1) made_.losses = owner.losses_.begin()->second;
-    Identity mine{made_.losses != nullptr ? made_.losses->rank() : launch ? launch->rank : rank_, 0};
-    if (const auto losses = made_.losses != nullptr ? made_.losses : owner.losses_of(mine.world_rank, 0)) {
-      mine.next_group = losses->next_group();
-    }
-    world_size_ = made_.losses != nullptr ? made_.losses->world_size() : launch ? launch->world_size : ranks_;
+    Identity mine;
+    mine.world_rank = made_.losses != nullptr ? made_.losses->rank() : launch ? launch->rank : rank_;
+    const auto losses = made_.losses != nullptr ? made_.losses : owner.losses_of(mine.world_rank, 0);
+    world_size_ = losses != nullptr ? losses->world_size() : launch ? launch->world_size : ranks_;
+    mine.world_size = world_size_;
+    mine.next_group = losses != nullptr ? losses->next_group() : 0;
+    mine.digest = losses != nullptr ? losses->digest() : RankLosses(mine.world_rank, world_size_).digest();
     members_.assign(static_cast<std::size_t>(ranks_), mine);
     const DeviceScope scope(device_);
     memory_ = std::make_unique<DeviceBytes>(members_.size() * sizeof(Identity));
@@ -98,6 +102,7 @@ class Interposer::Exchange {
   std::shared_ptr<Member> finish(Interposer& owner) {
     const DeviceScope scope(device_);
     memory_->read(std::as_writable_bytes(std::span(members_)));
+    check_members();
     std::set<std::int32_t> different;
     for (const Identity& member : members_) different.insert(member.world_rank);
     if (different.size() < members_.size()) {
@@ -111,6 +116,31 @@ class Interposer::Exchange {
   }
 
  private:
+  // All members find the same difference, and no member goes on.
+  void check_members() const {
+    const Identity& mine = members_[static_cast<std::size_t>(rank_)];
+    const auto rank_of = [](const Identity& one) { return "rank " + std::to_string(one.world_rank); };
+    const auto hex = [](std::uint64_t digest) {
+      std::ostringstream text;
+      text << std::hex << std::setw(16) << std::setfill('0') << digest;
+      return text.str();
+    };
+    for (const Identity& other : members_) {
+      if (other.digest == mine.digest) continue;
+      throw ConfigError(
+          rank_of(mine) + ": network: has the digest " + hex(mine.digest) + ", and that of " + rank_of(other) +
+          " has " + hex(other.digest) +
+          ": want one network section and one seed on all ranks, in the files that DROPTEST_NETWORK names");
+    }
+    for (const Identity& other : members_) {
+      if (other.world_size == mine.world_size) continue;
+      throw ConfigError(rank_of(mine) + ": communicator of " + std::to_string(ranks_) + " ranks: got a program of " +
+                        std::to_string(mine.world_size) + " ranks, and on " + rank_of(other) + " one of " +
+                        std::to_string(other.world_size) +
+                        ": want RANK and WORLD_SIZE of all ranks that the program will ever have, on each of them");
+    }
+  }
+
   NewCommunicator made_;
   int ranks_ = 0;
   int rank_ = 0;
@@ -155,7 +185,11 @@ std::shared_ptr<RankLosses> Interposer::losses_of(int rank, int world_size) {
 std::shared_ptr<Member> Interposer::member(ncclComm_t comm) {
   const std::lock_guard lock(mutex_);
   const auto found = members_.find(comm);
-  return found == members_.end() ? nullptr : found->second;
+  if (found != members_.end()) return found->second;
+  throw ConfigError(
+      "communicator: got one that was refused, or that a function made which this library does not know: it would lose "
+      "nothing; want one of ncclCommInitRank, ncclCommInitRankConfig, ncclCommInitRankScalable, ncclCommInitAll, "
+      "ncclCommSplit, ncclCommShrink or ncclCommGrow");
 }
 
 // Communicators that block: the exchanges belong together, because one thread may have several ranks.
@@ -282,6 +316,13 @@ ncclResult_t Interposer::group_ended(ncclResult_t result) {
   if (result != ncclSuccess && result != ncclInProgress) return result;
   for (const Waiting& one : ended.fills) lose_after(one.comm, one.member, one.fill, result);
   return ended.made.empty() ? result : made(std::move(ended.made), result);
+}
+
+void Interposer::group_simulated() {
+  OpenGroup& group = open_group();
+  if (--group.depth > 0) return;
+  const OpenGroup ended = std::exchange(group, {});
+  for (const auto& member : ended.members) member->end_group();
 }
 
 void Interposer::lose_after(ncclComm_t comm, const std::shared_ptr<Member>& member, const Fill& fill,

@@ -52,12 +52,15 @@ class Interposer {
   /// At the end of the process, when its work is done: for communicators that were not destroyed.
   void write_all_counts();
 
-  /// The calling rank's membership; null where the communicator is unknown (no losses).
+  /// The calling rank's membership. Throws: ConfigError for a communicator that was made by a function which this
+  /// library does not know: it would lose nothing.
   std::shared_ptr<Member> member(ncclComm_t comm);
 
   void group_started();
   /// After NCCL's own ncclGroupEnd(). Returns the result for the program.
   ncclResult_t group_ended(ncclResult_t result);
+  /// After NCCL's own ncclGroupSimulateEnd(), which puts no work on streams.
+  void group_simulated();
   bool in_group() const;
   /// Member::scratch(), until the group that is open now ends.
   void* scratch(const std::shared_ptr<Member>& member, const NcclCall& call, std::size_t bytes);

@@ -45,10 +45,11 @@ struct DeviceMessage {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;  ///< may be `from`: then only lost packets are written
   std::uint64_t part_bytes = 0;
+  std::uint64_t lost_word = 0;  ///< the elements of lost packets, repeated every 8 bytes
 };
 
-/// Uses up the packets of the next message of each flow, and copies the message with zeros in lost packets. In the
-/// order of `stream`, of the current device, by one launch, without allocations. A flow is in one launch at a time.
+/// Uses up the packets of the next message of each flow, and copies the message with `lost_word` in lost packets. In
+/// the order of `stream`, of the current device, by one launch, without allocations. A flow is in one launch at a time.
 /// Throws: DeviceError.
 void lose_packets(const FlowTable& table, const DeviceMessage& message, std::uint64_t payload_bytes,
                   cudaStream_t stream);

@@ -76,13 +76,14 @@ __device__ void add(std::uint64_t* count, std::uint64_t value) {
 // Bytes begin to end of a part: packet i of the word has bytes from i * payload_bytes on.
 template <class Unit>
 __device__ void copy_packets(const std::byte* from, std::byte* to, std::uint64_t bytes, std::uint64_t payload_bytes,
-                             std::uint64_t lost) {
+                             std::uint64_t lost, std::uint64_t lost_word) {
   const auto* const in = reinterpret_cast<const Unit*>(from);
   auto* const out = reinterpret_cast<Unit*>(to);
   const std::uint64_t units_of_packet = payload_bytes / sizeof(Unit);
   for (std::uint64_t i = threadIdx.x; i < bytes / sizeof(Unit); i += blockDim.x) {
     const bool is_lost = (lost >> (i / units_of_packet) & 1) != 0;
-    if (is_lost || in != out) out[i] = is_lost ? Unit{0} : in[i];
+    const auto lost_unit = static_cast<Unit>(lost_word >> (i * sizeof(Unit) % sizeof(lost_word) * 8));
+    if (is_lost || in != out) out[i] = is_lost ? lost_unit : in[i];
   }
 }
 
@@ -120,9 +121,9 @@ __global__ void lose_kernel(FlowTable table, DeviceMessage message, std::uint64_
     const std::uint64_t places = reinterpret_cast<std::uintptr_t>(from) | reinterpret_cast<std::uintptr_t>(to) | bytes;
     if (fates != 0 || from != to) {
       if (places % sizeof(std::uint64_t) == 0) {
-        copy_packets<std::uint64_t>(from, to, bytes, payload, fates);
+        copy_packets<std::uint64_t>(from, to, bytes, payload, fates, message.lost_word);
       } else {
-        copy_packets<unsigned char>(from, to, bytes, payload, fates);
+        copy_packets<unsigned char>(from, to, bytes, payload, fates, message.lost_word);
       }
     }
     __syncthreads();

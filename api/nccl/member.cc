@@ -11,19 +11,20 @@ namespace {
 struct TypeFacts {
   droptest_type type;
   std::size_t bytes;
+  std::uint64_t lowest = 0;  ///< elements of minus infinity, in 8 bytes
 };
 
 // Types of one byte have no class that can lose packets: integers, and floats of 8 bits.
 TypeFacts facts_of(ncclDataType_t type) {
   switch (type) {
     case ncclFloat32:
-      return {DROPTEST_FLOAT32, 4};
+      return {DROPTEST_FLOAT32, 4, 0xff800000ff800000};
     case ncclFloat64:
-      return {DROPTEST_FLOAT64, 8};
+      return {DROPTEST_FLOAT64, 8, 0xfff0000000000000};
     case ncclFloat16:
-      return {DROPTEST_FLOAT16, 2};
+      return {DROPTEST_FLOAT16, 2, 0xfc00fc00fc00fc00};
     case ncclBfloat16:
-      return {DROPTEST_BFLOAT16, 2};
+      return {DROPTEST_BFLOAT16, 2, 0xff80ff80ff80ff80};
     case ncclInt32:
     case ncclUint32:
       return {DROPTEST_INT32, 4};
@@ -44,7 +45,7 @@ Member::Member(std::shared_ptr<RankLosses> losses, const std::vector<Identity>& 
     : losses_(std::move(losses)), rank_(rank), device_(device) {
   for (const Identity& member : members) {
     world_ranks_.push_back(member.world_rank);
-    group_ = std::max(group_, member.next_group);
+    group_ = std::max(group_, static_cast<std::uint32_t>(member.next_group));
   }
   losses_->use_group(group_);
 }
@@ -94,14 +95,25 @@ Fill Member::fill(droptest_class traffic_class, Route route, std::optional<int> 
   auto* const data = static_cast<std::byte*>(to);
   return {part ? links.all().part(static_cast<std::uint64_t>(*part)) : links.all(),
           part ? links.use(static_cast<std::size_t>(*part)) : links.uses(),
-          {data, data, call.count * bytes_of(call.type)},
+          {data, data, call.count * bytes_of(call.type), 0},
           losses_->payload_bytes(traffic_class),
           call.stream};
 }
 
-void Member::lose_contribution(droptest_class traffic_class, const NcclCall& call, const void* from, void* to) {
+void Member::refuse_loss(const char* function, const std::vector<droptest_class>& classes, const char* want) {
+  for (const droptest_class traffic_class : classes) {
+    if (!losses_->can_lose(traffic_class)) continue;
+    throw ConfigError("rank " + std::to_string(losses_->rank()) + ": " + function +
+                      ": its messages would lose nothing, but class " + droptest_class_name(traffic_class) +
+                      " has a loss; " + want + ", or no loss in this class");
+  }
+}
+
+void Member::lose_contribution(droptest_class traffic_class, const NcclCall& call, droptest_reduction reduction,
+                               const void* from, void* to) {
   Fill losses = fill(traffic_class, Route::kContribution, std::nullopt, call, to);
   losses.message.from = static_cast<const std::byte*>(from);
+  if (reduction == DROPTEST_MAX) losses.message.lost_word = facts_of(call.type).lowest;
   const DeviceScope scope(device_);
   losses_->lose(losses);
 }

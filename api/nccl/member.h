@@ -21,7 +21,9 @@ namespace droptest::nccl_shim {
 /// What the members of a new communicator tell each other.
 struct Identity {
   std::int32_t world_rank = 0;
-  std::uint32_t next_group = 0;  ///< RankLosses::next_group()
+  std::int32_t world_size = 0;   ///< of the program, as this rank knows it
+  std::uint64_t digest = 0;      ///< RankLosses::digest()
+  std::uint64_t next_group = 0;  ///< RankLosses::next_group()
 };
 
 /// One call, as NCCL's functions get it.
@@ -50,8 +52,14 @@ class Member {
   /// Counts a call that this layer cannot lose packets of.
   void exempt(const NcclCall& call);
 
-  /// Copies this rank's contribution to a sum to `to`, without its lost packets, in the order of the call's stream.
-  void lose_contribution(droptest_class traffic_class, const NcclCall& call, const void* from, void* to);
+  /// Throws: ConfigError for a function that this layer cannot lose packets of, where a class of its messages can lose
+  /// some. `want`: what to call in its place.
+  void refuse_loss(const char* function, const std::vector<droptest_class>& classes, const char* want);
+
+  /// Copies this rank's contribution to a sum or maximum to `to`, without its lost packets, in the order of the call's
+  /// stream.
+  void lose_contribution(droptest_class traffic_class, const NcclCall& call, droptest_reduction reduction,
+                         const void* from, void* to);
   /// The losses of received messages. All-gather: part i is of rank i, for all its receivers at once.
   Fill gathered(droptest_class traffic_class, const NcclCall& call, void* to);
   /// Part i is a message from rank i to this rank; its own part arrives.

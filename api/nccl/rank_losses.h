@@ -81,6 +81,10 @@ class RankLosses {
   /// streams: the packets of a link are used in the order of the calls. A stream that is captured waits for no other.
   /// Throws: DeviceError.
   void lose(const Fill& fill);
+  /// Whether the network has a loss for messages of the class.
+  bool can_lose(droptest_class traffic_class);
+  /// Equal on ranks with equal networks.
+  std::uint64_t digest() const;
   /// The payload of a packet of the class, in bytes.
   std::uint64_t payload_bytes(droptest_class traffic_class);
 

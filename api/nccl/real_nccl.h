@@ -5,7 +5,11 @@
 #include <nccl.h>
 
 #include <string>
+#include <type_traits>
 #include <utility>
+
+#include "api/nccl/last_error.h"
+#include "api/nccl/newer_nccl.h"
 
 namespace droptest::nccl_shim {
 
@@ -26,11 +30,16 @@ class RealCallScope {
   RealCallScope& operator=(const RealCallScope&) = delete;
 };
 
-/// Calls NCCL's own function of that name.
+/// Calls NCCL's own function of that name; failed_without() where the library is too old to have it.
 template <class Function, class... Arguments>
 auto real_call(Function* /*declared*/, const char* name, Arguments... arguments) {
   const RealCallScope scope;
-  return reinterpret_cast<Function*>(real_address(name))(std::move(arguments)...);
+  auto* const function = reinterpret_cast<Function*>(real_address(name));
+  if constexpr (std::is_same_v<decltype(function(std::move(arguments)...)), ncclResult_t>) {
+    return function == nullptr ? failed_without(name) : passed_on(function(std::move(arguments)...));
+  } else {
+    return function(std::move(arguments)...);
+  }
 }
 
 }  // namespace droptest::nccl_shim

@@ -161,6 +161,36 @@ TEST(CInterface, ArgumentsThatAreWrongAreNamed) {
   EXPECT_THAT(droptest_last_error(), HasSubstr("got \"all_red\", want one of all_reduce"));
 }
 
+TEST(CInterface, AGroupWithARankTwiceIsRefused) {
+  const NetworkHandle network = network_of(bernoulli_text(0.1));
+  droptest_group* group = nullptr;
+  const std::int32_t members[] = {0, 2, 2};
+  EXPECT_EQ(droptest_group_open(network.get(), DROPTEST_DP_GRADIENT, 1, members, 3, &group), DROPTEST_ARGUMENT_ERROR);
+  EXPECT_STREQ(droptest_last_error(), "members: got rank 2 twice, want each rank of the group once");
+  EXPECT_EQ(group, nullptr);
+}
+
+TEST(CInterface, TheFatesOfAGroupsFlowAreThoseOfItsMessages) {
+  for (const char* scope : {"link", "message"}) {
+    const std::string more = std::string(R"(, "burst_scope": ")") + scope + "\"";
+    const NetworkHandle network = network_of(bernoulli_text(0.3, 1, more));
+    droptest_flow* of_all = contribution_flow(network.get());
+    droptest_flow* of_group = contribution_flow(network.get(), 0, 3);
+    std::uint64_t fates = 0;
+    std::uint64_t next = 0;
+    droptest_message message{};
+    ASSERT_EQ(droptest_flow_fates(of_group, 0, 64, &fates, 1), DROPTEST_OK) << droptest_last_error();
+    ASSERT_EQ(droptest_flow_next(of_group, 64 * 352, DROPTEST_FLOAT32, &next, 1, &message), DROPTEST_OK);
+    EXPECT_EQ(fates, next);
+    ASSERT_EQ(droptest_flow_fates(of_group, message.first_packet, 64, &fates, 1), DROPTEST_OK);
+    EXPECT_EQ(fates, next);
+    ASSERT_EQ(droptest_flow_fates(of_all, 0, 64, &fates, 1), DROPTEST_OK);
+    EXPECT_NE(fates, next);
+    EXPECT_EQ(droptest_flow_fates(of_all, message.first_packet, 64, &fates, 1), DROPTEST_ARGUMENT_ERROR);
+    EXPECT_THAT(droptest_last_error(), HasSubstr("an index of group 3, want one of group 0"));
+  }
+}
+
 TEST(CInterface, NumbersThatOverflowAreRefused) {
   const NetworkHandle network = network_of(bernoulli_text(0.1));
   droptest_flow* flow = contribution_flow(network.get());

@@ -38,7 +38,8 @@ TEST(CallRules, OperationsHaveClassesOfTheirOwn) {
 }
 
 TEST(CallRules, ExemptCallsAreCountedByTheirReason) {
-  const NetworkHandle network = network_of(R"({"network": {}, "rules": [{"group": "norms", "class": "control"}]})");
+  const NetworkHandle network =
+      network_of(R"({"network": {"loss": {"model": "none"}}, "rules": [{"group": "norms", "class": "control"}]})");
   EXPECT_EQ(class_of(network.get(), "barrier", 0), "control");
   EXPECT_EQ(class_of(network.get(), "broadcast", 1000), "control");
   EXPECT_EQ(class_of(network.get(), "all_reduce", 1000, DROPTEST_INT64), "control");
@@ -57,16 +58,23 @@ TEST(CallRules, ExemptCallsAreCountedByTheirReason) {
 
 TEST(CallRules, ARuleForAMessageHoldsAtBothEnds) {
   for (const std::string operation : {"send", "recv"}) {
-    const NetworkHandle network =
-        network_of(R"({"network": {}, "rules": [{"operation": ")" + operation + R"(", "class": "pp_gradient"}]})");
+    const NetworkHandle network = network_of(R"({"network": {"loss": {"model": "none"}}, "rules": [{"operation": ")" +
+                                             operation + R"(", "class": "pp_gradient"}]})");
     EXPECT_EQ(class_of(network.get(), "send", 1000), "pp_gradient");
     EXPECT_EQ(class_of(network.get(), "recv", 1000), "pp_gradient");
     EXPECT_EQ(class_of(network.get(), "all_to_all", 1000), "sequence_forward");
   }
 }
 
+TEST(CallRules, AnExemptMessageIsCountedOnceByItsSender) {
+  const NetworkHandle network = network_of(bernoulli_text(0.1));
+  EXPECT_EQ(class_of(network.get(), "send", 8), "control");
+  EXPECT_EQ(class_of(network.get(), "recv", 8), "control");
+  EXPECT_EQ(exempt_of(network.get()), nlohmann::json::parse(R"({"small": {"calls": 1, "bytes": 32}})"));
+}
+
 TEST(CallRules, TheFirstRuleThatMatchesCounts) {
-  const NetworkHandle network = network_of(R"({"network": {}, "rules": [
+  const NetworkHandle network = network_of(R"({"network": {"loss": {"model": "none"}}, "rules": [
     {"operation": "all_reduce", "group": "tp", "class": "tp_forward"},
     {"operation": "all_reduce", "ranks": 2, "class": "embedding_gradient"},
     {"operation": "all_reduce", "at_least_bytes": 4000, "at_most_bytes": 8000, "class": "outer"},

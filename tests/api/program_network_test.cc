@@ -47,7 +47,20 @@ TEST(ProgramNetwork, MembersThatNeedAnOwnCommunicatorAreRefusedByName) {
   EXPECT_THAT(refusal_of(lossy(R"(, "classes": {"pp_activation": {"backward": "gradient"}})")),
               HasSubstr("/network/classes/pp_activation/backward: got \"gradient\", want it absent"));
   EXPECT_THAT(refusal_of(R"({"network": {}, "time": {}})"), HasSubstr("net.json: /time: got an unknown key"));
-  EXPECT_THAT(refusal_of(R"({"network": {}, "rules": [{"class": "dp"}]})"), HasSubstr("/rules/0/class: got \"dp\""));
+  EXPECT_THAT(refusal_of(R"({"network": {"loss": {"model": "none"}}, "rules": [{"class": "dp"}]})"),
+              HasSubstr("/rules/0/class: got \"dp\""));
+}
+
+TEST(ProgramNetwork, ANetworkThatNamesNoLossIsRefused) {
+  const auto of = [](const std::string& section) { return R"({"network": )" + section + "}"; };
+  EXPECT_EQ(refusal_of(of("{}")),
+            "net.json: /network: got no loss, want \"loss\" in it, in a half or in a class; "
+            "{\"loss\": {\"model\": \"none\"}} is a network that loses nothing");
+  EXPECT_THAT(refusal_of(of(R"({"fill": "count_rescale", "classes": {"outer": {"payload_bytes": 64}}})")),
+              HasSubstr("/network: got no loss"));
+  EXPECT_NE(network_of(of(R"({"loss": {"model": "none"}})")), nullptr);
+  EXPECT_NE(network_of(of(R"({"gather": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}})")), nullptr);
+  EXPECT_NE(network_of(of(R"({"classes": {"outer": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}}})")), nullptr);
 }
 
 TEST(ProgramNetwork, ThePathIsContributionAndEveryClassHasANetwork) {

@@ -83,7 +83,7 @@ TEST_F(RankStatistics, CountsOfAnEarlierProgramAreLeftOut) {
 }
 
 TEST_F(RankStatistics, ASecondNetworkOfARankThatWouldOverwriteTheCountsIsRefused) {
-  const std::string text = R"({"network": {}, "statistics": ")" + folder() + "/\"}";
+  const std::string text = R"({"network": {"loss": {"model": "none"}}, "statistics": ")" + folder() + "/\"}";
   const NetworkHandle other_rank = rank(1, 2);
   NetworkHandle first = rank(0, 2);
   droptest_network* second = nullptr;
@@ -114,7 +114,7 @@ TEST_F(RankStatistics, AFileThatNoRankHasWrittenIsNamed) {
 
 TEST_F(RankStatistics, AFolderThatCannotBeFoundIsNamed) {
   const std::string name(300, 'x');  // longer than a name may be
-  const std::string text = R"({"network": {}, "statistics": "/tmp/)" + name + "\"}";
+  const std::string text = R"({"network": {"loss": {"model": "none"}}, "statistics": "/tmp/)" + name + "\"}";
   droptest_network* network = nullptr;
   EXPECT_EQ(droptest_network_create(text.c_str(), "net.json", 0, 1, &network), DROPTEST_CONFIG_ERROR);
   EXPECT_THAT(droptest_last_error(), testing::HasSubstr(name));

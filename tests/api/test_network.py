@@ -82,6 +82,60 @@ def test_a_saved_state_goes_on():
         resumed.load_state_dict({"droptest": whole.state_dict()["droptest"][:-8]})
 
 
+def test_numbers_that_the_library_would_cut_are_refused_by_name():
+    made = network()
+    flow, group = made.flow("dp_gradient", 1), made.group("dp_gradient", [0, 1, 2, 3])
+    most = 2**64 - 1
+    for use, what, got in (
+        (lambda: made.set_step(-1), "step", -1),
+        (lambda: made.set_step(1.5), "step", 1.5),
+        (lambda: flow.fates(2**64, 3), "first", 2**64),
+        (lambda: flow.fates(0, -3), "count", -3),
+        (lambda: flow.report(-1, 3), "first", -1),
+        (lambda: flow.packets(-1), "elements", -1),
+        (lambda: flow.next(-1), "elements", -1),
+        (lambda: flow.verify(10, -1), "digest", -1),
+        (lambda: made.classify("all_reduce", -1, group_ranks=4), "elements", -1),
+        (lambda: group.gather(0, -1, "float32"), "elements", -1),
+        (lambda: group.finish_reduce(-1, 0, 0, 0), "number", -1),
+    ):
+        with pytest.raises(droptest.NetworkError) as error:
+            use()
+        assert str(error.value) == f"rank 1 of 4: {what}: got {got!r}, want an integer from 0 to {most}"
+    with pytest.raises(droptest.NetworkError, match="group: got -1, want an integer from 0 to 4294967295"):
+        made.flow("dp_gradient", 1, group=-1)
+    for place in ({"source": 2**32}, {"source": 0, "destination": 2**32}):
+        with pytest.raises(droptest.NetworkError, match=r"got 4294967296, want an integer from -2147483648 to"):
+            made.flow("pp_activation", **place)
+    with pytest.raises(droptest.NetworkError, match="members: got 4294967297, want"):
+        made.group("dp_gradient", [1, 2**32 + 1])
+    with pytest.raises(droptest.NetworkError, match="members: got rank 2 twice, want each rank of the group once"):
+        made.group("dp_gradient", [1, 2, 2], 1)
+    with pytest.raises(droptest.NetworkError, match="world_size: got 4294967300, want"):
+        droptest.Network({"network": {"loss": LOSS}}, rank=0, world_size=2**32 + 4)
+    made.set_step(np.uint64(most))
+    assert made.statistics().classes == {}
+
+
+def test_the_fates_of_a_groups_flow_are_those_of_its_messages():
+    made = network()
+    flow, other = made.flow("dp_gradient", 1, group=3), made.flow("dp_gradient", 1)
+    fates, report = flow.fates(0, 500), flow.report(0, 500)
+    assert report["lost"] == fates.sum()
+    assert (flow.next(500 * PACKET) == fates).all()
+    assert not (other.fates(0, 500) == fates).all()
+    message = flow.lose(np.ones(100 * PACKET, np.float32))
+    assert message.lost == flow.fates(message.first_packet, 100).sum() == flow.fates(500, 100).sum()
+    with pytest.raises(droptest.NetworkError, match="an index of group 3, want one of group 0"):
+        other.fates(message.first_packet, 100)
+
+
+def test_a_network_that_names_no_loss_is_refused():
+    with pytest.raises(droptest.NetworkError, match="network: /network: got no loss, want") as error:
+        droptest.Network({"network": {}})
+    assert error.value.kind == "config" and '{"loss": {"model": "none"}}' in str(error.value)
+
+
 def test_maxima_get_the_lowest_value():
     values = np.ones(PACKET, np.float64)
     droptest.Network({"network": {"loss": {"model": "bernoulli", "loss_rate": 1}}}).flow("outer").lose(values, "max")
@@ -92,6 +146,8 @@ def test_arrays_and_names_that_are_wrong_are_refused():
     flow = network().flow("dp_gradient", 1)
     with pytest.raises(ValueError, match="not contiguous"):
         flow.lose(np.ones((8, 8), np.float32).T)
+    with pytest.raises(ValueError, match=r"array: got list, want a numpy.ndarray"):
+        flow.lose([1.0, 2.0])
     with pytest.raises(ValueError, match=r"dtype: got 'float128', want one of float32"):
         flow.next(3, "float128")
     with pytest.raises(ValueError, match=r"traffic_class: got 'dp', want one of"):

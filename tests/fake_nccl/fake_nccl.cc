@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "api/nccl/newer_nccl.h"
 #include "tests/fake_nccl/fake_clique.h"
 #include "tests/fake_nccl/fake_streams.h"
 
@@ -64,6 +65,8 @@ struct Library {
   std::mutex mutex;
   std::uint64_t next_id = 1;
   std::map<std::uint64_t, Joining> joining;
+  std::map<const Clique*, std::uint64_t> growing;  // by the clique that grows: the number of the id
+  void (*on_rank)(int) = nullptr;                  ///< before ncclCommUserRank returns
   std::map<std::pair<const Clique*, std::uint64_t>, Splitting> splitting;
   std::map<const ncclComm*, std::uint64_t> splits;  // so far
   std::vector<ncclComm*> all;
@@ -407,12 +410,32 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list) {
   return ncclGroupEnd();
 }
 
+ncclResult_t ncclCommGetUniqueId(ncclComm_t comm, ncclUniqueId* id) {
+  ncclGetUniqueId(id);
+  const std::lock_guard lock(library().mutex);
+  std::memcpy(&library().growing[comm->clique.get()], id->internal + 100, sizeof(std::uint64_t));
+  return ncclSuccess;
+}
+ncclResult_t ncclCommGrow(ncclComm_t comm, int ranks, const ncclUniqueId* id, int rank, ncclComm_t* grown,
+                          ncclConfig_t* config) {
+  ncclUniqueId known;
+  if (id != nullptr) {
+    known = *id;
+  } else {
+    const std::lock_guard lock(library().mutex);
+    std::memcpy(known.internal + 100, &library().growing[comm->clique.get()], sizeof(std::uint64_t));
+  }
+  const ncclResult_t result = fake::join(grown, ranks, known, comm == nullptr ? rank : comm->rank, config);
+  return fake::settled(*grown, result);
+}
+
 ncclResult_t ncclCommCount(const ncclComm_t comm, int* count) {
   *count = comm->clique->ranks();
   return ncclSuccess;
 }
 ncclResult_t ncclCommUserRank(const ncclComm_t comm, int* rank) {
   *rank = comm->rank;
+  if (library().on_rank != nullptr) library().on_rank(*rank);
   return ncclSuccess;
 }
 ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
@@ -477,6 +500,11 @@ ncclResult_t ncclGroupStart() {
   return ncclSuccess;
 }
 
+ncclResult_t ncclGroupSimulateEnd(ncclSimInfo_t* /*info*/) {
+  if (--fake::group.depth == 0) fake::group = {};
+  return ncclSuccess;
+}
+
 ncclResult_t ncclGroupEnd() {
   if (--fake::group.depth > 0) return ncclSuccess;
   const fake::OpenGroup ended = std::exchange(fake::group, {});
@@ -519,6 +547,13 @@ const char* ncclGetErrorString(ncclResult_t result) {
   }
 }
 
+/// Controls of the library, for programs that find it by its file.
+__attribute__((visibility("default"))) void droptest_fake_nccl_on_rank(void (*call)(int)) { library().on_rank = call; }
+__attribute__((visibility("default"))) void droptest_fake_nccl_say(const char* words) {
+  const std::lock_guard lock(library().mutex);
+  library().words = words;
+}
+
 const char* ncclGetLastError(ncclComm_t comm) {
   thread_local std::string words;  // stays valid for its caller
   const std::lock_guard lock(library().mutex);
@@ -530,6 +565,10 @@ const char* ncclGetLastError(ncclComm_t comm) {
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
   return fake::enqueue(comm, {Kind::kAllReduce, in, out, count, type, op, -1, stream});
+}
+ncclResult_t ncclAllReduceConfig(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
+                                 ncclComm_t comm, cudaStream_t stream, const ncclCollConfig_t* /*config*/) {
+  return ncclAllReduce(in, out, count, type, op, comm, stream);
 }
 ncclResult_t ncclReduceScatter(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                                ncclComm_t comm, cudaStream_t stream) {

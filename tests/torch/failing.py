@@ -8,6 +8,7 @@ import os
 import signal
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from training import batches, bernoulli, small_model
 
@@ -16,12 +17,30 @@ import droptest.torch
 
 
 def hook_of_one_rank(rank, world_size, source):
-    """Rank 1 has a network that refuses sums."""
-    network = droptest.Network(source if rank == 1 else {"network": {"loss": bernoulli(0)}})
+    """Rank 1 closes its network after the first step."""
+    network = droptest.Network(source)
     model = DistributedDataParallel(small_model())
     model.register_comm_hook(None, droptest.torch.ddp_hook(network))
     for inputs, targets in batches(rank, 3):
         torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+        if rank == 1:
+            network.close()
+
+
+def different_networks(rank, world_size, member):
+    """The texts of the refusals: of the group of all ranks, and on the later half of the ranks of their own."""
+    loss = {"model": "bernoulli", "loss_rate": 0.2 if member == "loss" and rank == 2 else 0.1}
+    seed = 1 + rank if member == "seed" else 1
+    half = dist.new_group(list(range(world_size // 2, world_size)))
+    network = droptest.Network({"network": {"loss": loss}, "seed": seed})
+    texts = []
+    for group in [None, half][: 1 + (rank >= world_size // 2)]:
+        try:
+            droptest.torch.lossy(group, network)
+            texts.append("")
+        except droptest.NetworkError as error:
+            texts.append(f"{error.kind}: {error}")
+    return texts
 
 
 def killed_rank(rank, world_size, source):
@@ -43,5 +62,5 @@ def killed_rank(rank, world_size, source):
 
 
 def other_world(rank, world_size):
-    network = droptest.Network({"network": {}}, rank=0, world_size=1)
+    network = droptest.Network({"network": {"loss": bernoulli(0)}}, rank=0, world_size=1)
     droptest.torch.ddp_hook(network)

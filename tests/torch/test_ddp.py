@@ -2,6 +2,7 @@
 """DistributedDataParallel with loss: nothing changes without loss, nothing but gradients is lost, fates are those of
 the command."""
 
+import inspect
 import json
 import re
 import subprocess
@@ -10,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-from ranks import results, run_ranks
-from training import bernoulli
+torch = pytest.importorskip("torch")
+from ranks import results, run_ranks  # noqa: E402
+from training import bernoulli  # noqa: E402
 
 
 def network(rate, **more):
@@ -106,6 +107,89 @@ def test_collectives_have_the_results_of_pytorch_without_loss_and_zeros_at_full_
         for one in results(run_ranks(folder, 2, "collectives:every_collective", source=network(rate))):
             for name, (lossy, exact) in one.items():
                 assert lossy == (exact if rate == 0 else 0), name
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_hook_averages_over_the_process_group_of_its_model(folder, named):
+    source = network(0)
+    for rank, (plain, hooked) in enumerate(
+        results(run_ranks(folder, 4, "training:sub_group_gradients", named=named, source=source))
+    ):
+        assert plain == hooked == [3.0 if rank < 2 else 7.0]
+
+
+def test_a_hook_of_two_models_is_refused_at_the_first_bucket_of_the_second(folder):
+    for texts in results(run_ranks(folder, 2, "training:hooks_of_models", how="two")):
+        assert texts[:2] == ["", ""]
+        assert "bucket: got one of another model, want those of one: one hook is for one model" in texts[2]
+
+
+def test_a_hook_of_a_model_that_is_gone_can_be_that_of_another_one(folder):
+    assert results(run_ranks(folder, 2, "training:hooks_of_models", how="another")) == [[""] * 4] * 2
+
+
+def test_a_hook_with_another_process_group_than_its_model_is_refused(folder):
+    for rank, (text,) in enumerate(results(run_ranks(folder, 2, "training:hooks_of_models", how="group"))):
+        assert f"rank {rank} of 2: process_group: got the ranks [{rank}], want those of the model's: [0, 1]" in text
+
+
+@pytest.mark.skipif(
+    "skip_all_reduce_unused_params" not in inspect.signature(torch.nn.parallel.DistributedDataParallel).parameters,
+    reason="this PyTorch has no skip_all_reduce_unused_params",
+)
+def test_buckets_that_pytorch_skips_are_no_error(folder):
+    assert results(run_ranks(folder, 2, "training:skipped_buckets", source=network(0.1))) == [6, 6]
+
+
+def test_a_resumed_training_warns_once_where_the_buckets_are_cut_anew(folder):
+    source = network(0.1)
+    for texts in results(run_ranks(folder, 2, "training:resumed", source=source, is_loaded=True)):
+        assert len(texts) == 1 and "after the first step of the resumed training" in texts[0]
+    assert results(run_ranks(folder, 2, "training:resumed", source=source, is_loaded=False)) == [[], []]
+
+
+@pytest.mark.parametrize("rate", [0, 1])
+def test_operations_of_a_group_have_the_arguments_of_pytorch_with_loss_and_counts(folder, rate):
+    ranks = results(run_ranks(folder, 4, "collectives:operations", source=network(rate)))[1:]
+    arrives = 1.0 - rate
+    for me, one in enumerate(ranks):
+        values = one["values"]
+        parts = sum(([1.0 if peer == me else arrives] * 20 for peer in range(3)), [])
+        expected = {"all_to_all_single": parts, "all_to_all_rows": parts, "isend": [arrives] * 20,
+                    "send": [1.0] * 20, "recv": [arrives] * 20, "reduce": [3 * arrives if me == 1 else 1.0] * 20,
+                    "reduce_max": [-np.inf if me == 1 and rate else 1.0] * 20, "all_gather": [arrives] * 60,
+                    "all_gather_into_tensor": [arrives] * 60, "broadcast": [1.0] * 20,
+                    "gather": [1.0] * (60 if me == 1 else 20), "scatter": [1.0] * 20}  # fmt: skip
+        assert values == {name: expected[name] for name in values}
+        assert {"isend", "reduce", "reduce_max", "all_gather", "gather", "scatter"} <= set(values)
+        classes = one["record"]["classes"]
+        packets = {name: classes[name]["packets"] for name in classes}
+        assert packets["dp_gradient"] == 40
+        assert packets["pp_activation"] == (40 if me == 0 else 20)
+        assert packets.get("sequence_forward", 80) == 80
+        assert all(classes[name]["lost"] == rate * packets[name] for name in classes)
+        assert one["record"]["exempt"]["operation"]["calls"] == 4
+        assert one["texts"] == [
+            "src, group_src: got None and None, want one of them",
+            "dst, group_dst: got 1 and 0, want one of them",
+            "dst: got rank 0, want a rank of the group: [1, 2, 3]",
+            "group_dst: got 3, want a rank of the group, 0 to 2",
+            "LossyGroup: got all_gather_object(), which loses no packets here; "
+            "want torch.distributed.all_gather_object() itself with the group's process_group",
+            "LossyGroup: got batch_isend_irecv(), which loses no packets here; "
+            "want torch.distributed.batch_isend_irecv() itself with the group's process_group",
+            "LossyGroup has no attribute 'no_such_thing'",
+        ]
+
+
+@pytest.mark.parametrize("fill", ["count_rescale", "inverse_probability"])
+def test_every_way_to_the_results_of_a_work_gives_them_scaled_once(folder, fill):
+    source = {"network": {"loss": bernoulli(0.5), "fill": fill}, "seed": 3}
+    for values in results(run_ranks(folder, 2, "collectives:ways_to_the_results", source=source)):
+        assert "got results_by_another_way, want wait(), synchronize()" in values.pop("unknown")
+        assert len(values) == 7
+        for name, found in values.items():
+            assert found == ([0, 2] if fill == "count_rescale" else [0, 2, 4]), name
 
 
 def test_groups_agree_on_numbers_and_have_fates_of_their_own(folder):

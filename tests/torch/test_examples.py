@@ -72,7 +72,7 @@ def test_the_example_is_pytorchs_without_loss_and_loses_packets_with_it(program,
     if reason := missing(program):
         pytest.skip(reason)
     lossless = tmp_path / "lossless.json"
-    lossless.write_text('{"network": {}}')
+    lossless.write_text('{"network": {"loss": {"model": "none"}}}')
     fork = forks.parent().start
     plain = losses(program, tmp_path, start=fork)
     assert len(plain) == STEPS

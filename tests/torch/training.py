@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
+import warnings
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 import droptest
@@ -93,3 +96,78 @@ def train_fsdp(rank, world_size, source=None, steps=20, device="cpu"):
         digests.append(digest_of(parameter.to_local() for parameter in model.parameters()))
         losses.append(loss.item())
     return {"digests": digests, "losses": losses, "record": None if network is None else network.statistics().record}
+
+
+def sub_group_gradients(rank, world_size, named, source):
+    """The gradients of 1 + rank in models of pairs of ranks: without a hook, and with one."""
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)]
+    mine = pairs[rank // 2]
+    gradients = []
+    for with_hook in (False, True):
+        model = DistributedDataParallel(torch.nn.Linear(1000, 1, bias=False), process_group=mine)
+        if with_hook:
+            network = droptest.Network(source)
+            model.register_comm_hook(None, droptest.torch.ddp_hook(network, *([mine] if named else [])))
+        (model(torch.full((1, 1000), 2.0 * (1 + rank)))).sum().backward()
+        gradients.append(sorted(set(model.module.weight.grad.reshape(-1).tolist())))
+    return gradients
+
+
+def hooks_of_models(rank, world_size, how):
+    """What the steps of models with one hook raise; "": nothing. how: "two" models, "another" model after the first one
+    is gone, or a process "group" that is not the model's."""
+    network = droptest.Network({"network": {"loss": bernoulli(0)}})
+    own = [dist.new_group([one]) for one in range(world_size)][rank]
+    hook = droptest.torch.ddp_hook(network, own if how == "group" else None)
+    texts, models = [], []
+    for _ in range(1 if how == "group" else 2):
+        if how == "another":
+            models.clear()
+            gc.collect()
+        models.append(DistributedDataParallel(small_model(), bucket_cap_mb=0.01))
+        models[-1].register_comm_hook(None, hook)
+        for inputs, targets in batches(rank, 2):
+            try:
+                torch.nn.functional.cross_entropy(models[-1](inputs), targets).backward()
+                texts.append("")
+            except RuntimeError as error:
+                texts.append(str(error))
+                break
+    return texts
+
+
+class Layers(torch.nn.Module):
+    """Layers of which each forward pass uses those that it names."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = torch.nn.ModuleList(torch.nn.Linear(4000, 4, bias=False) for _ in range(3))
+
+    def forward(self, inputs, used):
+        return sum(self.layers[i](inputs).sum() for i in used)
+
+
+def skipped_buckets(rank, world_size, source):
+    """The collectives of three steps with three layers, a bucket each, of which the middle one is unused."""
+    torch.manual_seed(0)
+    network = droptest.Network(source)
+    model = DistributedDataParallel(Layers(), bucket_cap_mb=0.01, find_unused_parameters=True,
+                                    skip_all_reduce_unused_params=True)  # fmt: skip
+    model.register_comm_hook(None, droptest.torch.ddp_hook(network))
+    for _ in range(3):
+        model(torch.ones(1, 4000), (0, 2)).backward()
+    return network.statistics().classes["dp_gradient"]["collectives"]
+
+
+def resumed(rank, world_size, source, is_loaded):
+    """The warnings of a training that is resumed."""
+    network = droptest.Network(source)
+    if is_loaded:
+        network.load_state_dict(network.state_dict())
+    model = DistributedDataParallel(small_model(), bucket_cap_mb=0.01)
+    model.register_comm_hook(None, droptest.torch.ddp_hook(network))
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for inputs, targets in batches(rank, 4):
+            torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+    return [str(one.message) for one in caught if "cut its buckets anew" in str(one.message)]

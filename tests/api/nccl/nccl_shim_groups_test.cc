@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <barrier>
 #include <numeric>
 #include <thread>
 
+#include "api/nccl/newer_nccl.h"
 #include "sim/loss/bernoulli.h"
 #include "tests/api/nccl/shim_ranks.h"
 
@@ -164,6 +166,50 @@ TEST(NcclShimGroups, AShrunkCommunicatorKeepsWorldRanks) {
       wait(rank);
       EXPECT_EQ(sum, sum_of(kThirtyPercent, {0, 2}, 1, 0, kCount));
       ok(ncclCommDestroy(part));
+    });
+  });
+}
+
+TEST(NcclShimGroups, AGrownCommunicatorLosesPacketsOnTheLinksOfItsWorldRanks) {
+  in_process(lossy(), [] {
+    ncclUniqueId of_growth;
+    std::barrier<> known(3);
+    on_ranks(3, [&](const Rank& rank) {
+      ncclComm_t part = nullptr;
+      ok(ncclCommSplit(rank.comm, rank.rank < 2 ? 0 : NCCL_SPLIT_NOCOLOR, rank.rank, &part, nullptr));
+      if (rank.rank == 0) ok(ncclCommGetUniqueId(part, &of_growth));
+      known.arrive_and_wait();
+      ncclComm_t grown = nullptr;
+      ok(ncclCommGrow(part, 3, rank.rank == 1 ? nullptr : &of_growth, rank.rank < 2 ? -1 : 2, &grown, nullptr));
+      std::vector<float> sum(kCount);
+      std::vector<float> input = values(rank.rank, kCount);
+      ok(ncclAllReduce(input.data(), sum.data(), kCount, ncclFloat32, ncclSum, grown, rank.stream));
+      wait(rank);
+      EXPECT_EQ(sum, sum_of(kThirtyPercent, {0, 1, 2}, 2, 0, kCount));
+      std::vector<float> all(3 * kCount);
+      ok(ncclAllGather(input.data(), all.data(), kCount, ncclFloat32, grown, rank.stream));
+      wait(rank);
+      EXPECT_NE(all, values_of_all(3, kCount));
+      ok(ncclCommDestroy(grown));
+      if (part != nullptr) ok(ncclCommDestroy(part));
+    });
+  });
+}
+
+// A group that NCCL only simulates puts no work on streams: nothing of it is lost, and calls after it are again.
+TEST(NcclShimGroups, CallsAfterASimulatedGroupLosePackets) {
+  in_process(lossy(), [] {
+    on_ranks(2, [](const Rank& rank) {
+      std::vector<float> input = values(rank.rank, kCount);
+      std::vector<float> all(2 * kCount);
+      ok(ncclGroupStart());
+      ok(ncclAllGather(input.data(), all.data(), kCount, ncclFloat32, rank.comm, rank.stream));
+      ok(ncclGroupSimulateEnd(nullptr));
+      wait(rank);
+      EXPECT_EQ(all, std::vector<float>(2 * kCount));
+      ok(ncclAllGather(input.data(), all.data(), kCount, ncclFloat32, rank.comm, rank.stream));
+      wait(rank);
+      EXPECT_EQ(all, gathered(2, 0));
     });
   });
 }

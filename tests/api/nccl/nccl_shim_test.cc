@@ -12,9 +12,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "api/nccl/newer_nccl.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
 #include "tests/api/nccl/shim_ranks.h"
@@ -215,7 +217,7 @@ TEST(NcclShim, AReceiverLosesPacketsOfItsOwnLink) {
   });
 }
 
-TEST(NcclShim, IntegersSmallMessagesBroadcastsAndMaximaAreExempt) {
+TEST(NcclShim, IntegersSmallMessagesBroadcastsAndMinimaAreExempt) {
   in_process(network(R"("loss": {"model": "bernoulli", "loss_rate": "100%"})"), [] {
     on_ranks(2, [](const Rank& rank) {
       std::vector<std::int64_t> numbers(1000, rank.rank + 1);
@@ -224,18 +226,67 @@ TEST(NcclShim, IntegersSmallMessagesBroadcastsAndMaximaAreExempt) {
       ok(ncclAllReduce(&norm, &norm, 1, ncclFloat32, ncclSum, rank.comm, rank.stream));
       std::vector<float> parameters = values(rank.rank, kCount);
       ok(ncclBroadcast(parameters.data(), parameters.data(), kCount, ncclFloat32, 1, rank.comm, rank.stream));
-      std::vector<float> largest = values(rank.rank, kCount);
-      ok(ncclAllReduce(largest.data(), largest.data(), kCount, ncclFloat32, ncclMax, rank.comm, rank.stream));
+      std::vector<float> smallest = values(rank.rank, kCount);
+      ok(ncclAllReduce(smallest.data(), smallest.data(), kCount, ncclFloat32, ncclMin, rank.comm, rank.stream));
       std::vector<float> gradient = values(rank.rank, kCount);
       ok(ncclAllReduce(gradient.data(), gradient.data(), kCount, ncclFloat32, ncclAvg, rank.comm, rank.stream));
       wait(rank);
       EXPECT_EQ(numbers[999], 3);
       EXPECT_EQ(norm, 4.0F);
       EXPECT_EQ(parameters, values(1, kCount));
-      EXPECT_EQ(largest, values(1, kCount));
+      EXPECT_EQ(smallest, values(1, kCount));  // the double has maxima in the place of minima
       EXPECT_EQ(gradient, std::vector<float>(kCount));
     });
   });
+}
+
+// Lost elements have no effect on the maximum, and are minus infinity where all of them are lost.
+TEST(NcclShim, AMaximumLosesTheContributionsThatASumLoses) {
+  for (const std::uint64_t count : {kCount, kCount + 3}) {  // copies of words and of bytes
+    in_process(lossy(), [count] {
+      on_ranks(2, [count](const Rank& rank) {
+        std::vector<float> largest = values(rank.rank, count);
+        ok(ncclAllReduce(largest.data(), largest.data(), count, ncclFloat32, ncclMax, rank.comm, rank.stream));
+        wait(rank);
+        std::vector<float> expected(count, -std::numeric_limits<float>::infinity());
+        for (int source = 0; source < 2; ++source) {
+          const Link link{TrafficClass::kDpGradient, Half::kReduce, static_cast<std::uint16_t>(source)};
+          const std::vector<bool> lost = lost_elements(kThirtyPercent, link, 0, count);
+          for (std::uint64_t i = 0; i < count; ++i) {
+            if (!lost[i]) expected[i] = value(source, i);
+          }
+        }
+        EXPECT_EQ(largest, expected);
+      });
+    });
+  }
+}
+
+TEST(NcclShim, ACollectiveWithAConfigurationLosesPacketsAsOneWithout) {
+  in_process(lossy(), [] {
+    on_ranks(2, [](const Rank& rank) {
+      std::vector<float> data = values(rank.rank, kCount);
+      ok(ncclAllReduceConfig(data.data(), data.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream, nullptr));
+      wait(rank);
+      EXPECT_EQ(data, sum_of(kThirtyPercent, {0, 1}, 0, 0, kCount));
+    });
+  });
+}
+
+TEST(NcclShim, AnExemptMessageIsCountedOnceByItsSender) {
+  const std::string folder = ::testing::TempDir() + "shim_messages_" + std::to_string(getpid());
+  std::filesystem::remove_all(folder);
+  in_process(network(R"("loss": {"model": "bernoulli", "loss_rate": "30%"})", R"(, "statistics": ")" + folder + "\""),
+             [] {
+               on_ranks(2, [](const Rank& rank) {
+                 float value = 1;
+                 ok(rank.rank == 0 ? ncclSend(&value, 1, ncclFloat32, 1, rank.comm, rank.stream)
+                                   : ncclRecv(&value, 1, ncclFloat32, 0, rank.comm, rank.stream));
+                 wait(rank);
+               });
+             });
+  std::ifstream file(folder + "/loss_statistics.json");
+  EXPECT_EQ(nlohmann::json::parse(file)["exempt"], nlohmann::json::parse(R"({"small": {"calls": 1, "bytes": 4}})"));
 }
 
 TEST(NcclShim, AProgramThatLoadsNcclByNameLosesPackets) {

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether the ranks of a program have one network.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "api/rank_network.h"
+
+namespace droptest::api {
+
+/// Of ProgramNetwork::identity: the first 64 bits of its SHA-256.
+std::uint64_t network_digest(const droptest_network& network);
+
+/// Throws: MismatchError with the first member that differs from that of the rank `peer`, whose identity is the text;
+/// ArgumentError for a text that is no identity.
+void check_peer(const droptest_network& network, int peer, const std::string& identity);
+
+}  // namespace droptest::api
