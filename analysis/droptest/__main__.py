@@ -135,6 +135,8 @@ def run_report(arguments: argparse.Namespace) -> int:
             print(times)
             print()
         warn(written.warnings)
+        for note in written.notes:
+            print(f"note:   {note}")
         for path in [p for p in written.plots if p.suffix == ".png"]:
             print(f"plot:   {path} (and .svg, .csv)")
         print(f"report: {written.report}")
