@@ -250,7 +250,7 @@ def command() -> int:
     try:
         program = binary()
     except CommandError as error:
-        print(f"droptest: error: {words[0]}: not a command of the Python package: {error}", file=sys.stderr)
+        print(f"droptest: error: {words[0]}: a command of the compiled program: {error}", file=sys.stderr)
         return 2
     os.execv(program, [str(program), *words])
 
