@@ -35,7 +35,9 @@ def binary() -> Path:
         if not os.access(named, os.X_OK) or not Path(named).is_file():
             raise CommandError(f"DROPTEST_BINARY: got {named}, want a program that can be run")
         if _is_of_pip(Path(named)):
-            raise CommandError(f"DROPTEST_BINARY: got {named}, the command of the Python package, want the compiled one")
+            raise CommandError(
+                f"DROPTEST_BINARY: got {named}, the command of the Python package, want the compiled one"
+            )
         return Path(named)
     for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
         found = shutil.which("droptest", path=folder or os.curdir)

@@ -269,8 +269,8 @@ def read_run(path: Path, take: Callable[[Run, Contents], object] | None = None) 
     """One run's folder. Never raises for a bad file: the run gets status `unreadable` and the reason as its error.
 
     Status: that of summary.json; `unfinished` without a summary (the run goes on or was stopped); `missing`
-    where there is no folder; of another program one of OF_PROGRAMS. take: gets the run and what it does not keep, unless
-    it is missing or unreadable; it uses all lines, and forgets the run where they raise MalformedRecord.
+    where there is no folder; of another program one of OF_PROGRAMS. take: gets the run and what it does not keep,
+    unless it is missing or unreadable; it uses all lines, and forgets the run where they raise MalformedRecord.
     """
     run = Run(run_id=path.name, path=path)
     if not is_run(path):
@@ -346,7 +346,10 @@ def _read_program(run: Run, contents: Contents) -> None:
         counts = _counts_of_ranks(run.path / "ranks", counts)
     contents.loss_statistics, run.loss_statistics = counts, _without_entries(counts)
     network, ranks = object_of(counts.get("network")), object_of(counts.get("ranks"))
-    classes, missing = object_of(network.get("classes")), ranks.get("missing", [])
+    classes, missing = object_of(network.get("classes")), ranks.get("missing")
+    if ranks and not (type(ranks.get("world_size")) is int and isinstance(missing, list)):
+        raise MalformedRecord(f"{run.path / 'loss_statistics.json'}: /ranks: got {json.dumps(ranks)}, want world_size "
+                              "and missing")  # fmt: skip
     run.status = COUNTED
     if not ranks:
         run.status = NOT_COUNTED
@@ -359,7 +362,7 @@ def _read_program(run: Run, contents: Contents) -> None:
                      "ended without them")  # fmt: skip
     if type(network.get("seed")) is int:
         run.seeds = (network["seed"],) * 3  # it has no others that anybody knows
-    if classes or run.status == COUNTED and not counts.get("classes"):
+    if classes or (run.status == COUNTED and not counts.get("classes")):
         run.spec = {"network": {"classes": classes}}
     else:  # the counts have no loss process, but the rate that it had to have
         rates = {name: object_of(of).get("configured_rate") for name, of in object_of(counts.get("classes")).items()}
@@ -373,13 +376,14 @@ def _read_program(run: Run, contents: Contents) -> None:
 
 
 def _counts_of_ranks(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
-    """The record, where it has the counts of just these ranks, else a record of what they have written. Files of another
-    world or seed are those of an earlier program. Empty without any: a record beside it is that of an earlier program,
-    whose ranks' files the next one in that folder removes."""
+    """The record, where it has the counts of just these ranks, else a record of what they have written. Files of
+    another world or seed are those of an earlier program. Empty without any: a record beside it is that of an earlier
+    program, whose ranks' files the next one in that folder removes."""
+    files = [file for file in sorted(folder.glob("*.json")) if file.stem.isdecimal()]
+    if _is_whole(folder.parent / "loss_statistics.json", record, files):
+        return record
     found: dict[tuple[int, int], list[dict[str, Any]]] = {}
-    for file in sorted(folder.glob("*.json")):
-        if not file.stem.isdecimal():
-            continue
+    for file in files:
         rank = read_json_of_any_version(file)
         try:
             rank_counts.check(rank)
@@ -397,3 +401,11 @@ def _counts_of_ranks(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     known = record if program == of_record else {}
     merged = rank_counts.merged(found[program], known)
     return known if known and rank_counts.is_same(known, merged) else merged
+
+
+def _is_whole(file: Path, record: dict[str, Any], of_ranks: list[Path]) -> bool:
+    """Whether the record has all ranks and was written after their files, of which a large world has much to read."""
+    ranks = object_of(record.get("ranks"))
+    if ranks.get("missing") != [] or len(of_ranks) != ranks.get("world_size"):
+        return False
+    return file.stat().st_mtime_ns >= max(one.stat().st_mtime_ns for one in of_ranks)

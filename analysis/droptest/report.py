@@ -22,7 +22,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from droptest import seeds, virtual_time, wall_time
-from droptest.files import COUNTED, RUN_FILES, RecordError, Run, object_of
+from droptest.files import COUNTED, OF_PROGRAMS, RUN_FILES, RecordError, Run, object_of
 from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.summary import Group, groups, with_interval
@@ -59,7 +59,8 @@ LEFT_OUT = (
 SECTIONS_OF_PROGRAMS = (
     ("network", "Is the network what was asked for?",
      ("table summary", "figure loss_rate_check", "figure burst_lengths", "figure links", "table loss_statistics")),
-    ("training", "What did the training do?", ("figure training_curves",)),
+    ("training", "What did the training do?",
+     ("figure training_curves", "figure divergence", "figure loss_over_time", "figure time_shares", "table wall_time")),
     ("runs", "The records", ("table runs",)),
     ("origin", "What was run", ()),
 )  # fmt: skip
@@ -94,7 +95,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
                 data = plots.data(name, records)
             except plots.NothingToDraw as reason:
                 if not isinstance(reason, plots.NotMeant) and (
-                    not records.of_programs or name in OF_NETWORK and not records.loss_statistics.empty
+                    not records.of_programs or (name in OF_NETWORK and not records.loss_statistics.empty)
                 ):
                     not_drawn[f"figure {name}"] = f"{module.TITLE}: {reason}"
                 for extension in (*style.FORMATS, "csv"):  # one of an earlier report would be out of date
@@ -258,7 +259,7 @@ def _outcome(records: Records, brief: bool = False) -> str:
         why = {run.run_id: "" if brief or not run.error else f": {run.error}" for run in records.files.values()}
         return "; ".join(f"{_program_in_words(run)}{why[run.run_id]}" for run in records.files.values())
     statuses = records.runs["status"].value_counts()
-    order = ("completed", "diverged", "failed", *ABSENT[1:], "missing")
+    order = ("completed", "diverged", "failed", *ABSENT[1:], "missing", *OF_PROGRAMS)
     parts = ", ".join(f"{statuses[s]} {s}" for s in order if s in statuses)
     planned = f"{records.planned} runs planned" if records.planned is not None else f"{len(records.runs)} run(s)"
     same = sum(run.listed - 1 for run in records.files.values())

@@ -7,8 +7,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from droptest import style
-from droptest.plots import panels
 from droptest.files import OF_PROGRAMS
+from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
 from droptest.statistics import mean_interval
