@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line: python3 -m droptest report | table | power | plot | wandb."""
+"""Command line: python3 -m droptest report | table | power | plot | wandb; as `droptest`, which pip installs, it calls
+the compiled program for all other commands."""
 
 from __future__ import annotations
 
@@ -27,9 +28,12 @@ EXAMPLES = """examples:
 """
 
 
-def parser() -> argparse.ArgumentParser:
+OTHERS = "All other commands are those of the compiled program, where there is one: run, sweep, fates, list, ..."
+
+
+def parser(prog: str = "python3 -m droptest") -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
-        prog="python3 -m droptest", description="Records of droptest -> statistics -> plots -> report.",
+        prog=prog, description="Records of droptest -> statistics -> plots -> report.",
         epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
@@ -138,6 +142,8 @@ def run_report(arguments: argparse.Namespace) -> int:
             print(times)
             print()
         warn(written.warnings)
+        for note in written.notes:
+            print(f"note:   {note}")
         for path in [p for p in written.plots if p.suffix == ".png"]:
             print(f"plot:   {path} (and .svg, .csv)")
         print(f"report: {written.report}")
@@ -250,9 +256,29 @@ class OutlivesReader:
         return getattr(self.stream, name)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def command() -> int:
+    """The command `droptest` that pip installs: a command of this package, or of the compiled program."""
+    import droptest
+    from droptest.commands import CommandError, binary
+
+    of_package = parser("droptest")
+    of_package.description += f" {OTHERS}"
+    of_package.epilog = EXAMPLES.replace("python3 -m droptest", "droptest")
+    of_package.add_argument("--version", action="version", version=droptest.__version__)
+    words = sys.argv[1:]
+    if not words or words[0].startswith("-") or words[0] in ("report", "table", "power", "plot", "wandb"):
+        return main(words, of_package)
+    try:
+        program = binary()
+    except CommandError as error:
+        print(f"droptest: error: {words[0]}: a command of the compiled program: {error}", file=sys.stderr)
+        return 2
+    os.execv(program, [str(program), *words])
+
+
+def main(arguments: list[str] | None = None, of_package: argparse.ArgumentParser | None = None) -> int:
     """Runs a command. Returns: 0, or 2 where the records or the arguments cannot be used."""
-    parsed = parser().parse_args(arguments)
+    parsed = (of_package or parser()).parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not stop the report
     absent = [name for name in NEEDED if find_spec(name) is None]

@@ -26,24 +26,37 @@ class CommandError(RuntimeError):
 
 
 def binary() -> Path:
-    """The droptest command: DROPTEST_BINARY, else the first on PATH, else the newest in the build folders.
+    """The compiled droptest command: DROPTEST_BINARY, else the first on PATH, else the newest in the build folders. The
+    command that pip installs is none: it looks for this one itself.
 
     Raises: CommandError that names the places.
     """
     if named := os.environ.get("DROPTEST_BINARY"):
         if not os.access(named, os.X_OK) or not Path(named).is_file():
             raise CommandError(f"DROPTEST_BINARY: got {named}, want a program that can be run")
+        if _is_of_pip(Path(named)):
+            raise CommandError(
+                f"DROPTEST_BINARY: got {named}, the command of the Python package, want the compiled one"
+            )
         return Path(named)
-    if found := shutil.which("droptest"):
-        return Path(found)
+    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
+        found = shutil.which("droptest", path=folder or os.curdir)
+        if found and not _is_of_pip(Path(found)):
+            return Path(found)
     build = Path(__file__).resolve().parents[2] / "build"
     built = [path for path in build.glob("*/experiments/droptest") if os.access(path, os.X_OK)]
     if not built:
         raise CommandError(
-            f"no droptest command: DROPTEST_BINARY is not set, PATH has no droptest, and {build} has no "
+            f"no droptest command: DROPTEST_BINARY is not set, PATH has no compiled droptest, and {build} has no "
             "*/experiments/droptest; build it (README.md) or set DROPTEST_BINARY"
         )
     return max(built, key=lambda path: path.stat().st_mtime)
+
+
+def _is_of_pip(file: Path) -> bool:
+    with file.open("rb") as content:
+        beginning = content.read(1000)
+    return beginning.startswith(b"#!") and b"droptest.__main__" in beginning
 
 
 def _call(words: Sequence[object], allowed: Sequence[int] = (0,)) -> str:

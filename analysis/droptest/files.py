@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from droptest import rank_counts
+from droptest.json_values import object_of
+
 SCHEMA_VERSION = 1
 RUN_FILES = (
     "spec.json",
@@ -21,6 +24,8 @@ RUN_FILES = (
     "predictions.json",
 )
 FINISHED = ("completed", "diverged", "failed")
+# Of another program, of which no record says whether it has ended: all ranks have written their counts, some, none.
+COUNTED, PARTLY_COUNTED, NOT_COUNTED = OF_PROGRAMS = ("counted", "partly counted", "not counted")
 ENTRIES = ("links", "burst_histogram")  # of loss_statistics.json: an entry for each link and burst length
 
 
@@ -46,6 +51,18 @@ class MetricsFile:
 
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in `path`. Raises MissingRecord or MalformedRecord, also for a newer schema_version."""
+    value = read_json_of_any_version(path)
+    if value.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+        raise MalformedRecord(f"{path}: {error_of_version(value, SCHEMA_VERSION)}")
+    return value
+
+
+def error_of_version(record: dict[str, Any], want: int) -> str:
+    return f"/schema_version: got {record.get('schema_version')!r}, this program reads {want}"
+
+
+def read_json_of_any_version(path: Path) -> dict[str, Any]:
+    """As read_json, for files whose version has another number."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -56,9 +73,6 @@ def read_json(path: Path) -> dict[str, Any]:
         raise MalformedRecord(f"{path}: not JSON: {error}") from error
     if not isinstance(value, dict):
         raise MalformedRecord(f"{path}: got {type(value).__name__}, want a JSON object")
-    version = value.get("schema_version", SCHEMA_VERSION)
-    if version != SCHEMA_VERSION:
-        raise MalformedRecord(f"{path}: /schema_version: got {version!r}, this program reads {SCHEMA_VERSION}")
     return value
 
 
@@ -168,6 +182,7 @@ class Run:
     seeds: tuple[int, int, int] | None = None  # of weights, data and network
     status: str = "missing"
     error: str | None = None
+    of_program: bool = False  # not of droptest's own training
     spec: dict[str, Any] = field(default_factory=dict)
     summary: dict[str, Any] = field(default_factory=dict)
     loss_statistics: dict[str, Any] = field(default_factory=dict)
@@ -231,26 +246,31 @@ def seeds_of(*sources: dict[str, Any]) -> tuple[int, int, int] | None:
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is the folder of one run."""
-    return path.is_dir() and any((path / name).is_file() for name in RUN_FILES)
+    """Whether `path` is the folder of one run, or of another program."""
+    return path.is_dir() and (any((path / name).is_file() for name in RUN_FILES) or is_program(path))
 
 
 def is_program(path: Path) -> bool:
-    """Whether `path` is the folder of another program, of which the network alone has records (docs/pytorch.md)."""
-    return (path / "ranks").is_dir() and not (path / "spec.json").is_file()
-
-
-def object_of(value: Any) -> dict[str, Any]:
-    """`value` where it is an object, an empty one where it is anything else."""
-    return value if isinstance(value, dict) else {}
+    """Whether `path` is the folder of another program, of which the network alone has records (docs/pytorch.md), and
+    those that the program writes itself. One that has no counts has its ranks' folder, or lines of its own."""
+    if any((path / name).is_file() for name in ("spec.json", "summary.json")):
+        return False
+    if (path / "ranks").is_dir():
+        return True
+    if (path / "loss_statistics.json").is_file():
+        try:
+            return "ranks" in read_json(path / "loss_statistics.json")
+        except RecordError:
+            return False
+    return (path / "metrics.jsonl").is_file() and not (path / "diagnostics.json").is_file()
 
 
 def read_run(path: Path, take: Callable[[Run, Contents], object] | None = None) -> Run:
     """One run's folder. Never raises for a bad file: the run gets status `unreadable` and the reason as its error.
 
     Status: that of summary.json; `unfinished` without a summary (the run goes on or was stopped); `missing`
-    where there is no folder. take: gets the run and what it does not keep, unless
-    it is missing or unreadable; it uses all lines, and forgets the run where they raise MalformedRecord.
+    where there is no folder; of another program one of OF_PROGRAMS. take: gets the run and what it does not keep,
+    unless it is missing or unreadable; it uses all lines, and forgets the run where they raise MalformedRecord.
     """
     run = Run(run_id=path.name, path=path)
     if not is_run(path):
@@ -281,9 +301,13 @@ def read_run(path: Path, take: Callable[[Run, Contents], object] | None = None) 
         run.error = run.summary.get("error") or None
         run.point = object_of(run.summary.get("point"))
         run.labels = labels_of(run.summary)
-    if not run.spec and "ranks" in run.loss_statistics:
-        _read_program(run)
-    run.seeds = seeds_of(run.summary, run.spec)
+    run.of_program = is_program(path)
+    if run.of_program and not problems:
+        try:
+            _read_program(run, contents)
+        except MalformedRecord as error:
+            problems.append(str(error))
+    run.seeds = run.seeds or seeds_of(run.summary, run.spec)
     run.idle = idle_parts(run.summary)
     run.marks = marks_of(run.summary)
     omits = run.summary.get("twin_omits")
@@ -314,12 +338,74 @@ def _without_entries(statistics: Any) -> Any:
     return {key: _without_entries(value) for key, value in statistics.items() if key not in ENTRIES}
 
 
-def _read_program(run: Run) -> None:
-    """Another program (docs/pytorch.md) has no records but loss_statistics.json, which has its network."""
-    network = object_of(run.loss_statistics.get("network"))
-    seed = network.get("seed")
-    run.spec = {"network": {"classes": object_of(network.get("classes"))},
-                "seeds": {"weights": 0, "data": 0, "network": seed}}  # fmt: skip
-    missing = object_of(run.loss_statistics["ranks"]).get("missing")
-    if missing:
-        run.warnings.append(f"{run.path}: the counts of ranks {', '.join(map(str, missing))} are missing")
+def _read_program(run: Run, contents: Contents) -> None:
+    """Another program has no records but its counts, which have its network. Where the last rank did not add up the
+    counts of all, this does. Raises: MalformedRecord for a file that no rank has written."""
+    counts = contents.loss_statistics
+    if (run.path / "ranks").is_dir():
+        counts = _counts_of_ranks(run.path / "ranks", counts)
+    contents.loss_statistics, run.loss_statistics = counts, _without_entries(counts)
+    network, ranks = object_of(counts.get("network")), object_of(counts.get("ranks"))
+    classes, missing = object_of(network.get("classes")), ranks.get("missing")
+    if ranks and not (type(ranks.get("world_size")) is int and isinstance(missing, list)):
+        raise MalformedRecord(f"{run.path / 'loss_statistics.json'}: /ranks: got {json.dumps(ranks)}, want world_size "
+                              "and missing")  # fmt: skip
+    run.status = COUNTED
+    if not ranks:
+        run.status = NOT_COUNTED
+        run.error = "no rank has written its counts: the program still runs, or has ended without them"
+    elif missing:
+        run.status = PARTLY_COUNTED
+        one = len(missing) == 1
+        run.error = (f"the counts of rank{'s' * (not one)} {', '.join(map(str, missing))} are missing, of "
+                     f"{ranks['world_size']} ranks: {'it still runs, or has' if one else 'they still run, or have'} "
+                     "ended without them")  # fmt: skip
+    if type(network.get("seed")) is int:
+        run.seeds = (network["seed"],) * 3  # it has no others that anybody knows
+    if classes or (run.status == COUNTED and not counts.get("classes")):
+        run.spec = {"network": {"classes": classes}}
+    else:  # the counts have no loss process, but the rate that it had to have
+        rates = {name: object_of(of).get("configured_rate") for name, of in object_of(counts.get("classes")).items()}
+        run.point = {f"/network/classes/{name}/loss_rate": rate for name, rate in rates.items()}
+        run.point = run.point or {"/network/loss_rate": None}
+    if run.error:
+        run.warnings.append(f"{run.path}: {run.error}")
+    if counts and not classes:
+        run.warnings.append(f"{run.path}: no rank has written loss_statistics.json: the counts are added up from "
+                            "ranks/, which does not have the loss process")  # fmt: skip
+
+
+def _counts_of_ranks(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
+    """The record, where it has the counts of just these ranks, else a record of what they have written. Files of
+    another world or seed are those of an earlier program. Empty without any: a record beside it is that of an earlier
+    program, whose ranks' files the next one in that folder removes."""
+    files = [file for file in sorted(folder.glob("*.json")) if file.stem.isdecimal()]
+    if _is_whole(folder.parent / "loss_statistics.json", record, files):
+        return record
+    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    for file in files:
+        rank = read_json_of_any_version(file)
+        try:
+            rank_counts.check(rank)
+        except rank_counts.OtherVersion:
+            if "ranks" in record:
+                return record  # of the droptest that wrote these files
+            raise MalformedRecord(f"{file}: {error_of_version(rank, rank_counts.SCHEMA_VERSION)}") from None
+        except rank_counts.MalformedCounts as error:
+            raise MalformedRecord(f"{file}: got a file that is not the counts of a rank: {error}") from None
+        found.setdefault((rank["world_size"], rank["seed"]), []).append(rank)
+    if not found:
+        return {}
+    of_record = (object_of(record.get("ranks")).get("world_size"), object_of(record.get("network")).get("seed"))
+    program = max(found, key=lambda one: (one == of_record, len(found[one]), one))
+    known = record if program == of_record else {}
+    merged = rank_counts.merged(found[program], known)
+    return known if known and rank_counts.is_same(known, merged) else merged
+
+
+def _is_whole(file: Path, record: dict[str, Any], of_ranks: list[Path]) -> bool:
+    """Whether the record has all ranks and was written after their files, of which a large world has much to read."""
+    ranks = object_of(record.get("ranks"))
+    if ranks.get("missing") != [] or len(of_ranks) != ranks.get("world_size"):
+        return False
+    return file.stat().st_mtime_ns >= max(one.stat().st_mtime_ns for one in of_ranks)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Specs and networks that are Python objects, as the JSON texts that the droptest command and the library read."""
+"""Python objects as the JSON texts that the droptest command and the library read, and values of JSON texts."""
 
 from __future__ import annotations
 
@@ -78,3 +78,8 @@ def _escaped(key: str) -> str:
 def _shown(value: Any) -> str:
     text = repr(value)
     return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+
+
+def object_of(value: Any) -> dict[str, Any]:
+    """`value` where it is an object, an empty one where it is anything else."""
+    return value if isinstance(value, dict) else {}

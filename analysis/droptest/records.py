@@ -55,7 +55,8 @@ class Records:
     seed: a number; a text that names all three where weights, data and network have seeds of their own.
 
     runs: one row per run, planned ones too.
-        status: completed, diverged, failed, unfinished (no summary), unreadable, missing (planned, not there);
+        status: completed, diverged, failed, unfinished (no summary), unreadable, missing (planned, not there); of
+        another program (docs/pytorch.md) counted, partly counted, not counted: by how many of its ranks;
         error: text or None; series: the curve it belongs to; lossless: whether all messages are exact: none is
         compressed or transformed, and no packet is missing; without_loss: whether no packet is missing; compressed:
         whether a class compresses; reliable: whether packets were lost and all of them repaired; marks: "lost samples",
@@ -180,6 +181,11 @@ class Records:
                 paths.append(folder / f"{name}.csv")
                 frame.to_csv(paths[-1], index=False)
         return paths
+
+    @property
+    def of_programs(self) -> bool:
+        """Whether all runs are other programs, of which the network alone has records."""
+        return bool(self.files) and all(run.of_program for run in self.files.values())
 
     def of_status(self, *statuses: str) -> pd.DataFrame:
         """The runs of these statuses."""
@@ -381,7 +387,7 @@ def _of_runs(
     best_over: Sequence[str] = (),
 ) -> Records:  # fmt: skip
     frames = frames_of(path, runs, search, namer, rows)
-    if runs and not frames["runs"]["without_loss"].any():
+    if not all(run.of_program for run in runs) and not frames["runs"]["without_loss"].any():
         warnings.append("there is no lossless run: differences to a lossless twin cannot be given")
     return Records(
         path=path, name=name, description=description, spec=spec, planned=planned, varied=namer.varied,

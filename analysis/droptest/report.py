@@ -22,7 +22,7 @@ from urllib.parse import quote
 import pandas as pd
 
 from droptest import seeds, virtual_time, wall_time
-from droptest.files import RUN_FILES, RecordError, object_of
+from droptest.files import COUNTED, OF_PROGRAMS, RUN_FILES, RecordError, Run, object_of
 from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.summary import Group, groups, with_interval
@@ -50,13 +50,30 @@ SECTIONS = (
 )  # fmt: skip
 
 
+# Figures of what the network did, which other programs have, too; of these the report says why one is not drawn.
+OF_NETWORK = ("loss_rate_check", "burst_lengths")
+LEFT_OUT = (
+    "A program has records of its network, and metrics.jsonl where it writes that itself; figures and tables that need "
+    "other records are left out."
+)
+SECTIONS_OF_PROGRAMS = (
+    ("network", "Is the network what was asked for?",
+     ("table summary", "figure loss_rate_check", "figure burst_lengths", "figure links", "table loss_statistics")),
+    ("training", "What did the training do?",
+     ("figure training_curves", "figure divergence", "figure loss_over_time", "figure time_shares", "table wall_time")),
+    ("runs", "The records", ("table runs",)),
+    ("origin", "What was run", ()),
+)  # fmt: skip
+
+
 @dataclass
 class Written:
-    """The files of a report, and warnings about figures that it could not show."""
+    """The files of a report, warnings about figures that it could not show, and notes on those that it need not."""
 
     report: Path
     plots: list[Path] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def write_report(records: Records, out: Path, questions: Questions = NO_QUESTIONS) -> Written:
@@ -68,6 +85,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
     from droptest import comparison, drawing, interactive, plots, style
 
     written = Written(out / "report.html", warnings=list(records.warnings))
+    written.notes += [LEFT_OUT] * records.of_programs
     drawn: dict[str, Any] = {}
     try:
         parts: dict[str, dict[str, Any]] = {}
@@ -76,7 +94,9 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
             try:
                 data = plots.data(name, records)
             except plots.NothingToDraw as reason:
-                if not isinstance(reason, plots.NotMeant):
+                if not isinstance(reason, plots.NotMeant) and (
+                    not records.of_programs or (name in OF_NETWORK and not records.loss_statistics.empty)
+                ):
                     not_drawn[f"figure {name}"] = f"{module.TITLE}: {reason}"
                 for extension in (*style.FORMATS, "csv"):  # one of an earlier report would be out of date
                     (out / "plots" / f"{name}.{extension}").unlink(missing_ok=True)
@@ -102,7 +122,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
         page = {"figures": drawn, "comparison": compared, "scale": style.scale()}
         write_whole(written.report, _page(
             title=f"{records.name} - droptest report", heading=records.name, description=records.description,
-            outcome=f"{_outcome(records)}.", warnings=records.warnings,
+            outcome=" ".join([f"{_outcome(records, brief=True)}.", *written.notes]), warnings=records.warnings,
             sections=list(_sections(records, parts, not_drawn, len(compared["points"]))),
             data=_in_script(page), plotly=_plotly(),
         ))  # fmt: skip
@@ -232,10 +252,14 @@ def _table_part(found: Table, records: Records, questions: Questions, out: Path,
     return part
 
 
-def _outcome(records: Records) -> str:
-    """ "27 runs planned: 25 completed, 1 diverged, 1 failed"."""
+def _outcome(records: Records, brief: bool = False) -> str:
+    """ "27 runs planned: 25 completed, 1 diverged, 1 failed"; of a program how many of its ranks are counted, and why
+    not all of them, which is a warning, too, where it is brief."""
+    if records.of_programs:
+        why = {run.run_id: "" if brief or not run.error else f": {run.error}" for run in records.files.values()}
+        return "; ".join(f"{_program_in_words(run)}{why[run.run_id]}" for run in records.files.values())
     statuses = records.runs["status"].value_counts()
-    order = ("completed", "diverged", "failed", *ABSENT[1:], "missing")
+    order = ("completed", "diverged", "failed", *ABSENT[1:], "missing", *OF_PROGRAMS)
     parts = ", ".join(f"{statuses[s]} {s}" for s in order if s in statuses)
     planned = f"{records.planned} runs planned" if records.planned is not None else f"{len(records.runs)} run(s)"
     same = sum(run.listed - 1 for run in records.files.values())
@@ -244,11 +268,18 @@ def _outcome(records: Records) -> str:
     return f"{planned}: {parts or 'none'}"
 
 
+def _program_in_words(run: Run) -> str:
+    """ "A program, all 2 ranks of which have written their counts"."""
+    if run.status != COUNTED:
+        return f"A program, {run.status}"
+    return f"A program, all {run.loss_statistics['ranks']['world_size']} ranks of which have written their counts"
+
+
 def _sections(
     records: Records, parts: dict[str, dict[str, Any]], not_drawn: dict[str, str], comparable: int
 ) -> Iterator[dict[str, Any]]:
     every = groups(records)
-    for name, title, wanted in SECTIONS:
+    for name, title, wanted in SECTIONS_OF_PROGRAMS if records.of_programs else SECTIONS:
         section = {
             "id": name, "title": title, "parts": [parts[part] for part in wanted if part in parts],
             "not_drawn": [not_drawn[part] for part in wanted if part in not_drawn],
@@ -345,6 +376,12 @@ def _break_evens(records: Records) -> Iterator[str]:
 
 
 def _specs(records: Records) -> Iterator[tuple[str, str]]:
+    if records.of_programs:
+        for run in records.files.values():
+            of_network = {key: run.loss_statistics[key] for key in ("network", "ranks") if key in run.loss_statistics}
+            if of_network:
+                yield "Network", json.dumps(of_network, indent=2, ensure_ascii=False)
+        return
     given = "Spec as given" if records.planned is not None else "Spec"
     yield given, json.dumps(records.spec, indent=2, ensure_ascii=False)
     resolved = next((run for run in records.files.values() if run.spec and run.spec is not records.spec), None)
@@ -360,7 +397,9 @@ def _provenance(records: Records) -> list[tuple[str, str]]:
             text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
             counts = seen.setdefault(key, {})
             counts[text] = counts.get(text, 0) + 1
-    pairs = [("folder", str(records.path)), ("varied", ", ".join(records.varied) or "seed only")]
+    pairs = [("folder", str(records.path))]
+    if not records.of_programs:
+        pairs.append(("varied", ", ".join(records.varied) or "seed only"))
     for key, counts in seen.items():
         if key in ("started", "finished"):
             pairs.append((key, min(counts) if key == "started" else max(counts)))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from droptest.files import COUNTED, NOT_COUNTED, OF_PROGRAMS, PARTLY_COUNTED
 from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.rows_by_run import RowsByRun
@@ -104,6 +105,8 @@ def _known(values: Iterable[Any]) -> list[Any]:
 
 
 def _difference(runs: Columns) -> tuple[Interval, str]:
+    if set(runs["status"]) <= set(OF_PROGRAMS):
+        return NOTHING, ""
     if all(runs["lossless"]):
         return NOTHING, "is the lossless twin"
     if all(runs["without_loss"]):
@@ -178,7 +181,7 @@ def _distinct(texts: Iterable[str]) -> list[str]:
 OF_MEMBERS = (
     "run_id", "training", "network_seed", "seed", "status", "lossless", "without_loss", "compressed", "reliable",
     "marks", "loss_model", "mean_burst_packets", "final_validation_loss", "difference", "twin", "idle", "same_points",
-    "best_value",
+    "best_value", "error",
 )  # fmt: skip
 
 
@@ -211,6 +214,8 @@ def groups(records: Records) -> list[Group]:
         remarks = [note, *(f"one run for {text}" for text in _distinct(members["same_points"])),
                    *(f"without effect: {text}" for text in _distinct(members["idle"]))]  # fmt: skip
         reliable = all(members["reliable"])
+        remarks += _distinct(error or "" for error, status in zip(members["error"], members["status"], strict=True)
+                             if status in OF_PROGRAMS)  # fmt: skip
         remarks += ["reliable: all lost packets were repaired"] * reliable
         marks = Counter(mark for text in members["marks"] for mark in text.split(", ") if mark)
         runs = len(members["run_id"])
@@ -325,9 +330,9 @@ HEADER = (
 
 def row_of(group: Group) -> tuple[str, ...]:
     """The cells of a group under HEADER."""
-    completed = group.count("completed")
+    completed = sum(map(group.count, ("completed", COUNTED, PARTLY_COUNTED)))
     total = sum(group.statuses.values())
-    absent = total - completed - group.count("diverged") - group.count("failed")
+    absent = total - completed - sum(map(group.count, ("diverged", "failed", NOT_COUNTED)))
     rate = "-" if group.loss_model == NO_PROCESS else percent(group.loss_rate)
     return (
         group.series, group.loss_model, rate, number(group.mean_burst_packets, 2), group.best_value or "-",

@@ -72,10 +72,13 @@ def _whole(name: str, title: str, table: tuple[Sequence[str], Sequence[Sequence[
 
 
 def _summary(records: Records, _: Questions) -> Table:
-    return _table("summary", "Points", HEADER, [row_of(group) for group in groups(records)], (
+    of_losses = "" if records.of_programs else (
         f"Losses are {records.unit}: mean ± half of the 95 % interval (Student t) over the finished seeds. The "
-        "difference is to the run without loss with the same spec and seed, paired by seed. z compares realised and "
-        "configured loss by the process's own count variance, over classes, halves and seeds (Stouffer)."
+        "difference is to the run without loss with the same spec and seed, paired by seed. "
+    )  # fmt: skip
+    return _table("summary", "Points", HEADER, [row_of(group) for group in groups(records)], of_losses + (
+        "z compares realised and configured loss by the process's own count variance, over classes, halves and seeds "
+        "(Stouffer)."
     ))  # fmt: skip
 
 
@@ -265,7 +268,8 @@ def _runs(records: Records, _: Questions) -> Table:
         "tokens/s",
         "seconds",
     )
-    return _table("runs", "Runs", header, rows, f"Losses and differences are {records.unit}.")
+    note = "" if records.of_programs else f"Losses and differences are {records.unit}."
+    return _table("runs", "Runs", header, rows, note)
 
 
 def _memory(records: Records, _: Questions) -> Table | None:

@@ -66,6 +66,27 @@ def test_pip_installs_the_package_from_the_root(python, tmp_path):
     assert done.returncode == 0 and "Gilbert-Elliott, burst 8" in done.stdout
 
 
+def test_pip_installs_a_command_that_reports_and_calls_the_compiled_program_for_the_rest(python, tmp_path):
+    command = python.parent / "droptest"
+    done = call(command, "--version", cwd=tmp_path)
+    assert done.stdout.split() == [OF_CMAKE], done.stderr
+    folder = write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=1)
+    done = call(command, "report", folder, cwd=tmp_path)
+    assert done.returncode == 0 and (folder / "report.html").is_file(), done.stderr
+    done = call(command, "table", "nothing", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith("error: nothing: no such folder")
+    assert "usage: droptest [-h]" in call(command, "--help", cwd=tmp_path).stdout
+    path = os.pathsep.join(map(str, (python.parent, "/usr/bin", "/bin")))
+    unset = {"DROPTEST_BINARY": "", "PATH": path}
+    done = call(command, "list", cwd=tmp_path, **unset)
+    assert done.returncode == 2 and "PATH has no compiled droptest" in done.stderr
+    program = tmp_path / "compiled"
+    program.write_text('#!/bin/sh\necho "compiled $@"; exit 7\n')
+    program.chmod(0o755)
+    done = call(command, "list", "losses", cwd=tmp_path, **unset | {"DROPTEST_BINARY": str(program)})
+    assert (done.returncode, done.stdout) == (7, "compiled list losses\n")
+
+
 def test_an_editable_installation_uses_the_files_where_they_are(tmp_path):
     done = call(installed(tmp_path / "venv", "--editable", ROOT, *WITHOUT_LIBRARY), "-c", WHERE, cwd=tmp_path)
     assert done.stdout.splitlines() == [str(PACKAGES / "droptest/__init__.py"), OF_CMAKE]

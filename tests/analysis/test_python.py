@@ -201,7 +201,7 @@ def test_the_command_is_found_by_variable_path_or_build_folder(tmp_path, monkeyp
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("DROPTEST_BINARY", raising=False)
     with pytest.raises(
-        droptest.CommandError, match=r"DROPTEST_BINARY is not set, PATH has no droptest, and .*tree/build"
+        droptest.CommandError, match=r"DROPTEST_BINARY is not set, PATH has no compiled droptest, and .*tree/build"
     ):
         droptest.binary()
     old, new = (program(tmp_path / "tree/build" / name / "experiments") for name in ("dev", "release"))
@@ -214,6 +214,16 @@ def test_the_command_is_found_by_variable_path_or_build_folder(tmp_path, monkeyp
     monkeypatch.setenv("DROPTEST_BINARY", str(tmp_path / "nothing"))
     with pytest.raises(droptest.CommandError, match=r"DROPTEST_BINARY: got .*nothing"):
         droptest.binary()
+    of_pip = program(tmp_path / "venv/bin")
+    of_pip.write_text("#!/venv/bin/python\nimport sys\nfrom droptest.__main__ import command\nsys.exit(command())\n")
+    monkeypatch.setenv("DROPTEST_BINARY", str(of_pip))
+    with pytest.raises(droptest.CommandError, match="the command of the Python package, want the compiled one"):
+        droptest.binary()
+    monkeypatch.delenv("DROPTEST_BINARY")
+    monkeypatch.setenv("PATH", os.pathsep.join(map(str, (of_pip.parent, on_path.parent))))
+    assert droptest.binary() == on_path
+    monkeypatch.setenv("PATH", str(of_pip.parent))
+    assert droptest.binary() == new
 
 
 def test_points_are_the_summary_in_numbers(mixed):

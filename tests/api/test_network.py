@@ -211,7 +211,7 @@ def test_ranks_that_are_missing_in_the_record_are_named(tmp_path):
     subprocess.run([sys.executable, "-c", PROGRAM, "1"], cwd=tmp_path, check=True,
                    env=os.environ | {"PYTHONPATH": str(ANALYSIS)})  # fmt: skip
     records = droptest.load(tmp_path / "results/mine")
-    assert any("the counts of ranks 0 are missing" in warning for warning in records.warnings)
+    assert any("the counts of rank 0 are missing" in warning for warning in records.warnings)
 
 
 def test_without_the_library_the_rest_of_the_package_works(tmp_path):

@@ -45,6 +45,13 @@ ROWS = {
 }
 
 
+def test_the_package_reads_the_counts_of_ranks_that_the_library_writes():
+    pattern = r"(?:kSchemaVersion|SCHEMA_VERSION) = (\d+)"
+    files = ("api/rank_statistics.cc", "analysis/droptest/rank_counts.py")
+    written, read = (re.search(pattern, text_of(file))[1] for file in files)
+    assert read == written
+
+
 @pytest.mark.parametrize("row", ROWS)
 def test_the_page_of_versions_has_the_number_of_the_code(row):
     file, pattern = ROWS[row]

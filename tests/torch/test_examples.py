@@ -17,6 +17,8 @@ from ranks import new_process
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "torch"
 PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem != "tiny_gpt")
+NEEDED = {"accelerate_loop": ("accelerate",), "huggingface_trainer": ("transformers", "accelerate"),
+          "lightning_ddp": ("lightning",)}  # fmt: skip
 LOSSY_FORWARD = ("tensor_parallel",)  # whose first loss is already another one
 STEPS = 20
 RANKS = 2
@@ -28,9 +30,9 @@ def missing(program):
         return f"FSDP2's custom communication needs torch 2.11, here is {torch.__version__}"
     if program == "tensor_parallel" and version() < (2, 6):
         return f"the backend needs torch 2.6, here is {torch.__version__}"
-    needed = {"accelerate_loop": "accelerate", "huggingface_trainer": "transformers"}.get(program)
-    if needed is not None and importlib.util.find_spec(needed) is None:
-        return f"no {needed} here"
+    for needed in NEEDED.get(program, ()):
+        if importlib.util.find_spec(needed) is None:
+            return f"no {needed} here"
     return None
 
 

@@ -7,6 +7,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from droptest import style
+from droptest.files import OF_PROGRAMS
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -75,7 +76,7 @@ def _comparable(records: Records, group) -> tuple[str, ...]:
     """The runs of the group that have ended; those that go on only where there are no others."""
     runs = records.runs[records.runs["run_id"].isin(group.run_ids)]
     ended = runs[runs["status"].isin(["completed", "diverged"])]
-    return tuple((ended if len(ended) else runs[runs["status"] == "unfinished"])["run_id"])
+    return tuple((ended if len(ended) else runs[runs["status"].isin(["unfinished", *OF_PROGRAMS])])["run_id"])
 
 
 def _share_y(axes, limits: tuple[float, float] | None) -> None:
