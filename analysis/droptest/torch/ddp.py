@@ -9,6 +9,7 @@ from typing import Any
 import torch.distributed as dist
 
 from droptest.network import Network, NetworkError
+from droptest.torch.callbacks import then
 from droptest.torch.group import LossyGroup
 
 
@@ -37,7 +38,7 @@ def ddp_hook(network: Network, process_group: Any = None) -> Callable[[Any, Any]
             group.after_sum(begun, result)
             return result
 
-        return work.get_future().then(finished)
+        return then(work.get_future(), finished)
 
     return hook
 

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from droptest.network import Group, Network, NetworkError
+from droptest.torch.callbacks import then
 from droptest.torch.tensors import memory_of, reduction_of, shape_of
 
 
@@ -177,7 +178,7 @@ class FinishedWork:
                 finish()
             return value
 
-        return self._work.get_future().then(finished)
+        return then(self._work.get_future(), finished)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._work, name)
