@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of each collective of torch.distributed, as functions for run_ranks(): plain, coalesced, functional, DTensor.
-Messages are ones of whole packets, so that a value of a packet says which ranks' packets have arrived."""
+"""One call of each collective of torch.distributed (plain, coalesced, functional, DTensor), for run_ranks(). Messages
+are ones of whole packets, so that a value of a packet says which ranks' packets have arrived."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def of_torch(rank: int, world_size: int) -> dict[str, Callable[[], list[torch.Te
         dist.monitored_barrier()
         return []
 
-    def coalesced(call: Callable[[torch.Tensor, torch.Tensor], object], outputs: int, inputs: int) -> list[torch.Tensor]:
+    def coalesced(call: Callable[..., object], outputs: int, inputs: int) -> list[torch.Tensor]:
         pairs = [(zeros(outputs), ones(inputs)) for _ in range(2)]
         with dist._coalescing_manager():
             for output, tensor in pairs:
@@ -138,7 +138,6 @@ def functional(world_size: int) -> dict[str, Callable[[], list[torch.Tensor]]]:
     from torch.distributed import _functional_collectives as functions
 
     group = dist.group.WORLD
-    several = {"coalesced": [0, 0]}
     calls = {
         "all_reduce": lambda call: [call(ones(), "sum", group)],
         "all_reduce_coalesced": lambda call: call([ones(), ones()], "sum", group),
@@ -148,12 +147,8 @@ def functional(world_size: int) -> dict[str, Callable[[], list[torch.Tensor]]]:
         "all_gather_single_coalesced": lambda call: call([ones(), ones()], group),
         "reduce_scatter_tensor": lambda call: [call(ones(world_size), "sum", 0, group)],
         "reduce_scatter_single": lambda call: [call(ones(world_size), "sum", 0, group)],
-        "reduce_scatter_tensor_coalesced": lambda call: call(
-            [ones(world_size), ones(world_size)], "sum", several["coalesced"], group
-        ),
-        "reduce_scatter_single_coalesced": lambda call: call(
-            [ones(world_size), ones(world_size)], "sum", several["coalesced"], group
-        ),
+        "reduce_scatter_tensor_coalesced": lambda call: call([ones(world_size)] * 2, "sum", [0, 0], group),
+        "reduce_scatter_single_coalesced": lambda call: call([ones(world_size)] * 2, "sum", [0, 0], group),
         "all_to_all_single": lambda call: [call(ones(world_size), None, None, group)],
         "broadcast": lambda call: [call(ones(), 0, group)],
     }

@@ -21,6 +21,7 @@ from ranks import ANALYSIS, results  # noqa: E402
 
 from droptest.torch import forwarding  # noqa: E402
 
+HAS_WINDOWS = hasattr(torch._C._distributed_c10d.Backend, "new_window")
 HAS_FAKE_GROUP = hasattr(getattr(torch._C._distributed_c10d, "FakeProcessGroup", None), "_create_internal")
 
 
@@ -131,6 +132,15 @@ def test_a_closed_network_is_an_error(tmp_path):
     for rank, one in enumerate(ended):
         assert one.result is not None, one.errors
         assert f"droptest: rank {rank}: network: got a closed one" in one.result
+
+
+@pytest.mark.skipif(not HAS_WINDOWS, reason="this PyTorch has no windows")
+@pytest.mark.parametrize("rate", [0, "1%"])
+def test_a_function_that_the_loss_layer_does_not_know_is_refused_under_loss_alone(tmp_path, rate):
+    version = torch.__version__.partition("+")[0]
+    for rank, error in enumerate(results(run(tmp_path, 2, "unknown", lossy(rate)))):
+        refused = f"droptest: rank {rank}: c10d::Backend::new_window of torch {version} is not supported"
+        assert error.startswith(refused if rate else "Backend gloo does not support new_window")
 
 
 def test_at_full_loss_the_control_of_training_loses_nothing(tmp_path):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every collective over the backend "droptest": the zeros that the network's fates give, and the counts of these losses."""
+"""Every collective over the backend "droptest": the zeros that the network's fates give, and the counts."""
 
 from __future__ import annotations
 

@@ -4,9 +4,9 @@
 
 #include <torch/extension.h>
 
+#include <torch/version.h>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
-#include <torch/version.h>
 
 #include <algorithm>
 #include <atomic>
