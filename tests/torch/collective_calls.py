@@ -5,6 +5,7 @@ are ones of whole packets, so that a value of a packet says which ranks' packets
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -84,7 +85,7 @@ def of_torch(rank: int, world_size: int) -> dict[str, Callable[[], list[torch.Te
         return []
 
     def monitored_barrier() -> list[torch.Tensor]:
-        dist.monitored_barrier()
+        dist.group.WORLD.monitored_barrier(timedelta(minutes=5), wait_all_ranks=False)
         return []
 
     def coalesced(call: Callable[..., object], outputs: int, inputs: int) -> list[torch.Tensor]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -17,8 +18,10 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     pytest.skip(f"the backend needs torch 2.6 or later, this is {torch.__version__}", allow_module_level=True)
 
 from backend_runs import ELEMENTS, expect_fates, expect_losses, expect_scaled, lossy, lost_elements, run  # noqa: E402
+from collective_calls import PACKET  # noqa: E402
 from ranks import ANALYSIS, results  # noqa: E402
 
+import droptest  # noqa: E402
 from droptest.torch import forwarding  # noqa: E402
 
 HAS_WINDOWS = hasattr(torch._C._distributed_c10d.Backend, "new_window")
@@ -43,6 +46,18 @@ def test_trainings_without_loss_are_those_of_gloo_to_the_bit(tmp_path, trained_o
 def test_trainings_lose_packets_and_count_them(tmp_path, trained_over_gloo):
     ranks = results(run(tmp_path, 2, "trainings", lossy("20%", statistics=str(tmp_path / "counts")), steps=5))
     expect_losses(ranks, trained_over_gloo, tmp_path / "counts")
+
+
+@pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="FSDP2 of this PyTorch does not run on CPUs")
+def test_hybrid_sharding_loses_packets_between_shards_and_between_replicas(tmp_path):
+    source = lossy("30%", statistics=str(tmp_path / "counts"))
+    results(run(tmp_path, 4, "train_fsdp", source, module="training", steps=3, replicas=2))
+    counts = droptest.Statistics.read(tmp_path / "counts")
+    sums = sum(math.ceil(elements / PACKET) for elements in (40200, 40200 // 2, 14608, 14608 // 2))  # of both modules
+    assert counts.classes["dp_gradient"]["packets"] == 4 * 3 * sums
+    assert counts.classes["parameter_gather"]["lost"] > 0
+    assert all(one["lost"] > 0 and abs(one["z"]) < 4 for one in counts.classes.values())
+    assert "no_loss_layer" not in counts.exempt
 
 
 def test_fates_are_those_of_the_network(tmp_path):
