@@ -68,7 +68,7 @@ def test_an_unknown_option_is_refused_with_the_usage(call, script):
         (["test", "develop"], "test: got 'develop', want a preset: release dev unsanitized"),
         (["test", "dev", "build", "unit"], "test: got 'unit', want build, units, commands or package"),
         (["fuzz", "nowhere"], "fuzz: got 'nowhere', want the folder of a clang build"),
-        (["test-torch", "newest"], "test-torch: got 'newest', want a version of torch, for example 2.13.0"),
+        (["test-torch", "2"], "test-torch: got '2', want a version of torch, for example 2.13, or newest"),
         (["fuzz", "scripts", "soon"], "fuzz: got 'soon', want a number of seconds"),
         (["fuzz", "merge", "scripts", "60"], "fuzz: got '60', want at most 2 arguments"),
         (["ctest-summary", "log"], "ctest-summary: got 1 arguments, want LOG and STATUS"),

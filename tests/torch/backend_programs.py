@@ -263,3 +263,13 @@ def split(rank, world_size, elements=20000):
     part.allreduce([data]).wait()
     backend = part._get_backend(torch.device("cpu"))
     return {"sum": data.tolist(), "type": type(backend).__name__, "number": getattr(backend, "number", None)}
+
+
+def unknown(rank, world_size):
+    """The error of a function that moves data and is not the backend's own."""
+    backend = dist.group.WORLD._get_backend(torch.device("cpu"))
+    try:
+        backend.new_window()
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return "no error"

@@ -17,13 +17,13 @@ def lossy(rate, **more) -> dict:
     return {"seed": 7, "network": {"loss": loss}, **more}
 
 
-def run(folder, world_size, program, source=None, backend="droptest", **arguments):
+def run(folder, world_size, program, source=None, backend="droptest", module="backend_programs", **arguments):
     variables = {}
     if source is not None:
         (folder / "network.json").write_text(json.dumps(source))
         variables["DROPTEST_NETWORK"] = str(folder / "network.json")
     variables.update(arguments.pop("variables", {}))
-    return run_ranks(folder, world_size, f"backend_programs:{program}", backend=backend, variables=variables,
+    return run_ranks(folder, world_size, f"{module}:{program}", backend=backend, variables=variables,
                      **arguments)  # fmt: skip
 
 

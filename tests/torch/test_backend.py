@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import subprocess
@@ -17,10 +18,13 @@ if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     pytest.skip(f"the backend needs torch 2.6 or later, this is {torch.__version__}", allow_module_level=True)
 
 from backend_runs import ELEMENTS, expect_fates, expect_losses, expect_scaled, lossy, lost_elements, run  # noqa: E402
+from collective_calls import PACKET  # noqa: E402
 from ranks import ANALYSIS, results  # noqa: E402
 
-from droptest.torch.backend import forwarding  # noqa: E402
+import droptest  # noqa: E402
+from droptest.torch import forwarding  # noqa: E402
 
+HAS_WINDOWS = hasattr(torch._C._distributed_c10d.Backend, "new_window")
 HAS_FAKE_GROUP = hasattr(getattr(torch._C._distributed_c10d, "FakeProcessGroup", None), "_create_internal")
 
 
@@ -42,6 +46,18 @@ def test_trainings_without_loss_are_those_of_gloo_to_the_bit(tmp_path, trained_o
 def test_trainings_lose_packets_and_count_them(tmp_path, trained_over_gloo):
     ranks = results(run(tmp_path, 2, "trainings", lossy("20%", statistics=str(tmp_path / "counts")), steps=5))
     expect_losses(ranks, trained_over_gloo, tmp_path / "counts")
+
+
+@pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="FSDP2 of this PyTorch does not run on CPUs")
+def test_hybrid_sharding_loses_packets_between_shards_and_between_replicas(tmp_path):
+    source = lossy("30%", statistics=str(tmp_path / "counts"))
+    results(run(tmp_path, 4, "train_fsdp", source, module="training", steps=3, replicas=2))
+    counts = droptest.Statistics.read(tmp_path / "counts")
+    sums = sum(math.ceil(elements / PACKET) for elements in (40200, 40200 // 2, 14608, 14608 // 2))  # of both modules
+    assert counts.classes["dp_gradient"]["packets"] == 4 * 3 * sums
+    assert counts.classes["parameter_gather"]["lost"] > 0
+    assert all(one["lost"] > 0 and abs(one["z"]) < 4 for one in counts.classes.values())
+    assert "no_loss_layer" not in counts.exempt
 
 
 def test_fates_are_those_of_the_network(tmp_path):
@@ -70,37 +86,6 @@ def test_the_device_of_a_backend_is_that_of_its_store(device):
 
     group = torch.distributed.PrefixStore("0/", torch.distributed.HashStore())
     assert backend._device_of(torch.distributed.PrefixStore(f"{device}/", group)) == device
-
-
-def test_functions_of_two_backends_go_to_the_one_that_can():
-    header = """class Backend {
-  virtual const std::string getName() const { return name(1); }
-  virtual c10::intrusive_ptr<Work> gather(std::vector<std::vector<at::Tensor>>& out, std::vector<at::Tensor>& in,
-      const GatherOptions& opts = GatherOptions());
-  virtual void check(at::Tensor& tensor);
-  virtual c10::intrusive_ptr<Work> barrier(const BarrierOptions& opts = BarrierOptions());
-  virtual void monitoredBarrier(const BarrierOptions& opts, bool all = false);
-  virtual void abort();
-  virtual bool supportsSplitting() const;
-  virtual bool supportsCoalescing() const;
-};"""
-    assert [line.strip() for line in forwarding.by_device(header).splitlines()] == [
-        "const std::string getName() const override { return cuda_->getName(); }",
-        "c10::intrusive_ptr<Work> gather(std::vector<std::vector<at::Tensor>>& a0, std::vector<at::Tensor>& a1, "
-        "const GatherOptions& a2) override { const Place place = place_of(a0, a1); "
-        "return begun(place, of(place)->gather("
-        "std::forward<std::vector<std::vector<at::Tensor>>&>(a0), std::forward<std::vector<at::Tensor>&>(a1), "
-        "std::forward<const GatherOptions&>(a2))); }",
-        "void check(at::Tensor& a0) override { const Place place = place_of(a0); "
-        "return of(place)->check(std::forward<at::Tensor&>(a0)); }",
-        "c10::intrusive_ptr<Work> barrier(const BarrierOptions& a0) override "
-        "{ return (a0.device_ids.empty() ? host_ : cuda_)->barrier(a0); }",
-        "void monitoredBarrier(const BarrierOptions& a0, bool a1) override "
-        "{ return host_->monitoredBarrier(std::forward<const BarrierOptions&>(a0), std::forward<bool>(a1)); }",
-        "void abort() override { host_->abort(); cuda_->abort(); }",
-        "bool supportsSplitting() const override { return false; }",
-        "bool supportsCoalescing() const override { return cuda_->supportsCoalescing(); }",
-    ]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -162,6 +147,15 @@ def test_a_closed_network_is_an_error(tmp_path):
     for rank, one in enumerate(ended):
         assert one.result is not None, one.errors
         assert f"droptest: rank {rank}: network: got a closed one" in one.result
+
+
+@pytest.mark.skipif(not HAS_WINDOWS, reason="this PyTorch has no windows")
+@pytest.mark.parametrize("rate", [0, "1%"])
+def test_a_function_that_the_loss_layer_does_not_know_is_refused_under_loss_alone(tmp_path, rate):
+    version = torch.__version__.partition("+")[0]
+    for rank, error in enumerate(results(run(tmp_path, 2, "unknown", lossy(rate)))):
+        refused = f"droptest: rank {rank}: c10d::Backend::new_window of torch {version} is not supported"
+        assert error.startswith(refused if rate else "Backend gloo does not support new_window")
 
 
 def test_at_full_loss_the_control_of_training_loses_nothing(tmp_path):
@@ -232,32 +226,10 @@ def forwarded_functions(extension) -> set[str]:
     return set(re.findall(r"LossyBackend::(\w+)(?:\[abi:\w+\])?\(", symbols))
 
 
-def test_virtuals_forwarded(extension):
-    declared = re.sub(r"//[^\n]*", "", forwarding.backend_header().read_text())
-    names = set(re.findall(r"virtual[^;{]*?\b(\w+)\(", declared))
+def test_every_virtual_function_of_the_header_is_in_the_backend(extension):
+    header = forwarding.backend_header().read_text()
+    names = {function.name for function in forwarding.virtual_functions(header)}
+    written = set(re.findall(r"virtual[^;{]*?\b(\w+)\(", re.sub(r"//[^\n]*", "", header)))
+    assert written - names <= {"clone"}  # of the backend's options
     assert len(names) >= 31
     assert names - forwarded_functions(extension) == set()
-
-
-def test_a_function_that_is_not_overridden_is_forwarded():
-    header = """class Backend {
-  virtual const std::string getName() const { return name(1); }
-  // virtual int not_this() { }
-  virtual c10::intrusive_ptr<Work> all_gather_single(at::Tensor& /* output */, at::Tensor& input,
-      const AllgatherOptions& opts = AllgatherOptions()) { }
-  virtual void hook(std::function<void(std::shared_ptr<WorkInfo>, int)>&& hook, bool = false, long size = 1);
-  virtual void barrier();
-};"""
-    source = "void barrier() override { return; }"
-    text = forwarding.forwarded(header, source)
-    assert [line.strip() for line in text.splitlines()] == [
-        "const std::string getName() const override { return inner_->getName(); }",
-        "c10::intrusive_ptr<Work> all_gather_single(at::Tensor& a0, at::Tensor& a1, "
-        "const AllgatherOptions& a2) override "
-        "{ return this->_allgather_base(std::forward<at::Tensor&>(a0), std::forward<at::Tensor&>(a1), "
-        "std::forward<const AllgatherOptions&>(a2)); }",
-        "void hook(std::function<void(std::shared_ptr<WorkInfo>, int)>&& a0, bool a1, long a2) override "
-        "{ return inner_->hook("
-        "std::forward<std::function<void(std::shared_ptr<WorkInfo>, int)>&&>(a0), "
-        "std::forward<bool>(a1), std::forward<long>(a2)); }",
-    ]

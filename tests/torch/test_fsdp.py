@@ -36,6 +36,15 @@ def test_gradients_alone_lose_packets_where_parameters_have_no_loss(tmp_path):
         assert one["digests"] != plain[0]["digests"]
 
 
+@needs_custom
+def test_the_all_reduce_between_replicas_is_counted_as_exempt(tmp_path):
+    for one in results(run_ranks(tmp_path, 4, "training:train_fsdp", source=network(0.3), steps=3, replicas=2)):
+        exempt = one["record"]["exempt"]
+        assert {reason: counts["calls"] for reason, counts in exempt.items()} == {"no_loss_layer": 3 * 2}
+        assert exempt["no_loss_layer"]["bytes"] > 3 * 4 * 200 * 200 / 2
+        assert one["record"]["classes"]["dp_gradient"]["lost"] > 0
+
+
 @pytest.mark.skipif(VERSION >= (2, 11), reason="this PyTorch has custom communication")
 def test_versions_without_custom_communication_are_named():
     import droptest.torch

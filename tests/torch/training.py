@@ -73,13 +73,17 @@ def readme_lines(rank, world_size, lines):
     return names["network"].statistics().classes["dp_gradient"]["lost"]
 
 
-def train_fsdp(rank, world_size, source=None, steps=20, device="cpu"):
-    """Digest of this rank's shards after each step, losses, and the statistics; source None: without hooks."""
+def train_fsdp(rank, world_size, source=None, steps=20, device="cpu", replicas=1):
+    """Digest of this rank's shards after each step, losses, and the statistics; source None: without hooks. replicas:
+    of the shards, in hybrid sharding."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     model = small_model(width=200).to(device)
-    mesh = init_device_mesh(device, (world_size,))
+    if replicas == 1:
+        mesh = init_device_mesh(device, (world_size,))
+    else:
+        mesh = init_device_mesh(device, (replicas, world_size // replicas), mesh_dim_names=("replicas", "shards"))
     fully_shard(model[2], mesh=mesh)
     fully_shard(model, mesh=mesh)
     network = None

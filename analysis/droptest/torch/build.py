@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import importlib.util
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from types import ModuleType
 import torch
 
 from droptest import library
-from droptest.torch.backend import forwarding
+from droptest.torch import forwarding
 
 OLDEST = (2, 6)
 NAME = "droptest_torch_backend"
@@ -45,8 +46,8 @@ def extension() -> ModuleType:
     header = forwarding.backend_header().read_text()
     source = (_SOURCES / "lossy_backend.cc").read_text()
     generated = {
-        "forwarded.inc": forwarding.forwarded(header, source),
-        "by_device.inc": forwarding.by_device(header),
+        "forwarded.inc": forwarding.forwarded(header, source, torch.__version__),
+        "by_device.inc": forwarding.by_device(header, torch.__version__),
     }
     file = Path(library.path()).resolve()
     folder = _folder(generated, file)
@@ -108,8 +109,19 @@ def _compile(folder: Path, generated: dict[str, str], file: Path) -> ModuleType:
             with_cuda=False,
         )
     except (RuntimeError, OSError) as error:
-        raise BuildError(f"backend droptest for torch {torch.__version__}: {error}; it needs a C++17 compiler and "
-                         f"ninja; `python -m droptest.torch.build` builds it alone") from error  # fmt: skip
+        raise BuildError(f"backend droptest for torch {torch.__version__}: {_failure(str(error))}") from error
+
+
+def _failure(text: str) -> str:
+    """What failed, from the text of the error, which has the messages of the compiler."""
+    first = re.search(r"(?:fatal )?error: ([^\n]*)", text)
+    function = forwarding.does_not_fit(text)
+    if function is not None:
+        return (f"{function} has a declaration that droptest's generated code does not fit: "
+                f"{first[1] if first else text}\n{text}")  # fmt: skip
+    if (place := re.search(r"^(\S+?):(\d+):\d+: (?:fatal )?error: ([^\n]*)", text, re.MULTILINE)) is not None:
+        return f"the compiler refuses {Path(place[1]).name}, line {place[2]}: {place[3]}\n{text}"
+    return f"{text}; it needs a C++17 compiler and ninja; `python -m droptest.torch.build` builds it alone"
 
 
 def _imported(file: Path) -> ModuleType:

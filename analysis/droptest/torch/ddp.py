@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from droptest.network import Network, NetworkError
+from droptest.torch.callbacks import then
 from droptest.torch.group import LossyGroup, check_place, world_ranks
 
 
@@ -45,7 +46,7 @@ def ddp_hook(network: Network, process_group: Any = None) -> Callable[[Any, Any]
             group.after_sum(begun, result)
             return result
 
-        return work.get_future().then(finished)
+        return then(work.get_future(), finished)
 
     return hook
 

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from droptest.network import Group, Network, NetworkError
+from droptest.torch.callbacks import then
 from droptest.torch.tensors import memory_of, reduction_of, shape_of
 
 
@@ -320,7 +321,7 @@ class FinishedWork:
             self._scale()
             return value
 
-        return self._work.get_future().then(finished)
+        return then(self._work.get_future(), finished)
 
     def _scale(self) -> bool:
         """Returns whether this call did it."""

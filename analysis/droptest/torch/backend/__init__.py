@@ -23,6 +23,8 @@ from droptest.network import Network
 __all__ = ["network", "use"]
 
 NAME = "droptest"
+# Later versions warn of it, and do not call it themselves.
+_SETS_SEQUENCE_NUMBERS = "_set_sequence_number_for_group" in Path(dist.distributed_c10d.__file__).read_text()
 
 
 class _GroupsNetwork(Network):
@@ -92,7 +94,8 @@ def _inner(options: Any, device: str, backend_options: Any) -> Any:
     else:
         nccl = _nccl(options, dist.PrefixStore("droptest_cuda", options.store), backend_options)
         inner = extension().ByDevice(_gloo(options, options.store), nccl)
-    inner._set_sequence_number_for_group()
+    if _SETS_SEQUENCE_NUMBERS:
+        inner._set_sequence_number_for_group()
     return inner
 
 

@@ -10,6 +10,8 @@
 #include <chrono>
 #include <exception>
 #include <mutex>
+#include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -76,14 +78,24 @@ class ByDevice final : public Backend {
     return c10::make_intrusive<Works>(std::move(works));
   }
 
-  static const at::Tensor* first(const at::Tensor& tensor) { return &tensor; }
-  template <class Element>
-  static const at::Tensor* first(const std::vector<Element>& tensors) {
-    for (const Element& one : tensors) {
-      if (const at::Tensor* const found = first(one)) return found;
+  /// The first tensor in a tensor, an optional value, or a list of any of these; null: there is none.
+  template <class Value>
+  static const at::Tensor* first(const Value& value) {
+    if constexpr (std::is_convertible_v<const Value*, const at::Tensor*>) {
+      return &value;
+    } else if constexpr (IsOptional<Value>::value) {
+      return value ? first(*value) : nullptr;
+    } else {
+      for (const auto& one : value) {
+        if (const at::Tensor* const found = first(one)) return found;
+      }
+      return nullptr;
     }
-    return nullptr;
   }
+  template <class Value>
+  struct IsOptional : std::false_type {};
+  template <class Value>
+  struct IsOptional<std::optional<Value>> : std::true_type {};
   enum class Place { kHost, kCuda };
   /// By the first tensor. Without one the host's backend refuses the call by its name.
   template <class... Tensors>

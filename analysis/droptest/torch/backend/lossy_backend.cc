@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The backend "droptest" of torch.distributed: a c10d::Backend that holds another one and loses packets of this rank's
 // messages before the inner calls (docs/pytorch_backend.md). One source for torch 2.6 and later: `forwarded.inc`, made
-// from the installed header, has the other virtual functions, which go to the inner backend as they are. Functions that
-// have new names in later versions (all_gather_single, ...) come back to the old ones there.
+// from the installed header by forwarding.py, has the other virtual functions. New names of the functions here
+// (all_gather_single, ...) come back to the old ones there, functions that move no data go to the inner backend, and
+// all others are refused under loss.
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
@@ -160,6 +161,10 @@ class LossyBackend final : public Backend {
   intrusive_ptr<Work> barrier(const BarrierOptions& opts) override {
     class_of("barrier", {});
     return inner_->barrier(opts);
+  }
+  void monitoredBarrier(const BarrierOptions& opts, bool wait_for_all_ranks) override {
+    class_of("barrier", {});
+    inner_->monitoredBarrier(opts, wait_for_all_ranks);
   }
 
 #include "forwarded.inc"

@@ -1,0 +1,29 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Functions that PyTorch's threads call: the process does not end before they are freed."""
+
+import threading
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from droptest.torch import callbacks  # noqa: E402
+
+
+def test_a_function_is_called_with_the_future_and_then_freed():
+    first = torch.futures.Future()
+    second = callbacks.then(first, lambda future: future.value() + 1)
+    assert not callbacks._called
+    first.set_result(1)
+    assert second.wait() == 2
+    assert not callbacks._called
+
+
+def test_the_exit_waits_for_a_function_that_was_called_and_for_no_other():
+    called, waiting = (callbacks._Function(lambda future: future) for _ in range(2))
+    assert called(7) == 7
+    end = threading.Thread(target=callbacks._wait_until_all_are_freed)
+    end.start()
+    assert callbacks._called and end.is_alive()
+    del called
+    end.join()
+    assert waiting(8) == 8
