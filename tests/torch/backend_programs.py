@@ -273,3 +273,15 @@ def unknown(rank, world_size):
     except RuntimeError as error:
         return str(error).splitlines()[0]
     return "no error"
+
+
+def different_seeds(rank, world_size):
+    """The text of the refusal of a group over gloo's."""
+    import droptest.torch.backend
+
+    droptest.torch.backend.use({"network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}, "seed": 1 + rank})
+    try:
+        dist.new_group(backend="droptest")
+    except RuntimeError as error:
+        return str(error)
+    return None

@@ -43,6 +43,12 @@ def test_trainings_without_loss_are_those_of_gloo_to_the_bit(tmp_path, trained_o
         assert len(set(digests)) == 20
 
 
+def test_ranks_with_different_seeds_are_refused_on_each_rank(tmp_path):
+    first, second = results(run(tmp_path, 2, "different_seeds", backend="gloo"))
+    assert "rank 0: network: /seed is 1 on rank 0 and 2 on rank 1: want one network section" in first
+    assert "rank 1: network: /seed is 2 on rank 1 and 1 on rank 0: want one network section" in second
+
+
 def test_trainings_lose_packets_and_count_them(tmp_path, trained_over_gloo):
     ranks = results(run(tmp_path, 2, "trainings", lossy("20%", statistics=str(tmp_path / "counts")), steps=5))
     expect_losses(ranks, trained_over_gloo, tmp_path / "counts")

@@ -26,8 +26,8 @@ _BODIES = {
     for (const auto rank : a1) part.push_back(members_.at(static_cast<std::size_t>(rank)));
     const auto made = inner_->split(a0, a1, a2);
     if (!made) return made;
-    return c10::make_intrusive<LossyBackend>(made, network_, std::move(part),
-                                             agreed_number(*a0, *network_, made->getRank(), made->getSize()));
+    const std::uint32_t number = agreed_number(*a0, *network_, made->getRank(), part);
+    return c10::make_intrusive<LossyBackend>(made, network_, std::move(part), number);
   }}""",
     "setGroupUid": "{{ Backend::setGroupUid(a0); inner_->setGroupUid(a0); }}",
     "startCoalescing": "{{ is_coalescing_ = true; inner_->startCoalescing(); }}",

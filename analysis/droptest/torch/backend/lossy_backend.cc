@@ -14,17 +14,31 @@
 namespace c10d::droptest {
 
 // The members of a new group agree on the largest number that any of them would use next.
-std::uint32_t agreed_number(Store& store, RankNetwork& network, int rank, int ranks) {
+/// The network of this rank as text without line ends: version, seed, rules and classes.
+std::string identity_of(RankNetwork& network) {
+  std::size_t size = 0;
+  network.check(droptest_network_identity(network.open(), nullptr, 0, &size));
+  std::string identity(size, '\0');
+  network.check(droptest_network_identity(network.open(), identity.data(), size, &size));
+  identity.resize(size - 1);  // without the byte 0
+  return identity;
+}
+
+/// Throws: an error on every rank where ranks have different networks.
+std::uint32_t agreed_number(Store& store, RankNetwork& network, int rank, const std::vector<std::int32_t>& members) {
   std::uint32_t number = 0;
   {
     const std::lock_guard lock(network.mutex);
     number = network.next_group;
   }
-  const std::string text = std::to_string(number);
+  const std::string text = std::to_string(number) + "\n" + identity_of(network);
   store.set("droptest/" + std::to_string(rank), std::vector<std::uint8_t>(text.begin(), text.end()));
-  for (int other = 0; other < ranks; ++other) {
-    const std::vector<std::uint8_t> theirs = store.get("droptest/" + std::to_string(other));
-    number = std::max(number, static_cast<std::uint32_t>(std::stoul(std::string(theirs.begin(), theirs.end()))));
+  for (std::size_t other = 0; other < members.size(); ++other) {
+    const std::vector<std::uint8_t> bytes = store.get("droptest/" + std::to_string(other));
+    const std::string theirs(bytes.begin(), bytes.end());
+    number = std::max(number, static_cast<std::uint32_t>(std::stoul(theirs)));
+    const std::string identity = theirs.substr(theirs.find('\n') + 1);
+    network.check(droptest_network_check_peer(network.open(), members[other], identity.c_str()));
   }
   const std::lock_guard lock(network.mutex);
   network.next_group = std::max(network.next_group, number + 1);
@@ -349,7 +363,7 @@ std::shared_ptr<RankNetwork> make_network(std::uintptr_t handle, int rank) {
 intrusive_ptr<LossyBackend> wrap(const intrusive_ptr<Backend>& inner, const intrusive_ptr<Store>& store,
                                  const std::shared_ptr<RankNetwork>& network, std::vector<std::int32_t> members,
                                  std::optional<std::uint32_t> number) {
-  if (!number) number = agreed_number(*store, *network, inner->getRank(), inner->getSize());
+  if (!number) number = agreed_number(*store, *network, inner->getRank(), members);
   return c10::make_intrusive<LossyBackend>(inner, network, std::move(members), *number);
 }
 
