@@ -226,9 +226,9 @@ def load(path: str | Path) -> Records:
 
     A sweep that is not finished loads too: `runs` has a row for each planned run. A run whose files are damaged gets
     status `unreadable` and a warning. Where sweep.json or search.json list runs, folders that neither lists are left
-    out; beside
-    runs, a sweep.json that is no JSON object lists none.
-    Raises: MissingRecord, MalformedRecord (search.json, members of sweep.json), RecordError where `path` holds experiments.
+    out. If sweep.json is no JSON object and there are runs, all runs of the folder are loaded, with a warning.
+    Raises: MissingRecord, MalformedRecord (search.json, members of sweep.json), RecordError where `path` holds
+    experiments.
     """
     path = Path(path)
     folders = experiments_in(path)
@@ -250,8 +250,11 @@ def load(path: str | Path) -> Records:
                 if not any(is_run(child) for child in path.iterdir()):
                     raise
                 warnings.append(f"{error}: the runs are those in the folder; what else was planned is not known")
-        listed = bool(sweep) or search is not None
-        runs = _planned_runs(path, sweep, search, warnings, read) if listed else _runs_in(path, read)
+                runs = _runs_in(path, read)
+            else:
+                runs = _planned_runs(path, sweep, search, warnings, read)
+        else:
+            runs = _planned_runs(path, sweep, search, warnings, read)
     else:
         runs = _runs_in(path, read)
     fill_omits(runs)
@@ -271,7 +274,7 @@ def load(path: str | Path) -> Records:
         if without:
             more = f" and {len(without) - 1} more" if len(without) > 1 else ""
             warnings.append(f"{without[0].path / name}{more}: no such file: these runs have no {what} here; "
-                            "droptest sweep or run with --again trains them once more")  # fmt: skip
+                            "droptest run or sweep with --again trains them once more")  # fmt: skip
     first = next((run for run in runs if run.spec), runs[0] if runs else Run("", path))
     return _of_runs(
         path,

@@ -143,9 +143,11 @@ std::optional<SearchProgress> finished_search(const experiments::SearchPlan& pla
     for (std::size_t i = 0; i < requests.size(); ++i) {
       const auto folder = experiments::run_directory(out, plan.name(), round.runs[i].run.run_id);
       if (!experiments::is_settled(folder, round.runs[i].run, experiments::Again::kNo)) throw Unfinished();
+      const std::optional<nlohmann::json> summary = experiments::read_summary(folder);
+      if (!summary) throw Unfinished();  // another process runs it again
       SweepRun run;
       run.state = SweepRun::State::kFoundFinished;
-      run.summary = *experiments::read_summary(folder);
+      run.summary = *summary;
       trials.push_back(trial_of(run));
       if (requests[i].rate) summaries[*requests[i].rate].push_back(run.summary);
     }

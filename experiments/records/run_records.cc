@@ -189,7 +189,9 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
 }
 
 std::string missing_lines_text(const std::string& steps) {
-  return "metrics.jsonl lacks the lines of steps " + steps + ": before the run was resumed they were lost, or /record/every_steps was larger";
+  return "metrics.jsonl lacks the lines of steps " + steps +
+         ": before the run was resumed they were lost, or "
+         "/record/every_steps was larger";
 }
 
 std::string mark_text(std::string mark) {

@@ -191,13 +191,6 @@ class LackingError : public ConfigError {
                      (missing.empty() ? ", as rank 0 found" : records) + "; --again runs it once more, from the start");
 }
 
-/// A run that is not new says so before it starts.
-void say_start(const RunDirectory& attempt, const ExecuteOptions& options) {
-  if (!may_resume(attempt, options.resume)) return;
-  options.say_problem("continues after step " + std::to_string(CheckpointFolder(attempt.checkpoints()).steps().back()) +
-                      ", of which there is a checkpoint");
-}
-
 /// Whether there is nothing to do. Holds the lock. Throws: LackingError for a step of a finished run without
 /// Again::kYes.
 bool is_done(const RunDirectory& directory, const ResolvedRun& run, const ExecuteOptions& options) {
@@ -229,10 +222,9 @@ FolderState agree_on_folder(comm::Communicator& group, const ResolvedRun& run, c
       if (is_done(directory, run, options)) {
         if (takes_lock) missing = missing_records(directory, run);
         state = static_cast<std::uint64_t>(missing.empty() ? FolderState::kFinished : FolderState::kLacking);
-      } else if (takes_lock) {
-        const RunDirectory attempt = prepare_attempt(run, directory, options.resume, options.from_step);
-        say_start(attempt, options);
-        if (attempt.path != directory.path) state = static_cast<std::uint64_t>(FolderState::kOursAgain);
+      } else if (takes_lock &&
+                 prepare_attempt(run, directory, options.resume, options.from_step).path != directory.path) {
+        state = static_cast<std::uint64_t>(FolderState::kOursAgain);
       }
     }
     group.broadcast(comm::Tensor(std::span<std::uint64_t>(&state, 1)), 0,
@@ -372,10 +364,18 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   const RemovedAtEnd rendezvous(default_rendezvous(directory));
   if (options.resume == CheckpointPlace::Resume::kNewest) take_rescue(run, directory, options);
   MetricsTail metrics(directory.metrics());
+  // A run that continues begins with lines that it has. A step that is done again has another time.
+  using StepAndSeconds = std::pair<std::uint64_t, double>;
+  const auto id_of = [](const NumberedLine& line) {
+    return StepAndSeconds(line.value.value("step", std::uint64_t{0}), line.value.value("seconds", 0.0));
+  };
+  std::vector<StepAndSeconds> old;  // in ascending order, as in the file
+  metrics.update([&](const NumberedLine& line) { old.push_back(id_of(line)); });
   std::optional<std::uint64_t> passed;  // step of the last line
   const auto pass_lines = [&] {
     metrics.update([&](const NumberedLine& line) {
-      const std::uint64_t step = line.value.value("step", std::uint64_t{0});
+      if (std::binary_search(old.begin(), old.end(), id_of(line))) return;
+      const std::uint64_t step = id_of(line).first;
       if (passed && step <= *passed) return;  // of an attempt before
       passed = step;
       options.on_line(line.value);
@@ -400,8 +400,6 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
     return steps.empty() ? std::uint64_t{0} : steps.back();
   };
   std::uint64_t reached = newest();
-  // The metrics of a run that continues begin with the lines that it has. A rescue's step may have none yet.
-  if (options.resume == CheckpointPlace::Resume::kNewest && reached > 0) passed = reached - 1;
   std::uint64_t states_not_left = 0;
   const std::vector<std::string> of_every_attempt = ranks.command;
   for (int failed = 0;;) {
@@ -501,7 +499,6 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
     complete_repetition(directory);
     if (is_done(directory, run, options)) return *read_summary(directory);
     attempt = prepare_attempt(run, directory, options.resume, options.from_step);
-    say_start(attempt, options);
   }
   try {
     if (launch) return run_as_rank(run, directory, options, *launch, *sigterm, lock);

@@ -5,10 +5,17 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 namespace droptest::experiments {
+namespace {
+
+constexpr const char* kName = "droptest's last words";
+
+}  // namespace
 
 std::string last_words(const std::string& log_path) {
   constexpr std::string_view kPrefix = "droptest: error: ";
@@ -20,7 +27,7 @@ std::string last_words(const std::string& log_path) {
   return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
 }
 
-SpokenWords::SpokenWords() : descriptor_(::memfd_create("droptest's last words", MFD_CLOEXEC)) {}
+SpokenWords::SpokenWords() : descriptor_(::memfd_create(kName, MFD_CLOEXEC)) {}
 
 SpokenWords::~SpokenWords() {
   if (descriptor_ >= 0) ::close(descriptor_);
@@ -35,8 +42,11 @@ std::string SpokenWords::path() const {
 
 void speak_to_parent(std::string_view message) {
   const char* path = std::getenv(kSpokenWordsVariable);
-  // Only a file that exists: this process may outlive its parent.
-  if (path != nullptr && ::access(path, W_OK) == 0) std::ofstream(path, std::ios::app) << message << "\n";
+  if (path == nullptr) return;
+  // This process may outlive its parent, whose number another process may have by now.
+  std::error_code error;
+  const std::string file = std::filesystem::read_symlink(path, error).string();
+  if (file.starts_with(std::string("/memfd:") + kName)) std::ofstream(path, std::ios::app) << message << "\n";
 }
 
 }  // namespace droptest::experiments

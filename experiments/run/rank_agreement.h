@@ -28,7 +28,7 @@ std::vector<std::string> gather_texts(const std::string& text, comm::Communicato
 
 /// Runs `work` on rank 0, on a thread of its own, while the other ranks wait: they hear from rank 0 once each
 /// `interval`, so that they do not time out. Ranks: all. Throws on rank 0 what `work` throws, after the others have
-/// gone on.
+/// gone on. Where a rank has died, rank 0 still waits for the end of `work`.
 void run_on_root(comm::Communicator& group, std::chrono::milliseconds interval, std::string_view name,
                  const std::function<void()>& work);
 

@@ -136,8 +136,8 @@ void run_rank_processes(const RankProcessesOptions& options) {
   if (const auto telling = std::find_if(statuses.begin(), statuses.end(), tells); telling != statuses.end()) {
     failure = Failure{static_cast<std::size_t>(telling - statuses.begin()), *telling};
   }
-  std::string words = last_words(log(failure->rank));
-  if (words.empty()) words = last_words(spoken[failure->rank].path());
+  std::string words = last_words(spoken[failure->rank].path());
+  if (words.empty()) words = last_words(log(failure->rank));
   throw RankFailure("rank " + std::to_string(failure->rank) + " of " + std::to_string(options.world_size) + " " +
                         failure->status.describe() + (words.empty() ? "" : ": " + words) +
                         (stopped.empty() ? "" : "; ranks stopped since they did not end: " + stopped) +

@@ -76,6 +76,7 @@ void RunRecorder::start(std::optional<std::uint64_t> step) {
   if (!step) std::filesystem::remove(directory_.trace(), ignored);  // of an earlier attempt
   alerts_.start(step);
   if (step) {
+    if (!std::exchange(told_, true)) report_("continues after step " + std::to_string(*step));
     MissingLines missing(run_.config.record.every_steps);
     metrics_ = MetricsWriter::resume(directory_.metrics(), *step, [&](const nlohmann::json& line) {
       missing.has(line["step"].get<std::uint64_t>());

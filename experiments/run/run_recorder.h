@@ -27,7 +27,7 @@ class RunRecorder {
       AlertWatch::Report report = [](const std::string&) {});
 
   /// Before the first line: metrics.jsonl and events.jsonl keep their lines up to that step; absent: they begin anew.
-  /// Lines that metrics.jsonl lacks are reported.
+  /// That step and lines that metrics.jsonl lacks are reported.
   void start(std::optional<std::uint64_t> step);
   /// Writes the line, and the anomalies in it.
   void append(const nlohmann::json& line);
@@ -47,6 +47,7 @@ class RunRecorder {
   AlertWatch alerts_;
   AlertWatch::Report report_;
   std::string missing_lines_;  ///< text of MissingLines
+  bool told_ = false;          ///< that the run continues; one of several parts starts several times
 };
 
 /// Writes the summary of a run that failed, with as much of it as metrics.jsonl tells. Throws: ConfigError.

@@ -280,6 +280,17 @@ def test_runs_beside_a_sweep_that_was_cut_are_read_without_it(mixed, tmp_path):
     assert "not JSON" in warning and "the runs are those in the folder" in warning
 
 
+def test_a_sweep_that_was_cut_beside_a_search_leaves_no_run_out(mixed, tmp_path):
+    folder = tmp_path / "mixed"
+    shutil.copytree(mixed, folder)
+    whole = droptest.load(folder)
+    (folder / "search.json").write_text(json.dumps({"schema_version": 1, "twins": [], "rates": []}))
+    (folder / "sweep.json").write_text("{")
+    records = droptest.load(folder)
+    assert set(records.runs["run_id"]) >= set(whole.runs.loc[whole.runs["status"] != "missing", "run_id"])
+    assert not [text for text in records.warnings if "were left out" in text and "not part of" in text]
+
+
 @pytest.mark.parametrize(("name", "what"), [("metrics.jsonl", "curves"), ("loss_statistics.json", "losses of packets")])
 def test_a_finished_run_without_a_record_is_named(mixed, tmp_path, name, what):
     folder = tmp_path / "mixed"
@@ -290,7 +301,6 @@ def test_a_finished_run_without_a_record_is_named(mixed, tmp_path, name, what):
         (summary.parent / name).unlink()
     (warning,) = [text for text in droptest.load(folder).warnings if "--again" in text]
     assert f"{name} and 1 more: no such file: these runs have no {what} here" in warning
-
 
 
 def test_folders_without_records_are_errors(tmp_path):

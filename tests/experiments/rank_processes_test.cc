@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <string>
 
 #include "sim/error.h"
@@ -38,10 +39,11 @@ TEST(RankProcesses, AStoppedRankIsEndedWithoutGrace) {
 }
 
 // The file in memory takes what a full disk does not.
-TEST(RankProcesses, ARankWhoseLogStaysEmptyIsHeardAllTheSame) {
+TEST(RankProcesses, ARankWhoseLogHasNoRoomIsHeardAllTheSame) {
   const TemporaryFolder folder;
   RankProcessesOptions options;
-  options.command = {"/bin/sh", "-c", "echo 'no space left' >> $DROPTEST_SPOKEN_WORDS; exit 2"};
+  // The line in the log is torn.
+  options.command = {"/bin/sh", "-c", "echo 'no space left' >> $DROPTEST_SPOKEN_WORDS; printf 'chec' >&2; exit 2"};
   options.world_size = 1;
   options.log_directory = folder.path() + "/logs";
   try {
@@ -50,6 +52,28 @@ TEST(RankProcesses, ARankWhoseLogStaysEmptyIsHeardAllTheSame) {
   } catch (const RankFailure& failure) {
     EXPECT_THAT(failure.what(), HasSubstr("rank 0 of 1 ended with exit code 2: no space left (logs"));
   }
+}
+
+TEST(RankProcesses, ASignalThatThisProcessIgnoresIsNotIgnoredByARank) {
+  const TemporaryFolder folder;
+  struct sigaction before {};
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &ignore, &before);
+  RankProcessesOptions options;
+  // SIGPIPE is the bit 0x1000.
+  options.command = {"/bin/sh", "-c",
+                     "case $(grep SigIgn /proc/self/status) in *[13579bdf]???) echo ignored;; *) echo taken;; esac; "
+                     "exit 2"};
+  options.world_size = 1;
+  options.log_directory = folder.path() + "/logs";
+  try {
+    run_rank_processes(options);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const RankFailure& failure) {
+    EXPECT_THAT(failure.what(), HasSubstr("exit code 2: taken (logs"));
+  }
+  ::sigaction(SIGPIPE, &before, nullptr);
 }
 
 // Rank 1 fails when rank 0 has ended, as the echo of whose end its own failure could be.

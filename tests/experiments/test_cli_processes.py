@@ -153,31 +153,38 @@ def test_a_rank_that_stalls_is_named_within_the_timeout(tmp_path, holds):
 
 
 def test_a_run_that_continues_says_so_and_shows_its_new_lines_alone(tmp_path, holds):
-    write_spec(tmp_path, **gloo(checkpoint={"every_steps": 4, "async": False}, record={"every_steps": 1}))
-    holds.at("step-7")
+    write_spec(tmp_path, **gloo(checkpoint={"every_steps": 2, "async": False}, record={"every_steps": 1}))
+    holds.at("step-8")
     process = start("run", "spec.json", cwd=tmp_path, environment=holds.environment)
-    kill(process.pid, *(pid for _, pid in holds.reached("step-7", 2)))
+    kill(process.pid, *(pid for _, pid in holds.reached("step-8", 2)))
     process.communicate()
-    holds.release("step-7")
-    err = run("run", "spec.json", cwd=tmp_path).err
-    assert "droptest: continues after step 4, of which there is a checkpoint" in err
-    shown = [int(step) for step in re.findall(r"^step (\d+)/12", err, re.MULTILINE)]
-    assert shown and min(shown) >= 4
+    holds.release("step-8")
     (folder,) = run_folders(tmp_path)
+    # The newest checkpoint is damaged: the run continues from the one before it.
+    with (folder / "checkpoints/step-6/rank-00000.safetensors").open("r+b") as file:
+        file.truncate(100)
+    metrics = folder / "metrics.jsonl"
+    metrics.write_text(re.sub(r'"train_loss":[0-9.]+', '"train_loss":99.5', metrics.read_text()))
+    err = run("run", "spec.json", cwd=tmp_path).err
+    assert "droptest: continues after step 4\n" in err
+    shown = re.findall(r"^step (\d+)/12: training loss ([0-9.]+)", err, re.MULTILINE)
+    assert [int(step) for step, _ in shown] == list(range(5, 13)) and "99.5" not in dict(shown).values()
     assert [line["step"] for line in metrics_of(folder)] == list(range(13))
+    assert summary_of(folder)["resumed_at"] == [4]
 
 
+@pytest.mark.parametrize("command", ["run", "sweep", "search"])
 @pytest.mark.parametrize("backend", ["local", "gloo"])
-def test_a_run_goes_on_where_nobody_reads_what_it_prints(tmp_path, backend):
-    write_spec(tmp_path, backend={"name": backend, "timeout_seconds": 20})
+def test_a_command_goes_on_where_nobody_reads_what_it_prints(tmp_path, backend, command):
+    search = {"search": {"high": "90%", "seeds": 2, "max_runs": 4}} if command == "search" else {}
+    write_spec(tmp_path, backend={"name": backend, "timeout_seconds": 20}, **search)
     read, write = os.pipe()
     os.close(read)
-    done = subprocess.run([BINARY, "run", "spec.json"], cwd=tmp_path, env=CLEAN_ENVIRONMENT, stdout=write, stderr=write,
-                          stdin=subprocess.DEVNULL, check=False)  # fmt: skip
+    done = subprocess.run([BINARY, command, "spec.json"], cwd=tmp_path, env=CLEAN_ENVIRONMENT, stdout=write,
+                          stderr=write, stdin=subprocess.DEVNULL, check=False)  # fmt: skip
     os.close(write)
     assert done.returncode == 1, "standard output cannot be written"
-    (folder,) = run_folders(tmp_path)
-    assert summary_of(folder)["status"] == "completed"
+    assert {summary_of(folder)["status"] for folder in run_folders(tmp_path)} == {"completed"}
 
 
 def test_ranks_do_not_outlive_their_launcher(tmp_path, holds):

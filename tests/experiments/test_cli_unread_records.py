@@ -98,7 +98,7 @@ def test_lines_that_metrics_lack_before_a_resume_are_told(tmp_path, holds):
     assert len(lines) == 9
     (folder / "metrics.jsonl").write_text("".join(lines[:2] + lines[4:7]))
     resumed = run("resume", folder, cwd=tmp_path)
-    assert "continues after step 8, of which there is a checkpoint" in resumed.err
+    assert "continues after step 8\n" in resumed.err
     told = ("metrics.jsonl lacks the lines of steps 2 to 3, 7 to 8: before the run was resumed they were lost, or "
             "/record/every_steps was larger")  # fmt: skip
     assert told in resumed.err
