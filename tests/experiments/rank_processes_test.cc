@@ -63,7 +63,8 @@ TEST(RankProcesses, ASignalThatThisProcessIgnoresIsNotIgnoredByARank) {
   RankProcessesOptions options;
   // SIGPIPE is the bit 0x1000.
   options.command = {"/bin/sh", "-c",
-                     "case $(grep SigIgn /proc/self/status) in *[13579bdf]???) echo ignored;; *) echo taken;; esac; "
+                     "case $(grep SigIgn /proc/self/status) in *[13579bdf][0-9a-f][0-9a-f][0-9a-f]) echo ignored;; *) "
+                     "echo taken;; esac; "
                      "exit 2"};
   options.world_size = 1;
   options.log_directory = folder.path() + "/logs";

@@ -176,7 +176,7 @@ def test_a_run_that_continues_says_so_and_shows_its_new_lines_alone(tmp_path, ho
 @pytest.mark.parametrize("command", ["run", "sweep", "search"])
 @pytest.mark.parametrize("backend", ["local", "gloo"])
 def test_a_command_goes_on_where_nobody_reads_what_it_prints(tmp_path, backend, command):
-    search = {"search": {"high": "90%", "seeds": 2, "max_runs": 4}} if command == "search" else {}
+    search = {"search": {"high": "90%", "seeds": 2, "max_runs": 6}} if command == "search" else {}
     write_spec(tmp_path, backend={"name": backend, "timeout_seconds": 20}, **search)
     read, write = os.pipe()
     os.close(read)
