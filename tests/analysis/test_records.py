@@ -284,7 +284,7 @@ def test_a_sweep_that_was_cut_beside_a_search_leaves_no_run_out(mixed, tmp_path)
     folder = tmp_path / "mixed"
     shutil.copytree(mixed, folder)
     whole = droptest.load(folder)
-    (folder / "search.json").write_text(json.dumps({"schema_version": 1, "twins": [], "rates": []}))
+    synthetic.write_search(folder, {}, [])
     (folder / "sweep.json").write_text("{")
     records = droptest.load(folder)
     assert set(records.runs["run_id"]) >= set(whole.runs.loc[whole.runs["status"] != "missing", "run_id"])
