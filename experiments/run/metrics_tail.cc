@@ -49,41 +49,42 @@ void MetricsTail::note_bad_line(std::uint64_t number) {
   if (bad_line_.empty()) bad_line_ = "line " + std::to_string(number) + ": no JSON object";
 }
 
-void MetricsTail::take_text(std::uint64_t number, const std::string& line, const Take& take) {
-  nlohmann::json value = nlohmann::json::parse(line, nullptr, false);
+void MetricsTail::take_text(std::uint64_t number, const std::string& line, const Shorten& shorten, const Take& take) {
+  nlohmann::json value = shorten(line);
+  const bool is_checked = value.is_object();
+  if (!is_checked) value = nlohmann::json::parse(line, nullptr, false);
   if (line.find('\0') != std::string::npos) value = nullptr;  // the parser takes it for the end of the line
   if (!value.is_object()) return note_bad_line(number);
   if (value.contains("step") && value.at("step").is_number_unsigned()) step_ = value.at("step");
   if (value.contains("train_loss") && value.at("train_loss").is_number()) train_loss_ = value.at("train_loss");
-  take({number, std::move(value)});
+  take({number, std::move(value), is_checked});
 }
 
 void MetricsTail::update(const Take& take) {
-  read([&](const std::string& line) { take_text(lines_, line, take); });
+  const auto whole = [](const std::string&) { return nlohmann::json(); };
+  read([&](const std::string& line) { take_text(lines_, line, whole, take); });
 }
 
-void MetricsTail::update_to_last(const std::vector<std::string>& members, const Take& take) {
+void MetricsTail::update_to_last(const std::vector<std::string>& members, const Shorten& shorten, const Take& take) {
   struct Line {
     std::uint64_t number = 0;  ///< 0: there is none yet
     std::string text;
   };
   std::vector<Line> last_with(members.size());
-  Line before_last;
   Line last;
   read([&](std::string line) {
     if (!line.starts_with('{') || !line.ends_with('}')) return note_bad_line(lines_);
     for (std::size_t i = 0; i < members.size(); ++i) {
       if (line.find('"' + members[i] + '"') != std::string::npos) last_with[i] = {lines_, line};
     }
-    before_last = std::exchange(last, {lines_, std::move(line)});
+    last = {lines_, std::move(line)};
   });
   std::map<std::uint64_t, std::string> wanted;
-  last_with.push_back(std::move(before_last));
   last_with.push_back(std::move(last));
   for (Line& line : last_with) {
     if (line.number > 0) wanted[line.number] = std::move(line.text);
   }
-  for (const auto& [number, text] : wanted) take_text(number, text, take);
+  for (const auto& [number, text] : wanted) take_text(number, text, shorten, take);
 }
 
 }  // namespace droptest::experiments

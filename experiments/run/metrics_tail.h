@@ -16,14 +16,17 @@ namespace droptest::experiments {
 
 /// A whole line of a file of JSON lines.
 struct NumberedLine {
-  std::uint64_t number;  ///< of the line in its file; the first line is 1
-  nlohmann::json value;  ///< the line as JSON, an object
+  std::uint64_t number;     ///< of the line in its file; the first line is 1
+  nlohmann::json value;     ///< the line as JSON, an object
+  bool is_checked = false;  ///< whether a MetricsTail::Shorten made the value
 };
 
 /// Reads only the lines that were appended since the last update(), one at a time.
 class MetricsTail {
  public:
   using Take = std::function<void(NumberedLine line)>;
+  /// An object with a part of the line, whose values are of their types; null: the line is taken as a whole.
+  using Shorten = std::function<nlohmann::json(const std::string& line)>;
 
   explicit MetricsTail(std::string path) : path_(std::move(path)) {}
 
@@ -32,9 +35,9 @@ class MetricsTail {
   /// taken in, are new: file systems give the number of a removed file to the next one.
   void update(const Take& take);
 
-  /// As update(), for a file that nobody writes now, of which the last values alone are wanted: takes the last two
-  /// lines, and the last one in which each of `members` is named. The others need only stand in braces.
-  void update_to_last(const std::vector<std::string>& members, const Take& take);
+  /// As update(), for a file that nobody writes now, of which the last values alone are wanted: takes the last line,
+  /// and the last one in which each of `members` is named. The others need only stand in braces.
+  void update_to_last(const std::vector<std::string>& members, const Shorten& shorten, const Take& take);
 
   /// Files under that name so far: a change says that the last update() began with the first line of a new one.
   std::uint64_t files() const { return files_; }
@@ -49,7 +52,7 @@ class MetricsTail {
   bool goes_on(std::istream& file) const;
   /// Calls take(line) for each whole line that is new, without its end; lines_ is its number.
   void read(const std::function<void(std::string line)>& take);
-  void take_text(std::uint64_t number, const std::string& line, const Take& take);
+  void take_text(std::uint64_t number, const std::string& line, const Shorten& shorten, const Take& take);
   void note_bad_line(std::uint64_t number);
 
   std::string path_;

@@ -15,6 +15,7 @@
 #include "comm/json/read_file.h"
 #include "experiments/records/run_holder.h"
 #include "experiments/run/core_shares.h"
+#include "experiments/watch/shown_values.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -24,10 +25,6 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr std::size_t kRunsOfAThread = 256;  // the caller reads fewer by itself
-
-/// Members of lines of which the last value is kept.
-const std::vector<std::string> kShownOfLines = {"train_loss", "validation_loss", "gradient_norm",
-                                                "divergence", "losses",          "ranks"};
 
 struct FoundRecord {
   json value;           ///< null: not there, or not yet whole, or no such record
@@ -97,20 +94,23 @@ std::optional<double> seconds_of_utc(const std::string& text) {
 }  // namespace
 
 std::string read_new_records(MetricsTail& tail, SchemaKind kind, const std::function<void(json record)>& take,
-                             const std::vector<std::string>* last_of) {
+                             Lines lines) {
   std::string first_problem;
   const auto take_line = [&](NumberedLine line) {
-    std::string problem = problem_of(line.value, kind, tail.path() + ": line " + std::to_string(line.number));
+    std::string problem;
+    if (!line.is_checked) {
+      problem = problem_of(line.value, kind, tail.path() + ": line " + std::to_string(line.number));
+    }
     if (problem.empty()) {
       take(std::move(line.value));
     } else if (first_problem.empty()) {
       first_problem = std::move(problem);
     }
   };
-  if (last_of == nullptr) {
+  if (lines == Lines::kAll) {
     tail.update(take_line);
   } else {
-    tail.update_to_last(*last_of, take_line);
+    tail.update_to_last(shown_members(), shown_of_line, take_line);
   }
   return tail.bad_line().empty() ? first_problem : tail.path() + ": " + tail.bad_line();
 }
@@ -161,7 +161,7 @@ void WatchedRun::update() {
   };
   read_lines(
       metrics_, SchemaKind::kMetrics, attempts_seen_, forget_lines, [this](const json& line) { take_line(line); },
-      summary.is_object() ? &kShownOfLines : nullptr);
+      summary.is_object() ? Lines::kShown : Lines::kAll);
   const auto forget_events = [this] {
     last_events_.clear();
     events_.clear();
@@ -191,8 +191,7 @@ void WatchedRun::take_summary(json summary) {
   const std::string status = summary.value("status", "");
   state_ = status == "completed" ? State::kCompleted : status == "diverged" ? State::kDiverged : State::kFailed;
   if (state_ == State::kCompleted) steps_ = summary.value("steps", steps_);
-  const json statistics = read(directory_.loss_statistics(), SchemaKind::kLossStatistics);
-  if (statistics.is_object()) take_losses(statistics.value("classes", json::object()));
+  read_losses();
   summary_ = json::object();
   for (const char* name : {"status", "error", "diverged_step", "warnings", "seconds", "tokens_per_second"}) {
     if (summary.contains(name)) summary_[name] = std::move(summary[name]);
@@ -208,6 +207,23 @@ void WatchedRun::take_losses(const json& classes) {
   }
 }
 
+void WatchedRun::read_losses() {
+  const std::string path = directory_.loss_statistics();
+  std::error_code error;
+  json losses;
+  try {
+    if (fs::is_regular_file(path, error)) losses = shown_of_statistics(comm::read_file(path));
+  } catch (const ConfigError&) {
+    losses = nullptr;
+  }
+  if (losses.is_object()) {
+    losses_ = std::move(losses);
+    return;
+  }
+  const json statistics = read(path, SchemaKind::kLossStatistics);  // says what is wrong
+  if (statistics.is_object()) take_losses(statistics.value("classes", json::object()));
+}
+
 json WatchedRun::statistics() const {
   return has_ended() ? record_in(directory_.loss_statistics(), SchemaKind::kLossStatistics).value : json();
 }
@@ -220,7 +236,7 @@ json WatchedRun::read(const std::string& path, SchemaKind kind) {
 
 void WatchedRun::read_lines(MetricsTail& tail, SchemaKind kind, std::uint64_t& seen,
                             const std::function<void()>& forget, const std::function<void(json record)>& take,
-                            const std::vector<std::string>* last_of) {
+                            Lines lines) {
   const std::uint64_t before = seen;
   const auto note_file = [&] {
     if (std::exchange(seen, tail.files()) != tail.files()) forget();
@@ -229,7 +245,7 @@ void WatchedRun::read_lines(MetricsTail& tail, SchemaKind kind, std::uint64_t& s
     note_file();
     take(std::move(record));
   };
-  std::string found = read_new_records(tail, kind, take_record, last_of);
+  std::string found = read_new_records(tail, kind, take_record, lines);
   note_file();  // one without lines
   // A problem stays until another file takes the place of the one that has it.
   std::string& problem = problems_[tail.path()];

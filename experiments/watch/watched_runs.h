@@ -21,11 +21,14 @@
 
 namespace droptest::experiments {
 
-/// Calls take(record) for each line of a file of JSON lines that is new, and that the schema allows; with `last_of`,
-/// for those of MetricsTail::update_to_last(*last_of) alone. Returns why a line is left out, with its file; empty: no
-/// line is.
+/// All lines of a file, or of metrics.jsonl those with the last values that are shown (shown_values.h), and no more
+/// than these of them.
+enum class Lines : std::uint8_t { kAll, kShown };
+
+/// Calls take(record) for each line of a file of JSON lines that is new, and that the schema allows. Returns why a line
+/// is left out, with its file; empty: no line is.
 std::string read_new_records(MetricsTail& tail, SchemaKind kind, const std::function<void(nlohmann::json record)>& take,
-                             const std::vector<std::string>* last_of = nullptr);
+                             Lines lines = Lines::kAll);
 
 /// One run, by the last of its records: the memory does not grow with its lines.
 class WatchedRun {
@@ -95,9 +98,9 @@ class WatchedRun {
   nlohmann::json read(const std::string& path, SchemaKind kind);
   /// Calls take(record) for each new line, and forget() before those of another file than `seen` counts.
   void read_lines(MetricsTail& tail, SchemaKind kind, std::uint64_t& seen, const std::function<void()>& forget,
-                  const std::function<void(nlohmann::json record)>& take,
-                  const std::vector<std::string>* last_of = nullptr);
+                  const std::function<void(nlohmann::json record)>& take, Lines lines = Lines::kAll);
   void take_summary(nlohmann::json summary);
+  void read_losses();
   void take_losses(const nlohmann::json& classes);
   void take_line(const nlohmann::json& line);
   void take_event(nlohmann::json event);
