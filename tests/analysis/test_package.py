@@ -74,7 +74,7 @@ def test_pip_installs_a_command_that_reports_and_calls_the_compiled_program_for_
     done = call(command, "report", folder, cwd=tmp_path)
     assert done.returncode == 0 and (folder / "report.html").is_file(), done.stderr
     done = call(command, "table", "nothing", cwd=tmp_path)
-    assert done.returncode == 2 and done.stderr.startswith("error: nothing: no such folder")
+    assert done.returncode == 2 and done.stderr.startswith("droptest: error: nothing: no such folder")
     assert "usage: droptest [-h]" in call(command, "--help", cwd=tmp_path).stdout
     path = os.pathsep.join(map(str, (python.parent, "/usr/bin", "/bin")))
     unset = {"DROPTEST_BINARY": "", "PATH": path}

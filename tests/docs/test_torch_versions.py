@@ -27,11 +27,6 @@ def test_the_newest_version_that_a_page_promises_was_tested():
     assert {newest for _, newest in promises} == {max(ROWS)}, promises
 
 
-def test_the_oldest_version_of_the_backend_and_that_of_fsdp_hooks_were_tested():
-    oldest = re.search(r"^OLDEST = \((\d+), (\d+)\)$", (ROOT / "analysis/droptest/torch/build.py").read_text(), re.M)
-    assert {(int(oldest[1]), int(oldest[2])), (2, 11)} <= set(ROWS)
-
-
 def test_the_tests_of_each_version_passed():
     assert list(ROWS) == sorted(ROWS, reverse=True)
     for version, tests in ROWS.items():
