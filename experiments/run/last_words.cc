@@ -13,7 +13,7 @@
 namespace droptest::experiments {
 namespace {
 
-constexpr const char* kName = "droptest's last words";
+constexpr const char* kMemoryFile = "droptest's last words";
 
 }  // namespace
 
@@ -27,7 +27,7 @@ std::string last_words(const std::string& log_path) {
   return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
 }
 
-SpokenWords::SpokenWords() : descriptor_(::memfd_create(kName, MFD_CLOEXEC)) {}
+SpokenWords::SpokenWords() : descriptor_(::memfd_create(kMemoryFile, MFD_CLOEXEC)) {}
 
 SpokenWords::~SpokenWords() {
   if (descriptor_ >= 0) ::close(descriptor_);
@@ -46,7 +46,7 @@ void speak_to_parent(std::string_view message) {
   // This process may outlive its parent, whose number another process may have by now.
   std::error_code error;
   const std::string file = std::filesystem::read_symlink(path, error).string();
-  if (file.starts_with(std::string("/memfd:") + kName)) std::ofstream(path, std::ios::app) << message << "\n";
+  if (file.starts_with(std::string("/memfd:") + kMemoryFile)) std::ofstream(path, std::ios::app) << message << "\n";
 }
 
 }  // namespace droptest::experiments
