@@ -14,6 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
+CALLING = "DROPTEST_CALLED_BY_PACKAGE"
 NEEDED = ("numpy", "pandas", "scipy", "matplotlib", "jinja2", "plotly")
 PACKAGES = " ".join(f"python3-{name}" for name in NEEDED)
 EXAMPLES = """examples:
@@ -270,9 +271,12 @@ def command() -> int:
         return main(words, of_package)
     try:
         program = binary()
+        if os.environ.get(CALLING) == str(os.getpid()):
+            raise CommandError(f"{program} calls this command of the Python package again; set DROPTEST_BINARY")
     except CommandError as error:
         print(f"droptest: error: {words[0]}: a command of the compiled program: {error}", file=sys.stderr)
         return 2
+    os.environ[CALLING] = str(os.getpid())  # the process stays the same
     os.execv(program, [str(program), *words])
 
 

@@ -85,6 +85,13 @@ def test_pip_installs_a_command_that_reports_and_calls_the_compiled_program_for_
     program.chmod(0o755)
     done = call(command, "list", "losses", cwd=tmp_path, **unset | {"DROPTEST_BINARY": str(program)})
     assert (done.returncode, done.stdout) == (7, "compiled list losses\n")
+    # A shim, as version managers have them, that leads back to the command.
+    shims = tmp_path / "shims"
+    shims.mkdir()
+    (shims / "droptest").write_text(f'#!/bin/sh\nexec {command} "$@"\n')
+    (shims / "droptest").chmod(0o755)
+    done = call(command, "list", cwd=tmp_path, DROPTEST_BINARY="", PATH=f"{shims}{os.pathsep}{path}")
+    assert done.returncode == 2 and f"{shims}/droptest calls this command of the Python package again" in done.stderr
 
 
 def test_an_editable_installation_uses_the_files_where_they_are(tmp_path):

@@ -27,3 +27,32 @@ def test_the_exit_waits_for_a_function_that_was_called_and_for_no_other():
     del called
     end.join()
     assert waiting(8) == 8
+
+
+def test_the_exit_does_not_wait_for_a_function_that_failed():
+    def fails(_future):
+        raise ValueError("no")
+
+    function = callbacks._Function(fails)
+    with pytest.raises(ValueError) as kept:
+        function(7)
+    assert kept.tb is not None and not callbacks._called
+
+
+def test_a_scaling_that_failed_is_an_error_each_time():
+    from droptest.torch.group import FinishedWork
+
+    class Work:
+        def wait(self):
+            return True
+
+        def is_completed(self):
+            return True
+
+    def finish():
+        raise RuntimeError("closed")
+
+    work = FinishedWork(Work(), finish, torch.device("cpu"))
+    for ask in (work.wait, work.wait, work.is_completed):
+        with pytest.raises(RuntimeError, match="closed"):
+            ask()

@@ -24,9 +24,14 @@ class _Function:
         self._function = function
 
     def __call__(self, future: Any) -> Any:
+        called = weakref.ref(self, _freed)
         with _changed:
-            _called.add(weakref.ref(self, _freed))
-        return self._function(future)
+            _called.add(called)
+        try:
+            return self._function(future)
+        except BaseException:
+            _freed(called)  # the traceback, which others may keep, holds this object
+            raise
 
 
 def then(future: Any, function: Callable[[Any], Any]) -> Any:

@@ -281,6 +281,7 @@ class FinishedWork:
     def __init__(self, work: Any, finish: Callable[[], None], device: torch.device) -> None:
         self._work = work
         self._finish: Callable[[], None] | None = finish
+        self._error: BaseException | None = None  # of the scaling: the results stay wrong
         self._device = device
         self._once = Lock()  # futures end on threads of their own
 
@@ -324,12 +325,18 @@ class FinishedWork:
         return then(self._work.get_future(), finished)
 
     def _scale(self) -> bool:
-        """Returns whether this call did it."""
+        """Returns whether this call did it. Raises: its error, each time."""
         with self._once:
+            if self._error is not None:
+                raise self._error
             if self._finish is None:
                 return False
             finish, self._finish = self._finish, None
-            finish()
+            try:
+                finish()
+            except BaseException as error:
+                self._error = error
+                raise
         return True
 
     def __getattr__(self, name: str) -> Any:

@@ -13,7 +13,6 @@
 
 namespace c10d::droptest {
 
-// The members of a new group agree on the largest number that any of them would use next.
 /// The network of this rank as text without line ends: version, seed, rules and classes.
 std::string identity_of(RankNetwork& network) {
   std::size_t size = 0;
@@ -24,7 +23,8 @@ std::string identity_of(RankNetwork& network) {
   return identity;
 }
 
-/// Throws: an error on every rank where ranks have different networks.
+/// The members of a new group agree on the largest number that any of them would use next. Throws: an error on every
+/// rank where ranks have different networks.
 std::uint32_t agreed_number(Store& store, RankNetwork& network, int rank, const std::vector<std::int32_t>& members) {
   std::uint32_t number = 0;
   {
