@@ -19,7 +19,7 @@ struct ProgramNetwork {
   std::shared_ptr<const nlohmann::json> classes;
   CallRules rules;
   std::string statistics;  ///< folder; empty: none
-  std::string identity;    ///< of droptest_network_identity(): equal where all ranks lose the same packets
+  std::string identity;    ///< the text of droptest_network_identity()
 };
 
 /// `text` is {"network": SECTION, "seed": INTEGER, "rules": [..], "statistics": FOLDER} (docs/c_interface.md). The path

@@ -21,7 +21,7 @@ namespace droptest::nccl_shim {
 /// What the members of a new communicator tell each other.
 struct Identity {
   std::int32_t world_rank = 0;
-  std::int32_t world_size = 0;   ///< of the program, as this rank knows it
+  std::int32_t world_size = 0;   ///< number of the program's ranks, by its launcher
   std::uint64_t digest = 0;      ///< RankLosses::digest()
   std::uint64_t next_group = 0;  ///< RankLosses::next_group()
 };

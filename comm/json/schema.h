@@ -52,7 +52,7 @@ struct RuleParts {
   const nlohmann::json* max_length = nullptr;
   const Pattern* pattern = nullptr;
   const nlohmann::json* properties = nullptr;
-  std::vector<std::pair<const Pattern*, const nlohmann::json*>> pattern_properties;  ///< with the rules of the members
+  std::vector<std::pair<const Pattern*, const nlohmann::json*>> pattern_properties;  ///< names of members -> their rule
   const nlohmann::json* property_names = nullptr;
   const nlohmann::json* additional_properties = nullptr;
   const nlohmann::json* required = nullptr;

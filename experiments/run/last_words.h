@@ -11,7 +11,7 @@ namespace droptest::experiments {
 /// is no log.
 std::string last_words(const std::string& log_path);
 
-/// A file in memory that a child process writes its error to, beside its log. Owner: the parent.
+/// A file in memory, owned by the parent of a process. The process writes its error into its log and into this file.
 class SpokenWords {
  public:
   SpokenWords();

@@ -16,7 +16,7 @@ namespace droptest::experiments {
 
 /// A whole line of a file of JSON lines.
 struct NumberedLine {
-  std::uint64_t number;     ///< of the line in its file; the first line is 1
+  std::uint64_t number;     ///< counts the lines of the file from 1
   nlohmann::json value;     ///< the line as JSON, an object
   bool is_checked = false;  ///< whether a MetricsTail::Shorten made the value
 };

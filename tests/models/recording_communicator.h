@@ -21,7 +21,7 @@ class RecordingCommunicator final : public comm::Communicator {
 
   std::vector<std::string> calls;
   std::atomic<std::size_t> calls_so_far = 0;  ///< other threads may read it
-  std::vector<comm::ElementType> types;       ///< of each call's elements; a barrier counts as float
+  std::vector<comm::ElementType> types;       ///< an element type for each call; a barrier has float
   std::vector<std::optional<std::uint64_t>> ordinals;
 
   int rank() const override { return inner_.rank(); }

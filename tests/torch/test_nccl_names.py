@@ -31,7 +31,7 @@ def of_layer():
 
 
 def site_file(package, path):
-    """A file beside or in an installed package; None: it is not there."""
+    """The file of an installed Python package at this path in or beside its folder. None if there is no such file."""
     found = importlib.util.find_spec(package)
     places = [] if found is None else [Path(place) / path for place in found.submodule_search_locations]
     return next((place for place in places if place.is_file()), None)

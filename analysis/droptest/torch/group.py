@@ -273,7 +273,7 @@ class LossyGroup:
 
 class FinishedWork:
     """The work of a sum whose results are scaled once: when it has been waited for, or a query says that it has
-    completed. What PyTorch's works have besides is refused, unless it tells nothing about the results."""
+    completed. Other methods of PyTorch's works are refused if their answer depends on the results."""
 
     _OF_INNER = ("exception", "source_rank", "_source_rank", "get_future_result", "_get_op_type", "_get_duration",
                  "_get_sequence_number")  # fmt: skip
