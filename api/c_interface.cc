@@ -149,6 +149,16 @@ droptest_status droptest_network_check_peer(const droptest_network* network, int
   });
 }
 
+droptest_status droptest_network_can_lose(const droptest_network* network, droptest_class traffic_class,
+                                          int32_t* can_lose) {
+  return guarded([&] {
+    const droptest_network& of = own(network);
+    require(can_lose != nullptr, "can_lose: got NULL, want a place for the result");
+    const droptest::comm::ClassNetwork& of_class = of.of(checked_class(traffic_class));
+    *can_lose = droptest::comm::can_lose(of_class.reduce) || droptest::comm::can_lose(of_class.gather) ? 1 : 0;
+  });
+}
+
 droptest_status droptest_network_set_step(droptest_network* network, uint64_t step) {
   return guarded([&] {
     droptest_network& of = own(network);

@@ -126,6 +126,11 @@ DROPTEST_API droptest_status droptest_network_identity(const droptest_network* n
 DROPTEST_API droptest_status droptest_network_check_peer(const droptest_network* network, int32_t peer,
                                                          const char* identity);
 
+/* Whether packets of a class can be lost on any link: `can_lose` is 1 or 0. For callers that cannot lose packets of
+ * some calls, and refuse these under loss. */
+DROPTEST_API droptest_status droptest_network_can_lose(const droptest_network* network, droptest_class traffic_class,
+                                                       int32_t* can_lose);
+
 /* A collective call of the program, as one rank makes it. */
 typedef struct {
   const char* operation; /* "all_reduce", "reduce_scatter", "all_gather", "broadcast", "reduce", "gather", "scatter",

@@ -4,11 +4,14 @@
 #include <cerrno>
 #include <exception>
 #include <filesystem>
+#include <iomanip>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
+#include "api/network_identity.h"
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "experiments/records/atomic_file.h"
@@ -26,6 +29,12 @@ constexpr int kSchemaVersion = 2;
 
 std::string rank_file(const std::string& folder, int rank) {
   return folder + "/ranks/" + std::to_string(rank) + ".json";
+}
+
+std::string digest_of(const droptest_network& network) {
+  std::ostringstream digits;
+  digits << std::hex << std::setw(16) << std::setfill('0') << network_digest(network);
+  return digits.str();
 }
 
 ExemptByReason exempt_of(const json& exempt) {
@@ -51,7 +60,7 @@ json merged(const droptest_network& network, const std::vector<Words>& words, co
             std::vector<int> missing) {
   const comm::Network& of = network.program.network;
   json out = experiments::loss_statistics_json(comm::merge_statistics(words, of, comm::LinkDetail::kInclude), of);
-  out["network"] = {{"seed", of.seed}, {"classes", json::object()}};
+  out["network"] = {{"seed", of.seed}, {"digest", digest_of(network)}, {"classes", json::object()}};
   for (const auto& [name, counts] : out["classes"].items()) {
     out["network"]["classes"][name] = network.program.classes->at(name);
   }
@@ -65,9 +74,10 @@ struct OfRank {
   ExemptByReason exempt{};
 };
 
-// Absent: there is no file, or one of another world, which is an earlier program's. Throws: ConfigError for a file that
-// no rank has written.
-std::optional<OfRank> read_rank(const std::string& file, const droptest_network& network) {
+// Absent: there is no file, or one of another world or network, which is an earlier program's. Throws: ConfigError for
+// a file that this rank has not written.
+std::optional<OfRank> read_rank(const std::string& folder, int rank, const droptest_network& network) {
+  const std::string file = rank_file(folder, rank);
   if (!std::filesystem::exists(file)) return std::nullopt;
   const json record = comm::load_json(file);
   try {
@@ -76,6 +86,10 @@ std::optional<OfRank> read_rank(const std::string& file, const droptest_network&
     }
     if (const json& version = record.at("schema_version"); version != kSchemaVersion) {
       throw ConfigError("/schema_version: got " + version.dump() + ", want " + std::to_string(kSchemaVersion));
+    }
+    if (record.value("network", "") != digest_of(network)) return std::nullopt;
+    if (const json& of_file = record.at("rank"); of_file != rank) {
+      throw ConfigError("/rank: got " + of_file.dump() + ", want " + std::to_string(rank));
     }
     OfRank of_rank{record.at("words").get<Words>(), exempt_of(record.at("exempt"))};
     comm::merge_statistics({&of_rank.words, 1}, network.program.network, comm::LinkDetail::kInclude);
@@ -97,12 +111,11 @@ json statistics_of_rank(droptest_network& network) {
 }
 
 void write_statistics(droptest_network& network, const std::string& folder) {
-  const json record = {{"schema_version", kSchemaVersion},
-                       {"rank", network.rank},
-                       {"world_size", network.world_size},
-                       {"seed", network.program.network.seed},
-                       {"words", statistics_words(network.counts(), comm::LinkDetail::kInclude)},
-                       {"exempt", exempt_json(network.exempt)}};
+  const json record = {
+      {"schema_version", kSchemaVersion},     {"rank", network.rank},
+      {"world_size", network.world_size},     {"seed", network.program.network.seed},
+      {"network", digest_of(network)},        {"words", statistics_words(network.counts(), comm::LinkDetail::kInclude)},
+      {"exempt", exempt_json(network.exempt)}};
   const auto lock = experiments::FileLock::wait_for(
       folder + "/ranks/lock", [](const std::string&) {}, [] { return false; });
   experiments::write_file_atomically(rank_file(folder, network.rank), record.dump() + "\n");
@@ -110,8 +123,7 @@ void write_statistics(droptest_network& network, const std::string& folder) {
   std::vector<int> missing;
   ExemptByReason exempt{};
   for (int rank = 0; rank < network.world_size; ++rank) {
-    const std::string file = rank_file(folder, rank);
-    const std::optional<OfRank> of_rank = read_rank(file, network);
+    const std::optional<OfRank> of_rank = read_rank(folder, rank, network);
     if (!of_rank) {
       missing.push_back(rank);
       continue;

@@ -42,6 +42,8 @@ StatisticsPlace::StatisticsPlace(const std::string& folder, int rank, const std:
         " in this process writes its counts; want a folder of its own, or the other one closed first (close())");
   }
   try {
+    std::filesystem::create_directories(path, error);
+    if (error) comm::fail_on_file("create", path.string(), error.value());
     forget_statistics(folder, rank);
   } catch (...) {
     taken().places.erase(key_);

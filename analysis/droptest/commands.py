@@ -54,8 +54,11 @@ def binary() -> Path:
 
 
 def _is_of_pip(file: Path) -> bool:
-    with file.open("rb") as content:
-        beginning = content.read(1000)
+    try:
+        with file.open("rb") as content:
+            beginning = content.read(1000)
+    except PermissionError:  # a script that cannot be read cannot be run
+        return False
     return beginning.startswith(b"#!") and b"droptest.__main__" in beginning
 
 

@@ -377,26 +377,27 @@ def _read_program(run: Run, contents: Contents) -> None:
 
 def _counts_of_ranks(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """The record, where it has the counts of just these ranks, else a record of what they have written. Files of
-    another world or seed are those of an earlier program. Empty without any: a record beside it is that of an earlier
+    another world or network are those of an earlier program. Empty without any: a record beside it is that of an earlier
     program, whose ranks' files the next one in that folder removes."""
-    files = [file for file in sorted(folder.glob("*.json")) if file.stem.isdecimal()]
+    files = [file for file in sorted(folder.glob("*.json")) if re.fullmatch(r"0|[1-9][0-9]*", file.stem, re.ASCII)]
     if _is_whole(folder.parent / "loss_statistics.json", record, files):
         return record
-    found: dict[tuple[int, int], list[dict[str, Any]]] = {}
+    found: dict[tuple[int, int, str], list[dict[str, Any]]] = {}
     for file in files:
         rank = read_json_of_any_version(file)
         try:
-            rank_counts.check(rank)
+            rank_counts.check(rank, int(file.stem))
         except rank_counts.OtherVersion:
             if "ranks" in record:
                 return record  # of the droptest that wrote these files
             raise MalformedRecord(f"{file}: {error_of_version(rank, rank_counts.SCHEMA_VERSION)}") from None
         except rank_counts.MalformedCounts as error:
             raise MalformedRecord(f"{file}: got a file that is not the counts of a rank: {error}") from None
-        found.setdefault((rank["world_size"], rank["seed"]), []).append(rank)
+        found.setdefault(rank_counts.program_of(rank), []).append(rank)
     if not found:
         return {}
-    of_record = (object_of(record.get("ranks")).get("world_size"), object_of(record.get("network")).get("seed"))
+    network = object_of(record.get("network"))
+    of_record = (object_of(record.get("ranks")).get("world_size"), network.get("seed"), network.get("digest", ""))
     program = max(found, key=lambda one: (one == of_record, len(found[one]), one))
     known = record if program == of_record else {}
     merged = rank_counts.merged(found[program], known)

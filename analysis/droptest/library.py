@@ -71,6 +71,7 @@ _FUNCTIONS = {
     "network_digest": (c_void_p, POINTER(c_uint64)),
     "network_identity": (c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
     "network_check_peer": (c_void_p, c_int32, c_char_p),
+    "network_can_lose": (c_void_p, c_int32, POINTER(c_int32)),
     "network_save_state": (c_void_p, c_char_p, c_size_t, POINTER(c_size_t)),
     "network_load_state": (c_void_p, c_char_p, c_size_t),
     "classify": (c_void_p, POINTER(Call), POINTER(c_int32)),

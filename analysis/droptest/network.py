@@ -155,6 +155,12 @@ class Network:
         self._call("network_digest", self._handle, byref(digest))
         return digest.value
 
+    def can_lose(self, traffic_class: str) -> bool:
+        """Whether packets of the class can be lost on any link."""
+        found = ctypes.c_int32()
+        self._call("network_can_lose", self._handle, _class(traffic_class), byref(found))
+        return bool(found.value)
+
     def identity(self) -> str:
         """What digest() is of, as JSON."""
         return self._open(library.text, "network_identity", self._handle)

@@ -144,14 +144,21 @@ def _add_class(words: _Words, merged: _OfClass) -> None:
         half.add(words.counts())
 
 
-def check(record: Any) -> None:
-    """Raises: OtherVersion; MalformedCounts where the content of a file is not that of a rank."""
+def check(record: Any, rank: int) -> None:
+    """Raises: OtherVersion; MalformedCounts where the content of a file is not that of this rank."""
     record = object_of(record)
     if type(record.get("schema_version")) is int and record["schema_version"] != SCHEMA_VERSION:
         raise OtherVersion
     for key in ("rank", "world_size", "seed"):
         if type(record.get(key)) is not int:
             raise MalformedCounts(f"/{key}: got {record.get(key)!r}, want an integer")
+    if record["rank"] != rank or rank >= record["world_size"]:
+        raise MalformedCounts(f"/rank: got {record['rank']} of {record['world_size']}, want {rank}, as the file is named")
+    if not isinstance(record.get("network", ""), str):
+        raise MalformedCounts(f"/network: got {record['network']!r}, want a digest")
+    for reason, counts in object_of(record.get("exempt")).items():
+        if any(type(object_of(counts).get(key)) is not int for key in ("calls", "bytes")):
+            raise MalformedCounts(f"/exempt/{reason}: want an object with the integers calls and bytes")
     words = record.get("words")
     if not isinstance(words, list) or not all(type(word) is int and 0 <= word < 1 << 64 for word in words):
         raise MalformedCounts("/words: want a list of 64-bit numbers")
@@ -160,6 +167,12 @@ def check(record: Any) -> None:
         _add_class(reader, _OfClass())
     if not reader.at_end:
         raise MalformedCounts("/words: there are more of them than counts")
+
+
+def program_of(rank: Mapping[str, Any]) -> tuple[int, int, str]:
+    """World size, seed and digest of the network, which the files of one program have in common. Digest "": there is none,
+    as in files of earlier versions."""
+    return rank["world_size"], rank["seed"], rank.get("network", "")
 
 
 def merged(ranks: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> dict[str, Any]:
@@ -176,7 +189,8 @@ def merged(ranks: Sequence[Mapping[str, Any]], known: Mapping[str, Any]) -> dict
             _add_class(words, of_class)
     world_size = ranks[0]["world_size"]
     there = {rank["rank"] for rank in ranks}
-    network = object_of(known.get("network")) or {"seed": ranks[0]["seed"], "classes": {}}
+    _, seed, digest = program_of(ranks[0])
+    network = object_of(known.get("network")) or {"seed": seed, "digest": digest, "classes": {}}
     known_classes = object_of(known.get("classes"))
     found = {name: of_class for name, of_class in classes.items() if of_class.collectives or of_class.open_calls}
     record: dict[str, Any] = {

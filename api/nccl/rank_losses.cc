@@ -102,17 +102,10 @@ void RankLosses::lose(const Fill& fill) {
   for (LinkUse* use : fill.uses) use->after = after;
 }
 
-bool RankLosses::can_lose(droptest_class traffic_class) {
-  const std::lock_guard lock(mutex_);
-  for (const droptest_half half : {DROPTEST_REDUCE, DROPTEST_GATHER}) {
-    const droptest_link link{traffic_class, half, rank_, DROPTEST_EVERY_DESTINATION, 0};
-    droptest_flow* flow = nullptr;
-    check(droptest_flow_open(network_, &link, 1, &flow), rank_);
-    droptest_law law{};
-    const droptest_status status = droptest_flow_law(flow, &law);  // refused: of a loss that no device draws
-    if (status != DROPTEST_OK || law.lost_in_good > 0 || (law.to_bad > 0 && law.lost_in_bad > 0)) return true;
-  }
-  return false;
+bool RankLosses::can_lose(droptest_class traffic_class) const {
+  std::int32_t can_lose = 0;
+  check(droptest_network_can_lose(network_, traffic_class, &can_lose), rank_);
+  return can_lose != 0;
 }
 
 std::uint64_t RankLosses::digest() const {

@@ -82,7 +82,7 @@ class RankLosses {
   /// Throws: DeviceError.
   void lose(const Fill& fill);
   /// Whether the network has a loss for messages of the class.
-  bool can_lose(droptest_class traffic_class);
+  bool can_lose(droptest_class traffic_class) const;
   /// Equal on ranks with equal networks.
   std::uint64_t digest() const;
   /// The payload of a packet of the class, in bytes.

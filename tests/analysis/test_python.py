@@ -225,6 +225,13 @@ def test_the_command_is_found_by_variable_path_or_build_folder(tmp_path, monkeyp
     monkeypatch.setenv("PATH", str(of_pip.parent))
     assert droptest.binary() == new
 
+    def refused(*_):
+        raise PermissionError
+
+    monkeypatch.setenv("PATH", str(on_path.parent))
+    monkeypatch.setattr(commands.Path, "open", refused)  # a program that may be run, but not read
+    assert droptest.binary() == on_path
+
 
 def test_points_are_the_summary_in_numbers(mixed):
     points = droptest.points(droptest.load(mixed)).set_index("loss_rate")

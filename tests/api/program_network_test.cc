@@ -51,6 +51,28 @@ TEST(ProgramNetwork, MembersThatNeedAnOwnCommunicatorAreRefusedByName) {
               HasSubstr("/rules/0/class: got \"dp\""));
 }
 
+TEST(ProgramNetwork, AClassCanLoseWhereAnyOfItsLinksCan) {
+  const auto can_lose = [](const std::string& section, droptest_class traffic_class) {
+    const NetworkHandle network = network_of(R"({"network": )" + section + "}");
+    std::int32_t found = -1;
+    EXPECT_EQ(droptest_network_can_lose(network.get(), traffic_class, &found), DROPTEST_OK) << droptest_last_error();
+    return found;
+  };
+  const std::string some = R"({"model": "bernoulli", "loss_rate": 0.1})";
+  EXPECT_EQ(can_lose(R"({"loss": )" + some + "}", DROPTEST_DP_GRADIENT), 1);
+  EXPECT_EQ(can_lose(R"({"loss": {"model": "none"}, "fill": "count_rescale"})", DROPTEST_DP_GRADIENT), 0);
+  EXPECT_EQ(can_lose(R"({"loss": {"model": "bernoulli", "loss_rate": 0}})", DROPTEST_DP_GRADIENT), 0);
+  const std::string of_one_link = R"({"loss": {"model": "none"}, "links": [{"sources": [1], "loss": )" + some + "}]}";
+  EXPECT_EQ(can_lose(of_one_link, DROPTEST_PP_ACTIVATION), 1);
+  const std::string of_one_class = R"({"classes": {"pp_activation": {"gather": {"loss": )" + some + "}}}}";
+  EXPECT_EQ(can_lose(of_one_class, DROPTEST_PP_ACTIVATION), 1);
+  EXPECT_EQ(can_lose(of_one_class, DROPTEST_DP_GRADIENT), 0);
+  const NetworkHandle network = network_of(bernoulli_text(0.1));
+  std::int32_t found = 0;
+  EXPECT_EQ(droptest_network_can_lose(network.get(), DROPTEST_CONTROL, &found), DROPTEST_ARGUMENT_ERROR);
+  EXPECT_EQ(droptest_network_can_lose(network.get(), DROPTEST_OUTER, nullptr), DROPTEST_ARGUMENT_ERROR);
+}
+
 TEST(ProgramNetwork, ANetworkThatNamesNoLossIsRefused) {
   const auto of = [](const std::string& section) { return R"({"network": )" + section + "}"; };
   EXPECT_EQ(refusal_of(of("{}")),

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -19,8 +20,8 @@ using nlohmann::json;
 
 class RankStatistics : public testing::Test {
  protected:
-  NetworkHandle rank(int number, int world_size, std::uint64_t seed = 1) const {
-    return network_of(R"({"network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}, "seed": )" +
+  NetworkHandle rank(int number, int world_size, std::uint64_t seed = 1, const std::string& loss_rate = "0.1") const {
+    return network_of(R"({"network": {"loss": {"model": "bernoulli", "loss_rate": )" + loss_rate + R"(}}, "seed": )" +
                           std::to_string(seed) + R"(, "statistics": ")" + folder() + "\"}",
                       number, world_size);
   }
@@ -33,6 +34,12 @@ class RankStatistics : public testing::Test {
   json write(droptest_network* network) const {
     EXPECT_EQ(droptest_network_write_statistics(network, nullptr), DROPTEST_OK) << droptest_last_error();
     return comm::load_json(folder() + "/loss_statistics.json");
+  }
+  /// The file of rank 0 with other words, as rank 1's.
+  static std::string with_words(json record, const json& words) {
+    record["rank"] = 1;
+    record["words"] = words;
+    return record.dump();
   }
   std::string folder() const { return folder_.path() + "/new"; }
 
@@ -82,6 +89,23 @@ TEST_F(RankStatistics, CountsOfAnEarlierProgramAreLeftOut) {
   EXPECT_EQ(write(other_seed.get())["ranks"]["missing"], json::array({1}));
 }
 
+TEST_F(RankStatistics, FilesOfAnotherNetworkAreThoseOfAnEarlierProgram) {
+  NetworkHandle earlier = rank(1, 2);
+  send(earlier.get(), 1);
+  const json before = write(earlier.get());
+  const NetworkHandle other_loss = rank(0, 2, 1, "0.2");
+  send(other_loss.get(), 0);
+  const json record = write(other_loss.get());
+  EXPECT_EQ(record["ranks"]["missing"], json::array({1}));
+  EXPECT_NE(record["network"]["digest"], before["network"]["digest"]);
+  EXPECT_EQ(comm::load_json(folder() + "/ranks/0.json")["network"], record["network"]["digest"]);
+}
+
+TEST_F(RankStatistics, AProgramThatIsKilledLeavesItsFolder) {
+  const NetworkHandle network = rank(0, 2);
+  EXPECT_TRUE(std::filesystem::is_directory(folder() + "/ranks"));
+}
+
 TEST_F(RankStatistics, ASecondNetworkOfARankThatWouldOverwriteTheCountsIsRefused) {
   const std::string text = R"({"network": {"loss": {"model": "none"}}, "statistics": ")" + folder() + "/\"}";
   const NetworkHandle other_rank = rank(1, 2);
@@ -100,9 +124,9 @@ TEST_F(RankStatistics, AFileThatNoRankHasWrittenIsNamed) {
   send(network.get(), 0);
   write(network.get());
   const std::string file = folder() + "/ranks/1.json";
-  for (const std::string text :
-       {"[]", "{}", "7", R"({"schema_version": 2, "world_size": 2, "seed": 1, "words": [1, 2], "exempt": {}})",
-        R"({"schema_version": 2, "world_size": 2, "seed": 1, "words": "x", "exempt": {}})"}) {
+  const json of_another_rank = comm::load_json(folder() + "/ranks/0.json");
+  for (const std::string& text : {std::string("[]"), std::string("{}"), std::string("7"), of_another_rank.dump(),
+                                  with_words(of_another_rank, {1, 2}), with_words(of_another_rank, "x")}) {
     std::ofstream(file) << text;
     EXPECT_EQ(droptest_network_write_statistics(network.get(), nullptr), DROPTEST_CONFIG_ERROR) << text;
     EXPECT_THAT(droptest_last_error(), testing::HasSubstr(file + ": got a file that is not the counts of a rank"));
@@ -124,6 +148,11 @@ TEST_F(RankStatistics, AFolderThatCannotBeWrittenIsNamed) {
   const NetworkHandle network = rank(0, 1);
   EXPECT_EQ(droptest_network_write_statistics(network.get(), "/proc/none"), DROPTEST_CONFIG_ERROR);
   EXPECT_THAT(droptest_last_error(), testing::HasSubstr("/proc/none"));
+  droptest_network* refused = nullptr;
+  EXPECT_EQ(droptest_network_create(R"({"network": {"loss": {"model": "none"}}, "statistics": "/proc/none"})",
+                                    "net.json", 0, 1, &refused),
+            DROPTEST_CONFIG_ERROR);
+  EXPECT_THAT(droptest_last_error(), testing::HasSubstr("/proc/none/ranks"));
 }
 
 }  // namespace

@@ -162,6 +162,14 @@ def test_arrays_and_names_that_are_wrong_are_refused():
             use()
 
 
+def test_a_class_can_lose_packets_where_its_loss_can():
+    section = {"loss": {"model": "none"}, "classes": {"outer": {"loss": {"model": "bernoulli", "loss_rate": "1%"}}}}
+    source = droptest.Network({"network": section})
+    assert source.can_lose("outer") and not source.can_lose("dp_gradient")
+    with pytest.raises(droptest.NetworkError, match="traffic_class: want a class that can lose packets"):
+        source.can_lose("control")
+
+
 def test_a_mistake_names_the_rank_the_file_and_the_key(tmp_path, monkeypatch):
     file = tmp_path / "net.json"
     file.write_text('{"network": {"loss": {"model": "bernoulli", "loss_rate": "200%"}}}')

@@ -5,6 +5,8 @@ import json
 import os
 import re
 import shutil
+import subprocess
+import sys
 
 import numpy as np
 import pandas as pd
@@ -70,7 +72,7 @@ def test_counts_of_ranks_are_added_up_to_the_record_that_the_library_writes(sect
     record = write_program(tmp_path, section, calls)
     ranks = ranks_of(tmp_path)
     for rank in ranks:
-        rank_counts.check(rank)
+        rank_counts.check(rank, rank["rank"])
     assert rank_counts.merged(ranks, record) == record
     assert without_theory(rank_counts.merged(ranks, {})) == without_theory(record)
 
@@ -121,6 +123,24 @@ def test_counts_of_an_earlier_program_in_the_folder_are_not_those_of_the_present
     write_program(tmp_path / "mixed", ranks=(1, 2))
     shutil.copy(tmp_path / "other/ranks/0.json", tmp_path / "mixed/ranks")
     assert "rank 0 are missing" in droptest.load(tmp_path / "mixed").runs["error"].item()
+    write_program(tmp_path / "other loss", {"loss": LOSS | {"loss_rate": "6%"}}, ranks=(0,))
+    shutil.copy(tmp_path / "other loss/ranks/0.json", tmp_path / "mixed/ranks")
+    assert "rank 0 are missing" in droptest.load(tmp_path / "mixed").runs["error"].item()
+
+
+def test_files_that_are_not_named_after_a_rank_are_not_read(tmp_path):
+    write_program(tmp_path, ranks=(0, 1))
+    for name in ("02", "-2", "²", "two"):
+        (tmp_path / f"ranks/{name}.json").write_text("{}")
+    assert "rank 2 are missing" in droptest.load(tmp_path).runs["error"].item()
+
+
+def test_a_program_that_is_killed_before_it_counts_is_there_without_counts(tmp_path):
+    source = {"network": {"loss": LOSS}, "statistics": str(tmp_path / "mine")}
+    program = f"import droptest, os; network = droptest.Network({source}); os._exit(9)"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    assert subprocess.run([sys.executable, "-c", program], env=environment, check=False).returncode == 9
+    assert list(droptest.load(tmp_path / "mine").runs["status"]) == ["not counted"]
 
 
 def test_a_record_without_the_files_of_its_ranks_is_whole(tmp_path):
@@ -133,7 +153,9 @@ def test_a_record_without_the_files_of_its_ranks_is_whole(tmp_path):
 def test_a_file_that_no_rank_has_written_makes_the_program_unreadable(tmp_path):
     write_program(tmp_path, ranks=(0,))
     words = ranks_of(tmp_path)[0]["words"]
-    for change in ({"words": words[:-1]}, {"words": [*words, 0]}, {"words": [-1]}, {"words": 3}, {"rank": "1"}):
+    for change in ({"words": words[:-1]}, {"words": [*words, 0]}, {"words": [-1]}, {"words": 3}, {"rank": "1"},
+                   {"rank": 0}, {"world_size": 1}, {"network": 3}, {"exempt": {"rule": 3}},
+                   {"exempt": {"rule": {"calls": 1, "bytes": "x"}}}):  # fmt: skip
         (tmp_path / "ranks/1.json").write_text(json.dumps(ranks_of(tmp_path)[0] | {"rank": 1} | change))
         (run,) = droptest.load(tmp_path).runs.itertuples()
         assert run.status == "unreadable" and "1.json: got a file that is not the counts of a rank" in run.error

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 6):
     pytest.skip(f"the backend needs torch 2.6 or later, this is {torch.__version__}", allow_module_level=True)
 
-from backend_runs import ELEMENTS, expect_fates, expect_losses, expect_scaled, lossy, lost_elements, run  # noqa: E402
+from backend_runs import ELEMENTS, expect_fates, expect_scaled, lossy, lost_elements, run  # noqa: E402
 from collective_calls import PACKET  # noqa: E402
 from ranks import ANALYSIS, results  # noqa: E402
 
@@ -31,27 +31,10 @@ HAS_FAKE_GROUP = hasattr(getattr(torch._C._distributed_c10d, "FakeProcessGroup",
 pytestmark = pytest.mark.usefixtures("extension")
 
 
-@pytest.fixture(scope="module")
-def trained_over_gloo(tmp_path_factory):
-    return results(run(tmp_path_factory.mktemp("gloo"), 2, "trainings", backend="gloo"))
-
-
-# DistributedDataParallel, FSDP2, DTensor and a pipeline.
-def test_trainings_without_loss_are_those_of_gloo_to_the_bit(tmp_path, trained_over_gloo):
-    assert results(run(tmp_path, 2, "trainings", lossy(0))) == trained_over_gloo
-    for digests in trained_over_gloo[0].values():
-        assert len(set(digests)) == 20
-
-
 def test_ranks_with_different_seeds_are_refused_on_each_rank(tmp_path):
     first, second = results(run(tmp_path, 2, "different_seeds", backend="gloo"))
     assert "rank 0: network: /seed is 1 on rank 0 and 2 on rank 1: want one network section" in first
     assert "rank 1: network: /seed is 2 on rank 1 and 1 on rank 0: want one network section" in second
-
-
-def test_trainings_lose_packets_and_count_them(tmp_path, trained_over_gloo):
-    ranks = results(run(tmp_path, 2, "trainings", lossy("20%", statistics=str(tmp_path / "counts")), steps=5))
-    expect_losses(ranks, trained_over_gloo, tmp_path / "counts")
 
 
 @pytest.mark.skipif(not hasattr(torch.cpu.Stream, "record_event"), reason="FSDP2 of this PyTorch does not run on CPUs")

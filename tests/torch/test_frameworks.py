@@ -8,15 +8,18 @@ import os
 import subprocess
 import sys
 from functools import cache
+from importlib import metadata
 
 import pytest
 
 pytest.importorskip("torch")
 import torch
+from proofs import note
 from test_examples import EXAMPLES, missing, version
 
 TESTS = EXAMPLES.parents[1] / "tests/torch"
-PROGRAMS = ("accelerate_loop", "huggingface_trainer", "lightning_ddp")
+PROGRAMS = {"huggingface_trainer": ("transformers", "Trainer, transformers"), "accelerate_loop": ("accelerate", "Accelerate"),
+            "lightning_ddp": ("lightning", "Lightning")}  # fmt: skip
 STEPS, RANKS = 20, 2
 NETWORK = {"network": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}, "seed": 1, "statistics": "counts"}
 LOSSLESS = NETWORK | {"network": {"loss": {"model": "none"}}}
@@ -64,7 +67,9 @@ def runnable(program, backend="-"):
 
 @pytest.mark.parametrize("backend", ["-", "droptest"], ids=["hook", "backend"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_a_framework_has_pytorchs_bits_without_loss_and_the_networks_rate_with_it(program, backend, plain, tmp_path):
+def test_a_framework_has_pytorchs_bits_without_loss_and_the_networks_rate_with_it(
+    program, backend, plain, tmp_path, record_property
+):
     runnable(program, backend)
     ranks, record = trained(tmp_path / "lossless", program, backend, LOSSLESS)
     assert ranks == plain(program) and len(ranks[0]) == STEPS
@@ -77,7 +82,8 @@ def test_a_framework_has_pytorchs_bits_without_loss_and_the_networks_rate_with_i
     assert name == "dp_gradient" and counts["bytes"] == RANKS * STEPS * parameter_bytes
     assert abs(counts["z"]) < 4 and counts["configured_rate"] == 0.05
     assert record["ranks"] == {"world_size": RANKS, "missing": []}
-    print(f"{program}, {backend}: z {counts['z']:.2f} of {counts['packets']} packets")
+    package, name = PROGRAMS[program]
+    note(record_property, f"{name} {metadata.version(package)}", "hook" if backend == "-" else "backend", [counts])
 
 
 def test_accelerate_and_the_trainer_refuse_the_name_of_the_backend_on_the_cpu(monkeypatch):

@@ -40,9 +40,28 @@ def batches(rank: int, steps: int, device: str = "cpu"):
         yield inputs.to(device), targets.to(device)
 
 
-def train_ddp(rank, world_size, source=None, steps=20, clip=False, static=False, device="cpu"):
-    """Digest of the weights after each step, losses, and the statistics of this rank; source None: without a hook."""
-    model = DistributedDataParallel(small_model().to(device), bucket_cap_mb=0.1, static_graph=static)
+class SometimesUnused(torch.nn.Module):
+    """A model with a layer that every other forward pass leaves out."""
+
+    def __init__(self):
+        super().__init__()
+        self.always, self.other = small_model(), torch.nn.Linear(64, 8)
+        self.passes = 0
+
+    def forward(self, inputs):
+        self.passes += 1
+        return self.always(inputs) + (self.other(inputs) if self.passes % 2 else 0)
+
+
+DDP_KINDS = {"plain": {}, "accumulation": {}, "bucket views": {"gradient_as_bucket_view": True},
+             "unused parameters": {"find_unused_parameters": True}, "static graph": {"static_graph": True}}  # fmt: skip
+
+
+def train_ddp(rank, world_size, source=None, steps=20, clip=False, kind="plain", device="cpu"):
+    """Digest of the weights after each step, losses, and the statistics of this rank; source None: without a hook.
+    kind: of DDP_KINDS."""
+    inner = SometimesUnused() if kind == "unused parameters" else small_model()
+    model = DistributedDataParallel(inner.to(device), bucket_cap_mb=0.1, **DDP_KINDS[kind])
     network = None
     if source is not None:
         network = droptest.Network(source)
@@ -51,9 +70,13 @@ def train_ddp(rank, world_size, source=None, steps=20, clip=False, static=False,
     digests, losses, norms = [], [], []
     for inputs, targets in batches(rank, steps, device):
         optimizer.zero_grad()
+        if kind == "accumulation":
+            with model.no_sync():
+                torch.nn.functional.cross_entropy(model(-inputs), targets).backward()
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
-        norms.append(max(float(parameter.grad.abs().max()) for parameter in model.parameters()))
+        gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+        norms.append(max(float(gradient.abs().max()) for gradient in gradients))
         if clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -73,19 +96,20 @@ def readme_lines(rank, world_size, lines):
     return names["network"].statistics().classes["dp_gradient"]["lost"]
 
 
-def train_fsdp(rank, world_size, source=None, steps=20, device="cpu", replicas=1):
+def train_fsdp(rank, world_size, source=None, steps=20, device="cpu", replicas=1, precision="fp32"):
     """Digest of this rank's shards after each step, losses, and the statistics; source None: without hooks. replicas:
-    of the shards, in hybrid sharding."""
+    of the shards, in hybrid sharding. precision: of what travels, "fp32" or "bf16"."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16 if precision == "bf16" else None)
     model = small_model(width=200).to(device)
     if replicas == 1:
         mesh = init_device_mesh(device, (world_size,))
     else:
         mesh = init_device_mesh(device, (replicas, world_size // replicas), mesh_dim_names=("replicas", "shards"))
-    fully_shard(model[2], mesh=mesh)
-    fully_shard(model, mesh=mesh)
+    fully_shard(model[2], mesh=mesh, mp_policy=policy)
+    fully_shard(model, mesh=mesh, mp_policy=policy)
     network = None
     if source is not None:
         network = droptest.Network(source)

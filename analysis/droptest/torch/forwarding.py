@@ -16,7 +16,7 @@ _PLAIN_OBJECTS = {"Options", "Store"}
 # Functions of some versions that are more than forwarded.
 _FORWARDED = "{{ return inner_->{name}({arguments}); }}"
 _REFUSED = '{{ network_->refuse_loss("{name}"); return inner_->{name}({arguments}); }}'
-_WITHOUT_LOSS = "{{ return inner_->{name}({arguments}) && !network_->loses(); }}"
+_WITHOUT_LOSS = "{{ return inner_->{name}({arguments}) && !network_->can_lose(); }}"
 _GATHER = '{{ class_of("gather", message_of(a1)); return inner_->{name}({arguments}); }}'
 _BODIES = {
     "gather_single": _GATHER,

@@ -284,6 +284,7 @@ class FinishedWork:
         self._error: BaseException | None = None  # of the scaling: the results stay wrong
         self._device = device
         self._once = Lock()  # futures end on threads of their own
+        self._scaled: Any = None  # the event of a CUDA device after the scaling
 
     def wait(self, *arguments: Any, **more: Any) -> Any:
         done = self._work.wait(*arguments, **more)
@@ -305,8 +306,9 @@ class FinishedWork:
         """Where it is True, the results are scaled."""
         if not self._work.is_completed():
             return False
-        if self._scale() and self._device.type != "cpu":
-            torch.cuda.current_stream(self._device).synchronize()
+        self._scale()
+        if self._scaled is not None:
+            self._scaled.synchronize()
         return True
 
     def is_success(self) -> bool:
@@ -324,20 +326,25 @@ class FinishedWork:
 
         return then(self._work.get_future(), finished)
 
-    def _scale(self) -> bool:
-        """Returns whether this call did it. Raises: its error, each time."""
+    def _scale(self) -> None:
+        """The first call does it on its current stream; those on other streams let these wait for it. Raises: its error,
+        each time."""
         with self._once:
             if self._error is not None:
                 raise self._error
+            stream = None if self._device.type == "cpu" else torch.cuda.current_stream(self._device)
             if self._finish is None:
-                return False
+                if stream is not None:
+                    stream.wait_event(self._scaled)
+                return
             finish, self._finish = self._finish, None
             try:
                 finish()
             except BaseException as error:
                 self._error = error
                 raise
-        return True
+            if stream is not None:
+                self._scaled = stream.record_event()
 
     def __getattr__(self, name: str) -> Any:
         if name in FinishedWork._OF_INNER:

@@ -113,25 +113,19 @@ struct RankNetwork {
     TORCH_CHECK(status == DROPTEST_OK, "droptest: rank ", rank, ": ", droptest_last_error());
   }
 
-  /// False if no packet of any traffic class can be lost. A law that the library cannot give counts as a loss.
-  bool loses() const {
+  /// Whether packets of any traffic class can be lost on any link.
+  bool can_lose() const {
     for (int number = DROPTEST_CONTROL + 1; droptest_class_name(static_cast<droptest_class>(number)); ++number) {
-      for (const droptest_half half : {DROPTEST_REDUCE, DROPTEST_GATHER}) {
-        // No message travels from a rank to itself, so this flow has no packets.
-        const droptest_link link{static_cast<droptest_class>(number), half, rank, rank, 0};
-        droptest_flow* flow = nullptr;
-        check(droptest_flow_open(open(), &link, 0, &flow));
-        droptest_law law;
-        if (droptest_flow_law(flow, &law) != DROPTEST_OK) return true;
-        if (law.lost_in_good > 0 || (law.to_bad > 0 && law.lost_in_bad > 0)) return true;
-      }
+      std::int32_t can_lose = 0;
+      check(droptest_network_can_lose(open(), static_cast<droptest_class>(number), &can_lose));
+      if (can_lose != 0) return true;
     }
     return false;
   }
   /// Throws: c10::Error if packets can be lost. For functions of c10d::Backend that move data which the loss layer
   /// does not see.
   void refuse_loss(const char* function) const {
-    TORCH_CHECK(!loses(), "droptest: rank ", rank, ": c10d::Backend::", function, " of torch ", TORCH_VERSION,
+    TORCH_CHECK(!can_lose(), "droptest: rank ", rank, ": c10d::Backend::", function, " of torch ", TORCH_VERSION,
                 " is not supported under packet loss, because none of its packets would be lost");
   }
 };
