@@ -10,8 +10,13 @@ from pathlib import Path
 # Functions that move data by their types, and may be forwarded as they are: a receiver loses nothing, because the
 # sender has, and memory that is allocated is no message.
 _MAY_FORWARD = ("recv", "recvAnysource", "allocateTensor")
-# Of the objects that functions take or return by a pointer, these alone carry no messages.
-_PLAIN_OBJECTS = {"Options", "Store"}
+# Words of the types that carry no messages. A type with any other word may: a tensor, work, future, window, backend.
+_WITHOUT_MESSAGES = set("""
+    const noexcept void bool int long short unsigned float double size_t int32_t int64_t uint32_t uint64_t
+    std c10 at string string_view vector optional pair map unordered_map set function shared_ptr intrusive_ptr
+    chrono milliseconds seconds Device DeviceIndex Allocator Store Options BarrierOptions ErrorType WorkInfo
+    AbortHook CompletionHook ReconfigureHandle
+""".split())
 
 # Functions of some versions that are more than forwarded.
 _FORWARDED = "{{ return inner_->{name}({arguments}); }}"
@@ -72,10 +77,9 @@ class Function:
     alias: str | None = None
 
     def moves_data(self) -> bool:
-        """Whether a type of the signature can carry messages: tensors, works, futures, windows, backends, addresses."""
+        """Whether a type of the signature may carry messages: an address, or any type whose words are not known."""
         text = " ".join((self.result, self.after, *self.types))
-        objects = set(re.findall(r"intrusive_ptr<(?:const )?(?:\w+::)*(\w+)>", text))
-        return bool(objects - _PLAIN_OBJECTS or re.search(r"\b(Tensor|TensorList|Future)\b|\*", text))
+        return "*" in text or not set(re.findall(r"\w+", text)) <= _WITHOUT_MESSAGES
 
 
 def backend_header() -> Path:
