@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what the tests of tests/torch found with one version of PyTorch into docs/pytorch.md, in place of what stands there
-of the same minor version: its row of the table "Tested versions", and a row for each way to train that was tried.
+"""Writes what the tests of tests/torch found with one version of PyTorch into docs/pytorch.md, in place of what stands
+there of the same minor version: its row of the table "Tested versions", and a row for each way to train that was tried.
 
 scripts/test-torch calls it.
 """
@@ -37,8 +37,8 @@ def proofs(junit: str, version: str) -> str:
     """The rows of the trainings that the tests noted (tests/torch/proofs.py) in a JUnit file of pytest."""
     notes = [json.loads(of.get("value")) for of in ElementTree.fromstring(junit).iter("property")
              if of.get("name") == "proof"]  # fmt: skip
-    return "".join(f"| {version} | {of['name']} | {of['by']} | equal | {of['z']:.2f} of {of['packets']:,} | equal | whole |\n"
-                   for of in notes)  # fmt: skip
+    row = "| {} | {name} | {by} | equal | {z:.2f} of {packets:,} | equal | whole |\n"
+    return "".join(row.format(version, **of) for of in notes)
 
 
 def main() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests say of the trainings and calls that they have tried, for the table of tested versions in docs/pytorch.md."""
+"""What tests say of the trainings and calls that they have tried, for the tables of docs/pytorch.md."""
 
 from __future__ import annotations
 

@@ -18,8 +18,8 @@ from proofs import note
 from test_examples import EXAMPLES, missing, version
 
 TESTS = EXAMPLES.parents[1] / "tests/torch"
-PROGRAMS = {"huggingface_trainer": ("transformers", "Trainer, transformers"), "accelerate_loop": ("accelerate", "Accelerate"),
-            "lightning_ddp": ("lightning", "Lightning")}  # fmt: skip
+PROGRAMS = {"huggingface_trainer": ("transformers", "Trainer, transformers"),
+            "accelerate_loop": ("accelerate", "Accelerate"), "lightning_ddp": ("lightning", "Lightning")}  # fmt: skip
 STEPS, RANKS = 20, 2
 NETWORK = {"network": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}, "seed": 1, "statistics": "counts"}
 LOSSLESS = NETWORK | {"network": {"loss": {"model": "none"}}}

@@ -26,7 +26,8 @@ TRAININGS = {
     "DTensor": ("backend_programs:train_tensor_parallel", {}),
     "pipeline": ("backend_programs:train_pipeline", {}),
 }
-WAYS = [(name, by) for name in TRAININGS for by in ("hook", "backend") if by == "backend" or name[:4] in ("DDP,", "FSDP")]
+WAYS = [(name, by) for name in TRAININGS for by in ("hook", "backend")
+        if by == "backend" or name.startswith(("DDP", "FSDP2"))]  # fmt: skip
 
 
 def why_not(name, by):
