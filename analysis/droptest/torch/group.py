@@ -327,8 +327,7 @@ class FinishedWork:
         return then(self._work.get_future(), finished)
 
     def _scale(self) -> None:
-        """The first call does it on its current stream; later ones let theirs wait. Raises: its error, each time.
-        """
+        """The first call does it on its current stream; later ones let theirs wait. Raises: its error, each time."""
         with self._once:
             if self._error is not None:
                 raise self._error
