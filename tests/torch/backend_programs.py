@@ -255,6 +255,15 @@ def both_devices(rank, world_size, elements=5000):
             "received": received.unique().tolist(), "early": early}  # fmt: skip
 
 
+def left_behind(rank, world_size, elements=20000):
+    """Ends groups whose works nobody waits for, and whose tensors are then freed by the threads of gloo."""
+    for _ in range(20):
+        group = dist.new_group()
+        dist.all_reduce(torch.ones(elements), group=group, async_op=True)
+        dist.destroy_process_group(group)
+    return True
+
+
 def split(rank, world_size, elements=20000):
     """A sum of ones in the odd or the even ranks, and what the part's backend is. split_group() of torch.distributed
     wants a GPU; the function below it does not."""

@@ -131,6 +131,11 @@ def test_a_backend_for_both_devices_calls_that_of_the_tensors(tmp_path):
     assert second == {"sum": [2.0], "gathered": [], "received": [2.0], "early": False}
 
 
+def test_a_group_may_end_while_its_threads_free_tensors(tmp_path):
+    """That takes the lock of Python, which the end of the group must not hold."""
+    assert results(run(tmp_path, 2, "left_behind", lossy("10%"))) == [True, True]
+
+
 def test_a_closed_network_is_an_error(tmp_path):
     ended = run(tmp_path, 2, "closed", lossy("50%"))
     for rank, one in enumerate(ended):

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "messages.h"
+
 namespace c10d::droptest {
 
 /// Calls with tensors go to the backend of their device. `by_device.inc`, made from the installed header, has the
@@ -24,6 +26,11 @@ class ByDevice final : public Backend {
   /// `host`: for CPU tensors; `cuda`: for all others. Both are of the same group.
   ByDevice(c10::intrusive_ptr<Backend> host, c10::intrusive_ptr<Backend> cuda)
       : Backend(host->getRank(), host->getSize()), host_(std::move(host)), cuda_(std::move(cuda)) {}
+
+  ~ByDevice() override {
+    end_without_python(std::move(host_));
+    end_without_python(std::move(cuda_));
+  }
 
 #include "by_device.inc"
 
@@ -111,8 +118,8 @@ class ByDevice final : public Backend {
     return work;
   }
 
-  const c10::intrusive_ptr<Backend> host_;
-  const c10::intrusive_ptr<Backend> cuda_;
+  c10::intrusive_ptr<Backend> host_;
+  c10::intrusive_ptr<Backend> cuda_;
   std::mutex mutex_;
   bool is_coalescing_ = false;
   std::vector<c10::intrusive_ptr<Work>> host_works_;  // begun since startCoalescing()

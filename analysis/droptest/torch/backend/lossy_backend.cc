@@ -57,6 +57,8 @@ class LossyBackend final : public Backend {
         members_(std::move(members)),
         number_(number) {}
 
+  ~LossyBackend() override { end_without_python(std::move(inner_)); }
+
   const intrusive_ptr<Backend>& inner() const { return inner_; }
   std::uint32_t number() const { return number_; }
 
@@ -343,7 +345,7 @@ class LossyBackend final : public Backend {
     });
   }
 
-  const intrusive_ptr<Backend> inner_;
+  intrusive_ptr<Backend> inner_;
   const std::shared_ptr<RankNetwork> network_;  // shared by the rank's groups
   const std::vector<std::int32_t> members_;
   const std::uint32_t number_;

@@ -5,6 +5,7 @@
 #include <torch/extension.h>
 
 #include <torch/version.h>
+#include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/Types.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -94,6 +95,14 @@ inline bool lies_in(const Tensor& part, const Tensor& whole) {
   const auto* const begin = static_cast<const char*>(part.data_ptr());
   const auto* const outer = static_cast<const char*>(whole.data_ptr());
   return begin >= outer && begin < outer + whole.nbytes();
+}
+
+/// Lets go of a backend without Python's lock: the end of gloo's waits for its threads, and these take that lock to
+/// free tensors that Python knows.
+inline void end_without_python(intrusive_ptr<Backend> backend) {
+  if (Py_IsInitialized() == 0 || PyGILState_Check() == 0) return;
+  const pybind11::gil_scoped_release released;
+  backend.reset();
 }
 
 /// The network of this process's rank, shared by its process groups.
