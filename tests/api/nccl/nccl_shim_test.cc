@@ -411,6 +411,7 @@ TEST(NcclShim, ACommunicatorIsDestroyedWhereItsCountsCannotBeWritten) {
     ok(ncclGetUniqueId(&id));
     ncclComm_t comm = nullptr;
     ok(ncclCommInitRank(&comm, 1, id, 0));
+    std::filesystem::remove_all(folder);
     std::ofstream(folder) << "a file in the folder's place";
     EXPECT_EQ(ncclCommDestroy(comm), ncclInvalidUsage);
     EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr(folder));
