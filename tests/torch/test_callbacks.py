@@ -1,11 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Functions that PyTorch's threads call: the process does not end before they are freed."""
 
+import os
+import subprocess
+import sys
 import threading
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+from ranks import ANALYSIS, TESTS  # noqa: E402
+
 from droptest.torch import callbacks  # noqa: E402
 
 
@@ -21,7 +26,7 @@ def test_a_function_is_called_with_the_future_and_then_freed():
 def test_the_exit_waits_for_a_function_that_was_called_and_for_no_other():
     called, waiting = (callbacks._Function(lambda future: future) for _ in range(2))
     assert called(7) == 7
-    end = threading.Thread(target=callbacks._wait_until_all_are_freed)
+    end = threading.Thread(target=callbacks._leave_the_threads_alone)
     end.start()
     assert callbacks._called and end.is_alive()
     del called
@@ -56,3 +61,13 @@ def test_a_scaling_that_failed_is_an_error_each_time():
     for ask in (work.wait, work.wait, work.is_completed):
         with pytest.raises(RuntimeError, match="closed"):
             ask()
+
+
+@pytest.mark.parametrize("attempt", range(4))
+def test_a_program_may_end_while_threads_still_add_up_its_tensors(tmp_path, attempt):
+    """They would need the interpreter, which is gone by then, to free them."""
+    environment = os.environ | {"PYTHONPATH": str(ANALYSIS), "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
+    words = [[sys.executable, TESTS / "exits.py", str(rank), tmp_path] for rank in range(2)]
+    ranks = [subprocess.Popen(of, env=environment, stderr=subprocess.PIPE, text=True) for of in words]
+    errors = [rank.communicate(timeout=120)[1] for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], errors

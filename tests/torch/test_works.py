@@ -51,13 +51,3 @@ def test_streams_that_ask_later_wait_for_the_scaling_of_the_first_one(monkeypatc
     device.stream = "second"
     assert work.wait() and work.is_completed()
     assert device.notes == ["scaled on first", "recorded on first", "second waits", "second waits", "the host waits"]
-
-
-def test_a_scaling_that_fails_is_the_error_of_every_later_question():
-    def fails():
-        raise ValueError("no memory")
-
-    work = FinishedWork(Work(), fails, torch.device("cpu"))
-    for question in (work.wait, work.is_completed, work.is_success):
-        with pytest.raises(ValueError, match="no memory"):
-            question()

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from droptest.network import Group, Network, NetworkError
-from droptest.torch.callbacks import then
+from droptest.torch.callbacks import keep, then
 from droptest.torch.tensors import memory_of, reduction_of, shape_of
 
 
@@ -55,6 +55,7 @@ class LossyGroup:
 
     def classify(self, operation: str, tensor: torch.Tensor) -> str:
         """Traffic class of a call with this rank's message; "control": exempt, which is counted."""
+        keep(tensor)
         elements, dtype = shape_of(tensor)
         return self.network.classify(operation, elements, dtype, group_ranks=len(self.ranks), group=self.name)
 
@@ -92,6 +93,7 @@ class LossyGroup:
             return tensor
         elements, dtype = shape_of(tensor)
         message = tensor.clone(memory_format=torch.contiguous_format) if is_input else tensor
+        keep(message)
         with _Contiguous(message) as data:
             self._group(traffic_class).gather(data.data_ptr(), elements, dtype, memory_of(data))
         return message
@@ -106,6 +108,7 @@ class LossyGroup:
             return tensor
         flow = self.network.flow(traffic_class, self.network.rank, peer, half="gather")
         message = tensor.clone(memory_format=torch.contiguous_format)
+        keep(message)
         elements, dtype = shape_of(message)
         flow.lose_at(message.data_ptr(), elements, dtype, memory_of(message))
         return message
