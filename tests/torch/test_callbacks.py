@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 
 import pytest
 
@@ -32,6 +33,21 @@ def test_the_exit_waits_for_a_function_that_was_called_and_for_no_other():
     del called
     end.join()
     assert waiting(8) == 8
+
+
+def test_the_exit_waits_for_the_end_of_what_a_function_holds():
+    """Such as a network, whose end calls the library. The last reference is the function's."""
+
+    class Held:
+        pass
+
+    held, waited = Held(), []
+    weakref.finalize(held, lambda: waited.append(len(callbacks._called)))
+    first = torch.futures.Future()
+    callbacks.then(first, lambda future, held=held: future.value())
+    del held
+    first.set_result(1)
+    assert waited == [1] and not callbacks._called
 
 
 def test_the_exit_does_not_wait_for_a_function_that_failed():

@@ -28,15 +28,17 @@ _recent: deque[weakref.ref] = deque(maxlen=64)
 
 
 class _Function:
+    """Can be called once. What the function holds is freed in the call: PyTorch's thread may need the interpreter for it."""
+
     def __init__(self, function: Callable[[Any], Any]) -> None:
-        self._function = function
+        self._functions = [function]
 
     def __call__(self, future: Any) -> Any:
         called = weakref.ref(self, _freed)
         with _changed:
             _called.add(called)
         try:
-            return self._function(future)
+            return self._functions.pop()(future)
         except BaseException:
             _freed(called)  # the traceback, which others may keep, holds this object
             raise
