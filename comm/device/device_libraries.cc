@@ -3,12 +3,19 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <cstdlib>
+#include <filesystem>
+#include <system_error>
 
+#include "comm/device/shared_library.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
+
+constexpr const char* kCudnn = "libcudnn.so.9";
 
 std::string dotted(std::size_t major, std::size_t minor, std::size_t patch) {
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
@@ -40,13 +47,42 @@ std::optional<std::string> cublaslt_version(const std::string& runtime_version) 
 }
 
 std::optional<std::string> cudnn_version() {
-  auto* const get_version = function_of<std::size_t()>("libcudnn.so.9", "cudnnGetVersion");
-  if (get_version == nullptr) return std::nullopt;
-  const std::size_t version = get_version();  // 91400
-  return dotted(version / 10000, version / 100 % 100, version % 100);
+  try {
+    const std::size_t version =
+        SharedLibrary(cudnn_names(), "cuDNN").function<std::size_t()>("cudnnGetVersion")();  // 91400
+    return dotted(version / 10000, version / 100 % 100, version % 100);
+  } catch (const DeviceError&) {
+    return std::nullopt;
+  }
+}
+
+/// Adds the cuDNN of each Python with packages below `prefix`/lib.
+void add_python_packages(const std::filesystem::path& prefix, std::vector<std::string>& names) {
+  std::vector<std::string> found;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(prefix / "lib", error), end; !error && at != end; at.increment(error)) {
+    if (!at->path().filename().string().starts_with("python")) continue;
+    for (const char* packages : {"site-packages", "dist-packages"}) {
+      const std::filesystem::path file = at->path() / packages / "nvidia/cudnn/lib" / kCudnn;
+      std::error_code ignored;
+      if (std::filesystem::exists(file, ignored)) found.push_back(file.string());
+    }
+  }
+  std::sort(found.begin(), found.end());
+  names.insert(names.end(), found.begin(), found.end());
 }
 
 }  // namespace
+
+std::vector<std::string> cudnn_names() {
+  std::vector<std::string> names = {kCudnn};
+  if (const std::string folder = DROPTEST_CUDA_LIBRARIES; !folder.empty()) names.push_back(folder + "/" + kCudnn);
+  for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
+    if (const char* prefix = std::getenv(variable)) add_python_packages(prefix, names);
+  }
+  for (const char* prefix : {"/usr/local", "/usr"}) add_python_packages(prefix, names);
+  return names;
+}
 
 std::optional<std::string> device_library_version(const DeviceSurvey& survey, std::string_view name) {
   if (!survey.built) return std::nullopt;

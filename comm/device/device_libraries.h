@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// The versions of NVIDIA's libraries that the dynamic linker finds on this machine.
+// The versions of NVIDIA's libraries on this machine, and where cuDNN is searched.
 #pragma once
 
 #include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "comm/device/device_info.h"
 
 namespace droptest::comm {
+
+/// The names under which cuDNN is opened, in their order: the dynamic linker's own choice, the toolkit's folder, and
+/// nvidia/cudnn/lib in the packages of the active Python environment (VIRTUAL_ENV, CONDA_PREFIX) and of the system's
+/// Python.
+std::vector<std::string> cudnn_names();
 
 /// The version ("2.28.9") of "NCCL", "cuBLASLt" or "cuDNN", as the library reports it; absent where it is not found, or
 /// the build has no CUDA code. Loads the library: it stays in the process. Throws: CheckError for other names.

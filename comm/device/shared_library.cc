@@ -2,6 +2,7 @@
 #include "comm/device/shared_library.h"
 
 #include <dlfcn.h>
+#include <link.h>
 
 #include "sim/error.h"
 
@@ -18,6 +19,12 @@ SharedLibrary::SharedLibrary(const std::vector<std::string>& names, std::string_
   }
   throw DeviceError(std::string(purpose) + " needs a library that cannot be loaded: " + tried +
                     "; is it installed, and its folder in LD_LIBRARY_PATH?");
+}
+
+std::string SharedLibrary::path() const {
+  const link_map* map = nullptr;
+  if (dlinfo(handle_, RTLD_DI_LINKMAP, static_cast<void*>(&map)) != 0 || map == nullptr) return name_;
+  return map->l_name;
 }
 
 void* SharedLibrary::address(const char* name) const {

@@ -16,6 +16,11 @@ class SharedLibrary {
   /// DeviceError that names the tried files and the `purpose`.
   SharedLibrary(const std::vector<std::string>& names, std::string_view purpose);
 
+  /// The file that the dynamic linker opened.
+  std::string path() const;
+  /// As dlopen() gave it, for libraries that look up functions themselves.
+  void* handle() const { return handle_; }
+
   /// The function of that name. Throws: DeviceError where the library has no such function.
   template <class Function>
   Function* function(const char* name) const {

@@ -40,6 +40,11 @@ class AttentionKernel {
 
   /// Whether forward() and backward() take a dropout that is on. Default: no.
   virtual bool takes_dropout() const { return false; }
+  /// Whether it takes heads of that width and activations of that type; those of the registry's line are meant.
+  virtual bool takes(std::int64_t /*head_width*/, comm::ElementType /*type*/) const { return true; }
+  /// Gets ready for passes of that shape on the calling thread's current device, which runs nothing yet. Throws:
+  /// ConfigError in words where this machine cannot compute them.
+  virtual void prepare(const AttentionShape& /*shape*/, comm::ElementType /*type*/) const {}
 
   virtual void forward(const AttentionForwardTensors& tensors, const AttentionShape& shape,
                        const KernelTarget& target) const = 0;
@@ -58,5 +63,10 @@ std::unique_ptr<AttentionKernel> make_reference_attention();
 std::unique_ptr<AttentionKernel> make_cuda_flash_attention();
 /// Plain float arithmetic for all shapes. Throws: as above.
 std::unique_ptr<AttentionKernel> make_cuda_plain_attention();
+/// cuDNN's (cudnn_attention.h), opened when it first prepares or runs a pass. A backward pass that wants more workspace
+/// than a bound takes a part of the batch at a time. Throws: as above.
+std::unique_ptr<AttentionKernel> make_cudnn_attention();
+/// The same with another bound of the workspace.
+std::unique_ptr<AttentionKernel> make_cudnn_attention_within(std::uint64_t most_workspace_bytes);
 
 }  // namespace droptest::models

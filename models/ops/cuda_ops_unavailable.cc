@@ -26,5 +26,7 @@ std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions&
 }
 std::unique_ptr<AttentionKernel> make_cuda_flash_attention() { refuse(); }
 std::unique_ptr<AttentionKernel> make_cuda_plain_attention() { refuse(); }
+std::unique_ptr<AttentionKernel> make_cudnn_attention() { refuse(); }
+std::unique_ptr<AttentionKernel> make_cudnn_attention_within(std::uint64_t /*most_workspace_bytes*/) { refuse(); }
 
 }  // namespace droptest::models

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one source that includes cuDNN's frontend, which takes the compiler half a minute.
+#include "models/kernels/cudnn_attention.h"
+
+#include <cudnn_frontend.h>
+#include <dlfcn.h>
+
+#include <array>
+#include <exception>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "comm/device/device_libraries.h"
+#include "comm/device/shared_library.h"
+#include "sim/error.h"
+
+namespace cudnn_frontend {
+// The frontend looks up cuDNN's functions in it.
+void* cudnn_dlhandle = nullptr;
+}  // namespace cudnn_frontend
+
+namespace droptest::models {
+namespace {
+
+namespace fe = cudnn_frontend;
+using Attributes = std::shared_ptr<fe::graph::Tensor_attributes>;
+
+// From here on cuDNN clears its own sums of the backward pass, and takes lengths that no tile divides.
+constexpr std::size_t kOldestVersion = 90600;
+
+std::string dotted(std::size_t version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+CudnnLibrary open_library() {
+  std::optional<comm::SharedLibrary> opened;
+  try {
+    opened.emplace(comm::cudnn_names(), "attention by cuDNN");
+  } catch (const DeviceError& error) {
+    return {.absence = error.what()};
+  }
+  // The frontend asks for the CUDA runtime by its short name, which finds this one once it is open.
+  (void)::dlopen(DROPTEST_CUDA_RUNTIME, RTLD_NOW | RTLD_LOCAL);
+  fe::cudnn_dlhandle = opened->handle();
+  const std::size_t version = fe::detail::get_backend_version();
+  CudnnLibrary library{opened->path(), dotted(version), ""};
+  if (version < kOldestVersion) {
+    library.absence = "cuDNN " + library.version + " (" + library.path + ") is older than " + dotted(kOldestVersion);
+  }
+  return library;
+}
+
+std::string named(const CudnnLibrary& library) { return "cuDNN " + library.version + " (" + library.path + ")"; }
+
+/// Calls `body`, of which each exception of the frontend becomes a ConfigError with its words.
+template <class Body>
+auto in_words(const std::string& before, const Body& body) {
+  try {
+    return body();
+  } catch (const ConfigError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw ConfigError(before + ": " + error.what());
+  }
+}
+
+/// A tensor of the graph in the frontend's words; `uid` names it when the graph runs.
+fe::graph::Tensor_attributes described(const AttentionGraphTensor& tensor, std::int64_t uid) {
+  const fe::DataType_t type = tensor.type == comm::ElementType::kBfloat16  ? fe::DataType_t::BFLOAT16
+                              : tensor.type == comm::ElementType::kFloat16 ? fe::DataType_t::HALF
+                                                                           : fe::DataType_t::FLOAT;
+  return fe::graph::Tensor_attributes()
+      .set_uid(uid)
+      .set_dim({tensor.dims.begin(), tensor.dims.end()})
+      .set_stride({tensor.strides.begin(), tensor.strides.end()})
+      .set_data_type(type);
+}
+
+class CudnnPlan final : public AttentionPlan {
+ public:
+  CudnnPlan(cudnnHandle_t handle, const AttentionGraph& graph) : handle_(handle) {
+    set_types(graph);
+    if (graph.pass == AttentionPass::kForward) {
+      add_forward(graph);
+    } else {
+      add_backward(graph);
+    }
+    const std::string refused = named(cudnn_library()) + " refuses attention of B " +
+                                std::to_string(graph.queries.dims[0]) + ", T " + std::to_string(graph.queries.dims[2]) +
+                                ", NH " + std::to_string(graph.queries.dims[1]) + ", D " +
+                                std::to_string(graph.queries.dims[3]);
+    const auto check = [&refused](const fe::error_t& status) {
+      if (status.is_bad()) throw ConfigError(refused + ": " + status.get_message());
+    };
+    in_words(refused, [&] {
+      check(graph_.validate());
+      check(graph_.build_operation_graph(handle_));
+      check(graph_.create_execution_plans({fe::HeurMode_t::A}));
+      check(graph_.check_support(handle_));
+      check(graph_.build_plans(handle_, fe::BuildPlanPolicy_t::HEURISTICS_CHOICE));
+      std::int64_t bytes = 0;
+      check(graph_.get_workspace_size(bytes));
+      workspace_bytes_ = static_cast<std::uint64_t>(bytes);
+    });
+  }
+
+  std::uint64_t workspace_bytes() const override { return workspace_bytes_; }
+
+  void run(const AttentionArrays& arrays, std::int64_t first_sequence, std::byte* workspace,
+           comm::Stream& stream) override {
+    std::unordered_map<std::int64_t, void*> pointers;
+    for (std::size_t uid = 0; uid < tensors_.size(); ++uid) {
+      pointers[static_cast<std::int64_t>(uid)] = const_cast<std::byte*>(tensors_[uid].address(arrays, first_sequence));
+    }
+    if (const cudnnStatus_t status = fe::detail::set_stream(handle_, stream.handle()); status != CUDNN_STATUS_SUCCESS) {
+      throw DeviceError("cudnnSetStream: " + std::string(fe::detail::get_error_string(status)));
+    }
+    const fe::error_t status = graph_.execute(handle_, pointers, workspace);
+    if (status.is_bad()) throw DeviceError(named(cudnn_library()) + ", attention: " + status.get_message());
+  }
+
+ private:
+  void set_types(const AttentionGraph& graph) {
+    const bool bf16 = graph.queries.type == comm::ElementType::kBfloat16;
+    graph_.set_io_data_type(bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
+  }
+  Attributes input(const AttentionGraphTensor& tensor) { return graph_.tensor(described(tensor, next_uid(tensor))); }
+  void output(const Attributes& of, const AttentionGraphTensor& tensor) {
+    *of = described(tensor, next_uid(tensor)).set_name(of->get_name()).set_output(true);
+  }
+  std::int64_t next_uid(const AttentionGraphTensor& tensor) {
+    tensors_.push_back(tensor);
+    return static_cast<std::int64_t>(tensors_.size()) - 1;
+  }
+
+  void add_forward(const AttentionGraph& g) {
+    const auto attributes = fe::graph::SDPA_attributes()
+                                .set_name("attention")
+                                .set_generate_stats(true)
+                                .set_attn_scale(static_cast<float>(g.scale))
+                                .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                                .set_diagonal_band_right_bound(static_cast<int>(g.band_right));
+    const Attributes q = input(g.queries);
+    const Attributes k = input(g.keys);
+    const Attributes v = input(g.values);
+    const std::array<Attributes, 2> results = graph_.sdpa(q, k, v, attributes);
+    output(results[0], g.output);
+    output(results[1], g.log_sum_exp);
+  }
+  void add_backward(const AttentionGraph& g) {
+    const auto attributes = fe::graph::SDPA_backward_attributes()
+                                .set_name("gradient of attention")
+                                .set_attn_scale(static_cast<float>(g.scale))
+                                .set_diagonal_alignment(fe::DiagonalAlignment_t::TOP_LEFT)
+                                .set_diagonal_band_right_bound(static_cast<int>(g.band_right))
+                                .set_deterministic_algorithm(g.deterministic);
+    const Attributes q = input(g.queries);
+    const Attributes k = input(g.keys);
+    const Attributes v = input(g.values);
+    const Attributes o = input(g.output);
+    const Attributes grad_o = input(g.grad_output);
+    const Attributes statistics = input(g.log_sum_exp);
+    const std::array<Attributes, 3> results = graph_.sdpa_backward(q, k, v, o, grad_o, statistics, attributes);
+    output(results[0], g.grad_queries);
+    output(results[1], g.grad_keys);
+    output(results[2], g.grad_values);
+  }
+
+  cudnnHandle_t handle_;
+  fe::graph::Graph graph_;
+  std::vector<AttentionGraphTensor> tensors_;  ///< by their uid
+  std::uint64_t workspace_bytes_ = 0;
+};
+
+class CudnnPlanner final : public AttentionPlanner {
+ public:
+  CudnnPlanner() {
+    const CudnnLibrary& library = cudnn_library();
+    if (!library.absence.empty()) throw ConfigError(library.absence);
+    const cudnnStatus_t status = in_words(named(library), [this] { return fe::detail::create_handle(&handle_); });
+    if (status == CUDNN_STATUS_SUCCESS) return;
+    throw ConfigError(named(library) + " cannot use the device: cudnnCreate: " + fe::detail::get_error_string(status));
+  }
+  ~CudnnPlanner() override { (void)fe::detail::destroy_handle(handle_); }
+  CudnnPlanner(const CudnnPlanner&) = delete;
+  CudnnPlanner& operator=(const CudnnPlanner&) = delete;
+
+  std::unique_ptr<AttentionPlan> plan(const AttentionGraph& graph) override {
+    return std::make_unique<CudnnPlan>(handle_, graph);
+  }
+
+ private:
+  cudnnHandle_t handle_ = nullptr;
+};
+
+}  // namespace
+
+const CudnnLibrary& cudnn_library() {
+  static const CudnnLibrary library = open_library();
+  return library;
+}
+
+std::unique_ptr<AttentionPlanner> make_cudnn_planner() { return std::make_unique<CudnnPlanner>(); }
+
+}  // namespace droptest::models

@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// In place of cudnn_attention.cc where it is not built.
+#include "models/kernels/cudnn_attention.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+
+const CudnnLibrary& cudnn_library() {
+  static const CudnnLibrary kAbsent{.absence = "this build has no attention by cuDNN: " DROPTEST_CUDNN_MISSING};
+  return kAbsent;
+}
+
+std::unique_ptr<AttentionPlanner> make_cudnn_planner() { throw ConfigError(cudnn_library().absence); }
+
+}  // namespace droptest::models
