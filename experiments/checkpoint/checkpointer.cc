@@ -16,6 +16,7 @@
 #include "experiments/records/atomic_file.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/rank_agreement.h"
+#include "experiments/spec/resolve_kernels.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -41,6 +42,13 @@ std::string first_error(const std::vector<std::string>& errors) {
 
 /// How long a rank works by itself while others wait for it.
 std::chrono::milliseconds turn_of(const RunConfig& config) { return config.backend.timeout / 4; }
+
+/// As manifests have it.
+std::string attention_of(const RunConfig& config) {
+  const models::KernelChoices kernels = kernels_in_use(config);
+  const auto attention = kernels.find("attention");
+  return config.device == Device::kCuda && attention != kernels.end() ? attention->second.name : "";
+}
 
 /// The manifest of the run's newest intact checkpoint. The files of ranks are read only where it matters.
 std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunConfig& config, int epoch) {
@@ -124,10 +132,11 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
   }
   std::vector<std::uint64_t> damaged;
   std::string errors;
+  std::string refusal;
   for (;;) {
     std::uint64_t step = kNone;
     std::string text;
-    while (is_root() && !candidates.empty() && text.empty()) {
+    while (is_root() && !candidates.empty() && text.empty() && refusal.empty()) {
       step = candidates.back();
       candidates.pop_back();
       try {
@@ -139,6 +148,14 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
         if (!config_.full_data && !continues(manifest, config_.parallel)) {
           throw ConfigError(folder_.of_step(step) + ": a checkpoint of " + manifest.parallel.text() + ", want one of " +
                             config_.parallel.text() + ", or an elastic run (/elastic)");
+        }
+        const std::string own = attention_of(config_);
+        if (!manifest.attention.empty() && manifest.attention != own) {
+          refusal = folder_.of_step(step) + ": attention was computed by " + manifest.attention +
+                    ", and here it is by " + own + ", which rounds in another way; `droptest resume " +
+                    std::filesystem::path(place_.folder).parent_path().string() +
+                    " --set /kernels/attention=flash` begins a run of its own with it, and --fresh this one again";
+          break;
         }
         text = manifest_text(manifest);
       } catch (const ConfigError& error) {
@@ -173,11 +190,11 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
     report_(step, error);
     damaged.push_back(step);
   }
-  errors = text_of_root(errors, group_, "damaged checkpoints");
-  if (!errors.empty()) {
-    throw ConfigError(place_.folder + ": no checkpoint is intact: " + errors +
-                      "; --fresh runs it again from the beginning");
+  if (refusal.empty() && !errors.empty()) {
+    refusal = place_.folder + ": no checkpoint is intact: " + errors + "; --fresh runs it again from the beginning";
   }
+  refusal = text_of_root(refusal, group_, "damaged checkpoints");
+  if (!refusal.empty()) throw ConfigError(refusal);
   if (is_root()) folder_.forget_after(0);
   return std::nullopt;
 }
@@ -265,6 +282,7 @@ Manifest Checkpointer::manifest_of(std::uint64_t step, json epochs) const {
   manifest.name = place_.name;
   manifest.run_id = place_.run_id;
   manifest.spec_sha256 = place_.spec_sha256;
+  manifest.attention = attention_of(config_);
   manifest.epoch = epoch_;
   manifest.parallel = config_.parallel;
   manifest.epochs = std::move(epochs);

@@ -135,6 +135,7 @@ std::string manifest_text(const Manifest& manifest) {
                    {"epochs", manifest.epochs},
                    {"provenance", manifest.provenance},
                    {"ranks", std::move(files)}};
+  if (!manifest.attention.empty()) document["attention"] = manifest.attention;
   if (manifest.is_rescue) document["is_rescue"] = true;
   document["crc32c"] = crc_of(document);
   comm::require_valid(schema_of(SchemaKind::kCheckpoint), document, "manifest.json");
@@ -169,6 +170,7 @@ Manifest parse_manifest(const std::string& text, const std::string& where, Manif
   manifest.name = document["name"];
   manifest.run_id = document["run_id"];
   manifest.spec_sha256 = document["spec_sha256"];
+  manifest.attention = document.value("attention", "");
   manifest.epoch = document["epoch"];
   manifest.epochs = document["epochs"];
   manifest.provenance = document["provenance"];

@@ -12,6 +12,7 @@
 #include "comm/device/device_libraries.h"
 #include "experiments/cli/commands.h"
 #include "experiments/records/provenance.h"
+#include "models/kernels/cudnn_attention.h"
 #include "sim/error.h"
 
 namespace droptest::cli {
@@ -54,6 +55,10 @@ nlohmann::ordered_json cuda_json(const comm::DeviceSurvey& survey) {
   record["driver"] = text_or_null(survey.driver_version);
   record["libraries"] = nlohmann::ordered_json::object();
   for (const auto& [name, version] : comm::device_library_versions(survey)) record["libraries"][name] = version;
+  const models::CudnnLibrary cudnn = models::cudnn_library();
+  record["attention_by_cudnn"] = {{"library", text_or_null(cudnn.path)},
+                                  {"version", text_or_null(cudnn.version)},
+                                  {"absence", text_or_null(cudnn.absence)}};
   record["absence"] = text_or_null(survey.absence);
   record["devices"] = nlohmann::ordered_json::array();
   for (const comm::DeviceInfo& device : survey.devices) record["devices"].push_back(device_json(device));
@@ -89,6 +94,15 @@ void print_cuda(const nlohmann::ordered_json& cuda) {
     std::cout << "not built";
   }
   std::cout << "\n";
+  if (cuda["built"].get<bool>()) {
+    const nlohmann::ordered_json& cudnn = cuda["attention_by_cudnn"];
+    const bool is_there = cudnn["absence"].is_null();
+    std::cout << "attention  "
+              << (is_there ? "cuDNN " + cudnn["version"].get<std::string>() + " (" +
+                                 cudnn["library"].get<std::string>() + ")"
+                           : "not by cuDNN: " + cudnn["absence"].get<std::string>())
+              << "\n";
+  }
   const char* heading = "devices    ";
   if (!cuda["absence"].is_null()) std::cout << heading << "none: " << text("absence") << "\n";
   for (const nlohmann::ordered_json& device : cuda["devices"]) {

@@ -16,6 +16,7 @@
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
 #include "models/gpt2/gpt2_config.h"
+#include "models/kernels/cudnn_attention.h"
 #include "models/ops/kernel_registry.h"
 #include "sim/loss/loss_registry.h"
 #include "sim/recovery/recovery_registry.h"
@@ -71,6 +72,10 @@ nlohmann::ordered_json everything() {
                                {"default", is_default},
                                {"element_types", types},
                                {"summary", entry.summary}});
+    if (entry.name != "cudnn") continue;
+    if (const std::string absence = models::cudnn_library().absence; !absence.empty()) {
+      list["kernels"].back()["absence"] = absence;
+    }
   }
   for (const comm::BackendEntry& entry : comm::backends()) {
     const char* ranks = entry.rank_kind == comm::RankKind::kThreads ? "threads" : "processes";
@@ -97,7 +102,7 @@ std::vector<std::string> line_of(const nlohmann::ordered_json& entry) {
   std::string types;
   for (const auto& type : entry.at("element_types")) types += (types.empty() ? "" : ", ") + type.get<std::string>();
   return {"  " + text("operation"), text("name"), text("device") + (entry.at("default").get<bool>() ? ", default" : ""),
-          types, text("summary")};
+          types, text("summary") + (entry.contains("absence") ? " (not here: " + text("absence") + ")" : "")};
 }
 
 struct ListOptions {

@@ -144,6 +144,13 @@ bool is_older(std::string_view version, std::string_view other) {
   }
 }
 
+Finding check_cudnn(const models::CudnnLibrary& library) {
+  constexpr const char* kName = "attention by cuDNN";
+  if (library.absence.empty()) return {kName, "", Health::kOk, "cuDNN " + library.version + ", " + library.path, ""};
+  return {kName, "", Health::kWarning, library.absence + "; runs take /kernels/attention \"flash\" in its place",
+          "install cuDNN and its frontend's headers (docs/kernels.md), or name \"flash\" in the spec"};
+}
+
 std::vector<Finding> check_devices(int wanted, const comm::DeviceSurvey& survey,
                                    const std::map<std::string, std::string>& libraries) {
   std::vector<Finding> findings = {devices_finding(wanted, survey), driver_finding(wanted, survey)};

@@ -12,6 +12,7 @@
 #include "comm/rendezvous/launch_environment.h"
 #include "experiments/doctor/finding.h"
 #include "experiments/spec/resolve.h"
+#include "models/kernels/cudnn_attention.h"
 
 namespace droptest::experiments {
 
@@ -31,5 +32,8 @@ bool is_older(std::string_view version, std::string_view other);
 /// versions.
 std::vector<Finding> check_devices(int wanted, const comm::DeviceSurvey& survey,
                                    const std::map<std::string, std::string>& libraries);
+
+/// Of a machine on which some run asks for attention by cuDNN.
+Finding check_cudnn(const models::CudnnLibrary& library);
 
 }  // namespace droptest::experiments

@@ -33,7 +33,9 @@
 #include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/hold_points.h"
 #include "experiments/run/rank_processes.h"
+#include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/sweep_plan.h"
+#include "models/kernels/cudnn_attention.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -240,6 +242,9 @@ class Examination {
       wanted = std::max(wanted, wanted_devices(planned.run, launched_.launch));
     if (wanted > 0) libraries_ = comm::device_library_versions(survey_);
     for (const Finding& finding : check_devices(wanted, survey_, libraries_)) add(finding);
+    if (std::ranges::any_of(plan.runs, [](const PlannedRun& planned) { return uses_cudnn(planned.run.config); })) {
+      add(check_cudnn(models::cudnn_library()));
+    }
   }
 
   std::uint64_t least_memory(const PlannedRun& planned) const {

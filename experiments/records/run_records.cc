@@ -74,6 +74,9 @@ void add_marked_warnings(const ResolvedRun& run, const RunSummary& summary, json
         std::to_string(summary.steps_with_fewer_replicas) + " of " + counted(summary.steps, "step") +
             " had fewer replicas than the " + std::to_string(run.config.parallel.data) + " of /parallel/data");
   }
+  if (const auto& replaced = summary.replaced_kernel) {
+    add("other_kernel", "/kernels/" + replaced->operation, replaced->text());
+  }
   if (!summary.resumed_at.empty()) {
     std::string steps;
     for (const std::uint64_t step : summary.resumed_at) steps += (steps.empty() ? "" : ", ") + std::to_string(step);
@@ -176,6 +179,8 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
   if (summary.data) out["data"] = data_json(*summary.data);
   if (!summary.classification.is_null()) out["classification"] = summary.classification;
   out["kernels"] = kernels_json(run.spec, run.config);
+  if (!summary.knows_kernels && uses_cudnn(run.config)) out["kernels"].erase("attention");
+  if (const auto& replaced = summary.replaced_kernel) out["kernels"][replaced->operation] = replaced->used;
   if (summary.memory) out["memory"] = to_json(*summary.memory);
   if (!summary.resumed_at.empty()) out["resumed_at"] = summary.resumed_at;
   if (run.config.checkpoint && summary.status != RunStatus::kFailed) {

@@ -16,6 +16,7 @@
 #include "experiments/records/memory_record.h"
 #include "experiments/records/metrics.h"
 #include "experiments/records/provenance.h"
+#include "experiments/records/replaced_kernel.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/schema_kinds.h"
 #include "experiments/spec/sweep_plan.h"
@@ -75,6 +76,8 @@ struct RunSummary {
   std::optional<StartRecord> started_from;
   std::optional<DataRecord> data;
   std::optional<MemoryRecord> memory;
+  std::optional<ReplacedKernel> replaced_kernel;
+  bool knows_kernels = false;  ///< whether ranks have agreed on them, where a machine may lack one
   double tokens_per_second = 0;
   double seconds = 0;
   std::optional<comm::VirtualTime> time;

@@ -69,6 +69,9 @@ TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& direct
   hooks.on_end = [recorder, patience = std::min(kCommandPatience, run.config.backend.timeout / 4)] {
     recorder->alerts().finish(patience);
   };
+  hooks.on_replaced_kernel = [say = options.say_problem](const ReplacedKernel& kernel) {
+    say("warning: /kernels/" + kernel.operation + ": " + kernel.text());
+  };
   hooks.on_checkpoint_error = [say = options.say_problem](std::uint64_t step, const std::string& error) {
     say("checkpoint of step " + std::to_string(step) + ": " + error);
   };

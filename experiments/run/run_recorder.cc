@@ -165,6 +165,8 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.started_from = outcome.started_from;
   summary.data = outcome.data;
   summary.memory = outcome.memory;
+  summary.replaced_kernel = outcome.replaced_kernel;
+  summary.knows_kernels = true;
   summary.tokens_per_second = outcome.tokens_per_second;
   summary.seconds = outcome.seconds;
   summary.time = outcome.time;

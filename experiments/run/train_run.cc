@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "experiments/run/attention_agreement.h"
 #include "experiments/run/rank_agreement.h"
 #include "experiments/spec/resolve_failures.h"
 #include "sim/error.h"
@@ -38,10 +40,9 @@ bool leave_with_shards(const RunConfig& config) {
   return config.failures && !config.failures->replicas.empty() && config.failures->replicas.front().reload_step;
 }
 
-}  // namespace
-
-TrainingOutcome train_run(const ResolvedRun& run, const RunConfig& config, const Corpus& corpus,
-                          comm::Communicator& group, const TrainingHooks& all_hooks) {
+/// train(), with the replicas that are there.
+TrainingOutcome train_in_parts(const ResolvedRun& run, const RunConfig& config, const Corpus& corpus,
+                               comm::Communicator& group, const TrainingHooks& all_hooks) {
   if (!leave_with_shards(config)) return train(config, corpus, group, all_hooks);
   DROPTEST_CHECK(all_hooks.checkpoints.has_value(),
                  "replicas leave with shards of the state, but no checkpoint has it");
@@ -56,6 +57,7 @@ TrainingOutcome train_run(const ResolvedRun& run, const RunConfig& config, const
     RunConfig part = with_replicas(run, config.parallel.data - static_cast<int>(absent.size()));
     part.failures.reset();
     part.device_index = config.device_index;
+    part.kernels = config.kernels;
     // Ranks are numbered anew, and links are those of the numbers: the first ones train, whichever replica is missing.
     const bool is_there = group.rank() < part.parallel.world_size();
     std::vector<int> waiting(static_cast<std::size_t>(group.world_size() - part.parallel.world_size()));
@@ -87,6 +89,18 @@ TrainingOutcome train_run(const ResolvedRun& run, const RunConfig& config, const
     }
     hooks.checkpoints->resume = CheckpointPlace::Resume::kNewest;
   }
+}
+
+}  // namespace
+
+TrainingOutcome train_run(const ResolvedRun& run, const RunConfig& config, const Corpus& corpus,
+                          comm::Communicator& group, const TrainingHooks& hooks) {
+  RunConfig agreed = config;
+  const std::optional<ReplacedKernel> replaced = agree_on_attention(agreed, group);
+  if (replaced && group.rank() == 0) hooks.on_replaced_kernel(*replaced);
+  TrainingOutcome outcome = train_in_parts(run, agreed, corpus, group, hooks);
+  outcome.replaced_kernel = replaced;
+  return outcome;
 }
 
 }  // namespace droptest::experiments

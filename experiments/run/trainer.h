@@ -16,6 +16,7 @@
 #include "experiments/data/corpus.h"
 #include "experiments/records/data_record.h"
 #include "experiments/records/metrics.h"
+#include "experiments/records/replaced_kernel.h"
 #include "experiments/run/alert_watch.h"
 #include "experiments/run/classification.h"
 #include "experiments/run_config.h"
@@ -59,9 +60,10 @@ struct TrainingOutcome {
   std::string alert;                            ///< why an alert ended the run; empty: none did
   CheckpointTotals checkpoints;
   std::optional<StartRecord> started_from;
-  std::string earlier_epochs;      ///< their losses as JSON (Manifest::epochs); empty: there are none
-  std::optional<DataRecord> data;  ///< absent where the data is one file
-  MemoryRecord memory;             ///< of this rank
+  std::string earlier_epochs;                     ///< their losses as JSON (Manifest::epochs); empty: there are none
+  std::optional<DataRecord> data;                 ///< absent where the data is one file
+  MemoryRecord memory;                            ///< of this rank
+  std::optional<ReplacedKernel> replaced_kernel;  ///< set by train_run()
 };
 
 /// The connections of a run to its records and to the one who started it. Called on rank 0 alone.
@@ -73,6 +75,7 @@ struct TrainingHooks {
   /// After the last profiled step: the spans of each rank, for trace_document().
   std::function<void(const std::vector<nlohmann::json>&)> on_trace = [](const auto&) {};
   std::function<void(const LostShard&)> on_lost_shard = [](const LostShard&) {};
+  std::function<void(const ReplacedKernel&)> on_replaced_kernel = [](const auto&) {};
   Checkpointer::Report on_checkpoint_error = [](std::uint64_t, const std::string&) {};
   /// States of attempts before that ranks could not leave: they count as checkpoints that failed.
   std::uint64_t states_not_left = 0;

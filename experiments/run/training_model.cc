@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "experiments/records/weights_file.h"
+#include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/gpt2/initial_weights.h"
@@ -19,7 +20,7 @@ models::CudaOpsOptions cuda_options(const RunConfig& config) {
   models::CudaOpsOptions options;
   options.precision = config.training.precision;
   options.device = config.device_index;
-  options.kernels = config.kernels;
+  options.kernels = kernels_in_use(config);
   return options;
 }
 

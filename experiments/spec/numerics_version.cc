@@ -8,6 +8,7 @@
 #include "comm/lossy/fill/reduction_fill.h"
 #include "comm/lossy/paths/path_registry.h"
 #include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/resolve_kernels.h"
 
 namespace droptest::experiments {
 namespace {
@@ -58,6 +59,7 @@ bool shows_owner_of_tied_embedding(const RunConfig& config) {
 
 // Newest first. docs/results_changes.md tells what each one moves.
 constexpr Change kChanges[] = {
+    {3, "attention by cuDNN", uses_cudnn},
     {2, "loss between sequence-parallel ranks, whose backward pass is the gradient of the forward pass with its losses",
      loses_in_sequences},
     {2, "the loss scale of float16 on CUDA",

@@ -9,7 +9,7 @@
 namespace droptest::experiments {
 
 /// The newest version that a spec can have.
-inline constexpr int kNewestNumerics = 2;
+inline constexpr int kNewestNumerics = 3;
 
 /// A version of the numerics, and what in the spec has had other results since.
 struct Numerics {

@@ -138,6 +138,7 @@ class Resolver {
     ResolvedRun run;
     run.config = std::move(config_);
     read_resolved(full_, run.config);
+    resolve_default_attention(full_, where_, run.config, errors_);
     check_indices(run.config);
     resolve_numerics(run.config);
     comm::require_none(errors_);

@@ -7,7 +7,9 @@
 
 #include "comm/json/json_text.h"
 #include "comm/json/nearest_name.h"
+#include "models/kernels/attention_graph.h"
 #include "models/ops/kernel_registry.h"
+#include "models/precision.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -16,6 +18,9 @@ namespace {
 using comm::quote_json;
 using models::KernelDevice;
 using nlohmann::json;
+
+constexpr const char* kAttention = "attention";
+constexpr const char* kCudnn = "cudnn";
 
 KernelDevice device_of(const RunConfig& config) {
   return config.device == Device::kCuda ? KernelDevice::kCuda : KernelDevice::kHost;
@@ -61,6 +66,14 @@ models::KernelChoice choice_of(const std::string& operation, json& member, const
   return {models::check_library(operation, library), library};
 }
 
+/// Whether cuDNN has the attention of the spec.
+bool cudnn_serves(const RunConfig& config) {
+  return config.device == Device::kCuda && !config.model.attention.is_stateful() &&
+         config.model.dropout.attention == 0 &&
+         models::attention_graph_takes(config.model.width / config.model.heads,
+                                       models::element_type(config.training.precision.compute));
+}
+
 }  // namespace
 
 void resolve_kernels(json& spec, const std::string& where, FileHashes* files, RunConfig& config,
@@ -75,6 +88,8 @@ void resolve_kernels(json& spec, const std::string& where, FileHashes* files, Ru
       errors.push_back(where + ": " + error.what());
       continue;
     }
+    const bool spec_decides = operation == kAttention && config.device == Device::kCuda;
+    if (spec_decides) continue;
     if (resolved.is_string() && resolved == models::kernel_names(operation, device_of(config)).front()) {
       config.kernels.erase(operation);
       spec["kernels"].erase(operation);
@@ -83,13 +98,42 @@ void resolve_kernels(json& spec, const std::string& where, FileHashes* files, Ru
   if (spec["kernels"].empty()) spec.erase("kernels");
 }
 
+void resolve_default_attention(json& spec, const std::string& where, RunConfig& config,
+                               std::vector<std::string>& errors) {
+  const auto named = config.kernels.find(kAttention);
+  if (named == config.kernels.end() || config.device != Device::kCuda) return;
+  const bool serves = cudnn_serves(config);
+  if (named->second.name == kCudnn && !serves) {
+    errors.push_back(
+        where + R"(: /kernels/attention: got "cudnn" with /training/precision )" +
+        quote_json(spec["training"]["precision"]) + ", heads of " +
+        std::to_string(config.model.width / config.model.heads) + " columns and /training/dropout of " +
+        json(config.model.dropout.attention).dump() +
+        R"( for attention, want "bfloat16" or "float16", at most 128 columns in a multiple of 8, and 0; )" +
+        R"(or "flash" or "plain")");
+    return;
+  }
+  if (named->second.name != (serves ? kCudnn : models::kernel_names(kAttention, KernelDevice::kCuda).front())) return;
+  config.kernels.erase(named);
+  spec["kernels"].erase(kAttention);
+  if (spec["kernels"].empty()) spec.erase("kernels");
+}
+
+models::KernelChoices kernels_in_use(const RunConfig& config) {
+  models::KernelChoices kernels = config.kernels;
+  if (!kernels.contains(kAttention) && cudnn_serves(config)) kernels[kAttention] = {kCudnn};
+  return kernels;
+}
+
+bool uses_cudnn(const RunConfig& config) { return !config.kernels.contains(kAttention) && cudnn_serves(config); }
+
 json kernels_json(const json& resolved_spec, const RunConfig& config) {
   json kernels = json::object();
   for (const models::KernelEntry& entry : models::kernel_entries()) {
     const std::string operation(entry.operation);
     if (entry.device == device_of(config) && !kernels.contains(operation)) kernels[operation] = entry.name;
   }
-  for (const auto& [operation, choice] : config.kernels) {
+  for (const auto& [operation, choice] : kernels_in_use(config)) {
     if (choice.library.empty()) {
       kernels[operation] = choice.name;
       continue;

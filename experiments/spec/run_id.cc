@@ -30,13 +30,17 @@ constexpr std::array kChangesNoResult = {"/name",
                                          "/memory",
                                          "/alerts"};
 
+constexpr const char* kNumerics = "/numerics_version";
+/// From this version on the numerics of a run that loses nothing are other ones, too.
+constexpr int kFirstWithoutLoss = 3;
+
 /// The further members that cannot change the result of a run that loses and compresses nothing. A virtual clock only
 /// measures such a run.
-constexpr std::array kChangesNoLosslessResult = {"/network", "/time", "/seeds/network", "/numerics_version",
+constexpr std::array kChangesNoLosslessResult = {"/network", "/time", "/seeds/network", kNumerics,
                                                  "/validation/network"};
 
 /// The same for a run that compresses messages: those of all runs, and of each class that compresses.
-constexpr std::array kChangesNoCompressedResult = {"/time", "/numerics_version"};
+constexpr std::array kChangesNoCompressedResult = {"/time", kNumerics};
 constexpr std::array kChangesNoCompressedClass = {"/reduce", "/gather", "/burst_scope", "/recovery/protect"};
 
 /// Members that name files. A file counts by its content: where its checksum is known, its name is no part of an id.
@@ -177,6 +181,7 @@ bool changes_results(const std::string& pointer, const json& value) {
 std::vector<std::string> twin_omits(const json& resolved_spec) {
   std::vector<std::string> omits;
   const auto add = [&](const std::string& pointer) {
+    if (pointer == kNumerics && resolved_spec.value(json::json_pointer(kNumerics), 1) >= kFirstWithoutLoss) return;
     if (resolved_spec.contains(json::json_pointer(pointer))) omits.push_back(pointer);
   };
   const bool has_chunk = !resolved_spec.value(attention_chunk(), json()).is_null();

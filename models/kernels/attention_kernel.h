@@ -40,8 +40,6 @@ class AttentionKernel {
 
   /// Whether forward() and backward() take a dropout that is on. Default: no.
   virtual bool takes_dropout() const { return false; }
-  /// Whether it takes heads of that width and activations of that type; those of the registry's line are meant.
-  virtual bool takes(std::int64_t /*head_width*/, comm::ElementType /*type*/) const { return true; }
   /// Gets ready for passes of that shape on the calling thread's current device, which runs nothing yet. Throws:
   /// ConfigError in words where this machine cannot compute them.
   virtual void prepare(const AttentionShape& /*shape*/, comm::ElementType /*type*/) const {}

@@ -92,7 +92,7 @@ class CudnnPlan final : public AttentionPlan {
                                 std::to_string(graph.queries.dims[0]) + ", T " + std::to_string(graph.queries.dims[2]) +
                                 ", NH " + std::to_string(graph.queries.dims[1]) + ", D " +
                                 std::to_string(graph.queries.dims[3]);
-    const auto check = [&refused](const fe::error_t& status) {
+    const auto check = [&refused](fe::error_t status) {
       if (status.is_bad()) throw ConfigError(refused + ": " + status.get_message());
     };
     in_words(refused, [&] {
@@ -118,7 +118,7 @@ class CudnnPlan final : public AttentionPlan {
     if (const cudnnStatus_t status = fe::detail::set_stream(handle_, stream.handle()); status != CUDNN_STATUS_SUCCESS) {
       throw DeviceError("cudnnSetStream: " + std::string(fe::detail::get_error_string(status)));
     }
-    const fe::error_t status = graph_.execute(handle_, pointers, workspace);
+    fe::error_t status = graph_.execute(handle_, pointers, workspace);
     if (status.is_bad()) throw DeviceError(named(cudnn_library()) + ", attention: " + status.get_message());
   }
 
@@ -180,7 +180,7 @@ class CudnnPlan final : public AttentionPlan {
 class CudnnPlanner final : public AttentionPlanner {
  public:
   CudnnPlanner() {
-    const CudnnLibrary& library = cudnn_library();
+    const CudnnLibrary library = cudnn_library();
     if (!library.absence.empty()) throw ConfigError(library.absence);
     const cudnnStatus_t status = in_words(named(library), [this] { return fe::detail::create_handle(&handle_); });
     if (status == CUDNN_STATUS_SUCCESS) return;
@@ -200,7 +200,7 @@ class CudnnPlanner final : public AttentionPlanner {
 
 }  // namespace
 
-const CudnnLibrary& cudnn_library() {
+CudnnLibrary cudnn_library() {
   static const CudnnLibrary library = open_library();
   return library;
 }

@@ -20,7 +20,7 @@ struct CudnnLibrary {
 };
 
 /// Opens the library by comm::cudnn_names(); needs no device. Thread safety: any.
-const CudnnLibrary& cudnn_library();
+CudnnLibrary cudnn_library();
 
 /// A pass that is ready to run. Owner: one rank, for work on one stream at a time.
 class AttentionPlan {

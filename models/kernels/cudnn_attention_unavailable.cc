@@ -5,10 +5,7 @@
 
 namespace droptest::models {
 
-const CudnnLibrary& cudnn_library() {
-  static const CudnnLibrary kAbsent{.absence = "this build has no attention by cuDNN: " DROPTEST_CUDNN_MISSING};
-  return kAbsent;
-}
+CudnnLibrary cudnn_library() { return {.absence = "this build has no attention by cuDNN: " DROPTEST_CUDNN_MISSING}; }
 
 std::unique_ptr<AttentionPlanner> make_cudnn_planner() { throw ConfigError(cudnn_library().absence); }
 

@@ -42,9 +42,6 @@ class CudnnAttention final : public AttentionKernel {
     return workspace_bytes(AttentionPass::kBackward, s) / sizeof(float);
   }
 
-  bool takes(std::int64_t head_width, ElementType type) const override {
-    return attention_graph_takes(head_width, type);
-  }
   void prepare(const AttentionShape& shape, ElementType type) const override {
     if (is_empty(shape)) return;
     for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) (void)parts(pass, shape, type);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "models/kernels/attention_graph.h"
 #include "models/kernels/attention_kernel.h"
 #include "models/kernels/matmul_kernel.h"
 #include "models/ops/kernel_library.h"
@@ -75,6 +76,13 @@ const std::vector<KernelEntry>& kernel_entries() {
        {kFloat32, kBfloat16, kFloat16},
        "online softmax over tiles of keys, tensor cores for bfloat16 with 64 or 128 columns a head and no dropout",
        make_cuda_flash_attention},
+      {"attention",
+       "cudnn",
+       kCuda,
+       {kBfloat16, kFloat16},
+       "cuDNN's fused attention; the default for heads of up to 128 columns, a multiple of 8, without dropout",
+       make_cudnn_attention,
+       attention_graph_takes},
       {"attention",
        "plain",
        kCuda,

@@ -31,6 +31,8 @@ struct KernelEntry {
   std::vector<comm::ElementType> types;  ///< of activations; GEMMs on the host: of operands
   std::string_view summary;
   Make make;
+  /// Attention: whether it takes heads of that width with operands of that type; null: it takes all of `types`.
+  bool (*takes)(std::int64_t head_width, comm::ElementType type) = nullptr;
 };
 
 /// All lines. The first of an operation and a device is its default.

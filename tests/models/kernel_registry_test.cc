@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <limits>
 #include <map>
@@ -130,7 +131,13 @@ void cross_entropy(Bench& b, const Extents& e) {
   for (std::int64_t row = 0; row < e.rows; ++row) b.keep(elements(block.logits, row * stride, columns));
 }
 
-using Case = std::function<void(Bench&)>;
+struct Case {
+  std::function<void(Bench&)> run;
+  std::int64_t head_width = 0;  ///< of attention
+  bool is_for(const KernelEntry& entry, ElementType type) const {
+    return entry.takes == nullptr || entry.takes(head_width, type);
+  }
+};
 
 /// Operation -> its cases.
 std::map<std::string_view, std::vector<Case>> all_cases() {
@@ -138,15 +145,16 @@ std::map<std::string_view, std::vector<Case>> all_cases() {
   for (const AttentionShape& shape :
        {AttentionShape{1, 1, 1, 1}, AttentionShape{2, 1, 3, 4}, AttentionShape{1, 2, 3, 1}, AttentionShape{2, 65, 3, 5},
         AttentionShape{1, 64, 2, 3}, AttentionShape{1, 130, 1, 8}, AttentionShape{1, 37, 2, 33},
-        AttentionShape{1, 67, 1, 63}, AttentionShape{2, 19, 2, 64}, AttentionShape{0, 5, 2, 4}}) {
-    cases["attention"].emplace_back([=](Bench& b) { attention(b, shape); });
+        AttentionShape{1, 67, 1, 63}, AttentionShape{2, 19, 2, 64}, AttentionShape{3, 5, 3, 16},
+        AttentionShape{1, 3, 1, 128}, AttentionShape{0, 5, 2, 4}, AttentionShape{0, 5, 2, 8}}) {
+    cases["attention"].push_back({[=](Bench& b) { attention(b, shape); }, shape.head_width});
   }
   for (const Extents& extents : {Extents{1, 1, 1}, Extents{1, 200, 3}, Extents{3, 5, 7}, Extents{65, 33, 129},
                                  Extents{130, 1, 3}, Extents{7, 64, 197}}) {
-    cases["matmul"].emplace_back([=](Bench& b) { matmul(b, extents); });
+    cases["matmul"].push_back({[=](Bench& b) { matmul(b, extents); }});
   }
   for (const Extents& extents : {Extents{1, 0, 1}, Extents{6, 0, 10}, Extents{65, 0, 129}, Extents{3, 0, 1001}}) {
-    cases["cross_entropy"].emplace_back([=](Bench& b) { cross_entropy(b, extents); });
+    cases["cross_entropy"].push_back({[=](Bench& b) { cross_entropy(b, extents); }});
   }
   return cases;
 }
@@ -181,7 +189,7 @@ std::unique_ptr<Ops> ops_with(const KernelEntry& entry, ElementType type, int th
 
 Numbers results_of(Ops& ops, const Case& one) {
   Bench bench(ops);
-  one(bench);
+  one.run(bench);
   return bench.results;
 }
 
@@ -192,6 +200,13 @@ std::vector<KernelEntry> entries_here() {
     if (has_device || entry.device == KernelDevice::kHost) entries.push_back(entry);
   }
   return entries;
+}
+
+/// Whether all kernels of the entry's operation and device take the case.
+bool is_for_all(const Case& one, const KernelEntry& entry, ElementType type) {
+  return std::ranges::all_of(kernel_entries(), [&](const KernelEntry& other) {
+    return other.operation != entry.operation || other.device != entry.device || one.is_for(other, type);
+  });
 }
 
 std::string name_of(const testing::TestParamInfo<KernelEntry>& tested) {
@@ -211,6 +226,7 @@ TEST_P(EveryKernel, AgreesWithTheReferenceInDouble) {
     for (const Case& one : cases.at(entry.operation)) {
       const Numbers want = results_of(*reference, one);
       for (const ElementType type : entry.types) {
+        if (!one.is_for(entry, type)) continue;
         const std::unique_ptr<Ops> ops = ops_with(entry, type, 1, group);
         const Numbers got = results_of(*ops, one);
         ASSERT_EQ(got.size(), want.size());
@@ -229,6 +245,7 @@ TEST_P(EveryKernel, HasTheSameBitsOnAnyNumberOfThreadsAndAgain) {
       const std::unique_ptr<Ops> one_thread = ops_with(entry, type, 1, group);
       const std::unique_ptr<Ops> three_threads = ops_with(entry, type, 3, group);
       for (const Case& one : cases.at(entry.operation)) {
+        if (!one.is_for(entry, type)) continue;
         const Numbers want = results_of(*one_thread, one);
         EXPECT_EQ(results_of(*three_threads, one), want);
         EXPECT_EQ(results_of(*one_thread, one), want);
@@ -246,7 +263,7 @@ TEST(KernelRegistry, HasEachNameOnceAndSaysWhatItIs) {
     EXPECT_FALSE(entry.summary.empty() || entry.types.empty()) << entry.name;
   }
   EXPECT_EQ(kernel_names("attention", KernelDevice::kHost), (std::vector<std::string>{"flash", "reference"}));
-  EXPECT_EQ(kernel_names("attention", KernelDevice::kCuda), (std::vector<std::string>{"flash", "plain"}));
+  EXPECT_EQ(kernel_names("attention", KernelDevice::kCuda), (std::vector<std::string>{"flash", "cudnn", "plain"}));
   EXPECT_TRUE(kernel_names("cross_entropy", KernelDevice::kHost).empty());
 }
 
@@ -272,7 +289,7 @@ TEST(KernelRegistry, RefusesWhatItDoesNotHave) {
   EXPECT_NE(error_of({{"cross_entropy", {"fused"}}}, KernelDevice::kHost).find("/kernels/cross_entropy"),
             std::string::npos);
   EXPECT_EQ(error_of({{"attention", {"", "a.so"}}}, KernelDevice::kCuda),
-            "/kernels/attention/library: got \"a.so\" with device \"cuda\", want one of flash, plain");
+            "/kernels/attention/library: got \"a.so\" with device \"cuda\", want one of flash, cudnn, plain");
   comm::run_ranks(1, kTestTimeout, [](comm::Communicator& group) {
     EXPECT_THROW(make_host_ops({.kernels = {{"gelu", {"reference"}}}}, group), ConfigError);
   });
@@ -283,11 +300,11 @@ TEST(KernelRegistry, TheKernelThatIsChosenRuns) {
   std::map<std::pair<std::string_view, KernelDevice>, std::set<Numbers>> seen;
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
     for (const KernelEntry& entry : entries_here()) {
-      const bool is_cuda = entry.device == KernelDevice::kCuda;
-      const std::unique_ptr<Ops> ops =
-          ops_with(entry, is_cuda ? ElementType::kBfloat16 : ElementType::kFloat32, 1, group);
+      const ElementType type = entry.device == KernelDevice::kCuda ? ElementType::kBfloat16 : ElementType::kFloat32;
+      const std::unique_ptr<Ops> ops = ops_with(entry, type, 1, group);
       Numbers all{ops->form().fuses_cross_entropy() ? 1.0 : 0.0};  // with equal bits
       for (const Case& one : cases.at(entry.operation)) {
+        if (!is_for_all(one, entry, type)) continue;
         const Numbers results = results_of(*ops, one);
         all.insert(all.end(), results.begin(), results.end());
       }
