@@ -47,6 +47,7 @@ struct Options {
   int steps = 5;
   std::string precision = "float32";
   std::string device = "cpu";
+  std::string attention;
   int accumulation = 1;
   bool profile = false;
   std::optional<double> loss_rate;
@@ -73,6 +74,7 @@ Options parsed(int argc, char** argv) {
   app.add_option("--device", o.device, "what ranks compute with; ranks of cuda share the first device")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
+  app.add_option("--attention", o.attention, "the device's kernel of attention (flash, cudnn, plain)");
   app.add_option("--accumulation", o.accumulation, "micro-batches of a step")->capture_default_str();
   app.add_flag("--profile", o.profile, "on the CPU: adds the seconds that rank 0 spends in each phase of a step");
   try {
@@ -147,7 +149,9 @@ Result train_on_device(const Options& o) {
   comm::run_ranks(o.ranks, std::chrono::minutes(10), [&](comm::Communicator& inner) {
     std::optional<comm::LossyCommunicator> lossy;
     comm::Communicator& group = network_of(o, inner, lossy);
-    models::Gpt2 model(o.model, models::make_cuda_ops({precision_of(o)}, group));
+    models::CudaOpsOptions options{.precision = precision_of(o)};
+    if (!o.attention.empty()) options.kernels["attention"] = {o.attention};
+    models::Gpt2 model(o.model, models::make_cuda_ops(options, group));
     models::set_initial_weights<float>(models::gpt2_tensors(o.model, inner.world_size(), inner.rank()), 1,
                                        model.parameters<float>());
     model.upload_values();

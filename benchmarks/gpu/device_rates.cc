@@ -2,12 +2,15 @@
 // The rate of each kernel of a step on a device, at the shapes of GPT-2 124M with 16 sequences of 1,024 tokens in
 // bfloat16: bytes per second, where each input is read and each output written once; operations per second of matrix
 // products. Prints one JSON object; benchmarks/gpu/gpu_bench reads it.
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <functional>
 #include <iostream>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "comm/device/device_buffer.h"
@@ -15,7 +18,7 @@
 #include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
 #include "models/kernels/adamw.h"
-#include "models/kernels/attention.h"
+#include "models/kernels/attention_kernel.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/cross_entropy.h"
 #include "models/kernels/embedding.h"
@@ -23,7 +26,10 @@
 #include "models/kernels/layernorm.h"
 #include "models/kernels/matrix_products.h"
 #include "models/kernels/tensor_segments.h"
+#include "models/ops/kernel_registry.h"
 #include "models/ops/ops.h"
+#include "sim/error.h"
+#include "sim/random/philox.h"
 
 namespace droptest {
 namespace {
@@ -43,6 +49,24 @@ constexpr std::int64_t kVocabulary = 50257;
 constexpr std::int64_t kStride = 50304;
 constexpr std::int64_t kLogitRows = 4096;
 constexpr std::uint64_t kParameters = 124439808;
+
+/// Numbers of mean 0 whose bits look random: products of zeros take less power, and so have a higher clock.
+template <class T>
+DeviceBuffer<T> randoms(std::int64_t count, comm::Stream& stream) {
+  std::vector<T> values(static_cast<std::size_t>(count));
+  sim::PhiloxEngine engine(1, sim::Purpose::kSyntheticInput, 0);
+  std::vector<std::uint32_t> draws(std::min<std::size_t>(values.size(), std::size_t{1} << 20U));
+  for (std::uint32_t& draw : draws) draw = static_cast<std::uint32_t>(engine());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const auto number = static_cast<float>(static_cast<std::int32_t>(draws[i % draws.size()])) * 0x1p-31F;
+    if constexpr (std::is_same_v<T, Bf16>) values[i] = models::to_bf16(number);
+    if constexpr (!std::is_same_v<T, Bf16>) values[i] = number;
+  }
+  DeviceBuffer<T> buffer(values.size(), "benchmark");
+  comm::copy_to_device(std::span<const T>(values), buffer.elems(), stream);
+  stream.synchronize();
+  return buffer;
+}
 
 template <class T>
 DeviceBuffer<T> zeros(std::int64_t count, comm::Stream& stream) {
@@ -64,6 +88,9 @@ class Rates {
   void operations(const std::string& name, double count, const std::function<void()>& body) {
     const double seconds = seconds_of(body);
     record_.push_back({{"name", name}, {"microseconds", 1e6 * seconds}, {"teraflops", count / seconds / 1e12}});
+  }
+  void absent(const std::string& name, const std::string& reason) {
+    record_.push_back({{"name", name}, {"absence", reason}});
   }
   const nlohmann::json& record() const { return record_; }
 
@@ -88,15 +115,15 @@ class Rates {
 
 void row_kernels(comm::Stream& stream, Rates& rates) {
   const double row_bytes = static_cast<double>(kRows * kWidth) * sizeof(Bf16);
-  auto a = zeros<Bf16>(kRows * kWidth, stream);
-  auto b = zeros<Bf16>(kRows * kWidth, stream);
-  auto c = zeros<Bf16>(kRows * kWidth, stream);
-  auto d = zeros<Bf16>(kRows * kWidth, stream);
-  auto gain = zeros<Bf16>(kWidth, stream);
-  auto mean = zeros<float>(kRows, stream);
+  auto a = randoms<Bf16>(kRows * kWidth, stream);
+  auto b = randoms<Bf16>(kRows * kWidth, stream);
+  auto c = randoms<Bf16>(kRows * kWidth, stream);
+  auto d = randoms<Bf16>(kRows * kWidth, stream);
+  auto gain = randoms<Bf16>(kWidth, stream);
+  auto mean = randoms<float>(kRows, stream);
   auto deviation = zeros<float>(kRows, stream);
-  auto grads = zeros<float>(3 * kWidth, stream);
-  auto scratch = zeros<float>(static_cast<std::int64_t>(models::layernorm_scratch_elems(kRows, kWidth)), stream);
+  auto grads = randoms<float>(3 * kWidth, stream);
+  auto scratch = randoms<float>(static_cast<std::int64_t>(models::layernorm_scratch_elems(kRows, kWidth)), stream);
   const auto tensor = [&stream](auto& buffer) { return comm::device_tensor(buffer.elems(), stream); };
   const comm::Tensor g = tensor(gain);
   rates.bytes("copy (yardstick)", 2 * row_bytes,
@@ -117,24 +144,24 @@ void row_kernels(comm::Stream& stream, Rates& rates) {
         stream);
   });
   auto tokens = zeros<std::int32_t>(kRows, stream);
-  auto table = zeros<Bf16>(kVocabulary * kWidth, stream);
+  auto table = randoms<Bf16>(kVocabulary * kWidth, stream);
   rates.bytes("embedding_forward", 2 * row_bytes, [&] {
     models::embedding_forward<Bf16>(tokens.elems(), {0, kVocabulary}, table.elems(), kWidth, a.elems(), stream);
   });
   rates.bytes("add_positions", 2 * row_bytes,
               [&] { models::add_positions<Bf16>(table.elems(), kBatch, kLength, kWidth, a.elems(), stream); });
-  auto positions = zeros<float>(kLength * kWidth, stream);
+  auto positions = randoms<float>(kLength * kWidth, stream);
   rates.bytes("positions_backward", row_bytes,
               [&] { models::positions_backward<Bf16>(a.elems(), kBatch, kLength, kWidth, positions.elems(), stream); });
 }
 
 void parameter_kernels(comm::Stream& stream, Rates& rates) {
   const auto count = static_cast<std::int64_t>(kParameters);
-  auto value = zeros<float>(count, stream);
-  auto gradient = zeros<float>(count, stream);
-  auto first = zeros<float>(count, stream);
+  auto value = randoms<float>(count, stream);
+  auto gradient = randoms<float>(count, stream);
+  auto first = randoms<float>(count, stream);
   auto second = zeros<float>(count, stream);
-  auto rounded = zeros<Bf16>(count, stream);
+  auto rounded = randoms<Bf16>(count, stream);
   const std::vector<models::ParameterRange> whole = {{0, kParameters, models::Decay::kDecays}};
   const models::TensorSegments segments(whole, stream);
   auto partial = zeros<double>(static_cast<std::int64_t>(segments.chunks().size()), stream);
@@ -158,31 +185,45 @@ void parameter_kernels(comm::Stream& stream, Rates& rates) {
 
 void attention_kernels(comm::Stream& stream, Rates& rates) {
   const models::AttentionShape shape{kBatch, kLength, kHeads, kWidth / kHeads};
-  auto qkv = zeros<Bf16>(3 * kRows * kWidth, stream);
-  auto grad_qkv = zeros<Bf16>(3 * kRows * kWidth, stream);
-  auto output = zeros<Bf16>(kRows * kWidth, stream);
-  auto gradient = zeros<Bf16>(kRows * kWidth, stream);
-  auto rows = zeros<float>(kRows * kHeads, stream);
-  auto scratch = zeros<float>(kRows * kHeads, stream);
+  auto qkv = randoms<Bf16>(3 * kRows * kWidth, stream);
+  auto grad_qkv = randoms<Bf16>(3 * kRows * kWidth, stream);
+  auto output = randoms<Bf16>(kRows * kWidth, stream);
+  auto gradient = randoms<Bf16>(kRows * kWidth, stream);
+  auto rows = randoms<float>(kRows * kHeads, stream);
   // Two products of the unmasked half of the scores forward, five backward.
   const double product = static_cast<double>(kBatch * kLength * kLength * kWidth);
-  rates.operations("attention_forward", 2 * product,
-                   [&] { models::attention_forward<Bf16>(qkv.elems(), shape, rows.elems(), output.elems(), stream); });
-  rates.operations("attention_backward", 5 * product, [&] {
-    models::attention_backward<Bf16>(gradient.elems(), qkv.elems(), output.elems(), rows.elems(), shape,
-                                     grad_qkv.elems(), scratch.elems(), stream);
-  });
+  const auto tensor = [&stream](auto& buffer) { return comm::device_tensor(buffer.elems(), stream); };
+  const models::KernelTarget target{.stream = &stream};
+  for (const std::string& name : models::kernel_names("attention", models::KernelDevice::kCuda)) {
+    const auto kernel = models::make_attention({{"attention", {name}}}, models::KernelDevice::kCuda);
+    auto forward_scratch = zeros<Bf16>(static_cast<std::int64_t>(kernel->forward_scratch_elems(shape, 0)), stream);
+    auto backward_scratch = zeros<float>(static_cast<std::int64_t>(kernel->backward_scratch_elems(shape, 0)), stream);
+    try {
+      kernel->prepare(shape, comm::ElementType::kBfloat16);
+    } catch (const ConfigError& error) {
+      rates.absent("attention " + name, error.what());
+      continue;
+    }
+    rates.operations("attention " + name + " forward", 2 * product, [&] {
+      kernel->forward({tensor(qkv), tensor(rows), tensor(output), tensor(forward_scratch)}, shape, target);
+    });
+    rates.operations("attention " + name + " backward", 5 * product, [&] {
+      kernel->backward(
+          {tensor(gradient), tensor(qkv), tensor(output), tensor(rows), tensor(grad_qkv), tensor(backward_scratch)},
+          shape, target);
+    });
+  }
 }
 
 void linear_kernels(comm::Stream& stream, Rates& rates) {
   models::MatrixProducts<Bf16> products(stream);
-  auto narrow = zeros<Bf16>(kRows * kWidth, stream);
-  auto wide = zeros<Bf16>(kRows * kHidden, stream);
-  auto before_gelu = zeros<Bf16>(kRows * kHidden, stream);
-  auto weight = zeros<Bf16>(kWidth * kHidden, stream);
-  auto bias = zeros<Bf16>(kHidden, stream);
-  auto grad_weight = zeros<float>(kWidth * kHidden, stream);
-  auto grad_bias = zeros<float>(kHidden, stream);
+  auto narrow = randoms<Bf16>(kRows * kWidth, stream);
+  auto wide = randoms<Bf16>(kRows * kHidden, stream);
+  auto before_gelu = randoms<Bf16>(kRows * kHidden, stream);
+  auto weight = randoms<Bf16>(kWidth * kHidden, stream);
+  auto bias = randoms<Bf16>(kHidden, stream);
+  auto grad_weight = randoms<float>(kWidth * kHidden, stream);
+  auto grad_bias = randoms<float>(kHidden, stream);
   const models::ProductShape up{kRows, kWidth, kHidden};
   const models::ProductShape down{kRows, kHidden, kWidth};
   const models::ProductShape qkv{kRows, kWidth, 3 * kWidth};
@@ -212,12 +253,12 @@ void linear_kernels(comm::Stream& stream, Rates& rates) {
 
 void head_kernels(comm::Stream& stream, Rates& rates) {
   models::MatrixProducts<Bf16> products(stream);
-  auto normalized = zeros<Bf16>(kLogitRows * kWidth, stream);
-  auto wte = zeros<Bf16>(kVocabulary * kWidth, stream);
-  auto logits = zeros<Bf16>(kLogitRows * kStride, stream);
-  auto grad_wte = zeros<float>(kVocabulary * kWidth, stream);
+  auto normalized = randoms<Bf16>(kLogitRows * kWidth, stream);
+  auto wte = randoms<Bf16>(kVocabulary * kWidth, stream);
+  auto logits = randoms<Bf16>(kLogitRows * kStride, stream);
+  auto grad_wte = randoms<float>(kVocabulary * kWidth, stream);
   auto targets = zeros<std::int32_t>(kLogitRows, stream);
-  auto losses = zeros<float>(kLogitRows, stream);
+  auto losses = randoms<float>(kLogitRows, stream);
   const models::ProductShape shape{kLogitRows, kWidth, kVocabulary, models::WeightLayout::kOutputsByInputs, kStride};
   models::LogitBlock block;
   block.logits = comm::device_tensor(logits.elems(), stream);
