@@ -56,8 +56,10 @@ def without_effect(run: Run) -> tuple[str, ...]:
 def twin_key(run: Run, moved: Sequence[str] = ()) -> str | None:
     """Equal for runs whose resolved specs differ in what their twins omit, and in these pointers; None without a spec.
 
-    Runs with different compressions have different keys.
+    Runs with different compressions have different keys, and so has a run that computed with another kernel than its
+    spec asks for.
     """
     if not run.spec:
         return None
-    return canonical([without(run.spec, (*omits(run), *moved)), compressions(without(run.spec, moved))])
+    return canonical([without(run.spec, (*omits(run), *moved)), compressions(without(run.spec, moved)),
+                      dict(run.marks).get("other kernel", "") != ""])

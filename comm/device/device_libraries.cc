@@ -78,7 +78,10 @@ std::vector<std::string> cudnn_names() {
   std::vector<std::string> names = {kCudnn};
   if (const std::string folder = DROPTEST_CUDA_LIBRARIES; !folder.empty()) names.push_back(folder + "/" + kCudnn);
   for (const char* variable : {"VIRTUAL_ENV", "CONDA_PREFIX"}) {
-    if (const char* prefix = std::getenv(variable)) add_python_packages(prefix, names);
+    const char* const prefix = std::getenv(variable);
+    if (prefix == nullptr) continue;
+    names.push_back(std::string(prefix) + "/lib/" + kCudnn);
+    add_python_packages(prefix, names);
   }
   for (const char* prefix : {"/usr/local", "/usr"}) add_python_packages(prefix, names);
   return names;

@@ -43,13 +43,6 @@ std::string first_error(const std::vector<std::string>& errors) {
 /// How long a rank works by itself while others wait for it.
 std::chrono::milliseconds turn_of(const RunConfig& config) { return config.backend.timeout / 4; }
 
-/// As manifests have it.
-std::string attention_of(const RunConfig& config) {
-  const models::KernelChoices kernels = kernels_in_use(config);
-  const auto attention = kernels.find("attention");
-  return config.device == Device::kCuda && attention != kernels.end() ? attention->second.name : "";
-}
-
 /// The manifest of the run's newest intact checkpoint. The files of ranks are read only where it matters.
 std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunConfig& config, int epoch) {
   if (place.resume != CheckpointPlace::Resume::kNewest) return std::nullopt;
@@ -91,8 +84,12 @@ int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig&
   return static_cast<int>(number_of_root(static_cast<std::uint64_t>(epoch), group, "epoch"));
 }
 
+std::optional<Manifest> newest_checkpoint(const std::optional<CheckpointPlace>& place, const RunConfig& config) {
+  return place ? newest_intact(*place, config, 0) : std::nullopt;
+}
+
 std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config) {
-  const auto manifest = place ? newest_intact(*place, config, 0) : std::nullopt;
+  const std::optional<Manifest> manifest = newest_checkpoint(place, config);
   if (manifest) return manifest->step;
   return config.start ? config.start->step : 0;
 }
@@ -149,7 +146,7 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
           throw ConfigError(folder_.of_step(step) + ": a checkpoint of " + manifest.parallel.text() + ", want one of " +
                             config_.parallel.text() + ", or an elastic run (/elastic)");
         }
-        const std::string own = attention_of(config_);
+        const std::string own = recorded_attention(config_);
         if (!manifest.attention.empty() && manifest.attention != own) {
           refusal = folder_.of_step(step) + ": attention was computed by " + manifest.attention +
                     ", and here it is by " + own + ", which rounds in another way; `droptest resume " +
@@ -282,7 +279,7 @@ Manifest Checkpointer::manifest_of(std::uint64_t step, json epochs) const {
   manifest.name = place_.name;
   manifest.run_id = place_.run_id;
   manifest.spec_sha256 = place_.spec_sha256;
-  manifest.attention = attention_of(config_);
+  manifest.attention = recorded_attention(config_);
   manifest.epoch = epoch_;
   manifest.parallel = config_.parallel;
   manifest.epochs = std::move(epochs);

@@ -45,7 +45,7 @@ struct Manifest {
   std::string name;         ///< of the experiment
   std::string run_id;       ///< of the run that wrote it
   std::string spec_sha256;  ///< of its resolved spec
-  std::string attention;    ///< kernel that computed it, where the machine has a say in that; else empty
+  std::string attention;    ///< kernel that computed it, where that depends on the machine; else empty
   int epoch = 0;            ///< how often the run before it was continued with another layout
   comm::ParallelLayout parallel;
   std::vector<RankFile> ranks;

@@ -77,7 +77,6 @@ experiments::Evaluated evaluated(const EvalOptions& options, const experiments::
   }
   experiments::NetworkEvaluation result =
       experiments::evaluate_over_network(config, weights, options.model, data, detail);
-  if (result.replaced_kernel) say_replaced(*result.replaced_kernel);
   outcome.statistics = std::move(result.statistics);
   outcome.numbers["losses"] = losses_json(outcome.statistics);
   return finite(std::move(result.result));

@@ -82,7 +82,6 @@ int generate(const GenerateOptions& options) {
   if (vocabulary) generation.end = vocabulary->number_of("<|endoftext|>").value_or(-1);
   const experiments::Generation result =
       experiments::generate(config, experiments::read_weights(options.model), options.model, prompt, generation);
-  if (result.replaced_kernel) say_replaced(*result.replaced_kernel);
   const auto text_of = [&](const std::vector<std::int32_t>& tokens) -> std::string {
     if (vocabulary && vocabulary->refusal().empty()) return vocabulary->decode(tokens);
     if (of_bytes) return {tokens.begin(), tokens.end()};

@@ -102,7 +102,7 @@ std::vector<std::string> line_of(const nlohmann::ordered_json& entry) {
   std::string types;
   for (const auto& type : entry.at("element_types")) types += (types.empty() ? "" : ", ") + type.get<std::string>();
   return {"  " + text("operation"), text("name"), text("device") + (entry.at("default").get<bool>() ? ", default" : ""),
-          types, text("summary") + (entry.contains("absence") ? " (not here: " + text("absence") + ")" : "")};
+          types, text("summary") + (entry.contains("absence") ? " (not here: `droptest info` says why)" : "")};
 }
 
 struct ListOptions {

@@ -2,7 +2,6 @@
 #include "experiments/cli/network_losses.h"
 
 #include <cstdio>
-#include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -29,10 +28,6 @@ nlohmann::json losses_json(const std::vector<comm::ClassStatistics>& statistics)
         {"realised_rate", comm::finite_or_null(total.realised_rate())}};
   }
   return losses;
-}
-
-void say_replaced(const experiments::ReplacedKernel& kernel) {
-  std::cerr << "droptest: warning: /kernels/" << kernel.operation << ": " << kernel.text() << "\n";
 }
 
 void say_losses(const std::vector<comm::ClassStatistics>& statistics) {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The packets that a command's network has lost, for people and for programs, and a kernel that its ranks replaced.
+// The packets that a command's network has lost, for people and for programs.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
 #include "comm/lossy/statistics/loss_statistics.h"
-#include "experiments/records/replaced_kernel.h"
 #include "experiments/run_config.h"
 
 namespace droptest::cli {
@@ -18,7 +17,5 @@ void require_ranks_of_network(const experiments::RunConfig& config);
 nlohmann::json losses_json(const std::vector<comm::ClassStatistics>& statistics);
 /// A line on standard error for each class.
 void say_losses(const std::vector<comm::ClassStatistics>& statistics);
-/// A warning on standard error.
-void say_replaced(const experiments::ReplacedKernel& kernel);
 
 }  // namespace droptest::cli

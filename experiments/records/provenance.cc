@@ -17,6 +17,7 @@
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"
 #include "experiments/records/build_facts.h"
+#include "experiments/spec/resolve_kernels.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -68,6 +69,7 @@ Provenance run_provenance(const RunConfig& config) {
     if (const auto version = comm::device_library_version(survey, name)) provenance.libraries[name] = *version;
   };
   add("cuBLASLt");
+  if (uses_cudnn(config)) add("cuDNN");
   if (config.backend.name == "nccl") add("NCCL");
   const auto index = static_cast<std::size_t>(config.device_index);
   if (index >= survey.devices.size()) return provenance;

@@ -37,7 +37,8 @@ struct Provenance {
 /// All but the device and the two times.
 Provenance build_provenance();
 
-/// The same with the device of the run: a run on CUDA has CUDA, cuBLASLt and, over `nccl`, NCCL among its libraries.
+/// The same with the device of the run: a run on CUDA has CUDA, cuBLASLt, for attention
+/// by cuDNN that one and, over `nccl`, NCCL among its libraries.
 /// Loads those libraries.
 Provenance run_provenance(const RunConfig& config);
 

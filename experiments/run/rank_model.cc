@@ -6,17 +6,16 @@
 #include <cmath>
 #include <memory>
 #include <numeric>
-#include <optional>
 #include <stdexcept>
 #include <utility>
 
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
-#include "experiments/run/attention_agreement.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/trainer_parts.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/kernels/cross_entropy.h"
 #include "sim/error.h"
@@ -70,6 +69,8 @@ RunConfig without_training(const RunConfig& config) {
   result.sharding = {};
   result.outer = {};
   result.time.reset();
+  // Evaluations and generation have passes of any number of sequences and tokens, each of which would need a plan.
+  if (uses_cudnn(result)) result.kernels["attention"] = {"flash"};
   return result;
 }
 
@@ -104,13 +105,11 @@ NetworkEvaluation evaluate_over_network(const RunConfig& config, const models::S
   const RunConfig plain = without_training(config);
   NetworkEvaluation evaluation;
   comm::run_ranks(plain.parallel.world_size(), plain.backend.timeout, [&](comm::Communicator& group) {
-    RunConfig agreed = plain;
-    const std::optional<ReplacedKernel> replaced = agree_on_attention(agreed, group);
-    RankModel rank(agreed, group, weights, where);
+    RankModel rank(plain, group, weights, where);
     rank.network().begin_step(1);
     Evaluated result = evaluate(rank.model(), data, &rank.groups(), detail);
     auto statistics = rank.network().collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
-    if (group.rank() == 0) evaluation = {std::move(result), std::move(statistics), replaced};
+    if (group.rank() == 0) evaluation = {std::move(result), std::move(statistics)};
   });
   return evaluation;
 }
@@ -157,9 +156,7 @@ Generation generate(const RunConfig& config, const models::StoredTensors& weight
   if (caches) plain.model.attention.past = models::AttentionOptions::Past::kCached;
   Generation generation;
   comm::run_ranks(plain.parallel.world_size(), plain.backend.timeout, [&](comm::Communicator& group) {
-    RunConfig agreed = plain;
-    const std::optional<ReplacedKernel> replaced = agree_on_attention(agreed, group);
-    RankModel rank(agreed, group, weights, where);
+    RankModel rank(plain, group, weights, where);
     std::vector<std::int32_t> text(prompt.begin(), prompt.end());
     std::size_t computed = 0;  // tokens whose keys and values are cached
     for (int number = 0; number < options.tokens && text.size() < static_cast<std::size_t>(plain.model.context);
@@ -179,8 +176,7 @@ Generation generate(const RunConfig& config, const models::StoredTensors& weight
     }
     auto statistics = rank.network().collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
     if (group.rank() != 0) return;
-    generation = {
-        {text.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text.end()}, std::move(statistics), replaced};
+    generation = {{text.begin() + static_cast<std::ptrdiff_t>(prompt.size()), text.end()}, std::move(statistics)};
   });
   return generation;
 }

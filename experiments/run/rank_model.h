@@ -3,14 +3,12 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "comm/lossy/statistics/loss_statistics.h"
 #include "experiments/data/corpus.h"
-#include "experiments/records/replaced_kernel.h"
 #include "experiments/run/evaluation.h"
 #include "experiments/run_config.h"
 #include "models/files/safetensors.h"
@@ -20,7 +18,6 @@ namespace droptest::experiments {
 struct NetworkEvaluation {
   Evaluated result;
   std::vector<comm::ClassStatistics> statistics;  ///< of the packets
-  std::optional<ReplacedKernel> replaced_kernel{};
 };
 
 /// Evaluates `weights` on local ranks with the run's layout, whose network loses packets. `where` names the weights in
@@ -41,7 +38,6 @@ struct GenerationOptions {
 struct Generation {
   std::vector<std::int32_t> tokens;               ///< behind the prompt
   std::vector<comm::ClassStatistics> statistics;  ///< of the packets
-  std::optional<ReplacedKernel> replaced_kernel{};
 };
 
 /// Continues `prompt` on local ranks with the run's layout, whose network loses packets. With the cache a pass has one

@@ -58,6 +58,7 @@ TrainingOutcome train_in_parts(const ResolvedRun& run, const RunConfig& config, 
     part.failures.reset();
     part.device_index = config.device_index;
     part.kernels = config.kernels;
+    part.attention_is_replaced = config.attention_is_replaced;
     // Ranks are numbered anew, and links are those of the numbers: the first ones train, whichever replica is missing.
     const bool is_there = group.rank() < part.parallel.world_size();
     std::vector<int> waiting(static_cast<std::size_t>(group.world_size() - part.parallel.world_size()));
@@ -96,7 +97,7 @@ TrainingOutcome train_in_parts(const ResolvedRun& run, const RunConfig& config, 
 TrainingOutcome train_run(const ResolvedRun& run, const RunConfig& config, const Corpus& corpus,
                           comm::Communicator& group, const TrainingHooks& hooks) {
   RunConfig agreed = config;
-  const std::optional<ReplacedKernel> replaced = agree_on_attention(agreed, group);
+  const std::optional<ReplacedKernel> replaced = agree_on_attention(agreed, hooks.checkpoints, group);
   if (replaced && group.rank() == 0) hooks.on_replaced_kernel(*replaced);
   TrainingOutcome outcome = train_in_parts(run, agreed, corpus, group, hooks);
   outcome.replaced_kernel = replaced;

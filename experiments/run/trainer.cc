@@ -32,6 +32,7 @@
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/resolve_failures.h"
+#include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/outer_step.h"
 #include "sim/error.h"
@@ -308,6 +309,12 @@ class Trainer {
   void start_from_checkpoint() {
     const std::string& path = config_.start->manifest;
     const Manifest manifest = manifest_of_root(path, group_);
+    if (config_.attention_is_replaced && !manifest.attention.empty() &&
+        manifest.attention != recorded_attention(config_)) {
+      throw ConfigError(
+          "/start/manifest: " + path + ": attention was computed by " + manifest.attention +
+          ", which a rank's machine does not have; want one that has it, or /kernels/attention \"flash\"");
+    }
     const TrainingState state = training_state();
     RestoredState restored = RestoredState::recut(std::filesystem::path(path).parent_path(), manifest, state);
     restored.put(state);

@@ -300,7 +300,7 @@ class Resolver {
     models::AttentionOptions& attention = config_.model.attention;
     const json memory = full_.value("memory", json());
     if (memory.is_object()) attention.chunk_tokens = memory.value("attention_chunk", 0);
-    if (attention.is_stateful() && config_.kernels.contains("attention")) {
+    if (attention.is_stateful() && !is_default_attention(config_)) {
       report("/kernels/attention", "got " + quote_json(full_["kernels"]["attention"]) + kStateful +
                                        "which has one implementation; want it absent");
     }

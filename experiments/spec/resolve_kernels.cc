@@ -98,6 +98,13 @@ void resolve_kernels(json& spec, const std::string& where, FileHashes* files, Ru
   if (spec["kernels"].empty()) spec.erase("kernels");
 }
 
+bool is_default_attention(const RunConfig& config) {
+  const auto named = config.kernels.find(kAttention);
+  return named == config.kernels.end() ||
+         (named->second.library.empty() &&
+          named->second.name == models::kernel_names(kAttention, device_of(config)).front());
+}
+
 void resolve_default_attention(json& spec, const std::string& where, RunConfig& config,
                                std::vector<std::string>& errors) {
   const auto named = config.kernels.find(kAttention);
@@ -106,26 +113,31 @@ void resolve_default_attention(json& spec, const std::string& where, RunConfig& 
   if (named->second.name == kCudnn && !serves) {
     errors.push_back(
         where + R"(: /kernels/attention: got "cudnn" with /training/precision )" +
-        quote_json(spec["training"]["precision"]) + ", heads of " +
+        quote_json(spec["training"].value("precision", json("float32"))) + ", heads of " +
         std::to_string(config.model.width / config.model.heads) + " columns and /training/dropout of " +
         json(config.model.dropout.attention).dump() +
         R"( for attention, want "bfloat16" or "float16", at most 128 columns in a multiple of 8, and 0; )" +
         R"(or "flash" or "plain")");
     return;
   }
-  if (named->second.name != (serves ? kCudnn : models::kernel_names(kAttention, KernelDevice::kCuda).front())) return;
+  if (serves ? named->second.name != kCudnn : !is_default_attention(config)) return;
   config.kernels.erase(named);
   spec["kernels"].erase(kAttention);
   if (spec["kernels"].empty()) spec.erase("kernels");
 }
 
+bool uses_cudnn(const RunConfig& config) { return !config.kernels.contains(kAttention) && cudnn_serves(config); }
+
 models::KernelChoices kernels_in_use(const RunConfig& config) {
   models::KernelChoices kernels = config.kernels;
-  if (!kernels.contains(kAttention) && cudnn_serves(config)) kernels[kAttention] = {kCudnn};
+  if (uses_cudnn(config)) kernels[kAttention] = {kCudnn};
   return kernels;
 }
 
-bool uses_cudnn(const RunConfig& config) { return !config.kernels.contains(kAttention) && cudnn_serves(config); }
+std::string recorded_attention(const RunConfig& config) {
+  if (!cudnn_serves(config)) return "";
+  return kernels_in_use(config).at(kAttention).name;
+}
 
 json kernels_json(const json& resolved_spec, const RunConfig& config) {
   json kernels = json::object();

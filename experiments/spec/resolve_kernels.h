@@ -17,17 +17,21 @@ namespace droptest::experiments {
 void resolve_kernels(nlohmann::json& spec, const std::string& where, FileHashes* files, RunConfig& config,
                      std::vector<std::string>& errors);
 
+/// Whether the spec names no kernel of attention, or the one that all attention of the device can have.
+bool is_default_attention(const RunConfig& config);
+
 /// Attention's default on a device depends on the whole spec: to be called when the rest of `config` is there. Leaves
 /// the default out of spec and config, and adds to `errors` where the named kernel does not serve the spec.
 void resolve_default_attention(nlohmann::json& spec, const std::string& where, RunConfig& config,
                                std::vector<std::string>& errors);
 
-/// config.kernels with those of the defaults that the spec decides. On a device that is attention by cuDNN for dense
-/// attention of whole sequences with 16-bit operands and such heads as it takes, without dropout.
-models::KernelChoices kernels_in_use(const RunConfig& config);
-
-/// The same for the ranks' agreement (attention_agreement.h): whether attention is cuDNN's.
+/// Whether attention is cuDNN's, which the spec does not name: on a device, for dense attention of whole sequences with
+/// 16-bit operands and heads that it takes, without dropout.
 bool uses_cudnn(const RunConfig& config);
+/// config.kernels, and attention by cuDNN if uses_cudnn().
+models::KernelChoices kernels_in_use(const RunConfig& config);
+/// The name of attention's kernel on a device, as checkpoints record it; empty where the machine never decides it.
+std::string recorded_attention(const RunConfig& config);
 
 /// Operation -> the implementation that the run computes with, for its summary: a name, or an object with `library`,
 /// `sha256` and `name`.

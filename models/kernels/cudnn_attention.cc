@@ -5,9 +5,12 @@
 #include <cudnn_frontend.h>
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <exception>
 #include <optional>
+#include <stdexcept>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -42,8 +45,20 @@ CudnnLibrary open_library() {
   } catch (const DeviceError& error) {
     return {.absence = error.what()};
   }
+  // This variable of the frontend chooses another algorithm of the backward pass, with other bits.
+  if (std::getenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT") != nullptr) {
+    return {.absence = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT is set, which changes cuDNN's results"};
+  }
   // The frontend asks for the CUDA runtime by its short name, which finds this one once it is open.
-  (void)::dlopen(DROPTEST_CUDA_RUNTIME, RTLD_NOW | RTLD_LOCAL);
+  if (std::getenv("CUDNN_FRONTEND_CUDART_LIB_NAME") == nullptr) {
+    constexpr std::array kRuntimes = {DROPTEST_CUDA_RUNTIME, "libcudart.so.13", "libcudart.so.12"};
+    const bool is_open = std::any_of(kRuntimes.begin(), kRuntimes.end(),
+                                     [](const char* name) { return ::dlopen(name, RTLD_NOW | RTLD_LOCAL) != nullptr; });
+    if (!is_open) {
+      return {.absence = std::string("no CUDA runtime for cuDNN's frontend: neither ") + DROPTEST_CUDA_RUNTIME +
+                         " nor libcudart.so.13 or libcudart.so.12 can be opened"};
+    }
+  }
   fe::cudnn_dlhandle = opened->handle();
   const std::size_t version = fe::detail::get_backend_version();
   CudnnLibrary library{opened->path(), dotted(version), ""};
@@ -55,15 +70,17 @@ CudnnLibrary open_library() {
 
 std::string named(const CudnnLibrary& library) { return "cuDNN " + library.version + " (" + library.path + ")"; }
 
-/// Calls `body`, of which each exception of the frontend becomes a ConfigError with its words.
-template <class Body>
+/// Calls `body`. Exceptions of the frontend become Errors with its words; those of droptest stay.
+template <class Error, class Body>
 auto in_words(const std::string& before, const Body& body) {
   try {
     return body();
   } catch (const ConfigError&) {
     throw;
-  } catch (const std::exception& error) {
-    throw ConfigError(before + ": " + error.what());
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const std::runtime_error& error) {
+    throw Error(before + ": " + error.what());
   }
 }
 
@@ -95,7 +112,7 @@ class CudnnPlan final : public AttentionPlan {
     const auto check = [&refused](fe::error_t status) {
       if (status.is_bad()) throw ConfigError(refused + ": " + status.get_message());
     };
-    in_words(refused, [&] {
+    in_words<ConfigError>(refused, [&] {
       check(graph_.validate());
       check(graph_.build_operation_graph(handle_));
       check(graph_.create_execution_plans({fe::HeurMode_t::A}));
@@ -115,11 +132,14 @@ class CudnnPlan final : public AttentionPlan {
     for (std::size_t uid = 0; uid < tensors_.size(); ++uid) {
       pointers[static_cast<std::int64_t>(uid)] = const_cast<std::byte*>(tensors_[uid].address(arrays, first_sequence));
     }
-    if (const cudnnStatus_t status = fe::detail::set_stream(handle_, stream.handle()); status != CUDNN_STATUS_SUCCESS) {
-      throw DeviceError("cudnnSetStream: " + std::string(fe::detail::get_error_string(status)));
-    }
-    fe::error_t status = graph_.execute(handle_, pointers, workspace);
-    if (status.is_bad()) throw DeviceError(named(cudnn_library()) + ", attention: " + status.get_message());
+    in_words<DeviceError>(named(cudnn_library()) + ", attention", [&] {
+      const cudnnStatus_t on_stream = fe::detail::set_stream(handle_, stream.handle());
+      if (on_stream != CUDNN_STATUS_SUCCESS) {
+        throw DeviceError("cudnnSetStream: " + std::string(fe::detail::get_error_string(on_stream)));
+      }
+      fe::error_t status = graph_.execute(handle_, pointers, workspace);
+      if (status.is_bad()) throw DeviceError(named(cudnn_library()) + ", attention: " + status.get_message());
+    });
   }
 
  private:
@@ -182,11 +202,18 @@ class CudnnPlanner final : public AttentionPlanner {
   CudnnPlanner() {
     const CudnnLibrary library = cudnn_library();
     if (!library.absence.empty()) throw ConfigError(library.absence);
-    const cudnnStatus_t status = in_words(named(library), [this] { return fe::detail::create_handle(&handle_); });
+    const cudnnStatus_t status =
+        in_words<ConfigError>(named(library), [this] { return fe::detail::create_handle(&handle_); });
     if (status == CUDNN_STATUS_SUCCESS) return;
     throw ConfigError(named(library) + " cannot use the device: cudnnCreate: " + fe::detail::get_error_string(status));
   }
-  ~CudnnPlanner() override { (void)fe::detail::destroy_handle(handle_); }
+  ~CudnnPlanner() override {
+    try {
+      (void)fe::detail::destroy_handle(handle_);
+    } catch (const std::exception&) {
+      // A library that does not answer holds nothing that could be freed.
+    }
+  }
   CudnnPlanner(const CudnnPlanner&) = delete;
   CudnnPlanner& operator=(const CudnnPlanner&) = delete;
 

@@ -52,8 +52,6 @@ class CudaForm final : public OpsForm {
     check_kernels(options.kernels, KernelDevice::kCuda);
   }
 
-  const AttentionKernel& attention() const { return *attention_; }
-
   OpsTypes types() const override {
     const ElementType compute = element_type(options_.precision.compute);
     return {compute,
@@ -139,6 +137,7 @@ class CudaOps final : public Ops {
       : form_(options, group.world_size()),
         group_(group),
         stream_(options.device),
+        attention_(make_attention(options.kernels, KernelDevice::kCuda)),
         timer_(timer),
         gemms_(stream_,
                kernel_name(options.kernels, "matmul", KernelDevice::kCuda) == "cublaslt_unfused"
@@ -272,14 +271,14 @@ class CudaOps final : public Ops {
   void attention_forward(ConstTensor qkv, const AttentionShape& shape, const DropoutMask& dropout, Tensor statistics,
                          Tensor output, Tensor scratch) override {
     const StreamPhase phase(timer_, Phase::kAttention, stream_);
-    form_.attention().forward({qkv, statistics, output, scratch, dropout}, shape, {nullptr, &stream_});
+    attention_->forward({qkv, statistics, output, scratch, dropout}, shape, {nullptr, &stream_});
   }
   void attention_backward(ConstTensor grad_output, ConstTensor qkv, ConstTensor output, ConstTensor statistics,
                           const AttentionShape& shape, const DropoutMask& dropout, Tensor grad_qkv,
                           Tensor scratch) override {
     const StreamPhase phase(timer_, Phase::kAttention, stream_);
-    form_.attention().backward({grad_output, qkv, output, statistics, grad_qkv, scratch, dropout}, shape,
-                               {nullptr, &stream_});
+    attention_->backward({grad_output, qkv, output, statistics, grad_qkv, scratch, dropout}, shape,
+                         {nullptr, &stream_});
   }
 
   void drop_elements(ConstTensor from, const DropoutMask& mask, std::int64_t rows, std::int64_t width,
@@ -523,8 +522,9 @@ class CudaOps final : public Ops {
   CudaForm form_;
   comm::Communicator& group_;
   comm::Stream stream_;
-  comm::StreamTimer* timer_;                 ///< null: none
-  std::optional<comm::Stream> collectives_;  ///< absent: a lone rank has nothing to overlap
+  std::unique_ptr<AttentionKernel> attention_;  ///< may hold objects of a library that know the stream
+  comm::StreamTimer* timer_;                    ///< null: none
+  std::optional<comm::Stream> collectives_;     ///< absent: a lone rank has nothing to overlap
   comm::Event produced_;
   comm::Event reduced_;
   std::optional<CudaOffload> offload_;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention of a device by cuDNN, a part of the batch at a time where the whole needs too large a workspace.
 #include <algorithm>
+#include <initializer_list>
 #include <map>
 #include <memory>
 #include <string>
@@ -49,11 +50,15 @@ class CudnnAttention final : public AttentionKernel {
 
   void forward(const AttentionForwardTensors& t, const AttentionShape& shape,
                const KernelTarget& target) const override {
+    const comm::ConstTensor output = t.output;
+    check(shape, {&t.qkv}, {&output}, t.statistics, t.dropout);
     run(AttentionPass::kForward, shape, t.qkv.type,
         {t.qkv.bytes.data(), t.output.bytes.data(), t.statistics.bytes.data(), nullptr, nullptr}, t.scratch, target);
   }
   void backward(const AttentionBackwardTensors& t, const AttentionShape& shape,
                 const KernelTarget& target) const override {
+    const comm::ConstTensor grad_qkv = t.grad_qkv;
+    check(shape, {&t.qkv, &grad_qkv}, {&t.output, &t.grad_output}, t.statistics, t.dropout);
     run(AttentionPass::kBackward, shape, t.qkv.type,
         {t.qkv.bytes.data(), t.output.bytes.data(), t.statistics.bytes.data(), t.grad_output.bytes.data(),
          t.grad_qkv.bytes.data()},
@@ -68,6 +73,22 @@ class CudnnAttention final : public AttentionKernel {
     std::unique_ptr<AttentionPlan> rest;
   };
   using Key = std::tuple<AttentionPass, std::int64_t, std::int64_t, std::int64_t, std::int64_t, ElementType>;
+
+  /// The arrays are as long as the graph's tensors reach: `packed` has queries, keys and values, `rows` one of them.
+  void check(const AttentionShape& s, std::initializer_list<const comm::ConstTensor*> packed,
+             std::initializer_list<const comm::ConstTensor*> rows, const comm::ConstTensor& statistics,
+             const DropoutMask& dropout) const {
+    const auto elems = static_cast<std::uint64_t>(s.batch * s.length * s.heads * s.head_width);
+    const auto has = [](const comm::ConstTensor& tensor, std::uint64_t wanted) {
+      DROPTEST_CHECK(tensor.bytes.size() >= wanted * comm::element_bytes(tensor.type),
+                     "attention by cuDNN: an array of " + std::to_string(tensor.bytes.size()) + " bytes, want " +
+                         std::to_string(wanted * comm::element_bytes(tensor.type)));
+    };
+    for (const comm::ConstTensor* tensor : packed) has(*tensor, 3 * elems);
+    for (const comm::ConstTensor* tensor : rows) has(*tensor, elems);
+    has(statistics, statistics_elems(s));
+    DROPTEST_CHECK(!dropout.is_on(), "attention by cuDNN has no dropout");
+  }
 
   static bool is_empty(const AttentionShape& s) { return s.batch == 0 || s.length == 0 || s.heads == 0; }
 
@@ -90,21 +111,20 @@ class CudnnAttention final : public AttentionKernel {
     const auto plan_of = [&](std::int64_t sequences) {
       return planner_->plan(attention_graph(pass, {sequences, shape.length, shape.heads, shape.head_width}, type));
     };
-    std::int64_t sequences = shape.batch;
-    std::unique_ptr<AttentionPlan> whole = plan_of(sequences);
-    while (whole->workspace_bytes() > room) {
-      if (sequences <= cut) {
-        throw ConfigError("attention by cuDNN wants a workspace of " + std::to_string(whole->workspace_bytes()) +
-                          " bytes for " + std::to_string(sequences) + " sequences, and the memory plan has " +
-                          std::to_string(room));
+    for (std::int64_t sequences = shape.batch;; sequences = std::max(cut, sequences / 2 / cut * cut)) {
+      std::unique_ptr<AttentionPlan> whole = plan_of(sequences);
+      const std::int64_t left = shape.batch % sequences;
+      std::unique_ptr<AttentionPlan> rest = left == 0 ? nullptr : plan_of(left);
+      const std::uint64_t wanted = std::max(whole->workspace_bytes(), rest == nullptr ? 0 : rest->workspace_bytes());
+      if (wanted <= room) {
+        parts = {sequences, std::move(whole), std::move(rest)};
+        return parts;
       }
-      sequences = std::max(cut, sequences / 2 / cut * cut);
-      whole = plan_of(sequences);
+      if (sequences <= cut) {
+        throw ConfigError("attention by cuDNN wants a workspace of " + std::to_string(wanted) + " bytes for " +
+                          std::to_string(sequences) + " sequences, and the memory plan has " + std::to_string(room));
+      }
     }
-    if (const std::int64_t rest = shape.batch % sequences; rest != 0) parts.rest = plan_of(rest);
-    parts.sequences = sequences;
-    parts.whole = std::move(whole);
-    return parts;
   }
 
   void run(AttentionPass pass, const AttentionShape& shape, ElementType type, const AttentionArrays& arrays,

@@ -80,7 +80,7 @@ const std::vector<KernelEntry>& kernel_entries() {
        "cudnn",
        kCuda,
        {kBfloat16, kFloat16},
-       "cuDNN's fused attention; the default for heads of up to 128 columns, a multiple of 8, without dropout",
+       "cuDNN's; the default in place of flash for heads of up to 128 columns, a multiple of 8, without dropout",
        make_cudnn_attention,
        attention_graph_takes},
       {"attention",

@@ -292,6 +292,18 @@ MARKS = [
 ]
 
 
+def test_a_run_that_computed_with_another_kernel_is_no_twin_of_others(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, LOSS, seeds=1)
+    mark = {"pointer": "/kernels/attention", "message": "attention is computed by flash", "mark": "other_kernel"}
+    found = []
+    for path in folder.glob("*/summary.json"):
+        (lossy,) = (group for group in summary.groups(droptest.load(folder)) if not group.lossless)
+        found.append(lossy.difference.n)
+        rewrite(path, lambda record: record["warnings"].append(mark))
+    (lossy,) = (group for group in summary.groups(droptest.load(folder)) if not group.lossless)
+    assert found == [1, 0] and lossy.difference.n == 1, "none, one, and both are marked"
+
+
 def test_runs_that_were_resumed_or_lacked_replicas_are_marked_in_tables(tmp_path):
     folder = synthetic.write_sweep(tmp_path, LOSS, seeds=2)
     lossy = lambda path: json.loads(path.read_text())["point"]["/network/loss"] != NONE  # noqa: E731

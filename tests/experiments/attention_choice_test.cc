@@ -67,6 +67,20 @@ TEST(AttentionChoice, TheDefaultIsTheSameRunNamedOrNot) {
   EXPECT_EQ(in_float.run_id, resolved(kTwoRanks, {"/device=cuda"}).run_id);
 }
 
+// Attention with state has kernels of its own, beside which flash is all that a spec may name.
+TEST(AttentionChoice, FlashMayBeNamedWhereAttentionHasState) {
+  for (const std::vector<std::string>& layout : {std::vector<std::string>{"/parallel/sequence=2"},
+                                                 {"/data/documents=true", "/data/end_of_text=10"},
+                                                 {"/memory={\"attention_chunk\": 32}"}}) {
+    const ResolvedRun plain = resolved(kTwoRanks, bf16_on_cuda(layout));
+    std::vector<std::string> named = layout;
+    named.emplace_back("/kernels={\"attention\": \"flash\"}");
+    EXPECT_EQ(resolved(kTwoRanks, bf16_on_cuda(named)).spec, plain.spec) << layout[0];
+    named.back() = "/kernels={\"attention\": \"plain\"}";
+    EXPECT_THAT(config_error_of([&] { resolved(kTwoRanks, bf16_on_cuda(named)); }), HasSubstr("want it absent"));
+  }
+}
+
 // A run of version 2 has flash's rounding, under the same spec.
 TEST(AttentionChoice, HasNumericsOfItsOwn) {
   EXPECT_EQ(resolved(kTwoRanks, bf16_on_cuda()).spec.at("numerics_version"), 3);

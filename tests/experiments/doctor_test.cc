@@ -119,6 +119,15 @@ TEST(DeviceChecks, MissingLibrariesAreAWarning) {
   EXPECT_THAT(finding.seen, HasSubstr("not found: cuBLASLt, cuDNN"));
 }
 
+TEST(DeviceChecks, AttentionByCudnnIsNamedOrItsReplacement) {
+  const Finding there = check_cudnn({"/lib/libcudnn.so.9", "9.19.0", ""});
+  EXPECT_EQ(there.health, Health::kOk);
+  EXPECT_EQ(there.seen, "cuDNN 9.19.0, /lib/libcudnn.so.9");
+  const Finding absent = check_cudnn({"", "", "libcudnn.so.9 is not found"});
+  EXPECT_EQ(absent.health, Health::kWarning);
+  EXPECT_THAT(absent.seen, AllOf(HasSubstr("libcudnn.so.9 is not found"), HasSubstr("\"flash\" in its place")));
+}
+
 TEST(DeviceChecks, MachineCodeRunsOnItsMajorVersionAndPtxOnNewerOnes) {
   EXPECT_TRUE(runs_on("80-real, 90", 8, 0));
   EXPECT_TRUE(runs_on("80-real, 90", 8, 9));

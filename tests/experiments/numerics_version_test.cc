@@ -295,7 +295,7 @@ TEST(NumericsVersion, AnEarlierResolvedSpecIsReadAndNotTrained) {
   EXPECT_EQ(resolve(earlier, "spec.json", nullptr, NumericsUse::kToRead).spec, earlier);
   earlier["numerics_version"] = kNewestNumerics + 1;
   EXPECT_THAT(config_error_of([&] { (void)resolve(earlier, "spec.json", nullptr, NumericsUse::kToRead); }),
-              testing::HasSubstr("got 3, but this droptest has version 2"));
+              testing::HasSubstr("got 4, but this droptest has version 2"));
 }
 
 // A resolved spec that is changed is another spec: its version follows from what it then asks for.

@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +29,7 @@ namespace {
 
 using nlohmann::json;
 using testing::AllOf;
+using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -126,22 +129,17 @@ TEST_F(ReplacedKernels, ARunThatFailsBeforeItsRanksAgreeDoesNotClaimAKernel) {
 }
 
 TEST_F(ReplacedKernels, OneRankWithoutItMakesAllTakeFlash) {
-  const Machine machine({});
-  RunConfig config = run().config;
-  const RunConfig broken = [&] {
-    RunConfig one = config;
-    one.device_index = 7;
-    return one;
-  }();
+  const Machine machine({.refusal = "no engine", .refused_graphs = 1});
+  const RunConfig config = run().config;
   std::vector<std::string> reasons(2);
   comm::run_ranks(2, std::chrono::seconds(30), [&](comm::Communicator& group) {
-    RunConfig own = group.rank() == 1 ? broken : config;
-    const auto replaced = agree_on_attention(own, group);
+    RunConfig own = config;
+    const auto replaced = agree_on_attention(own, std::nullopt, group);
     ASSERT_TRUE(replaced.has_value());
     reasons[static_cast<std::size_t>(group.rank())] = replaced->reason;
     EXPECT_EQ(own.kernels.at("attention").name, "flash");
   });
-  EXPECT_THAT(reasons[0], HasSubstr("rank 1: "));
+  EXPECT_THAT(reasons[0], AnyOf("rank 0: no engine", "rank 1: no engine"));
   EXPECT_EQ(reasons[0], reasons[1]);
 }
 
@@ -173,22 +171,65 @@ TEST_F(ReplacedKernels, ARunGoesOnWithTheKernelOfItsCheckpoint) {
   EXPECT_EQ(CheckpointFolder(directory_of(in_float).checkpoints()).manifest(2).attention, "");
 }
 
-TEST_F(ReplacedKernels, GenerationTakesFlashToo) {
-  const ResolvedRun of = run();
+// The one machine without cuDNN is no longer among the run's.
+TEST_F(ReplacedKernels, ARunThatFlashBeganGoesOnWithFlash) {
+  const ResolvedRun of = run({R"(/checkpoint={"every_steps": 2})"});
+  json whole;
+  {
+    const Machine machine(kWithout);
+    whole = execute(of);
+  }
+  std::filesystem::remove(directory_of(of).summary());
+  const Machine machine({});
+  const json resumed = execute(of);
+  EXPECT_EQ(fake_cuda::launches("cudnn_forward"), 0U);
+  EXPECT_EQ(resumed.at("kernels").at("attention"), "flash");
+  EXPECT_EQ(resumed.at("train"), whole.at("train"));
+  EXPECT_EQ(resumed.at("warnings").at(0).at("message"),
+            "attention is computed by flash in place of cudnn: it computed the checkpoint of step 2");
+}
+
+TEST_F(ReplacedKernels, ARunOfItsOwnMayNameFlashForACheckpointOfCudnn) {
+  const ResolvedRun of = run({R"(/checkpoint={"every_steps": 2})"});
   {
     const Machine machine({});
     (void)execute(of);
   }
+  const std::string start =
+      "/start={\"manifest\": \"" + CheckpointFolder(directory_of(of).checkpoints()).of_step(2) + "/manifest.json\"}";
+  const Machine machine(kWithout);
+  EXPECT_THAT(config_error_of([&] { execute(run({start})); }),
+              HasSubstr("attention was computed by cudnn, which a rank's machine does not have"));
+  const json named = execute(run({start, "/kernels={\"attention\": \"flash\"}"}));
+  EXPECT_EQ(named.at("status"), "completed");
+  EXPECT_EQ(named.at("started_from").at("step"), 2);
+}
+
+// Of three heads, rank 0 has two: the shapes that are asked for are those of the rank.
+TEST_F(ReplacedKernels, ARankAsksForTheShapesThatItComputes) {
+  const Machine machine({});
+  const ResolvedRun of = run({"/model/width=24", "/model/heads=3"});
+  EXPECT_EQ(execute(of).at("kernels").at("attention"), "cudnn");
+  std::set<std::int64_t> heads;
+  for (const auto& dims : fake_cuda::planned_queries()) heads.insert(dims[1]);
+  EXPECT_EQ(heads, (std::set<std::int64_t>{1, 2}));
+  fake_cuda::configure({.refusal = "no two heads", .refused_heads = 2});
+  EXPECT_EQ(execute(run({"/model/width=24", "/model/heads=3", "/seed=5"})).at("warnings").at(0).at("message"),
+            "attention is computed by flash in place of cudnn: rank 0: no two heads");
+}
+
+TEST_F(ReplacedKernels, GenerationTakesFlash) {
+  const ResolvedRun of = run();
+  const Machine machine({});
+  (void)execute(of);
   const models::StoredTensors weights = read_weights(directory_of(of).weights());
   const std::vector<std::int32_t> prompt = {1, 2, 3};
   GenerationOptions options;
   options.tokens = 2;
   options.cache = GenerationOptions::Cache::kUnused;
-  const Machine machine(kWithout);
-  const Generation generation = generate(of.config, weights, "w", prompt, options);
-  EXPECT_EQ(generation.tokens.size(), 2U);
-  ASSERT_TRUE(generation.replaced_kernel.has_value());
-  EXPECT_THAT(generation.replaced_kernel->text(), HasSubstr("there is none"));
+  fake_cuda::reset();
+  EXPECT_EQ(generate(of.config, weights, "w", prompt, options).tokens.size(), 2U);
+  EXPECT_EQ(fake_cuda::launches("cudnn_forward"), 0U);
 }
 
 }  // namespace

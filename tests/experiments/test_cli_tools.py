@@ -327,6 +327,13 @@ def test_info_shows_the_devices_or_why_there_are_none(tmp_path):
         assert cuda["architectures"] in text and f"runtime {cuda['runtime']}" in text
         if cuda["driver"] is None:
             assert "no NVIDIA driver" in cuda["absence"]
+        cudnn = cuda["attention_by_cudnn"]
+        assert (cudnn["library"] is None) == (cudnn["version"] is None)
+        shown = f"cuDNN {cudnn['version']} ({cudnn['library']})" if cudnn["absence"] is None else cudnn["absence"]
+        assert shown in text
+        kernels = json.loads(run("list", "kernels", "--json", cwd=tmp_path).out)["kernels"]
+        [of_cudnn] = [kernel for kernel in kernels if kernel["name"] == "cudnn"]
+        assert of_cudnn.get("absence") == cudnn["absence"]
     if cuda["absence"]:
         assert f"devices    none: {cuda['absence']}" in text
     for device in cuda["devices"]:

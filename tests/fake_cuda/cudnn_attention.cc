@@ -4,7 +4,7 @@
 #include "models/kernels/cudnn_attention.h"
 
 #include <cstring>
-#include <map>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -25,11 +25,30 @@ CudnnSettings& current() {
   return own;
 }
 
+std::vector<std::array<std::int64_t, 4>>& planned() {
+  static std::vector<std::array<std::int64_t, 4>> own;
+  return own;
+}
+
 }  // namespace
 
 void configure(const CudnnSettings& settings) {
   const std::lock_guard lock(mutex());
   current() = settings;
+  planned().clear();
+}
+std::vector<std::array<std::int64_t, 4>> planned_queries() {
+  const std::lock_guard lock(mutex());
+  return planned();
+}
+/// Empty: it takes the graph.
+std::string refusal_of(const models::AttentionGraph& graph) {
+  const std::lock_guard lock(mutex());
+  CudnnSettings& settings = current();
+  const bool concerns = settings.refused_heads == 0 || settings.refused_heads == graph.queries.dims[1];
+  if (concerns && !settings.refusal.empty() && settings.refused_graphs-- > 0) return settings.refusal;
+  planned().push_back(graph.queries.dims);
+  return "";
 }
 CudnnSettings cudnn_settings() {
   const std::lock_guard lock(mutex());
@@ -51,12 +70,16 @@ class InterpretedPlan final : public AttentionPlan {
   std::uint64_t workspace_bytes() const override { return workspace_bytes_; }
   void run(const AttentionArrays& arrays, std::int64_t first_sequence, std::byte* workspace,
            comm::Stream& stream) override {
-    const auto pass = [graph = graph_, arrays, first_sequence, workspace, bytes = workspace_bytes_] {
-      std::memset(workspace, 0xFF, bytes);  // a part of the arrays there would be seen
+    // One of the threads, which run one after another, computes the pass.
+    const auto pass = [graph = graph_, arrays, first_sequence, workspace, bytes = workspace_bytes_,
+                       is_first = std::make_shared<bool>(true)] {
+      if (!std::exchange(*is_first, false)) return;
+      std::memset(workspace, 0xFF, bytes);  // what lies there would be seen
       interpret_attention(graph, arrays, first_sequence);
     };
+    constexpr unsigned kThreads = 32;
     const char* const name = graph_.pass == AttentionPass::kForward ? "cudnn_forward" : "cudnn_backward";
-    const cudaError_t error = fake_cuda::queue_kernel(name, 1, 1, 0, stream.handle(), pass);
+    const cudaError_t error = fake_cuda::queue_kernel(name, 1, kThreads, 0, stream.handle(), pass);
     if (error != cudaSuccess) throw DeviceError(std::string(name) + ": " + cudaGetErrorString(error));
   }
 
@@ -68,7 +91,7 @@ class InterpretedPlan final : public AttentionPlan {
 class Interpreter final : public AttentionPlanner {
  public:
   std::unique_ptr<AttentionPlan> plan(const AttentionGraph& graph) override {
-    if (const std::string refusal = fake_cuda::cudnn_settings().refusal; !refusal.empty()) throw ConfigError(refusal);
+    if (const std::string refusal = fake_cuda::refusal_of(graph); !refusal.empty()) throw ConfigError(refusal);
     return std::make_unique<InterpretedPlan>(graph);
   }
 };

@@ -34,7 +34,7 @@ class CudnnAttention : public testing::Test {
 comm::DeviceMemory array_of(std::int64_t elems, std::uint64_t formula) {
   std::vector<Bf16> values;
   for (std::int64_t i = 0; i < elems; ++i) {
-    values.push_back(to_bf16(static_cast<float>(mixed(formula, static_cast<std::uint64_t>(i)))));
+    values.push_back(comm::to_bf16(static_cast<float>(mixed(formula, static_cast<std::uint64_t>(i)))));
   }
   comm::DeviceMemory memory(values.size() * sizeof(Bf16), "a test's array");
   std::memcpy(memory.data(), values.data(), values.size() * sizeof(Bf16));

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <functional>
 #include <limits>
 #include <map>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/kernels/cudnn_attention.h"
 #include "tests/models/every_implementation.h"
 #include "tests/models/ops_bench.h"
 
@@ -197,6 +199,9 @@ std::vector<KernelEntry> entries_here() {
   const bool has_device = comm::survey_devices().absence.empty();
   std::vector<KernelEntry> entries;
   for (const KernelEntry& entry : kernel_entries()) {
+    // Machines that must show all of CUDA need cuDNN, too.
+    const bool may_lack = entry.name == "cudnn" && std::getenv("DROPTEST_REQUIRE_CUDA") == nullptr;
+    if (may_lack && !cudnn_library().absence.empty()) continue;
     if (has_device || entry.device == KernelDevice::kHost) entries.push_back(entry);
   }
   return entries;
