@@ -59,7 +59,7 @@ DeviceBuffer<T> randoms(std::int64_t count, comm::Stream& stream) {
   for (std::uint32_t& draw : draws) draw = static_cast<std::uint32_t>(engine());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const auto number = static_cast<float>(static_cast<std::int32_t>(draws[i % draws.size()])) * 0x1p-31F;
-    if constexpr (std::is_same_v<T, Bf16>) values[i] = models::to_bf16(number);
+    if constexpr (std::is_same_v<T, Bf16>) values[i] = comm::to_bf16(number);
     if constexpr (!std::is_same_v<T, Bf16>) values[i] = number;
   }
   DeviceBuffer<T> buffer(values.size(), "benchmark");

@@ -96,59 +96,31 @@ fe::graph::Tensor_attributes described(const AttentionGraphTensor& tensor, std::
       .set_data_type(type);
 }
 
-class CudnnPlan final : public AttentionPlan {
+/// A pass in the frontend's words.
+class CudnnGraph {
  public:
-  CudnnPlan(cudnnHandle_t handle, const AttentionGraph& graph) : handle_(handle) {
-    set_types(graph);
+  /// Without a compute capability it asks the current device for its own.
+  explicit CudnnGraph(const AttentionGraph& graph, std::optional<int> compute_capability = std::nullopt) {
+    if (compute_capability) {  // before its parts, which take it over
+      graph_.set_sm_version(*compute_capability);
+      graph_.set_sm_count(1);
+    }
+    const bool bf16 = graph.queries.type == comm::ElementType::kBfloat16;
+    graph_.set_io_data_type(bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
+        .set_intermediate_data_type(fe::DataType_t::FLOAT)
+        .set_compute_data_type(fe::DataType_t::FLOAT);
     if (graph.pass == AttentionPass::kForward) {
       add_forward(graph);
     } else {
       add_backward(graph);
     }
-    const std::string refused = named(cudnn_library()) + " refuses attention of B " +
-                                std::to_string(graph.queries.dims[0]) + ", T " + std::to_string(graph.queries.dims[2]) +
-                                ", NH " + std::to_string(graph.queries.dims[1]) + ", D " +
-                                std::to_string(graph.queries.dims[3]);
-    const auto check = [&refused](fe::error_t status) {
-      if (status.is_bad()) throw ConfigError(refused + ": " + status.get_message());
-    };
-    in_words<ConfigError>(refused, [&] {
-      check(graph_.validate());
-      check(graph_.build_operation_graph(handle_));
-      check(graph_.create_execution_plans({fe::HeurMode_t::A}));
-      check(graph_.check_support(handle_));
-      check(graph_.build_plans(handle_, fe::BuildPlanPolicy_t::HEURISTICS_CHOICE));
-      std::int64_t bytes = 0;
-      check(graph_.get_workspace_size(bytes));
-      workspace_bytes_ = static_cast<std::uint64_t>(bytes);
-    });
   }
 
-  std::uint64_t workspace_bytes() const override { return workspace_bytes_; }
-
-  void run(const AttentionArrays& arrays, std::int64_t first_sequence, std::byte* workspace,
-           comm::Stream& stream) override {
-    std::unordered_map<std::int64_t, void*> pointers;
-    for (std::size_t uid = 0; uid < tensors_.size(); ++uid) {
-      pointers[static_cast<std::int64_t>(uid)] = const_cast<std::byte*>(tensors_[uid].address(arrays, first_sequence));
-    }
-    in_words<DeviceError>(named(cudnn_library()) + ", attention", [&] {
-      const cudnnStatus_t on_stream = fe::detail::set_stream(handle_, stream.handle());
-      if (on_stream != CUDNN_STATUS_SUCCESS) {
-        throw DeviceError("cudnnSetStream: " + std::string(fe::detail::get_error_string(on_stream)));
-      }
-      fe::error_t status = graph_.execute(handle_, pointers, workspace);
-      if (status.is_bad()) throw DeviceError(named(cudnn_library()) + ", attention: " + status.get_message());
-    });
-  }
+  fe::graph::Graph& graph() { return graph_; }
+  /// By their uid.
+  const std::vector<AttentionGraphTensor>& tensors() const { return tensors_; }
 
  private:
-  void set_types(const AttentionGraph& graph) {
-    const bool bf16 = graph.queries.type == comm::ElementType::kBfloat16;
-    graph_.set_io_data_type(bf16 ? fe::DataType_t::BFLOAT16 : fe::DataType_t::HALF)
-        .set_intermediate_data_type(fe::DataType_t::FLOAT)
-        .set_compute_data_type(fe::DataType_t::FLOAT);
-  }
   Attributes input(const AttentionGraphTensor& tensor) { return graph_.tensor(described(tensor, next_uid(tensor))); }
   void output(const Attributes& of, const AttentionGraphTensor& tensor) {
     *of = described(tensor, next_uid(tensor)).set_name(of->get_name()).set_output(true);
@@ -191,9 +163,55 @@ class CudnnPlan final : public AttentionPlan {
     output(results[2], g.grad_values);
   }
 
-  cudnnHandle_t handle_;
   fe::graph::Graph graph_;
-  std::vector<AttentionGraphTensor> tensors_;  ///< by their uid
+  std::vector<AttentionGraphTensor> tensors_;
+};
+
+class CudnnPlan final : public AttentionPlan {
+ public:
+  CudnnPlan(cudnnHandle_t handle, const AttentionGraph& graph) : handle_(handle), graph_(graph) {
+    const std::string refused = named(cudnn_library()) + " refuses attention of B " +
+                                std::to_string(graph.queries.dims[0]) + ", T " + std::to_string(graph.queries.dims[2]) +
+                                ", NH " + std::to_string(graph.queries.dims[1]) + ", D " +
+                                std::to_string(graph.queries.dims[3]);
+    const auto check = [&refused](fe::error_t status) {
+      if (status.is_bad()) throw ConfigError(refused + ": " + status.get_message());
+    };
+    in_words<ConfigError>(refused, [&] {
+      fe::graph::Graph& built = graph_.graph();
+      check(built.validate());
+      check(built.build_operation_graph(handle_));
+      check(built.create_execution_plans({fe::HeurMode_t::A}));
+      check(built.check_support(handle_));
+      check(built.build_plans(handle_, fe::BuildPlanPolicy_t::HEURISTICS_CHOICE));
+      std::int64_t bytes = 0;
+      check(built.get_workspace_size(bytes));
+      workspace_bytes_ = static_cast<std::uint64_t>(bytes);
+    });
+  }
+
+  std::uint64_t workspace_bytes() const override { return workspace_bytes_; }
+
+  void run(const AttentionArrays& arrays, std::int64_t first_sequence, std::byte* workspace,
+           comm::Stream& stream) override {
+    std::unordered_map<std::int64_t, void*> pointers;
+    const std::vector<AttentionGraphTensor>& tensors = graph_.tensors();
+    for (std::size_t uid = 0; uid < tensors.size(); ++uid) {
+      pointers[static_cast<std::int64_t>(uid)] = const_cast<std::byte*>(tensors[uid].address(arrays, first_sequence));
+    }
+    in_words<DeviceError>(named(cudnn_library()) + ", attention", [&] {
+      const cudnnStatus_t on_stream = fe::detail::set_stream(handle_, stream.handle());
+      if (on_stream != CUDNN_STATUS_SUCCESS) {
+        throw DeviceError("cudnnSetStream: " + std::string(fe::detail::get_error_string(on_stream)));
+      }
+      fe::error_t status = graph_.graph().execute(handle_, pointers, workspace);
+      if (status.is_bad()) throw DeviceError(named(cudnn_library()) + ", attention: " + status.get_message());
+    });
+  }
+
+ private:
+  cudnnHandle_t handle_;
+  CudnnGraph graph_;
   std::uint64_t workspace_bytes_ = 0;
 };
 
@@ -230,6 +248,12 @@ class CudnnPlanner final : public AttentionPlanner {
 CudnnLibrary cudnn_library() {
   static const CudnnLibrary library = open_library();
   return library;
+}
+
+std::string cudnn_objection(const AttentionGraph& graph, int compute_capability) {
+  if (const CudnnLibrary library = cudnn_library(); !library.absence.empty()) throw ConfigError(library.absence);
+  CudnnGraph described(graph, compute_capability);
+  return in_words<ConfigError>("cuDNN's frontend", [&] { return described.graph().validate().get_message(); });
 }
 
 std::unique_ptr<AttentionPlanner> make_cudnn_planner() { return std::make_unique<CudnnPlanner>(); }

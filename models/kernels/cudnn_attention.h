@@ -22,6 +22,10 @@ struct CudnnLibrary {
 /// Opens the library by comm::cudnn_names(); needs no device. Thread safety: any.
 CudnnLibrary cudnn_library();
 
+/// What cuDNN's frontend has against the graph on devices of that compute capability (90 of 9.0); empty: nothing. The
+/// library itself may still refuse it. Needs no device. Throws: ConfigError where the library is absent.
+std::string cudnn_objection(const AttentionGraph& graph, int compute_capability);
+
 /// A pass that is ready to run. Owner: one rank, for work on one stream at a time.
 class AttentionPlan {
  public:

@@ -103,6 +103,10 @@ CudnnLibrary cudnn_library() {
   return absence.empty() ? CudnnLibrary{"fake cuDNN", "9.99.0", ""} : CudnnLibrary{"", "", absence};
 }
 
+std::string cudnn_objection(const AttentionGraph& graph, int /*compute_capability*/) {
+  return fake_cuda::refusal_of(graph);
+}
+
 std::unique_ptr<AttentionPlanner> make_cudnn_planner() {
   if (const CudnnLibrary library = cudnn_library(); !library.absence.empty()) throw ConfigError(library.absence);
   return std::make_unique<Interpreter>();

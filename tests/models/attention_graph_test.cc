@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/kernels/chunks.h"
+#include "models/kernels/cudnn_attention.h"
 #include "sim/error.h"
 #include "tests/models/attention_graph_interpreter.h"
 #include "tests/models/kernel_numbers.h"
@@ -203,6 +204,28 @@ TEST(AttentionGraph, IsDeterministic) {
   for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
     EXPECT_TRUE(attention_graph(pass, {2, 5, 3, 8}, comm::ElementType::kBfloat16).deterministic);
   }
+}
+
+// What the frontend checks is checked without a device, here for those of an A100 and an H100.
+TEST(CudnnGraphs, TheFrontendTakesThem) {
+  if (const std::string absence = cudnn_library().absence; !absence.empty()) GTEST_SKIP() << absence;
+  for (const AttentionShape& shape : {AttentionShape{4, 1024, 12, 64}, AttentionShape{1, 67, 3, 8},
+                                      AttentionShape{3, 130, 1, 128}, AttentionShape{2, 16, 4, 24}}) {
+    for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) {
+      for (const comm::ElementType type : {comm::ElementType::kBfloat16, comm::ElementType::kFloat16}) {
+        for (const int capability : {80, 90}) {
+          EXPECT_EQ(cudnn_objection(attention_graph(pass, shape, type), capability), "") << shape.head_width;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudnnGraphs, TheFrontendSaysWhatItDoesNotTake) {
+  if (const std::string absence = cudnn_library().absence; !absence.empty()) GTEST_SKIP() << absence;
+  AttentionGraph graph = attention_graph(AttentionPass::kForward, {2, 16, 4, 64}, comm::ElementType::kBfloat16);
+  graph.queries.dims[3] = graph.keys.dims[3] = 12;
+  EXPECT_NE(cudnn_objection(graph, 90).find("hidden_dim"), std::string::npos) << cudnn_objection(graph, 90);
 }
 
 }  // namespace
