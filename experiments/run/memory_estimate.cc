@@ -18,6 +18,7 @@
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/sequence_messages.h"
@@ -31,11 +32,13 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
-constexpr std::uint64_t kProgramBytes = 40 * kMebi;     ///< of a process: code, libraries and records
-constexpr std::uint64_t kWorkspaceBytes = 6 * kMebi;    ///< of a rank: stacks, statistics, small buffers
-constexpr std::uint64_t kExpectedReads = 2;             ///< of an offload file at once
-constexpr std::uint64_t kContextBytes = 768 * kMebi;    ///< of a process: CUDA's context, code of kernels and libraries
-constexpr std::uint64_t kRankDeviceBytes = 40 * kMebi;  ///< of a rank: 32 MiB of products, statistics, staging
+constexpr std::uint64_t kProgramBytes = 40 * kMebi;   ///< of a process: code, libraries and records
+constexpr std::uint64_t kWorkspaceBytes = 6 * kMebi;  ///< of a rank: stacks, statistics, small buffers
+constexpr std::uint64_t kExpectedReads = 2;           ///< of an offload file at once
+// What one H100 had in use beyond the model and the loss layer: 600 MB with one rank, 1,014 MB with eight.
+constexpr std::uint64_t kContextBytes = 541'000'000;    ///< of a process: CUDA's context, code of kernels and libraries
+constexpr std::uint64_t kRankDeviceBytes = 59'000'000;  ///< of a rank: 32 MiB of products, statistics, staging
+constexpr std::uint64_t kCudnnBytes = 250'000'000;      ///< of a process, for code of cuDNN: a margin, not measured
 constexpr std::uint64_t kBucketsAtOnce = 3;             ///< of a rank: copies of gradients or parameters on their way
 constexpr std::uint64_t kAbsurdBytes = std::uint64_t{1} << 62U;  ///< of a model that no machine holds
 
@@ -50,6 +53,9 @@ std::uint64_t data_bytes(const DataConfig& data) {
   if (data.examples) return 5 * (size_of(data.examples->training) + size_of(data.examples->validation));
   return data.text.empty() ? size_of(data.tokens) : 2 * size_of(data.text);
 }
+
+/// Of a process on a device.
+std::uint64_t context_bytes(const RunConfig& config) { return kContextBytes + (uses_cudnn(config) ? kCudnnBytes : 0); }
 
 models::SequenceParts sequence_parts(const RunConfig& config) {
   return config.model.attention.sequence.parts(config.training.sequence_tokens);
@@ -368,7 +374,7 @@ std::uint64_t run_device_bytes(const RunConfig& config) {
     of_all += bytes;
     if (of_all >= kAbsurdBytes) return kAbsurdBytes;
   }
-  return kContextBytes + (config.backend.name == "local" ? of_all : largest);
+  return context_bytes(config) + (config.backend.name == "local" ? of_all : largest);
 }
 
 MemoryEstimate estimate_memory(const RunConfig& config) {
@@ -388,7 +394,7 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
       static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.gradient_ranks());
   const bool is_local = config.backend.name == "local";
   const auto ranks = static_cast<std::uint64_t>(is_local ? config.parallel.world_size() : 1);
-  if (config.device == Device::kCuda) most.context = kContextBytes;
+  if (config.device == Device::kCuda) most.context = context_bytes(config);
   most.of_process = config.device == Device::kCuda
                         ? run_device_bytes(config)
                         : (is_local ? alike * of_all : most.total()) +
