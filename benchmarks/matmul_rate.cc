@@ -19,6 +19,8 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "benchmarks/fma_probe.h"
@@ -44,6 +46,7 @@ struct Options {
   int threads = 2;
   int repetitions = 7;
   Precision precision = Precision::kFloat32;
+  bool packed = false;
   bool probe = false;
 };
 
@@ -64,6 +67,7 @@ Options parsed(int argc, char** argv) {
   app.add_option("--precision", o.precision, "float32, or bfloat16 factors with float32 results")
       ->transform(CLI::CheckedTransformer(std::vector<std::pair<std::string, Precision>>{
           {"float32", Precision::kFloat32}, {"bfloat16", Precision::kBfloat16}}));
+  app.add_flag("--packed", o.packed, "Also with weights that the library packed before, and the time of the packing");
   app.add_flag("--probe", o.probe, "Only measure fused multiply-adds, on one thread and on all");
   try {
     app.parse(argc, argv);
@@ -143,22 +147,57 @@ std::function<void()> sgemm_call(const Product& p, Buffers& buffers) {
   };
 }
 
-std::function<void()> matmul_call(const Product& p, Buffers& buffers, Precision precision, const dnnl::engine& engine) {
+/// The matrices of a product without their data.
+struct Descriptions {
+  memory::desc a, b, result;
+};
+
+Descriptions descriptions_of(const Product& p, Precision precision) {
   const auto type = precision == Precision::kFloat32 ? memory::data_type::f32 : memory::data_type::bf16;
   const auto layout = [](bool transposed, std::int64_t rows, std::int64_t columns) {
     return transposed ? memory::dims{1, rows} : memory::dims{columns, 1};
   };
-  const memory::desc a({p.rows, p.inner}, type, layout(p.transposed_a, p.rows, p.inner));
-  const memory::desc b({p.inner, p.columns}, type, layout(p.transposed_b, p.inner, p.columns));
-  const memory::desc result({p.rows, p.columns}, memory::data_type::f32, layout(false, p.rows, p.columns));
-  const dnnl::matmul primitive(dnnl::matmul::primitive_desc(dnnl::matmul::desc(a, b, result), engine));
-  const std::unordered_map<int, memory> arguments = {{DNNL_ARG_SRC, memory(a, engine, buffers.a.data())},
-                                                     {DNNL_ARG_WEIGHTS, memory(b, engine, buffers.b.data())},
-                                                     {DNNL_ARG_DST, memory(result, engine, buffers.result.data())}};
-  return [primitive, arguments, stream = dnnl::stream(engine)]() mutable {
+  return {memory::desc({p.rows, p.inner}, type, layout(p.transposed_a, p.rows, p.inner)),
+          memory::desc({p.inner, p.columns}, type, layout(p.transposed_b, p.inner, p.columns)),
+          memory::desc({p.rows, p.columns}, memory::data_type::f32, layout(false, p.rows, p.columns))};
+}
+
+std::function<void()> call_of(const dnnl::primitive& primitive, std::unordered_map<int, memory> arguments,
+                              const dnnl::engine& engine) {
+  return [primitive, arguments = std::move(arguments), stream = dnnl::stream(engine)]() mutable {
     primitive.execute(stream, arguments);
     stream.wait();
   };
+}
+
+std::function<void()> matmul_call(const Product& p, Buffers& buffers, Precision precision, const dnnl::engine& engine) {
+  const Descriptions d = descriptions_of(p, precision);
+  const dnnl::matmul primitive(dnnl::matmul::primitive_desc(dnnl::matmul::desc(d.a, d.b, d.result), engine));
+  return call_of(primitive,
+                 {{DNNL_ARG_SRC, memory(d.a, engine, buffers.a.data())},
+                  {DNNL_ARG_WEIGHTS, memory(d.b, engine, buffers.b.data())},
+                  {DNNL_ARG_DST, memory(d.result, engine, buffers.result.data())}},
+                 engine);
+}
+
+/// A product with its second factor in the layout that the library chooses, and the call that brings it there.
+struct PackedCalls {
+  std::function<void()> pack;
+  std::function<void()> multiply;
+};
+
+PackedCalls packed_calls(const Product& p, Buffers& buffers, Precision precision, const dnnl::engine& engine) {
+  const Descriptions d = descriptions_of(p, precision);
+  const memory::desc any(d.b.dims(), d.b.data_type(), memory::format_tag::any);
+  const dnnl::matmul::primitive_desc chosen(dnnl::matmul::desc(d.a, any, d.result), engine);
+  const memory plain(d.b, engine, buffers.b.data());
+  const memory packed(chosen.weights_desc(), engine);
+  return {call_of(dnnl::reorder(plain, packed), {{DNNL_ARG_FROM, plain}, {DNNL_ARG_TO, packed}}, engine),
+          call_of(dnnl::matmul(chosen),
+                  {{DNNL_ARG_SRC, memory(d.a, engine, buffers.a.data())},
+                   {DNNL_ARG_WEIGHTS, packed},
+                   {DNNL_ARG_DST, memory(d.result, engine, buffers.result.data())}},
+                  engine)};
 }
 
 /// One way to compute one product, and how long it took each time.
@@ -190,6 +229,17 @@ struct Candidate {
   Product product;
   std::optional<Timing> sgemm;  ///< float32 alone
   std::optional<Timing> matmul;
+  std::optional<Timing> packing;  ///< of the weight, where there is one
+  std::optional<Timing> packed;   ///< of the product with the packed weight
+
+  /// All ways that are measured.
+  std::vector<Timing*> timings() {
+    std::vector<Timing*> measured;
+    for (std::optional<Timing>* timing : {&sgemm, &matmul, &packing, &packed}) {
+      if (*timing) measured.push_back(&**timing);
+    }
+    return measured;
+  }
 
   double best() const {
     if (!sgemm) return matmul->median();
@@ -219,18 +269,22 @@ nlohmann::json measure(const Options& o) {
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   std::vector<Candidate> candidates;
   for (const Product& product : products) {
-    Candidate candidate{product, std::nullopt, std::nullopt};
+    Candidate candidate{product, std::nullopt, std::nullopt, std::nullopt, std::nullopt};
     if (o.precision == Precision::kFloat32) candidate.sgemm.emplace(Timing{sgemm_call(product, buffers), 1, {}});
     candidate.matmul.emplace(Timing{matmul_call(product, buffers, o.precision, engine), 1, {}});
-    if (candidate.sgemm) candidate.sgemm->warm_up();
-    candidate.matmul->warm_up();
+    // The second factor of a weight's gradient is an activation's gradient, which no two products share.
+    if (o.packed && product.pass != "grad_weight") {
+      const PackedCalls calls = packed_calls(product, buffers, o.precision, engine);
+      candidate.packing.emplace(Timing{calls.pack, 1, {}});
+      candidate.packed.emplace(Timing{calls.multiply, 1, {}});
+    }
+    for (Timing* timing : candidate.timings()) timing->warm_up();
     candidates.push_back(std::move(candidate));
   }
   // All products in turn, again and again: a disturbance of the machine then meets few samples of each.
   for (int repetition = 0; repetition < o.repetitions; ++repetition) {
     for (Candidate& c : candidates) {
-      if (c.sgemm) c.sgemm->seconds.push_back(c.sgemm->measure());
-      c.matmul->seconds.push_back(c.matmul->measure());
+      for (Timing* timing : c.timings()) timing->seconds.push_back(timing->measure());
     }
   }
 
@@ -238,6 +292,8 @@ nlohmann::json measure(const Options& o) {
   double sgemm_seconds = 0;
   double matmul_seconds = 0;
   double best_seconds = 0;
+  double packing_seconds = 0;
+  double packed_seconds = 0;
   nlohmann::json list = nlohmann::json::array();
   for (const Candidate& c : candidates) {
     const auto times = static_cast<double>(c.product.times);
@@ -245,6 +301,8 @@ nlohmann::json measure(const Options& o) {
     if (c.sgemm) sgemm_seconds += times * c.sgemm->median();
     matmul_seconds += times * c.matmul->median();
     best_seconds += times * c.best();
+    if (c.packing) packing_seconds += times * c.packing->median();
+    packed_seconds += times * (c.packed ? *c.packed : *c.matmul).median();
     nlohmann::json entry = {{"product", c.product.name},
                             {"pass", c.product.pass},
                             {"rows", c.product.rows},
@@ -253,6 +311,10 @@ nlohmann::json measure(const Options& o) {
                             {"times", c.product.times},
                             {"matmul_gigaflop_per_second", c.product.gigaflop() / c.matmul->median()}};
     if (c.sgemm) entry["sgemm_gigaflop_per_second"] = c.product.gigaflop() / c.sgemm->median();
+    if (c.packed) {
+      entry["packed_gigaflop_per_second"] = c.product.gigaflop() / c.packed->median();
+      entry["packing_seconds"] = c.packing->median();
+    }
     list.push_back(std::move(entry));
   }
   nlohmann::json result = {{"program", "oneDNN " + onednn_version()},
@@ -264,6 +326,10 @@ nlohmann::json measure(const Options& o) {
                            {"products", std::move(list)},
                            {"peak_mebibytes", peak_mebibytes()}};
   if (o.precision == Precision::kFloat32) result["sgemm"] = total(gigaflop, sgemm_seconds);
+  if (o.packed) {
+    result["packed"] = total(gigaflop, packed_seconds);
+    result["packed"]["packing_seconds"] = packing_seconds;
+  }
   return result;
 }
 
