@@ -9,6 +9,7 @@
 #include "comm/lossy/paths/path_registry.h"
 #include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/resolve_kernels.h"
+#include "models/gpt2/gpt2_tensors.h"
 
 namespace droptest::experiments {
 namespace {
@@ -57,9 +58,25 @@ bool shows_owner_of_tied_embedding(const RunConfig& config) {
          std::ranges::any_of(kOfParameters, [&](sim::TrafficClass of) { return config.network.of(of).has_value(); });
 }
 
+/// Whether the products of the head on a device are cut: those of many 16-bit outputs that are no multiple of 8.
+bool cuts_head(const RunConfig& config) {
+  constexpr std::uint64_t kLarge = 1024;
+  constexpr std::uint64_t kTogether = 8;
+  if (config.device != Device::kCuda ||
+      comm::element_bytes(models::element_type(config.training.precision.compute)) != 2) {
+    return false;
+  }
+  for (int rank = 0; rank < config.parallel.tensor; ++rank) {
+    const std::uint64_t outputs = models::gpt2_part(config.model, config.parallel.tensor, rank).vocabulary.count;
+    if (outputs >= kLarge && outputs % kTogether != 0) return true;
+  }
+  return false;
+}
+
 // Newest first. docs/results_changes.md tells what each one moves.
 constexpr Change kChanges[] = {
     {3, "attention by cuDNN", uses_cudnn},
+    {3, "the gradient of a head with many 16-bit outputs that are no multiple of 8", cuts_head},
     {2, "loss between sequence-parallel ranks, whose backward pass is the gradient of the forward pass with its losses",
      loses_in_sequences},
     {2, "the loss scale of float16 on CUDA",

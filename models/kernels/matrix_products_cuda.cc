@@ -105,6 +105,18 @@ Product input_product(const ProductShape& shape, const E* grad_output, std::int6
           0.0F};
 }
 
+/// grad_weight' (+)= grad_output' input. The outputs come first where the weight has them as the library's rows.
+template <class E>
+Product gradient_product(const ProductShape& shape, const E* input, const E* grad_output, std::int64_t stride,
+                         float factor, float keep, const float* grad_weight) {
+  const bool by_outputs = shape.layout == WeightLayout::kInputsByOutputs;
+  const Stored x = stored(input, shape.inputs, shape.rows, shape.inputs);
+  const Stored dy = stored(grad_output, shape.outputs, shape.rows, stride);
+  return {
+      CUBLAS_OP_N, by_outputs ? dy : x, CUBLAS_OP_T, by_outputs ? x : dy, weight_of(shape, grad_weight).first, factor,
+      keep};
+}
+
 }  // namespace
 
 template <class E>
@@ -260,17 +272,16 @@ void MatrixProducts<E>::backward_weight(const ProductShape& shape, comm::DeviceS
                      std::to_string(shape.outputs) + " outputs, factor " + std::to_string(factor));
   const bool sets = mode == GradientMode::kSet;
   if (extents.weight > 0 && shape.rows > 0) {
-    // The outputs come first where the weight's gradient has them as the library's rows.
     const bool by_outputs = shape.layout == WeightLayout::kInputsByOutputs;
-    const Stored x = stored(input.data(), shape.inputs, shape.rows, shape.inputs);
-    const Stored dy = stored(grad_output.data(), shape.outputs, shape.rows, extents.stride);
-    const Product product{CUBLAS_OP_N,
-                          by_outputs ? dy : x,
-                          CUBLAS_OP_T,
-                          by_outputs ? x : dy,
-                          weight_of(shape, static_cast<const float*>(grad_weight.data())).first,
-                          factor,
-                          sets ? 0.0F : 1.0F};
+    const float keep = sets ? 0.0F : 1.0F;
+    const std::int64_t first = outputs_of_one_product<E>(shape, extents.stride);
+    const Product product = gradient_product(with_outputs(shape, first), input.data(), grad_output.data(),
+                                             extents.stride, factor, keep, grad_weight.data());
+    if (first < shape.outputs) {
+      impl_->library.multiply(
+          kName, gradient_product(with_outputs(shape, shape.outputs - first), input.data(), grad_output.data() + first,
+                                  extents.stride, factor, keep, grad_weight.data() + first * shape.inputs));
+    }
     if (!grad_bias.empty() && sets && by_outputs && impl_->fuses() && is_aligned(grad_bias.data())) {
       Product with_bias = product;
       with_bias.epilogue = CUBLASLT_EPILOGUE_BGRADA;

@@ -114,6 +114,7 @@ void expect_cut_products(comm::Stream& stream) {
   DeviceArray<E> weight(random_elems<E>(2, kInputs * kOutputs), stream);
   std::vector<std::vector<double>> outputs;
   std::vector<std::vector<double>> grad_inputs;
+  std::vector<std::vector<float>> grad_weights;
   for (const std::int64_t stride : {kOutputs, kOutputs + 5}) {
     const ProductShape shape{kRows, kInputs, kOutputs, WeightLayout::kOutputsByInputs, stride};
     std::vector<E> spread(static_cast<std::size_t>(kRows * stride));
@@ -123,10 +124,15 @@ void expect_cut_products(comm::Stream& stream) {
     DeviceArray<E> grad_output(spread, stream);
     DeviceArray<R> output = poisoned<R>(kRows * stride, stream);
     DeviceArray<R> grad_input = poisoned<R>(kRows * kInputs, stream);
+    DeviceArray<float> grad_weight = poisoned<float>(kInputs * kOutputs, stream);
     fake_cuda::reset();
     products.forward(shape, input.read(), weight.read(), {}, output.elems());
     products.backward_input(shape, grad_output.read(), weight.read(), 0.5F, grad_input.elems());
-    EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), stride % 8 == 0 ? 4U : 2U);
+    for (const GradientMode mode : {GradientMode::kSet, GradientMode::kAdd}) {
+      products.backward_weight(shape, input.read(), grad_output.read(), 0.5F, mode, grad_weight.elems(), {});
+    }
+    EXPECT_EQ(fake_cuda::calls("cublasLtMatmul"), stride % 8 == 0 ? 8U : 4U);
+    grad_weights.push_back(grad_weight.values());
     std::vector<double>& rows = outputs.emplace_back();
     const std::vector<double> whole = as<double>(output.values());
     for (std::int64_t r = 0; r < kRows; ++r) {
@@ -135,6 +141,7 @@ void expect_cut_products(comm::Stream& stream) {
     grad_inputs.push_back(as<double>(grad_input.values()));
   }
   EXPECT_EQ(outputs[0], outputs[1]);
+  EXPECT_EQ(grad_weights[0], grad_weights[1]);
   for (std::size_t i = 0; i < grad_inputs[0].size(); ++i) {
     EXPECT_NEAR(grad_inputs[1][i], grad_inputs[0][i], 1e-4 + kRounding<R> * (3 + 2 * std::abs(grad_inputs[0][i])));
   }

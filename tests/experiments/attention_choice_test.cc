@@ -86,6 +86,11 @@ TEST(AttentionChoice, HasNumericsOfItsOwn) {
   EXPECT_EQ(resolved(kTwoRanks, bf16_on_cuda()).spec.at("numerics_version"), 3);
   EXPECT_EQ(resolved(kTwoRanks, bf16_on_cuda({"/kernels={\"attention\": \"flash\"}"})).spec.at("numerics_version"), 1);
   EXPECT_EQ(resolved(kTwoRanks, {"/device=cuda"}).spec.at("numerics_version"), 1);
+  // Two ranks have 2,001 outputs each.
+  const std::string flash = "/kernels={\"attention\": \"flash\"}";
+  EXPECT_EQ(resolved(kTwoRanks, bf16_on_cuda({flash, "/model/vocabulary=4002"})).spec.at("numerics_version"), 3);
+  EXPECT_EQ(resolved(kTwoRanks, bf16_on_cuda({flash, "/model/vocabulary=4016"})).spec.at("numerics_version"), 1);
+  EXPECT_EQ(resolved(kTwoRanks, {"/device=cuda", "/model/vocabulary=4002"}).spec.at("numerics_version"), 1);
   EXPECT_THAT(config_error_of([] { resolved(kTwoRanks, bf16_on_cuda({"/numerics_version=1"})); }),
               HasSubstr("got 1, but this droptest has version 3 for a spec with attention by cuDNN"));
 }
