@@ -152,7 +152,10 @@ def test_gpu_bench_goes_on_after_a_part_that_fails(tmp_path, capsys):
         raise program_runs.ProgramError("no torch")
 
     bench.part("peer", fail)
+    assert bench.kernel == ("--attention", "cudnn")
+    bench.part("attention", fail)
+    assert bench.kernel == ("--attention", "flash"), "whole steps are measured without cuDNN"
     bench.part("other", lambda: bench.row("other", "5 GB/s"))
     bench.print_table()
     printed = capsys.readouterr().out
-    assert "other  5 GB/s" in printed and "NOT RUN OR FAILED: peer: no torch" in printed
+    assert "other        5 GB/s" in printed and "NOT RUN OR FAILED: peer: no torch" in printed
