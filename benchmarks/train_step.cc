@@ -74,7 +74,8 @@ Options parsed(int argc, char** argv) {
   app.add_option("--device", o.device, "what ranks compute with; ranks of cuda share the first device")
       ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
-  app.add_option("--attention", o.attention, "the device's kernel of attention (flash, cudnn, plain)");
+  app.add_option("--attention", o.attention,
+                 "on CUDA: the kernel of attention (flash, the default here, cudnn or plain)");
   app.add_option("--accumulation", o.accumulation, "micro-batches of a step")->capture_default_str();
   app.add_flag("--profile", o.profile, "on the CPU: adds the seconds that rank 0 spends in each phase of a step");
   try {
@@ -241,6 +242,9 @@ int main(int argc, char** argv) {
   const droptest::Options o = droptest::parsed(argc, argv);
   droptest::Result result;
   try {
+    if (o.device == "cpu" && !o.attention.empty()) {
+      throw droptest::ConfigError("--attention: got " + o.attention + " with --device cpu, want it absent");
+    }
     result = o.device == "cuda" ? droptest::train_on_device(o) : droptest::train_on_host(o);
   } catch (const std::exception& error) {
     std::cerr << "train_step: error: " << error.what() << "\n";
@@ -251,7 +255,10 @@ int main(int argc, char** argv) {
                            {"tokens_per_second", o.data * o.accumulation * o.batch * o.length / result.step_seconds},
                            {"peak_mebibytes", droptest::peak_mebibytes()},
                            {"final_loss", result.final_loss}};
-  if (o.device == "cuda") report["device_mebibytes"] = result.device_mebibytes;
+  if (o.device == "cuda") {
+    report["device_mebibytes"] = result.device_mebibytes;
+    report["attention"] = o.attention.empty() ? "flash" : o.attention;
+  }
   if (o.profile) report["phase_seconds"] = result.phases;
   std::cout << report.dump() << "\n";
 }

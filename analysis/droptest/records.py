@@ -42,6 +42,7 @@ FRAMES = ("runs", "metrics", "divergence", "samples", "loss_statistics", "bursts
 MARKED = {
     "lost samples": "lost samples",
     "fewer replicas": "trained steps with fewer replicas",
+    "other kernel": "computed with another kernel than the spec asks for",
     "resumed": "went on from a checkpoint",
 }
 

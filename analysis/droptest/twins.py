@@ -61,5 +61,5 @@ def twin_key(run: Run, moved: Sequence[str] = ()) -> str | None:
     """
     if not run.spec:
         return None
-    return canonical([without(run.spec, (*omits(run), *moved)), compressions(without(run.spec, moved)),
-                      dict(run.marks).get("other kernel", "") != ""])
+    spec = without(run.spec, (*omits(run), *moved))
+    return canonical([spec, compressions(without(run.spec, moved)), "other kernel" in dict(run.marks)])

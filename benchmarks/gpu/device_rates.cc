@@ -199,7 +199,7 @@ void attention_kernels(comm::Stream& stream, Rates& rates) {
     auto forward_scratch = zeros<Bf16>(static_cast<std::int64_t>(kernel->forward_scratch_elems(shape, 0)), stream);
     auto backward_scratch = zeros<float>(static_cast<std::int64_t>(kernel->backward_scratch_elems(shape, 0)), stream);
     try {
-      kernel->prepare(shape, comm::ElementType::kBfloat16);
+      kernel->prepare(shape, comm::ElementType::kBfloat16, models::AttentionKernel::Passes::kBoth);
     } catch (const ConfigError& error) {
       rates.absent("attention " + name, error.what());
       continue;

@@ -64,19 +64,22 @@ std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunCon
   return std::nullopt;
 }
 
+/// Makes a checkpoint of the states that ranks have left; where it cannot, the last one stands.
+void take_left_states(const CheckpointPlace& place, const RunConfig& config) {
+  if (!config.elastic || !config.checkpoint || place.resume != CheckpointPlace::Resume::kNewest) return;
+  try {
+    (void)complete_rescue(CheckpointFolder(place.folder), place.run_id, config.checkpoint->keep);
+  } catch (const ConfigError&) {  // NOLINT(bugprone-empty-catch)
+  }
+}
+
 }  // namespace
 
 int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group) {
   int epoch = config.start ? config.start->epoch : 0;
   if (!place) return epoch;
   if (group.rank() == 0) {
-    try {
-      if (config.elastic && config.checkpoint && place->resume == CheckpointPlace::Resume::kNewest) {
-        (void)complete_rescue(CheckpointFolder(place->folder), place->run_id, config.checkpoint->keep);
-      }
-    } catch (const ConfigError&) {
-      // The last checkpoint stands.
-    }
+    take_left_states(*place, config);
     if (const auto manifest = newest_intact(*place, config, epoch)) {
       epoch = manifest->epoch + (continues(*manifest, config.parallel) ? 0 : 1);
     }
@@ -85,7 +88,9 @@ int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig&
 }
 
 std::optional<Manifest> newest_checkpoint(const std::optional<CheckpointPlace>& place, const RunConfig& config) {
-  return place ? newest_intact(*place, config, 0) : std::nullopt;
+  if (!place) return std::nullopt;
+  take_left_states(*place, config);
+  return newest_intact(*place, config, 0);
 }
 
 std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config) {

@@ -34,7 +34,8 @@ struct CheckpointPlace {
 /// The epoch in which a run with these ranks begins: that of its newest intact checkpoint, or the next one where its
 /// number of replicas differs. Ranks: all.
 int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group);
-/// The manifest of the run's newest intact checkpoint; absent: it has none. Ranks: 0.
+/// The manifest of the run's newest intact checkpoint, of states that ranks have left, too; absent: it has none. Ranks:
+/// 0.
 std::optional<Manifest> newest_checkpoint(const std::optional<CheckpointPlace>& place, const RunConfig& config);
 /// A run begins after this step: the step of its newest intact checkpoint; without one, the step of the other run's
 /// checkpoint in `start`; without both, 0. Ranks: 0.

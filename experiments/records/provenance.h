@@ -37,8 +37,8 @@ struct Provenance {
 /// All but the device and the two times.
 Provenance build_provenance();
 
-/// The same with the device of the run: a run on CUDA has CUDA, cuBLASLt, for attention
-/// by cuDNN that one and, over `nccl`, NCCL among its libraries.
+/// The same with the device of the run: a run on CUDA has CUDA and cuBLASLt among its
+/// libraries, cuDNN if its spec asks for attention by it, and NCCL over `nccl`.
 /// Loads those libraries.
 Provenance run_provenance(const RunConfig& config);
 

@@ -8,6 +8,7 @@
 #include "comm/device/stream.h"
 #include "experiments/run/rank_agreement.h"
 #include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/run_traffic.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/kernels/attention_kernel.h"
 #include "models/ops/kernel_registry.h"
@@ -19,19 +20,40 @@ namespace {
 
 constexpr const char* kAttention = "attention";
 
-/// Why this rank cannot compute the run's passes with the kernel; empty: it can. They have a micro-batch of sequences;
-/// the last one of an evaluation may have fewer.
+/// The shapes of the run's evaluations besides that of a whole micro-batch: EvaluationBatches' last ones, and examples
+/// of any number, for which one stands.
+std::vector<models::AttentionShape> evaluation_shapes(const RunConfig& config, const models::AttentionShape& whole) {
+  models::AttentionShape shape = whole;
+  shape.batch = 1;
+  if (config.data.examples) return {shape};
+  std::vector<models::AttentionShape> shapes;
+  for (const std::uint64_t targets : {validation_targets(config), selection_targets(config)}) {
+    const auto count = static_cast<std::int64_t>(targets);
+    shape = whole;
+    shape.batch = count / whole.length % whole.batch;
+    shapes.push_back(shape);
+    shape.batch = 1;
+    shape.length = count % whole.length;
+    shapes.push_back(shape);
+  }
+  return shapes;
+}
+
+/// Why this rank cannot compute the run's passes with the kernel; empty: it can.
 std::string absence_here(const RunConfig& config, int rank) {
+  using Passes = models::AttentionKernel::Passes;
   const int tensor_rank = config.parallel.coordinates(rank).tensor;
   const models::Gpt2Part part = models::gpt2_part(config.model, config.parallel.tensor, tensor_rank);
-  models::AttentionShape shape{config.training.batch_sequences, config.training.sequence_tokens,
-                               static_cast<std::int64_t>(part.heads.count), config.model.width / config.model.heads};
+  const models::AttentionShape shape{config.training.batch_sequences, config.training.sequence_tokens,
+                                     static_cast<std::int64_t>(part.heads.count),
+                                     config.model.width / config.model.heads};
+  const comm::ElementType type = models::element_type(config.training.precision.compute);
   try {
     const comm::Stream on_device(config.device_index);
     const auto kernel = models::make_attention(kernels_in_use(config), models::KernelDevice::kCuda);
-    for (const std::int64_t sequences : {shape.batch, std::int64_t{1}}) {
-      shape.batch = sequences;
-      kernel->prepare(shape, models::element_type(config.training.precision.compute));
+    kernel->prepare(shape, type, Passes::kBoth);
+    for (const models::AttentionShape& other : evaluation_shapes(config, shape)) {
+      kernel->prepare(other, type, Passes::kForward);
     }
   } catch (const ConfigError& error) {
     return error.what();
@@ -46,7 +68,7 @@ std::string flash_of_checkpoint(const RunConfig& config, const std::optional<Che
   if (group.rank() == 0) {
     const std::optional<Manifest> manifest = newest_checkpoint(place, config);
     if (manifest && !manifest->attention.empty() && manifest->attention != recorded_attention(config)) {
-      reason = "it computed the checkpoint of step " + std::to_string(manifest->step);
+      reason = manifest->attention + " computed the checkpoint of step " + std::to_string(manifest->step);
     }
   }
   return text_of_root(reason, group, "kernel of the checkpoint's attention");

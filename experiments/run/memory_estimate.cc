@@ -35,9 +35,10 @@ constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
 constexpr std::uint64_t kProgramBytes = 40 * kMebi;   ///< of a process: code, libraries and records
 constexpr std::uint64_t kWorkspaceBytes = 6 * kMebi;  ///< of a rank: stacks, statistics, small buffers
 constexpr std::uint64_t kExpectedReads = 2;           ///< of an offload file at once
-// What one H100 had in use beyond the model and the loss layer: 600 MB with one rank, 1,014 MB with eight.
-constexpr std::uint64_t kContextBytes = 541'000'000;    ///< of a process: CUDA's context, code of kernels and libraries
-constexpr std::uint64_t kRankDeviceBytes = 59'000'000;  ///< of a rank: 32 MiB of products, statistics, staging
+// A little more than one H100 had in use beyond the model and the loss layer: 600 MB with one rank, 1,014 MB with
+// eight.
+constexpr std::uint64_t kContextBytes = 600'000'000;    ///< of a process: CUDA's context, code of kernels and libraries
+constexpr std::uint64_t kRankDeviceBytes = 64'000'000;  ///< of a rank: 32 MiB of products, statistics, staging
 constexpr std::uint64_t kCudnnBytes = 250'000'000;      ///< of a process, for code of cuDNN: a margin, not measured
 constexpr std::uint64_t kBucketsAtOnce = 3;             ///< of a rank: copies of gradients or parameters on their way
 constexpr std::uint64_t kAbsurdBytes = std::uint64_t{1} << 62U;  ///< of a model that no machine holds

@@ -62,7 +62,7 @@ bool shows_owner_of_tied_embedding(const RunConfig& config) {
 bool cuts_head(const RunConfig& config) {
   constexpr std::uint64_t kLarge = 1024;
   constexpr std::uint64_t kTogether = 8;
-  if (config.device != Device::kCuda || config.model.classifies() ||
+  if (config.device != Device::kCuda || config.model.classifies() || !updates_tied_embedding(config) ||
       comm::element_bytes(models::element_type(config.training.precision.compute)) != 2) {
     return false;
   }

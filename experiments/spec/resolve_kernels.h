@@ -11,13 +11,14 @@
 
 namespace droptest::experiments {
 
-/// Leaves out of spec["kernels"] the default implementations of config.device, writes the hashes of shared objects, and
+/// Leaves out of spec["kernels"] the default implementations of config.device, but for attention on CUDA
+/// (resolve_default_attention()), writes the hashes of shared objects, and
 /// sets config.kernels. Shared objects are loaded and checked, and have the name that they give themselves; with
 /// `files` null they are not hashed. Adds what is wrong to `errors`.
 void resolve_kernels(nlohmann::json& spec, const std::string& where, FileHashes* files, RunConfig& config,
                      std::vector<std::string>& errors);
 
-/// Whether the spec names no kernel of attention, or the one that all attention of the device can have.
+/// Whether the spec names no kernel of attention, or the first one of the device, which takes every shape.
 bool is_default_attention(const RunConfig& config);
 
 /// Attention's default on a device depends on the whole spec: to be called when the rest of `config` is there. Leaves

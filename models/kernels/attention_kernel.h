@@ -40,9 +40,10 @@ class AttentionKernel {
 
   /// Whether forward() and backward() take a dropout that is on. Default: no.
   virtual bool takes_dropout() const { return false; }
+  enum class Passes : std::uint8_t { kForward, kBoth };
   /// Gets ready for passes of that shape on the calling thread's current device, which runs nothing yet. Throws:
   /// ConfigError in words where this machine cannot compute them.
-  virtual void prepare(const AttentionShape& /*shape*/, comm::ElementType /*type*/) const {}
+  virtual void prepare(const AttentionShape& /*shape*/, comm::ElementType /*type*/, Passes /*passes*/) const {}
 
   virtual void forward(const AttentionForwardTensors& tensors, const AttentionShape& shape,
                        const KernelTarget& target) const = 0;

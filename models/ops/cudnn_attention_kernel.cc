@@ -43,9 +43,10 @@ class CudnnAttention final : public AttentionKernel {
     return workspace_bytes(AttentionPass::kBackward, s) / sizeof(float);
   }
 
-  void prepare(const AttentionShape& shape, ElementType type) const override {
+  void prepare(const AttentionShape& shape, ElementType type, Passes passes) const override {
     if (is_empty(shape)) return;
-    for (const AttentionPass pass : {AttentionPass::kForward, AttentionPass::kBackward}) (void)parts(pass, shape, type);
+    (void)parts(AttentionPass::kForward, shape, type);
+    if (passes == Passes::kBoth) (void)parts(AttentionPass::kBackward, shape, type);
   }
 
   void forward(const AttentionForwardTensors& t, const AttentionShape& shape,

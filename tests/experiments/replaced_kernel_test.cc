@@ -186,7 +186,7 @@ TEST_F(ReplacedKernels, ARunThatFlashBeganGoesOnWithFlash) {
   EXPECT_EQ(resumed.at("kernels").at("attention"), "flash");
   EXPECT_EQ(resumed.at("train"), whole.at("train"));
   EXPECT_EQ(resumed.at("warnings").at(0).at("message"),
-            "attention is computed by flash in place of cudnn: it computed the checkpoint of step 2");
+            "attention is computed by flash in place of cudnn: flash computed the checkpoint of step 2");
 }
 
 TEST_F(ReplacedKernels, ARunOfItsOwnMayNameFlashForACheckpointOfCudnn) {
@@ -216,6 +216,21 @@ TEST_F(ReplacedKernels, ARankAsksForTheShapesThatItComputes) {
   fake_cuda::configure({.refusal = "no two heads", .refused_heads = 2});
   EXPECT_EQ(execute(run({"/model/width=24", "/model/heads=3", "/seed=5"})).at("warnings").at(0).at("message"),
             "attention is computed by flash in place of cudnn: rank 0: no two heads");
+}
+
+// 13 sequences of 8 tokens in batches of 2 leave one, of which only forward passes are asked for.
+TEST_F(ReplacedKernels, TheLastBatchOfAnEvaluationIsAskedForToo) {
+  const auto planned_batches = [this](const std::string& tokens) {
+    const Machine machine({});
+    RunConfig config = run({"/parallel/tensor=1", "/validation/tokens=" + tokens}).config;
+    comm::run_ranks(1, std::chrono::seconds(30),
+                    [&](comm::Communicator& group) { EXPECT_FALSE(agree_on_attention(config, std::nullopt, group)); });
+    std::vector<std::int64_t> batches;
+    for (const auto& dims : fake_cuda::planned_queries()) batches.push_back(dims[0]);
+    return batches;
+  };
+  EXPECT_THAT(planned_batches("96"), ElementsAre(2, 2));
+  EXPECT_THAT(planned_batches("104"), ElementsAre(2, 2, 1));
 }
 
 TEST_F(ReplacedKernels, GenerationTakesFlash) {

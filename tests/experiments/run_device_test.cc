@@ -32,8 +32,8 @@ using testing::HasSubstr;
 
 constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
 // What a plan adds for a process and a rank.
-constexpr std::uint64_t kContext = 541'000'000;
-constexpr std::uint64_t kRank = 59'000'000;
+constexpr std::uint64_t kContext = 600'000'000;
+constexpr std::uint64_t kRank = 64'000'000;
 
 RunConfig run_on_cuda(int ranks) {
   RunConfig config = tiny_config();

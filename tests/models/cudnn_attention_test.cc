@@ -22,6 +22,7 @@ using comm::ElementType;
 using testing::AllOf;
 using testing::HasSubstr;
 
+constexpr auto kBoth = AttentionKernel::Passes::kBoth;
 constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
 
 class CudnnAttention : public testing::Test {
@@ -104,11 +105,12 @@ TEST_F(CudnnAttention, TheWorkspaceIsWhatTheBatchWantsUpToTheBound) {
 TEST_F(CudnnAttention, AWorkspaceBeyondThePlanIsRefusedBeforeTheRun) {
   const AttentionShape shape{4, 8, 2, 8};
   fake_cuda::configure({.workspace_bytes_of_sequence = std::uint64_t{1} << 40U});
-  EXPECT_THAT(config_error_of([&] { make_cudnn_attention()->prepare(shape, ElementType::kBfloat16); }),
+  EXPECT_THAT(config_error_of([&] { make_cudnn_attention()->prepare(shape, ElementType::kBfloat16, kBoth); }),
               AllOf(HasSubstr("wants a workspace of 1099511627776 bytes for 1 sequences"), HasSubstr("plan has")));
   fake_cuda::configure({.absence = "there is none"});
-  EXPECT_EQ(config_error_of([&] { make_cudnn_attention()->prepare(shape, ElementType::kBfloat16); }), "there is none");
-  make_cudnn_attention()->prepare({0, 8, 2, 8}, ElementType::kBfloat16);
+  EXPECT_EQ(config_error_of([&] { make_cudnn_attention()->prepare(shape, ElementType::kBfloat16, kBoth); }),
+            "there is none");
+  make_cudnn_attention()->prepare({0, 8, 2, 8}, ElementType::kBfloat16, kBoth);
 }
 
 }  // namespace

@@ -28,7 +28,10 @@ _recent: deque[weakref.ref] = deque(maxlen=64)
 
 
 class _Function:
-    """Can be called once. What the function holds is freed in the call: PyTorch's thread may need the interpreter for it."""
+    """Is called at most once, and frees what the function holds before the call returns.
+
+    PyTorch's thread, which frees the rest, may need the interpreter for it.
+    """
 
     def __init__(self, function: Callable[[Any], Any]) -> None:
         self._functions = [function]
