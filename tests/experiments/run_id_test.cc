@@ -69,6 +69,22 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
   EXPECT_EQ(id_with({sent, "/network={}"}), id_with({"/network={}"})) << "no packet and no time is counted";
 }
 
+// Whatever stands there: no section is left out by chance, because no spec of a test has it.
+TEST(RunId, LeavesOutEachMemberThatChangesNoResult) {
+  const ResolvedRun run = resolved(kTwoRanks);
+  for (const char* member : {"/name", "/description", "/record", "/backend/timeout_seconds",
+                             "/backend/threads_per_rank", "/backend/rendezvous", "/data/lost_limit", "/data/retries",
+                             "/checkpoint", "/restart", "/elastic", "/memory", "/alerts"}) {
+    nlohmann::json spec = run.spec;
+    spec[nlohmann::json::json_pointer(member)] = "another";
+    EXPECT_EQ(run_id_of(spec), run.run_id) << member;
+    EXPECT_FALSE(changes_results(member)) << member;
+  }
+  nlohmann::json other = run.spec;
+  other["elastics"] = "another";
+  EXPECT_NE(run_id_of(other), run.run_id);
+}
+
 TEST(RunId, DependsOnEverythingElse) {
   std::set<std::string> ids = {id_with({})};
   const std::vector<std::string> changes = {"/seed=2",
