@@ -201,7 +201,7 @@ struct RunConfig {
   std::optional<RestartConfig> restart;
   MemoryConfig memory;
   models::OuterOptions outer;
-  models::KernelChoices kernels;       ///< of the device
+  models::KernelChoices kernels;       ///< that the spec chooses, by operation
   bool attention_is_replaced = false;  ///< the machine's choice in `kernels`, not the spec's
   std::optional<ElasticConfig> elastic;
   /// The replicas of the spec, where the run has fewer of them at times and cuts its checkpoints anew for these: an

@@ -20,8 +20,8 @@ namespace {
 
 constexpr const char* kAttention = "attention";
 
-/// The shapes of the run's evaluations besides that of a whole micro-batch: EvaluationBatches' last ones, and examples
-/// of any number, for which one stands.
+/// The shapes of passes that only evaluations have: the last batches of EvaluationBatches. Of labelled examples the
+/// last batch can have any number, of which one is tried.
 std::vector<models::AttentionShape> evaluation_shapes(const RunConfig& config, const models::AttentionShape& whole) {
   models::AttentionShape shape = whole;
   shape.batch = 1;

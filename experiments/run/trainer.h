@@ -62,7 +62,7 @@ struct TrainingOutcome {
   std::optional<StartRecord> started_from;
   std::string earlier_epochs;                     ///< their losses as JSON (Manifest::epochs); empty: there are none
   std::optional<DataRecord> data;                 ///< absent where the data is one file
-  MemoryRecord memory;                            ///< of this rank
+  MemoryRecord memory;                            ///< that this rank used
   std::optional<ReplacedKernel> replaced_kernel;  ///< set by train_run()
 };
 

@@ -22,9 +22,9 @@ using AttentionArrays = std::array<const std::byte*, 5>;
 struct AttentionGraphTensor {
   AttentionArray array = AttentionArray::kQkv;
   comm::ElementType type = comm::ElementType::kBfloat16;
-  std::int64_t first_elem = 0;  ///< of the array
+  std::int64_t first_elem = 0;  ///< where the tensor begins in the array
   std::array<std::int64_t, 4> dims{};
-  std::array<std::int64_t, 4> strides{};  ///< in elements
+  std::array<std::int64_t, 4> strides{};  ///< from an index to the next one, in elements
 
   /// Of the element of the sequence, head, row and column with number 0, counted from sequence `first_sequence` on.
   const std::byte* address(const AttentionArrays& arrays, std::int64_t first_sequence) const {
@@ -37,7 +37,7 @@ struct AttentionGraphTensor {
 /// and scaled scores, in natural logarithm. Sums are float. A backward pass reads output and log_sum_exp, and has the
 /// tensors of gradients.
 struct AttentionGraph {
-  static constexpr std::int64_t kAlignmentBytes = 16;  ///< of the first element of each tensor
+  static constexpr std::int64_t kAlignmentBytes = 16;  ///< each tensor begins at a multiple of this
 
   AttentionPass pass = AttentionPass::kForward;
   AttentionGraphTensor queries, keys, values, output, log_sum_exp;

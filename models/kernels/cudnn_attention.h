@@ -14,7 +14,7 @@ namespace droptest::models {
 
 /// What this machine has of cuDNN.
 struct CudnnLibrary {
-  std::string path{};     ///< of the opened file; empty: none
+  std::string path{};     ///< the opened file; empty: no file was opened
   std::string version{};  ///< "9.19.0"
   std::string absence{};  ///< why attention by cuDNN is not there, in words; empty: it is
 };

@@ -67,7 +67,8 @@ TEST(AttentionChoice, TheDefaultIsTheSameRunNamedOrNot) {
   EXPECT_EQ(in_float.run_id, resolved(kTwoRanks, {"/device=cuda"}).run_id);
 }
 
-// Attention with state has kernels of its own, beside which flash is all that a spec may name.
+// Attention with state has kernels of its own. A spec may still name flash, the device's first kernel, which changes
+// nothing there.
 TEST(AttentionChoice, FlashMayBeNamedWhereAttentionHasState) {
   for (const std::vector<std::string>& layout : {std::vector<std::string>{"/parallel/sequence=2"},
                                                  {"/data/documents=true", "/data/end_of_text=10"},

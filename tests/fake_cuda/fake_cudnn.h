@@ -12,7 +12,7 @@ namespace droptest::fake_cuda {
 
 struct CudnnSettings {
   std::string absence{};                                 ///< the reason why there is no library; empty: there is one
-  std::string refusal{};                                 ///< with which it refuses graphs; empty: it takes them
+  std::string refusal{};                                 ///< the words with which graphs are refused; empty: none is
   std::int64_t refused_heads = 0;                        ///< it refuses graphs of so many heads alone; 0: of any
   int refused_graphs = std::numeric_limits<int>::max();  ///< it takes those that come after so many
   std::uint64_t workspace_bytes_of_sequence = 1024;
