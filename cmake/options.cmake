@@ -48,9 +48,7 @@ target_include_directories(droptest_flags INTERFACE ${PROJECT_SOURCE_DIR})
 target_compile_options(droptest_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wpedantic -Wshadow -Wconversion
                                                 -Wno-sign-conversion -ffp-contract=off>)
 # g++ then collects garbage only above 512 MB of heap, which saves a tenth of the time.
-if(DROPTEST_BUILD_TESTS)
-  target_compile_options(droptest_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
-endif()
+target_compile_options(droptest_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=524288>)
 if(DROPTEST_WARNINGS_ARE_ERRORS)
   target_compile_options(droptest_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Werror>)
 endif()

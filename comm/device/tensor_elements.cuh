@@ -17,6 +17,9 @@
 
 namespace droptest::comm {
 
+/// Of a block.
+inline constexpr unsigned kThreads = 256;
+
 /// a op b; a NaN is larger than any other value. A mean is a sum until it is completed.
 template <class W>
 __device__ W combine(ReduceOp op, W a, W b) {

@@ -13,8 +13,6 @@
 namespace droptest::comm {
 namespace {
 
-constexpr unsigned kThreads = 256;
-
 // Packs of kElems neighbours.
 template <class T, int kElems>
 __global__ void reduction_kernel(ReduceOp op, const std::byte* const* inputs, int sources, std::byte* const* outputs,

@@ -12,7 +12,7 @@ namespace {
 
 /// The arrays of all tensors.
 template <class D>
-struct Arrays {
+struct AdamWArrays {
   float* value;
   const float* gradient;
   float* first_moment;
@@ -21,7 +21,7 @@ struct Arrays {
 };
 
 template <int V, class D>
-__device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const AdamWScalars<float>& s, float rate,
+__device__ void update_at(const AdamWArrays<D>& arrays, std::uint64_t i, const AdamWScalars<float>& s, float rate,
                           float keep) {
   Floats<V> p = load_floats<V>(arrays.value + i);
   const Floats<V> g = load_floats<V>(arrays.gradient + i);
@@ -41,7 +41,7 @@ __device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const AdamWS
 }
 
 template <class D>
-__global__ void adamw_update_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, Arrays<D> arrays,
+__global__ void adamw_update_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, AdamWArrays<D> arrays,
                                     int aligned, AdamWScalars<float> scalars, const double* factor) {
   if (factor != nullptr) {
     if (*factor != *factor) return;  // NaN
@@ -69,8 +69,8 @@ void adamw_update(const TensorSegments& segments, comm::DeviceSpan<float> value,
                      " gradients, moments of " + std::to_string(first_moment.size()) + " and " +
                      std::to_string(second_moment.size()) + ", " + std::to_string(rounded.size()) +
                      " rounded values for tensors that reach to " + std::to_string(extent));
-  const Arrays<D> arrays{value.data(), gradient.data(), first_moment.data(), second_moment.data(),
-                         rounded.empty() ? nullptr : device_elems(rounded)};
+  const AdamWArrays<D> arrays{value.data(), gradient.data(), first_moment.data(), second_moment.data(),
+                              rounded.empty() ? nullptr : device_elems(rounded)};
   const bool aligned =
       packs_fit(value.data(), gradient.data(), first_moment.data(), second_moment.data(), arrays.rounded);
   const comm::DeviceSpan<const TensorSegments::Chunk> chunks = segments.chunks();

@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
@@ -18,7 +17,6 @@ namespace droptest::models {
 // x, x + 16, ... of every result, so that a warp's reads of a tile hit different banks.
 inline constexpr int kSide = 16;
 inline constexpr int kTileThreads = kSide * kSide;
-inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 template <int kRows>
 __device__ void set_to_ones(float (&factors)[kRows]) {

@@ -5,7 +5,6 @@
 #include <mma.h>
 
 #include <cstdint>
-#include <limits>
 
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
@@ -29,7 +28,6 @@ inline constexpr std::size_t kStripFloats = kFragment * kStripStride;
 inline constexpr int kGroup = 4;
 inline constexpr int kGroups = kTile / (2 * kGroup);  // of a lane
 inline constexpr int kLaneColumns = kGroups * kGroup;
-inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 using Accumulator = wmma::fragment<wmma::accumulator, kFragment, kFragment, kFragment, float>;
 using FragmentA = wmma::fragment<wmma::matrix_a, kFragment, kFragment, kFragment, Bfloat, wmma::row_major>;

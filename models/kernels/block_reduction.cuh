@@ -4,11 +4,14 @@
 
 #include <cuda_runtime.h>
 
+#include <limits>
+
 namespace droptest::models {
 
 inline constexpr unsigned kWarp = 32;
 inline constexpr unsigned kFullMask = 0xFFFFFFFFU;
 inline constexpr unsigned kMostWarps = 32;
+inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 __device__ inline float warp_sum(float value) {
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(kFullMask, value, distance);

@@ -15,8 +15,6 @@ namespace {
 // A block has a row at a time. Where the rows' stride and the address allow packs of V, a row's elements before the
 // last whole pack are taken as packs and the rest one by one.
 
-constexpr unsigned kMostThreads = 512;
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 // A row that fits in here with the kernel's other shared memory is read from memory once; every device since sm_80
 // has 99 KiB for a block.
 constexpr std::size_t kMostCachedBytes = 99U * 1024U - 512U;
@@ -194,7 +192,7 @@ RowLaunch row_launch(const char* operation, const LogitBlock& b, std::initialize
   const bool packs = rows_of_packs<DeviceElement<E>>(b.stride, b.logits.bytes.data());
   // Four packs for each thread keep enough loads under way, and a short row does not need a large block.
   const std::int64_t packs_of_thread = std::max<std::int64_t>(1, b.stride / (packs ? kVector : 1) / 4);
-  return {{b.rows, b.stride, b.range}, packs, block_per_row(b.rows, packs_of_thread, kMostThreads)};
+  return {{b.rows, b.stride, b.range}, packs, block_per_row(b.rows, packs_of_thread, kMostRowThreads)};
 }
 
 }  // namespace

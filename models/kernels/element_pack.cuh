@@ -139,6 +139,10 @@ __device__ void store_floats(const Floats<V>& values, D* to) {
 
 inline constexpr std::uint64_t kMostBlocks = 1U << 16U;
 
+// A kernel that keeps a row in registers or shared memory has blocks of at most so many threads and bytes.
+inline constexpr unsigned kMostRowThreads = 512;
+inline constexpr std::size_t kMostRowBytes = 96U * 1024U;
+
 /// A block for each row, whose threads go through its packs.
 inline comm::LaunchShape block_per_row(std::int64_t rows, std::int64_t packs, unsigned most_threads = 256) {
   const auto threads = static_cast<unsigned>(std::min<std::int64_t>((packs + 31) / 32 * 32, most_threads));

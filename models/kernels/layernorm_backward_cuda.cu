@@ -13,8 +13,6 @@ namespace {
 
 // Rows and threads are as in the forward pass. A block adds up its rows' part of the parameters' gradients; then the
 // blocks' parts are added up.
-constexpr unsigned kMostThreads = 512;
-constexpr std::size_t kMostSharedBytes = 96U * 1024U;
 
 /// The inputs of the gradient.
 template <class D>
@@ -218,15 +216,15 @@ void layernorm_backward(const NormBackward& n, comm::Stream& stream) {
   D* grad_residual = device_elems<E>(n.grad_residual);
   float* partial = device_elems<float>(n.scratch);
   const bool packs =
-      n.width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
+      n.width <= kVector * static_cast<std::int64_t>(kMostRowThreads) &&
       rows_of_packs<D>(n.width, inputs.grad_output, inputs.input, inputs.gain, grad_before, grad_residual, partial);
   comm::LaunchShape shape =
-      packs ? block_per_row(n.rows, n.width / kVector, kMostThreads) : block_per_row(n.rows, n.width);
+      packs ? block_per_row(n.rows, n.width / kVector, kMostRowThreads) : block_per_row(n.rows, n.width);
   shape.blocks = std::min(shape.blocks, static_cast<std::uint64_t>(partial_rows(n.rows)));
   if (!packs) shape.shared_bytes = static_cast<std::size_t>(parts * n.width) * sizeof(float);
-  DROPTEST_CHECK(shape.shared_bytes <= kMostSharedBytes, "layernorm_backward: rows of " + std::to_string(n.width) +
-                                                             " elements, want at most " +
-                                                             std::to_string(kMostSharedBytes / sizeof(float) / 3));
+  DROPTEST_CHECK(shape.shared_bytes <= kMostRowBytes, "layernorm_backward: rows of " + std::to_string(n.width) +
+                                                          " elements, want at most " +
+                                                          std::to_string(kMostRowBytes / sizeof(float) / 3));
   comm::launch(kName, packs ? layernorm_backward_packs_kernel<D, kVector> : layernorm_backward_kernel<D>, shape, stream,
                inputs, n.rows, n.width, grad_before, grad_residual, parts, partial);
   comm::launch(kName, parameter_gradients_kernel, tiles_of(parts * n.width), stream, partial, partial_rows(n.rows),

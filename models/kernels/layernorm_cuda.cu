@@ -15,9 +15,7 @@ namespace {
 
 // A block has a row at a time. Where rows are packs of 16 bytes, one for each thread, all of a row is in registers;
 // else each thread has the same columns in every pass, and no other thread reads its part of shared memory.
-constexpr unsigned kMostThreads = 512;
 constexpr std::uint64_t kMostRowBlocks = 4096;  // more rows than that share the gain and bias that a block has loaded
-constexpr std::size_t kMostSharedBytes = 96U * 1024U;
 
 /// The addends of the residual stream.
 template <class D>
@@ -175,9 +173,9 @@ void layernorm_forward(const NormForward& n, comm::Stream& stream) {
                           device_elems<float>(n.mean), device_elems<float>(n.inverse_deviation)};
   with_draws(n.dropout, [&](const auto& draws) {
     using Draws = std::decay_t<decltype(draws)>;
-    if (n.width <= kVector * static_cast<std::int64_t>(kMostThreads) &&
+    if (n.width <= kVector * static_cast<std::int64_t>(kMostRowThreads) &&
         rows_of_packs<D>(n.width, in.residual, in.branch, in.branch_bias, gain, bias, out.residual_after, out.output)) {
-      comm::LaunchShape shape = block_per_row(n.rows, n.width / kVector, kMostThreads);
+      comm::LaunchShape shape = block_per_row(n.rows, n.width / kVector, kMostRowThreads);
       shape.blocks = std::min(shape.blocks, kMostRowBlocks);
       comm::launch(kName, layernorm_forward_packs_kernel<D, kVector, Draws>, shape, stream, in, draws, gain, bias,
                    n.rows, n.width, out);
@@ -185,9 +183,9 @@ void layernorm_forward(const NormForward& n, comm::Stream& stream) {
     }
     comm::LaunchShape shape = block_per_row(n.rows, n.width);
     shape.shared_bytes = static_cast<std::size_t>(n.width) * sizeof(float);
-    DROPTEST_CHECK(shape.shared_bytes <= kMostSharedBytes, "layernorm_forward: rows of " + std::to_string(n.width) +
-                                                               " elements, want at most " +
-                                                               std::to_string(kMostSharedBytes / sizeof(float)));
+    DROPTEST_CHECK(shape.shared_bytes <= kMostRowBytes, "layernorm_forward: rows of " + std::to_string(n.width) +
+                                                            " elements, want at most " +
+                                                            std::to_string(kMostRowBytes / sizeof(float)));
     comm::launch(kName, layernorm_forward_kernel<D, Draws>, shape, stream, in, draws, gain, bias, n.rows, n.width, out);
   });
 }

@@ -12,19 +12,19 @@ namespace {
 
 /// The arrays of all tensors.
 template <class D>
-struct Arrays {
+struct SgdArrays {
   float* value;
   const float* gradient;
   float* velocity;
   D* rounded;  ///< null: not wanted
 };
 
-struct Scalars {
+struct SgdScalars {
   float rate, scale, momentum, decay;
 };
 
 template <int V, class D>
-__device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const Scalars& s, float rate, float decay) {
+__device__ void update_at(const SgdArrays<D>& arrays, std::uint64_t i, const SgdScalars& s, float rate, float decay) {
   Floats<V> p = load_floats<V>(arrays.value + i);
   const Floats<V> g = load_floats<V>(arrays.gradient + i);
   Floats<V> v = load_floats<V>(arrays.velocity + i);
@@ -39,8 +39,8 @@ __device__ void update_at(const Arrays<D>& arrays, std::uint64_t i, const Scalar
 }
 
 template <class D>
-__global__ void sgd_update_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, Arrays<D> arrays,
-                                  int aligned, Scalars scalars, const double* factor) {
+__global__ void sgd_update_kernel(const TensorSegments::Chunk* chunks, std::int64_t count, SgdArrays<D> arrays,
+                                  int aligned, SgdScalars scalars, const double* factor) {
   if (factor != nullptr) {
     if (*factor != *factor) return;  // NaN
     scalars.scale = static_cast<float>(*factor);
@@ -65,11 +65,11 @@ void sgd_update(const TensorSegments& segments, comm::DeviceSpan<float> value, c
                      " gradients, " + std::to_string(velocity.size()) + " velocities, " +
                      std::to_string(rounded.size()) + " rounded values for tensors that reach to " +
                      std::to_string(extent));
-  const Arrays<D> arrays{value.data(), gradient.data(), velocity.data(),
-                         rounded.empty() ? nullptr : device_elems(rounded)};
+  const SgdArrays<D> arrays{value.data(), gradient.data(), velocity.data(),
+                            rounded.empty() ? nullptr : device_elems(rounded)};
   const bool aligned = packs_fit(value.data(), gradient.data(), velocity.data(), arrays.rounded);
-  const Scalars scalars{static_cast<float>(step.learning_rate), static_cast<float>(step.gradient_scale),
-                        static_cast<float>(step.momentum), static_cast<float>(step.weight_decay)};
+  const SgdScalars scalars{static_cast<float>(step.learning_rate), static_cast<float>(step.gradient_scale),
+                           static_cast<float>(step.momentum), static_cast<float>(step.weight_decay)};
   const comm::DeviceSpan<const TensorSegments::Chunk> chunks = segments.chunks();
   comm::launch("sgd_update", sgd_update_kernel<D>, {std::min<std::uint64_t>(chunks.size(), kMostBlocks), 256, 0},
                stream, chunks.data(), static_cast<std::int64_t>(chunks.size()), arrays, aligned ? 1 : 0, scalars,

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
-#include <limits>
 #include <string>
 
+#include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
 #include "models/sequence/device_heads.h"
 #include "models/sequence/device_view.cuh"
 
 namespace droptest::models {
 namespace {
-
-constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
 enum class Combine : std::uint8_t { kCopy, kAdd };
 

@@ -12,8 +12,6 @@
 namespace droptest::comm {
 namespace {
 
-constexpr unsigned kThreads = 256;
-
 struct DeliveredArguments {
   const std::byte* const* inputs;
   std::byte* const* outputs;

@@ -14,8 +14,6 @@
 namespace droptest::comm {
 namespace {
 
-constexpr unsigned kThreads = 256;
-
 // The sum over the block's threads, in a fixed order; only thread 0 has the result.
 __device__ double block_sum(double value, double* lanes) {
   lanes[threadIdx.x] = value;
