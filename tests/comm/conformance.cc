@@ -104,7 +104,7 @@ class Checker {
 
   // All to the next rank; and each pair of ranks (r, n - 1 - r) to each other.
   void large_exchanges() {
-    constexpr std::uint64_t kElems = (std::uint64_t{64} << 20) / sizeof(std::uint64_t);
+    constexpr std::uint64_t kElems = kLargeMessageBytes / sizeof(std::uint64_t);
     exchange_large((rank_ + 1) % size_, (rank_ + size_ - 1) % size_, kElems);
     exchange_large(size_ - 1 - rank_, size_ - 1 - rank_, kElems);
   }

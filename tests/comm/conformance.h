@@ -2,11 +2,17 @@
 // The contract of every backend, checked on one rank against references that each rank computes alone.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "comm/communicator.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::comm {
+
+/// Bytes of a message that no connection buffers, neither in the system nor in Gloo. ThreadSanitizer takes many times
+/// as long for each.
+inline constexpr std::size_t kLargeMessageBytes = std::size_t{kThreadSanitizer ? 16 : 64} << 20;
 
 /// Calls every operation for float, double and uint64, in place and out of place, for counts of 0, 1, around the
 /// group's size and above 1000, even and uneven. Ranks: all. Throws: std::runtime_error that names the operation where
@@ -28,8 +34,8 @@ std::uint64_t check_message_sizes(Communicator& communicator);
 /// check_conformance of the communicator and of its twins, on a thread each at the same time.
 std::uint64_t check_conformance_of_twins(Communicator& communicator);
 
-/// Exchanges of 64 MiB: a ring of all ranks, and pairs that send to each other at once. Ranks: all. Throws, and returns
-/// a digest, as above.
+/// Exchanges of kLargeMessageBytes: a ring of all ranks, and pairs that send to each other at once. Ranks: all. Throws,
+/// and returns a digest, as above.
 std::uint64_t check_large_exchanges(Communicator& communicator);
 
 }  // namespace droptest::comm

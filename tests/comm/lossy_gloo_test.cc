@@ -20,6 +20,7 @@
 #include "sim/loss/gilbert_elliott.h"
 #include "sim/recovery/parity.h"
 #include "sim/recovery/retransmission.h"
+#include "tests/comm/conformance.h"
 #include "tests/comm/rank_processes.h"
 #include "tests/comm/started_programs.h"
 #include "tests/comm/timed_programs.h"
@@ -211,7 +212,8 @@ TEST(LossyGloo, HopsOfAnySizeDoNotDeadlock) {
       LossyOptions options = options_of(network);
       options.sample_every_steps = 0;
       LossyCommunicator lossy(inner, options);
-      std::vector<float> data(std::size_t{20} << 20, static_cast<float>(1 + inner.rank()));  // parts of 20 MiB at least
+      // The ring's parts, the smallest ones, are a quarter of it.
+      std::vector<float> data(kLargeMessageBytes / sizeof(float), static_cast<float>(1 + inner.rank()));
       lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, kMessage);
       EXPECT_EQ(data, std::vector<float>(data.size(), 10.0F));
     });

@@ -10,6 +10,8 @@
 #include <string>
 #include <utility>
 
+#include "tests/comm/conformance.h"
+
 namespace droptest::comm {
 namespace {
 
@@ -279,7 +281,7 @@ void check_waits_need_starts_alone(Communicator& communicator, std::atomic<int>&
   const auto expect = [](const std::vector<float>& got, const std::vector<float>& want, const char* what) {
     if (got != want) throw std::runtime_error(std::string(what) + " of " + std::to_string(got.size()) + " is wrong");
   };
-  for (const std::size_t part : {4, 50000, 5000000}) {  // the last one is more than Gloo buffers of its sends
+  for (const std::size_t part : {std::size_t{4}, std::size_t{50000}, kLargeMessageBytes / sizeof(float) / 3}) {
     const std::vector<std::uint64_t> counts{part, part};
     const Message message{sim::TrafficClass::kDpGradient, "m", 0};
     const std::vector<float> mine(2 * part, static_cast<float>(me + 1));

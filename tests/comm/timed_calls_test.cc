@@ -18,6 +18,7 @@
 #include "tests/comm/observed_communicator.h"
 #include "tests/comm/timed_network.h"
 #include "tests/comm/timed_programs.h"
+#include "tests/sanitizers.h"
 
 namespace droptest::comm::timed_calls_test {
 namespace {
@@ -26,7 +27,7 @@ using ::testing::HasSubstr;
 
 constexpr std::chrono::milliseconds kTimeout{60000};
 constexpr int kRanks = 3;
-constexpr std::uint64_t kPrograms = 1000;
+constexpr std::uint64_t kPrograms = kThreadSanitizer ? 100 : kAddressSanitizer ? 300 : 1000;
 
 std::vector<TimedOutcome> outcomes(const LossyOptions& options, Calls calls, std::uint64_t end = kPrograms) {
   std::vector<TimedOutcome> all(kRanks);
