@@ -10,6 +10,7 @@
 #include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/kernels/weight_layout.h"
 
 namespace droptest::experiments {
 namespace {
@@ -58,17 +59,15 @@ bool shows_owner_of_tied_embedding(const RunConfig& config) {
          std::ranges::any_of(kOfParameters, [&](sim::TrafficClass of) { return config.network.of(of).has_value(); });
 }
 
-/// Whether the products of the head on a device are cut: those of many 16-bit outputs that are no multiple of 8.
+/// Whether the head has outputs that have a product of their own on a device.
 bool cuts_head(const RunConfig& config) {
-  constexpr std::uint64_t kLarge = 1024;
-  constexpr std::uint64_t kTogether = 8;
   if (config.device != Device::kCuda || config.model.classifies() || !updates_tied_embedding(config) ||
       comm::element_bytes(models::element_type(config.training.precision.compute)) != 2) {
     return false;
   }
   for (int rank = 0; rank < config.parallel.tensor; ++rank) {
     const std::uint64_t outputs = models::gpt2_part(config.model, config.parallel.tensor, rank).vocabulary.count;
-    if (outputs >= kLarge && outputs % kTogether != 0) return true;
+    if (models::left_over_outputs(static_cast<std::int64_t>(outputs)) != 0) return true;
   }
   return false;
 }

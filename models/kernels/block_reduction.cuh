@@ -33,7 +33,27 @@ __device__ inline float block_sum(float value, float* shared) {
   for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) sum += shared[warp];
   return sum;
 }
-/// The largest value, in the same way. A NaN may be passed over.
+/// Two such sums with one barrier. `shared` [2][kMostWarps] is free again after the block's next __syncthreads.
+struct TwoSums {
+  float first;
+  float second;
+};
+__device__ inline TwoSums block_sums(float first, float second, float (*shared)[kMostWarps]) {
+  first = warp_sum(first);
+  second = warp_sum(second);
+  if (threadIdx.x % kWarp == 0) {
+    shared[0][threadIdx.x / kWarp] = first;
+    shared[1][threadIdx.x / kWarp] = second;
+  }
+  __syncthreads();
+  TwoSums sums{0, 0};
+  for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) {
+    sums.first += shared[0][warp];
+    sums.second += shared[1][warp];
+  }
+  return sums;
+}
+/// The largest value, as block_sum() does it. A NaN may be passed over.
 __device__ inline float block_max(float value, float* shared) {
   value = warp_max(value);
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;

@@ -87,6 +87,13 @@ cublasStatus_t CUBLASWINAPI cublasLtMatmulAlgoGetHeuristic(
       heuristic_results_array, return_algo_count);
 }
 
+cublasStatus_t CUBLASWINAPI cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
+                                                                 cublasLtMatmulAlgoConfigAttributes_t attr, void* buf,
+                                                                 size_t size_in_bytes, size_t* size_written) {
+  return loaded<cublasLtMatmulAlgoConfigGetAttribute>("cublasLtMatmulAlgoConfigGetAttribute")(
+      algo, attr, buf, size_in_bytes, size_written);
+}
+
 cublasStatus_t CUBLASWINAPI cublasLtMatmul(cublasLtHandle_t light_handle, cublasLtMatmulDesc_t compute_desc,
                                            const void* alpha, const void* a, cublasLtMatrixLayout_t adesc,
                                            const void* b, cublasLtMatrixLayout_t bdesc, const void* beta, const void* c,

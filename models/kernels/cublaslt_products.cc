@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/kernels/cublaslt_products.h"
 
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 
+#include "comm/device/cuda_error.h"
 #include "sim/error.h"
 
 namespace droptest::models {
@@ -125,21 +130,57 @@ Preference make_preference(const Product& product) {
   return preference;
 }
 
-Plan make_plan(const Handle& library, const Product& product, FloatProducts floats) {
-  Plan plan{
+/// The library's description of a GEMM, without an algorithm.
+Plan describe(const Product& product, FloatProducts floats) {
+  return {
       make_operation(product, floats), make_layout(product.a), make_layout(product.b), make_layout(product.result), {}};
+}
+
+/// What the library proposes for a plan's GEMM, at most `most`.
+std::vector<cublasLtMatmulAlgo_t> proposed(const Handle& library, const Plan& plan, const Product& product, int most) {
   const Preference preference = make_preference(product);
-  cublasLtMatmulHeuristicResult_t found{};
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
   int count = 0;
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(library.get(), plan.operation.get(), plan.a.get(), plan.b.get(), plan.result.get(),
-                                     plan.result.get(), preference.get(), 1, &found, &count);
+                                     plan.result.get(), preference.get(), most, found.data(), &count);
   // Either is the library's way to say that it has no algorithm.
-  if (status != CUBLAS_STATUS_NOT_SUPPORTED && status != CUBLAS_STATUS_INVALID_VALUE) {
-    check(status, "cublasLtMatmulAlgoGetHeuristic");
-    if (count > 0) plan.algorithm = found.algo;
+  if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return {};
+  check(status, "cublasLtMatmulAlgoGetHeuristic");
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  for (int i = 0; i < count; ++i) {
+    if (found[static_cast<std::size_t>(i)].state == CUBLAS_STATUS_SUCCESS) {
+      algorithms.push_back(found[static_cast<std::size_t>(i)].algo);
+    }
   }
-  return plan;
+  return algorithms;
+}
+
+AlgorithmConfig config_of(const cublasLtMatmulAlgo_t& algorithm) {
+  AlgorithmConfig config{};
+  for (std::size_t i = 0; i < config.size(); ++i) {
+    const auto attribute = static_cast<cublasLtMatmulAlgoConfigAttributes_t>(i);
+    const bool is_short = attribute >= CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID;
+    std::uint16_t short_value = 0;
+    std::size_t written = 0;
+    check(is_short
+              ? cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &short_value, sizeof short_value, &written)
+              : cublasLtMatmulAlgoConfigGetAttribute(&algorithm, attribute, &config[i], sizeof config[i], &written),
+          "cublasLtMatmulAlgoConfigGetAttribute");
+    if (is_short) config[i] = short_value;
+  }
+  return config;
+}
+
+int compute_capability_of_current_device() {
+  const auto attribute = [](cudaDeviceAttr which) {
+    int device = 0;
+    int value = 0;
+    comm::check_cuda(cudaGetDevice(&device), "cudaGetDevice");
+    comm::check_cuda(cudaDeviceGetAttribute(&value, which, device), "cudaDeviceGetAttribute");
+    return value;
+  };
+  return 10 * attribute(cudaDevAttrComputeCapabilityMajor) + attribute(cudaDevAttrComputeCapabilityMinor);
 }
 
 std::string text_of(const Stored& matrix) {
@@ -149,23 +190,72 @@ std::string text_of(const Stored& matrix) {
 
 }  // namespace
 
+ProductKind kind_of(const Product& product) {
+  return {product.op_a,
+          product.op_b,
+          product.a.type,
+          product.result.type,
+          product.result.rows,
+          product.result.columns,
+          product.op_a == CUBLAS_OP_N ? product.a.columns : product.a.rows,
+          product.epilogue,
+          product.keep != 0};
+}
+
 struct CublasLtProducts::Library {
   Handle handle = make_handle();
+  int compute_capability = compute_capability_of_current_device();
+  std::vector<ProductChoice> choices;  // for this device
   std::map<Key, Plan> plans;
+
+  Plan plan(const Product& product, FloatProducts floats) const {
+    Plan plan = describe(product, floats);
+    const auto choice = std::ranges::find(choices, kind_of(product), &ProductChoice::product);
+    // Only where one is recorded is the library asked for several: its first answer may depend on their number.
+    const std::vector<cublasLtMatmulAlgo_t> algorithms =
+        proposed(handle, plan, product, choice == choices.end() ? 1 : kMostProposals);
+    if (algorithms.empty()) return plan;
+    const auto chosen =
+        choice == choices.end() ? algorithms.end() : std::ranges::find(algorithms, choice->algorithm, config_of);
+    plan.algorithm = chosen == algorithms.end() ? algorithms.front() : *chosen;
+    return plan;
+  }
 };
 
-CublasLtProducts::CublasLtProducts(comm::Stream& stream, FloatProducts floats)
+CublasLtProducts::CublasLtProducts(comm::Stream& stream, FloatProducts floats, std::span<const ProductChoice> choices)
     : stream_(stream),
       floats_(floats),
       workspace_(kWorkspaceBytes, "workspace of matrix products"),
-      library_(std::make_unique<Library>()) {}
+      library_(std::make_unique<Library>()) {
+  std::ranges::copy_if(choices, std::back_inserter(library_->choices), [this](const ProductChoice& choice) {
+    return choice.compute_capability == library_->compute_capability;
+  });
+}
 CublasLtProducts::~CublasLtProducts() = default;
+
+std::vector<CublasLtProducts::Proposal> CublasLtProducts::proposals(const Product& product) const {
+  std::vector<Proposal> result;
+  for (const cublasLtMatmulAlgo_t& algorithm :
+       proposed(library_->handle, describe(product, floats_), product, kMostProposals)) {
+    result.push_back({config_of(algorithm), algorithm});
+  }
+  return result;
+}
+
+void CublasLtProducts::choose(const Product& product, const Proposal& proposal) {
+  Plan plan = describe(product, floats_);
+  plan.algorithm = proposal.algorithm;
+  library_->plans.insert_or_assign(key_of(product), std::move(plan));
+}
+
+int CublasLtProducts::compute_capability() const { return library_->compute_capability; }
 
 bool CublasLtProducts::multiply_if_possible(const Product& product) {
   const Key key = key_of(product);
   auto found = library_->plans.find(key);
   if (found == library_->plans.end()) {
-    found = library_->plans.emplace(key, make_plan(library_->handle, product, floats_)).first;
+    found = library_->plans.emplace(key, library_->plan(product, floats_)).first;
+    if (visitor_ && found->second.algorithm) visitor_(product);
   }
   Plan& plan = found->second;
   if (!plan.algorithm) return false;

@@ -6,15 +6,18 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <map>
+#include <functional>
 #include <memory>
-#include <optional>
+#include <span>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "comm/bfloat16.h"
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream.h"
 #include "models/kernels/matrix_products.h"
+#include "models/kernels/product_choices.h"
 
 namespace droptest::models {
 
@@ -57,11 +60,15 @@ struct Product {
   std::int64_t pre_gelu_stride = 0;
 };
 
-/// Owned by one rank and used by one thread, for one stream.
+ProductKind kind_of(const Product& product);
+
+/// Owned by one rank and used by one thread, for one stream. A product takes the algorithm that `choices` have for its
+/// kind and the stream's device where the library proposes it, and the library's first proposal otherwise.
 class CublasLtProducts {
  public:
-  /// The stream is borrowed. Throws: DeviceError.
-  explicit CublasLtProducts(comm::Stream& stream, FloatProducts floats = FloatProducts::kExact);
+  /// The stream is borrowed, on the current device. Throws: DeviceError.
+  explicit CublasLtProducts(comm::Stream& stream, FloatProducts floats = FloatProducts::kExact,
+                            std::span<const ProductChoice> choices = recorded_choices());
   ~CublasLtProducts();
 
   /// Puts the GEMM on the stream. False, and nothing is done, where the library has no algorithm for it; that is
@@ -70,12 +77,31 @@ class CublasLtProducts {
   /// The same, but an absent algorithm is a DeviceError.
   void multiply(const char* operation, const Product& product);
 
+  // For the program that records choices.
+
+  struct Proposal {
+    AlgorithmConfig config;
+    cublasLtMatmulAlgo_t algorithm;
+  };
+  /// The algorithms that the library proposes, at most kMostProposals, fastest first by its estimate.
+  std::vector<Proposal> proposals(const Product& product) const;
+  /// Products with these shapes, strides and alignments take the algorithm from now on.
+  void choose(const Product& product, const Proposal& proposal);
+  /// `visitor` is called with each product that has an algorithm, before the first one of its shape is put on the
+  /// stream.
+  void visit_new_products(std::function<void(const Product&)> visitor) { visitor_ = std::move(visitor); }
+  /// Of the device that the products run on: 90 of 9.0.
+  int compute_capability() const;
+
+  static constexpr int kMostProposals = 16;
+
  private:
   struct Library;
   comm::Stream& stream_;
   FloatProducts floats_;
   comm::DeviceMemory workspace_;
   std::unique_ptr<Library> library_;
+  std::function<void(const Product&)> visitor_;
 };
 
 }  // namespace droptest::models

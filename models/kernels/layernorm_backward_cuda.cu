@@ -29,14 +29,39 @@ constexpr std::int64_t kMostPartialRows = 1024;
 /// Blocks of the backward pass, each of which leaves one row of partial sums.
 std::int64_t partial_rows(std::int64_t rows) { return std::min(rows, kMostPartialRows); }
 
+/// What a thread has of a row: a pack of each tensor.
+template <class D, int V>
+struct RowPacks {
+  Pack<D, V> grad_before;
+  Pack<D, V> grad_output;
+  Pack<D, V> input;
+  float mean;
+  float inverse_deviation;
+};
+
+/// Packs of zeros outside of the row, and where `grad_before` is null.
+template <class D, int V>
+__device__ RowPacks<D, V> load_row(const BackwardInputs<D>& in, const D* grad_before, std::int64_t row,
+                                   std::int64_t width, std::int64_t column) {
+  RowPacks<D, V> packs = {};
+  packs.mean = in.mean[row];
+  packs.inverse_deviation = in.inverse_deviation[row];
+  if (column < width) {
+    const std::int64_t at = row * width + column;
+    if (grad_before != nullptr) packs.grad_before = *reinterpret_cast<const Pack<D, V>*>(grad_before + at);
+    packs.grad_output = *reinterpret_cast<const Pack<D, V>*>(in.grad_output + at);
+    packs.input = *reinterpret_cast<const Pack<D, V>*>(in.input + at);
+  }
+  return packs;
+}
+
 /// With n = (x - mean) r and d = grad_output x gain: grad_x = r (d - mean(d) - n mean(d n)). partial [blocks, parts,
 /// width]: the block's part of the gradients of gain, bias and, with three parts, the branch's bias. One pack for each
-/// thread.
+/// thread, which loads that of its next row before it waits for the sums of this one.
 template <class D, int V>
 __global__ void layernorm_backward_packs_kernel(BackwardInputs<D> in, std::int64_t rows, std::int64_t width,
                                                 const D* grad_before, D* grad_input, int parts, float* partial) {
-  __shared__ float sums_of_d[kMostWarps];
-  __shared__ float sums_of_dn[kMostWarps];
+  __shared__ float sums_of_warps[2][2][kMostWarps];  // of this row and the one before, which threads may still read
   const std::int64_t j = threadIdx.x * V;
   const bool inside = j < width;
   Floats<V> gain = {};
@@ -44,34 +69,35 @@ __global__ void layernorm_backward_packs_kernel(BackwardInputs<D> in, std::int64
   Floats<V> gain_sums = {};
   Floats<V> bias_sums = {};
   Floats<V> branch_sums = {};
-  for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
-    Floats<V> dx = {};
-    Floats<V> dy = {};
-    Floats<V> n = {};
-    const float r = in.inverse_deviation[i];
-    if (inside) {
-      if (grad_before != nullptr) dx = load_floats<V>(grad_before + i * width + j);
-      dy = load_floats<V>(in.grad_output + i * width + j);
-      n = load_floats<V>(in.input + i * width + j);
-    }
+  RowPacks<D, V> next = {};
+  if (blockIdx.x < rows) next = load_row<D, V>(in, grad_before, blockIdx.x, width, j);
+  unsigned parity = 0;
+  for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x, parity ^= 1U) {
+    const RowPacks<D, V> row = next;
+    if (i + gridDim.x < rows) next = load_row<D, V>(in, grad_before, i + gridDim.x, width, j);
+    const float r = row.inverse_deviation;
+    const auto dy = [&row](int v) { return as_float(row.grad_output.elems[v]); };
+    const auto n = [&row, r](int v) { return (as_float(row.input.elems[v]) - row.mean) * r; };
     float own_d = 0;
     float own_dn = 0;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      n.at[v] = (n.at[v] - in.mean[i]) * r;
-      own_d += dy.at[v] * gain.at[v];
-      own_dn += dy.at[v] * gain.at[v] * n.at[v];
+      own_d += dy(v) * gain.at[v];
+      own_dn += dy(v) * gain.at[v] * n(v);
     }
-    const float mean_d = block_sum(own_d, sums_of_d) / static_cast<float>(width);
-    const float mean_dn = block_sum(own_dn, sums_of_dn) / static_cast<float>(width);
+    const TwoSums sums = block_sums(own_d, own_dn, sums_of_warps[parity]);
+    const float mean_d = sums.first / static_cast<float>(width);
+    const float mean_dn = sums.second / static_cast<float>(width);
+    Pack<D, V> dx;
 #pragma unroll
     for (int v = 0; v < V; ++v) {
-      dx.at[v] += r * (dy.at[v] * gain.at[v] - mean_d - n.at[v] * mean_dn);
-      gain_sums.at[v] += dy.at[v] * n.at[v];
-      bias_sums.at[v] += dy.at[v];
-      branch_sums.at[v] += rounded_to<D>(dx.at[v]);
+      dx.elems[v] =
+          from_float<D>(as_float(row.grad_before.elems[v]) + r * (dy(v) * gain.at[v] - mean_d - n(v) * mean_dn));
+      gain_sums.at[v] += dy(v) * n(v);
+      bias_sums.at[v] += dy(v);
+      branch_sums.at[v] += as_float(dx.elems[v]);
     }
-    if (inside) store_floats<V>(dx, grad_input + i * width + j);
+    if (inside) *reinterpret_cast<Pack<D, V>*>(grad_input + i * width + j) = dx;
   }
   if (!inside) return;
   float* own_partial = partial + blockIdx.x * parts * width + j;
@@ -87,12 +113,12 @@ __global__ void layernorm_backward_kernel(BackwardInputs<D> in, std::int64_t row
   float* gain_sums = comm::dynamic_shared<float>();
   float* bias_sums = gain_sums + width;
   float* branch_sums = bias_sums + width;
-  __shared__ float sums_of_d[kMostWarps];
-  __shared__ float sums_of_dn[kMostWarps];
+  __shared__ float sums_of_warps[2][2][kMostWarps];  // as above
+  unsigned parity = 0;
   for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
     for (int part = 0; part < parts; ++part) gain_sums[part * width + j] = 0;
   }
-  for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x) {
+  for (std::int64_t i = blockIdx.x; i < rows; i += gridDim.x, parity ^= 1U) {
     const float m = in.mean[i];
     const float r = in.inverse_deviation[i];
     float own_d = 0;
@@ -106,8 +132,9 @@ __global__ void layernorm_backward_kernel(BackwardInputs<D> in, std::int64_t row
       gain_sums[j] += dy * n;
       bias_sums[j] += dy;
     }
-    const float mean_d = block_sum(own_d, sums_of_d) / static_cast<float>(width);
-    const float mean_dn = block_sum(own_dn, sums_of_dn) / static_cast<float>(width);
+    const TwoSums sums = block_sums(own_d, own_dn, sums_of_warps[parity]);
+    const float mean_d = sums.first / static_cast<float>(width);
+    const float mean_dn = sums.second / static_cast<float>(width);
     for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
       const float d = as_float(in.grad_output[i * width + j]) * as_float(in.gain[j]);
       const float n = (as_float(in.input[i * width + j]) - m) * r;

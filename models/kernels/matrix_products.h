@@ -14,6 +14,8 @@
 
 namespace droptest::models {
 
+class CublasLtProducts;
+
 /// How products of floats are formed on a device: of the numbers as they are, or of their upper 19 bits (TF32), which
 /// tensor cores take. Other types are multiplied exactly.
 enum class FloatProducts : std::uint8_t { kExact, kTf32 };
@@ -57,6 +59,9 @@ class MatrixProducts {
   void backward_weight(const ProductShape& shape, comm::DeviceSpan<const E> input,
                        comm::DeviceSpan<const E> grad_output, float factor, GradientMode mode,
                        comm::DeviceSpan<float> grad_weight, comm::DeviceSpan<float> grad_bias);
+
+  /// For the program that records which algorithm each product takes.
+  CublasLtProducts& library();
 
  private:
   class Impl;

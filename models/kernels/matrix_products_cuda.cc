@@ -61,15 +61,11 @@ bool fits_gelu_epilogue(const Stored& result, const void* pre_gelu) {
   return result.stride % 8 == 0 && is_aligned(result.data) && is_aligned(pre_gelu);
 }
 
-/// Outputs that one product takes: where many of 16-bit numbers are no multiple of 8 (a vocabulary), those that are,
-/// and a product of the rest is worth it. cuBLASLt 13.0 has a seventh of its rate where some are left over.
+/// Outputs that one product takes; another one takes the rest.
 template <class E>
 std::int64_t outputs_of_one_product(const ProductShape& shape, std::int64_t stride) {
-  constexpr std::int64_t kTogether = 8;
-  constexpr std::int64_t kLarge = 1024;
-  const bool cut = sizeof(E) == 2 && shape.layout == WeightLayout::kOutputsByInputs && shape.outputs >= kLarge &&
-                   stride % kTogether == 0;
-  return cut ? shape.outputs - shape.outputs % kTogether : shape.outputs;
+  const bool cuts = sizeof(E) == 2 && shape.layout == WeightLayout::kOutputsByInputs && stride % kOutputsTogether == 0;
+  return cuts ? shape.outputs - left_over_outputs(shape.outputs) : shape.outputs;
 }
 
 ProductShape with_outputs(ProductShape shape, std::int64_t outputs) {
@@ -150,6 +146,11 @@ MatrixProducts<E>::MatrixProducts(comm::Stream& stream, Epilogues epilogues, Flo
     : impl_(std::make_unique<Impl>(stream, epilogues, floats)) {}
 template <class E>
 MatrixProducts<E>::~MatrixProducts() = default;
+
+template <class E>
+CublasLtProducts& MatrixProducts<E>::library() {
+  return impl_->library;
+}
 
 template <class E>
 template <class R>

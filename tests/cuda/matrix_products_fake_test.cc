@@ -3,6 +3,12 @@
 #include <cublasLt.h>
 #include <gmock/gmock.h>
 
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "models/kernels/cublaslt_products.h"
 #include "models/kernels/matrix_products.h"
 #include "tests/cuda/device_kernels.h"
 #include "tests/fake_cuda/fake_cuda.h"
@@ -100,6 +106,99 @@ TEST_F(MatrixProductsFake, TheLibraryChoosesOnceForEachShape) {
   EXPECT_EQ(choices, 4U);
   all_products(products);
   EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), choices);
+}
+
+/// A product of 8 x 8 matrices and its operands, on a fake device whose cuBLASLt proposes `algorithms`.
+class ChosenProducts {
+ public:
+  ChosenProducts(comm::Stream& stream, int algorithms) : stream_(stream), elems_(random_elems<Bf16>(1, 64), stream) {
+    fake_cuda::Settings settings;
+    settings.algorithms = algorithms;
+    fake_cuda::configure(settings);
+    const Stored square = stored(elems_.read().data(), 8, 8, 8);
+    product = {CUBLAS_OP_N, square, CUBLAS_OP_T, square, stored(result_.elems().data(), 8, 8, 8), 1.0F, 0.0F};
+  }
+
+  /// The id of the algorithm that the product takes.
+  int algorithm_with(std::span<const ProductChoice> choices) {
+    CublasLtProducts products(stream_, FloatProducts::kExact, choices);
+    return algorithm_of(products);
+  }
+  int algorithm_of(CublasLtProducts& products) const {
+    fake_cuda::Settings settings = fake_cuda::settings();
+    fake_cuda::reset();
+    fake_cuda::configure(settings);
+    products.multiply("product", product);
+    stream_.synchronize();
+    for (int id = 1; id <= settings.algorithms; ++id) {
+      if (fake_cuda::products_by(id) == 1) return id;
+    }
+    return 0;
+  }
+
+  Product product{};
+
+ private:
+  comm::Stream& stream_;
+  DeviceArray<Bf16> elems_;
+  DeviceArray<float> result_ = poisoned<float>(64, stream_);
+};
+
+TEST_F(MatrixProductsFake, ARecordedChoiceIsTakenWhereTheLibraryProposesIt) {
+  const fake_cuda::Scope scope;
+  ChosenProducts chosen(stream(), 5);
+  EXPECT_EQ(chosen.algorithm_with({}), 1);
+  const ProductKind kind{CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_16BF, CUDA_R_32F, 8, 8, 8, CUBLASLT_EPILOGUE_DEFAULT, false};
+  EXPECT_EQ(kind_of(chosen.product), kind);
+  const auto with = [&](int compute_capability, std::uint32_t id, const std::function<void(ProductKind&)>& change) {
+    ProductChoice choice{compute_capability, kind, {id}};
+    change(choice.product);
+    return chosen.algorithm_with({&choice, 1});
+  };
+  const auto same = [](ProductKind&) {};
+  EXPECT_EQ(with(90, 4, same), 4);
+  EXPECT_EQ(with(80, 4, same), 1) << "of another device";
+  EXPECT_EQ(with(90, 6, same), 1) << "not proposed";
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.op_a = CUBLAS_OP_T; }), 1);
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.op_b = CUBLAS_OP_N; }), 1);
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.operands = CUDA_R_16F; }), 1);
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.result = CUDA_R_16BF; }), 1);
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.m = 16; }), 1);
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.n = 16; }), 1);
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.k = 16; }), 1);
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.epilogue = CUBLASLT_EPILOGUE_BIAS; }), 1);
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.adds = true; }), 1);
+}
+
+TEST_F(MatrixProductsFake, AProgramThatRecordsChoicesSeesEachNewProductAndTriesWhatIsProposed) {
+  const fake_cuda::Scope scope;
+  ChosenProducts chosen(stream(), 3);
+  CublasLtProducts products(stream());
+  EXPECT_EQ(products.compute_capability(), 90);
+  std::vector<std::uint32_t> ids;
+  int visits = 0;
+  products.visit_new_products([&](const Product& product) {
+    ++visits;
+    for (const CublasLtProducts::Proposal& proposal : products.proposals(product)) {
+      ids.push_back(proposal.config[0]);
+      products.choose(product, proposal);
+    }
+  });
+  EXPECT_EQ(chosen.algorithm_of(products), 3) << "the one that was chosen last";
+  EXPECT_EQ(chosen.algorithm_of(products), 3);
+  EXPECT_EQ(ids, (std::vector<std::uint32_t>{1, 2, 3}));
+  EXPECT_EQ(visits, 1);
+}
+
+TEST_F(MatrixProductsFake, EachRecordedChoiceIsForAnotherProduct) {
+  const std::span<const ProductChoice> choices = recorded_choices();
+  for (std::size_t i = 0; i < choices.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      EXPECT_FALSE(choices[i].compute_capability == choices[j].compute_capability &&
+                   choices[i].product == choices[j].product)
+          << i << " and " << j;
+    }
+  }
 }
 
 /// Results of a head of 1,027 outputs in rows of 1,032, whose products are cut, and of 1,027, whose are not, agree.

@@ -33,6 +33,7 @@ struct Preference {
 // The content of a cublasLtMatmulAlgo_t of the fake.
 struct Algorithm {
   std::uint64_t magic = 0;
+  std::uint32_t id = 0;
   std::uint64_t workspace_bytes = 0;
   std::uint32_t alignment_bytes[4] = {};
   std::uint64_t m = 0;
@@ -294,12 +295,31 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     algorithm.m = matmul.m();
     algorithm.n = matmul.n();
     algorithm.k = matmul.k();
-    results[0] = cublasLtMatmulHeuristicResult_t{};
-    std::memcpy(&results[0].algo, &algorithm, sizeof algorithm);
-    results[0].workspaceSize = algorithm.workspace_bytes;
-    results[0].state = CUBLAS_STATUS_SUCCESS;
-    results[0].wavesCount = 1;
-    *found = 1;
+    *found = std::min(requested, runtime.settings.algorithms);
+    for (int i = 0; i < *found; ++i) {
+      algorithm.id = static_cast<std::uint32_t>(i + 1);
+      results[i] = cublasLtMatmulHeuristicResult_t{};
+      std::memcpy(&results[i].algo, &algorithm, sizeof algorithm);
+      results[i].workspaceSize = algorithm.workspace_bytes;
+      results[i].state = CUBLAS_STATUS_SUCCESS;
+      results[i].wavesCount = 1;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+  });
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* algo,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void* value,
+                                                    std::size_t bytes, std::size_t* written) {
+  return call("cublasLtMatmulAlgoConfigGetAttribute", [&](Runtime&) {
+    Algorithm algorithm;
+    std::memcpy(static_cast<void*>(&algorithm), algo, sizeof algorithm);
+    const bool is_short =
+        attribute == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
+    const std::uint32_t number = attribute == CUBLASLT_ALGO_CONFIG_ID ? algorithm.id : 0;
+    *written = is_short ? sizeof(std::uint16_t) : sizeof number;
+    if (algorithm.magic != kMagic || value == nullptr || bytes != *written) return CUBLAS_STATUS_INVALID_VALUE;
+    std::memcpy(value, &number, bytes);  // the lower bytes come first
     return CUBLAS_STATUS_SUCCESS;
   });
 }
@@ -343,6 +363,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t description
     const std::shared_ptr<Queue> queue = runtime.queue_of(stream);
     if (!queue) return CUBLAS_STATUS_INVALID_VALUE;
     if (runtime.broken(queue->device) != cudaSuccess) return CUBLAS_STATUS_EXECUTION_FAILED;
+    runtime.count_product(static_cast<int>(algorithm.id));
     Work work;
     work.name = "cublasLtMatmul";
     work.microseconds += 1e-6 * static_cast<double>(matmul.m() * matmul.n() * matmul.k());

@@ -44,6 +44,9 @@ void fail_kernel(std::string_view name, int error) {
 std::uint64_t calls(std::string_view function) {
   return ask([&](const Runtime& runtime) { return runtime.calls(function); });
 }
+std::uint64_t products_by(int algorithm) {
+  return ask([&](const Runtime& runtime) { return runtime.products_by(algorithm); });
+}
 std::uint64_t launches() {
   return ask([](const Runtime& runtime) { return runtime.all_launches(); });
 }

@@ -36,6 +36,7 @@ struct Settings {
   bool streams_capture = false;                      ///< the answer of cudaStreamIsCapturing
   bool computes = computes_by_default();
   std::set<int> refused_epilogues;  ///< for which cuBLASLt has no algorithm (cublasLtEpilogue_t)
+  int algorithms = 1;               ///< that cuBLASLt proposes for a product at most: their ids are 1, 2, ...
 };
 
 /// Settings for work that is queued from now on.
@@ -54,6 +55,8 @@ std::uint64_t calls(std::string_view function);
 /// Kernels queued since reset(): those of a name, or all.
 std::uint64_t launches();
 std::uint64_t launches(std::string_view name);
+/// Products queued since reset() by cuBLASLt's algorithm of an id.
+std::uint64_t products_by(int algorithm);
 /// Times that a host thread waited for the device since reset().
 std::uint64_t synchronizations();
 std::size_t live_allocations();

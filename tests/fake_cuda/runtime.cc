@@ -47,6 +47,11 @@ int Runtime::begin(std::string_view function) {
 std::uint64_t Runtime::calls(std::string_view function) const { return count_in(calls_, function); }
 std::uint64_t Runtime::launches(std::string_view name) const { return count_in(launches_of_, name); }
 
+std::uint64_t Runtime::products_by(int algorithm) const {
+  const auto found = products_by_.find(algorithm);
+  return found == products_by_.end() ? 0 : found->second;
+}
+
 void Runtime::plan_call_error(std::string_view function, int nth, int error) {
   if (nth < 1) fail("fail_call: got call " + std::to_string(nth) + ", want 1 (the next one) or more");
   planned_[std::string(function)].push_back({nth - 1, error});
@@ -61,6 +66,7 @@ void Runtime::reset() {
   settings = Settings{};
   calls_.clear();
   launches_of_.clear();
+  products_by_.clear();
   launches_ = 0;
   synchronizations_ = 0;
   planned_.clear();

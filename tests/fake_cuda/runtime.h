@@ -70,6 +70,7 @@ class Runtime {
   std::uint64_t calls(std::string_view function) const;
   std::uint64_t launches(std::string_view name) const;
   std::uint64_t all_launches() const { return launches_; }
+  std::uint64_t products_by(int algorithm) const;
   std::uint64_t synchronizations() const { return synchronizations_; }
   void plan_call_error(std::string_view function, int nth, int error);
   void plan_kernel_error(std::string_view name, int error) { kernel_errors_[std::string(name)] = error; }
@@ -94,6 +95,7 @@ class Runtime {
   void run_to(Queue& queue, std::uint64_t position);
   void run_device(int device);
   void count_synchronization() { ++synchronizations_; }
+  void count_product(int algorithm) { ++products_by_[algorithm]; }
 
  private:
   void run_kernel(const Kernel& kernel, const Settings& settings, int device);
@@ -106,6 +108,7 @@ class Runtime {
   std::map<std::string, std::uint64_t, std::less<>> calls_;
   std::map<std::string, std::uint64_t, std::less<>> launches_of_;
   std::uint64_t launches_ = 0;
+  std::map<int, std::uint64_t> products_by_;
   std::uint64_t synchronizations_ = 0;
   struct PlannedError {
     int calls_before = 0;

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/kernels/product_choices.h"
+
+namespace droptest::models {
+
+// None is recorded yet: products take the library's first proposal.
+std::span<const ProductChoice> recorded_choices() { return {}; }
+
+}  // namespace droptest::models

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which of the algorithms that cuBLASLt proposes a product takes, where it is not the first: recorded once, on a
+// device, so that no run times them and a run has the same bits each time.
+#pragma once
+
+#include <cublasLt.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+namespace droptest::models {
+
+/// What tells an algorithm of cuBLASLt from its others: the values of CUBLASLT_ALGO_CONFIG_ID to
+/// CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, in that order.
+using AlgorithmConfig = std::array<std::uint32_t, 9>;
+
+/// A GEMM without its matrices: result [m, n] = op(a) op(b), whose sums have k products.
+struct ProductKind {
+  int op_a;      ///< cublasOperation_t
+  int op_b;      ///< cublasOperation_t
+  int operands;  ///< cudaDataType_t of a and b
+  int result;    ///< cudaDataType_t
+  std::int64_t m;
+  std::int64_t n;
+  std::int64_t k;
+  int epilogue;  ///< cublasLtEpilogue_t
+  bool adds;     ///< to the result that is there
+
+  bool operator==(const ProductKind&) const = default;
+};
+
+struct ProductChoice {
+  int compute_capability;  ///< of the devices that it is for: 90 of 9.0
+  ProductKind product;
+  AlgorithmConfig algorithm;
+};
+
+/// All recorded choices. `device_rates --choices` (benchmarks/gpu) prints rows for this table. A row changes the bits
+/// of runs on its devices: docs/results_changes.md and kChanges of experiments/spec/numerics_version.cc name it.
+std::span<const ProductChoice> recorded_choices();
+
+}  // namespace droptest::models
