@@ -27,8 +27,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 using Result = ResumedRun;
 
-/// Runs are interrupted after each of their first steps, which are in every phase of what they do at some steps only, and
-/// after some of the others. Programs with sanitizers are slow: their runs are shorter, with fewer interruptions.
+/// Runs are interrupted after each of their first steps, which are in every phase of what they do at some steps only,
+/// and after some of the others. Programs with sanitizers are slow: their runs are shorter, with fewer interruptions.
 constexpr std::uint64_t kSteps = kAddressSanitizer ? 8 : 40;
 constexpr std::uint64_t kFirstSteps = kAddressSanitizer ? 1 : 8;
 constexpr std::uint64_t kStepsBetween = kAddressSanitizer ? 4 : 7;
