@@ -228,22 +228,26 @@ KeptArguments::KeptArguments(const CallArguments& arguments)
 }
 
 Call checked_call(const Communicator& communicator, const CallArguments& arguments, std::uint64_t step) {
-  const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
+  const Operation operation = arguments.operation;
+  const ConstTensor input = arguments.input;
+  const Tensor output = arguments.output;
+  const std::span<const std::uint64_t> counts = arguments.counts;
+  const int peer = arguments.peer;
   const auto sum_of = [](std::span<const std::uint64_t> parts) {
     return std::accumulate(parts.begin(), parts.end(), std::uint64_t{0});
   };
   const bool by_output = operation == Operation::kAllGather || operation == Operation::kRecv;
   const ConstTensor whole = by_output ? ConstTensor(output) : input;
-  Call call(operation, whole.type, whole.count_elems(), message, step);
+  Call call(operation, whole.type, whole.count_elems(), arguments.message, step);
   const ArgumentCheck check(communicator, call);
   const auto self = static_cast<std::size_t>(communicator.rank());
-  if (message.ordinal && operation != Operation::kSend && operation != Operation::kRecv) {
+  if (arguments.message.ordinal && operation != Operation::kSend && operation != Operation::kRecv) {
     check.fail("got an ordinal, which only messages between two ranks have");
   }
   switch (operation) {
     case Operation::kAllReduce:
     case Operation::kAllReduceWith:
-      call.reduce_op = op;
+      call.reduce_op = arguments.op;
       check.reduction();
       check.shape(input, call.count_elems, "input");
       check.shape(output, call.count_elems, "output");
@@ -251,7 +255,7 @@ Call checked_call(const Communicator& communicator, const CallArguments& argumen
       break;
     case Operation::kReduceScatter:
     case Operation::kReduceScatterWith:
-      call.reduce_op = op;
+      call.reduce_op = arguments.op;
       call.counts_digest = digest_of_counts(counts);
       check.reduction();
       check.counts(counts);
@@ -268,9 +272,9 @@ Call checked_call(const Communicator& communicator, const CallArguments& argumen
       break;
     case Operation::kAllToAll:
       check.counts(counts);
-      check.counts(receive_counts);
+      check.counts(arguments.receive_counts);
       check.shape(input, sum_of(counts), "input");
-      check.shape(output, sum_of(receive_counts), "output");
+      check.shape(output, sum_of(arguments.receive_counts), "output");
       check.same_or_apart(input, output);
       break;
     case Operation::kBroadcast:
@@ -287,33 +291,12 @@ Call checked_call(const Communicator& communicator, const CallArguments& argumen
       check.shape(output, call.count_elems, "data");
       break;
     case Operation::kBarrier:
+      break;
     case Operation::kSplit:
     case Operation::kExchange:
       DROPTEST_CHECK(false, std::string(operation_name(operation)) + " has other arguments");
   }
   return call;
-}
-
-void call_now(Communicator& communicator, const CallArguments& arguments) {
-  const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
-  switch (operation) {
-    case Operation::kAllReduce:
-      return communicator.all_reduce(input, output, op, message);
-    case Operation::kReduceScatter:
-      return communicator.reduce_scatter(input, output, counts, op, message);
-    case Operation::kAllGather:
-      return communicator.all_gather(input, output, counts, message);
-    case Operation::kAllToAll:
-      return communicator.all_to_all(input, counts, output, receive_counts, message);
-    case Operation::kBroadcast:
-      return communicator.broadcast(output, peer, message);
-    case Operation::kSend:
-      return communicator.send(input, peer, message);
-    case Operation::kRecv:
-      return communicator.recv(output, peer, message);
-    default:
-      DROPTEST_CHECK(false, std::string(operation_name(operation)) + " cannot be started");
-  }
 }
 
 namespace {

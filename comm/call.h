@@ -14,26 +14,6 @@
 
 namespace droptest::comm {
 
-enum class Operation : std::uint8_t {
-  kAllReduce,
-  kReduceScatter,
-  kAllGather,
-  kAllToAll,
-  kBroadcast,
-  kSend,
-  kRecv,
-  kBarrier,
-  kSplit,
-  kAllReduceWith,
-  kReduceScatterWith,
-  kExchange,
-};
-
-/// Whether the operation is one end of a message between two ranks.
-constexpr bool is_message(Operation operation) {
-  return operation == Operation::kSend || operation == Operation::kRecv;
-}
-
 /// "all_reduce", ...
 std::string_view operation_name(Operation operation);
 
@@ -61,19 +41,7 @@ struct Call {
   std::string_view name() const { return {name_prefix.data(), name_chars}; }
 };
 
-/// The arguments of one call, borrowed. Unused ones are empty.
-struct CallArguments {
-  Operation operation = Operation::kBarrier;
-  ConstTensor input{};
-  Tensor output{};
-  ReduceOp op = ReduceOp::kSum;
-  std::span<const std::uint64_t> counts{};          ///< of the parts of all ranks; of the sent parts of an all_to_all
-  std::span<const std::uint64_t> receive_counts{};  ///< all_to_all
-  int peer = -1;                                    ///< root, destination or source
-  Message message{};
-};
-
-/// The same with a copy of counts and name, for calls that outlive their arguments.
+/// Arguments with a copy of counts and name, for calls that outlive them: all but exchanges.
 class KeptArguments {
  public:
   explicit KeptArguments(const CallArguments& arguments);
@@ -88,11 +56,9 @@ class KeptArguments {
   CallArguments arguments_;
 };
 
-/// The call that the arguments describe. Throws: ConfigError where they are wrong on this rank alone.
+/// The call that the arguments describe, which are not those of an exchange. Throws: ConfigError where they are wrong
+/// on this rank alone.
 Call checked_call(const Communicator& communicator, const CallArguments& arguments, std::uint64_t step);
-
-/// The blocking call with these arguments.
-void call_now(Communicator& communicator, const CallArguments& arguments);
 
 /// The call that the other end of a message makes, for each end: a send for a recv, an exchange for an exchange.
 Call other_end_of(Call receive);

@@ -26,43 +26,120 @@ std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size
   return counts;
 }
 
-Work Communicator::start_all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  return start({.operation = Operation::kAllReduce, .input = input, .output = output, .op = op, .message = message});
+namespace {
+
+CallArguments all_reduce_call(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  return {.operation = Operation::kAllReduce, .input = input, .output = output, .op = op, .message = message};
 }
 
+CallArguments reduce_scatter_call(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                                  const Message& message) {
+  return {.operation = Operation::kReduceScatter,
+          .input = input,
+          .output = output,
+          .op = op,
+          .counts = counts,
+          .message = message};
+}
+
+CallArguments all_gather_call(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                              const Message& message) {
+  return {.operation = Operation::kAllGather, .input = input, .output = output, .counts = counts, .message = message};
+}
+
+CallArguments all_to_all_call(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                              std::span<const std::uint64_t> receive_counts, const Message& message) {
+  return {.operation = Operation::kAllToAll,
+          .input = input,
+          .output = output,
+          .counts = send_counts,
+          .receive_counts = receive_counts,
+          .message = message};
+}
+
+CallArguments send_call(ConstTensor data, int destination, const Message& message) {
+  return {.operation = Operation::kSend, .input = data, .peer = destination, .message = message};
+}
+
+CallArguments recv_call(Tensor data, int source, const Message& message) {
+  return {.operation = Operation::kRecv, .output = data, .peer = source, .message = message};
+}
+
+}  // namespace
+
+void Communicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  run(all_reduce_call(input, output, op, message));
+}
+Work Communicator::start_all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
+  return start(all_reduce_call(input, output, op, message));
+}
+
+void Communicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                                  const Message& message) {
+  run(reduce_scatter_call(input, output, counts, op, message));
+}
 Work Communicator::start_reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                         ReduceOp op, const Message& message) {
-  return start({.operation = Operation::kReduceScatter,
-                .input = input,
-                .output = output,
-                .op = op,
-                .counts = counts,
-                .message = message});
+  return start(reduce_scatter_call(input, output, counts, op, message));
 }
 
+void Communicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) {
+  run({.operation = Operation::kAllReduceWith,
+       .input = input,
+       .output = output,
+       .message = message,
+       .reduction = &reduction});
+}
+
+void Communicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                       PartReduction& reduction, const Message& message) {
+  run({.operation = Operation::kReduceScatterWith,
+       .input = input,
+       .output = output,
+       .counts = counts,
+       .message = message,
+       .reduction = &reduction});
+}
+
+void Communicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                              const Message& message) {
+  run(all_gather_call(input, output, counts, message));
+}
 Work Communicator::start_all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                                     const Message& message) {
-  return start(
-      {.operation = Operation::kAllGather, .input = input, .output = output, .counts = counts, .message = message});
+  return start(all_gather_call(input, output, counts, message));
 }
 
+void Communicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                              std::span<const std::uint64_t> receive_counts, const Message& message) {
+  run(all_to_all_call(input, send_counts, output, receive_counts, message));
+}
 Work Communicator::start_all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                                     std::span<const std::uint64_t> receive_counts, const Message& message) {
-  return start({.operation = Operation::kAllToAll,
-                .input = input,
-                .output = output,
-                .counts = send_counts,
-                .receive_counts = receive_counts,
-                .message = message});
+  return start(all_to_all_call(input, send_counts, output, receive_counts, message));
 }
 
+void Communicator::broadcast(Tensor data, int root, const Message& message) {
+  run({.operation = Operation::kBroadcast, .input = data, .output = data, .peer = root, .message = message});
+}
+
+void Communicator::send(ConstTensor data, int destination, const Message& message) {
+  run(send_call(data, destination, message));
+}
 Work Communicator::start_send(ConstTensor data, int destination, const Message& message) {
-  return start({.operation = Operation::kSend, .input = data, .peer = destination, .message = message});
+  return start(send_call(data, destination, message));
 }
 
+void Communicator::recv(Tensor data, int source, const Message& message) { run(recv_call(data, source, message)); }
 Work Communicator::start_recv(Tensor data, int source, const Message& message) {
-  return start({.operation = Operation::kRecv, .output = data, .peer = source, .message = message});
+  return start(recv_call(data, source, message));
 }
+
+void Communicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+  run({.operation = Operation::kExchange, .sends = sends, .receives = receives});
+}
+
+void Communicator::barrier(const Message& message) { run({.operation = Operation::kBarrier, .message = message}); }
 
 Work Communicator::start(const CallArguments& arguments) {
   using Kind = Unfinished::Kind;
@@ -103,11 +180,17 @@ void Communicator::throw_dropped() {
 std::unique_ptr<Communicator> Communicator::twin(int /*number*/) { return nullptr; }
 
 std::unique_ptr<WorkInFlight> Communicator::begin(const CallArguments& arguments) {
-  call_now(*this, arguments);
+  run(arguments);
   return nullptr;
 }
 
-void Communicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) {
+void Communicator::run_as_other_calls(const CallArguments& arguments) {
+  const ConstTensor input = arguments.input;
+  if (arguments.operation == Operation::kReduceScatterWith) {
+    return reduce_received_parts(input, arguments.output, arguments.counts, arguments);
+  }
+  DROPTEST_CHECK(arguments.operation == Operation::kAllReduceWith, "no call with a reduction of its own");
+  const Tensor output = arguments.output;
   DROPTEST_CHECK(
       input.bytes.size() == output.bytes.size(),
       "input of " + std::to_string(input.bytes.size()) + " bytes, output of " + std::to_string(output.bytes.size()));
@@ -117,15 +200,14 @@ void Communicator::all_reduce_with(ConstTensor input, Tensor output, PartReducti
   const std::uint64_t begin = std::accumulate(counts.begin(), own, std::uint64_t{0});
   // In place this overwrites a part of the input, which no rank needs after its reduction.
   const Tensor part(output.type, output.bytes.subspan(begin * size, *own * size), output.stream);
-  reduce_scatter_with(input, part, counts, reduction, message);
-  all_gather(part, output, counts, message);
+  reduce_received_parts(input, part, counts, arguments);
+  all_gather(part, output, counts, arguments.message);
 }
 
-void Communicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                       PartReduction& reduction, const Message& message) {
+void Communicator::reduce_received_parts(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                                         const CallArguments& arguments) {
   const auto ranks = static_cast<std::size_t>(world_size());
-  const std::uint64_t count = output.count_elems();
-  const std::vector<std::uint64_t> receive_counts(ranks, count);
+  const std::vector<std::uint64_t> receive_counts(ranks, output.count_elems());
   const std::size_t received_bytes = ranks * output.bytes.size();
   const bool on_device = input.stream != nullptr;
   const auto host = std::make_unique_for_overwrite<std::byte[]>(on_device ? 0 : received_bytes);
@@ -133,11 +215,11 @@ void Communicator::reduce_scatter_with(ConstTensor input, Tensor output, std::sp
   if (on_device) device.emplace(received_bytes, "contributions to a reduction");
   std::byte* const buffer = on_device ? device->data() : host.get();
   const Tensor received(input.type, {buffer, received_bytes}, input.stream);
-  all_to_all(input, counts, received, receive_counts, message);
+  all_to_all(input, counts, received, receive_counts, arguments.message);
   std::vector<const std::byte*> contributions(ranks);
   for (std::size_t r = 0; r < ranks; ++r) contributions[r] = buffer + r * output.bytes.size();
   std::byte* const results[] = {output.bytes.data()};
-  reduction.reduce(contributions, results, {});
+  arguments.reduction->reduce(contributions, results, {});
   if (on_device) input.stream->synchronize();  // before the memory is freed
 }
 

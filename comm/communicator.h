@@ -70,7 +70,40 @@ struct Receive {
   Message message{};
 };
 
-struct CallArguments;  // comm/call.h
+enum class Operation : std::uint8_t {
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kAllToAll,
+  kBroadcast,
+  kSend,
+  kRecv,
+  kBarrier,
+  kSplit,  ///< not by run()
+  kAllReduceWith,
+  kReduceScatterWith,
+  kExchange,
+};
+
+/// Whether the operation is one end of a message between two ranks.
+constexpr bool is_message(Operation operation) {
+  return operation == Operation::kSend || operation == Operation::kRecv;
+}
+
+/// The arguments of one call, borrowed. Unused ones are empty.
+struct CallArguments {
+  Operation operation = Operation::kBarrier;
+  ConstTensor input{};
+  Tensor output{};
+  ReduceOp op = ReduceOp::kSum;
+  std::span<const std::uint64_t> counts{};          ///< of the parts of all ranks; of the sent parts of an all_to_all
+  std::span<const std::uint64_t> receive_counts{};  ///< all_to_all
+  int peer = -1;                                    ///< root, destination or source
+  Message message{};
+  PartReduction* reduction = nullptr;  ///< all_reduce_with, reduce_scatter_with
+  std::span<const Send> sends{};       ///< exchange
+  std::span<const Receive> receives{};
+};
 
 class Communicator;
 /// The lowest world rank of the group's members. It identifies the group among those of its number.
@@ -110,23 +143,27 @@ class Communicator {
   /// Sets the training step of the next calls, for errors, sampling and schedules. Default: ignored.
   virtual void begin_step(std::uint64_t /*step*/) {}
 
+  /// The blocking call with these arguments. Implementations check them once, by checked_call() and checked_exchange()
+  /// (comm/call.h); layers over another communicator pass them on. The calls below fill the arguments.
+  virtual void run(const CallArguments& arguments) = 0;
+
   /// output[i] = op over ranks of input_r[i]. Shapes: equal on all ranks.
-  virtual void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) = 0;
+  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message);
   void all_reduce(Tensor data, ReduceOp op, const Message& message) { all_reduce(data, data, op, message); }
 
   /// Rank r gets the reduction of part r. Shapes: input sum(counts), output counts[rank()]; the output may be the
   /// rank's own part of the input.
-  virtual void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                              const Message& message) = 0;
+  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
+                      const Message& message);
 
   /// all_reduce and reduce_scatter with a reduction of the caller: rank r's `reduction` reduces part r, which it reads
   /// from all ranks' inputs, in place where the backend can. all_reduce_with cuts the parts as even_counts() does.
   /// Ranks: all give a reduction, for parts of any size. The operation has a name of its own in errors. A reduction
   /// that throws is a rank that fails: its rank gets the exception, the others a CommError that names it, from this
-  /// call or the next one. Default: all_to_all, the reduction, all_gather; on a device it waits for the stream.
-  virtual void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message);
-  virtual void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                   PartReduction& reduction, const Message& message);
+  /// call or the next one. A backend without such a call runs run_as_other_calls().
+  void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message);
+  void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                           PartReduction& reduction, const Message& message);
 
   /// Their cost compared with all_reduce and reduce_scatter.
   enum class PartReductions : std::uint8_t {
@@ -138,21 +175,20 @@ class Communicator {
 
   /// Every rank gets all parts in rank order. Shapes: input counts[rank()], output sum(counts); the input may be the
   /// rank's own part of the output.
-  virtual void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                          const Message& message) = 0;
+  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, const Message& message);
 
   /// Part d of the input goes to rank d; part s of the output came from rank s. Shapes: input sum(send_counts), output
   /// sum(receive_counts); receive_counts[s] equals rank s's send_counts[rank()]. Parts are in rank order, without gaps.
-  virtual void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                          std::span<const std::uint64_t> receive_counts, const Message& message) = 0;
+  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
+                  std::span<const std::uint64_t> receive_counts, const Message& message);
 
   /// Every rank gets rank root's data.
-  virtual void broadcast(Tensor data, int root, const Message& message) = 0;
+  void broadcast(Tensor data, int root, const Message& message);
 
   /// A message to one rank, which calls recv with the same count and name. Blocking until the data is received or
   /// buffered: ranks that send to each other before they receive use exchange.
-  virtual void send(ConstTensor data, int destination, const Message& message) = 0;
-  virtual void recv(Tensor data, int source, const Message& message) = 0;
+  void send(ConstTensor data, int destination, const Message& message);
+  void recv(Tensor data, int source, const Message& message);
 
   /// Sends and receives messages of any sizes together, without a copy of the sent data where the backend can. Ranks
   /// that send to each other use it, since a send may wait for its receive. No rank waits for ever if both ends of each
@@ -165,7 +201,10 @@ class Communicator {
   /// stream; no received range overlaps another range. Errors: as above, with the message at which it ended; all
   /// arguments are checked before the first send, and a message with a send or recv at its other end is a mismatch of
   /// calls.
-  virtual void exchange(std::span<const Send> sends, std::span<const Receive> receives) = 0;
+  void exchange(std::span<const Send> sends, std::span<const Receive> receives);
+
+  /// Returns when every rank has called it.
+  void barrier(const Message& message);
 
   /// The same calls, started: they return before they are done, so that the rank can compute meanwhile, and several may
   /// be under way. Work::wait() completes a call; before it, the output must not be read, nor the input or output
@@ -188,11 +227,8 @@ class Communicator {
   Work start_recv(Tensor data, int source, const Message& message);
 
   /// The backend's part of a start. The tensors outlive the work, the other arguments only this call. Null: the call is
-  /// done, in the sense of Work::wait(). Default: the blocking call.
+  /// done, in the sense of Work::wait(). Default: run().
   virtual std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments);
-
-  /// Returns when every rank has called it.
-  virtual void barrier(const Message& message) = 0;
 
   /// A communicator over the ranks that gave the same color, ordered by (key, rank); null for a negative color. It
   /// shares the failure of this one: an error in either ends both. Ranks: all of the group call it.
@@ -217,7 +253,10 @@ class Communicator {
   }
 
  protected:
-  /// Throws that error. Once.
+  /// all_reduce_with and reduce_scatter_with by all_to_all, the reduction and all_gather; on a device it waits for the
+  /// stream.
+  void run_as_other_calls(const CallArguments& arguments);
+  /// Throws the error that keep_dropped() kept. Once.
   void throw_dropped();
 
  private:
@@ -232,6 +271,9 @@ class Communicator {
     std::string name;
   };
   Work start(const CallArguments& arguments);
+  /// The output is the arguments' reduction of this rank's part of all inputs, cut as `counts` say.
+  void reduce_received_parts(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
+                             const CallArguments& arguments);
   void forget_unfinished(std::uint64_t number) noexcept;
 
   std::vector<Unfinished> unfinished_;  ///< works of this rank before their wait

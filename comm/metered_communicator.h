@@ -67,24 +67,9 @@ class MeteredCommunicator final : public Communicator {
     return inner_.stops_lost_gradients(traffic_class);
   }
   void begin_step(std::uint64_t step) override { inner_.begin_step(step); }
-  using Communicator::all_reduce;
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) override;
-  void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                           PartReduction& reduction, const Message& message) override;
+  void run(const CallArguments& arguments) override;
   PartReductions part_reductions() const override { return inner_.part_reductions(); }
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
-  void send(ConstTensor data, int destination, const Message& message) override;
-  void recv(Tensor data, int source, const Message& message) override;
-  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
-  void barrier(const Message& message) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   std::unique_ptr<Communicator> twin(int number) override;
   void keep_dropped(std::exception_ptr error) noexcept override { inner_.keep_dropped(std::move(error)); }
@@ -101,8 +86,8 @@ class MeteredCommunicator final : public Communicator {
   };
   class TimedCall;
   class TimedWork;
-  MeteredCall collective(Operation operation, const Message& message, std::uint64_t bytes, Stream* stream);
-  MeteredCall message(Operation operation, int peer, const Message& message, std::uint64_t bytes, Stream* stream);
+  /// Numbers the call.
+  MeteredCall metered(const CallArguments& arguments);
   void name_group();
   /// Owns `inner`.
   MeteredCommunicator(std::unique_ptr<Communicator> inner, std::shared_ptr<Counters> counters);

@@ -206,25 +206,38 @@ Call GlooCommunicator::checked(const CallArguments& arguments) const {
   return call;
 }
 
-void GlooCommunicator::collective(const CallArguments& arguments) {
+void GlooCommunicator::run(const CallArguments& arguments) {
+  if (arguments.operation == Operation::kExchange) return exchange_now(arguments.sends, arguments.receives);
+  if (arguments.operation == Operation::kSend) return send_now(arguments);
   const Call call = checked(arguments);
+  if (arguments.operation == Operation::kRecv) {
+    const int source = arguments.peer;
+    return receive(call, arguments.output, source, ++received_[static_cast<std::size_t>(source)]);
+  }
   collectives_.drain();
   carry_out(call, arguments);
 }
 
 void GlooCommunicator::carry_out(const Call& call, const CallArguments& arguments) {
-  const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
   const GlooMesh::CallScope scope(*mesh_, call);
-  switch (operation) {
+  const ConstTensor input = arguments.input;
+  const Tensor output = arguments.output;
+  const std::span<const std::uint64_t> counts = arguments.counts;
+  switch (arguments.operation) {
     case Operation::kAllReduce:
-      return all_reduce_now(call, input, output, nullptr);
+    case Operation::kAllReduceWith:
+      return all_reduce_now(call, input, output, arguments.reduction);
     case Operation::kReduceScatter:
-      return reduce_own_part(call, input, output, counts, nullptr);
+    case Operation::kReduceScatterWith:
+      return reduce_own_part(call, input, output, counts, arguments.reduction);
     case Operation::kAllGather:
       copy_bytes(parts_of(output.bytes, counts, call.type)[static_cast<std::size_t>(rank_)], input.bytes);
       return gather_parts(call, output, counts);
     case Operation::kAllToAll:
       return all_to_all_now(call, arguments);
+    case Operation::kBarrier:
+      agree({.call = call}, {});
+      return;
     default:
       return broadcast_now(call, output);
   }
@@ -264,61 +277,6 @@ void GlooCommunicator::broadcast_now(const Call& call, Tensor data) {
   }
   agree({.call = call}, {}, to);
   take_parts(to, from, Phase::kGather);
-}
-
-void GlooCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  collective({.operation = Operation::kAllReduce, .input = input, .output = output, .op = op, .message = message});
-}
-
-void GlooCommunicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction,
-                                       const Message& message) {
-  const Call call =
-      checked({.operation = Operation::kAllReduceWith, .input = input, .output = output, .message = message});
-  collectives_.drain();
-  const GlooMesh::CallScope scope(*mesh_, call);
-  all_reduce_now(call, input, output, &reduction);
-}
-
-void GlooCommunicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                           PartReduction& reduction, const Message& message) {
-  const Call call = checked({.operation = Operation::kReduceScatterWith,
-                             .input = input,
-                             .output = output,
-                             .counts = counts,
-                             .message = message});
-  collectives_.drain();
-  const GlooMesh::CallScope scope(*mesh_, call);
-  reduce_own_part(call, input, output, counts, &reduction);
-}
-
-void GlooCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                      ReduceOp op, const Message& message) {
-  collective({.operation = Operation::kReduceScatter,
-              .input = input,
-              .output = output,
-              .op = op,
-              .counts = counts,
-              .message = message});
-}
-
-void GlooCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                  const Message& message) {
-  collective(
-      {.operation = Operation::kAllGather, .input = input, .output = output, .counts = counts, .message = message});
-}
-
-void GlooCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                                  std::span<const std::uint64_t> receive_counts, const Message& message) {
-  collective({.operation = Operation::kAllToAll,
-              .input = input,
-              .output = output,
-              .counts = send_counts,
-              .receive_counts = receive_counts,
-              .message = message});
-}
-
-void GlooCommunicator::broadcast(Tensor data, int root, const Message& message) {
-  collective({.operation = Operation::kBroadcast, .input = data, .output = data, .peer = root, .message = message});
 }
 
 std::unique_ptr<WorkInFlight> GlooCommunicator::begin(const CallArguments& arguments) {
@@ -374,8 +332,10 @@ std::unique_ptr<WorkInFlight> GlooCommunicator::begin_recv(const Call& call, Ten
   return receiving_[source].start([this, call, data, source, number] { receive(call, data, source, number); });
 }
 
-void GlooCommunicator::send(ConstTensor data, int destination, const Message& message) {
-  const Call call = checked({.operation = Operation::kSend, .input = data, .peer = destination, .message = message});
+void GlooCommunicator::send_now(const CallArguments& arguments) {
+  const Call call = checked(arguments);
+  const ConstTensor data = arguments.input;
+  const int destination = arguments.peer;
   const GlooMesh::CallScope scope(*mesh_, call);
   std::vector<std::byte> bytes(data.bytes.begin(), data.bytes.end());
   if (destination == rank_) {
@@ -412,11 +372,6 @@ void GlooCommunicator::receive_call(const Call& call, int source) {
   receive(call, {call.type, {}}, source, ++received_[static_cast<std::size_t>(source)]);
 }
 
-void GlooCommunicator::recv(Tensor data, int source, const Message& message) {
-  const Call call = checked({.operation = Operation::kRecv, .output = data, .peer = source, .message = message});
-  receive(call, data, source, ++received_[static_cast<std::size_t>(source)]);
-}
-
 // Receives the sender's call first, then the data.
 void GlooCommunicator::receive(const Call& call, Tensor data, int source, std::uint64_t number) {
   const GlooMesh::CallScope scope(*mesh_, call);
@@ -441,7 +396,7 @@ void GlooCommunicator::receive_from_self(const Call& call, Tensor data, std::uin
 
 // All sends and the receives of calls are started before any wait. The receive of a payload is started later, when the
 // sender's call has shown that the sizes agree: the call goes first, as in send.
-void GlooCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+void GlooCommunicator::exchange_now(std::span<const Send> sends, std::span<const Receive> receives) {
   const ExchangeCalls calls = checked_exchange(*this, sends, receives, mesh_->step);
   for (std::size_t i = 0; i < sends.size(); ++i) ArgumentCheck(*this, calls.sends[i]).on_host(sends[i].data);
   for (std::size_t i = 0; i < receives.size(); ++i) ArgumentCheck(*this, calls.receives[i]).on_host(receives[i].data);
@@ -499,13 +454,6 @@ void GlooCommunicator::exchange(std::span<const Send> sends, std::span<const Rec
   }
   std::ranges::for_each(received, finish);
   std::ranges::for_each(sent, finish);
-}
-
-void GlooCommunicator::barrier(const Message& message) {
-  const Call call(Operation::kBarrier, ElementType::kFloat32, 0, message, mesh_->step);
-  collectives_.drain();
-  const GlooMesh::CallScope scope(*mesh_, call);
-  agree({.call = call}, {});
 }
 
 std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) { return split_group(color, key); }

@@ -31,29 +31,14 @@ class GlooCommunicator final : public Communicator {
   int world_rank(int rank) const override { return world_ranks_[static_cast<std::size_t>(rank)]; }
   std::string_view backend() const override { return "gloo"; }
   void begin_step(std::uint64_t step) override { mesh_->step = step; }
-  using Communicator::all_reduce;
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  /// The reduction reads the parts in their receive buffers.
-  void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) override;
-  void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                           PartReduction& reduction, const Message& message) override;
+  /// A send is buffered up to 16 MiB of messages under way from this rank; beyond, it waits until earlier messages are
+  /// received. An exchange goes straight from and to the tensors; only messages of a rank to itself are copied. A
+  /// reduction of the caller reads the parts in their receive buffers.
+  void run(const CallArguments& arguments) override;
   PartReductions part_reductions() const override { return PartReductions::kAsFast; }
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
-  /// Buffered up to 16 MiB of messages under way from this rank; beyond, waits until earlier messages are received.
-  void send(ConstTensor data, int destination, const Message& message) override;
-  void recv(Tensor data, int source, const Message& message) override;
-  /// Straight from and to the tensors; only messages of a rank to itself are copied.
-  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
   /// A work proceeds in the background while its rank computes: collectives of the group one after the other on a
   /// thread of the group, messages on one thread for each peer and direction.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
-  void barrier(const Message& message) override;
   /// Needs no new connections: the parts use the mesh's connections, with slots of their own.
   std::unique_ptr<Communicator> split(int color, int key) override;
   /// The same, with the type of this class.
@@ -91,8 +76,8 @@ class GlooCommunicator final : public Communicator {
 
   /// The call of the arguments, which are in host memory.
   Call checked(const CallArguments& arguments) const;
-  /// A blocking collective.
-  void collective(const CallArguments& arguments);
+  void send_now(const CallArguments& arguments);
+  void exchange_now(std::span<const Send> sends, std::span<const Receive> receives);
   /// The next collective of the group, on the thread that runs it.
   void carry_out(const Call& call, const CallArguments& arguments);
   /// Null `reduction`: the call's own.

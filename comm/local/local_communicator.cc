@@ -94,17 +94,17 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
   /// Starts a collective in host memory; keeps the arguments.
   void start(const CallArguments& arguments) {
     kept_.emplace(arguments);
-    show(kept_->get(), nullptr);
+    show(kept_->get());
     meeting_ = &group().join(owner_.rank_, shown_, this);
   }
   void finish() override { group().finish(owner_.rank_, *meeting_); }
   bool finished() override { return group().finished(*meeting_); }
 
   /// Runs a blocking collective.
-  void meet(const CallArguments& arguments, PartReduction* reduction) {
+  void meet(const CallArguments& arguments) {
     const StreamTurns::Turn turn(owner_.in_place_copy_turns_,
                                  arguments.operation == Operation::kAllToAll ? arguments.input.stream : nullptr);
-    show(arguments, reduction);
+    show(arguments);
     const DeviceOrder order(group(), owner_.rank_, shown_.input.stream);
     order_ = &order;
     group().meet(owner_.rank_, shown_, this);
@@ -139,14 +139,14 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
  private:
   LocalGroup& group() const { return *owner_.group_; }
 
-  void show(const CallArguments& arguments, PartReduction* reduction) {
-    reduction_ = reduction;
+  void show(const CallArguments& arguments) {
+    reduction_ = arguments.reduction;
     shown_ = {.call = checked_call(owner_, arguments, *owner_.step_),
               .input = arguments.input,
               .output = arguments.output,
               .send_counts = arguments.counts,
               .receive_counts = arguments.receive_counts,
-              .reduction = reduction};
+              .reduction = arguments.reduction};
     const bool in_place = arguments.input.bytes.data() == arguments.output.bytes.data();
     if (shown_.call.operation == Operation::kAllToAll && in_place) copy_input();
   }
@@ -249,10 +249,6 @@ LocalCommunicator::LocalCommunicator(std::shared_ptr<LocalGroup> group, int rank
 
 LocalCommunicator::~LocalCommunicator() = default;
 
-void LocalCommunicator::meet(const CallArguments& arguments, PartReduction* reduction) {
-  blocking_->meet(arguments, reduction);
-}
-
 std::unique_ptr<WorkInFlight> LocalCommunicator::begin(const CallArguments& arguments) {
   if (arguments.operation == Operation::kRecv) return std::make_unique<Reception>(*this, arguments);
   const bool on_device = arguments.input.stream != nullptr || arguments.output.stream != nullptr;
@@ -262,67 +258,26 @@ std::unique_ptr<WorkInFlight> LocalCommunicator::begin(const CallArguments& argu
   return work;
 }
 
-void LocalCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  meet({.operation = Operation::kAllReduce, .input = input, .output = output, .op = op, .message = message}, nullptr);
+void LocalCommunicator::run(const CallArguments& arguments) {
+  switch (arguments.operation) {
+    case Operation::kSend:
+      return send_now(arguments);
+    case Operation::kRecv:
+      return Reception(*this, arguments).finish();
+    case Operation::kExchange:
+      return exchange_now(arguments.sends, arguments.receives);
+    case Operation::kBarrier:
+      return barrier_now(arguments);
+    default:
+      return blocking_->meet(arguments);
+  }
 }
 
-void LocalCommunicator::all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction,
-                                        const Message& message) {
-  meet({.operation = Operation::kAllReduceWith, .input = input, .output = output, .message = message}, &reduction);
+void LocalCommunicator::send_now(const CallArguments& arguments) {
+  group_->post(rank_, arguments.peer, {.call = checked_call(*this, arguments, *step_), .input = arguments.input});
 }
 
-void LocalCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                       ReduceOp op, const Message& message) {
-  meet({.operation = Operation::kReduceScatter,
-        .input = input,
-        .output = output,
-        .op = op,
-        .counts = counts,
-        .message = message},
-       nullptr);
-}
-
-void LocalCommunicator::reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                            PartReduction& reduction, const Message& message) {
-  meet({.operation = Operation::kReduceScatterWith,
-        .input = input,
-        .output = output,
-        .counts = counts,
-        .message = message},
-       &reduction);
-}
-
-void LocalCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                   const Message& message) {
-  meet({.operation = Operation::kAllGather, .input = input, .output = output, .counts = counts, .message = message},
-       nullptr);
-}
-
-void LocalCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                                   std::span<const std::uint64_t> receive_counts, const Message& message) {
-  meet({.operation = Operation::kAllToAll,
-        .input = input,
-        .output = output,
-        .counts = send_counts,
-        .receive_counts = receive_counts,
-        .message = message},
-       nullptr);
-}
-
-void LocalCommunicator::broadcast(Tensor data, int root, const Message& message) {
-  meet({.operation = Operation::kBroadcast, .input = data, .output = data, .peer = root, .message = message}, nullptr);
-}
-
-void LocalCommunicator::send(ConstTensor data, int destination, const Message& message) {
-  const CallArguments arguments{.operation = Operation::kSend, .input = data, .peer = destination, .message = message};
-  group_->post(rank_, destination, {.call = checked_call(*this, arguments, *step_), .input = data});
-}
-
-void LocalCommunicator::recv(Tensor data, int source, const Message& message) {
-  Reception(*this, {.operation = Operation::kRecv, .output = data, .peer = source, .message = message}).finish();
-}
-
-void LocalCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+void LocalCommunicator::exchange_now(std::span<const Send> sends, std::span<const Receive> receives) {
   const ExchangeCalls calls = checked_exchange(*this, sends, receives, *step_);
   for (std::size_t i = 0; i < sends.size(); ++i) {
     group_->post(rank_, sends[i].destination, {.call = calls.sends[i], .input = sends[i].data});
@@ -334,8 +289,8 @@ void LocalCommunicator::exchange(std::span<const Send> sends, std::span<const Re
   }
 }
 
-void LocalCommunicator::barrier(const Message& message) {
-  group_->meet(rank_, {.call = Call(Operation::kBarrier, ElementType::kFloat32, 0, message, *step_)}, nullptr);
+void LocalCommunicator::barrier_now(const CallArguments& arguments) {
+  group_->meet(rank_, {.call = checked_call(*this, arguments, *step_)}, nullptr);
 }
 
 std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {

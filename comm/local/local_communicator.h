@@ -32,28 +32,13 @@ class LocalCommunicator final : public Communicator {
   std::string_view backend() const override { return "local"; }
   /// Also sets the step of this rank's other communicators of the world.
   void begin_step(std::uint64_t step) override { *step_ = step; }
-  using Communicator::all_reduce;
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  /// Without a copy: the reduction reads the ranks' inputs and writes their outputs.
-  void all_reduce_with(ConstTensor input, Tensor output, PartReduction& reduction, const Message& message) override;
+  /// A send is buffered, and returns at once. A reduction of the caller reads the ranks' inputs and writes their
+  /// outputs.
+  void run(const CallArguments& arguments) override;
   PartReductions part_reductions() const override { return PartReductions::kInPlace; }
-  void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                           PartReduction& reduction, const Message& message) override;
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
-  /// Buffered: returns at once.
-  void send(ConstTensor data, int destination, const Message& message) override;
-  void recv(Tensor data, int source, const Message& message) override;
-  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
   /// In host memory the ranks that wait do the work, once all have started it. On a device a collective waits at once
   /// for the other ranks' starts, and is then in the order of their streams.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
-  void barrier(const Message& message) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   std::unique_ptr<Communicator> twin(int number) override;
   void abort(std::string_view reason) noexcept override;
@@ -61,8 +46,9 @@ class LocalCommunicator final : public Communicator {
  private:
   class Collective;
   class Reception;
-  /// A blocking collective, with the caller's own reduction where it has one.
-  void meet(const CallArguments& arguments, PartReduction* reduction);
+  void send_now(const CallArguments& arguments);
+  void exchange_now(std::span<const Send> sends, std::span<const Receive> receives);
+  void barrier_now(const CallArguments& arguments);
 
   std::shared_ptr<LocalGroup> group_;
   int rank_;

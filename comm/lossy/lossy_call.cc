@@ -55,10 +55,11 @@ void check_compression(const Compression& compression, const CallArguments& call
 LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
     : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)), step_(group.state->step) {
   RankState& state = *group.state;
-  const auto& [operation, input, output, op, counts, receive_counts, peer, message] = arguments;
+  const Operation operation = arguments.operation;
+  const Message& message = arguments.message;
   if (message.lost != nullptr) message.lost->clear();
   // Of messages that are sent again, no received value is used.
-  is_sampled_ = group.samples(operation == Operation::kSend ? input.type : output.type) &&
+  is_sampled_ = group.samples(operation == Operation::kSend ? arguments.input.type : arguments.output.type) &&
                 !sim::repeated_class(message.traffic_class);
   LossyGroup::Paths& of_class = group.paths_of(message.traffic_class, arrival_);
   check_compression(of_class.network->compression, arguments);
@@ -67,7 +68,8 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
       return std::make_unique<PeerMessage>(group.context_of(*of_class.network), state.ledger.network().seed);
     });
   } else {
-    const std::string_view name = of_class.network->path_of(std::max(input.count_elems(), output.count_elems()));
+    const std::string_view name =
+        of_class.network->path_of(std::max(arguments.input.count_elems(), arguments.output.count_elems()));
     if (message.lost != nullptr) require_one_hop(arguments, path_entry(name));
     path_ = of_class.paths[name].take([&] { return group.make_path(name, *of_class.network); });
   }
@@ -119,7 +121,7 @@ void LossyCall::run(Communicator& inner, Scratch& scratch) {
       copy(arguments_.output, exact_);
       exact_call.input = exact_;
     }
-    call_now(inner, exact_call);
+    inner.run(exact_call);
   }
   path_->run(arguments_, inner, scratch);
   if (!is_sampled_) return;

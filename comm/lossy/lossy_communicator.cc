@@ -74,63 +74,22 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
   group_->begin_step();
 }
 
-void LossyCommunicator::call(const CallArguments& arguments) {
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
-  throw_dropped();
-  if (!is_message(arguments.operation)) group_->state->run_collectives();
-  if (!group_->is_lossy(arguments)) {
-    if (arguments.operation == Operation::kRecv) group_->post_receives(arguments.peer);
-    return call_now(group_->inner, arguments);
+void LossyCommunicator::run(const CallArguments& arguments) {
+  using enum Operation;
+  if (arguments.operation == kAllReduceWith || arguments.operation == kReduceScatterWith) {
+    return run_as_other_calls(arguments);
   }
-  group_->call(arguments);
-}
-
-void LossyCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  call({.operation = Operation::kAllReduce, .input = input, .output = output, .op = op, .message = message});
-}
-
-void LossyCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                       ReduceOp op, const Message& message) {
-  call({.operation = Operation::kReduceScatter,
-        .input = input,
-        .output = output,
-        .op = op,
-        .counts = counts,
-        .message = message});
-}
-
-void LossyCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                   const Message& message) {
-  call({.operation = Operation::kAllGather, .input = input, .output = output, .counts = counts, .message = message});
-}
-
-void LossyCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                                   std::span<const std::uint64_t> receive_counts, const Message& message) {
-  call({.operation = Operation::kAllToAll,
-        .input = input,
-        .output = output,
-        .counts = send_counts,
-        .receive_counts = receive_counts,
-        .message = message});
-}
-
-void LossyCommunicator::broadcast(Tensor data, int root, const Message& message) {
-  call({.operation = Operation::kBroadcast, .input = data, .output = data, .peer = root, .message = message});
-}
-
-void LossyCommunicator::send(ConstTensor data, int destination, const Message& message) {
-  call({.operation = Operation::kSend, .input = data, .peer = destination, .message = message});
-}
-
-void LossyCommunicator::recv(Tensor data, int source, const Message& message) {
-  call({.operation = Operation::kRecv, .output = data, .peer = source, .message = message});
-}
-
-void LossyCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
+  RankState& state = *group_->state;
+  const VirtualClock::Pause pause(state.clock_or_null());
   throw_dropped();
-  checked_exchange(*this, sends, receives, group_->state->step);
-  group_->exchange(sends, receives);
+  if (arguments.operation == kExchange) {
+    checked_exchange(*this, arguments.sends, arguments.receives, state.step);
+    return group_->exchange(arguments.sends, arguments.receives);
+  }
+  if (!is_message(arguments.operation)) state.run_collectives();
+  if (arguments.operation != kBarrier && group_->is_lossy(arguments)) return group_->call(arguments);
+  if (arguments.operation == kRecv) group_->post_receives(arguments.peer);
+  group_->inner.run(arguments);
 }
 
 std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& arguments) {
@@ -158,20 +117,13 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
   if (group_->is_lossy(arguments)) return group_->begin(arguments);
   if (!is_message(arguments.operation) && state.queue.holds_up()) {
     auto kept = std::make_shared<KeptArguments>(arguments);
-    return state.queue.start([&inner = group_->inner, kept = std::move(kept)] { call_now(inner, kept->get()); },
+    return state.queue.start([&inner = group_->inner, kept = std::move(kept)] { inner.run(kept->get()); },
                              QueuedCalls::Others::kQueueUp);
   }
   if (arguments.operation == Operation::kRecv) group_->post_receives(arguments.peer);
   std::unique_ptr<WorkInFlight> work = group_->inner.begin(arguments);
   if (work == nullptr) return nullptr;
   return std::make_unique<Straight>(std::move(work), state);
-}
-
-void LossyCommunicator::barrier(const Message& message) {
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
-  throw_dropped();
-  group_->state->run_collectives();
-  group_->inner.barrier(message);
 }
 
 std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) {

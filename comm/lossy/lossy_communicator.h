@@ -53,18 +53,7 @@ class LossyCommunicator final : public Communicator {
   /// After many steps all ranks merge their verdicts on them, so that memory does not grow with the run. Ranks: all of
   /// the group that was not split, with the same steps, between the same collectives.
   void begin_step(std::uint64_t step) override;
-  using Communicator::all_reduce;
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
-  void send(ConstTensor data, int destination, const Message& message) override;
-  void recv(Tensor data, int source, const Message& message) override;
-  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  void run(const CallArguments& arguments) override;
   /// A work of a class with a network is planned at its start, where it is refused if it has no meaning, its packets
   /// get their indices, and mostly their fates. Its data move while the rank computes; a thread of the group runs its
   /// collectives one after the other. A wait requires only that the peers have started the same call. With a clock, a
@@ -76,7 +65,6 @@ class LossyCommunicator final : public Communicator {
   /// docs/backends.md has the rules. The same holds for collectives in host memory, and for all collectives with a
   /// clock, where the inner communicator has no twin().
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
-  void barrier(const Message& message) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override;
@@ -163,8 +151,6 @@ class LossyCommunicator final : public Communicator {
 
  private:
   explicit LossyCommunicator(std::unique_ptr<LossyGroup> group);
-  /// A blocking call.
-  void call(const CallArguments& arguments);
 
   std::unique_ptr<LossyGroup> group_;
 };

@@ -5,7 +5,6 @@
 #include <nccl.h>
 
 #include <algorithm>
-#include <numeric>
 #include <string>
 #include <utility>
 
@@ -38,10 +37,6 @@ ncclResult_t send_letters(const std::vector<DeviceOutbox::Letter>& letters, nccl
     if (is_error(result)) break;
   }
   return result;
-}
-
-std::uint64_t sum_of(std::span<const std::uint64_t> counts) {
-  return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
 }
 
 bool all_equal(std::span<const std::uint64_t> counts) {
@@ -116,6 +111,17 @@ Stream* NcclCommunicator::stream_of(const Call& call, ConstTensor input, ConstTe
   return input.stream;
 }
 
+Stream* NcclCommunicator::stream_of(const Call& call, const CallArguments& arguments) const {
+  switch (arguments.operation) {
+    case Operation::kSend:
+      return stream_of(call, arguments.input, arguments.input);
+    case Operation::kRecv:
+      return stream_of(call, arguments.output, arguments.output);
+    default:
+      return stream_of(call, arguments.input, arguments.output);
+  }
+}
+
 void NcclCommunicator::agree(const Call& call, std::span<const std::uint64_t> send_counts,
                              std::span<const std::uint64_t> receive_counts) {
   receives_.run_all();
@@ -138,114 +144,93 @@ void NcclCommunicator::wait_for_last() const {
   if (last_ != nullptr) last_->wait();
 }
 
-void NcclCommunicator::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  Call call(Operation::kAllReduce, input.type, input.count_elems(), message, step());
-  call.reduce_op = op;
-  Stream* const stream = stream_of(call, input, output);
+void NcclCommunicator::run(const CallArguments& arguments) {
+  const Operation operation = arguments.operation;
+  if (operation == Operation::kAllReduceWith || operation == Operation::kReduceScatterWith) {
+    return run_as_other_calls(arguments);
+  }
+  if (operation == Operation::kExchange) return exchange_now(arguments.sends, arguments.receives);
+  const Call call = checked_call(*this, arguments, step());
+  Stream* const stream = stream_of(call, arguments);
+  if (operation == Operation::kRecv) receives_.run_all();
   if (stream == nullptr) {
     hand_over();
-    return control_->all_reduce(input, output, op, message);
+    return control_->run(arguments);
   }
-  const ArgumentCheck check(*this, call);
-  check.reduction();
-  check.shape(input, call.count_elems, "input");
-  check.shape(output, call.count_elems, "output");
-  check.same_or_apart(input, output);
-  agree(call);
-  if (call.count_elems == 0) return;
-  put(call, *stream, [&] {
-    return ncclAllReduce(input.bytes.data(), output.bytes.data(), call.count_elems, data_type(call.type),
-                         reduce_operation(op), comm_, stream->handle());
-  });
-  if (op == ReduceOp::kMean) divide(output, world_size());
+  switch (operation) {
+    case Operation::kAllReduce:
+      return all_reduce_on(*stream, call, arguments);
+    case Operation::kReduceScatter:
+      return reduce_scatter_on(*stream, call, arguments);
+    case Operation::kAllGather:
+      return all_gather_on(*stream, call, arguments);
+    case Operation::kAllToAll:
+      return all_to_all_on(*stream, call, arguments);
+    case Operation::kSend:
+      return send_on(*stream, call, arguments.input, arguments.peer);
+    case Operation::kRecv:
+      return recv_on(*stream, call, arguments.output, arguments.peer);
+    default:
+      return broadcast_on(*stream, call, arguments.output);
+  }
 }
 
-void NcclCommunicator::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                      ReduceOp op, const Message& message) {
-  Call call(Operation::kReduceScatter, input.type, input.count_elems(), message, step());
-  call.reduce_op = op;
-  call.counts_digest = digest_of_counts(counts);
-  Stream* const stream = stream_of(call, input, output);
-  if (stream == nullptr) {
-    hand_over();
-    return control_->reduce_scatter(input, output, counts, op, message);
-  }
-  const ArgumentCheck check(*this, call);
-  check.reduction();
-  check.counts(counts);
-  const auto self = static_cast<std::size_t>(rank());
-  check.shape(input, sum_of(counts), "input");
-  check.shape(output, counts[self], "output");
-  check.own_part_or_apart(output, input, sum_of(counts.first(self)));
+void NcclCommunicator::all_reduce_on(Stream& stream, const Call& call, const CallArguments& arguments) {
   agree(call);
   if (call.count_elems == 0) return;
+  put(call, stream, [&] {
+    return ncclAllReduce(arguments.input.bytes.data(), arguments.output.bytes.data(), call.count_elems,
+                         data_type(call.type), reduce_operation(call.reduce_op), comm_, stream.handle());
+  });
+  if (call.reduce_op == ReduceOp::kMean) divide(arguments.output, world_size());
+}
+
+void NcclCommunicator::reduce_scatter_on(Stream& stream, const Call& call, const CallArguments& arguments) {
+  agree(call);
+  if (call.count_elems == 0) return;
+  const std::span<const std::uint64_t> counts = arguments.counts;
   const ncclDataType_t type = data_type(call.type);
-  put(call, *stream, [&] {
+  const ncclRedOp_t op = reduce_operation(call.reduce_op);
+  std::byte* const output = arguments.output.bytes.data();
+  put(call, stream, [&] {
     if (all_equal(counts)) {
-      return ncclReduceScatter(input.bytes.data(), output.bytes.data(), counts[0], type, reduce_operation(op), comm_,
-                               stream->handle());
+      return ncclReduceScatter(arguments.input.bytes.data(), output, counts[0], type, op, comm_, stream.handle());
     }
     return grouped([&] {
-      const std::vector<ConstBytes> parts = parts_of(input.bytes, counts, call.type);
+      const std::vector<ConstBytes> parts = parts_of(arguments.input.bytes, counts, call.type);
       ncclResult_t result = ncclSuccess;
       for (std::size_t r = 0; r < counts.size() && !is_error(result); ++r) {
         if (counts[r] == 0) continue;
-        std::byte* const sum = r == self ? output.bytes.data() : nullptr;
-        result = ncclReduce(parts[r].data(), sum, counts[r], type, reduce_operation(op), static_cast<int>(r), comm_,
-                            stream->handle());
+        std::byte* const sum = r == static_cast<std::size_t>(rank()) ? output : nullptr;
+        result = ncclReduce(parts[r].data(), sum, counts[r], type, op, static_cast<int>(r), comm_, stream.handle());
       }
       return result;
     });
   });
-  if (op == ReduceOp::kMean) divide(output, world_size());
+  if (call.reduce_op == ReduceOp::kMean) divide(arguments.output, world_size());
 }
 
-void NcclCommunicator::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                                  const Message& message) {
-  Call call(Operation::kAllGather, input.type, output.count_elems(), message, step());
-  call.counts_digest = digest_of_counts(counts);
-  Stream* const stream = stream_of(call, input, output);
-  if (stream == nullptr) {
-    hand_over();
-    return control_->all_gather(input, output, counts, message);
-  }
-  const ArgumentCheck check(*this, call);
-  check.counts(counts);
-  const auto self = static_cast<std::size_t>(rank());
-  check.shape(input, counts[self], "input");
-  check.shape(output, sum_of(counts), "output");
-  check.own_part_or_apart(input, output, sum_of(counts.first(self)));
+void NcclCommunicator::all_gather_on(Stream& stream, const Call& call, const CallArguments& arguments) {
   agree(call);
   if (call.count_elems == 0) return;
+  const std::span<const std::uint64_t> counts = arguments.counts;
   if (!all_equal(counts)) {
-    const std::vector<ConstBytes> to(counts.size(), input.bytes);
-    return exchange_parts(call, *stream, to, parts_of(output.bytes, counts, call.type));
+    const std::vector<ConstBytes> to(counts.size(), arguments.input.bytes);
+    return exchange_parts(call, stream, to, parts_of(arguments.output.bytes, counts, call.type));
   }
-  put(call, *stream, [&] {
-    return ncclAllGather(input.bytes.data(), output.bytes.data(), counts[0], data_type(call.type), comm_,
-                         stream->handle());
+  put(call, stream, [&] {
+    return ncclAllGather(arguments.input.bytes.data(), arguments.output.bytes.data(), counts[0], data_type(call.type),
+                         comm_, stream.handle());
   });
 }
 
-void NcclCommunicator::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                                  std::span<const std::uint64_t> receive_counts, const Message& message) {
-  const Call call(Operation::kAllToAll, input.type, input.count_elems(), message, step());
-  Stream* const stream = stream_of(call, input, output);
-  if (stream == nullptr) {
-    hand_over();
-    return control_->all_to_all(input, send_counts, output, receive_counts, message);
-  }
-  const ArgumentCheck check(*this, call);
-  check.counts(send_counts);
-  check.counts(receive_counts);
-  check.shape(input, sum_of(send_counts), "input");
-  check.shape(output, sum_of(receive_counts), "output");
-  check.same_or_apart(input, output);
-  agree(call, send_counts, receive_counts);
-  const bool in_place = input.bytes.data() == output.bytes.data() && !input.bytes.empty();
-  const ConstBytes whole = in_place ? copy_of_input(input.bytes, *stream) : input.bytes;
-  exchange_parts(call, *stream, parts_of(whole, send_counts, call.type),
-                 parts_of(output.bytes, receive_counts, call.type));
+void NcclCommunicator::all_to_all_on(Stream& stream, const Call& call, const CallArguments& arguments) {
+  agree(call, arguments.counts, arguments.receive_counts);
+  const ConstBytes input = arguments.input.bytes;
+  const bool in_place = input.data() == arguments.output.bytes.data() && !input.empty();
+  const ConstBytes whole = in_place ? copy_of_input(input, stream) : input;
+  exchange_parts(call, stream, parts_of(whole, arguments.counts, call.type),
+                 parts_of(arguments.output.bytes, arguments.receive_counts, call.type));
 }
 
 // In place, arriving parts would overwrite parts that are still to be sent.
@@ -288,76 +273,45 @@ void NcclCommunicator::exchange_parts(const Call& call, Stream& stream, std::spa
   });
 }
 
-void NcclCommunicator::broadcast(Tensor data, int root, const Message& message) {
-  Call call(Operation::kBroadcast, data.type, data.count_elems(), message, step());
-  call.root = root;
-  Stream* const stream = stream_of(call, data, data);
-  if (stream == nullptr) {
-    hand_over();
-    return control_->broadcast(data, root, message);
-  }
-  const ArgumentCheck check(*this, call);
-  check.peer(root, "root");
-  check.shape(data, call.count_elems, "data");
+void NcclCommunicator::broadcast_on(Stream& stream, const Call& call, Tensor data) {
   agree(call);
   if (call.count_elems == 0) return;
-  put(call, *stream, [&] {
-    return ncclBroadcast(data.bytes.data(), data.bytes.data(), call.count_elems, data_type(call.type), root, comm_,
-                         stream->handle());
+  put(call, stream, [&] {
+    return ncclBroadcast(data.bytes.data(), data.bytes.data(), call.count_elems, data_type(call.type), call.root, comm_,
+                         stream.handle());
   });
 }
 
 std::unique_ptr<WorkInFlight> NcclCommunicator::begin(const CallArguments& arguments) {
   const Call call = checked_call(*this, arguments, step());
   const bool is_receive = call.operation == Operation::kRecv;
-  const ConstTensor input = is_receive ? ConstTensor(arguments.output) : arguments.input;
-  const ConstTensor output = call.operation == Operation::kSend ? input : ConstTensor(arguments.output);
-  Stream* const stream = stream_of(call, input, output);
+  Stream* const stream = stream_of(call, arguments);
   if (stream != nullptr) return is_receive ? receives_.start(*this, arguments) : Communicator::begin(arguments);
   if (is_receive) receives_.run_all();  // messages of a pair of ranks match in the order of the starts
   hand_over();
   return control_->begin(arguments);
 }
 
-void NcclCommunicator::send(ConstTensor data, int destination, const Message& message) {
-  const Call call(Operation::kSend, data.type, data.count_elems(), message, step());
-  Stream* const stream = stream_of(call, data, data);
-  if (stream == nullptr) {
-    hand_over();
-    return control_->send(data, destination, message);
-  }
-  const ArgumentCheck check(*this, call);
-  check.peer(destination, "destination");
-  check.shape(data, call.count_elems, "data");
+void NcclCommunicator::send_on(Stream& stream, const Call& call, ConstTensor data, int destination) {
   if (destination == rank()) return send_to_self(call, data);
   if (is_compared(sent_[static_cast<std::size_t>(destination)]++)) control_->send_call(call, destination);
   if (!outbox_.empty() && outbox_.bytes() + data.bytes.size() > kOutboxBytesMost) hand_over();
   const GlooMesh::CallScope scope(world_->mesh(), call);
-  if (call.count_elems > 0) outbox_.put(call, destination, data.bytes.data(), data.bytes.size(), *stream);
+  if (call.count_elems > 0) outbox_.put(call, destination, data.bytes.data(), data.bytes.size(), stream);
 }
 
 // The messages in the outbox travel in one group with the receive: ranks that send to each other need each other's
 // receives before their own sends can end. But the group has only one message to each rank: where two ranks sent each
 // other several messages, a group of all of them would wait for receives that follow after the other rank's group.
-void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
-  receives_.run_all();
-  const Call call(Operation::kRecv, data.type, data.count_elems(), message, step());
-  Stream* const stream = stream_of(call, data, data);
-  if (stream == nullptr) {
-    hand_over();
-    return control_->recv(data, source, message);
-  }
-  const ArgumentCheck check(*this, call);
-  check.peer(source, "source");
-  check.shape(data, call.count_elems, "data");
+void NcclCommunicator::recv_on(Stream& stream, const Call& call, Tensor data, int source) {
   if (source == rank()) return receive_from_self(call, data);
   if (call.count_elems > 0) {
     std::vector<DeviceOutbox::Letter> letters = outbox_.take_first_of_each();
-    put(call, *stream, [&] {
+    put(call, stream, [&] {
       return grouped([&] {
         const ncclResult_t result = send_letters(letters, comm_);
         if (is_error(result)) return result;
-        return ncclRecv(data.bytes.data(), call.count_elems, data_type(call.type), source, comm_, stream->handle());
+        return ncclRecv(data.bytes.data(), call.count_elems, data_type(call.type), source, comm_, stream.handle());
       });
     });
     outbox_.give_back(std::move(letters));
@@ -366,7 +320,7 @@ void NcclCommunicator::recv(Tensor data, int source, const Message& message) {
   if (is_compared(received_[static_cast<std::size_t>(source)]++)) control_->receive_call(call, source);
 }
 
-void NcclCommunicator::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+void NcclCommunicator::exchange_now(std::span<const Send> sends, std::span<const Receive> receives) {
   receives_.run_all();
   const ExchangeCalls calls = checked_exchange(*this, sends, receives, step());
   Stream* stream = nullptr;
@@ -448,11 +402,6 @@ void NcclCommunicator::hand_over() {
   std::vector<DeviceOutbox::Letter> letters = outbox_.take_all();
   put(letters[0].call, *letters[0].stream, [&] { return grouped([&] { return send_letters(letters, comm_); }); });
   outbox_.give_back(std::move(letters));
-}
-
-void NcclCommunicator::barrier(const Message& message) {
-  hand_over();
-  control_->barrier(message);
 }
 
 void NcclCommunicator::abort(std::string_view reason) noexcept {

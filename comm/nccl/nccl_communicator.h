@@ -55,29 +55,16 @@ class NcclCommunicator final : public Communicator {
   std::string_view backend() const override { return "nccl"; }
   int device() const { return world_->device(); }
   void begin_step(std::uint64_t step) override { control_->begin_step(step); }
-  using Communicator::all_reduce;
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
-  /// On the device: keeps a copy. The next receive hands over the first message to each rank, any other call all
+  /// On the device, a send keeps a copy. The next receive hands over the first message to each rank, any other call all
   /// messages. So ranks may send to each other before they receive, but must have received before the next collective
   /// of the group. A rank that sends several messages to one rank must make another call before it waits for the answer
-  /// to the last.
-  void send(ConstTensor data, int destination, const Message& message) override;
-  void recv(Tensor data, int source, const Message& message) override;
-  /// On the device: one group of NCCL's calls. Hands over the messages that send() has kept.
-  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  /// to the last. An exchange is one group of NCCL's calls; it hands over the messages that are kept. A barrier is one
+  /// of the hosts: their work on streams may still be under way.
+  void run(const CallArguments& arguments) override;
   /// On the device: a started call is put on the stream at once. A receive is put there when the rank waits for one of
   /// its receives, makes another receive or reaches the group's next collective, so that it does not block the stream
   /// earlier.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
-  /// Of the hosts: their work on streams may still be under way.
-  void barrier(const Message& message) override;
   /// Waits until the work under way is done.
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override;
@@ -90,7 +77,17 @@ class NcclCommunicator final : public Communicator {
     Event copied;
   };
 
+  // Calls on device memory, checked.
+  void all_reduce_on(Stream& stream, const Call& call, const CallArguments& arguments);
+  void reduce_scatter_on(Stream& stream, const Call& call, const CallArguments& arguments);
+  void all_gather_on(Stream& stream, const Call& call, const CallArguments& arguments);
+  void all_to_all_on(Stream& stream, const Call& call, const CallArguments& arguments);
+  void broadcast_on(Stream& stream, const Call& call, Tensor data);
+  void send_on(Stream& stream, const Call& call, ConstTensor data, int destination);
+  void recv_on(Stream& stream, const Call& call, Tensor data, int source);
+  void exchange_now(std::span<const Send> sends, std::span<const Receive> receives);
   /// The stream of a call on device memory; null: on the host.
+  Stream* stream_of(const Call& call, const CallArguments& arguments) const;
   Stream* stream_of(const Call& call, ConstTensor input, ConstTensor output) const;
   /// Compares the calls of the ranks, for some of the calls.
   void agree(const Call& call, std::span<const std::uint64_t> send_counts = {},

@@ -30,7 +30,7 @@ std::unique_ptr<WorkInFlight> DeferredReceives::start(Communicator& communicator
 
 void DeferredReceives::run(Deferred& call) {
   try {
-    call_now(call.communicator, call.arguments.get());
+    call.communicator.run(call.arguments.get());
   } catch (...) {
     call.thrown = std::current_exception();
   }

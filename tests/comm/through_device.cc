@@ -10,8 +10,27 @@
 
 namespace droptest::comm {
 
-template <class Call>
-void ThroughDevice::carry(ConstTensor input, Tensor output, const Call& call) {
+void ThroughDevice::run(const CallArguments& arguments) {
+  switch (arguments.operation) {
+    case Operation::kAllReduceWith:
+    case Operation::kReduceScatterWith:
+      return run_as_other_calls(arguments);
+    case Operation::kBarrier:
+      return inner_.run(arguments);
+    case Operation::kExchange:
+      return exchange_now(arguments.sends, arguments.receives);
+    case Operation::kSend:
+      return send_now(arguments);
+    case Operation::kRecv:
+      return recv_now(arguments);
+    default:
+      return carry(arguments);
+  }
+}
+
+void ThroughDevice::carry(const CallArguments& arguments) {
+  const ConstTensor input = arguments.input;
+  const Tensor output = arguments.output;
   const std::less<> before;
   const std::byte* in = input.bytes.data();
   const std::byte* out = output.bytes.data();
@@ -26,9 +45,11 @@ void ThroughDevice::carry(ConstTensor input, Tensor output, const Call& call) {
   // The output first: where they overlap both have the same bytes.
   copy_to_device(std::span<const std::byte>(output.bytes), data + output_at, stream_);
   copy_to_device(input.bytes, data + input_at, stream_);
+  CallArguments there = arguments;
+  there.input = ConstTensor(input.type, {data + input_at, input.bytes.size()}, &stream_);
+  there.output = Tensor(output.type, {data + output_at, output.bytes.size()}, &stream_);
   try {
-    call(ConstTensor(input.type, {data + input_at, input.bytes.size()}, &stream_),
-         Tensor(output.type, {data + output_at, output.bytes.size()}, &stream_));
+    inner_.run(there);
   } catch (...) {
     stream_.synchronize();  // the copies above need the buffer
     throw;
@@ -46,46 +67,28 @@ void ThroughDevice::carry(ConstTensor input, Tensor output, const Call& call) {
   inner_.barrier({sim::TrafficClass::kControl, "end of a call through the device"});
 }
 
-void ThroughDevice::all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) {
-  carry(input, output, [&](ConstTensor in, Tensor out) { inner_.all_reduce(in, out, op, message); });
-}
-
-void ThroughDevice::reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                                   const Message& message) {
-  carry(input, output, [&](ConstTensor in, Tensor out) { inner_.reduce_scatter(in, out, counts, op, message); });
-}
-
-void ThroughDevice::all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                               const Message& message) {
-  carry(input, output, [&](ConstTensor in, Tensor out) { inner_.all_gather(in, out, counts, message); });
-}
-
-void ThroughDevice::all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                               std::span<const std::uint64_t> receive_counts, const Message& message) {
-  carry(input, output,
-        [&](ConstTensor in, Tensor out) { inner_.all_to_all(in, send_counts, out, receive_counts, message); });
-}
-
-void ThroughDevice::broadcast(Tensor data, int root, const Message& message) {
-  carry(data, data, [&](ConstTensor /*in*/, Tensor out) { inner_.broadcast(out, root, message); });
-}
-
-void ThroughDevice::send(ConstTensor data, int destination, const Message& message) {
+void ThroughDevice::send_now(const CallArguments& arguments) {
+  const ConstTensor data = arguments.input;
   DeviceBuffer<std::byte> buffer(data.bytes.size(), "tensors of a test");
   copy_to_device(data.bytes, buffer.elems().data(), stream_);
-  inner_.send(ConstTensor(data.type, {buffer.elems().data(), data.bytes.size()}, &stream_), destination, message);
+  CallArguments there = arguments;
+  there.input = ConstTensor(data.type, {buffer.elems().data(), data.bytes.size()}, &stream_);
+  inner_.run(there);
   stream_.synchronize();
 }
 
-void ThroughDevice::recv(Tensor data, int source, const Message& message) {
+void ThroughDevice::recv_now(const CallArguments& arguments) {
+  const Tensor data = arguments.output;
   DeviceBuffer<std::byte> buffer(data.bytes.size(), "tensors of a test");
   copy_to_device(std::span<const std::byte>(data.bytes), buffer.elems().data(), stream_);
-  inner_.recv(Tensor(data.type, {buffer.elems().data(), data.bytes.size()}, &stream_), source, message);
+  CallArguments there = arguments;
+  there.output = Tensor(data.type, {buffer.elems().data(), data.bytes.size()}, &stream_);
+  inner_.run(there);
   copy_to_host(buffer.elems().data(), data.bytes, stream_);
   stream_.synchronize();
 }
 
-void ThroughDevice::exchange(std::span<const Send> sends, std::span<const Receive> receives) {
+void ThroughDevice::exchange_now(std::span<const Send> sends, std::span<const Receive> receives) {
   std::vector<DeviceBuffer<std::byte>> buffers;
   const auto on_device = [&](ConstTensor data) {
     buffers.emplace_back(data.bytes.size(), "tensors of a test");

@@ -28,28 +28,18 @@ class ThroughDevice final : public Communicator {
   int world_rank(int rank) const override { return inner_.world_rank(rank); }
   std::string_view backend() const override { return inner_.backend(); }
   void begin_step(std::uint64_t step) override { inner_.begin_step(step); }
-  using Communicator::all_reduce;
-  void all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message) override;
-  void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
-                      const Message& message) override;
-  void all_gather(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
-                  const Message& message) override;
-  void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const Message& message) override;
-  void broadcast(Tensor data, int root, const Message& message) override;
-  void send(ConstTensor data, int destination, const Message& message) override;
-  void recv(Tensor data, int source, const Message& message) override;
-  void exchange(std::span<const Send> sends, std::span<const Receive> receives) override;
+  void run(const CallArguments& arguments) override;
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
-  void barrier(const Message& message) override { inner_.barrier(message); }
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 
  private:
   ThroughDevice(std::unique_ptr<Communicator> owned, int device)
       : owned_(std::move(owned)), inner_(*owned_), stream_(device) {}
-  template <class Call>
-  void carry(ConstTensor input, Tensor output, const Call& call);
+  void carry(const CallArguments& arguments);
+  void send_now(const CallArguments& arguments);
+  void recv_now(const CallArguments& arguments);
+  void exchange_now(std::span<const Send> sends, std::span<const Receive> receives);
 
   std::unique_ptr<Communicator> owned_;
   Communicator& inner_;

@@ -43,36 +43,12 @@ class SpoilingCommunicator final : public comm::Communicator {
   int world_size() const override { return inner_.world_size(); }
   int world_rank(int rank) const override { return inner_.world_rank(rank); }
   std::string_view backend() const override { return inner_.backend(); }
-  void all_reduce(comm::ConstTensor input, comm::Tensor output, comm::ReduceOp op,
-                  const comm::Message& message) override {
-    inner_.all_reduce(input, output, op, message);
-    if (output.type == comm::ElementType::kFloat32) output.as<float>().back() += 1;
+  void run(const comm::CallArguments& call) override {
+    inner_.run(call);
+    const bool spoils =
+        call.operation == comm::Operation::kAllReduce && call.output.type == comm::ElementType::kFloat32;
+    if (spoils) call.output.as<float>().back() += 1;
   }
-  void reduce_scatter(comm::ConstTensor input, comm::Tensor output, std::span<const std::uint64_t> counts,
-                      comm::ReduceOp op, const comm::Message& message) override {
-    inner_.reduce_scatter(input, output, counts, op, message);
-  }
-  void all_gather(comm::ConstTensor input, comm::Tensor output, std::span<const std::uint64_t> counts,
-                  const comm::Message& message) override {
-    inner_.all_gather(input, output, counts, message);
-  }
-  void all_to_all(comm::ConstTensor input, std::span<const std::uint64_t> send_counts, comm::Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const comm::Message& message) override {
-    inner_.all_to_all(input, send_counts, output, receive_counts, message);
-  }
-  void broadcast(comm::Tensor data, int root, const comm::Message& message) override {
-    inner_.broadcast(data, root, message);
-  }
-  void send(comm::ConstTensor data, int destination, const comm::Message& message) override {
-    inner_.send(data, destination, message);
-  }
-  void recv(comm::Tensor data, int source, const comm::Message& message) override {
-    inner_.recv(data, source, message);
-  }
-  void exchange(std::span<const comm::Send> sends, std::span<const comm::Receive> receives) override {
-    inner_.exchange(sends, receives);
-  }
-  void barrier(const comm::Message& message) override { inner_.barrier(message); }
   std::unique_ptr<comm::Communicator> split(int color, int key) override { return inner_.split(color, key); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 

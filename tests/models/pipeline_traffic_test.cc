@@ -39,34 +39,20 @@ class Notes final : public comm::Communicator {
   int world_size() const override { return 64; }
   int world_rank(int rank) const override { return rank; }
   std::string_view backend() const override { return "notes"; }
-  void send(comm::ConstTensor, int destination, const comm::Message& message) override {
-    const LinkOf link{message.traffic_class, rank_, destination};
+  void run(const comm::CallArguments& call) override {
+    const comm::Message& message = call.message;
+    if (call.operation == comm::Operation::kRecv) {
+      return note(received[{message.traffic_class, call.peer, rank_}], message);
+    }
+    ASSERT_EQ(call.operation, comm::Operation::kSend) << "a pipeline has messages alone";
+    const LinkOf link{message.traffic_class, rank_, call.peer};
     note(sent[link], message);
     in_order[link].push_back(message.ordinal.value());
   }
-  void recv(comm::Tensor, int source, const comm::Message& message) override {
-    note(received[{message.traffic_class, source, rank_}], message);
-  }
-  void all_reduce(comm::ConstTensor, comm::Tensor, comm::ReduceOp, const comm::Message&) override { refuse(); }
-  void reduce_scatter(comm::ConstTensor, comm::Tensor, std::span<const std::uint64_t>, comm::ReduceOp,
-                      const comm::Message&) override {
-    refuse();
-  }
-  void all_gather(comm::ConstTensor, comm::Tensor, std::span<const std::uint64_t>, const comm::Message&) override {
-    refuse();
-  }
-  void all_to_all(comm::ConstTensor, std::span<const std::uint64_t>, comm::Tensor, std::span<const std::uint64_t>,
-                  const comm::Message&) override {
-    refuse();
-  }
-  void broadcast(comm::Tensor, int, const comm::Message&) override { refuse(); }
-  void exchange(std::span<const comm::Send>, std::span<const comm::Receive>) override { refuse(); }
-  void barrier(const comm::Message&) override { refuse(); }
   std::unique_ptr<comm::Communicator> split(int, int) override { return nullptr; }
   void abort(std::string_view) noexcept override {}
 
  private:
-  static void refuse() { FAIL() << "a pipeline has messages alone"; }
   void note(Numbered& numbered, const comm::Message& message) const {
     EXPECT_TRUE(numbered.emplace(step + std::string(message.name), message.ordinal.value()).second) << message.name;
   }

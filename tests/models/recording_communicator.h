@@ -8,8 +8,10 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include "comm/call.h"
 #include "comm/communicator.h"
 
 namespace droptest::models {
@@ -28,57 +30,37 @@ class RecordingCommunicator final : public comm::Communicator {
   int world_size() const override { return inner_.world_size(); }
   int world_rank(int rank) const override { return inner_.world_rank(rank); }
   std::string_view backend() const override { return inner_.backend(); }
-  void all_reduce(comm::ConstTensor input, comm::Tensor output, comm::ReduceOp op,
-                  const comm::Message& message) override {
-    record(op == comm::ReduceOp::kSum ? "sum" : "max", message, input.count_elems(), input.type);
-    inner_.all_reduce(input, output, op, message);
-  }
-  void reduce_scatter(comm::ConstTensor input, comm::Tensor output, std::span<const std::uint64_t> counts,
-                      comm::ReduceOp op, const comm::Message& message) override {
-    record("reduce_scatter", message, input.count_elems(), input.type);
-    inner_.reduce_scatter(input, output, counts, op, message);
-  }
-  void all_gather(comm::ConstTensor input, comm::Tensor output, std::span<const std::uint64_t> counts,
-                  const comm::Message& message) override {
-    record("all_gather", message, output.count_elems(), input.type);
-    inner_.all_gather(input, output, counts, message);
-  }
-  void all_to_all(comm::ConstTensor input, std::span<const std::uint64_t> send_counts, comm::Tensor output,
-                  std::span<const std::uint64_t> receive_counts, const comm::Message& message) override {
-    record("all_to_all", message, input.count_elems(), input.type);
-    inner_.all_to_all(input, send_counts, output, receive_counts, message);
-  }
-  void broadcast(comm::Tensor data, int root, const comm::Message& message) override {
-    record("broadcast", message, data.count_elems(), data.type);
-    inner_.broadcast(data, root, message);
-  }
-  void send(comm::ConstTensor data, int destination, const comm::Message& message) override {
-    record("send", message, data.count_elems(), data.type);
-    inner_.send(data, destination, message);
-  }
-  void recv(comm::Tensor data, int source, const comm::Message& message) override {
-    record("recv", message, data.count_elems(), data.type);
-    inner_.recv(data, source, message);
-  }
-  void exchange(std::span<const comm::Send> sends, std::span<const comm::Receive> receives) override {
-    for (const comm::Send& send : sends) record("exchange", send.message, send.data.count_elems(), send.data.type);
-    inner_.exchange(sends, receives);
-  }
-  void barrier(const comm::Message& message) override {
-    record("barrier", message, 0, comm::ElementType::kFloat32);
-    inner_.barrier(message);
+  void run(const comm::CallArguments& arguments) override {
+    using enum comm::Operation;
+    switch (arguments.operation) {
+      case kAllReduceWith:
+      case kReduceScatterWith:
+        return run_as_other_calls(arguments);
+      case kExchange:
+        for (const comm::Send& send : arguments.sends) record("exchange", send.message, send.data);
+        break;
+      case kAllReduce:
+        record(arguments.op == comm::ReduceOp::kSum ? "sum" : "max", arguments.message, arguments.input);
+        break;
+      default: {
+        const bool by_output = arguments.operation == kAllGather || arguments.operation == kRecv;
+        record(comm::operation_name(arguments.operation), arguments.message,
+               by_output ? comm::ConstTensor(arguments.output) : arguments.input);
+      }
+    }
+    inner_.run(arguments);
   }
   std::unique_ptr<comm::Communicator> split(int color, int key) override { return inner_.split(color, key); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 
  private:
-  void record(const char* operation, const comm::Message& message, std::uint64_t count, comm::ElementType type) {
+  void record(std::string_view operation, const comm::Message& message, comm::ConstTensor data) {
     ++calls_so_far;
-    types.push_back(type);
+    types.push_back(data.type);
     ordinals.push_back(message.ordinal);
     calls.push_back(std::string(operation) + " " + std::string(message.name) + " layer " +
                     std::to_string(message.layer) + " " + std::string(sim::traffic_class_name(message.traffic_class)) +
-                    " " + std::to_string(count));
+                    " " + std::to_string(data.count_elems()));
   }
 
   comm::Communicator& inner_;

@@ -137,7 +137,7 @@ void OneHop::plan(const CallArguments& call, CallFates& fates) {
 
 void OneHop::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
   const ConstTensor own_values = keep_for_own(call.output, scratch);
-  call_now(inner, call);
+  inner.run(call);
   const std::array<std::uint64_t, 1> all = {call.output.count_elems()};
   std::span<const std::uint64_t> counts = call.counts;
   if (call.operation == Operation::kBroadcast) counts = all;
