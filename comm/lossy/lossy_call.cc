@@ -52,16 +52,16 @@ void check_compression(const Compression& compression, const CallArguments& call
 
 }  // namespace
 
-LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
-    : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)), step_(group.state->step) {
-  RankState& state = *group.state;
+LossyCall::LossyCall(LossyCommunicator& group, const CallArguments& arguments)
+    : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)), step_(group.state_->step) {
+  RankState& state = *group.state_;
   const Operation operation = arguments.operation;
   const Message& message = arguments.message;
   if (message.lost != nullptr) message.lost->clear();
   // Of messages that are sent again, no received value is used.
   is_sampled_ = group.samples(operation == Operation::kSend ? arguments.input.type : arguments.output.type) &&
                 !sim::repeated_class(message.traffic_class);
-  LossyGroup::Paths& of_class = group.paths_of(message.traffic_class, arrival_);
+  LossyCommunicator::Paths& of_class = group.paths_of(message.traffic_class, arrival_);
   check_compression(of_class.network->compression, arguments);
   if (is_message(operation)) {
     message_ = of_class.messages.take([&] {
@@ -81,7 +81,7 @@ LossyCall::LossyCall(LossyGroup& group, const CallArguments& arguments)
 void LossyCall::draw() { plan(CallFates::Phase::kDraw); }
 
 void LossyCall::plan(CallFates::Phase phase) {
-  RankState& state = *group_.state;
+  RankState& state = *group_.state_;
   CallFates fates;
   const LayerKey key{arguments_.message.traffic_class, arguments_.message.layer};
   fates.group = group_.number();
@@ -128,7 +128,7 @@ void LossyCall::run(Communicator& inner, Scratch& scratch) {
   sums_ = errors_of(exact_, arguments_.output);
   sums_.coding = path_->coding_errors();
   sums_.ends = path_->compare_ends(inner);
-  sums_.calls = group_.inner.rank() == 0 ? 1 : 0;
+  sums_.calls = group_.inner_.rank() == 0 ? 1 : 0;
   if (has_replicas(arguments_.operation)) sums_.add(divergence_of(inner, arguments_.output, scratch));
 }
 
@@ -140,7 +140,7 @@ void LossyCall::compare_message() {
 void LossyCall::note_samples() {
   const Message& message = arguments_.message;
   if (!is_sampled_ || arguments_.operation == Operation::kSend) return;
-  group_.state->add_samples(sample_number_, {message.traffic_class, message.layer}, sums_);
+  group_.state_->add_samples(sample_number_, {message.traffic_class, message.layer}, sums_);
 }
 
 Stream* stream_of(const CallArguments& arguments) {

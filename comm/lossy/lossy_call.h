@@ -9,7 +9,7 @@
 #include "comm/communicator.h"
 #include "comm/lossy/fill/scratch.h"
 #include "comm/lossy/flows/flow_ledger.h"
-#include "comm/lossy/lossy_group.h"
+#include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/paths/path.h"
 #include "comm/lossy/paths/peer_message.h"
 #include "comm/lossy/pool.h"
@@ -23,7 +23,7 @@ class LossyCall {
   /// Plans the call, or where fates depend on time takes its packet indices; then draw() follows. `arguments` are
   /// borrowed and checked, and belong to one call of Communicator. Throws: ConfigError for a call without a meaning in
   /// its class, before any index is used up.
-  LossyCall(LossyGroup& group, const CallArguments& arguments);
+  LossyCall(LossyCommunicator& group, const CallArguments& arguments);
 
   /// Draws the fates of the call's packets, at the times in the clock's MessageTimes. Once, before the run.
   void draw();
@@ -56,7 +56,7 @@ class LossyCall {
   Tensor exact_in(Scratch& scratch);
   void plan(CallFates::Phase phase);
 
-  LossyGroup& group_;
+  LossyCommunicator& group_;
   const CallArguments& arguments_;
   Pool<Path>::Loan path_;            // of a collective
   Pool<PeerMessage>::Loan message_;  // of a message

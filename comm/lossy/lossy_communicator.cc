@@ -1,66 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/lossy_communicator.h"
 
-#include <array>
-#include <optional>
-#include <span>
+#include <algorithm>
+#include <functional>
+#include <string>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "comm/call.h"
-#include "comm/lossy/clock/virtual_clock.h"
 #include "comm/lossy/fill/reduction_fill.h"
-#include "comm/lossy/flows/fate_verification.h"
-#include "comm/lossy/lossy_group.h"
-#include "comm/lossy/statistics/statistics_collection.h"
+#include "comm/lossy/lossy_call.h"
+#include "comm/lossy/paths/path_registry.h"
+#include "comm/lossy/paths/power_sgd_path.h"
+#include "comm/lossy/paths/top_k_path.h"
+#include "comm/lossy/paths/transformed_path.h"
+#include "comm/lossy/rank_state.h"
+#include "comm/lossy/started_lossy_call.h"
+#include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
 
+const Message kSplit{sim::TrafficClass::kControl, "number of a split group"};
+
+// The second channels of a group.
+constexpr int kLaneTwin = 0;
+constexpr int kClockTwin = 1;
+
 // Steps between collections of all ranks' verdicts on calls and steps; each verdict takes a few bytes.
 constexpr std::uint64_t kMostOpenSteps = 1024;
 
-std::unique_ptr<LossyGroup> group_of(Communicator& inner, std::unique_ptr<Communicator> owned,
-                                     const LossyOptions& options) {
-  auto state = std::make_shared<RankState>(options, inner.world_rank(inner.rank()));
-  return std::make_unique<LossyGroup>(inner, std::move(owned), std::move(state), GroupNumber{0});
+std::shared_ptr<RankState> new_state(const Communicator& inner, const LossyOptions& options) {
+  return std::make_shared<RankState>(options, inner.world_rank(inner.rank()));
 }
 
 }  // namespace
 
 LossyCommunicator::LossyCommunicator(Communicator& inner, const LossyOptions& options)
-    : group_(group_of(inner, nullptr, options)) {}
+    : LossyCommunicator(inner, nullptr, new_state(inner, options), GroupNumber{0}) {}
 
-LossyCommunicator::LossyCommunicator(std::unique_ptr<Communicator> inner, const LossyOptions& options) {
-  Communicator& borrowed = *inner;
-  group_ = group_of(borrowed, std::move(inner), options);
+LossyCommunicator::LossyCommunicator(std::unique_ptr<Communicator> inner, const LossyOptions& options)
+    : LossyCommunicator(*inner, options) {
+  owned_ = std::move(inner);
 }
 
-LossyCommunicator::LossyCommunicator(std::unique_ptr<LossyGroup> group) : group_(std::move(group)) {}
+LossyCommunicator::LossyCommunicator(Communicator& inner, std::unique_ptr<Communicator> owned,
+                                     std::shared_ptr<RankState> state, GroupNumber number)
+    : owned_(std::move(owned)), inner_(inner), state_(std::move(state)) {
+  for (int r = 0; r < inner_.world_size(); ++r) {
+    if (inner_.world_rank(r) < sim::Link::kEveryDestination) continue;
+    throw ConfigError("loss layer: world rank " + std::to_string(inner_.world_rank(r)) + ", want at most 65534");
+  }
+  identity_ = {number, static_cast<std::uint16_t>(lowest_world_rank(inner_))};
+  if (state_->clock) {
+    clock_channel_ = inner_.twin(kClockTwin);
+    timeline_.emplace(clock_channel_ == nullptr ? inner_ : *clock_channel_, number, *state_->clock, state_->ledger);
+  }
+  for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    const auto& network = state_->ledger.network().of(traffic_class);
+    if (!network.has_value()) continue;
+    validate(*network);
+    const auto index = static_cast<std::size_t>(traffic_class);
+    paths_[index].network = &*network;
+    if (network->reduce.fill != Fill::kInverseProbability) continue;
+    ClassNetwork& certain = certain_networks_[index].emplace(*network);
+    certain.reduce.fill = Fill::kZero;
+    certain_paths_[index].network = &certain;
+  }
+  state_->groups.emplace(number, this);
+}
 
-LossyCommunicator::~LossyCommunicator() = default;
+LossyCommunicator::~LossyCommunicator() { state_->groups.erase(number()); }
 
-int LossyCommunicator::rank() const { return group_->inner.rank(); }
-int LossyCommunicator::world_size() const { return group_->inner.world_size(); }
-int LossyCommunicator::world_rank(int rank) const { return group_->inner.world_rank(rank); }
-std::string_view LossyCommunicator::backend() const { return group_->inner.backend(); }
+PathContext LossyCommunicator::context_of(const ClassNetwork& network) const {
+  return {inner_, state_->ledger, network, stale_};
+}
+
+bool LossyCommunicator::samples(ElementType type) const { return state_->step_is_sampled && !is_integer(type); }
 
 bool LossyCommunicator::leaves_lost_out(sim::TrafficClass traffic_class) const {
-  const RankState& state = *group_->state;
+  const RankState& state = *state_;
   const sim::Boxed<ClassNetwork>& network = state.ledger.network().of(traffic_class);
   return state.lossless_scopes == 0 && network.has_value() && network->gather.fill == Fill::kAbsent &&
          can_lose(network->gather);
 }
 
 bool LossyCommunicator::stops_lost_gradients(sim::TrafficClass traffic_class) const {
-  const RankState& state = *group_->state;
+  const RankState& state = *state_;
   const sim::Boxed<ClassNetwork>& network = state.ledger.network().of(traffic_class);
   return state.lossless_scopes == 0 && network.has_value() && can_lose(network->gather) &&
          lost_gradient_of(traffic_class, *network) == LostGradient::kZero;
 }
 
 void LossyCommunicator::begin_step(std::uint64_t step) {
-  RankState& state = *group_->state;
-  if (group_->number() == 0) {
+  RankState& state = *state_;
+  if (number() == 0) {
     // Other groups of a rank may have begun the step before, so all ranks collect at the end of the same step.
     const std::uint64_t ended = std::exchange(state.world_step, step);
     if (ended != step && ++state.open_steps > kMostOpenSteps) {
@@ -71,7 +106,7 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
   state.step = step;
   state.step_is_sampled = state.sample_every_steps > 0 && step % state.sample_every_steps == 0;
   if (state.clock) state.clock->begin_step(step);
-  group_->begin_step();
+  begin_inner_step();
 }
 
 void LossyCommunicator::run(const CallArguments& arguments) {
@@ -79,17 +114,17 @@ void LossyCommunicator::run(const CallArguments& arguments) {
   if (arguments.operation == kAllReduceWith || arguments.operation == kReduceScatterWith) {
     return run_as_other_calls(arguments);
   }
-  RankState& state = *group_->state;
+  RankState& state = *state_;
   const VirtualClock::Pause pause(state.clock_or_null());
   throw_dropped();
   if (arguments.operation == kExchange) {
     checked_exchange(*this, arguments.sends, arguments.receives, state.step);
-    return group_->exchange(arguments.sends, arguments.receives);
+    return exchange_lossy(arguments.sends, arguments.receives);
   }
   if (!is_message(arguments.operation)) state.run_collectives();
-  if (arguments.operation != kBarrier && group_->is_lossy(arguments)) return group_->call(arguments);
-  if (arguments.operation == kRecv) group_->post_receives(arguments.peer);
-  group_->inner.run(arguments);
+  if (arguments.operation != kBarrier && is_lossy(arguments)) return run_lossy(arguments);
+  if (arguments.operation == kRecv) post_receives(arguments.peer);
+  inner_.run(arguments);
 }
 
 std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& arguments) {
@@ -110,120 +145,240 @@ std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& argu
     std::unique_ptr<WorkInFlight> inner_;
     RankState& state_;
   };
-  RankState& state = *group_->state;
+  RankState& state = *state_;
   const VirtualClock::Pause pause(state.clock_or_null());
   throw_dropped();
   checked_call(*this, arguments, state.step);
-  if (group_->is_lossy(arguments)) return group_->begin(arguments);
+  if (is_lossy(arguments)) return begin_lossy(arguments);
   if (!is_message(arguments.operation) && state.queue.holds_up()) {
     auto kept = std::make_shared<KeptArguments>(arguments);
-    return state.queue.start([&inner = group_->inner, kept = std::move(kept)] { inner.run(kept->get()); },
+    return state.queue.start([&inner = inner_, kept = std::move(kept)] { inner.run(kept->get()); },
                              QueuedCalls::Others::kQueueUp);
   }
-  if (arguments.operation == Operation::kRecv) group_->post_receives(arguments.peer);
-  std::unique_ptr<WorkInFlight> work = group_->inner.begin(arguments);
+  if (arguments.operation == Operation::kRecv) post_receives(arguments.peer);
+  std::unique_ptr<WorkInFlight> work = inner_.begin(arguments);
   if (work == nullptr) return nullptr;
   return std::make_unique<Straight>(std::move(work), state);
 }
 
 std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) {
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
+  const VirtualClock::Pause pause(state_->clock_or_null());
   throw_dropped();
-  group_->state->run_collectives();
-  std::unique_ptr<LossyGroup> part = group_->split(color, key);
-  if (part == nullptr) return nullptr;
-  return std::unique_ptr<Communicator>(new LossyCommunicator(std::move(part)));
+  state_->run_collectives();
+  std::unique_ptr<Communicator> child = inner_.split(color, key);  // null for a negative color
+  std::array<std::uint64_t, 1> number = {state_->next_group};
+  inner_.all_reduce(Tensor(std::span<std::uint64_t>(number)), ReduceOp::kMax, kSplit);
+  if (number[0] >= 0xffff) throw ConfigError("split: the loss layer knows at most 65534 groups of a rank");
+  state_->next_group = static_cast<GroupNumber>(number[0] + 1);
+  if (child == nullptr) return nullptr;
+  Communicator& borrowed = *child;
+  return std::unique_ptr<Communicator>(
+      new LossyCommunicator(borrowed, std::move(child), state_, static_cast<GroupNumber>(number[0])));
 }
 
-void LossyCommunicator::abort(std::string_view reason) noexcept { group_->inner.abort(reason); }
-
-LossyCommunicator::LosslessScope::LosslessScope(LossyCommunicator& communicator)
-    : communicator_(communicator),
-      pause_(std::make_unique<VirtualClock::Pause>(communicator.group_->state->clock_or_null())) {
-  communicator_.group_->state->run_collectives();
-  ++communicator_.group_->state->lossless_scopes;
+std::unique_ptr<Path> LossyCommunicator::make_path(std::string_view name, const ClassNetwork& network) const {
+  const PathContext context = context_of(network);
+  std::unique_ptr<Path> path;
+  if (network.compression.kind == CompressionKind::kTopK) path = std::make_unique<TopKPath>(context);
+  if (network.compression.kind == CompressionKind::kPowerSgd) path = std::make_unique<PowerSgdPath>(context);
+  if (path == nullptr) path = path_entry(name).make(context);
+  return with_transforms(std::move(path), context, state_->ledger.network().seed);
 }
 
-LossyCommunicator::LosslessScope::~LosslessScope() { --communicator_.group_->state->lossless_scopes; }
-
-LossyCommunicator::ProtectedScope::ProtectedScope(LossyCommunicator& communicator) : communicator_(communicator) {
-  ++communicator_.group_->state->protected_scopes;
+LossyCommunicator::Paths& LossyCommunicator::paths_of(sim::TrafficClass traffic_class, Arrival arrival) {
+  const auto index = static_cast<std::size_t>(traffic_class);
+  Paths& certain = certain_paths_[index];
+  return arrival == Arrival::kCertain && certain.network != nullptr ? certain : paths_[index];
 }
 
-LossyCommunicator::ProtectedScope::~ProtectedScope() { --communicator_.group_->state->protected_scopes; }
-
-void LossyCommunicator::visit_state(sim::StateVisitor& visitor) {
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->visit_state(visitor);
+// Messages of a rank to itself do not travel.
+bool LossyCommunicator::is_lossy(const CallArguments& arguments) const {
+  const bool to_self = is_message(arguments.operation) && arguments.peer == inner_.rank();
+  return state_->lossless_scopes == 0 && inner_.world_size() > 1 && !to_self &&
+         paths_[static_cast<std::size_t>(arguments.message.traffic_class)].network != nullptr;
 }
 
-void LossyCommunicator::rescale_memories(double gradient_factor) {
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->run_collectives();
-  for (const auto& group : group_->state->groups) group.second->rescale_memories(gradient_factor);
+Arrival LossyCommunicator::arrival_of(const Message& message) const {
+  if (state_->protected_scopes > 0) return Arrival::kCertain;
+  return comm::arrival_of(message, *state_->ledger.network().of(message.traffic_class), state_->step);
 }
 
-LayerBuffers LossyCommunicator::buffers() const {
-  LayerBuffers all;
-  for (const auto& item : group_->state->groups) {
-    const LayerBuffers of_group = item.second->buffers();
-    all.messages += of_group.messages;
-    all.calls += of_group.calls;
-    all.remembered += of_group.remembered;
+void LossyCommunicator::begin_inner_step() {
+  steps_begun_ = state_->step;
+  inner_.begin_step(state_->step);
+}
+
+void LossyCommunicator::follow_step() {
+  if (steps_begun_ != state_->step) begin_inner_step();
+}
+
+// Those from one rank are timed in the order of their starts, in whichever groups.
+void LossyCommunicator::play_receives(int source, const StartedLossyCall* until) {
+  for (StartedLossyCall* call : state_->started) {
+    const bool comes_from_it =
+        call->receives() && call->group().inner_.world_rank(call->arguments().peer) == inner_.world_rank(source);
+    if (comes_from_it) call->play();
+    if (call == until) return;
   }
-  return all;
 }
 
-VirtualClock::Pause LossyCommunicator::pause_clock() { return VirtualClock::Pause(group_->state->clock_or_null()); }
-
-void LossyCommunicator::pass_compute_time(double seconds) {
-  if (group_->state->clock) group_->state->clock->compute_now(seconds);
+void LossyCommunicator::post_receives(int source) {
+  const bool some_wait = std::ranges::any_of(
+      state_->started, [](const StartedLossyCall* call) { return call->receives() && !call->is_posted(); });
+  if (some_wait) play_receives(source, nullptr);
 }
 
-void LossyCommunicator::pass_compute_share(double share) {
-  if (group_->state->clock) group_->state->clock->compute_share(share);
+void LossyCommunicator::check_receive(const CallArguments& arguments) const {
+  for (const StartedLossyCall* call : state_->started) {
+    const CallArguments& other = call->arguments();
+    if (!call->receives() || &call->group() != this || other.peer != arguments.peer ||
+        other.message.traffic_class != arguments.message.traffic_class ||
+        other.message.layer != arguments.message.layer || other.message.name != arguments.message.name) {
+      continue;
+    }
+    throw ConfigError("recv: rank " + std::to_string(inner_.world_rank(inner_.rank())) + ": got a second \"" +
+                      std::string(other.message.name) + "\" of class " +
+                      std::string(sim::traffic_class_name(other.message.traffic_class)) + " from rank " +
+                      std::to_string(inner_.world_rank(other.peer)) +
+                      " before the first one was waited for; want wait(), or another name");
+  }
 }
 
-VirtualClock::Stop LossyCommunicator::stop_clock() {
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->run_collectives();  // at the times of their starts
-  group_->state->pass_started();
-  return VirtualClock::Stop(group_->state->clock_or_null());
+std::optional<CallStart> LossyCommunicator::start_of(const CallArguments& arguments) const {
+  if (!timeline_) return std::nullopt;
+  return timeline_->start(arguments, arrival_of(arguments.message), state_->step, state_->clock->time().seconds);
 }
 
-void LossyCommunicator::verify_fates() {
-  throw_dropped();
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->run_collectives();
-  comm::verify_fates(group_->inner, group_->state->ledger, group_->state->next_group);
+void LossyCommunicator::play_before(const CallArguments& arguments) {
+  if (!timeline_) return;
+  state_->play_started();
+  if (arguments.operation == Operation::kRecv) play_receives(arguments.peer, nullptr);
 }
 
-std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail detail) {
-  throw_dropped();
-  RankState& state = *group_->state;
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
-  state.run_collectives();
-  const Settling settling = group_->number() == 0 ? Settling::kSettle : Settling::kKeep;
-  if (settling == Settling::kSettle) state.open_steps = 0;
-  return comm::collect_statistics(group_->inner, {state.ledger, state.touches, state.sampler, state.step}, settling,
-                                  detail);
+void LossyCommunicator::pass_time(const CallArguments& arguments, const CallStart& start) {
+  CallTimes times;
+  Departure departure{};
+  const Message& message = GroupTimeline::message_of_departures();
+  if (arguments.operation == Operation::kSend) {
+    std::tie(times, departure) = timeline_->play_send(arguments, start);
+    timeline_->channel().send(ConstTensor(std::span<const double>(departure)), arguments.peer, message);
+  } else if (arguments.operation == Operation::kRecv) {
+    timeline_->channel().recv(Tensor(std::span<double>(departure)), arguments.peer, message);
+    times = timeline_->play_recv(arguments, start, departure);
+  } else {
+    times = timeline_->play_collective(arguments, start);
+  }
+  state_->clock->wait_for(times, arguments.message.traffic_class);
 }
 
-std::vector<ClassSample> LossyCommunicator::take_samples() {
-  throw_dropped();
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->run_collectives();
-  return comm::take_samples(group_->inner, group_->state->ledger, group_->state->sampler);
+void LossyCommunicator::run_lossy(const CallArguments& arguments) {
+  checked_call(inner_, arguments, state_->step);
+  if (arguments.operation == Operation::kRecv) check_receive(arguments);
+  follow_step();
+  const StreamTurns::Turn turn(turns_, stream_of(arguments));
+  // This call begins with the memories that the started collectives leave.
+  if (lane_ && !is_message(arguments.operation)) lane_->drain();
+  play_before(arguments);
+  const std::optional<CallStart> start = start_of(arguments);
+  LossyCall call(*this, arguments);
+  if (start) pass_time(arguments, *start);
+  if (state_->fates_need_times) call.draw();
+  if (arguments.operation == Operation::kSend) {
+    inner_.send(call.outgoing(), arguments.peer, arguments.message);
+    if (call.is_sampled()) inner_.send(arguments.input, arguments.peer, arguments.message);
+  } else if (arguments.operation == Operation::kRecv) {
+    call.before_receipt();
+    inner_.recv(arguments.output, arguments.peer, arguments.message);
+    call.received();
+    if (call.is_sampled()) {
+      inner_.recv(call.exact(), arguments.peer, arguments.message);
+      call.compare_message();
+    }
+  } else {
+    call.run(inner_, call.scratch());
+  }
+  call.note_samples();
 }
 
-PacketTotals LossyCommunicator::packet_totals() const { return group_->state->ledger.totals(); }
+// The messages travel together; their packets, times and samples are those of sends one after the other, then of
+// receives.
+void LossyCommunicator::exchange_lossy(std::span<const Send> sends, std::span<const Receive> receives) {
+  Stream* stream = nullptr;
+  for (const Send& send : sends) stream = send.data.stream;
+  for (const Receive& receive : receives) stream = receive.data.stream;
+  const StreamTurns::Turn turn(turns_, stream);
+  follow_step();
+  std::vector<CallArguments> arguments;  // reserved for all, because calls refer to them
+  std::vector<LossyCall> calls;
+  arguments.reserve(sends.size() + receives.size());
+  calls.reserve(sends.size() + receives.size());
+  std::vector<Send> outgoing(sends.begin(), sends.end());
+  std::vector<Send> exact_sends;
+  std::vector<Receive> exact_receives;
+  const auto plan = [&](const CallArguments& of) -> LossyCall& {
+    play_before(of);
+    const std::optional<CallStart> start = start_of(of);
+    LossyCall& call = calls.emplace_back(*this, of);
+    if (start) pass_time(of, *start);
+    if (state_->fates_need_times) call.draw();
+    return call;
+  };
+  for (Send& send : outgoing) {
+    const CallArguments call_of_send{
+        .operation = Operation::kSend, .input = send.data, .peer = send.destination, .message = send.message};
+    if (!is_lossy(call_of_send)) continue;
+    arguments.push_back(call_of_send);
+    LossyCall& call = plan(arguments.back());
+    if (call.is_sampled()) exact_sends.push_back(send);
+    send.data = call.outgoing();
+  }
+  const std::size_t sent = calls.size();
+  for (const auto& [data, source, message] : receives) {
+    const CallArguments call_of_receive{
+        .operation = Operation::kRecv, .output = data, .peer = source, .message = message};
+    post_receives(source);
+    if (!is_lossy(call_of_receive)) continue;
+    check_receive(call_of_receive);
+    arguments.push_back(call_of_receive);
+    LossyCall& call = plan(arguments.back());
+    call.before_receipt();
+    if (call.is_sampled()) exact_receives.push_back({call.exact(), source, message});
+  }
+  inner_.exchange(outgoing, receives);
+  std::for_each(calls.begin() + static_cast<std::ptrdiff_t>(sent), calls.end(), std::mem_fn(&LossyCall::received));
+  inner_.exchange(exact_sends, exact_receives);
+  for (std::size_t i = sent; i < calls.size(); ++i) {
+    if (calls[i].is_sampled()) calls[i].compare_message();
+  }
+  for (LossyCall& call : calls) call.note_samples();
+}
 
-std::optional<VirtualTime> LossyCommunicator::collect_time() {
-  if (!group_->state->clock) return std::nullopt;
-  const VirtualClock::Pause pause(group_->state->clock_or_null());
-  group_->state->run_collectives();
-  group_->state->play_started();
-  return comm::collect_time(group_->inner, group_->state->clock->time());
+// Where clocks exchange their messages at the waits of ranks, they need a channel of their own; so does the thread of a
+// collective.
+bool LossyCommunicator::runs_ahead(const CallArguments& arguments) {
+  const bool on_host = stream_of(arguments) == nullptr;
+  if (on_host && lane_channel_ == nullptr) lane_channel_ = inner_.twin(kLaneTwin);
+  if (state_->fates_need_times || (state_->clock && clock_channel_ == nullptr)) return false;
+  if (!on_host) return !state_->queue.holds_up();
+  if (lane_channel_ != nullptr && !lane_) lane_.emplace();
+  return lane_.has_value();
+}
+
+Communicator& LossyCommunicator::channel_of_queue(const CallArguments& arguments) {
+  return stream_of(arguments) == nullptr && lane_channel_ != nullptr ? *lane_channel_ : inner_;
+}
+
+// Data in device memory may have another way than the times of departure, which then are asked for at the wait.
+bool LossyCommunicator::posts_ahead(const CallArguments& arguments) const {
+  return !timeline_ || clock_channel_ != nullptr || stream_of(arguments) == nullptr;
+}
+
+std::unique_ptr<WorkInFlight> LossyCommunicator::begin_lossy(const CallArguments& arguments) {
+  follow_step();
+  const StreamTurns::Turn turn(turns_, stream_of(arguments));
+  auto work = std::make_unique<StartedLossyCall>(*this, arguments);
+  work->start();
+  return work;
 }
 
 }  // namespace droptest::comm

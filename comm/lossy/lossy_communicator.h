@@ -2,23 +2,38 @@
 // A communicator that loses packets.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "comm/buffer_use.h"
 #include "comm/communicator.h"
+#include "comm/device/stream_turns.h"
+#include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/clock/virtual_clock.h"
+#include "comm/lossy/fill/scratch.h"
+#include "comm/lossy/fill/stale_memory.h"
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/paths/path.h"
+#include "comm/lossy/paths/peer_message.h"
+#include "comm/lossy/pool.h"
 #include "comm/lossy/statistics/loss_statistics.h"
+#include "comm/lossy/statistics/touch_record.h"
+#include "comm/started/lane.h"
+#include "sim/boxed.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::comm {
 
-class LossyGroup;  // comm/lossy/lossy_group.h
+struct RankState;        // comm/lossy/rank_state.h
+class StartedLossyCall;  // comm/lossy/started_lossy_call.h
 
 struct LossyOptions {
   Network network;
@@ -44,10 +59,10 @@ class LossyCommunicator final : public Communicator {
   LossyCommunicator(std::unique_ptr<Communicator> inner, const LossyOptions& options);
   ~LossyCommunicator() override;
 
-  int rank() const override;
-  int world_size() const override;
-  int world_rank(int rank) const override;
-  std::string_view backend() const override;
+  int rank() const override { return inner_.rank(); }
+  int world_size() const override { return inner_.world_size(); }
+  int world_rank(int rank) const override { return inner_.world_rank(rank); }
+  std::string_view backend() const override { return inner_.backend(); }
   bool leaves_lost_out(sim::TrafficClass traffic_class) const override;
   bool stops_lost_gradients(sim::TrafficClass traffic_class) const override;
   /// After many steps all ranks merge their verdicts on them, so that memory does not grow with the run. Ranks: all of
@@ -67,7 +82,7 @@ class LossyCommunicator final : public Communicator {
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;
-  void abort(std::string_view reason) noexcept override;
+  void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 
   /// While alive, all calls of this rank, in groups split from here too, go straight to the inner communicator: nothing
   /// is counted, and no virtual time passes. For evaluation. Ranks: all, around the same calls.
@@ -150,9 +165,76 @@ class LossyCommunicator final : public Communicator {
   std::optional<VirtualTime> collect_time();
 
  private:
-  explicit LossyCommunicator(std::unique_ptr<LossyGroup> group);
+  friend class LossyCall;
+  friend class StartedLossyCall;
 
-  std::unique_ptr<LossyGroup> group_;
+  /// `owned` is null, or keeps `inner` alive.
+  LossyCommunicator(Communicator& inner, std::unique_ptr<Communicator> owned, std::shared_ptr<RankState> state,
+                    GroupNumber number);
+
+  GroupNumber number() const { return identity_.number; }
+  /// Whether packets of the call travel and can be lost.
+  bool is_lossy(const CallArguments& arguments) const;
+  /// The arrival of the packets of a message that is sent now; its class has a network.
+  Arrival arrival_of(const Message& message) const;
+  /// A blocking call, for which is_lossy() is true.
+  void run_lossy(const CallArguments& arguments);
+  void exchange_lossy(std::span<const Send> sends, std::span<const Receive> receives);
+  std::unique_ptr<WorkInFlight> begin_lossy(const CallArguments& arguments);
+  /// Gives the receives from a rank that wait for their times to the inner communicator, ahead of another one.
+  void post_receives(int source);
+  /// Of this group alone.
+  LayerBuffers own_buffers() const;
+  /// Objects for calls of a class, each for one call at a time.
+  struct Paths {
+    const ClassNetwork* network = nullptr;         ///< null: the class is reliable
+    std::map<std::string_view, Pool<Path>> paths;  ///< by name
+    Pool<PeerMessage> messages;
+  };
+
+  Paths& paths_of(sim::TrafficClass traffic_class, Arrival arrival);
+  PathContext context_of(const ClassNetwork& network) const;
+  std::unique_ptr<Path> make_path(std::string_view name, const ClassNetwork& network) const;
+  void begin_inner_step();
+  /// Begins the rank's step, where another group of it was told.
+  void follow_step();
+  /// Computes the times of started receives from a rank, in the order of their starts: of all, or until one of them.
+  void play_receives(int source, const StartedLossyCall* until);
+  /// Throws: ConfigError for a receive if a work of its class, name, layer and source is under way: the stale values
+  /// are not known before the wait of that work.
+  void check_receive(const CallArguments& arguments) const;
+  bool samples(ElementType type) const;
+  void visit_memories(sim::StateVisitor& visitor);
+  /// Whether a started collective runs while the rank computes; otherwise it is left to the rank's queue.
+  bool runs_ahead(const CallArguments& arguments);
+  /// The channel of a collective in the queue: the second one, so that others may pass it, where there is one.
+  Communicator& channel_of_queue(const CallArguments& arguments);
+  /// Whether a started receive is given to the inner communicator at its start.
+  bool posts_ahead(const CallArguments& arguments) const;
+  /// Where there is a clock: what the call keeps until its times are known. Before the call takes indices.
+  std::optional<CallStart> start_of(const CallArguments& arguments) const;
+  /// Moves the rank's clock over a blocking call that has taken its indices.
+  void pass_time(const CallArguments& arguments, const CallStart& start);
+  /// Times the started calls that come before a blocking one.
+  void play_before(const CallArguments& arguments);
+
+  std::unique_ptr<Communicator> owned_;
+  Communicator& inner_;
+  const std::shared_ptr<RankState> state_;  ///< shared by this rank's communicator and those split from it
+  GroupIdentity identity_;
+  std::uint64_t steps_begun_ = 0;
+  mutable StaleMemory stale_;
+  Pool<Scratch> scratch_;
+  StreamTurns turns_;  // of the buffers that calls share
+  std::array<Paths, sim::kAllTrafficClasses.size()> paths_;
+  // For messages of a class that arrive for certain, where its fill also changes whole messages.
+  std::array<sim::Boxed<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
+  std::array<Paths, sim::kAllTrafficClasses.size()> certain_paths_;
+  std::unique_ptr<Communicator> clock_channel_;  // null: the inner communicator
+  std::optional<GroupTimeline> timeline_;
+  std::unique_ptr<Communicator> lane_channel_;
+  Scratch lane_scratch_;  // of the collective that runs on the lane
+  std::optional<Lane> lane_;
 };
 
 }  // namespace droptest::comm

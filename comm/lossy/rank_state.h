@@ -18,7 +18,6 @@
 
 namespace droptest::comm {
 
-class LossyGroup;        // comm/lossy/lossy_group.h
 class StartedLossyCall;  // comm/lossy/started_lossy_call.h
 
 /// The state that all communicators of one rank share, because its links are independent of groups.
@@ -57,7 +56,7 @@ struct RankState {
   int lossless_scopes = 0;
   int protected_scopes = 0;
   GroupNumber next_group = 1;
-  std::map<GroupNumber, LossyGroup*> groups;  ///< those of this rank that are alive
+  std::map<GroupNumber, LossyCommunicator*> groups;  ///< those of this rank that are alive
 };
 
 }  // namespace droptest::comm

@@ -13,9 +13,9 @@
 
 namespace droptest::comm {
 
-StartedLossyCall::StartedLossyCall(LossyGroup& group, const CallArguments& arguments)
+StartedLossyCall::StartedLossyCall(LossyCommunicator& group, const CallArguments& arguments)
     : group_(group), arguments_(arguments), start_(group.start_of(arguments_.get())), call_(group, arguments_.get()) {
-  group_.state->started.push_back(this);
+  group_.state_->started.push_back(this);
 }
 
 StartedLossyCall::~StartedLossyCall() {
@@ -24,7 +24,7 @@ StartedLossyCall::~StartedLossyCall() {
   } catch (...) {
     // The group has failed; its next call throws the reason.
   }
-  std::erase(group_.state->started, this);
+  std::erase(group_.state_->started, this);
 }
 
 void StartedLossyCall::start() {
@@ -39,11 +39,11 @@ void StartedLossyCall::start() {
     if (start_) begin_departure();
     post_data();
   } else if (!group_.runs_ahead(call)) {
-    const bool is_passed = &group_.channel_of_queue(call) != &group_.inner;
-    in_queue_ = group_.state->queue.start([this] { run_in_queue(); },
-                                          is_passed ? QueuedCalls::Others::kMayPass : QueuedCalls::Others::kQueueUp);
+    const bool is_passed = &group_.channel_of_queue(call) != &group_.inner_;
+    in_queue_ = group_.state_->queue.start([this] { run_in_queue(); },
+                                           is_passed ? QueuedCalls::Others::kMayPass : QueuedCalls::Others::kQueueUp);
   } else if (stream_of(call) != nullptr) {
-    call_.run(group_.inner, call_.scratch());
+    call_.run(group_.inner_, call_.scratch());
     call_.release_scratch();
   } else {
     parts_.push_back(group_.lane_->start([this] { call_.run(*group_.lane_channel_, group_.lane_scratch_); }));
@@ -85,12 +85,12 @@ void StartedLossyCall::play() {
   } else {
     times_ = timeline.play_collective(call, *start_);
   }
-  if (group_.state->fates_need_times) call_.draw();
+  if (group_.state_->fates_need_times) call_.draw();
   if (receives() && !is_posted_) post_data();
 }
 
 void StartedLossyCall::pass_time() const {
-  if (times_) group_.state->clock->wait_for(*times_, arguments().message.traffic_class);
+  if (times_) group_.state_->clock->wait_for(*times_, arguments().message.traffic_class);
 }
 
 void StartedLossyCall::run_in_queue() {
@@ -103,7 +103,7 @@ void StartedLossyCall::run_in_queue() {
 }
 
 void StartedLossyCall::finish() {
-  RankState& state = *group_.state;
+  RankState& state = *group_.state_;
   const VirtualClock::Pause pause(state.clock_or_null());
   state.play_started(this);
   if (in_queue_ != nullptr) in_queue_->finish();
@@ -119,7 +119,7 @@ void StartedLossyCall::finish() {
 }
 
 bool StartedLossyCall::finished() {
-  const VirtualClock::Pause pause(group_.state->clock_or_null());
+  const VirtualClock::Pause pause(group_.state_->clock_or_null());
   if ((group_.timeline_ && !times_) || (receives() && !is_posted_)) return false;
   if (in_queue_ != nullptr) return in_queue_->finished();
   return std::ranges::all_of(parts_, [](const auto& part) { return part == nullptr || part->finished(); });
@@ -128,13 +128,13 @@ bool StartedLossyCall::finished() {
 void StartedLossyCall::begin_send(ConstTensor data) {
   CallArguments call = arguments_.get();
   call.input = data;
-  parts_.push_back(group_.inner.begin(call));
+  parts_.push_back(group_.inner_.begin(call));
 }
 
 void StartedLossyCall::begin_recv(Tensor data) {
   CallArguments call = arguments_.get();
   call.output = data;
-  parts_.push_back(group_.inner.begin(call));
+  parts_.push_back(group_.inner_.begin(call));
 }
 
 // Waits for all parts even if one fails, so that nothing refers to the buffers of the call afterwards.

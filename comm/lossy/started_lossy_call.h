@@ -10,7 +10,7 @@
 #include "comm/communicator.h"
 #include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/lossy_call.h"
-#include "comm/lossy/lossy_group.h"
+#include "comm/lossy/lossy_communicator.h"
 #include "comm/started/work.h"
 
 namespace droptest::comm {
@@ -19,14 +19,14 @@ namespace droptest::comm {
 class StartedLossyCall final : public WorkInFlight {
  public:
   /// Plans the call. Both arguments belong to one call of Communicator; `arguments` are copied.
-  StartedLossyCall(LossyGroup& group, const CallArguments& arguments);
+  StartedLossyCall(LossyCommunicator& group, const CallArguments& arguments);
   /// Waits for the parts: where finish() failed before the data arrived, another thread may still move them.
   ~StartedLossyCall() override;
   StartedLossyCall(const StartedLossyCall&) = delete;
   StartedLossyCall& operator=(const StartedLossyCall&) = delete;
 
   const CallArguments& arguments() const { return arguments_.get(); }
-  const LossyGroup& group() const { return group_; }
+  const LossyCommunicator& group() const { return group_; }
   /// Of a receive: the inner communicator has it.
   bool is_posted() const { return is_posted_; }
   bool receives() const { return arguments().operation == Operation::kRecv; }
@@ -50,7 +50,7 @@ class StartedLossyCall final : public WorkInFlight {
   void run_in_queue();
   void await_parts();
 
-  LossyGroup& group_;
+  LossyCommunicator& group_;
   KeptArguments arguments_;
   std::optional<CallStart> start_;  // where there is a clock
   LossyCall call_;
