@@ -1,60 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/traffic_class.h"
 
+#include <algorithm>
+#include <cstddef>
+#include <iterator>
 #include <string>
 
 #include "sim/error.h"
 
 namespace droptest::sim {
 
-bool carries_gradients(TrafficClass traffic_class) {
-  switch (traffic_class) {
-    case TrafficClass::kTpBackward:
-    case TrafficClass::kDpGradient:
-    case TrafficClass::kPpGradient:
-    case TrafficClass::kEmbeddingGradient:
-    case TrafficClass::kSequenceBackward:
-      return true;
-    default:
-      return false;
-  }
+namespace {
+
+constexpr TrafficClassEntry kEntries[] = {
+    {.traffic_class = TrafficClass::kControl, .name = "control", .is_summed = true},
+    {.traffic_class = TrafficClass::kTpForward, .name = "tp_forward", .is_summed = true},
+    {.traffic_class = TrafficClass::kTpBackward, .name = "tp_backward", .is_summed = true, .is_gradient = true},
+    {.traffic_class = TrafficClass::kDpGradient, .name = "dp_gradient", .is_summed = true, .is_gradient = true},
+    {.traffic_class = TrafficClass::kParameterGather, .name = "parameter_gather"},
+    {.traffic_class = TrafficClass::kPpActivation, .name = "pp_activation", .is_between_stages = true},
+    {.traffic_class = TrafficClass::kPpGradient, .name = "pp_gradient", .is_gradient = true, .is_between_stages = true},
+    {.traffic_class = TrafficClass::kSequenceForward, .name = "sequence_forward"},
+    {.traffic_class = TrafficClass::kEmbeddingGradient,
+     .name = "embedding_gradient",
+     .is_summed = true,
+     .is_gradient = true},
+    {.traffic_class = TrafficClass::kSequenceBackward,
+     .name = "sequence_backward",
+     .is_summed = true,
+     .is_gradient = true},
+    {.traffic_class = TrafficClass::kOuter, .name = "outer", .is_summed = true},
+    {.traffic_class = TrafficClass::kTpRecomputation,
+     .name = "tp_recomputation",
+     .is_summed = true,
+     .repeats = TrafficClass::kTpForward},
+};
+static_assert(std::ranges::equal(kEntries, kAllTrafficClasses, {}, &TrafficClassEntry::traffic_class));
+
+}  // namespace
+
+const TrafficClassEntry& traffic_class_entry(TrafficClass traffic_class) {
+  const auto number = static_cast<std::size_t>(traffic_class);
+  DROPTEST_CHECK(number < std::size(kEntries), "traffic class " + std::to_string(number));
+  return kEntries[number];
 }
+
+bool carries_gradients(TrafficClass traffic_class) { return traffic_class_entry(traffic_class).is_gradient; }
 
 std::optional<TrafficClass> repeated_class(TrafficClass traffic_class) {
-  if (traffic_class == TrafficClass::kTpRecomputation) return TrafficClass::kTpForward;
-  return std::nullopt;
+  return traffic_class_entry(traffic_class).repeats;
 }
 
-std::string_view traffic_class_name(TrafficClass traffic_class) {
-  switch (traffic_class) {
-    case TrafficClass::kControl:
-      return "control";
-    case TrafficClass::kTpForward:
-      return "tp_forward";
-    case TrafficClass::kTpBackward:
-      return "tp_backward";
-    case TrafficClass::kDpGradient:
-      return "dp_gradient";
-    case TrafficClass::kParameterGather:
-      return "parameter_gather";
-    case TrafficClass::kPpActivation:
-      return "pp_activation";
-    case TrafficClass::kPpGradient:
-      return "pp_gradient";
-    case TrafficClass::kSequenceForward:
-      return "sequence_forward";
-    case TrafficClass::kEmbeddingGradient:
-      return "embedding_gradient";
-    case TrafficClass::kSequenceBackward:
-      return "sequence_backward";
-    case TrafficClass::kOuter:
-      return "outer";
-    case TrafficClass::kTpRecomputation:
-      return "tp_recomputation";
-  }
-  DROPTEST_CHECK(false, "traffic class " + std::to_string(static_cast<int>(traffic_class)));
-  return {};
-}
+std::string_view traffic_class_name(TrafficClass traffic_class) { return traffic_class_entry(traffic_class).name; }
 
 TrafficClass traffic_class_from_name(std::string_view name) {
   std::string known;

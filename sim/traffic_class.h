@@ -34,6 +34,17 @@ inline constexpr std::array kAllTrafficClasses = {
     TrafficClass::kSequenceBackward, TrafficClass::kOuter,           TrafficClass::kTpRecomputation,
 };
 
+/// What a class is. Who sends it depends on the layout of a run (experiments/spec/class_layouts.h).
+struct TrafficClassEntry {
+  TrafficClass traffic_class;
+  std::string_view name;           ///< in specs and records
+  bool is_summed = false;          ///< in some run ranks add up their values: it has a reduce half
+  bool is_gradient = false;        ///< a loss scale multiplies its messages
+  bool is_between_stages = false;  ///< of a pipeline: messages from rank to rank, with ordinals and without deadlines
+  std::optional<TrafficClass> repeats{};
+};
+const TrafficClassEntry& traffic_class_entry(TrafficClass traffic_class);
+
 /// Whether its messages are gradients, which a loss scale multiplies.
 bool carries_gradients(TrafficClass traffic_class);
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from droptest.json_values import object_of
+from droptest.library import CLASSES as ALL_CLASSES
+from droptest.library import HALVES
 
 SCHEMA_VERSION = 2
-CLASSES = ("tp_forward", "tp_backward", "dp_gradient", "parameter_gather", "pp_activation", "pp_gradient",
-           "sequence_forward", "embedding_gradient", "sequence_backward", "outer", "tp_recomputation")  # fmt: skip
-HALVES = ("reduce", "gather")
+CLASSES = ALL_CLASSES[1:]  # the class control loses nothing
 EVERY_DESTINATION = 0xFFFF
 SAMPLE_WORDS = 15  # of sampled results, which programs do not have
 TEXTS = ("loss", "fill", "configured_mean_burst_packets")  # of a half, which the network says and not the counts

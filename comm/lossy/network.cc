@@ -35,8 +35,7 @@ const std::vector<FillEntry>& fills() {
 // A receiver of a message between stages or of sequence_forward has no value of its own; other classes have no stage to
 // send past. Only keys and values, which travel in sequence_forward, can leave a computation.
 bool FillEntry::has_meaning_in_gather_half(sim::TrafficClass traffic_class) const {
-  const bool between_stages =
-      traffic_class == sim::TrafficClass::kPpActivation || traffic_class == sim::TrafficClass::kPpGradient;
+  const bool between_stages = sim::traffic_class_entry(traffic_class).is_between_stages;
   if (fill == Fill::kSkip) return between_stages;
   if (fill == Fill::kAbsent) return traffic_class == sim::TrafficClass::kSequenceForward;
   const bool has_no_own = between_stages || traffic_class == sim::TrafficClass::kSequenceForward;

@@ -33,17 +33,8 @@ constexpr std::array kBothHalves = {sim::Half::kReduce, sim::Half::kGather};
 
 std::string name_of(sim::Half half) { return half == sim::Half::kReduce ? "reduce" : "gather"; }
 
-// Messages between stages have no deadline.
-bool is_message_class(sim::TrafficClass traffic_class) {
-  return traffic_class == sim::TrafficClass::kPpActivation || traffic_class == sim::TrafficClass::kPpGradient;
-}
-
-// Parameters are gathered, and activations between stages and between sequence ranks are messages: none is summed.
-bool has_sums_in_some_run(sim::TrafficClass traffic_class) {
-  constexpr std::array kWithoutSums = {sim::TrafficClass::kParameterGather, sim::TrafficClass::kPpActivation,
-                                       sim::TrafficClass::kPpGradient, sim::TrafficClass::kSequenceForward};
-  return std::find(kWithoutSums.begin(), kWithoutSums.end(), traffic_class) == kWithoutSums.end();
-}
+bool is_between_stages(sim::TrafficClass of) { return sim::traffic_class_entry(of).is_between_stages; }
+bool is_summed(sim::TrafficClass of) { return sim::traffic_class_entry(of).is_summed; }
 
 bool is_none(const json& loss) { return loss["model"] == "none"; }
 
@@ -137,11 +128,11 @@ class NetworkResolver {
  private:
   /// Of the current class.
   bool has_half(sim::Half half) const {
-    return half == sim::Half::kGather || (has_sums_in_some_run(class_) && class_ != roles_.exchanged);
+    return half == sim::Half::kGather || (is_summed(class_) && class_ != roles_.exchanged);
   }
 
   /// The rank that owns the values, which the gather half then carries.
-  bool one_rank_gets_sums() const { return has_sums_in_some_run(class_) && fill_of_values().has_value(); }
+  bool one_rank_gets_sums() const { return is_summed(class_) && fill_of_values().has_value(); }
 
   /// Receivers do not use the values of messages that are sent again.
   void leave_values_out(const json& own, const std::string& pointer, json& resolved) {
@@ -284,7 +275,7 @@ class NetworkResolver {
     }
     const LostGradient gradient = named == "gradient" ? LostGradient::kZero : LostGradient::kStraightThrough;
     // Equal runs have equal resolved specs, with or without a value that is the default or changes nothing.
-    const bool is_late = use_ == NetworkUse::kDeadline && !is_message_class(class_);
+    const bool is_late = use_ == NetworkUse::kDeadline && !is_between_stages(class_);
     if (gradient == lost_gradient_of(class_, network) || (!can_lose(network.gather) && !is_late)) return;
     resolved["backward"] = named;
     network.lost_gradient = gradient;
@@ -435,7 +426,7 @@ class NetworkResolver {
     if (is_none(half["loss"]) && network.links.empty()) {
       // Nothing is ever missing: a fill without effect is not part of the run's identity.
       const bool has_quorum = roles_.with_quorum == class_ && name == name_of(sim::Half::kReduce);
-      const bool may_be_late = has_quorum || (use_ == NetworkUse::kDeadline && !is_message_class(class_));
+      const bool may_be_late = has_quorum || (use_ == NetworkUse::kDeadline && !is_between_stages(class_));
       if (!may_be_late) half["fill"] = "zero";
       half.erase("recovery");
       half.erase("selection");

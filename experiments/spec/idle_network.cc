@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "experiments/spec/class_layouts.h"
+
 namespace droptest::experiments {
 namespace {
 
@@ -26,34 +28,6 @@ Said said_by(const json& section) {
   return said;
 }
 
-/// The settings of a run that sends packets of a class.
-std::string wanted_for(const std::string& class_name) {
-  switch (sim::traffic_class_from_name(class_name)) {
-    case sim::TrafficClass::kTpForward:
-    case sim::TrafficClass::kTpBackward:
-      return "want /parallel/tensor 2 or more";
-    case sim::TrafficClass::kTpRecomputation:
-      return "want /memory/recompute_traffic \"sent\" with /parallel/tensor 2 or more";
-    case sim::TrafficClass::kDpGradient:
-      return "want /parallel/data 2 or more without /outer, or /parallel/sequence 2 or more";
-    case sim::TrafficClass::kOuter:
-      return "want /parallel/data 2 or more with /outer";
-    case sim::TrafficClass::kParameterGather:
-      return "want /parallel/data or /parallel/sequence 2 or more with /parallel/zero 1, 2 or 3";
-    case sim::TrafficClass::kSequenceForward:
-      return "want /parallel/sequence 2 or more";
-    case sim::TrafficClass::kSequenceBackward:
-      return "want /parallel/sequence 2 or more, or /parallel/tensor_sequence true";
-    case sim::TrafficClass::kPpActivation:
-    case sim::TrafficClass::kPpGradient:
-      return "want /parallel/pipeline 2 or more";
-    case sim::TrafficClass::kEmbeddingGradient:
-      return "want /parallel/pipeline 2 or more, with the first and the last stage on two ranks";
-    default:
-      return "no setting of /parallel makes any yet";
-  }
-}
-
 }  // namespace
 
 std::vector<Warning> idle_network(const json& network, const std::vector<sim::TrafficClass>& in_use,
@@ -72,7 +46,8 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
     }
     for (const auto& [name, section] : classes.items()) {
       if (said_by(section) == Said::kNone) continue;
-      warnings.push_back({"/network/classes/" + name, nothing + "; " + wanted_for(name), Warning::About::kOneClass});
+      warnings.push_back({"/network/classes/" + name, nothing + "; " + wanted_for(sim::traffic_class_from_name(name)),
+                          Warning::About::kOneClass});
     }
     return warnings;
   }
@@ -104,7 +79,7 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
     if (classes_in_use.contains(name) || said_by(section) == Said::kNone) continue;
     warnings.push_back({"/network/classes/" + name,
                         "no packet of this class is sent, so none is lost; the classes with traffic are " + used +
-                            "; " + wanted_for(name),
+                            "; " + wanted_for(sim::traffic_class_from_name(name)),
                         Warning::About::kOneClass});
   }
   if (use != comm::NetworkUse::kLossOnly || of_all != Said::kNothing) return warnings;

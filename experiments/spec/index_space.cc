@@ -137,7 +137,7 @@ std::vector<IndexRefusal> index_refusals(const RunConfig& config) {
     const auto& network = config.network.of(of);
     if (!network || planned_collectives(config, of).empty()) continue;
     const LinkUse use = use_of(config, of, *network);
-    const bool has_ordinals = of == TrafficClass::kPpActivation || of == TrafficClass::kPpGradient;
+    const bool has_ordinals = sim::traffic_class_entry(of).is_between_stages;
     std::optional<IndexRefusal> refusal;
     if (network->burst_scope == comm::BurstScope::kMessage) {
       refusal = of_messages(of, use);

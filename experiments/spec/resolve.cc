@@ -10,6 +10,7 @@
 #include "comm/spec/resolve_network.h"
 #include "comm/spec/resolve_time.h"
 #include "experiments/spec/choose_paths.h"
+#include "experiments/spec/class_layouts.h"
 #include "experiments/spec/idle_protection.h"
 #include "experiments/spec/index_space.h"
 #include "experiments/spec/numerics_version.h"
@@ -40,35 +41,6 @@ namespace {
 
 using comm::quote_json;
 using nlohmann::json;
-
-/// The classes that a run has traffic of: each kind of parallelism adds its own here.
-std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config) {
-  std::vector<sim::TrafficClass> classes;
-  if (config.parallel.tensor > 1) {
-    classes.push_back(sim::TrafficClass::kTpForward);
-    classes.push_back(sim::TrafficClass::kTpBackward);
-    if (config.tensor_sequence) classes.push_back(sim::TrafficClass::kSequenceBackward);
-    if (config.memory.traffic == models::RecomputeTraffic::kSent) {
-      classes.push_back(sim::TrafficClass::kTpRecomputation);
-    }
-  }
-  if (config.parallel.gradient_ranks() > 1) {
-    classes.push_back(config.outer.is_on() ? sim::TrafficClass::kOuter : sim::TrafficClass::kDpGradient);
-  }
-  if (config.sharding.shards_state()) classes.push_back(sim::TrafficClass::kParameterGather);
-  if (config.parallel.sequence > 1) {
-    classes.push_back(sim::TrafficClass::kSequenceForward);
-    classes.push_back(sim::TrafficClass::kSequenceBackward);
-  }
-  if (config.parallel.pipeline > 1) {
-    classes.push_back(sim::TrafficClass::kPpActivation);
-    classes.push_back(sim::TrafficClass::kPpGradient);
-    if (!planned_collectives(config, sim::TrafficClass::kEmbeddingGradient).empty()) {
-      classes.push_back(sim::TrafficClass::kEmbeddingGradient);
-    }
-  }
-  return classes;
-}
 
 /// Looked up once, so that a spec resolves to the same run for as long as a program runs.
 bool some_device_answers() {
