@@ -140,9 +140,11 @@ class SpecRuns:
 
 
 def rates(lines: list[dict], is_traced: bool) -> dict:
-    """The median seconds of a step and their tokens per second, from lines of metrics.jsonl of each step: not those of the
-    warm-up, of the last step, which evaluates, and of traced steps. These have a median of their own; the first of
-    them waits for the device."""
+    """The median seconds of a step and their tokens per second, from lines of metrics.jsonl, one of each step.
+
+    Steps of the warm-up, the last one, which evaluates, and traced ones do not count. Traced steps have a median of
+    their own, without the first of them, which waits for the device. Raises: ProgramError where no step is left.
+    """
     seconds = {
         line["step"]: line["seconds"] - before["seconds"]
         for before, line in zip(lines, lines[1:], strict=False)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""benchmarks/gpu/gpu_bench without a GPU: its decisions, the shares of a step from given numbers, its specs by the droptest
-command, and all of its parts on the fake device."""
+"""benchmarks/gpu/gpu_bench without a GPU: its decisions, the shares of a step from given numbers, its specs by the
+droptest command, and all of its parts on the fake device."""
 
 import importlib.machinery
 import importlib.util
