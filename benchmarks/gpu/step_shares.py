@@ -16,7 +16,7 @@ class UnequalCalls(Exception):
 
 
 def measured(trace: dict, rank: int = 0) -> dict:
-    """Milliseconds and spans of a step on the rank's device, of each phase and of the messages of each traffic class."""
+    """Milliseconds and spans of a step on the rank's device: each phase, and the messages of each traffic class."""
     events = [e for e in trace["traceEvents"] if e["ph"] == "X" and e["pid"] == rank]
     steps = sum(e["cat"] == "step" for e in events)
     found: dict = {"steps": steps, "phases": {}, "messages": {}}

@@ -341,7 +341,7 @@ def test_every_part_runs_on_the_fake_device(tmp_path, monkeypatch, capsys):
     assert {forms["operation"] for forms in result["kernels"]["epilogues"]} == {
         "bias gradient of c_attn", "bias gradient of c_fc", "GELU of c_fc, forward", "GELU of c_fc, backward",
     }  # fmt: skip
-    assert {"tp_forward", "tp_backward"} <= result["shares"]["measured"]["four ranks"]["messages"].keys()
+    assert {"tp_forward", "tp_backward"} <= result["shares"]["four ranks"]["measured"]["messages"].keys()
     for part in ("tensor", "documents", "sequence"):
         assert result[part]["medians"].keys() == spec_runs.CASES[part].keys()
         assert all(rate > 0 for rate in result[part]["medians"].values())
@@ -353,3 +353,45 @@ def test_every_part_runs_on_the_fake_device(tmp_path, monkeypatch, capsys):
                  "bias gradient of c_fc: own kernels over epilogue", "sequence: ulysses, 1 % lost over ulysses",
                  "NOT RUN OR FAILED: steps: pytorch"):  # fmt: skip
         assert text in printed
+
+
+class FakeRuns:
+    """Runs of the part shares: traces of one step of 10 ms."""
+
+    def run(self, part, case, timeout):
+        if case == "four ranks":
+            raise program_runs.ProgramError("no memory")
+        events = [
+            {"ph": "X", "pid": 0, "tid": 1001, "cat": "step", "name": "step 1", "ts": 0, "dur": 10_000},
+            {"ph": "X", "pid": 0, "tid": 1002, "cat": "compute", "name": "products", "ts": 0, "dur": 4_000},
+            {"ph": "X", "pid": 0, "tid": 1002, "cat": "compute", "name": "attention", "ts": 0, "dur": 3_500},
+        ]
+        return {"step_seconds": 0.01, "traced_step_seconds": 0.0125, "steps": 6, "attention": "cudnn",
+                "trace": {"traceEvents": events}}  # fmt: skip
+
+
+def test_the_tables_of_shares_say_what_was_measured_and_what_multiplied(tmp_path):
+    bench = bench_of(script(), tmp_path, runs=FakeRuns())
+    kernels = [
+        {"name": "c_fc", "microseconds": 3900.0, "calls": 1, "group": "GEMMs, forward", "phase": "products"},
+        {"name": "cudnn", "microseconds": 3600.0, "calls": 0.5, "group": "attention, forward", "phase": "attention"},
+    ]
+    bench.result["kernels"] = {"kernels": kernels}
+    bench.shares()
+    assert bench.rows == [
+        ("step of 124M, 64 x 1024, bf16, one rank", "10.00 ms, median of 6 steps, and 12.50 ms while traced; "
+         "attention cudnn"),
+        ("MEASURED in the traced step, products", "4.00 ms, 32.0 %"),
+        ("MEASURED in the traced step, attention", "3.50 ms, 28.0 %"),
+        ("MEASURED in the traced step, in no phase", "5.00 ms, 40.0 %: copies, launches, waits, kernels without a "
+         "phase"),
+        ("KERNEL TIME x CALLS, GEMMs, forward", "3.90 ms, 39.0 %"),
+        ("KERNEL TIME x CALLS, attention, forward", "1.80 ms, 18.0 %"),
+        ("the step less all of these, remainder", "4.30 ms, 43.0 %"),
+        ("kernel time x calls over measured, products", "3.90 ms over 4.00 ms"),
+        ("kernel time x calls over measured, attention", "1.80 ms over 3.50 ms"),
+    ]  # fmt: skip
+    assert bench.result["not_run"] == {"shares: four ranks": "no memory"}, "the other tables are there"
+    kernels.append({"name": "c_proj", "microseconds": 1.0, "calls": 1, "group": "GEMMs", "phase": "products"})
+    with pytest.raises(program_runs.ProgramError, match="not those of a step: calls in a step: products: 2 by"):
+        bench.shares()
