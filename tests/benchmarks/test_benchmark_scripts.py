@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The decisions of the benchmark scripts: settings, environments, ratios, and refused arguments."""
 
-import importlib.machinery
-import importlib.util
 import json
 import subprocess
 import sys
@@ -115,47 +113,3 @@ def test_the_analysis_is_measured_over_copies_of_a_small_sweep(tmp_path):
     rates = [summary["loss"]["tp_forward"]["reduce"]["loss_rate"] for summary in copied if summary["loss"]]
     assert (len(copied), rates) == (100, [0.25] * 50), "two losses: none, and Bernoulli at a quarter"
     assert len({summary["validation"]["final_loss"] for summary in copied}) > 10
-
-
-def gpu_bench():
-    """The script as a module."""
-    loader = importlib.machinery.SourceFileLoader("gpu_bench", str(FOLDER / "gpu" / "gpu_bench"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("gpu_bench", loader))
-    sys.modules["gpu_bench"] = module
-    loader.exec_module(module)
-    return module
-
-
-def test_gpu_bench_without_a_gpu_says_so_and_does_nothing(tmp_path):
-    done = subprocess.run(
-        [sys.executable, str(FOLDER / "gpu" / "gpu_bench"), "--build", str(tmp_path / "build")],
-        cwd=tmp_path, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 2
-    assert "no GPU" in done.stderr and "nothing was built, tested or timed" in done.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_gpu_bench_counts_the_operations_of_a_token():
-    bench = gpu_bench()
-    assert bench.SMALL.parameters() == 124_439_808  # docs/models.md
-    assert bench.XL.parameters() == 1_557_611_200
-    assert bench.SMALL.operations_per_token() == 6 * 124_439_808 + 6 * 12 * 768 * 1024
-
-
-def test_gpu_bench_goes_on_after_a_part_that_fails(tmp_path, capsys):
-    bench_module = gpu_bench()
-    args = type("Args", (), {"peak_teraflops": 989.0})()
-    bench = bench_module.Bench(args, {"name": "GPU"})
-
-    def fail():
-        raise program_runs.ProgramError("no torch")
-
-    bench.part("peer", fail)
-    assert bench.kernel == ("--attention", "cudnn")
-    bench.part("attention", fail)
-    assert bench.kernel == ("--attention", "flash"), "whole steps are measured without cuDNN"
-    bench.part("other", lambda: bench.row("other", "5 GB/s"))
-    bench.print_table()
-    printed = capsys.readouterr().out
-    assert "other        5 GB/s" in printed and "NOT RUN OR FAILED: peer: no torch" in printed

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "benchmarks/gpu/kernel_rates.h"
+
+#include <chrono>
+#include <cstddef>
+#include <utility>
+
+namespace droptest {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kWarmUpCalls = 3;
+constexpr int kTurns = 5;
+constexpr double kSecondsOfOne = 0.05;
+constexpr double kSecondsOfATurn = 0.01;
+
+double median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+int calls_within(double seconds, double of_one_call, int least) {
+  return std::max(least, static_cast<int>(seconds / of_one_call));
+}
+
+}  // namespace
+
+void KernelRates::bytes(const std::string& name, double count, const KernelBody& body,
+                        const std::optional<InStep>& in_step) {
+  const double seconds = seconds_of(body);
+  add({{"name", name}, {"microseconds", 1e6 * seconds}, {"gigabytes_per_second", count / seconds / 1e9}}, in_step);
+}
+
+void KernelRates::operations(const std::string& name, double count, const KernelBody& body,
+                             const std::optional<InStep>& in_step) {
+  const double seconds = seconds_of(body);
+  add({{"name", name}, {"microseconds", 1e6 * seconds}, {"teraflops", count / seconds / 1e12}}, in_step);
+}
+
+void KernelRates::absent(const std::string& name, const std::string& reason) {
+  kernels_.push_back({{"name", name}, {"absence", reason}});
+}
+
+void KernelRates::epilogue(const EpilogueForms& forms) {
+  const std::vector<double> seconds = seconds_in_turns({forms.plain, forms.in_gemm, forms.by_own_kernel});
+  add({{"name", forms.gemm}, {"microseconds", 1e6 * seconds[0]}, {"teraflops", forms.operations / seconds[0] / 1e12}},
+      forms.gemm_in_step);
+  add({{"name", forms.operation}, {"microseconds", 1e6 * (seconds[1] - seconds[0])}, {"difference", true}},
+      forms.operation_in_step);
+  epilogues_.push_back({{"operation", forms.operation},
+                        {"gemm", forms.gemm},
+                        {"plain_microseconds", 1e6 * seconds[0]},
+                        {"in_gemm_microseconds", 1e6 * seconds[1]},
+                        {"own_kernel_microseconds", 1e6 * seconds[2]}});
+}
+
+double KernelRates::seconds_of(const KernelBody& body) {
+  (void)seconds_of(body, kWarmUpCalls);
+  const double one = seconds_of(body, kWarmUpCalls);
+  return seconds_of(body, calls_within(kSecondsOfOne, one, 5));
+}
+
+double KernelRates::seconds_of(const KernelBody& body, int calls) {
+  stream_.synchronize();
+  const Clock::time_point start = Clock::now();
+  for (int i = 0; i < calls; ++i) body();
+  stream_.synchronize();
+  return std::chrono::duration<double>(Clock::now() - start).count() / calls;
+}
+
+std::vector<double> KernelRates::seconds_in_turns(const std::vector<KernelBody>& bodies) {
+  std::vector<int> calls;
+  for (const KernelBody& body : bodies) {
+    (void)seconds_of(body, kWarmUpCalls);
+    calls.push_back(calls_within(kSecondsOfATurn, seconds_of(body, kWarmUpCalls), 2));
+  }
+  std::vector<std::vector<double>> seconds(bodies.size());
+  for (int turn = 0; turn < kTurns; ++turn) {
+    for (std::size_t i = 0; i < bodies.size(); ++i) seconds[i].push_back(seconds_of(bodies[i], calls[i]));
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& of_one : seconds) medians.push_back(median(std::move(of_one)));
+  return medians;
+}
+
+void KernelRates::add(nlohmann::json kernel, const std::optional<InStep>& in_step) {
+  if (in_step) {
+    kernel["calls"] = in_step->calls;
+    kernel["group"] = in_step->group;
+    kernel["phase"] = in_step->phase;
+    if (!in_step->attention.empty()) kernel["attention"] = in_step->attention;
+  }
+  kernels_.push_back(std::move(kernel));
+}
+
+std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t vocabulary) {
+  sim::PhiloxEngine engine(1, sim::Purpose::kSyntheticInput, 0);
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (std::int32_t& token : tokens) {
+    token = static_cast<std::int32_t>(engine() % static_cast<std::uint32_t>(vocabulary));
+  }
+  return tokens;
+}
+
+comm::DeviceBuffer<std::int32_t> on_device(std::span<const std::int32_t> values, comm::Stream& stream) {
+  comm::DeviceBuffer<std::int32_t> buffer(values.size(), "benchmark");
+  comm::copy_to_device(values, buffer.elems(), stream);
+  stream.synchronize();
+  return buffer;
+}
+
+}  // namespace droptest
