@@ -27,13 +27,14 @@ function(droptest_cuda_flags target)
   target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:-std=c++20 -Xcompiler=-Wall,-Wextra>)
 endfunction()
 
-# droptest_cuda_unity(<variable> <source.cu>...): sets the variable to one source that includes those of this folder, or, without
-# DROPTEST_UNITY, to the sources. nvcc reads CUDA's headers four times for a source that has two architectures: four seconds,
-# of which the kernels of a small source take half a second.
+# droptest_cuda_unity(<variable> <source.cu>...): sets the variable to one source that includes those of this folder, or,
+# without DROPTEST_UNITY, to the sources, whose names have to differ. nvcc takes four seconds for a small source and two
+# architectures, because it reads CUDA's headers four times; the kernels take half a second of it.
 function(droptest_cuda_unity variable)
   set(sources ${ARGN})
   if(DROPTEST_UNITY)
-    list(TRANSFORM sources PREPEND "#include \"${CMAKE_CURRENT_SOURCE_DIR}/")
+    file(RELATIVE_PATH folder "${PROJECT_SOURCE_DIR}" "${CMAKE_CURRENT_SOURCE_DIR}")
+    list(TRANSFORM sources PREPEND "#include \"${folder}/")
     list(TRANSFORM sources APPEND "\"\n")
     list(JOIN sources "" content)
     set(sources "${CMAKE_CURRENT_BINARY_DIR}/${variable}.cu")

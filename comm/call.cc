@@ -222,6 +222,7 @@ KeptArguments::KeptArguments(const CallArguments& arguments)
       receive_counts_(arguments.receive_counts.begin(), arguments.receive_counts.end()),
       name_(arguments.message.name),
       arguments_(arguments) {
+  DROPTEST_CHECK(arguments.sends.empty() && arguments.receives.empty(), "an exchange that outlives its arguments");
   arguments_.counts = counts_;
   arguments_.receive_counts = receive_counts_;
   arguments_.message.name = name_;
@@ -240,6 +241,9 @@ Call checked_call(const Communicator& communicator, const CallArguments& argumen
   const ConstTensor whole = by_output ? ConstTensor(output) : input;
   Call call(operation, whole.type, whole.count_elems(), arguments.message, step);
   const ArgumentCheck check(communicator, call);
+  const bool reduces_itself = operation == Operation::kAllReduceWith || operation == Operation::kReduceScatterWith;
+  DROPTEST_CHECK(reduces_itself == (arguments.reduction != nullptr),
+                 std::string(operation_name(operation)) + (reduces_itself ? " without" : " with") + " a reduction");
   const auto self = static_cast<std::size_t>(communicator.rank());
   if (arguments.message.ordinal && operation != Operation::kSend && operation != Operation::kRecv) {
     check.fail("got an ordinal, which only messages between two ranks have");
@@ -281,6 +285,8 @@ Call checked_call(const Communicator& communicator, const CallArguments& argumen
       call.root = peer;
       check.peer(peer, "root");
       check.shape(input, call.count_elems, "data");
+      DROPTEST_CHECK(input.bytes.data() == output.bytes.data() && input.bytes.size() == output.bytes.size(),
+                     "a broadcast of one range into another");
       break;
     case Operation::kSend:
       check.peer(peer, "destination");

@@ -143,8 +143,10 @@ class Communicator {
   /// Sets the training step of the next calls, for errors, sampling and schedules. Default: ignored.
   virtual void begin_step(std::uint64_t /*step*/) {}
 
-  /// The blocking call with these arguments. Implementations check them once, by checked_call() and checked_exchange()
-  /// (comm/call.h); layers over another communicator pass them on. The calls below fill the arguments.
+  /// The blocking call with these arguments, which the calls below fill. A backend checks them before it does anything
+  /// else, by checked_call() or checked_exchange() (comm/call.h); a layer over another communicator passes them on.
+  /// Each operation has its name's arguments: a broadcast has one range as input and output, a barrier a message only,
+  /// and an exchange its sends and receives only.
   virtual void run(const CallArguments& arguments) = 0;
 
   /// output[i] = op over ranks of input_r[i]. Shapes: equal on all ranks.
@@ -254,7 +256,7 @@ class Communicator {
 
  protected:
   /// all_reduce_with and reduce_scatter_with by all_to_all, the reduction and all_gather; on a device it waits for the
-  /// stream.
+  /// stream. The arguments are checked.
   void run_as_other_calls(const CallArguments& arguments);
   /// Throws the error that keep_dropped() kept. Once.
   void throw_dropped();

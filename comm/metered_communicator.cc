@@ -101,7 +101,7 @@ MeteredCall MeteredCommunicator::metered(const CallArguments& arguments) {
       message = arguments.receives.front().message;
       call.stream = arguments.receives.front().data.stream;
     }
-    call.number = collectives_;  // of its messages, each has a place of its own
+    call.number = collectives_;  // each of its messages has a place of its own
   } else if (!is_message(operation)) {
     call.number = ++collectives_;
   } else if (counters_->observer != nullptr) {

@@ -86,7 +86,7 @@ class MeteredCommunicator final : public Communicator {
   };
   class TimedCall;
   class TimedWork;
-  /// Numbers the call.
+  /// The description of a call, which takes the next number.
   MeteredCall metered(const CallArguments& arguments);
   void name_group();
   /// Owns `inner`.

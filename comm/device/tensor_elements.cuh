@@ -17,7 +17,7 @@
 
 namespace droptest::comm {
 
-/// Of a block.
+/// Threads of a block of these kernels.
 inline constexpr unsigned kThreads = 256;
 
 /// a op b; a NaN is larger than any other value. A mean is a sum until it is completed.

@@ -238,8 +238,10 @@ void GlooCommunicator::carry_out(const Call& call, const CallArguments& argument
     case Operation::kBarrier:
       agree({.call = call}, {});
       return;
-    default:
+    case Operation::kBroadcast:
       return broadcast_now(call, output);
+    default:
+      DROPTEST_CHECK(false, std::string(operation_name(arguments.operation)) + " is no collective");
   }
 }
 

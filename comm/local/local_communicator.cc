@@ -129,9 +129,12 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
       case Operation::kAllToAll:
         take_parts(meeting);
         break;
-      default:
+      case Operation::kBroadcast:
         copy_bytes(shown_.output.bytes.data(), meeting.call_of(shown_.call.root).input.bytes.data(),
                    shown_.output.bytes.size(), shown_.output.stream);
+        break;
+      default:
+        DROPTEST_CHECK(false, std::string(operation_name(shown_.call.operation)) + " is no collective");
     }
     if (order_ != nullptr) order_->end_share();
   }

@@ -112,6 +112,7 @@ void LossyCommunicator::begin_step(std::uint64_t step) {
 void LossyCommunicator::run(const CallArguments& arguments) {
   using enum Operation;
   if (arguments.operation == kAllReduceWith || arguments.operation == kReduceScatterWith) {
+    checked_call(*this, arguments, state_->step);
     return run_as_other_calls(arguments);
   }
   RankState& state = *state_;

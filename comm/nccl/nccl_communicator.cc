@@ -146,11 +146,9 @@ void NcclCommunicator::wait_for_last() const {
 
 void NcclCommunicator::run(const CallArguments& arguments) {
   const Operation operation = arguments.operation;
-  if (operation == Operation::kAllReduceWith || operation == Operation::kReduceScatterWith) {
-    return run_as_other_calls(arguments);
-  }
   if (operation == Operation::kExchange) return exchange_now(arguments.sends, arguments.receives);
   const Call call = checked_call(*this, arguments, step());
+  if (arguments.reduction != nullptr) return run_as_other_calls(arguments);
   Stream* const stream = stream_of(call, arguments);
   if (operation == Operation::kRecv) receives_.run_all();
   if (stream == nullptr) {
@@ -170,8 +168,10 @@ void NcclCommunicator::run(const CallArguments& arguments) {
       return send_on(*stream, call, arguments.input, arguments.peer);
     case Operation::kRecv:
       return recv_on(*stream, call, arguments.output, arguments.peer);
-    default:
+    case Operation::kBroadcast:
       return broadcast_on(*stream, call, arguments.output);
+    default:
+      DROPTEST_CHECK(false, std::string(operation_name(operation)) + " on a stream");
   }
 }
 

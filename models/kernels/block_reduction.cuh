@@ -33,11 +33,12 @@ __device__ inline float block_sum(float value, float* shared) {
   for (unsigned warp = 0; warp < blockDim.x / kWarp; ++warp) sum += shared[warp];
   return sum;
 }
-/// Two such sums with one barrier. `shared` [2][kMostWarps] is free again after the block's next __syncthreads.
 struct TwoSums {
   float first;
   float second;
 };
+/// The sums of two values over all threads of the block, with one barrier. `shared` [2][kMostWarps] is free again after
+/// the block's next __syncthreads.
 __device__ inline TwoSums block_sums(float first, float second, float (*shared)[kMostWarps]) {
   first = warp_sum(first);
   second = warp_sum(second);

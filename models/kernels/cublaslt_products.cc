@@ -100,11 +100,14 @@ void set_addresses(const Operation& operation, const Product& product) {
   if (product.pre_gelu != nullptr) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.pre_gelu);
 }
 
+cublasComputeType_t compute_type(const Product& product, FloatProducts floats) {
+  const bool rounds = floats == FloatProducts::kTf32 && product.a.type == CUDA_R_32F;
+  return rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+}
+
 Operation make_operation(const Product& product, FloatProducts floats) {
   cublasLtMatmulDesc_t handle = nullptr;
-  const bool rounds = floats == FloatProducts::kTf32 && product.a.type == CUDA_R_32F;
-  check(cublasLtMatmulDescCreate(&handle, rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F, CUDA_R_32F),
-        "cublasLtMatmulDescCreate");
+  check(cublasLtMatmulDescCreate(&handle, compute_type(product, floats), CUDA_R_32F), "cublasLtMatmulDescCreate");
   Operation operation(handle);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, product.op_a);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, product.op_b);
@@ -136,7 +139,7 @@ Plan describe(const Product& product, FloatProducts floats) {
       make_operation(product, floats), make_layout(product.a), make_layout(product.b), make_layout(product.result), {}};
 }
 
-/// What the library proposes for a plan's GEMM, at most `most`.
+/// The library's proposals for a plan's GEMM, at most `most`.
 std::vector<cublasLtMatmulAlgo_t> proposed(const Handle& library, const Plan& plan, const Product& product, int most) {
   const Preference preference = make_preference(product);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
@@ -190,8 +193,9 @@ std::string text_of(const Stored& matrix) {
 
 }  // namespace
 
-ProductKind kind_of(const Product& product) {
-  return {product.op_a,
+ProductKind kind_of(const Product& product, FloatProducts floats) {
+  return {compute_type(product, floats),
+          product.op_a,
           product.op_b,
           product.a.type,
           product.result.type,
@@ -210,14 +214,17 @@ struct CublasLtProducts::Library {
 
   Plan plan(const Product& product, FloatProducts floats) const {
     Plan plan = describe(product, floats);
-    const auto choice = std::ranges::find(choices, kind_of(product), &ProductChoice::product);
-    // Only where one is recorded is the library asked for several: its first answer may depend on their number.
-    const std::vector<cublasLtMatmulAlgo_t> algorithms =
-        proposed(handle, plan, product, choice == choices.end() ? 1 : kMostProposals);
-    if (algorithms.empty()) return plan;
-    const auto chosen =
-        choice == choices.end() ? algorithms.end() : std::ranges::find(algorithms, choice->algorithm, config_of);
-    plan.algorithm = chosen == algorithms.end() ? algorithms.front() : *chosen;
+    const auto choice = std::ranges::find(choices, kind_of(product, floats), &ProductChoice::product);
+    if (choice != choices.end()) {
+      const std::vector<cublasLtMatmulAlgo_t> algorithms = proposed(handle, plan, product, kMostProposals);
+      const auto chosen = std::ranges::find(algorithms, choice->algorithm, config_of);
+      if (chosen != algorithms.end()) plan.algorithm = *chosen;
+    }
+    // The library's first answer may depend on the number that it is asked for.
+    if (!plan.algorithm) {
+      const std::vector<cublasLtMatmulAlgo_t> first = proposed(handle, plan, product, 1);
+      if (!first.empty()) plan.algorithm = first.front();
+    }
     return plan;
   }
 };

@@ -60,7 +60,7 @@ struct Product {
   std::int64_t pre_gelu_stride = 0;
 };
 
-ProductKind kind_of(const Product& product);
+ProductKind kind_of(const Product& product, FloatProducts floats);
 
 /// Owned by one rank and used by one thread, for one stream. A product takes the algorithm that `choices` have for its
 /// kind and the stream's device where the library proposes it, and the library's first proposal otherwise.

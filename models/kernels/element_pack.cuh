@@ -139,7 +139,8 @@ __device__ void store_floats(const Floats<V>& values, D* to) {
 
 inline constexpr std::uint64_t kMostBlocks = 1U << 16U;
 
-// A kernel that keeps a row in registers or shared memory has blocks of at most so many threads and bytes.
+// Blocks that keep a row in registers have at most kMostRowThreads threads, and those of layer norm that keep it in
+// shared memory kMostRowBytes of it.
 inline constexpr unsigned kMostRowThreads = 512;
 inline constexpr std::size_t kMostRowBytes = 96U * 1024U;
 

@@ -29,7 +29,7 @@ constexpr std::int64_t kMostPartialRows = 1024;
 /// Blocks of the backward pass, each of which leaves one row of partial sums.
 std::int64_t partial_rows(std::int64_t rows) { return std::min(rows, kMostPartialRows); }
 
-/// What a thread has of a row: a pack of each tensor.
+/// A thread's pack of each tensor of a row.
 template <class D, int V>
 struct RowPacks {
   Pack<D, V> grad_before;
@@ -39,7 +39,7 @@ struct RowPacks {
   float inverse_deviation;
 };
 
-/// Packs of zeros outside of the row, and where `grad_before` is null.
+/// A thread outside the row gets zeros; without `grad_before`, that pack is zeros.
 template <class D, int V>
 __device__ RowPacks<D, V> load_row(const BackwardInputs<D>& in, const D* grad_before, std::int64_t row,
                                    std::int64_t width, std::int64_t column) {
@@ -113,7 +113,7 @@ __global__ void layernorm_backward_kernel(BackwardInputs<D> in, std::int64_t row
   float* gain_sums = comm::dynamic_shared<float>();
   float* bias_sums = gain_sums + width;
   float* branch_sums = bias_sums + width;
-  __shared__ float sums_of_warps[2][2][kMostWarps];  // as above
+  __shared__ float sums_of_warps[2][2][kMostWarps];  // of this row and the one before, which threads may still read
   unsigned parity = 0;
   for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
     for (int part = 0; part < parts; ++part) gain_sums[part * width + j] = 0;

@@ -3,20 +3,19 @@
 // device, so that no run times them and a run has the same bits each time.
 #pragma once
 
-#include <cublasLt.h>
-
 #include <array>
 #include <cstdint>
 #include <span>
 
 namespace droptest::models {
 
-/// What tells an algorithm of cuBLASLt from its others: the values of CUBLASLT_ALGO_CONFIG_ID to
+/// The configuration that identifies an algorithm of cuBLASLt: the values of CUBLASLT_ALGO_CONFIG_ID to
 /// CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, in that order.
 using AlgorithmConfig = std::array<std::uint32_t, 9>;
 
-/// A GEMM without its matrices: result [m, n] = op(a) op(b), whose sums have k products.
+/// A GEMM without its matrices: result [m, n] = op(a) op(b), where each sum has k products.
 struct ProductKind {
+  int compute;   ///< cublasComputeType_t
   int op_a;      ///< cublasOperation_t
   int op_b;      ///< cublasOperation_t
   int operands;  ///< cudaDataType_t of a and b

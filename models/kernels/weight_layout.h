@@ -19,12 +19,11 @@ struct ProductShape {
   std::int64_t output_stride = 0;  ///< elements from one row of outputs, or of their gradient, to the next; 0: outputs
 };
 
-/// A device multiplies 16-bit numbers so many outputs at a time.
+/// Outputs in 16-bit numbers that a device multiplies at a time.
 inline constexpr std::int64_t kOutputsTogether = 8;
 
-/// Outputs of a head in 16-bit numbers that have a product of their own on a device: where there are many (a
-/// vocabulary) that are no multiple of kOutputsTogether, those above it. In one product, cuBLASLt 13.0 has a seventh of
-/// its rate.
+/// Outputs beyond the largest multiple of kOutputsTogether, which a head in 16-bit numbers multiplies in a product of
+/// their own on a device; 0 where there are few outputs. In one product, cuBLASLt 13.0 has a seventh of its rate.
 constexpr std::int64_t left_over_outputs(std::int64_t outputs) {
   constexpr std::int64_t kMany = 1024;
   return outputs < kMany ? 0 : outputs % kOutputsTogether;

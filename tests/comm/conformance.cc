@@ -363,8 +363,9 @@ class Checker {
     communicator_.exchange({&send, 1}, {&receive, 1});
     for (std::uint64_t i = 0; i < count; ++i) {
       if (received[i] == word(source, i)) continue;
-      throw std::runtime_error("exchange of 64 MiB: rank " + std::to_string(rank_) + ": word " + std::to_string(i) +
-                               " of rank " + std::to_string(source) + " is " + std::to_string(received[i]));
+      throw std::runtime_error("exchange of " + std::to_string(kLargeMessageBytes) + " bytes: rank " +
+                               std::to_string(rank_) + ": word " + std::to_string(i) + " of rank " +
+                               std::to_string(source) + " is " + std::to_string(received[i]));
     }
     digest_ = (digest_ ^ static_cast<std::uint64_t>(source)) * 0x100000001b3ULL;
   }

@@ -65,6 +65,14 @@ TEST(MeteredCommunicator, CountsTheBytesThatTheRankSends) {
     EXPECT_EQ(used(), 16U) << "groups that were split from it count, too";
     metered.start_all_reduce(tensor, tensor, ReduceOp::kSum, kMessage).wait();
     EXPECT_EQ(used(), 16U);
+    const bool sends = metered.rank() == 0;
+    (sends ? metered.start_send(tensor, 1, kMessage) : metered.start_recv(tensor, 0, kMessage)).wait();
+    EXPECT_EQ(used(), sends ? 16U : 0U);
+    const Send send{tensor, 1 - metered.rank(), kMessage};
+    std::array<float, 4> received{};
+    const Receive receive{Tensor(std::span<float>(received)), 1 - metered.rank(), kMessage};
+    metered.exchange({&send, 1}, {&receive, 1});
+    EXPECT_EQ(used(), 16U);
   });
 }
 
@@ -101,10 +109,17 @@ TEST(MeteredCommunicator, TheObserverHearsOfCallsThatBelongTogetherByEqualNumber
     } else {
       metered.recv(tensor, 0, kMessage);
     }
+    const Send send{tensor, 1 - metered.rank(), kMessage};
+    std::array<float, 4> received{};
+    const Receive receive{Tensor(std::span<float>(received)), 1 - metered.rank(), kMessage};
+    metered.exchange({&send, 1}, {&receive, 1});
+    metered.exchange({}, {});
+    metered.barrier(kMessage);
     std::erase_if(heard.list, [](const std::string& one) { return one.find(" wait ") != std::string::npos; });
     const std::string message = metered.rank() == 0 ? "send" : "recv";
     EXPECT_THAT(heard.list, testing::ElementsAre("barrier [0 1] 1: 0", "all_reduce start [0 1] 2: 16",
-                                                 "all_reduce [0 1 (3)] 1: 16", message + " [0 1] 0>1 1: 16"));
+                                                 "all_reduce [0 1 (3)] 1: 16", message + " [0 1] 0>1 1: 16",
+                                                 "exchange [0 1] 2: 16", "exchange [0 1] 2: 0", "barrier [0 1] 3: 0"));
     EXPECT_EQ(heard.open, 0);
   });
 }

@@ -30,7 +30,7 @@ using ::testing::HasSubstr;
 
 const Message kMessage{.traffic_class = sim::TrafficClass::kTpBackward, .name = "grad.wte", .layer = 3};
 
-// Without calls that have a reduction of their own: they run as other calls.
+// A communicator that runs calls with a reduction as other calls.
 class Plain final : public Communicator {
  public:
   explicit Plain(Communicator& inner) : inner_(inner) {}

@@ -281,7 +281,7 @@ void check_waits_need_starts_alone(Communicator& communicator, std::atomic<int>&
   const auto expect = [](const std::vector<float>& got, const std::vector<float>& want, const char* what) {
     if (got != want) throw std::runtime_error(std::string(what) + " of " + std::to_string(got.size()) + " is wrong");
   };
-  for (const std::size_t part : {std::size_t{4}, std::size_t{50000}, kLargeMessageBytes / sizeof(float) / 3}) {
+  for (const std::size_t part : {std::size_t{4}, std::size_t{50000}, kLargeMessageBytes / sizeof(float) / 4}) {
     const std::vector<std::uint64_t> counts{part, part};
     const Message message{sim::TrafficClass::kDpGradient, "m", 0};
     const std::vector<float> mine(2 * part, static_cast<float>(me + 1));

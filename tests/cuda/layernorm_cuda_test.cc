@@ -20,7 +20,7 @@ constexpr double kNoise = 3e-5;
 // With more rows than blocks, of several warps in the backward pass.
 const std::vector<RowsCase> kForwardCases = rows_cases_and({{4100, 8, Start::kAligned}});
 const std::vector<RowsCase> kBackwardCases =
-    rows_cases_and({{1030, 71, Start::kAligned}, {1030, 520, Start::kAligned}});
+    rows_cases_and({{2060, 71, Start::kAligned}, {2060, 520, Start::kAligned}});
 
 /// The stream after the branch as a device keeps it: rounded.
 template <class E>

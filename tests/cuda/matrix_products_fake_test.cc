@@ -108,6 +108,14 @@ TEST_F(MatrixProductsFake, TheLibraryChoosesOnceForEachShape) {
   EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), choices);
 }
 
+/// The configuration of an algorithm of the fake.
+AlgorithmConfig fake_config(std::uint32_t id) {
+  AlgorithmConfig config;
+  config.fill(id % 2);
+  config[0] = id;
+  return config;
+}
+
 /// A product of 8 x 8 matrices and its operands, on a fake device whose cuBLASLt proposes `algorithms`.
 class ChosenProducts {
  public:
@@ -148,10 +156,11 @@ TEST_F(MatrixProductsFake, ARecordedChoiceIsTakenWhereTheLibraryProposesIt) {
   const fake_cuda::Scope scope;
   ChosenProducts chosen(stream(), 5);
   EXPECT_EQ(chosen.algorithm_with({}), 1);
-  const ProductKind kind{CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_16BF, CUDA_R_32F, 8, 8, 8, CUBLASLT_EPILOGUE_DEFAULT, false};
-  EXPECT_EQ(kind_of(chosen.product), kind);
+  const ProductKind kind{CUBLAS_COMPUTE_32F,        CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_16BF, CUDA_R_32F, 8, 8, 8,
+                         CUBLASLT_EPILOGUE_DEFAULT, false};
+  EXPECT_EQ(kind_of(chosen.product, FloatProducts::kTf32), kind) << "numbers of 16 bits are not rounded";
   const auto with = [&](int compute_capability, std::uint32_t id, const std::function<void(ProductKind&)>& change) {
-    ProductChoice choice{compute_capability, kind, {id}};
+    ProductChoice choice{compute_capability, kind, fake_config(id)};
     change(choice.product);
     return chosen.algorithm_with({&choice, 1});
   };
@@ -159,6 +168,12 @@ TEST_F(MatrixProductsFake, ARecordedChoiceIsTakenWhereTheLibraryProposesIt) {
   EXPECT_EQ(with(90, 4, same), 4);
   EXPECT_EQ(with(80, 4, same), 1) << "of another device";
   EXPECT_EQ(with(90, 6, same), 1) << "not proposed";
+  for (std::size_t i = 1; i < AlgorithmConfig{}.size(); ++i) {
+    ProductChoice other{90, kind, fake_config(4)};
+    other.algorithm[i] = 7;
+    EXPECT_EQ(chosen.algorithm_with({&other, 1}), 1) << "attribute " << i;
+  }
+  EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.compute = CUBLAS_COMPUTE_32F_FAST_TF32; }), 1);
   EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.op_a = CUBLAS_OP_T; }), 1);
   EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.op_b = CUBLAS_OP_N; }), 1);
   EXPECT_EQ(with(90, 4, [](ProductKind& k) { k.operands = CUDA_R_16F; }), 1);
@@ -188,17 +203,6 @@ TEST_F(MatrixProductsFake, AProgramThatRecordsChoicesSeesEachNewProductAndTriesW
   EXPECT_EQ(chosen.algorithm_of(products), 3);
   EXPECT_EQ(ids, (std::vector<std::uint32_t>{1, 2, 3}));
   EXPECT_EQ(visits, 1);
-}
-
-TEST_F(MatrixProductsFake, EachRecordedChoiceIsForAnotherProduct) {
-  const std::span<const ProductChoice> choices = recorded_choices();
-  for (std::size_t i = 0; i < choices.size(); ++i) {
-    for (std::size_t j = 0; j < i; ++j) {
-      EXPECT_FALSE(choices[i].compute_capability == choices[j].compute_capability &&
-                   choices[i].product == choices[j].product)
-          << i << " and " << j;
-    }
-  }
 }
 
 /// Results of a head of 1,027 outputs in rows of 1,032, whose products are cut, and of 1,027, whose are not, agree.

@@ -316,7 +316,7 @@ cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t* 
     std::memcpy(static_cast<void*>(&algorithm), algo, sizeof algorithm);
     const bool is_short =
         attribute == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || attribute == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID;
-    const std::uint32_t number = attribute == CUBLASLT_ALGO_CONFIG_ID ? algorithm.id : 0;
+    const std::uint32_t number = attribute == CUBLASLT_ALGO_CONFIG_ID ? algorithm.id : algorithm.id % 2;
     *written = is_short ? sizeof(std::uint16_t) : sizeof number;
     if (algorithm.magic != kMagic || value == nullptr || bytes != *written) return CUBLAS_STATUS_INVALID_VALUE;
     std::memcpy(value, &number, bytes);  // the lower bytes come first
