@@ -24,8 +24,14 @@ namespace {
 
 using models::Bf16;
 
-StepShape parsed(int argc, char** argv) {
+struct Arguments {
   StepShape shape;
+  bool choices = false;
+};
+
+Arguments parsed(int argc, char** argv) {
+  Arguments arguments;
+  StepShape& shape = arguments.shape;
   CLI::App app("Times the kernels of a training step on the first CUDA device");
   for (const auto& [name, value] : {std::pair{"--batch", &shape.batch},
                                     {"--length", &shape.length},
@@ -35,12 +41,15 @@ StepShape parsed(int argc, char** argv) {
                                     {"--vocabulary", &shape.vocabulary}}) {
     app.add_option(name, *value)->check(CLI::PositiveNumber)->capture_default_str();
   }
+  app.add_flag("--choices", arguments.choices,
+               "Time the algorithms that cuBLASLt proposes for each product instead, and print rows of the table in "
+               "models/kernels/product_choices.cc");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     std::exit(app.exit(error));
   }
-  return shape;
+  return arguments;
 }
 
 nlohmann::json as_json(const StepShape& shape) {
@@ -116,18 +125,30 @@ nlohmann::json measured(const StepShape& shape) {
           {"epilogues", rates.epilogues()}};
 }
 
+nlohmann::json choices(const StepShape& shape) {
+  comm::Stream stream(0);
+  KernelRates rates(stream, KernelRates::Times::kOfChoices);
+  linear_kernels(shape, stream, rates);
+  head_kernels(shape, stream, rates);
+  stream.synchronize();
+  return {{"device", comm::describe(comm::survey_devices().devices.at(0))},
+          {"shape", as_json(shape)},
+          {"choices", rates.choices()}};
+}
+
 }  // namespace
 }  // namespace droptest
 
 int main(int argc, char** argv) {
-  const droptest::StepShape shape = droptest::parsed(argc, argv);
+  const droptest::Arguments arguments = droptest::parsed(argc, argv);
+  const droptest::StepShape& shape = arguments.shape;
   try {
     if (shape.width % shape.heads != 0) {
       throw droptest::ConfigError("--heads: got " + std::to_string(shape.heads) + " of a width of " +
                                   std::to_string(shape.width) + ", want a divisor of the width");
     }
     droptest::comm::require_device(0);
-    std::cout << droptest::measured(shape).dump() << "\n";
+    std::cout << (arguments.choices ? droptest::choices(shape) : droptest::measured(shape)).dump() << "\n";
     return 0;
   } catch (const std::exception& error) {
     std::cerr << "device_rates: error: " << error.what() << "\n";

@@ -3,7 +3,11 @@
 
 #include <chrono>
 #include <cstddef>
+#include <limits>
+#include <sstream>
 #include <utility>
+
+#include "sim/error.h"
 
 namespace droptest {
 namespace {
@@ -14,6 +18,7 @@ constexpr int kWarmUpCalls = 3;
 constexpr int kTurns = 5;
 constexpr double kSecondsOfOne = 0.05;
 constexpr double kSecondsOfATurn = 0.01;
+constexpr double kSecondsOfAProposal = 0.02;
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -24,16 +29,61 @@ int calls_within(double seconds, double of_one_call, int least) {
   return std::max(least, static_cast<int>(seconds / of_one_call));
 }
 
+/// The row of recorded_choices().
+std::string row_of(int compute_capability, const models::ProductKind& kind, const models::AlgorithmConfig& config) {
+  std::ostringstream row;
+  row << "{" << compute_capability << ", {" << kind.compute << ", " << kind.op_a << ", " << kind.op_b << ", "
+      << kind.operands << ", " << kind.result << ", " << kind.m << ", " << kind.n << ", " << kind.k << ", "
+      << kind.epilogue << ", " << (kind.adds ? "true" : "false") << "}, {";
+  for (std::size_t i = 0; i < config.size(); ++i) row << (i == 0 ? "" : ", ") << config[i];
+  row << "}},";
+  return row.str();
+}
+
 }  // namespace
+
+void KernelRates::record_choices(models::CublasLtProducts& products, models::FloatProducts floats) {
+  if (times_ != Times::kOfChoices) return;
+  products.visit_new_products([this, &products, floats](const models::Product& product) {
+    const std::vector<models::CublasLtProducts::Proposal> proposals = products.proposals(product);
+    std::size_t fastest = 0;
+    std::vector<double> seconds;
+    for (const auto& proposal : proposals) {
+      products.choose(product, proposal);
+      const auto multiply = [&] { products.multiply("a proposal", product); };
+      try {
+        (void)seconds_of(multiply, kWarmUpCalls);
+        seconds.push_back(
+            seconds_of(multiply, calls_within(kSecondsOfAProposal, seconds_of(multiply, kWarmUpCalls), 3)));
+      } catch (const DeviceError&) {  // the library does not have it after all
+        seconds.push_back(std::numeric_limits<double>::infinity());
+      }
+      if (seconds.back() < seconds[fastest]) fastest = seconds.size() - 1;
+    }
+    nlohmann::json choice = {{"row", nullptr}, {"proposals", proposals.size()}};
+    if (!proposals.empty()) {
+      products.choose(product, proposals[fastest]);
+      choice["first_microseconds"] = 1e6 * seconds.front();
+      choice["fastest_microseconds"] = 1e6 * seconds[fastest];
+      if (fastest != 0) {
+        choice["row"] =
+            row_of(products.compute_capability(), models::kind_of(product, floats), proposals[fastest].config);
+      }
+    }
+    choices_.push_back(std::move(choice));
+  });
+}
 
 void KernelRates::bytes(const std::string& name, double count, const KernelBody& body,
                         const std::optional<InStep>& in_step) {
+  if (times_ == Times::kOfChoices) return body();
   const double seconds = seconds_of(body);
   add({{"name", name}, {"microseconds", 1e6 * seconds}, {"gigabytes_per_second", count / seconds / 1e9}}, in_step);
 }
 
 void KernelRates::operations(const std::string& name, double count, const KernelBody& body,
                              const std::optional<InStep>& in_step) {
+  if (times_ == Times::kOfChoices) return body();
   const double seconds = seconds_of(body);
   add({{"name", name}, {"microseconds", 1e6 * seconds}, {"teraflops", count / seconds / 1e12}}, in_step);
 }
@@ -43,6 +93,7 @@ void KernelRates::absent(const std::string& name, const std::string& reason) {
 }
 
 void KernelRates::epilogue(const EpilogueForms& forms) {
+  if (times_ == Times::kOfChoices) return forms.in_gemm();
   const std::vector<double> seconds = seconds_in_turns({forms.plain, forms.in_gemm, forms.by_own_kernel});
   add({{"name", forms.gemm}, {"microseconds", 1e6 * seconds[0]}, {"teraflops", forms.operations / seconds[0] / 1e12}},
       forms.gemm_in_step);

@@ -19,6 +19,8 @@
 #include "comm/device/device_span.h"
 #include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
+#include "models/kernels/cublaslt_products.h"
+#include "models/kernels/matrix_products.h"
 #include "sim/random/philox.h"
 
 namespace droptest {
@@ -49,8 +51,14 @@ struct EpilogueForms {
 
 class KernelRates {
  public:
+  /// With kOfChoices each kernel is called once, and what is timed are the algorithms that cuBLASLt proposes for
+  /// products.
+  enum class Times : std::uint8_t { kOfKernels, kOfChoices };
   /// The stream is borrowed.
-  explicit KernelRates(comm::Stream& stream) : stream_(stream) {}
+  explicit KernelRates(comm::Stream& stream, Times times = Times::kOfKernels) : stream_(stream), times_(times) {}
+
+  /// With kOfChoices: times the proposals for each new product of `products`, and lets it take the fastest.
+  void record_choices(models::CublasLtProducts& products, models::FloatProducts floats);
 
   /// `count`: bytes that one call reads and writes, each input and output once.
   void bytes(const std::string& name, double count, const KernelBody& body, const std::optional<InStep>& in_step = {});
@@ -67,6 +75,9 @@ class KernelRates {
   const nlohmann::json& kernels() const { return kernels_; }
   /// [{"operation", "gemm", "plain_microseconds", "in_gemm_microseconds", "own_kernel_microseconds"}, ...].
   const nlohmann::json& epilogues() const { return epilogues_; }
+  /// [{"row", "proposals", "first_microseconds", "fastest_microseconds"}, ...]: a row for each product whose fastest
+  /// proposal is not the first, in the form of models/kernels/product_choices.cc, and null for the others.
+  const nlohmann::json& choices() const { return choices_; }
 
  private:
   /// Of one call, from as many as take a twentieth of a second.
@@ -77,6 +88,8 @@ class KernelRates {
   void add(nlohmann::json kernel, const std::optional<InStep>& in_step);
 
   comm::Stream& stream_;
+  Times times_;
+  nlohmann::json choices_ = nlohmann::json::array();
   nlohmann::json kernels_ = nlohmann::json::array();
   nlohmann::json epilogues_ = nlohmann::json::array();
 };

@@ -22,6 +22,7 @@ using Products = models::MatrixProducts<Bf16>;
 
 void linear_kernels(const StepShape& model, comm::Stream& stream, KernelRates& rates) {
   Products products(stream);
+  rates.record_choices(products.library(), models::FloatProducts::kExact);
   Products unfused(stream, Products::Epilogues::kOwnKernels);
   const std::int64_t rows = model.rows();
   const std::int64_t width = model.width;
@@ -145,6 +146,7 @@ void head_kernels(const StepShape& model, comm::Stream& stream, KernelRates& rat
   const std::int64_t rows = chunks.rows;
   const std::int64_t width = model.width;
   Products products(stream);
+  rates.record_choices(products.library(), models::FloatProducts::kExact);
   auto normalized = random_numbers<Bf16>(rows * width, stream);
   auto wte = random_numbers<Bf16>(model.vocabulary * width, stream);
   auto logits = random_numbers<Bf16>(rows * chunks.stride, stream);

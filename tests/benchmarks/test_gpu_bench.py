@@ -64,7 +64,7 @@ def test_the_operations_of_a_token_count_parameters_and_attention():
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["--parts", "kernels,foo"], "--parts: got foo, want some of build, tests, kernels, shares"),
+        (["--parts", "kernels,foo"], "--parts: got foo, want some of build, tests, kernels, choices"),
         (["--parts", "kernels,"], "--parts: got an empty name, want some of build"),
         (["--without", "torch"], "--without: got torch, want some of build"),
         (["--parts", "xl", "--without", "xl"], "--without: got all parts, want one left to run"),
