@@ -156,11 +156,6 @@ void GradientSquares::sum() {
   ops_.add_sums(sums_, Number::kGradientSquares);
 }
 
-double norm_over_ranks(double squares, comm::Communicator& tensor_group) {
-  tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum, Gpt2Messages::gradient_squares());
-  return std::sqrt(squares);
-}
-
 double LearningRateSchedule::at(std::uint64_t step) const {
   if (shape == Shape::kTable) return peak * factor_at(step);
   if (step < warmup_steps) return peak * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);

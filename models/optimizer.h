@@ -94,9 +94,6 @@ class GradientSquares {
   std::vector<Part> parts_;  ///< of the store's own parts
 };
 
-/// The square root of the ranks' sums of squares, added up; the same value on every rank. Ranks: all.
-double norm_over_ranks(double squares, comm::Communicator& tensor_group);
-
 /// The learning rate of each step, which counts from 0. But for a table: linear warm-up to `peak` over warmup_steps,
 /// then the shape; `floor` from total_steps on.
 struct LearningRateSchedule {

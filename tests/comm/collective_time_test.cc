@@ -22,6 +22,7 @@
 #include "sim/time/timing_theory.h"
 #include "tests/comm/timed_network.h"
 #include "tests/sanitizers.h"
+#include "tests/sim/timing_formulas.h"
 
 namespace droptest::comm::collective_time_test {
 namespace {

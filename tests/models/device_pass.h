@@ -11,6 +11,7 @@
 #include "comm/device/device_info.h"
 #include "models/ops/cuda_ops.h"
 #include "tests/models/formula_model.h"
+#include "tests/models/norm_over_ranks.h"
 
 namespace droptest::models {
 

@@ -11,6 +11,7 @@
 #include "models/gpt2/initial_weights.h"
 #include "models/ops/host_ops.h"
 #include "models/optimizer.h"
+#include "tests/models/norm_over_ranks.h"
 
 namespace droptest::models {
 

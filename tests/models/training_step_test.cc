@@ -8,6 +8,7 @@
 #include "models/kernels/cross_entropy.h"
 #include "sim/error.h"
 #include "tests/models/every_implementation.h"
+#include "tests/models/norm_over_ranks.h"
 
 namespace droptest::models::training_step_test {
 namespace {

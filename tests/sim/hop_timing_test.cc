@@ -17,6 +17,7 @@
 #include "sim/time/link_cost.h"
 #include "sim/time/straggler.h"
 #include "sim/time/timing_theory.h"
+#include "tests/sim/timing_formulas.h"
 #include "tests/sim/vector_file.h"
 
 namespace droptest::sim::hop_timing_test {

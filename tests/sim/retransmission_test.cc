@@ -19,7 +19,7 @@
 #include "sim/loss/pattern.h"
 #include "sim/loss/schedule.h"
 #include "sim/time/link_cost.h"
-#include "sim/time/timing_theory.h"
+#include "tests/sim/timing_formulas.h"
 #include "tests/sim/vector_file.h"
 
 namespace droptest::sim::retransmission_test {
