@@ -150,7 +150,7 @@ class Simulation {
       for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
         CallFates fates;
         fates.step = trial;
-        fates.arrival = arrival_of({what_.traffic_class, what_.message_name}, what_.network, trial);
+        fates.delivery = delivery_of({what_.traffic_class, what_.message_name}, what_.network, trial);
         if (!times_.empty()) fates.times = &times_[trial];
         messages(half, source, [&](int destination, std::uint64_t elems) {
           const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(what_.world_rank(source)),

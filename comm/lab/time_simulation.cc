@@ -45,11 +45,11 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
       result.total.compute_seconds += taken / static_cast<double>(simulation.ranks);
     }
     if (simulation.ranks > 1) {
-      const Arrival arrival =
-          arrival_of({simulation.traffic_class, simulation.message_name}, simulation.network, trial);
+      const Delivery delivery =
+          delivery_of({simulation.traffic_class, simulation.message_name}, simulation.network, trial);
       timing.collective(simulation.collective,
-                        {simulation.traffic_class, ElementType::kFloat32, arrival, {}, false, trial}, counts, 0, clocks,
-                        [&](const TimedMessage& message) {
+                        {simulation.traffic_class, ElementType::kFloat32, delivery, {}, false, trial}, counts, 0,
+                        clocks, [&](const TimedMessage& message) {
                           count_message(message, result.total);
                           visit(trial, message);
                         });

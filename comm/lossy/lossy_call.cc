@@ -53,7 +53,7 @@ void check_compression(const Compression& compression, const CallArguments& call
 }  // namespace
 
 LossyCall::LossyCall(LossyCommunicator& group, const CallArguments& arguments)
-    : group_(group), arguments_(arguments), arrival_(group.arrival_of(arguments.message)), step_(group.state_->step) {
+    : group_(group), arguments_(arguments), delivery_(group.delivery_of(arguments.message)), step_(group.state_->step) {
   RankState& state = *group.state_;
   const Operation operation = arguments.operation;
   const Message& message = arguments.message;
@@ -61,7 +61,7 @@ LossyCall::LossyCall(LossyCommunicator& group, const CallArguments& arguments)
   // Of messages that are sent again, no received value is used.
   is_sampled_ = group.samples(operation == Operation::kSend ? arguments.input.type : arguments.output.type) &&
                 !sim::repeated_class(message.traffic_class);
-  LossyCommunicator::Paths& of_class = group.paths_of(message.traffic_class, arrival_);
+  LossyCommunicator::Paths& of_class = group.paths_of(message.traffic_class, delivery_);
   check_compression(of_class.network->compression, arguments);
   if (is_message(operation)) {
     message_ = of_class.messages.take([&] {
@@ -86,7 +86,7 @@ void LossyCall::plan(CallFates::Phase phase) {
   const LayerKey key{arguments_.message.traffic_class, arguments_.message.layer};
   fates.group = group_.number();
   fates.step = step_;
-  fates.arrival = arrival_;
+  fates.delivery = delivery_;
   fates.ordinal = arguments_.message.ordinal;
   fates.phase = phase;
   fates.reserved = &reserved_;

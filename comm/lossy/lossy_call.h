@@ -61,7 +61,7 @@ class LossyCall {
   Pool<Path>::Loan path_;            // of a collective
   Pool<PeerMessage>::Loan message_;  // of a message
   Pool<Scratch>::Loan scratch_;
-  Arrival arrival_;
+  Delivery delivery_;
   std::uint64_t step_;
   std::deque<ReservedMessage> reserved_;  // without fates yet
   bool is_sampled_;

@@ -186,10 +186,10 @@ std::unique_ptr<Path> LossyCommunicator::make_path(std::string_view name, const 
   return with_transforms(std::move(path), context, state_->ledger.network().seed);
 }
 
-LossyCommunicator::Paths& LossyCommunicator::paths_of(sim::TrafficClass traffic_class, Arrival arrival) {
+LossyCommunicator::Paths& LossyCommunicator::paths_of(sim::TrafficClass traffic_class, Delivery delivery) {
   const auto index = static_cast<std::size_t>(traffic_class);
   Paths& certain = certain_paths_[index];
-  return arrival == Arrival::kCertain && certain.network != nullptr ? certain : paths_[index];
+  return delivery == Delivery::kCertain && certain.network != nullptr ? certain : paths_[index];
 }
 
 // Messages of a rank to itself do not travel.
@@ -199,9 +199,9 @@ bool LossyCommunicator::is_lossy(const CallArguments& arguments) const {
          paths_[static_cast<std::size_t>(arguments.message.traffic_class)].network != nullptr;
 }
 
-Arrival LossyCommunicator::arrival_of(const Message& message) const {
-  if (state_->protected_scopes > 0) return Arrival::kCertain;
-  return comm::arrival_of(message, *state_->ledger.network().of(message.traffic_class), state_->step);
+Delivery LossyCommunicator::delivery_of(const Message& message) const {
+  if (state_->protected_scopes > 0) return Delivery::kCertain;
+  return comm::delivery_of(message, *state_->ledger.network().of(message.traffic_class), state_->step);
 }
 
 void LossyCommunicator::begin_inner_step() {
@@ -247,7 +247,7 @@ void LossyCommunicator::check_receive(const CallArguments& arguments) const {
 
 std::optional<CallStart> LossyCommunicator::start_of(const CallArguments& arguments) const {
   if (!timeline_) return std::nullopt;
-  return timeline_->start(arguments, arrival_of(arguments.message), state_->step, state_->clock->time().seconds);
+  return timeline_->start(arguments, delivery_of(arguments.message), state_->step, state_->clock->time().seconds);
 }
 
 void LossyCommunicator::play_before(const CallArguments& arguments) {

@@ -175,8 +175,8 @@ class LossyCommunicator final : public Communicator {
   GroupNumber number() const { return identity_.number; }
   /// Whether packets of the call travel and can be lost.
   bool is_lossy(const CallArguments& arguments) const;
-  /// The arrival of the packets of a message that is sent now; its class has a network.
-  Arrival arrival_of(const Message& message) const;
+  /// The delivery of the packets of a message that is sent now; its class has a network.
+  Delivery delivery_of(const Message& message) const;
   /// A blocking call, for which is_lossy() is true.
   void run_lossy(const CallArguments& arguments);
   void exchange_lossy(std::span<const Send> sends, std::span<const Receive> receives);
@@ -192,7 +192,7 @@ class LossyCommunicator final : public Communicator {
     Pool<PeerMessage> messages;
   };
 
-  Paths& paths_of(sim::TrafficClass traffic_class, Arrival arrival);
+  Paths& paths_of(sim::TrafficClass traffic_class, Delivery delivery);
   PathContext context_of(const ClassNetwork& network) const;
   std::unique_ptr<Path> make_path(std::string_view name, const ClassNetwork& network) const;
   void begin_inner_step();

@@ -31,16 +31,16 @@ Network network_of(double p) {
 
 const Flow& flow_of(const FlowLedger& ledger) { return ledger.flows().at({kLink, 0}); }
 
-bool draw(FlowLedger& ledger, const sim::Packetizer& packets, Arrival arrival = Arrival::kByFate) {
+bool draw(FlowLedger& ledger, const sim::Packetizer& packets, Delivery delivery = Delivery::kByNetwork) {
   CallFates call;
-  call.arrival = arrival;
+  call.delivery = delivery;
   sim::PacketMask missing;
   return ledger.draw_message(call, kLink, packets, Tally::kCounted, missing);
 }
 
-void pass(FlowLedger& ledger, const sim::Packetizer& packets, Arrival arrival = Arrival::kByFate) {
+void pass(FlowLedger& ledger, const sim::Packetizer& packets, Delivery delivery = Delivery::kByNetwork) {
   CallFates call;
-  call.arrival = arrival;
+  call.delivery = delivery;
   ledger.pass_message(call, kLink, packets);
 }
 
@@ -72,7 +72,7 @@ TEST(FlowLedger, ACheckedMessageShowsThatTheEndsDiffer) {
       EXPECT_EQ(flow_of(sender).check(), flow_of(receiver).check());
     }
     draw(receiver, packets);
-    pass(sender, packets, message == 32 ? Arrival::kCertain : Arrival::kByFate);
+    pass(sender, packets, message == 32 ? Delivery::kCertain : Delivery::kByNetwork);
   }
   EXPECT_NE(flow_of(sender).check(), flow_of(receiver).check());
 }
@@ -122,7 +122,7 @@ TEST(FlowLedger, AMessageThatArrivesForCertainEndsABurst) {
   const sim::Packetizer packets(1000, 4, 64);
   FlowLedger ledger(network_of(1));
   for (int message = 0; message < 5; ++message) {
-    draw(ledger, packets, message == 2 ? Arrival::kCertain : Arrival::kByFate);
+    draw(ledger, packets, message == 2 ? Delivery::kCertain : Delivery::kByNetwork);
   }
   const LossCounts counts = flow_of(ledger).loss_counts();
   EXPECT_EQ(counts.bursts, (Counts{{126, 2}}));

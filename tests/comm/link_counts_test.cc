@@ -66,11 +66,11 @@ class OneLink {
  public:
   OneLink(const Process& loss, std::uint64_t seed) : ledger_(network_of(loss, seed)) {}
 
-  void send(std::optional<std::uint64_t> ordinal, std::uint64_t step = 0, Arrival arrival = Arrival::kByFate) {
+  void send(std::optional<std::uint64_t> ordinal, std::uint64_t step = 0, Delivery delivery = Delivery::kByNetwork) {
     CallFates call;
     call.ordinal = ordinal;
     call.step = step;
-    call.arrival = arrival;
+    call.delivery = delivery;
     sim::PacketMask missing;
     ledger_.draw_message(call, kLink, sim::Packetizer(16 * kPackets, 4, 64), Tally::kCounted, missing);
   }
@@ -230,7 +230,7 @@ TEST(LinkCounts, MessagesThatArriveForCertainLeaveAGapInTheTheoryToo) {
   for (std::uint64_t seed = 1; seed <= 200; ++seed) {
     OneLink link(bursts(), seed);
     for (std::uint64_t message = 0; message < 500; ++message) {
-      link.send(std::nullopt, 0, message % 2 == 0 ? Arrival::kByFate : Arrival::kCertain);
+      link.send(std::nullopt, 0, message % 2 == 0 ? Delivery::kByNetwork : Delivery::kCertain);
     }
     z.push_back(link.counts().z());
     EXPECT_EQ(link.counts().stretches, (Counts{{kPackets, 250}}));

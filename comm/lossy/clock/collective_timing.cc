@@ -107,7 +107,7 @@ void CollectiveTiming::repeat(Carrier of, const What& what, TimedMessage& messag
     const auto bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
     course.last = {place, {cost.transfer_seconds(bytes), cost.round_trip_seconds()}};
     course.repair = {};
-    if (loss != nullptr && loss->can_lose() && what.arrival == Arrival::kByFate) {
+    if (loss != nullptr && loss->can_lose() && what.delivery == Delivery::kByNetwork) {
       sim::PacketMask lost(message.cost.packets);
       if (network.burst_scope == BurstScope::kMessage) place.times->departs_microseconds.reset();
       loss->draw_message(network_.seed, message.link, place, lost);
@@ -241,7 +241,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     ends.push_back(up.departs_seconds + up.cost.latency_seconds + up.cost.transfer_seconds + up.cost.waiting_seconds);
     contributions.push_back(up);
   }
-  const bool has_quorum = network.quorum && what.arrival == Arrival::kByFate;
+  const bool has_quorum = network.quorum && what.delivery == Delivery::kByNetwork;
   if (has_quorum) {
     std::vector<double> in_order = ends;
     std::ranges::sort(in_order);

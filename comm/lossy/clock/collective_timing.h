@@ -58,10 +58,10 @@ class CollectiveTiming {
   struct What {
     sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
     ElementType type = ElementType::kFloat32;
-    Arrival arrival = Arrival::kByFate;      ///< certain: messages are sent once
-    std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal
-    bool is_stopped = false;                 ///< the clock stands still: packets leave in a time of their own
-    std::uint64_t step = 0;                  ///< the loss of a link may change with it
+    Delivery delivery = Delivery::kByNetwork;  ///< certain: messages are sent once
+    std::optional<std::uint64_t> ordinal{};    ///< Message::ordinal
+    bool is_stopped = false;                   ///< the clock stands still: packets leave in a time of their own
+    std::uint64_t step = 0;                    ///< the loss of a link may change with it
   };
   /// Whether packets of that half may be sent again, which depends on the positions of its links.
   bool repeats(const What& what, sim::Half half) const;

@@ -39,7 +39,7 @@ const Message& GroupTimeline::message_of_departures() { return kClocks; }
 
 CollectiveTiming::What GroupTimeline::what_of(const CallArguments& call, const CallStart& start) {
   const ElementType type = call.operation == Operation::kSend ? call.input.type : call.output.type;
-  return {call.message.traffic_class, type, start.arrival, call.message.ordinal, start.is_stopped, start.step};
+  return {call.message.traffic_class, type, start.delivery, call.message.ordinal, start.is_stopped, start.step};
 }
 
 template <class Visit>
@@ -57,9 +57,9 @@ void GroupTimeline::visit_positions(const CollectiveTiming::What& what, const Vi
   }
 }
 
-CallStart GroupTimeline::start(const CallArguments& call, Arrival arrival, std::uint64_t step,
+CallStart GroupTimeline::start(const CallArguments& call, Delivery delivery, std::uint64_t step,
                                double ready_seconds) const {
-  CallStart start{arrival, step, clock_.is_stopped(), ready_seconds, {}};
+  CallStart start{delivery, step, clock_.is_stopped(), ready_seconds, {}};
   const auto what = what_of(call, start);
   if (is_message(call.operation)) {
     if (!timing_.repeats(what, sim::Half::kGather)) return start;

@@ -20,7 +20,7 @@ namespace droptest::comm {
 
 /// What a call keeps of its start until its times are known.
 struct CallStart {
-  Arrival arrival = Arrival::kByFate;
+  Delivery delivery = Delivery::kByNetwork;
   std::uint64_t step = 0;
   bool is_stopped = false;   ///< the clock stood still
   double ready_seconds = 0;  ///< the rank had its data
@@ -46,7 +46,7 @@ class GroupTimeline {
   GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock, const FlowLedger& ledger);
 
   /// Before the call takes indices. Messages that arrive for certain are sent once.
-  CallStart start(const CallArguments& call, Arrival arrival, std::uint64_t step, double ready_seconds) const;
+  CallStart start(const CallArguments& call, Delivery delivery, std::uint64_t step, double ready_seconds) const;
 
   /// The times of a collective for this rank. It ends when all data have arrived. Notes the times of its messages in
   /// the clock's MessageTimes, where fates or deadlines need them.

@@ -9,9 +9,9 @@
 
 namespace droptest::comm {
 
-Arrival arrival_of(const Message& message, const ClassNetwork& network, std::uint64_t step) {
-  if (message.delivery == Delivery::kCertain) return Arrival::kCertain;
-  return network.recovery.protect.covers(message, step) ? Arrival::kCertain : Arrival::kByFate;
+Delivery delivery_of(const Message& message, const ClassNetwork& network, std::uint64_t step) {
+  if (message.delivery == Delivery::kCertain) return Delivery::kCertain;
+  return network.recovery.protect.covers(message, step) ? Delivery::kCertain : Delivery::kByNetwork;
 }
 
 const HalfNetwork& FlowLedger::half_of(const sim::Link& link) const {
@@ -192,7 +192,7 @@ bool FlowLedger::draw(CallFates& call, const Sent& sent, const sim::Packetizer& 
   if (sent.packets > 0) {
     const Flow& flow = sent.flow;
     const sim::LossProcess* process = flow.process == nullptr ? nullptr : &flow.process->at_step(call.step);
-    if (process != nullptr && process->can_lose() && call.arrival == Arrival::kByFate) {
+    if (process != nullptr && process->can_lose() && call.delivery == Delivery::kByNetwork) {
       any_missing = lose(call, sent, *process, packets, missing);
     }
     if (flow.tally != nullptr) {
@@ -204,7 +204,7 @@ bool FlowLedger::draw(CallFates& call, const Sent& sent, const sim::Packetizer& 
   // certain.
   const std::uint64_t data = packets.packets();
   const std::uint64_t in_time = sent.time && sent.time->in_time ? std::min(*sent.time->in_time, data) : data;
-  if (in_time < data && call.arrival == Arrival::kByFate) {
+  if (in_time < data && call.delivery == Delivery::kByNetwork) {
     if (!any_missing) missing.resize(data);
     for (std::uint64_t packet = in_time; packet < data; ++packet) missing.set_lost(packet);
     any_missing = true;

@@ -23,9 +23,8 @@ namespace droptest::comm {
 /// Each link is counted on exactly one rank; the others keep only its index, and a digest of some messages.
 enum class Tally : std::uint8_t { kCounted, kOtherEnd };
 
-/// The fate of a message. Certain: it arrives, and uses up its packets like others.
-enum class Arrival : std::uint8_t { kByFate, kCertain };
-Arrival arrival_of(const Message& message, const ClassNetwork& network, std::uint64_t step);
+/// What the program asks for, or kCertain where the recovery `protect` covers the message in that step.
+Delivery delivery_of(const Message& message, const ClassNetwork& network, std::uint64_t step);
 
 /// Whether any packet stayed missing.
 enum class Touch : std::uint8_t { kUntouched, kTouched };
@@ -40,7 +39,7 @@ struct ReservedMessage {
 struct CallFates {
   GroupNumber group = 0;   ///< matters for links to every destination
   std::uint64_t step = 0;  ///< the loss of a link may change with it
-  Arrival arrival = Arrival::kByFate;
+  Delivery delivery = Delivery::kByNetwork;
   /// Of send, recv or exchange: their two ends may reach the call at different times.
   enum class Ends : std::uint8_t { kTogether, kApart } ends = Ends::kTogether;
   std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal

@@ -18,7 +18,7 @@ constexpr std::size_t kBytesWorthParts = 65536;
 
 ContributionPath::ContributionPath(const PathContext& context)
     : context_(context),
-      one_hop_(context, Consistency::kShared),
+      gather_half_(context, Consistency::kShared),
       aggregation_point_(static_cast<std::uint16_t>(lowest_world_rank(context.group))) {}
 
 ContributionPath::Parts ContributionPath::parts_of(const CallArguments& call) const {
@@ -68,7 +68,7 @@ void ContributionPath::plan_contributions(const CallArguments& call, CallFates& 
 
 // The link from the aggregation point to this rank, where the spec configures the gather half.
 void ContributionPath::plan_results(const CallArguments& call, CallFates& fates) {
-  last_results_ = one_hop_.memory(StaleMemory::Use::kAllReduceResult, call.message, call.output, {});
+  last_results_ = gather_half_.memory(StaleMemory::Use::kAllReduceResult, call.message, call.output, {});
   const auto me = static_cast<std::uint16_t>(context_.group.world_rank(context_.group.rank()));
   sim::Link link{call.message.traffic_class, sim::Half::kGather, aggregation_point_, sim::Link::kEveryDestination};
   const bool aggregates = me == aggregation_point_;
@@ -85,7 +85,7 @@ void ContributionPath::plan_results(const CallArguments& call, CallFates& fates)
 
 void ContributionPath::plan(const CallArguments& call, CallFates& fates) {
   const bool is_all_reduce = call.operation == Operation::kAllReduce;
-  if (!is_all_reduce && call.operation != Operation::kReduceScatter) return one_hop_.plan(call, fates);
+  if (!is_all_reduce && call.operation != Operation::kReduceScatter) return gather_half_.plan(call, fates);
   using Use = StaleMemory::Use;
   const HalfNetwork& half = context_.network.reduce;
   packets_ = context_.packets(call.input.type, call.input.count_elems());
@@ -196,8 +196,8 @@ void ContributionPath::run(const CallArguments& call, Communicator& inner, Scrat
     const auto mine = call.counts.begin() + context_.group.rank();
     return finish(call.output, std::accumulate(call.counts.begin(), mine, std::uint64_t{0}), call.op);
   }
-  if (call.operation != Operation::kAllReduce) return one_hop_.run(call, inner, scratch);
-  const ConstTensor own_values = one_hop_.keep_contribution(call.input, call.op, scratch);
+  if (call.operation != Operation::kAllReduce) return gather_half_.run(call, inner, scratch);
+  const ConstTensor own_values = gather_half_.keep_contribution(call.input, call.op, scratch);
   if (parts_ != Parts::kNone) {
     all_reduce_in_parts(call, inner);
   } else {
@@ -205,7 +205,7 @@ void ContributionPath::run(const CallArguments& call, Communicator& inner, Scrat
     inner.all_reduce(arriving(call, call.output, scratch), call.output, call.op, call.message);
     finish(call.output, 0, call.op);
   }
-  if (can_lose_results()) one_hop_.fill(call.output, lost_.of(1), packets_, own_values, last_results_);
+  if (can_lose_results()) gather_half_.fill(call.output, lost_.of(1), packets_, own_values, last_results_);
   if (call.message.lost != nullptr) report_lost(*call.message.lost);
 }
 

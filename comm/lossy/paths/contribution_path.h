@@ -8,8 +8,8 @@
 #include "comm/lossy/fill/delivered_reduction.h"
 #include "comm/lossy/fill/error_feedback.h"
 #include "comm/lossy/fill/reduction_fill.h"
+#include "comm/lossy/paths/gather_half.h"
 #include "comm/lossy/paths/message_losses.h"
-#include "comm/lossy/paths/one_hop.h"
 #include "comm/lossy/paths/path.h"
 
 namespace droptest::comm {
@@ -48,7 +48,7 @@ class ContributionPath final : public Path {
   void finish(Tensor results, std::uint64_t first_element, ReduceOp op);
 
   PathContext context_;
-  OneHop one_hop_;
+  GatherHalf gather_half_;
   std::uint16_t aggregation_point_;  // lowest world rank of the group
   DeliveredReduction delivered_;
   // Of the current call.

@@ -39,7 +39,8 @@ class DirectPath::Part final : public PartReduction {
   const CallArguments& call_;
 };
 
-DirectPath::DirectPath(const PathContext& context) : context_(context), one_hop_(context, context.network.consistency) {
+DirectPath::DirectPath(const PathContext& context)
+    : context_(context), gather_half_(context, context.network.consistency) {
   if (codes_values(context.network.compression))
     coder_.emplace(context.network.compression, context.ledger.network().seed);
 }
@@ -83,7 +84,7 @@ void DirectPath::plan_outgoing(const CallArguments& call, CallFates& fates) {
 
 void DirectPath::plan(const CallArguments& call, CallFates& fates) {
   const bool gathers = call.operation == Operation::kAllReduce;
-  if (!gathers && call.operation != Operation::kReduceScatter) return one_hop_.plan(call, fates);
+  if (!gathers && call.operation != Operation::kReduceScatter) return gather_half_.plan(call, fates);
   const HalfNetwork& half = context_.network.reduce;
   check_reduction(half.fill, call.op, call.input.type, call.message);
   const int ranks = context_.group.world_size();
@@ -108,11 +109,11 @@ void DirectPath::plan(const CallArguments& call, CallFates& fates) {
   }
   lost_results_by_ = owners_lose_results(call) ? LostResults::kByOwner : LostResults::kByReceiver;
   if (lost_results_by_ == LostResults::kByOwner) {
-    one_hop_.plan_results_of_owners(call, counts_, fates, lost_results_);
+    gather_half_.plan_results_of_owners(call, counts_, fates, lost_results_);
   }
   plan_contributions(call, fates);
   plan_outgoing(call, fates);
-  if (gathers && lost_results_by_ == LostResults::kByReceiver) one_hop_.plan_results(call, counts_, fates);
+  if (gathers && lost_results_by_ == LostResults::kByReceiver) gather_half_.plan_results(call, counts_, fates);
 }
 
 const DirectPath::Part& DirectPath::part_of(const PartReduction& reduction) {
@@ -221,7 +222,7 @@ void DirectPath::run_with_states(const CallArguments& call, Communicator& inner,
   const std::uint64_t own = counts_[static_cast<std::size_t>(me)];
   const std::uint64_t begin = std::accumulate(counts_.begin(), counts_.begin() + me, std::uint64_t{0});
   const ConstTensor own_values =
-      gathers ? one_hop_.keep_contribution(call.input, call.op, scratch) : ConstTensor(call.input.type, {});
+      gathers ? gather_half_.keep_contribution(call.input, call.op, scratch) : ConstTensor(call.input.type, {});
   copy(slice(call.input, {begin, begin + own}), states_.copy_of(me));
   const ConstTensor sent = coded_contribution(states_.difference(call.input, scratch), scratch);
   const Tensor received = scratch.take(Scratch::Slot::kReceived, call.input, static_cast<std::uint64_t>(ranks) * own);
@@ -248,7 +249,7 @@ void DirectPath::run_with_states(const CallArguments& call, Communicator& inner,
   if (!gathers) return;
   code_results(results, call.op);
   inner.all_gather(results, call.output, counts_, call.message);
-  one_hop_.lose_results(call.output, counts_, own_values);
+  gather_half_.lose_results(call.output, counts_, own_values);
 }
 
 // Owners tell each source the packets that they miss, where the class has acknowledgements.
@@ -296,10 +297,10 @@ EndErrors DirectPath::compare_ends(Communicator& inner) {
 
 void DirectPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
   const bool gathers = call.operation == Operation::kAllReduce;
-  if (!gathers && call.operation != Operation::kReduceScatter) return one_hop_.run(call, inner, scratch);
+  if (!gathers && call.operation != Operation::kReduceScatter) return gather_half_.run(call, inner, scratch);
   if (context_.network.recovery.keeps_states()) return run_with_states(call, inner, scratch);
   const ConstTensor own_values =
-      gathers ? one_hop_.keep_contribution(call.input, call.op, scratch) : ConstTensor(call.input.type, {});
+      gathers ? gather_half_.keep_contribution(call.input, call.op, scratch) : ConstTensor(call.input.type, {});
   const ConstTensor corrected = context_.feeds_back() ? feedback_.correct(call.input, scratch) : call.input;
   const ConstTensor sent = coder_ ? coded_contribution(corrected, scratch) : corrected;
   Part part(*this, call);
@@ -317,7 +318,7 @@ void DirectPath::run(const CallArguments& call, Communicator& inner, Scratch& sc
   }
   if (context_.feeds_back()) note_undelivered(sent);
   if (gathers && lost_results_by_ == LostResults::kByReceiver) {
-    one_hop_.lose_results(call.output, counts_, own_values);
+    gather_half_.lose_results(call.output, counts_, own_values);
   }
 }
 

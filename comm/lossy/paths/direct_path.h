@@ -12,9 +12,9 @@
 #include "comm/lossy/fill/ef21.h"
 #include "comm/lossy/fill/error_feedback.h"
 #include "comm/lossy/loss_selection.h"
+#include "comm/lossy/paths/gather_half.h"
 #include "comm/lossy/paths/losses_by_rank.h"
 #include "comm/lossy/paths/message_losses.h"
-#include "comm/lossy/paths/one_hop.h"
 #include "comm/lossy/paths/path.h"
 
 namespace droptest::comm {
@@ -60,7 +60,7 @@ class DirectPath final : public Path {
   bool owners_lose_results(const CallArguments& call) const;
 
   PathContext context_;
-  OneHop one_hop_;
+  GatherHalf gather_half_;
   DeliveredReduction delivered_;
   LargestNorm adversary_;
   // Of the current call.

@@ -12,7 +12,7 @@
 namespace droptest::comm {
 
 HopPath::HopPath(const PathContext& context, ScheduleMaker make_schedule)
-    : context_(context), make_schedule_(make_schedule), one_hop_(context, Consistency::kPerReceiver) {}
+    : context_(context), make_schedule_(make_schedule), gather_half_(context, Consistency::kPerReceiver) {}
 
 const sim::HopSchedule& HopPath::schedule(sim::Collective collective, int root) {
   const auto index = static_cast<std::size_t>(collective) + static_cast<std::size_t>(root);
@@ -96,7 +96,7 @@ void HopPath::plan_round(int round, const CallArguments& call, CallFates& fates)
 }
 
 void HopPath::plan(const CallArguments& call, CallFates& fates) {
-  if (is_one_hop(call)) return one_hop_.plan(call, fates);
+  if (is_one_hop(call)) return gather_half_.plan(call, fates);
   const bool reduces = call.operation == Operation::kAllReduce || call.operation == Operation::kReduceScatter;
   if (reduces) check_reduction(context_.network.reduce.fill, call.op, call.input.type, call.message);
   cut(call);
@@ -204,7 +204,7 @@ void HopPath::take_value(Run& run, const sim::Hop& hop, Tensor received) {
   const sim::Packetizer packets = context_.packets(work.type, range.size());
   if (needs_buffer(hop)) return copy_delivered(received, work, lost, packets);
   const Tensor last = last_values_.bytes.empty() ? last_values_ : slice(last_values_, range);
-  one_hop_.fill(work, lost, packets, {work.type, {}}, last);
+  gather_half_.fill(work, lost, packets, {work.type, {}}, last);
 }
 
 void HopPath::rescale_owned(const Run& run) {
@@ -288,7 +288,7 @@ void HopPath::add_counts(sim::ElementRange elements, const std::vector<CountRun>
 }
 
 void HopPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
-  if (is_one_hop(call)) return one_hop_.run(call, inner, scratch);
+  if (is_one_hop(call)) return gather_half_.run(call, inner, scratch);
   const bool scatters = call.operation == Operation::kReduceScatter;
   const Tensor work = scatters ? scratch.take(Scratch::Slot::kPart, call.input, call.input.count_elems()) : call.output;
   const auto mine = static_cast<std::size_t>(context_.group.rank());
@@ -298,7 +298,7 @@ void HopPath::run(const CallArguments& call, Communicator& inner, Scratch& scrat
     copy(call.input, work);
   }
   ConstTensor contribution{call.input.type, {}};
-  if (call.op == ReduceOp::kMean) contribution = one_hop_.keep_contribution(call.input, call.op, scratch);
+  if (call.op == ReduceOp::kMean) contribution = gather_half_.keep_contribution(call.input, call.op, scratch);
   Run run{call, inner, scratch, work, contribution};
   carry_out(run);
   if (scatters) copy(slice(work, {begins_[mine], begins_[mine + 1]}), call.output);

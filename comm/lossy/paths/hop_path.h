@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "comm/lossy/fill/contribution_counts.h"
+#include "comm/lossy/paths/gather_half.h"
 #include "comm/lossy/paths/message_losses.h"
-#include "comm/lossy/paths/one_hop.h"
 #include "comm/lossy/paths/path.h"
 #include "sim/schedules/hop_schedule.h"
 
@@ -72,7 +72,7 @@ class HopPath final : public Path {
 
   PathContext context_;
   ScheduleMaker make_schedule_;
-  OneHop one_hop_;
+  GatherHalf gather_half_;
   std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // by collective, then a broadcast for each root
   // Of the current call.
   const sim::HopSchedule* schedule_ = nullptr;

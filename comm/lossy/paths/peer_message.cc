@@ -10,7 +10,7 @@
 namespace droptest::comm {
 
 PeerMessage::PeerMessage(const PathContext& context, std::uint64_t seed)
-    : context_(context), transform_(context.network, seed), one_hop_(context, Consistency::kPerReceiver) {}
+    : context_(context), transform_(context.network, seed), gather_half_(context, Consistency::kPerReceiver) {}
 
 void PeerMessage::plan(const CallArguments& call, CallFates& fates) {
   const bool sends = call.operation == Operation::kSend;
@@ -36,7 +36,7 @@ void PeerMessage::before_receipt(Tensor data, Scratch& scratch) {
   own_values_ = {data.type, {}};
   if (!keeps_own(context_.network.gather.fill)) return;
   if (!transform_.is_identity()) transform_.forward(data, std::array{data.count_elems()});
-  own_values_ = one_hop_.keep_for_own(data, scratch);
+  own_values_ = gather_half_.keep_for_own(data, scratch);
 }
 
 // Looks up the memory now: another message of the name may have arrived since the plan.
@@ -48,9 +48,9 @@ void PeerMessage::received(const CallArguments& call, Scratch& scratch) {
                    "a substitute of another shape than its message");
     own_values_ = outgoing(substitute, scratch);
   }
-  const Tensor remembered = one_hop_.memory(StaleMemory::Use::kReceive, call.message, data, {}, call.peer);
+  const Tensor remembered = gather_half_.memory(StaleMemory::Use::kReceive, call.message, data, {}, call.peer);
   const sim::Packetizer packets = context_.packets(data.type, data.count_elems());
-  one_hop_.fill(data, lost_.of(0), packets, own_values_, remembered);
+  gather_half_.fill(data, lost_.of(0), packets, own_values_, remembered);
   std::vector<sim::ElementRange>* const lost = call.message.lost;
   if (lost != nullptr) append_lost(lost_.of(0), packets, 0, *lost);
   if (transform_.is_identity()) return;

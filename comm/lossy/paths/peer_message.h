@@ -4,9 +4,9 @@
 
 #include <cstdint>
 
+#include "comm/lossy/paths/gather_half.h"
 #include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/message_transform.h"
-#include "comm/lossy/paths/one_hop.h"
 #include "comm/lossy/paths/path.h"
 
 namespace droptest::comm {
@@ -36,7 +36,7 @@ class PeerMessage {
  private:
   PathContext context_;
   MessageTransform transform_;
-  OneHop one_hop_;
+  GatherHalf gather_half_;
   // Of the current message.
   MessageLosses lost_;
   ConstTensor own_values_;

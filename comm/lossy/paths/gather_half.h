@@ -18,9 +18,9 @@ namespace droptest::comm {
 ///
 /// A rank's own value never travels, so it is never lost. With shared fates a source also loses the packets that its
 /// receivers lost (except under the fills `own` and `own_scaled`), so that all ranks end with the same values.
-class OneHop {
+class GatherHalf {
  public:
-  OneHop(const PathContext& context, Consistency consistency) : context_(context), consistency_(consistency) {}
+  GatherHalf(const PathContext& context, Consistency consistency) : context_(context), consistency_(consistency) {}
 
   /// Path::plan() and run() of an all_gather, an all_to_all or a broadcast.
   void plan(const CallArguments& call, CallFates& fates);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/lossy/paths/one_hop.h"
+#include "comm/lossy/paths/gather_half.h"
 
 #include <algorithm>
 #include <array>
@@ -22,14 +22,14 @@ ConstTensor slice_if_any(ConstTensor data, sim::ElementRange elements) {
 
 }  // namespace
 
-Tensor OneHop::copy_for_own(ConstTensor values, Scratch& scratch) {
+Tensor GatherHalf::copy_for_own(ConstTensor values, Scratch& scratch) {
   if (!can_lose(context_.network.gather) || !keeps_own(context_.network.gather.fill)) return {values.type, {}};
   const Tensor kept = scratch.take(Scratch::Slot::kInputCopy, values, values.count_elems());
   copy(values, kept);
   return kept;
 }
 
-ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op, Scratch& scratch) {
+ConstTensor GatherHalf::keep_contribution(ConstTensor input, ReduceOp op, Scratch& scratch) {
   const Tensor kept = copy_for_own(input, scratch);
   if (kept.bytes.empty() || context_.network.gather.fill != Fill::kOwnScaled || is_integer(input.type)) return kept;
   const double spread = std::sqrt(static_cast<double>(context_.group.world_size()));
@@ -38,14 +38,14 @@ ConstTensor OneHop::keep_contribution(ConstTensor input, ReduceOp op, Scratch& s
   return kept;
 }
 
-Tensor OneHop::memory(StaleMemory::Use use, const Message& message, ConstTensor values,
-                      std::span<const std::uint64_t> cut, int peer) {
+Tensor GatherHalf::memory(StaleMemory::Use use, const Message& message, ConstTensor values,
+                          std::span<const std::uint64_t> cut, int peer) {
   if (!can_lose(context_.network.gather) || context_.network.gather.fill != Fill::kStale) return {values.type, {}};
   return context_.stale.of(use, message, values, values.count_elems(), cut, peer);
 }
 
-void OneHop::fill(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets, ConstTensor own_values,
-                  Tensor memory) const {
+void GatherHalf::fill(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets, ConstTensor own_values,
+                      Tensor memory) const {
   if (!memory.bytes.empty()) {
     copy_delivered(data, memory, lost, packets);
     copy_lost(memory, data, lost, packets);
@@ -58,7 +58,8 @@ void OneHop::fill(Tensor data, const sim::PacketMask* lost, const sim::Packetize
 
 // Draws the packets that this rank loses of a message from `source` to all. Per receiver, each receiver draws the link
 // that it counts; the source passes the messages of all its links, and loses nothing.
-void OneHop::draw_copy(int source, const sim::Packetizer& packets, sim::TrafficClass traffic_class, CallFates& fates) {
+void GatherHalf::draw_copy(int source, const sim::Packetizer& packets, sim::TrafficClass traffic_class,
+                           CallFates& fates) {
   constexpr sim::Half kHalf = sim::Half::kGather;
   const int me = context_.group.rank();
   if (consistency_ == Consistency::kShared) {
@@ -78,7 +79,7 @@ void OneHop::draw_copy(int source, const sim::Packetizer& packets, sim::TrafficC
   lost_.arrives();
 }
 
-void OneHop::plan_results(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates) {
+void GatherHalf::plan_results(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates) {
   remembered_ = memory(StaleMemory::Use::kAllReduceResult, call.message, call.output, counts);
   lost_.start();
   for (int source = 0; source < context_.group.world_size(); ++source) {
@@ -86,8 +87,8 @@ void OneHop::plan_results(const CallArguments& call, std::span<const std::uint64
   }
 }
 
-void OneHop::plan_results_of_owners(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates,
-                                    LossesByRank& lost) {
+void GatherHalf::plan_results_of_owners(const CallArguments& call, std::span<const std::uint64_t> counts,
+                                        CallFates& fates, LossesByRank& lost) {
   const ElementType type = call.output.type;
   const std::uint64_t most = counts.empty() ? 0 : *std::ranges::max_element(counts);
   lost.start(context_.group.world_size(), context_.packets(type, most).packets());
@@ -105,7 +106,7 @@ void OneHop::plan_results_of_owners(const CallArguments& call, std::span<const s
   }
 }
 
-void OneHop::plan_all_to_all(const CallArguments& call, CallFates& fates) {
+void GatherHalf::plan_all_to_all(const CallArguments& call, CallFates& fates) {
   const sim::TrafficClass traffic_class = call.message.traffic_class;
   remembered_ = memory(StaleMemory::Use::kAllToAll, call.message, call.output, call.receive_counts);
   const int me = context_.group.rank();
@@ -121,7 +122,7 @@ void OneHop::plan_all_to_all(const CallArguments& call, CallFates& fates) {
   }
 }
 
-void OneHop::plan(const CallArguments& call, CallFates& fates) {
+void GatherHalf::plan(const CallArguments& call, CallFates& fates) {
   lost_.start();
   if (call.operation == Operation::kAllToAll) return plan_all_to_all(call, fates);
   if (call.operation == Operation::kBroadcast) {
@@ -135,7 +136,7 @@ void OneHop::plan(const CallArguments& call, CallFates& fates) {
   }
 }
 
-void OneHop::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
+void GatherHalf::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
   const ConstTensor own_values = keep_for_own(call.output, scratch);
   inner.run(call);
   const std::array<std::uint64_t, 1> all = {call.output.count_elems()};
@@ -146,7 +147,7 @@ void OneHop::run(const CallArguments& call, Communicator& inner, Scratch& scratc
   lose_results(call.output, counts, own_values);
 }
 
-void OneHop::report_lost(const CallArguments& call, std::span<const std::uint64_t> counts) const {
+void GatherHalf::report_lost(const CallArguments& call, std::span<const std::uint64_t> counts) const {
   std::uint64_t begin = 0;
   for (std::size_t source = 0; source < counts.size(); ++source) {
     append_lost(lost_.of(source), context_.packets(call.output.type, counts[source]), begin, *call.message.lost);
@@ -155,7 +156,7 @@ void OneHop::report_lost(const CallArguments& call, std::span<const std::uint64_
 }
 
 // Fills the holes of all parts together, so that a device gets one launch for them, not one for each source.
-void OneHop::lose_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const {
+void GatherHalf::lose_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const {
   std::vector<ElementRun> lost_runs;
   std::vector<ElementRun> delivered_runs;
   std::uint64_t begin = 0;
@@ -178,7 +179,7 @@ void OneHop::lose_on_device(Tensor output, std::span<const std::uint64_t> counts
   }
 }
 
-void OneHop::lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const {
+void GatherHalf::lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const {
   if (output.stream != nullptr) return lose_on_device(output, counts, own_values);
   std::uint64_t begin = 0;
   for (std::size_t source = 0; source < counts.size(); ++source) {
