@@ -30,7 +30,7 @@ using Result = ResumedRun;
 /// Runs are interrupted after each of the first steps, which hold a whole period of everything that happens at some
 /// steps only, and after every seventh step from there on. Programs with sanitizers are slow: their runs are shorter,
 /// with fewer interruptions.
-constexpr std::uint64_t kSteps = kAddressSanitizer ? 8 : 40;
+constexpr std::uint64_t kSteps = kAddressSanitizer ? 8 : 24;
 constexpr std::uint64_t kFirstSteps = kAddressSanitizer ? 1 : 8;
 constexpr std::uint64_t kStepsBetween = kAddressSanitizer ? 4 : 7;
 constexpr std::uint64_t kStepsBetweenEnds = kAddressSanitizer ? 4 : 13;
