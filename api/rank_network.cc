@@ -74,7 +74,7 @@ DrawnMessage draw(droptest_network& network, const Link& link, GroupNumber group
   droptest::comm::CallFates call;
   call.group = group;
   call.step = network.step;
-  call.arrival = droptest::comm::arrival_of(message, of_class, network.step);
+  call.delivery = droptest::comm::delivery_of(message, of_class, network.step);
   const auto key = droptest::comm::key_of(link, group);
   const auto known = network.ledger.flows().find(key);
   droptest::comm::LinkCourse course;
