@@ -27,7 +27,7 @@ constexpr BatchShape kShape{2, 6};
 constexpr double kMaxNorm = 0.5;  // below the norm of the formula model's gradients
 constexpr double kScale = 65536;
 
-/// Gives the other ranks an infinite sum of squares in place of this rank's, where it is told to.
+/// Gives the other ranks an infinite sum of squares in place of this rank's, if it is told to.
 class FabricatedOverflow final : public comm::ObservedCommunicator {
  public:
   explicit FabricatedOverflow(comm::Communicator& inner)
@@ -35,13 +35,16 @@ class FabricatedOverflow final : public comm::ObservedCommunicator {
 
   bool overflows = false;
 
-  void all_gather(comm::ConstTensor input, comm::Tensor output, std::span<const std::uint64_t> counts,
-                  const comm::Message& message) override {
-    std::vector<double> numbers(input.as<double>().begin(), input.as<double>().end());
-    if (overflows && message.name == Gpt2Messages::losses_and_norms().name) {
-      numbers[1] = std::numeric_limits<double>::infinity();
-    }
-    own_.all_gather(std::span<const double>(numbers), output, counts, message);
+  void run(const comm::CallArguments& arguments) override {
+    const bool fabricates = overflows && arguments.operation == comm::Operation::kAllGather &&
+                            arguments.message.name == Gpt2Messages::losses_and_norms().name;
+    if (!fabricates) return own_.run(arguments);
+    const std::span<const double> input = arguments.input.as<double>();
+    std::vector<double> numbers(input.begin(), input.end());
+    numbers[1] = std::numeric_limits<double>::infinity();
+    comm::CallArguments changed = arguments;
+    changed.input = comm::ConstTensor(std::span<const double>(numbers));
+    own_.run(changed);
   }
 
  private:
