@@ -72,7 +72,16 @@ def test_settings_that_a_spec_refuses_are_left_out_but_for_its_four_steps(panel,
 def test_only_members_of_time_and_machine_are_left_out(panel):
     assert panel.lasting("spec.json", {"seconds": 1, "ranks": [0]}) == {"seconds": 1, "ranks": [0]}
     assert panel.lasting("metrics.jsonl", {"seconds": 1, "train_loss": 2}) == {"train_loss": 2}
-    assert panel.lasting("summary.json", {"memory": {"model": 1, "process": 2}}) == {"memory": {"model": 1}}
+    memory = {"model": {"gradients": {"bytes": 7, "step": 2}}, "process": 2}
+    assert panel.lasting("summary.json", {"memory": memory}) == {"memory": {"model": {"gradients": 7}}}
+
+
+def test_events_of_the_machine_are_left_out(panel, tmp_path):
+    drop, lost = {"kind": "throughput_drop", "step": 3}, {"kind": "lost_samples", "step": 3, "seconds": 1.5}
+    (tmp_path / "events.jsonl").write_text(json.dumps(drop) + "\n")
+    assert panel.digests_of_run(tmp_path) == {}
+    (tmp_path / "events.jsonl").write_text(json.dumps(drop) + "\n" + json.dumps(lost) + "\n")
+    assert panel.digests_of_run(tmp_path) == {"events.jsonl": panel.digest([{"kind": "lost_samples", "step": 3}])}
 
 
 def test_differences_are_named(tmp_path):
