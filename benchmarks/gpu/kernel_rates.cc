@@ -92,18 +92,24 @@ void KernelRates::absent(const std::string& name, const std::string& reason) {
   kernels_.push_back({{"name", name}, {"absence", reason}});
 }
 
-void KernelRates::epilogue(const EpilogueForms& forms) {
-  if (times_ == Times::kOfChoices) return forms.in_gemm();
-  const std::vector<double> seconds = seconds_in_turns({forms.plain, forms.in_gemm, forms.by_own_kernel});
-  add({{"name", forms.gemm}, {"microseconds", 1e6 * seconds[0]}, {"teraflops", forms.operations / seconds[0] / 1e12}},
-      forms.gemm_in_step);
-  add({{"name", forms.operation}, {"microseconds", 1e6 * (seconds[1] - seconds[0])}, {"difference", true}},
-      forms.operation_in_step);
+std::vector<double> KernelRates::compare(const EpilogueForms& forms) {
+  if (times_ == Times::kOfChoices) return {};
+  std::vector<double> seconds = seconds_in_turns({forms.plain, forms.in_gemm, forms.by_own_kernel});
   epilogues_.push_back({{"operation", forms.operation},
                         {"gemm", forms.gemm},
                         {"plain_microseconds", 1e6 * seconds[0]},
                         {"in_gemm_microseconds", 1e6 * seconds[1]},
                         {"own_kernel_microseconds", 1e6 * seconds[2]}});
+  return seconds;
+}
+
+void KernelRates::epilogue(const EpilogueForms& forms) {
+  if (times_ == Times::kOfChoices) return forms.in_gemm();
+  const std::vector<double> seconds = compare(forms);
+  add({{"name", forms.gemm}, {"microseconds", 1e6 * seconds[0]}, {"teraflops", forms.operations / seconds[0] / 1e12}},
+      forms.gemm_in_step);
+  add({{"name", forms.operation}, {"microseconds", 1e6 * (seconds[1] - seconds[0])}, {"difference", true}},
+      forms.operation_in_step);
 }
 
 double KernelRates::seconds_of(const KernelBody& body) {

@@ -66,7 +66,9 @@ class KernelRates {
   void operations(const std::string& name, double count, const KernelBody& body,
                   const std::optional<InStep>& in_step = {});
   void absent(const std::string& name, const std::string& reason);
-  /// The three forms in turns. Adds the GEMM, and the operation as the time of the epilogue's GEMM less that of the
+  /// The three forms in turns, for epilogues() only. Returns their seconds; none with kOfChoices.
+  std::vector<double> compare(const EpilogueForms& forms);
+  /// The same, and adds to kernels() the GEMM, and the operation as the time of the epilogue's GEMM less that of the
   /// plain one.
   void epilogue(const EpilogueForms& forms);
 

@@ -7,6 +7,7 @@
 #include "comm/device/device_span.h"
 #include "models/kernels/bf16.h"
 #include "models/kernels/cross_entropy.h"
+#include "models/kernels/cublaslt_products.h"
 #include "models/kernels/gelu.h"
 #include "models/kernels/matrix_products.h"
 #include "models/kernels/residual.h"
@@ -131,6 +132,36 @@ void linear_kernels(const StepShape& model, comm::Stream& stream, KernelRates& r
   rates.bytes("column_sums of c_fc", wide_bytes, [&] {
     models::column_sums<Bf16>(wide.elems(), hidden_rows, GradientMode::kSet, grad_bias.elems(), sums.elems(), stream);
   });
+
+  // The bias gradient of c_fc where its values come into being: in the GEMM of the gradient before GELU.
+  auto rounded_sums = zeros<Bf16>(hidden, stream);
+  models::CublasLtProducts& library = products.library();
+  models::Product gradient{.op_a = CUBLAS_OP_T,
+                           .a = models::stored(weight.elems().data(), width, hidden, width),
+                           .op_b = CUBLAS_OP_N,
+                           .b = models::stored(narrow.elems().data(), width, rows, width),
+                           .result = models::stored(wide_result.elems().data(), hidden, rows, hidden),
+                           .factor = 1.0F,
+                           .keep = 0.0F,
+                           .epilogue = CUBLASLT_EPILOGUE_DGELU,
+                           .pre_gelu = before_gelu.elems().data(),
+                           .pre_gelu_stride = hidden};
+  models::Product with_sums = gradient;
+  with_sums.epilogue = CUBLASLT_EPILOGUE_DGELU_BGRAD;
+  with_sums.bias = rounded_sums.elems().data();
+  const auto multiply = [&library](const models::Product& product) { library.multiply("gradient of c_fc", product); };
+  rates.compare({"MLP c_proj input gradient with GELU",
+                 "bias gradient of c_fc, in the GEMM before",
+                 up_operations,
+                 [&] { multiply(gradient); },
+                 [&] { multiply(with_sums); },
+                 [&] {
+                   multiply(gradient);
+                   models::column_sums<Bf16>(wide_result.elems(), hidden_rows, GradientMode::kSet, grad_bias.elems(),
+                                             sums.elems(), stream);
+                 },
+                 {},
+                 {}});
   rates.bytes("bias_gelu", 3 * wide_bytes,
               [&] { models::bias_gelu<Bf16>(bias.elems(), rows, saved.elems(), wide_result.elems(), stream); });
   rates.bytes("gelu_backward", 3 * wide_bytes,
