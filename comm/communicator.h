@@ -143,8 +143,8 @@ class Communicator {
   /// Sets the training step of the next calls, for errors, sampling and schedules. Default: ignored.
   virtual void begin_step(std::uint64_t /*step*/) {}
 
-  /// The blocking call with these arguments, which the calls below fill. A backend checks them before it does anything
-  /// else, by checked_call() or checked_exchange() (comm/call.h); a layer over another communicator passes them on.
+  /// The blocking call with these arguments, which the calls below fill. A backend checks them before it sends or
+  /// waits, by checked_call() or checked_exchange() (comm/call.h); a layer over another communicator passes them on.
   /// Each operation has its name's arguments: a broadcast has one range as input and output, a barrier a message only,
   /// and an exchange its sends and receives only.
   virtual void run(const CallArguments& arguments) = 0;
@@ -256,7 +256,7 @@ class Communicator {
 
  protected:
   /// all_reduce_with and reduce_scatter_with by all_to_all, the reduction and all_gather; on a device it waits for the
-  /// stream. The arguments are checked.
+  /// stream. For arguments that are checked already.
   void run_as_other_calls(const CallArguments& arguments);
   /// Throws the error that keep_dropped() kept. Once.
   void throw_dropped();

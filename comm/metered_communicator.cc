@@ -101,7 +101,7 @@ MeteredCall MeteredCommunicator::metered(const CallArguments& arguments) {
       message = arguments.receives.front().message;
       call.stream = arguments.receives.front().data.stream;
     }
-    call.number = collectives_;  // each of its messages has a place of its own
+    call.number = collectives_;  // no collective: its messages are numbered by pairs of ranks
   } else if (!is_message(operation)) {
     call.number = ++collectives_;
   } else if (counters_->observer != nullptr) {

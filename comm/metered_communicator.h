@@ -86,7 +86,7 @@ class MeteredCommunicator final : public Communicator {
   };
   class TimedCall;
   class TimedWork;
-  /// The description of a call, which takes the next number.
+  /// The description of a call. Collectives and messages take the next number of their kind.
   MeteredCall metered(const CallArguments& arguments);
   void name_group();
   /// Owns `inner`.

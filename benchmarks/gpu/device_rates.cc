@@ -128,12 +128,19 @@ nlohmann::json measured(const StepShape& shape) {
 nlohmann::json choices(const StepShape& shape) {
   comm::Stream stream(0);
   KernelRates rates(stream, KernelRates::Times::kOfChoices);
-  linear_kernels(shape, stream, rates);
-  head_kernels(shape, stream, rates);
-  stream.synchronize();
+  nlohmann::json errors = nlohmann::json::array();
+  for (const auto body : {linear_kernels, head_kernels}) {
+    try {
+      body(shape, stream, rates);
+      stream.synchronize();
+    } catch (const std::exception& error) {
+      errors.push_back(error.what());
+    }
+  }
   return {{"device", comm::describe(comm::survey_devices().devices.at(0))},
           {"shape", as_json(shape)},
-          {"choices", rates.choices()}};
+          {"choices", rates.choices()},
+          {"errors", errors}};
 }
 
 }  // namespace

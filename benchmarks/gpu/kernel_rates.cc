@@ -3,7 +3,6 @@
 
 #include <chrono>
 #include <cstddef>
-#include <limits>
 #include <sstream>
 #include <utility>
 
@@ -19,6 +18,7 @@ constexpr int kTurns = 5;
 constexpr double kSecondsOfOne = 0.05;
 constexpr double kSecondsOfATurn = 0.01;
 constexpr double kSecondsOfAProposal = 0.02;
+constexpr double kWorthARow = 0.98;  // of the first one's time: a row changes the bits of runs
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -45,32 +45,35 @@ std::string row_of(int compute_capability, const models::ProductKind& kind, cons
 void KernelRates::record_choices(models::CublasLtProducts& products, models::FloatProducts floats) {
   if (times_ != Times::kOfChoices) return;
   products.visit_new_products([this, &products, floats](const models::Product& product) {
-    const std::vector<models::CublasLtProducts::Proposal> proposals = products.proposals(product);
-    std::size_t fastest = 0;
-    std::vector<double> seconds;
-    for (const auto& proposal : proposals) {
-      products.choose(product, proposal);
-      const auto multiply = [&] { products.multiply("a proposal", product); };
+    const auto multiply = [&] { products.multiply("a proposal", product); };
+    const auto seconds = [&]() -> std::optional<double> {
       try {
         (void)seconds_of(multiply, kWarmUpCalls);
-        seconds.push_back(
-            seconds_of(multiply, calls_within(kSecondsOfAProposal, seconds_of(multiply, kWarmUpCalls), 3)));
+        return seconds_of(multiply, calls_within(kSecondsOfAProposal, seconds_of(multiply, kWarmUpCalls), 3));
       } catch (const DeviceError&) {  // the library does not have it after all
-        seconds.push_back(std::numeric_limits<double>::infinity());
+        return std::nullopt;
       }
-      if (seconds.back() < seconds[fastest]) fastest = seconds.size() - 1;
+    };
+    // What a run takes now comes first.
+    const std::optional<double> first = seconds();
+    std::optional<double> fastest = first;
+    std::optional<models::CublasLtProducts::Proposal> choice;
+    const std::vector<models::CublasLtProducts::Proposal> proposals = products.proposals(product);
+    for (const auto& proposal : proposals) {
+      products.choose(product, proposal);
+      const std::optional<double> of_proposal = seconds();
+      if (!of_proposal || (fastest && *of_proposal >= *fastest)) continue;
+      fastest = of_proposal;
+      choice = proposal;
     }
-    nlohmann::json choice = {{"row", nullptr}, {"proposals", proposals.size()}};
-    if (!proposals.empty()) {
-      products.choose(product, proposals[fastest]);
-      choice["first_microseconds"] = 1e6 * seconds.front();
-      choice["fastest_microseconds"] = 1e6 * seconds[fastest];
-      if (fastest != 0) {
-        choice["row"] =
-            row_of(products.compute_capability(), models::kind_of(product, floats), proposals[fastest].config);
-      }
+    nlohmann::json record = {{"row", nullptr}, {"proposals", proposals.size()}};
+    if (first) record["first_microseconds"] = 1e6 * *first;
+    if (fastest) record["fastest_microseconds"] = 1e6 * *fastest;
+    const bool is_worth_it = choice && (!first || *fastest < kWorthARow * *first);
+    if (is_worth_it) {
+      record["row"] = row_of(products.compute_capability(), models::kind_of(product, floats), choice->config);
     }
-    choices_.push_back(std::move(choice));
+    choices_.push_back(std::move(record));
   });
 }
 

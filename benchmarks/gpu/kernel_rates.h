@@ -57,7 +57,7 @@ class KernelRates {
   /// The stream is borrowed.
   explicit KernelRates(comm::Stream& stream, Times times = Times::kOfKernels) : stream_(stream), times_(times) {}
 
-  /// With kOfChoices: times the proposals for each new product of `products`, and lets it take the fastest.
+  /// With kOfChoices: times the proposals for each new product of `products`, which takes one of them from then on.
   void record_choices(models::CublasLtProducts& products, models::FloatProducts floats);
 
   /// `count`: bytes that one call reads and writes, each input and output once.
@@ -77,8 +77,9 @@ class KernelRates {
   const nlohmann::json& kernels() const { return kernels_; }
   /// [{"operation", "gemm", "plain_microseconds", "in_gemm_microseconds", "own_kernel_microseconds"}, ...].
   const nlohmann::json& epilogues() const { return epilogues_; }
-  /// [{"row", "proposals", "first_microseconds", "fastest_microseconds"}, ...]: a row for each product whose fastest
-  /// proposal is not the first, in the form of models/kernels/product_choices.cc, and null for the others.
+  /// [{"row", "proposals", "first_microseconds", "fastest_microseconds"}, ...]: a row in the form of
+  /// models/kernels/product_choices.cc for each product of which a proposal takes 0.98 of the time of what a run takes
+  /// or less, and null for the others. A time is absent if the algorithm does not run.
   const nlohmann::json& choices() const { return choices_; }
 
  private:

@@ -149,17 +149,23 @@ void linear_kernels(const StepShape& model, comm::Stream& stream, KernelRates& r
   models::Product with_sums = gradient;
   with_sums.epilogue = CUBLASLT_EPILOGUE_DGELU_BGRAD;
   with_sums.bias = rounded_sums.elems().data();
-  const auto multiply = [&library](const models::Product& product) { library.multiply("gradient of c_fc", product); };
+  const auto plain = [&] {
+    if (!library.multiply_if_possible(gradient)) gelu_backward(products);
+  };
+  const auto with_own_sums = [&] {
+    plain();
+    models::column_sums<Bf16>(wide_result.elems(), hidden_rows, GradientMode::kSet, grad_bias.elems(), sums.elems(),
+                              stream);
+  };
+  const auto with_sums_in_gemm = [&] {
+    if (!library.multiply_if_possible(with_sums)) with_own_sums();
+  };
   rates.compare({"MLP c_proj input gradient with GELU",
                  "bias gradient of c_fc, in the GEMM before",
                  up_operations,
-                 [&] { multiply(gradient); },
-                 [&] { multiply(with_sums); },
-                 [&] {
-                   multiply(gradient);
-                   models::column_sums<Bf16>(wide_result.elems(), hidden_rows, GradientMode::kSet, grad_bias.elems(),
-                                             sums.elems(), stream);
-                 },
+                 plain,
+                 with_sums_in_gemm,
+                 with_own_sums,
                  {},
                  {}});
   rates.bytes("bias_gelu", 3 * wide_bytes,

@@ -175,7 +175,7 @@ class LossyCommunicator final : public Communicator {
   GroupNumber number() const { return identity_.number; }
   /// Whether packets of the call travel and can be lost.
   bool is_lossy(const CallArguments& arguments) const;
-  /// The delivery of the packets of a message that is sent now; its class has a network.
+  /// The delivery of a message that is sent now; its class has a network.
   Delivery delivery_of(const Message& message) const;
   /// A blocking call, for which is_lossy() is true.
   void run_lossy(const CallArguments& arguments);

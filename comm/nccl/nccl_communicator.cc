@@ -148,8 +148,8 @@ void NcclCommunicator::run(const CallArguments& arguments) {
   const Operation operation = arguments.operation;
   if (operation == Operation::kExchange) return exchange_now(arguments.sends, arguments.receives);
   const Call call = checked_call(*this, arguments, step());
-  if (arguments.reduction != nullptr) return run_as_other_calls(arguments);
   Stream* const stream = stream_of(call, arguments);
+  if (arguments.reduction != nullptr) return run_as_other_calls(arguments);
   if (operation == Operation::kRecv) receives_.run_all();
   if (stream == nullptr) {
     hand_over();

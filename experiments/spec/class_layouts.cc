@@ -26,8 +26,7 @@ constexpr const char* kWantedForSequenceBackward = "/parallel/sequence 2 or more
 constexpr Layouts kLayouts[] = {
     {TrafficClass::kTpForward, has_tensor_ranks, "/parallel/tensor 2 or more"},
     {TrafficClass::kTpBackward, has_tensor_ranks, "/parallel/tensor 2 or more"},
-    {TrafficClass::kSequenceBackward,
-     [](const RunConfig& c) { return has_tensor_ranks(c) && c.tensor_sequence && !has_sequence_ranks(c); },
+    {TrafficClass::kSequenceBackward, [](const RunConfig& c) { return has_tensor_ranks(c) && c.tensor_sequence; },
      kWantedForSequenceBackward},
     {TrafficClass::kTpRecomputation,
      [](const RunConfig& c) { return has_tensor_ranks(c) && c.memory.traffic == models::RecomputeTraffic::kSent; },

@@ -90,7 +90,8 @@ def test_parts_run_in_their_own_order_and_can_be_left_out():
 
 def test_all_parts_together_take_eight_minutes_by_estimate():
     bench = script()
-    assert sum(part.seconds(bench.ROUNDS) for part in bench.PARTS) <= 60 * bench.MINUTES <= 480
+    slack = 15  # a part that takes a little longer than its estimate must not push out the last one
+    assert sum(part.seconds(bench.ROUNDS) for part in bench.PARTS) + slack <= 60 * bench.MINUTES <= 480
     assert all(callable(getattr(bench.Bench, part.name)) for part in bench.PARTS)
 
 
@@ -132,7 +133,7 @@ def test_a_part_for_which_no_time_is_left_does_not_begin(tmp_path):
     bench.tests = bench.nano = lambda: bench.row("ran", "yes")
     parts = {part.name: part for part in module.PARTS}
     bench.part(parts["tests"])
-    assert bench.rows == [] and "needs about 79 s, 30 s of --minutes are left" in bench.result["not_run"]["tests"]
+    assert bench.rows == [] and "needs about 64 s, 30 s of --minutes are left" in bench.result["not_run"]["tests"]
     bench.part(parts["nano"])
     assert bench.rows == [("ran", "yes")]
     bench.end = time.monotonic() - 1
@@ -340,7 +341,11 @@ def test_every_part_runs_on_the_fake_device(tmp_path, monkeypatch, capsys):
     assert groups == result["shares"]["multiplied"]["groups"].keys() - {"remainder"}
     assert {forms["operation"] for forms in result["kernels"]["epilogues"]} == {
         "bias gradient of c_attn", "bias gradient of c_fc", "GELU of c_fc, forward", "GELU of c_fc, backward",
+        "bias gradient of c_fc, in the GEMM before",
     }  # fmt: skip
+    assert "bias gradient of c_fc, in the GEMM before" not in kernels, "no step does it"
+    choices = result["choices"]["choices"]
+    assert len(choices) > 10 and all(choice["proposals"] == 1 and choice["row"] is None for choice in choices)
     assert {"tp_forward", "tp_backward"} <= result["shares"]["four ranks"]["measured"]["messages"].keys()
     for part in ("tensor", "documents", "sequence"):
         assert result[part]["medians"].keys() == spec_runs.CASES[part].keys()
@@ -368,6 +373,23 @@ class FakeRuns:
         ]
         return {"step_seconds": 0.01, "traced_step_seconds": 0.0125, "steps": 6, "attention": "cudnn",
                 "trace": {"traceEvents": events}}  # fmt: skip
+
+
+def test_a_choice_whose_first_algorithm_does_not_run_is_said(tmp_path, monkeypatch):
+    module = script()
+    bench = bench_of(module, tmp_path)
+    choices = [
+        {"row": "{90, a},", "proposals": 3, "fastest_microseconds": 40.0, "first_microseconds": 50.0},
+        {"row": "{90, b},", "proposals": 2, "fastest_microseconds": 40.0},
+        {"row": None, "proposals": 1, "fastest_microseconds": 9.0, "first_microseconds": 9.0},
+    ]
+    monkeypatch.setattr(module, "run", lambda words, timeout: {"choices": choices})
+    bench.choices()
+    assert bench.rows == [
+        ("products whose fastest algorithm is not the first", "2 of 3"),
+        ("choice {90, a},", "40 us over 50 us, 0.800"),
+        ("choice {90, b},", "40 us; the first one does not run"),
+    ]
 
 
 def test_the_tables_of_shares_say_what_was_measured_and_what_multiplied(tmp_path):

@@ -3,9 +3,15 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <span>
 #include <vector>
 
+#include "comm/call.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "comm/run_ranks.h"
 #include "sim/error.h"
+#include "tests/comm/error_text.h"
 
 namespace droptest::comm::communicator_test {
 namespace {
@@ -31,6 +37,37 @@ TEST(Tensor, KnowsItsTypeAndCount) {
   EXPECT_EQ(read.as<double>()[1], 2.5);
   EXPECT_EQ(element_bytes(ElementType::kFloat32), 4U);
   EXPECT_EQ(element_bytes(ElementType::kUint64), 8U);
+}
+
+class NoReduction final : public PartReduction {
+ public:
+  void reduce(std::span<const std::byte* const> /*inputs*/, std::span<std::byte* const> /*outputs*/,
+              std::span<const PartReduction* const> /*reductions*/) override {}
+};
+
+// Arguments that no call of Communicator fills so.
+TEST(CallArguments, AreThoseOfTheirOperation) {
+  run_ranks(1, std::chrono::seconds(60), [](Communicator& local) {
+    LossyCommunicator lossy(local, {});
+    std::vector<float> data(8);
+    const Tensor first{std::span(data).first(4)};
+    const Tensor second{std::span(data).last(4)};
+    NoReduction reduction;
+    for (Communicator* const group : {&local, static_cast<Communicator*>(&lossy)}) {
+      const auto run = [group](const CallArguments& arguments) { group->run(arguments); };
+      EXPECT_THROW(run({.operation = Operation::kAllReduceWith, .input = first, .output = second}), CheckError);
+      EXPECT_THROW(run({.operation = Operation::kAllReduce, .input = first, .output = second, .reduction = &reduction}),
+                   CheckError);
+      EXPECT_THROW(run({.operation = Operation::kBroadcast, .input = first, .output = second, .peer = 0}), CheckError);
+      EXPECT_THROW(run({.operation = Operation::kSplit}), CheckError);
+      const Tensor three{std::span(data).last(3)};
+      const std::string error =
+          config_error_of([&] { group->all_reduce_with(first, three, reduction, {.name = "tensor"}); });
+      EXPECT_EQ(error.find("all_reduce_with: rank 0: output has 12 bytes, want 16"), 0U) << error;
+    }
+    const Send send{first, 0};
+    EXPECT_THROW(KeptArguments({.operation = Operation::kExchange, .sends = {&send, 1}}), CheckError);
+  });
 }
 
 }  // namespace

@@ -159,6 +159,10 @@ TEST_F(MatrixProductsFake, ARecordedChoiceIsTakenWhereTheLibraryProposesIt) {
   const ProductKind kind{CUBLAS_COMPUTE_32F,        CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_16BF, CUDA_R_32F, 8, 8, 8,
                          CUBLASLT_EPILOGUE_DEFAULT, false};
   EXPECT_EQ(kind_of(chosen.product, FloatProducts::kTf32), kind) << "numbers of 16 bits are not rounded";
+  Product of_floats = chosen.product;
+  of_floats.a.type = of_floats.b.type = CUDA_R_32F;
+  EXPECT_EQ(kind_of(of_floats, FloatProducts::kTf32).compute, CUBLAS_COMPUTE_32F_FAST_TF32);
+  EXPECT_EQ(kind_of(of_floats, FloatProducts::kExact).compute, CUBLAS_COMPUTE_32F);
   const auto with = [&](int compute_capability, std::uint32_t id, const std::function<void(ProductKind&)>& change) {
     ProductChoice choice{compute_capability, kind, fake_config(id)};
     change(choice.product);
@@ -168,6 +172,7 @@ TEST_F(MatrixProductsFake, ARecordedChoiceIsTakenWhereTheLibraryProposesIt) {
   EXPECT_EQ(with(90, 4, same), 4);
   EXPECT_EQ(with(80, 4, same), 1) << "of another device";
   EXPECT_EQ(with(90, 6, same), 1) << "not proposed";
+  EXPECT_EQ(fake_cuda::calls("cublasLtMatmulAlgoGetHeuristic"), 2U) << "then the library is asked for one again";
   for (std::size_t i = 1; i < AlgorithmConfig{}.size(); ++i) {
     ProductChoice other{90, kind, fake_config(4)};
     other.algorithm[i] = 7;

@@ -33,7 +33,7 @@ using Result = ResumedRun;
 constexpr std::uint64_t kSteps = kAddressSanitizer ? 8 : 24;
 constexpr std::uint64_t kFirstSteps = kAddressSanitizer ? 1 : 8;
 constexpr std::uint64_t kStepsBetween = kAddressSanitizer ? 4 : 7;
-constexpr std::uint64_t kStepsBetweenEnds = kAddressSanitizer ? 4 : 13;
+constexpr std::uint64_t kStepsBetweenEnds = kAddressSanitizer ? 4 : 9;
 
 /// Lines up to a step.
 std::vector<json> lines_to(const std::vector<json>& lines, std::uint64_t step) {
