@@ -132,7 +132,6 @@ nlohmann::json choices(const StepShape& shape) {
   for (const auto body : {linear_kernels, head_kernels}) {
     try {
       body(shape, stream, rates);
-      stream.synchronize();
     } catch (const std::exception& error) {
       errors.push_back(error.what());
     }

@@ -77,16 +77,22 @@ void KernelRates::record_choices(models::CublasLtProducts& products, models::Flo
   });
 }
 
+// Whoever called may free what the kernel works on.
+void KernelRates::call_once(const KernelBody& body) {
+  body();
+  stream_.synchronize();
+}
+
 void KernelRates::bytes(const std::string& name, double count, const KernelBody& body,
                         const std::optional<InStep>& in_step) {
-  if (times_ == Times::kOfChoices) return body();
+  if (times_ == Times::kOfChoices) return call_once(body);
   const double seconds = seconds_of(body);
   add({{"name", name}, {"microseconds", 1e6 * seconds}, {"gigabytes_per_second", count / seconds / 1e9}}, in_step);
 }
 
 void KernelRates::operations(const std::string& name, double count, const KernelBody& body,
                              const std::optional<InStep>& in_step) {
-  if (times_ == Times::kOfChoices) return body();
+  if (times_ == Times::kOfChoices) return call_once(body);
   const double seconds = seconds_of(body);
   add({{"name", name}, {"microseconds", 1e6 * seconds}, {"teraflops", count / seconds / 1e12}}, in_step);
 }
@@ -107,7 +113,7 @@ std::vector<double> KernelRates::compare(const EpilogueForms& forms) {
 }
 
 void KernelRates::epilogue(const EpilogueForms& forms) {
-  if (times_ == Times::kOfChoices) return forms.in_gemm();
+  if (times_ == Times::kOfChoices) return call_once(forms.in_gemm);
   const std::vector<double> seconds = compare(forms);
   add({{"name", forms.gemm}, {"microseconds", 1e6 * seconds[0]}, {"teraflops", forms.operations / seconds[0] / 1e12}},
       forms.gemm_in_step);

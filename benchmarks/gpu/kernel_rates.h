@@ -83,6 +83,7 @@ class KernelRates {
   const nlohmann::json& choices() const { return choices_; }
 
  private:
+  void call_once(const KernelBody& body);
   /// Of one call, from as many as take a twentieth of a second.
   double seconds_of(const KernelBody& body);
   double seconds_of(const KernelBody& body, int calls);
