@@ -96,7 +96,7 @@ struct CallArguments {
   ConstTensor input{};
   Tensor output{};
   ReduceOp op = ReduceOp::kSum;
-  std::span<const std::uint64_t> counts{};          ///< of the parts of all ranks; of the sent parts of an all_to_all
+  std::span<const std::uint64_t> counts{};          ///< elements of each rank's part; all_to_all: of each part sent
   std::span<const std::uint64_t> receive_counts{};  ///< all_to_all
   int peer = -1;                                    ///< root, destination or source
   Message message{};

@@ -37,8 +37,8 @@ inline constexpr std::array kAllTrafficClasses = {
 /// What a class is. Who sends it depends on the layout of a run (experiments/spec/class_layouts.h).
 struct TrafficClassEntry {
   TrafficClass traffic_class;
-  std::string_view name;           ///< in specs and records
-  bool is_summed = false;          ///< in some run ranks add up their values: it has a reduce half
+  std::string_view name;           ///< its name in specs and records
+  bool is_summed = false;          ///< some run adds up the ranks' values: there is a reduce half
   bool is_gradient = false;        ///< a loss scale multiplies its messages
   bool is_between_stages = false;  ///< of a pipeline: messages from rank to rank, with ordinals and without deadlines
   std::optional<TrafficClass> repeats{};

@@ -77,7 +77,7 @@ void KernelRates::record_choices(models::CublasLtProducts& products, models::Flo
   });
 }
 
-// Whoever called may free what the kernel works on.
+// The caller may free the matrices of the kernel as soon as this returns.
 void KernelRates::call_once(const KernelBody& body) {
   body();
   stream_.synchronize();

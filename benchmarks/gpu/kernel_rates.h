@@ -28,7 +28,7 @@ namespace droptest {
 /// The use of a kernel in a training step of one rank.
 struct InStep {
   double calls = 0;         ///< a call on half of the rows counts as half a call
-  std::string group;        ///< in the table of shares: "attention, forward"
+  std::string group;        ///< the row of the table of shares: "attention, forward"
   std::string phase;        ///< that a trace has its time in (docs/profiling.md)
   std::string attention{};  ///< the kernel of attention in whose steps it is called; empty: all steps
 };
@@ -41,7 +41,7 @@ using KernelBody = std::function<void()>;
 struct EpilogueForms {
   std::string gemm;       ///< "c_fc weight gradient"
   std::string operation;  ///< "bias gradient of c_fc"
-  double operations = 0;  ///< of the GEMM
+  double operations = 0;  ///< floating-point operations of the GEMM
   KernelBody plain;
   KernelBody in_gemm;
   KernelBody by_own_kernel;

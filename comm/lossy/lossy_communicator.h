@@ -188,7 +188,7 @@ class LossyCommunicator final : public Communicator {
   /// Objects for calls of a class, each for one call at a time.
   struct Paths {
     const ClassNetwork* network = nullptr;         ///< null: the class is reliable
-    std::map<std::string_view, Pool<Path>> paths;  ///< by name
+    std::map<std::string_view, Pool<Path>> paths;  ///< the key is the path's name
     Pool<PeerMessage> messages;
   };
 

@@ -57,7 +57,7 @@ __device__ RowPacks<D, V> load_row(const BackwardInputs<D>& in, const D* grad_be
 
 /// With n = (x - mean) r and d = grad_output x gain: grad_x = r (d - mean(d) - n mean(d n)). partial [blocks, parts,
 /// width]: the block's part of the gradients of gain, bias and, with three parts, the branch's bias. One pack for each
-/// thread, which loads that of its next row before it waits for the sums of this one.
+/// thread, which loads the pack of its next row before it waits for the sums of this row.
 template <class D, int V>
 __global__ void layernorm_backward_packs_kernel(BackwardInputs<D> in, std::int64_t rows, std::int64_t width,
                                                 const D* grad_before, D* grad_input, int parts, float* partial) {

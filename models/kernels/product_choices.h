@@ -30,7 +30,7 @@ struct ProductKind {
 };
 
 struct ProductChoice {
-  int compute_capability;  ///< of the devices that it is for: 90 of 9.0
+  int compute_capability;  ///< 90 for devices of 9.0
   ProductKind product;
   AlgorithmConfig algorithm;
 };
