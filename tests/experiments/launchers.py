@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 import time
 import uuid
 from pathlib import Path
@@ -33,9 +34,19 @@ def missing(launcher):
     return f"{program} is not installed" if program and shutil.which(program) is None else ""
 
 
+SESSIONS = tempfile.TemporaryDirectory(prefix="mpirun-")
+
+
+def mpirun(ranks):
+    """The command with a session folder of its own: the common one in /tmp is a race between two launches."""
+    root = ["--allow-run-as-root"] if os.getuid() == 0 else []
+    session = tempfile.mkdtemp(dir=SESSIONS.name)
+    return ["mpirun", *root, "--oversubscribe", "--mca", "orte_tmpdir_base", session, "-n", str(ranks)]
+
+
 def command_of(launcher, ranks, address, port, folder):
     if launcher == "mpirun":
-        return ["mpirun", *(["--allow-run-as-root"] if os.getuid() == 0 else []), "--oversubscribe", "-n", str(ranks)]
+        return mpirun(ranks)
     if launcher == "srun":
         return ["srun", f"--nodes={ranks}", f"--ntasks={ranks}"]
     if launcher == "torchrun":

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from cli_harness import BINARY, CLEAN_ENVIRONMENT, processes_with, run, start, wait_until, write_spec
 from holds import kill
+from launchers import mpirun
 
 SMALL = ["--to-bytes", "4KiB", "--repetitions", "3"]
 SCHEMA = Path(__file__).parents[2] / "experiments/schema/spec.schema.json"
@@ -267,7 +268,7 @@ def test_a_rank_that_is_killed_is_named_and_its_log_kept(tmp_path, holds):
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
 def test_under_mpirun_rank_0_speaks_for_all(tmp_path):
     write_spec(tmp_path, **gloo())
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", BINARY, "doctor", "spec.json", "--json"]
+    command = [*mpirun(2), BINARY, "doctor", "spec.json", "--json"]
     result = subprocess.run(
         command + SMALL, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=600
     )

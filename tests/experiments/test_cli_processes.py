@@ -23,6 +23,7 @@ from cli_harness import (
     write_spec,
 )
 from holds import kill, stop
+from launchers import mpirun
 
 
 def built(backend, folder):
@@ -250,7 +251,7 @@ def test_a_rank_that_never_comes_is_named(tmp_path):
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="mpirun is not installed")
 def test_rank_and_world_size_come_from_mpirun(tmp_path):
     write_spec(tmp_path, **gloo())
-    command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-np", "2", BINARY, "run", "spec.json"]
+    command = [*mpirun(2), BINARY, "run", "spec.json"]
     result = subprocess.run(command, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 0, result.stderr
     assert summary_of(run_folders(tmp_path)[0])["status"] == "completed"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from cli_harness import BINARY, CLEAN_ENVIRONMENT, losses_of, run, run_folders, summary_of, wait_until, write_spec
 from holds import kill
-from launchers import LAUNCHERS, Launch, missing
+from launchers import LAUNCHERS, Launch, missing, mpirun
 from slurm_cluster import free_ports
 
 RANKS = 4
@@ -187,8 +187,7 @@ def test_an_interface_that_is_not_there_is_named(tmp_path, name):
 @pytest.mark.skipif(missing("mpirun") != "", reason=missing("mpirun"))
 def test_several_processes_of_a_run_of_threads_are_refused(tmp_path):
     write_spec(tmp_path)
-    root = ["--allow-run-as-root"] if os.getuid() == 0 else []
-    command = ["mpirun", *root, "--oversubscribe", "-n", "2", BINARY, "run", "spec.json"]
+    command = [*mpirun(2), BINARY, "run", "spec.json"]
     result = subprocess.run(command, cwd=tmp_path, env=CLEAN_ENVIRONMENT, capture_output=True, text=True, timeout=600)
     assert result.returncode == 2
     assert "Open MPI started 2 processes" in result.stderr and "use gloo" in result.stderr
