@@ -116,7 +116,7 @@ droptest_law law_of(const droptest_flow& flow) {
   const std::optional<sim::ChainThresholds> chain = process.thresholds();
   refuse(!chain, "loss", process.describe(), "none, bernoulli or gilbert_elliott");
   refuse(half.recovery != nullptr || !network.recovery.protect.empty(), "recovery", "one", "none");
-  refuse(half.fill != comm::Fill::kZero, "fill", std::string(comm::fill_entry(half.fill).name), "zero");
+  refuse(half.rule() != comm::FillRule{}, "fill", std::string(comm::fill_entry(half.fill).name), "zero");
   refuse(network.burst_scope != comm::BurstScope::kLink, "burst_scope", "message", "link");
   refuse(flow.link.half == sim::Half::kReduce && comm::can_lose(network.gather), "gather/loss",
          "losses of the results of sums", "none");
@@ -136,7 +136,7 @@ droptest_counts counts_of(const droptest_flow& flow) {
 }
 
 bool has_no_loss_layer(const droptest_group& group, droptest_reduction reduction) {
-  return reduction == DROPTEST_MAX && group.network->of(group.traffic_class).reduce.fill != comm::Fill::kZero;
+  return reduction == DROPTEST_MAX && group.network->of(group.traffic_class).reduce.rule() != comm::FillRule{};
 }
 
 void check_sum(const droptest_group& group, droptest_reduction reduction, comm::ElementType type, bool finishes) {
@@ -151,7 +151,7 @@ void check_sum(const droptest_group& group, droptest_reduction reduction, comm::
   message.name = "sum";
   comm::check_reduction(network.reduce.fill, reduction == DROPTEST_MAX ? comm::ReduceOp::kMax : comm::ReduceOp::kSum,
                         type, message);
-  if (!finishes && network.reduce.fill != comm::Fill::kZero) {
+  if (!finishes && network.reduce.rule() != comm::FillRule{}) {
     throw ArgumentError(where + "got a caller that does not scale results, want the fill zero");
   }
 }

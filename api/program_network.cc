@@ -19,7 +19,6 @@ namespace droptest::api {
 namespace {
 
 using comm::ClassNetwork;
-using comm::Fill;
 using nlohmann::json;
 
 constexpr const char* kPath = "contribution";
@@ -49,11 +48,9 @@ class Refusals {
     };
     refuse(network.path != kPath, "path", "\"contribution\": the sums are those of another library");
     refuse(!network.sized_paths.empty(), "sized_paths", "it absent: every message takes the path contribution");
-    const bool rescales =
-        network.reduce.fill == Fill::kCountRescale || network.reduce.fill == Fill::kInverseProbability;
-    const bool is_reduce_fill = rescales || network.reduce.fill == Fill::kZero;
-    refuse(!is_reduce_fill, own_or_shared(name, "reduce/fill"), "zero, count_rescale or inverse_probability");
-    refuse(network.gather.fill != Fill::kZero, own_or_shared(name, "gather/fill"), "zero");
+    const bool leaves_out = network.reduce.rule().source == comm::FillRule::Source::kZero;
+    refuse(!leaves_out, own_or_shared(name, "reduce/fill"), "zero, count_rescale or inverse_probability");
+    refuse(network.gather.rule() != comm::FillRule{}, own_or_shared(name, "gather/fill"), "zero");
     refuse(network.compression.kind != comm::CompressionKind::kNone, "compression", "it absent");
     const comm::ClassRecovery& recovery = network.recovery;
     refuse(recovery.interleave_packets != 1, "recovery/interleave", "it absent");

@@ -13,7 +13,6 @@
 using droptest::api::ArgumentError;
 using droptest::api::DrawnMessage;
 using droptest::comm::ClassNetwork;
-using droptest::comm::Fill;
 using droptest::comm::GroupNumber;
 using droptest::comm::Tally;
 using droptest::comm::Touch;
@@ -129,10 +128,10 @@ std::uint64_t droptest_network::count_messages(const droptest_flow& flow, std::u
 std::uint64_t droptest_network::keep_unfinished(droptest_group& group, droptest::comm::ElementType type,
                                                 const Packetizer& packets, const droptest::sim::PacketMask* own) {
   const droptest::comm::HalfNetwork& half = of(group.traffic_class).reduce;
-  if (half.fill == Fill::kZero || !droptest::comm::can_lose(half)) return 0;
+  if (!half.rule().rescales() || !droptest::comm::can_lose(half)) return 0;
   droptest_group::Unfinished unfinished{{}, packets, type};
   unfinished.lost.start(packets.packets());
-  if (half.fill == Fill::kCountRescale) {
+  if (half.rule().scale == droptest::comm::FillRule::Scale::kByCount) {
     for (const std::uint16_t member : group.members) {
       if (member == rank) {
         unfinished.lost.add(own);
@@ -164,7 +163,7 @@ void droptest_network::finish(droptest_group& group, std::uint64_t number, const
   const droptest::comm::Tensor results{
       sum.type, {static_cast<std::byte*>(data), elements * droptest::comm::element_bytes(sum.type)}};
   memory.change(where, results, [&](droptest::comm::Tensor tensor) {
-    if (half.fill == Fill::kCountRescale) {
+    if (half.rule().scale == droptest::comm::FillRule::Scale::kByCount) {
       sum.lost.rescale(tensor, first_element, sum.packets, static_cast<int>(group.members.size()));
     } else {
       droptest::comm::scale(tensor, droptest::comm::inverse_probability_factor(half, sum.packets.packets()));

@@ -196,7 +196,7 @@ void check(const CollectiveExperiment& experiment) {
   require_positive("trials", experiment.trials);
   const PathEntry& path = path_entry(experiment.network.path);
   if (experiment.op == ReduceOp::kMax) throw ConfigError("collective: got a maximum, want a sum or a mean");
-  if (experiment.op == ReduceOp::kSum && experiment.network.reduce.fill == Fill::kOwn) {
+  if (experiment.op == ReduceOp::kSum && experiment.network.reduce.rule().keeps_own()) {
     throw ConfigError("collective: got the fill own in the reduce half of a sum, want a mean");
   }
   if (experiment.time) {

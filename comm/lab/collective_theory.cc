@@ -50,34 +50,23 @@ std::optional<double> reduce_nmse_independent(const LossyAllReduce& c) {
   const double n = c.ranks;
   const double p = c.reduce_loss_rate;
   const double m = exposed(c);
-  switch (c.reduce_fill) {
-    case Fill::kZero:
-      return p * m / n;  // each lost x_i is missing: M p sigma^2
-    case Fill::kInverseProbability:
-      // E(A / (1 - p) - 1)^2 = p / (1 - p) per exposed contribution; at p = 1 all of them are missing.
-      return (p < 1 ? p / (1 - p) : 1) * m / n;
-    case Fill::kCountRescale: {
-      // Given K: K (N/K - 1)^2 + (N - K) = N (N/K - 1) in units of sigma^2, so E[N/K] - 1; K = 0 gives Y = 0, error 1.
-      if (is_direct(c)) {
-        // E[1/K] = (1 - p^N) / (N (1 - p)), so E[N/K] - 1 = p + p^2 + ... + p^(N-1).
-        double sum = 0;
-        for (int k = c.ranks - 1; k >= 1; --k) sum = (sum + 1) * p;
-        return sum;
-      }
-      double sum = std::pow(p, n);
-      for (int k = 1; k <= c.ranks; ++k) sum += arrived_probability(c, k) * (n / k - 1);
-      return sum;
-    }
-    case Fill::kOwn:
-      // L of M are lost: Y - S / N = (L x_r - sum of the lost x_i) / N, so (E L^2 + E L) / N with L = Bin(M, p).
-      return m * p * (2 - p + m * p) / n;
-    case Fill::kStale:
-    case Fill::kOwnScaled:
-    case Fill::kSkip:
-    case Fill::kAbsent:
-      break;
+  using Scale = FillRule::Scale;
+  const FillRule& fill = rule_of(c.reduce_fill);
+  // L of M are lost: Y - S / N = (L x_r - sum of the lost x_i) / N, so (E L^2 + E L) / N with L = Bin(M, p).
+  if (fill.keeps_own() && fill.scale == Scale::kOne) return m * p * (2 - p + m * p) / n;
+  if (fill.source != FillRule::Source::kZero) return std::nullopt;
+  if (fill.scale == Scale::kOne) return p * m / n;  // each lost x_i is missing: M p sigma^2
+  // E(A / (1 - p) - 1)^2 = p / (1 - p) per exposed contribution; at p = 1 all of them are missing.
+  if (fill.scale == Scale::kByRate) return (p < 1 ? p / (1 - p) : 1) * m / n;
+  // Given K: K (N/K - 1)^2 + (N - K) = N (N/K - 1) in units of sigma^2, so E[N/K] - 1; K = 0 gives Y = 0, error 1.
+  double sum = is_direct(c) ? 0 : std::pow(p, n);
+  if (is_direct(c)) {
+    // E[1/K] = (1 - p^N) / (N (1 - p)), so E[N/K] - 1 = p + p^2 + ... + p^(N-1).
+    for (int k = c.ranks - 1; k >= 1; --k) sum = (sum + 1) * p;
+  } else {
+    for (int k = 1; k <= c.ranks; ++k) sum += arrived_probability(c, k) * (n / k - 1);
   }
-  return std::nullopt;
+  return sum;
 }
 
 // E|Y - S|^2 / |S|^2 for identical inputs, S = N x.
@@ -85,23 +74,15 @@ std::optional<double> reduce_nmse_identical(const LossyAllReduce& c) {
   const double n = c.ranks;
   const double p = c.reduce_loss_rate;
   const double m = exposed(c);
-  switch (c.reduce_fill) {
-    case Fill::kZero:
-      return (m * p * (1 - p) + m * m * p * p) / (n * n);  // E[(1 - K/N)^2] with M - Bin = Bin(M, p) lost
-    case Fill::kInverseProbability:
-      // Unbiased: Var(Bin(M, 1 - p)) / (1 - p)^2 / N^2; at p = 1 the M others are missing.
-      return p < 1 ? m * p / (1 - p) / (n * n) : m * m / (n * n);
-    case Fill::kCountRescale:
-      return is_direct(c) ? 0 : std::pow(p, n);  // exact but for K = 0
-    case Fill::kOwn:
-      return 0;
-    case Fill::kStale:
-    case Fill::kOwnScaled:
-    case Fill::kSkip:
-    case Fill::kAbsent:
-      break;
-  }
-  return std::nullopt;
+  using Scale = FillRule::Scale;
+  const FillRule& fill = rule_of(c.reduce_fill);
+  if (fill.keeps_own() && fill.scale == Scale::kOne) return 0;
+  if (fill.source != FillRule::Source::kZero) return std::nullopt;
+  // E[(1 - K/N)^2] with M - Bin = Bin(M, p) lost
+  if (fill.scale == Scale::kOne) return (m * p * (1 - p) + m * m * p * p) / (n * n);
+  // Unbiased: Var(Bin(M, 1 - p)) / (1 - p)^2 / N^2; at p = 1 the M others are missing.
+  if (fill.scale == Scale::kByRate) return p < 1 ? m * p / (1 - p) / (n * n) : m * m / (n * n);
+  return is_direct(c) ? 0 : std::pow(p, n);  // exact but for K = 0
 }
 
 }  // namespace
@@ -126,7 +107,8 @@ std::optional<Survival> expected_survival(const LossyAllReduce& c) {
   }
   const double n = c.ranks;
   // A result's owner on `direct` keeps it, except where it drops the packets that its receivers lost.
-  const bool owner_keeps = is_direct(c) && (c.consistency == Consistency::kPerReceiver || keeps_own(c.gather_fill));
+  const bool owner_keeps =
+      is_direct(c) && (c.consistency == Consistency::kPerReceiver || rule_of(c.gather_fill).keeps_own());
   Survival survival;
   survival.reduce = 1 - c.reduce_loss_rate * exposed(c) / n;
   survival.gather = 1 - c.gather_loss_rate * (owner_keeps ? n - 1 : n) / n;
@@ -146,19 +128,20 @@ std::optional<double> expected_nmse(const LossyAllReduce& c) {
   if (!reduce.has_value()) return std::nullopt;
   if (c.gather_loss_rate == 0) return reduce;
   // A fill replaces a missing result, independently of the reduce half: NMSE = (1 - F) e + F NMSE(Y).
+  const FillRule& fill = rule_of(c.gather_fill);
   double replaced = 0;
-  if (c.gather_fill == Fill::kZero) {
+  if (fill == FillRule{}) {
     replaced = 1;
-  } else if (c.gather_fill == Fill::kOwn && c.op == ReduceOp::kMean) {
+  } else if (!fill.keeps_own()) {
+    return std::nullopt;
+  } else if (fill.scale == FillRule::Scale::kOne && c.op == ReduceOp::kMean) {
     replaced = identical ? 0 : n - 1;  // x_r in the place of S / N
-  } else if (c.gather_fill == Fill::kOwn) {
+  } else if (fill.scale == FillRule::Scale::kOne) {
     replaced = identical ? (n - 1) * (n - 1) / (n * n) : (n - 1) / n;  // x_r in the place of S
-  } else if (c.gather_fill == Fill::kOwnScaled) {
+  } else {
     // sqrt(N) x_r in the place of S, N times that of a mean: (sqrt(N) - 1)^2 + N - 1 over N, or (sqrt(N) - N)^2 over
     // N^2.
     replaced = identical ? (1 - std::sqrt(1 / n)) * (1 - std::sqrt(1 / n)) : 2 - 2 / std::sqrt(n);
-  } else {
-    return std::nullopt;
   }
   return (1 - survival->gather) * replaced + survival->gather * *reduce;
 }

@@ -37,7 +37,7 @@ double loss_rate(const HalfNetwork& half) { return half.loss == nullptr ? 0 : ha
 
 bool has_gather_theory(const ClassNetwork& network) {
   return is_one_hop(network) && network.consistency == Consistency::kPerReceiver && is_independent(network.gather) &&
-         (network.gather.fill == Fill::kStale || network.gather.loss == nullptr);
+         (network.gather.rule().remembers() || network.gather.loss == nullptr);
 }
 
 // Mean square of a step x ranks. The owner's own contribution always arrives.
@@ -46,8 +46,8 @@ std::optional<double> expected_step(const ClassNetwork& network, int ranks) {
   const double p = loss_rate(network.reduce);
   const double others = ranks - 1;
   if (p == 0) return 1;
-  if (network.reduce.fill == Fill::kZero) return (1 + others * (1 - p)) / ranks;
-  if (network.reduce.fill == Fill::kInverseProbability && p < 1) return (1 + others / (1 - p)) / ranks;
+  if (network.reduce.rule() == FillRule{}) return (1 + others * (1 - p)) / ranks;
+  if (network.reduce.rule().scale == FillRule::Scale::kByRate && p < 1) return (1 + others / (1 - p)) / ranks;
   return std::nullopt;
 }
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 #include <string>
 
 #include "comm/communicator.h"
@@ -46,19 +47,24 @@ class BitQueue {
   std::uint64_t read_ = 0;
 };
 
+int lowest_rank(const FateSimulation& what) {
+  int lowest = 0;
+  for (int rank = 1; rank < what.ranks; ++rank) {
+    if (what.world_rank(rank) < what.world_rank(lowest)) lowest = rank;
+  }
+  return lowest;
+}
+
 class Simulation {
  public:
   explicit Simulation(const FateSimulation& what)
-      : what_(what), path_(path_entry(what.network.path_of(what.elements))), ranks_(what.ranks) {
-    if (path_.schedule != nullptr) {
-      schedule_ = path_.schedule({what.collective, ranks_, 0, what.network.group_ranks});
-    }
-    begins_.assign(1, 0);
-    const int parts = schedule_ != nullptr ? schedule_->parts() : ranks_;
-    for (const std::uint64_t count : what.counts.empty() ? even_counts(what.elements, parts) : what.counts) {
-      begins_.push_back(begins_.back() + count);
-    }
-    DROPTEST_CHECK(begins_.size() == static_cast<std::size_t>(parts) + 1 && begins_.back() == what.elements,
+      : what_(what),
+        path_(path_in(what.network, what.elements)),
+        ranks_(what.ranks),
+        counts_of_ranks_(counts_of(what)),
+        call_(shape_of(what, counts_of_ranks_)),
+        messages_(what.network, path_, ranks_, lowest_rank(what)) {
+    DROPTEST_CHECK(std::reduce(counts_of_ranks_.begin(), counts_of_ranks_.end()) == what.elements,
                    "parts that are not those of the collective");
     network_.seed = what.seed;
     network_.of(what.traffic_class) = what.network;
@@ -69,7 +75,12 @@ class Simulation {
     result_.survival_gather.assign(what_.trials, 1);
     result_.statistics.traffic_class = what_.traffic_class;
     if (ranks_ == 1) return std::move(result_);
-    if (follows()) cut_into_pieces();
+    if (follows()) {
+      const PathMessages::Cut cut = messages_.cut(call_);
+      schedule_ = &cut.hops;
+      begins_.assign(cut.begins.begin(), cut.begins.end());
+      cut_into_pieces();
+    }
     const bool is_timed = what_.time != nullptr && (keeps_time(network_) || sends_again(network_));
     const bool is_late = what_.time != nullptr && what_.time->deadline_seconds;
     if (reduces_all() && (is_timed || is_late)) note_times();
@@ -86,11 +97,6 @@ class Simulation {
   bool travels_on() const { return path_.route == Route::kManyHops; }
   bool reduces_all() const { return what_.collective == sim::Collective::kAllReduce; }
   bool follows() const { return travels_on() && reduces_all(); }
-  // Schedules of hops have their own rounds: a hierarchical reduce-scatter ends with hops of the gather half.
-  bool has(sim::Half half) const {
-    return travels_on() || reduces_all() ||
-           (what_.collective == sim::Collective::kReduceScatter) == (half == sim::Half::kReduce);
-  }
   bool shares(sim::Half half) const {
     return half == sim::Half::kGather && what_.network.consistency == Consistency::kShared;
   }
@@ -100,43 +106,6 @@ class Simulation {
   }
   sim::ElementRange elements(const sim::Hop& hop) const {
     return {begins_[static_cast<std::size_t>(hop.first_part)], begins_[static_cast<std::size_t>(hop.end_part)]};
-  }
-
-  // Calls visit(destination, elements) for the messages of one half that a source sends in one collective, in order.
-  template <class Visit>
-  void messages(sim::Half half, int source, const Visit& visit) {
-    constexpr int kAll = sim::Link::kEveryDestination;
-    if (!has(half)) return;
-    if (schedule_ == nullptr) {
-      const auto part = static_cast<std::size_t>(source);
-      if (what_.collective == sim::Collective::kAllGather) return visit(kAll, begins_[part + 1] - begins_[part]);
-      if (half == sim::Half::kReduce) {
-        const auto factors = what_.network.compression.kind == CompressionKind::kPowerSgd
-                                 ? factors_of(what_.network.compression, what_.elements)
-                                 : std::nullopt;
-        if (!factors) return visit(kAll, what_.elements);
-        visit(kAll, factors->elems());
-        return visit(kAll, factors->elems());
-      }
-      // From the aggregation point, which is named by the lowest rank.
-      if (source != 0 || (what_.network.gather.loss == nullptr && what_.network.gather.links.empty())) return;
-      if (shares(half)) return visit(kAll, what_.elements);
-      for (int receiver = 0; receiver < ranks_; ++receiver) visit(receiver, what_.elements);
-      return;
-    }
-    if (shares(half)) {
-      return visit(kAll, begins_[static_cast<std::size_t>(source) + 1] - begins_[static_cast<std::size_t>(source)]);
-    }
-    const bool reduces = half == sim::Half::kReduce;
-    const int begin = reduces ? 0 : schedule_->reduce_rounds();
-    const int end = reduces ? schedule_->reduce_rounds() : schedule_->rounds();
-    for (int round = begin; round < end; ++round) {
-      hops_.clear();
-      schedule_->sends(round, source, hops_);
-      for (const sim::Hop& hop : hops_) {
-        if (elements(hop).size() > 0 || path_.route == Route::kOneHop) visit(hop.destination, elements(hop).size());
-      }
-    }
   }
 
   void draw(sim::Half half) {
@@ -152,10 +121,12 @@ class Simulation {
         fates.step = trial;
         fates.delivery = delivery_of({what_.traffic_class, what_.message_name}, what_.network, trial);
         if (!times_.empty()) fates.times = &times_[trial];
-        messages(half, source, [&](int destination, std::uint64_t elems) {
+        messages_.visit_sent_by(call_, source, [&](const PathMessage& message) {
+          if (message.half != half) return;
+          const int destination = message.to_all ? sim::Link::kEveryDestination : message.destination;
           const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(what_.world_rank(source)),
                                static_cast<std::uint16_t>(what_.world_rank(destination))};
-          const sim::Packetizer cut = packets(elems);
+          const sim::Packetizer& cut = message.packets;
           const bool any_lost = ledger.draw_message(fates, link, cut, Tally::kCounted, lost);
           if (follows()) lost_bits[static_cast<std::size_t>(source)].write(any_lost ? &lost : nullptr, cut.packets());
           if (!any_lost) return;
@@ -195,7 +166,7 @@ class Simulation {
   // under `own` keeps its value. A lost contribution to an aggregation point is one contribution that all results miss.
   double losers(sim::Half half) const {
     if (!shares(half)) return 1;
-    return schedule_ != nullptr && keeps_own(what_.network.gather.fill) ? ranks_ - 1 : ranks_;
+    return path_.schedule != nullptr && what_.network.gather.rule().keeps_own() ? ranks_ - 1 : ranks_;
   }
 
   // The ends of the pieces.
@@ -296,8 +267,11 @@ class Simulation {
   const FateSimulation& what_;
   const PathEntry& path_;
   int ranks_;
-  std::unique_ptr<sim::HopSchedule> schedule_;
-  std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
+  std::vector<std::uint64_t> counts_of_ranks_;
+  CallShape call_;
+  PathMessages messages_;
+  const sim::HopSchedule* schedule_ = nullptr;  // where values are followed
+  std::vector<std::uint64_t> begins_;           // of the parts, and the number of elements
   Network network_;
   SimulatedFates result_;
   std::vector<MessageTimes> times_;                 // by trial; empty where neither a process nor a deadline needs them
@@ -312,15 +286,17 @@ class Simulation {
 
 }  // namespace
 
+std::vector<std::uint64_t> counts_of(const FateSimulation& simulation) {
+  return simulation.counts.empty() ? even_counts(simulation.elements, simulation.ranks) : simulation.counts;
+}
+
+CallShape shape_of(const FateSimulation& simulation, std::span<const std::uint64_t> counts) {
+  return {operation_of(simulation.collective), ElementType::kFloat32, simulation.elements, counts};
+}
+
 SimulatedFates simulate_fates(const FateSimulation& simulation) {
   validate(simulation.network);
-  if (simulation.network.compression.kind != CompressionKind::kTopK) return Simulation(simulation).run();
-  FateSimulation pairs = simulation;
-  pairs.collective = sim::Collective::kAllGather;
-  const auto ranks = static_cast<std::size_t>(simulation.ranks);
-  pairs.counts.assign(ranks, pairs_of(simulation.network.compression, simulation.elements));
-  pairs.elements = ranks * pairs.counts[0];
-  return Simulation(pairs).run();
+  return Simulation(simulation).run();
 }
 
 }  // namespace droptest::comm

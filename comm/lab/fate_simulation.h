@@ -3,11 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/paths/path_messages.h"
 #include "comm/lossy/statistics/loss_statistics.h"
 #include "sim/schedules/hop_schedule.h"
 
@@ -35,6 +37,11 @@ struct FateSimulation {
     return world_ranks.empty() ? rank * rank_stride : world_ranks[static_cast<std::size_t>(rank)];
   }
 };
+
+/// The elements of each rank's part.
+std::vector<std::uint64_t> counts_of(const FateSimulation& simulation);
+/// With counts that are borrowed.
+CallShape shape_of(const FateSimulation& simulation, std::span<const std::uint64_t> counts);
 
 struct SimulatedFates {
   /// By trial, of an all-reduce, over elements and ranks: contributions that reach a result, and results that reach a

@@ -48,7 +48,7 @@ class Recursion {
       error += value.error / owned;
     }
     expectation.survival.gather = values;
-    const bool gather_known = !gather_loses_ || fills_.gather_fill != Fill::kStale;
+    const bool gather_known = !gather_loses_ || !rule_of(fills_.gather_fill).remembers();
     if (errors.has_value() && gather_known) expectation.nmse = error;
     return expectation;
   }
@@ -91,7 +91,7 @@ class Recursion {
     moments_.assign(at(ranks_, 0), Moments());
     walk(0, schedule_.reduce_rounds(), [this](const sim::Hop& hop, int part, double s) {
       if (s < 1) reduce_loses_ = true;
-      const double f = fills_.reduce_fill == Fill::kInverseProbability && s > 0 ? 1 / s : 1;
+      const double f = rule_of(fills_.reduce_fill).scale == FillRule::Scale::kByRate && s > 0 ? 1 / s : 1;
       const Moments& from = moments_[at(hop.source, part)];
       Moments& to = moments_[at(hop.destination, part)];
       to.c += 2 * to.a * s * f * from.a + s * f * f * from.c;
@@ -103,14 +103,14 @@ class Recursion {
 
   // The errors after the reduce half, by (rank, part).
   std::optional<std::vector<double>> errors_of_sums() {
-    if (reduce_loses_ && fills_.reduce_fill == Fill::kStale) return std::nullopt;
+    if (reduce_loses_ && rule_of(fills_.reduce_fill).remembers()) return std::nullopt;
     const double n = ranks_;
     const bool identical = fills_.inputs == Inputs::kIdentical;
     std::vector<double> errors;
     for (const Moments& m : moments_) {
       errors.push_back(identical ? (n * n - 2 * n * m.a + m.c) / (n * n) : (n - 2 * m.a + m.b) / n);
     }
-    if (!reduce_loses_ || fills_.reduce_fill != Fill::kCountRescale) return errors;
+    if (!reduce_loses_ || rule_of(fills_.reduce_fill).scale != FillRule::Scale::kByCount) return errors;
     if (!identical && n * n * parts_ > kMostCountSteps) return std::nullopt;
     for (int part = 0; part < parts_; ++part) {
       errors[at(schedule_.owner(part), part)] = identical ? 0 : error_of_rescaled(part);
@@ -154,7 +154,7 @@ class Recursion {
       if (s < 1) gather_loses_ = true;
       const Value& from = values_[at(hop.source, part)];
       const std::size_t place = at(hop.destination, part);
-      const double filled = fills_.gather_fill == Fill::kOwn ? error_of_own(place) : 1;
+      const double filled = rule_of(fills_.gather_fill).keeps_own() ? error_of_own(place) : 1;
       values_[place] = {s * from.has_sum, s * from.error + (1 - s) * filled};
     });
   }

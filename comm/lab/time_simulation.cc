@@ -28,13 +28,8 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
   CollectiveTiming timing(network, model, 0, world_ranks);
   const sim::Straggler compute(model.compute_p99_over_p50);
 
-  std::vector<std::uint64_t> counts = simulation.counts;
-  if (simulation.collective == sim::Collective::kAllReduce) {
-    counts = {simulation.elements};
-  } else if (counts.empty()) {
-    counts = even_counts(simulation.elements, simulation.ranks);
-  }
-
+  const std::vector<std::uint64_t> counts = counts_of(simulation);
+  const CallShape call = shape_of(simulation, counts);
   SimulatedTime result;
   std::vector<double> clocks(world_ranks.size(), 0);
   for (std::uint64_t trial = 0; trial < simulation.trials; ++trial) {
@@ -47,9 +42,8 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
     if (simulation.ranks > 1) {
       const Delivery delivery =
           delivery_of({simulation.traffic_class, simulation.message_name}, simulation.network, trial);
-      timing.collective(simulation.collective,
-                        {simulation.traffic_class, ElementType::kFloat32, delivery, {}, false, trial}, counts, 0,
-                        clocks, [&](const TimedMessage& message) {
+      timing.collective(call, {simulation.traffic_class, ElementType::kFloat32, delivery, {}, false, trial}, clocks,
+                        [&](const TimedMessage& message) {
                           count_message(message, result.total);
                           visit(trial, message);
                         });

@@ -65,13 +65,14 @@ LossyCall::LossyCall(LossyCommunicator& group, const CallArguments& arguments)
   check_compression(of_class.network->compression, arguments);
   if (is_message(operation)) {
     message_ = of_class.messages.take([&] {
-      return std::make_unique<PeerMessage>(group.context_of(*of_class.network), state.ledger.network().seed);
+      const PathEntry& path = path_entry(of_class.network->path);
+      return std::make_unique<PeerMessage>(group.context_of(*of_class.network, path), state.ledger.network().seed);
     });
   } else {
-    const std::string_view name =
-        of_class.network->path_of(std::max(arguments.input.count_elems(), arguments.output.count_elems()));
-    if (message.lost != nullptr) require_one_hop(arguments, path_entry(name));
-    path_ = of_class.paths[name].take([&] { return group.make_path(name, *of_class.network); });
+    const PathEntry& path =
+        path_in(*of_class.network, std::max(arguments.input.count_elems(), arguments.output.count_elems()));
+    if (message.lost != nullptr) require_one_hop(arguments, path);
+    path_ = of_class.paths[path.name].take([&] { return group.make_path(*of_class.network, path); });
   }
   plan(state.fates_need_times ? CallFates::Phase::kReserve : CallFates::Phase::kAtOnce);
   // The receiver of a message compares.

@@ -12,8 +12,6 @@
 #include "comm/lossy/fill/reduction_fill.h"
 #include "comm/lossy/lossy_call.h"
 #include "comm/lossy/paths/path_registry.h"
-#include "comm/lossy/paths/power_sgd_path.h"
-#include "comm/lossy/paths/top_k_path.h"
 #include "comm/lossy/paths/transformed_path.h"
 #include "comm/lossy/rank_state.h"
 #include "comm/lossy/started_lossy_call.h"
@@ -63,7 +61,7 @@ LossyCommunicator::LossyCommunicator(Communicator& inner, std::unique_ptr<Commun
     validate(*network);
     const auto index = static_cast<std::size_t>(traffic_class);
     paths_[index].network = &*network;
-    if (network->reduce.fill != Fill::kInverseProbability) continue;
+    if (network->reduce.rule().scale != FillRule::Scale::kByRate) continue;
     ClassNetwork& certain = certain_networks_[index].emplace(*network);
     certain.reduce.fill = Fill::kZero;
     certain_paths_[index].network = &certain;
@@ -73,8 +71,8 @@ LossyCommunicator::LossyCommunicator(Communicator& inner, std::unique_ptr<Commun
 
 LossyCommunicator::~LossyCommunicator() { state_->groups.erase(number()); }
 
-PathContext LossyCommunicator::context_of(const ClassNetwork& network) const {
-  return {inner_, state_->ledger, network, stale_};
+PathContext LossyCommunicator::context_of(const ClassNetwork& network, const PathEntry& path) const {
+  return {inner_, state_->ledger, network, stale_, path};
 }
 
 bool LossyCommunicator::samples(ElementType type) const { return state_->step_is_sampled && !is_integer(type); }
@@ -82,8 +80,8 @@ bool LossyCommunicator::samples(ElementType type) const { return state_->step_is
 bool LossyCommunicator::leaves_lost_out(sim::TrafficClass traffic_class) const {
   const RankState& state = *state_;
   const sim::Boxed<ClassNetwork>& network = state.ledger.network().of(traffic_class);
-  return state.lossless_scopes == 0 && network.has_value() && network->gather.fill == Fill::kAbsent &&
-         can_lose(network->gather);
+  return state.lossless_scopes == 0 && network.has_value() &&
+         network->gather.rule().source == FillRule::Source::kAbsent && can_lose(network->gather);
 }
 
 bool LossyCommunicator::stops_lost_gradients(sim::TrafficClass traffic_class) const {
@@ -177,13 +175,9 @@ std::unique_ptr<Communicator> LossyCommunicator::split(int color, int key) {
       new LossyCommunicator(borrowed, std::move(child), state_, static_cast<GroupNumber>(number[0])));
 }
 
-std::unique_ptr<Path> LossyCommunicator::make_path(std::string_view name, const ClassNetwork& network) const {
-  const PathContext context = context_of(network);
-  std::unique_ptr<Path> path;
-  if (network.compression.kind == CompressionKind::kTopK) path = std::make_unique<TopKPath>(context);
-  if (network.compression.kind == CompressionKind::kPowerSgd) path = std::make_unique<PowerSgdPath>(context);
-  if (path == nullptr) path = path_entry(name).make(context);
-  return with_transforms(std::move(path), context, state_->ledger.network().seed);
+std::unique_ptr<Path> LossyCommunicator::make_path(const ClassNetwork& network, const PathEntry& path) const {
+  const PathContext context = context_of(network, path);
+  return with_transforms(path.make(context), context, state_->ledger.network().seed);
 }
 
 LossyCommunicator::Paths& LossyCommunicator::paths_of(sim::TrafficClass traffic_class, Delivery delivery) {

@@ -193,8 +193,8 @@ class LossyCommunicator final : public Communicator {
   };
 
   Paths& paths_of(sim::TrafficClass traffic_class, Delivery delivery);
-  PathContext context_of(const ClassNetwork& network) const;
-  std::unique_ptr<Path> make_path(std::string_view name, const ClassNetwork& network) const;
+  PathContext context_of(const ClassNetwork& network, const PathEntry& path) const;
+  std::unique_ptr<Path> make_path(const ClassNetwork& network, const PathEntry& path) const;
   void begin_inner_step();
   /// Begins the rank's step, where another group of it was told.
   void follow_step();

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "comm/lossy/compression/compression.h"
+#include "comm/lossy/fill/fills.h"
 #include "comm/lossy/link_overrides.h"
 #include "comm/lossy/loss_selection.h"
 #include "comm/lossy/protection.h"
@@ -20,9 +21,6 @@
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
-
-/// The values that a receiver puts in the place of lost packets (docs/recovery.md).
-enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn, kOwnScaled, kSkip, kAbsent };
 
 /// Whether all receivers of one packet share its fate.
 enum class Consistency : std::uint8_t { kPerReceiver, kShared };
@@ -36,25 +34,6 @@ enum class LostGradient : std::uint8_t {
   kZero,             ///< none: the backward pass is the gradient of the forward pass with its losses
 };
 
-/// Whether a receiver keeps its own values in place of lost ones.
-constexpr bool keeps_own(Fill fill) { return fill == Fill::kOwn || fill == Fill::kOwnScaled; }
-
-struct FillEntry {
-  std::string_view name;
-  Fill fill;
-  bool reduce_half;  ///< has a meaning wherever contributions are summed
-  bool gather_half;  ///< has a meaning where values are copied
-  std::string_view summary;
-  bool means = false;  ///< has a meaning in the reduce half of means, where each contribution travels by itself
-  bool has_meaning_in_gather_half(sim::TrafficClass traffic_class) const;
-};
-const std::vector<FillEntry>& fills();
-const FillEntry& fill_entry(Fill fill);
-/// Throws: ConfigError that lists the known names.
-Fill fill_from_name(std::string_view name);
-/// The reason why a fill has no meaning in the reduce half on a path, for every reduction; absent: it has a meaning.
-std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path);
-
 /// One half of a collective.
 struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by its classes and ranks; null: reliable
@@ -64,6 +43,8 @@ struct HalfNetwork {
   bool deadline = false;                             ///< late packets are lost, too
   LossSelection selection = LossSelection::kByFate;  ///< another one: in the reduce half of `direct` alone
   std::vector<LinkOverride> links = {};  ///< links with a loss process of their own; the last matching one counts
+
+  const FillRule& rule() const { return rule_of(fill); }
 };
 
 /// Recoveries of whole messages of a class (docs/recovery.md).

@@ -26,7 +26,7 @@ void refuse_half(const HalfNetwork& half, const std::string& name, std::vector<R
                         "want rounds, or a loss rate below 1"});
   }
   if (half.loss == nullptr) return;
-  if (half.fill == Fill::kInverseProbability && !residual_rate(half).has_value()) {
+  if (half.rule().scale == FillRule::Scale::kByRate && !residual_rate(half).has_value()) {
     refusals.push_back({pointer, "got " + half.recovery->describe() + " under " + half.loss->describe() +
                                      ", whose rate of missing packets has no closed form, with the fill " +
                                      "inverse_probability, which divides by it; want another fill"});
@@ -41,22 +41,13 @@ std::string number_text(double value) {
 
 // Data packets of the largest message of each half, by sim::Half.
 std::array<std::uint64_t, 2> largest_messages(const ClassNetwork& network, const AllReduceSize& size) {
-  const auto packets = [&](std::uint64_t elements) { return network.packets(size.type, elements).packets(); };
-  const PathEntry& path = path_entry(network.path_of(size.elements));
-  if (path.schedule == nullptr) return {packets(size.elements), packets(size.elements)};
-  const auto schedule = path.schedule({sim::Collective::kAllReduce, size.ranks, 0, network.group_ranks});
-  std::vector<std::uint64_t> begins = {0};
-  for (const std::uint64_t count : even_counts(size.elements, schedule->parts())) {
-    begins.push_back(begins.back() + count);
-  }
   std::array<std::uint64_t, 2> largest = {0, 0};
-  for (int round = 0; round < schedule->rounds(); ++round) {
-    schedule->for_each_hop(round, [&](const sim::Hop& hop) {
-      std::uint64_t& of_half = largest[static_cast<std::size_t>(hop.half)];
-      of_half = std::max(of_half, packets(begins[static_cast<std::size_t>(hop.end_part)] -
-                                          begins[static_cast<std::size_t>(hop.first_part)]));
-    });
-  }
+  PathMessages messages(network, path_in(network, size.elements), size.ranks, 0);
+  const CallShape all_reduce{Operation::kAllReduce, size.type, size.elements};
+  messages.visit(all_reduce, [&](const PathMessage& message) {
+    std::uint64_t& of_half = largest[static_cast<std::size_t>(message.half)];
+    of_half = std::max(of_half, message.packets.packets());
+  });
   return largest;
 }
 
@@ -75,7 +66,7 @@ std::vector<RecoveryRefusal> with_states(const ClassNetwork& network, const std:
                                      "receiver has no difference of one sender" +
                                      want});
   }
-  if (network.reduce.fill != Fill::kZero) {
+  if (network.reduce.rule() != FillRule{}) {
     refusals.push_back({pointer, got + " with the fill " + std::string(fill_entry(network.reduce.fill).name) +
                                      " of the reduce half, but the values for a lost difference are those of the "
                                      "receiver's state; want the fill zero"});
@@ -135,7 +126,7 @@ std::vector<RecoveryRefusal> recovery_refusals(const ClassNetwork& network) {
       refusals.push_back({pointer, "got true on path " + std::string(network.path) +
                                        ", whose senders do not know which of their own values were lost; want false"});
     }
-    if (network.reduce.fill != Fill::kZero) {
+    if (network.reduce.rule() != FillRule{}) {
       refusals.push_back({pointer, "got true with the fill " + std::string(fill_entry(network.reduce.fill).name) +
                                        " of the reduce half, which makes up for a lost contribution at once, so that "
                                        "it would be counted twice; want the fill zero"});

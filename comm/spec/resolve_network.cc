@@ -285,13 +285,13 @@ class NetworkResolver {
           " with a Hadamard transform, by which a lost packet takes a part of each value of its block and none as a "
           "whole; want straight_through, or no hadamard");
     }
-    if (class_ == sim::TrafficClass::kPpActivation && network.gather.fill == Fill::kSkip) {
+    if (class_ == sim::TrafficClass::kPpActivation && network.gather.rule().source == FillRule::Source::kSubstitute) {
       refuse(
           " with the fill skip, where values from before the stage take the place of lost ones, and their gradients "
           "would have to be sent past the stage, too; want straight_through, or the fill zero or stale");
     }
     if (!cuts) return;
-    if (network.gather.fill != Fill::kZero) {
+    if (network.gather.rule() != FillRule{}) {
       refuse(" with the fill " + std::string(fill_entry(network.gather.fill).name) +
              " of the gather half, whose values the backward pass would need again; want straight_through, or the fill "
              "zero");
@@ -583,7 +583,7 @@ class NetworkResolver {
   /// no value of its own.
   bool has_meaning(const FillEntry& fill, sim::Half half) const {
     if (half == sim::Half::kReduce) return fill.reduce_half || (fill.means && class_ == sim::TrafficClass::kDpGradient);
-    return fill.has_meaning_in_gather_half(class_) && !(class_ == roles_.exchanged && keeps_own(fill.fill));
+    return fill.has_meaning_in_gather_half(class_) && !(class_ == roles_.exchanged && fill.rule.keeps_own());
   }
 
   static const FillEntry& fill_of(const json& name) { return fill_entry(fill_from_name(name.get<std::string>())); }

@@ -49,7 +49,7 @@ void check_network(const TimeModel& model, const Network& network, const Report&
       }
       const bool repeats = half.recovery->sends_again() && !half.recovery->is_reliable();
       const bool independent = half.loss == nullptr || half.loss->is_independent();
-      if (repeats && !independent && half.fill == Fill::kInverseProbability) {
+      if (repeats && !independent && half.rule().scale == FillRule::Scale::kByRate) {
         return report("/time", "got a clock with the fill inverse_probability, but the loss rate after " +
                                    half.recovery->describe() + " on " + links + " has no closed form under " +
                                    half.loss->describe() +
@@ -89,7 +89,7 @@ void check_fills(const TimeModel& model, const Network& network, const Report& r
   if (!model.deadline_seconds) return;
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     const auto& of_class = network.of(traffic_class);
-    if (!of_class || of_class->reduce.fill != Fill::kInverseProbability) continue;
+    if (!of_class || of_class->reduce.rule().scale != FillRule::Scale::kByRate) continue;
     return report("/time/deadline_microseconds", "got a deadline with the fill inverse_probability of " +
                                                      std::string(sim::traffic_class_name(traffic_class)) + ", which " +
                                                      std::string(kLatenessHasNoRate));

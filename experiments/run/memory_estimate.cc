@@ -311,7 +311,7 @@ std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm&
     elems += static_cast<double>(message.elems);
   }
   const bool is_ring = attention.branches.empty() && attention.sequence.factors.ring > 1;
-  const bool keeps_values = is_ring && network->gather.fill != comm::Fill::kAbsent;
+  const bool keeps_values = is_ring && network->gather.rule().source != comm::FillRule::Source::kAbsent;
   const bool stops = comm::lost_gradient_of(sim::TrafficClass::kSequenceForward, *network) == comm::LostGradient::kZero;
   double of_state = 0;
   if (stops || keeps_values) of_state += packets * sizeof(sim::ElementRange);

@@ -63,11 +63,15 @@ LinkUse use_of(const RunConfig& config, TrafficClass of, const comm::ClassNetwor
       use.packets += calls * packets;
       continue;
     }
-    const double factors = network.compression.kind == comm::CompressionKind::kPowerSgd ? 2 : 1;
-    use.to_all += factors * calls;
+    const comm::PathEntry& path = comm::path_in(network, planned.call.elements);
+    const comm::CallShape shape{comm::operation_of(planned.call.collective), comm::ElementType::kFloat32,
+                                planned.call.elements, planned.call.counts};
+    const comm::PathMessages messages(network, path, planned.call.ranks, 0);
+    const auto collectives = static_cast<double>(messages.calls_of(shape).size());
+    use.to_all += collectives * calls;
     // In each half, a link carries every element at most once, in at most one message for each rank.
     use.messages += ranks * calls;
-    use.packets += factors * calls * (packets + ranks);
+    use.packets += collectives * calls * (packets + ranks);
   }
   const bool sends_to_all = comm::path_entry(network.path).route == comm::Route::kAggregated ||
                             network.consistency == comm::Consistency::kShared;

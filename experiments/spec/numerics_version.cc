@@ -38,7 +38,7 @@ bool loses_in_sequences(const RunConfig& config) {
     return false;
   }
   const bool loses_keys_alone = config.model.attention.sequence.factors.ulysses == 1;
-  return network->gather.fill != comm::Fill::kAbsent || !loses_keys_alone;
+  return network->gather.rule().source != comm::FillRule::Source::kAbsent || !loses_keys_alone;
 }
 
 /// Whether a sum without elements takes time, as an aggregation does.

@@ -78,7 +78,7 @@ std::shared_ptr<const models::PipelinePlan> pipeline_plan(const RunConfig& confi
   }
   const auto skips = [&](sim::TrafficClass of) {
     const auto& network = config.network.of(of);
-    return network && network->gather.fill == comm::Fill::kSkip;
+    return network && network->gather.rule().source == comm::FillRule::Source::kSubstitute;
   };
   plan->program =
       models::make_program(schedule, {skips(sim::TrafficClass::kPpActivation), skips(sim::TrafficClass::kPpGradient)});

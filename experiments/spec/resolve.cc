@@ -462,14 +462,14 @@ class Resolver {
       check_outer_network(where_, pointer_in_network("outer", members), config_, errors_);
     }
     const auto& gather = config_.network.of(sim::TrafficClass::kParameterGather);
-    if (gather && config_.sharding.shards_values() && comm::keeps_own(gather->gather.fill)) {
+    if (gather && config_.sharding.shards_values() && gather->gather.rule().keeps_own()) {
       report(pointer_in_network("parameter_gather", {"gather/fill", "fill"}),
              "got " + quote_json(network["classes"]["parameter_gather"]["gather"]["fill"]) +
                  R"(, want "stale" or "zero" with /parallel/zero 3, where a rank keeps no other parameters)");
     }
     for (const sim::TrafficClass of : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
       const auto& layers = config_.network.of(of);
-      if (!config_.tensor_sequence || !layers || !comm::keeps_own(layers->gather.fill)) continue;
+      if (!config_.tensor_sequence || !layers || !layers->gather.rule().keeps_own()) continue;
       const std::string name(sim::traffic_class_name(of));
       report(pointer_in_network(name, {"gather/fill", "fill"}),
              "got " + quote_json(network["classes"][name]["gather"]["fill"]) +
@@ -484,7 +484,7 @@ class Resolver {
     const auto& network = config_.network.of(of);
     const bool is_sharded = of == sim::TrafficClass::kParameterGather;
     if (!network || (is_sharded && config_.sharding.shards_values())) return;
-    if (!loses_own_parts(*network, use) || comm::keeps_own(network->gather.fill)) return;
+    if (!loses_own_parts(*network, use) || network->gather.rule().keeps_own()) return;
     const std::string name(sim::traffic_class_name(of));
     report(network->consistency == comm::Consistency::kShared
                ? pointer_in_network(name, {"consistency"})

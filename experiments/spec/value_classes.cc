@@ -18,7 +18,7 @@ std::vector<Warning> zeroed_values(const nlohmann::json& network, const RunConfi
   std::vector<Warning> warnings;
   for (const comm::ValueClass& values : value_classes(config)) {
     const auto& of_class = config.network.of(values.of);
-    if (!of_class || !comm::can_lose(of_class->gather) || of_class->gather.fill != comm::Fill::kZero) continue;
+    if (!of_class || !comm::can_lose(of_class->gather) || of_class->gather.rule() != comm::FillRule{}) continue;
     const std::string section = "/classes/" + std::string(sim::traffic_class_name(values.of));
     const bool of_half = network.contains(nlohmann::json::json_pointer(section + "/gather/fill"));
     warnings.push_back({"/network" + section + (of_half ? "/gather/fill" : "/fill"),

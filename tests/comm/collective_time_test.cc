@@ -27,6 +27,8 @@
 namespace droptest::comm::collective_time_test {
 namespace {
 
+CallShape all_reduce_of(std::uint64_t elements) { return {Operation::kAllReduce, ElementType::kFloat32, elements}; }
+
 TEST(CollectiveTime, TheCollectiveExperimentMeasuresItBesideTheClosedForm) {
   CollectiveExperiment experiment;
   experiment.network = *options_of("direct", 0.05, model_of()).network.of(kClass);
@@ -388,11 +390,10 @@ TEST(CollectiveTime, MessagesAndCollectivesShareNoPlaceOfALink) {
     constexpr std::uint64_t kElementsOfMessage = 64;  // one packet
     std::set<std::uint64_t> collectives;
     for (int i = 0; i < 40000; ++i) {
-      timing.collective(sim::Collective::kAllReduce, {kClass}, std::array{2 * kElementsOfMessage}, 0, clocks,
-                        [&](const TimedMessage& message) {
-                          if (message.link.half == sim::Half::kReduce || message.link.source != 0) return;
-                          collectives.insert(message.repeated->place.first_packet);
-                        });
+      timing.collective(all_reduce_of(2 * kElementsOfMessage), {kClass}, clocks, [&](const TimedMessage& message) {
+        if (message.link.half == sim::Half::kReduce || message.link.source != 0) return;
+        collectives.insert(message.repeated->place.first_packet);
+      });
     }
     EXPECT_EQ(collectives.size(), 40000U);
     for (std::uint64_t i = 0; i < 100; ++i) {
@@ -412,8 +413,7 @@ TEST(CollectiveTime, ASumWithoutElementsTakesTheLatenciesOfAnAggregationAndNoTim
     if (path.has_groups) options.network.of(kClass)->group_ranks = 2;
     CollectiveTiming timing(options.network, *options.time, 0, {0, 1});
     std::array<double, 2> clocks = {1, 2};
-    timing.collective(sim::Collective::kAllReduce, {kClass}, std::array{std::uint64_t{0}}, 0, clocks,
-                      [](const TimedMessage&) {});
+    timing.collective(all_reduce_of(0), {kClass}, clocks, [](const TimedMessage&) {});
     const double end = 2 + 2 * kLink.latency_seconds;
     const bool meets = path.route == Route::kAggregated;
     EXPECT_THAT(clocks, testing::ElementsAre(testing::DoubleNear(meets ? end : 1, 1e-12),
@@ -452,10 +452,9 @@ TEST(CollectiveTime, WhatGoesToAllIsSentAgainAtThePaceOfTheGroupsLinks) {
     CollectiveTiming timing(options.network, model, 0, std::move(world_ranks));
     std::array<double, 2> clocks = {0, 0};
     double seconds = 0;
-    timing.collective(sim::Collective::kAllReduce, {kClass}, std::array{kElements}, 0, clocks,
-                      [&](const TimedMessage& message) {
-                        if (message.repeated) seconds = message.repeated->timing.round_trip_seconds;
-                      });
+    timing.collective(all_reduce_of(kElements), {kClass}, clocks, [&](const TimedMessage& message) {
+      if (message.repeated) seconds = message.repeated->timing.round_trip_seconds;
+    });
     return seconds;
   };
   EXPECT_EQ(round_trip({2, 3}), model.links.within.round_trip_seconds());

@@ -15,6 +15,7 @@
 #include "comm/lossy/compression/block_codec.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/paths/direct_path.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "comm/lossy/paths/power_sgd_path.h"
 #include "comm/lossy/paths/top_k_path.h"
 #include "comm/run_ranks.h"
@@ -215,12 +216,10 @@ TEST(CompressedSums, OfValuesWithCodesHaveTheBitsOfNone) {
 class FeedbackSums {
  public:
   FeedbackSums(Communicator& inner, const Network& network)
-      : inner_(inner), ledger_(network), context_{inner, ledger_, *network.of(kClass), stale_} {
-    const CompressionKind kind = network.of(kClass)->compression.kind;
-    if (kind == CompressionKind::kTopK) path_ = std::make_unique<TopKPath>(context_);
-    if (kind == CompressionKind::kPowerSgd) path_ = std::make_unique<PowerSgdPath>(context_);
-    if (path_ == nullptr) path_ = std::make_unique<DirectPath>(context_);
-  }
+      : inner_(inner),
+        ledger_(network),
+        context_{inner, ledger_, *network.of(kClass), stale_, path_in(*network.of(kClass), 0)},
+        path_(context_.path.make(context_)) {}
   void all_reduce(Doubles& data, ReduceOp op) {
     const CallArguments call{.operation = Operation::kAllReduce,
                              .input = ConstTensor(std::span<const double>(data)),

@@ -147,7 +147,7 @@ LossyReference::Values LossyReference::all_reduce(const Values& inputs, ReduceOp
     for (int r = 0; r < ranks_; ++r) {
       std::copy(parts[o].begin(), parts[o].end(), outputs[r].begin() + static_cast<std::ptrdiff_t>(begin[o]));
       const bool mine =
-          r == o && (network_.consistency == Consistency::kPerReceiver || keeps_own(network_.gather.fill));
+          r == o && (network_.consistency == Consistency::kPerReceiver || network_.gather.rule().keeps_own());
       std::vector<bool> here = lost;
       if (network_.consistency == Consistency::kPerReceiver && r != o) {
         here = next_message(sim::Half::kGather, o, r, counts[o]);
@@ -208,7 +208,7 @@ LossyReference::Values LossyReference::all_gather(const Values& inputs, const Co
       std::copy(inputs[o].begin(), inputs[o].end(), outputs[r].begin() + static_cast<std::ptrdiff_t>(begin[o]));
       std::vector<bool> here = lost;
       if (!shared && r != o) here = next_message(sim::Half::kGather, o, r, counts[o]);
-      if (r == o && (!shared || keeps_own(network_.gather.fill))) here.assign(counts[o], false);
+      if (r == o && (!shared || network_.gather.rule().keeps_own())) here.assign(counts[o], false);
       fill_gathered(outputs[r], begin[o], counts[o], r, here, before[r], Memory::kGather);
     }
   }
@@ -240,7 +240,7 @@ LossyReference::Values LossyReference::broadcast(int root, const Values& before)
   for (int r = 0; r < ranks_; ++r) {
     std::vector<bool> here = lost;
     if (!shared && r != root) here = next_message(sim::Half::kGather, root, r, n);
-    if (r == root && (!shared || keeps_own(network_.gather.fill))) here.assign(n, false);
+    if (r == root && (!shared || network_.gather.rule().keeps_own())) here.assign(n, false);
     fill_gathered(outputs[r], 0, n, r, here, before[r], Memory::kBroadcast);
   }
   return outputs;

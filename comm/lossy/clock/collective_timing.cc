@@ -18,8 +18,8 @@ std::size_t message_round(sim::TrafficClass of) {
   return static_cast<std::size_t>(CollectiveTiming::kMostRounds) + static_cast<std::size_t>(of);
 }
 
-bool shares_fates(const ClassNetwork& network, const TimedMessage& message) {
-  return message.link.half == sim::Half::kGather && network.consistency == Consistency::kShared;
+sim::TimedHop hop_of(const PathMessage& message) {
+  return {message.source, message.destination, message.elements.size(), message.half};
 }
 
 }  // namespace
@@ -147,100 +147,93 @@ TimedMessage CollectiveTiming::message(const What& what, int source, int destina
   return message;
 }
 
-void CollectiveTiming::play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of,
-                            std::span<double> clocks, const Visit& visit, Values values) {
-  const ClassNetwork& network = network_of(what);
-  sim::RoundClock clock(clocks, model_.deadline_seconds);
-  for (int round = 0; round < schedule.rounds(); ++round) {
-    clock.begin_round();
-    schedule.for_each_hop(round, [&](const sim::Hop& hop) {
-      const std::uint64_t elements = elements_of(hop);
-      if (elements == 0) return;  // nothing is sent
-      const sim::TimedHop timed{hop.source, hop.destination, elements, hop.half};
-      TimedMessage message = cost_in_collective(what, timed, static_cast<std::size_t>(round));
-      message.departs_seconds = clock.start_seconds(timed, message.cost);
-      const bool at_once = values == Values::kForAllAtOnce && hop.half == sim::Half::kGather;
-      if (at_once || (values == Values::kForAll && shares_fates(network, message)))
-        message.link.destination = sim::Link::kEveryDestination;
-      repeat(Carrier::kCollective, what, message);
-      message.in_time = clock.play(timed, message.cost);
-      visit(message);
-    });
-    clock.end_round();
-  }
-  clock.finish(clocks);
-  ++collectives_;
-}
-
-void CollectiveTiming::collective(sim::Collective collective, const What& what, std::span<const std::uint64_t> counts,
-                                  int root, std::span<double> clocks, const Visit& visit) {
-  const ClassNetwork& network = network_of(what);
-  std::uint64_t count_elems = 0;
-  for (const std::uint64_t c : counts) count_elems += c;
-  const PathEntry& path = path_entry(network.path_of(count_elems));
-  const bool reduces = collective == sim::Collective::kAllReduce || collective == sim::Collective::kReduceScatter;
-  const Compression& compression = network.compression;
-  if (reduces && compression.kind == CompressionKind::kTopK) {
-    const std::vector<std::uint64_t> pairs(world_ranks_.size(), pairs_of(compression, count_elems));
-    return this->collective(sim::Collective::kAllGather, what, pairs, root, clocks, visit);
-  }
-  if (reduces && compression.kind == CompressionKind::kPowerSgd) {
-    if (const std::optional<FactorShape> shape = factors_of(compression, count_elems)) {
-      aggregate(what, shape->elems(), clocks, visit);
-      return aggregate(what, shape->elems(), clocks, visit);
-    }
-  }
-  if (path.schedule == nullptr && reduces) {
-    return aggregate(what, count_elems, clocks, visit);
-  }
-  // Collectives without a reduction have no aggregation point: their values go from rank to rank.
-  const auto make_schedule = path.schedule == nullptr ? &sim::make_direct_schedule : path.schedule;
-  const auto schedule = make_schedule({collective, ranks(), root, network.group_ranks});
-  const std::vector<std::uint64_t> cut = collective == sim::Collective::kAllReduce
-                                             ? even_counts(counts[0], schedule->parts())
-                                             : std::vector<std::uint64_t>(counts.begin(), counts.end());
-  std::vector<std::uint64_t> begins = {0};
-  for (const std::uint64_t count : cut) begins.push_back(begins.back() + count);
-  const auto elements_of = [&](const sim::Hop& hop) {
-    return begins[static_cast<std::size_t>(hop.end_part)] - begins[static_cast<std::size_t>(hop.first_part)];
-  };
-  // Next to an aggregation point a packet goes to all receivers at once.
-  const Values values = path.route == Route::kAggregated ? Values::kForAllAtOnce : Values::kForAll;
-  play(*schedule, what, elements_of, clocks, visit, values);
-}
-
-void CollectiveTiming::all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks,
+// A compression can make several collectives of one.
+void CollectiveTiming::collective(const CallShape& call, const What& what, std::span<double> clocks,
                                   const Visit& visit) {
-  const auto schedule = sim::make_direct_schedule({sim::Collective::kAllGather, ranks()});
-  const auto elements_of = [&](const sim::Hop& hop) {
-    return table[static_cast<std::size_t>(hop.source) * world_ranks_.size() +
-                 static_cast<std::size_t>(hop.destination)];
-  };
-  play(*schedule, what, elements_of, clocks, visit, Values::kForOne);
+  const PathEntry& path = path_in(network_of(what), call.elements);
+  const auto lowest = std::ranges::min_element(world_ranks_) - world_ranks_.begin();
+  PathMessages messages(network_of(what), path, ranks(), static_cast<int>(lowest));
+  for (const SubCall& one : messages.calls_of(call)) {
+    const auto visit_messages = [&](const PathMessages::Visit& each) { messages.visit(one, each); };
+    const bool aggregates = path.route == Route::kAggregated && reduces(one.shape.operation);
+    aggregates ? aggregate(visit_messages, what, clocks, visit) : play_rounds(visit_messages, what, clocks, visit);
+    ++collectives_;
+  }
+}
+
+void CollectiveTiming::play_rounds(const VisitMessages& visit_messages, const What& what, std::span<double> clocks,
+                                   const Visit& visit) {
+  sim::RoundClock clock(clocks, model_.deadline_seconds);
+  int round = 0;
+  clock.begin_round();
+  visit_messages([&](const PathMessage& sent) {
+    for (; round < sent.round; ++round) {
+      clock.end_round();
+      clock.begin_round();
+    }
+    if (sent.elements.size() == 0) return;  // nothing is sent
+    const sim::TimedHop hop = hop_of(sent);
+    TimedMessage message = cost_in_collective(what, hop, static_cast<std::size_t>(round));
+    message.departs_seconds = clock.start_seconds(hop, message.cost);
+    if (sent.to_all) message.link.destination = sim::Link::kEveryDestination;
+    repeat(Carrier::kCollective, what, message);
+    message.in_time = clock.play(hop, message.cost);
+    visit(message);
+  });
+  clock.end_round();
+  clock.finish(clocks);
 }
 
 // Packets are summed as they arrive and forwarded at once: latency + transfer up, latency down. The way down includes
 // the repetitions of the gather half. The aggregation point waits one deadline from the start of the first rank; or for
 // a quorum of complete messages and a grace, after which whole messages are late. Messages that arrive for certain are
 // waited for.
-void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks,
+void CollectiveTiming::aggregate(const VisitMessages& visit_messages, const What& what, std::span<double> clocks,
                                  const Visit& visit) {
-  const ClassNetwork& network = network_of(what);
+  // Hops between a rank and the aggregation point are those to the group's first rank, whose own hop takes as long as
+  // any.
+  const auto other_end = [this](int rank) { return rank == 0 ? ranks() - 1 : 0; };
   const double first = *std::min_element(clocks.begin(), clocks.end());
-  double limit = first + model_.deadline_seconds.value_or(std::numeric_limits<double>::infinity());
-  // Hops to the aggregation point are those to the group's first rank; its own hop takes as long as any.
   std::vector<TimedMessage> contributions;
+  std::optional<double> complete;
+  visit_messages([&](const PathMessage& sent) {
+    sim::TimedHop hop = hop_of(sent);
+    if (sent.half == sim::Half::kReduce) {
+      hop.destination = other_end(hop.source);
+      TimedMessage up = cost_in_collective(what, hop, 0);
+      up.departs_seconds = clocks[static_cast<std::size_t>(hop.source)];
+      up.link.destination = sim::Link::kEveryDestination;
+      repeat(Carrier::kCollective, what, up);
+      up.counted_on = hop.source;
+      contributions.push_back(up);
+      return;
+    }
+    if (!complete) complete = aggregation_ends(contributions, first, what, visit);
+    hop.source = other_end(hop.destination);
+    TimedMessage down = cost_in_collective(what, hop, 1);
+    const sim::LinkCost& lossless = model_.links.of(down.link.source, down.link.destination);
+    down.departs_seconds = *complete;
+    down.link.source = static_cast<std::uint16_t>(world_ranks_[static_cast<std::size_t>(sent.source)]);
+    if (sent.to_all) down.link.destination = sim::Link::kEveryDestination;
+    if (!sent.is_free) repeat(Carrier::kCollective, what, down);
+    const auto bytes = static_cast<double>(sent.packets.bytes() + sent.packets.packets() * model_.header_bytes);
+    double& clock = clocks[static_cast<std::size_t>(hop.destination)];
+    clock = std::max(clock, *complete + down.cost.latency_seconds +
+                                std::max(0.0, down.cost.transfer_seconds - lossless.transfer_seconds(bytes)) +
+                                down.cost.waiting_seconds);
+    down.cost.packets = 0;  // counted on the way up
+    visit(down);
+  });
+}
+
+double CollectiveTiming::aggregation_ends(std::span<TimedMessage> contributions, double first_seconds, const What& what,
+                                          const Visit& visit) const {
   std::vector<double> ends;
-  for (int source = 0; source < ranks(); ++source) {
-    const sim::TimedHop hop{source, source == 0 ? ranks() - 1 : 0, count_elems, sim::Half::kReduce};
-    TimedMessage up = cost_in_collective(what, hop, 0);
-    up.departs_seconds = clocks[static_cast<std::size_t>(source)];
-    up.link.destination = sim::Link::kEveryDestination;
-    repeat(Carrier::kCollective, what, up);
-    up.counted_on = source;
+  for (const TimedMessage& up : contributions) {
     ends.push_back(up.departs_seconds + up.cost.latency_seconds + up.cost.transfer_seconds + up.cost.waiting_seconds);
-    contributions.push_back(up);
   }
+  const ClassNetwork& network = network_of(what);
+  double limit = first_seconds + model_.deadline_seconds.value_or(std::numeric_limits<double>::infinity());
   const bool has_quorum = network.quorum && what.delivery == Delivery::kByNetwork;
   if (has_quorum) {
     std::vector<double> in_order = ends;
@@ -248,7 +241,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
     const auto quorum = static_cast<std::size_t>(std::min(network.quorum->ranks, ranks()));
     limit = in_order[quorum - 1] + network.quorum->grace_seconds;
   }
-  double complete = first;
+  double complete = first_seconds;
   for (std::size_t source = 0; source < contributions.size(); ++source) {
     TimedMessage& up = contributions[source];
     complete = std::max(complete, std::min(limit, ends[source]));
@@ -257,24 +250,7 @@ void CollectiveTiming::aggregate(const What& what, std::uint64_t count_elems, st
                                          : 0;
     visit(up);
   }
-  for (int receiver = 0; receiver < ranks(); ++receiver) {
-    const sim::TimedHop hop{receiver == 0 ? ranks() - 1 : 0, receiver, count_elems, sim::Half::kGather};
-    TimedMessage down = cost_in_collective(what, hop, 1);
-    const sim::LinkCost& lossless = model_.links.of(down.link.source, down.link.destination);
-    down.departs_seconds = complete;
-    down.link.source = static_cast<std::uint16_t>(*std::ranges::min_element(world_ranks_));  // which names the point
-    if (shares_fates(network, down)) down.link.destination = sim::Link::kEveryDestination;
-    repeat(Carrier::kCollective, what, down);
-    const sim::Packetizer cut = network.packets(what.type, count_elems);
-    const auto bytes = static_cast<double>(cut.bytes() + cut.packets() * model_.header_bytes);
-    double& clock = clocks[static_cast<std::size_t>(receiver)];
-    clock = std::max(clock, complete + down.cost.latency_seconds +
-                                std::max(0.0, down.cost.transfer_seconds - lossless.transfer_seconds(bytes)) +
-                                down.cost.waiting_seconds);
-    down.cost.packets = 0;  // counted on the way up
-    visit(down);
-  }
-  ++collectives_;
+  return complete;
 }
 
 void note_time(const TimedMessage& message, MessageTimes& times) {

@@ -14,8 +14,8 @@
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/flows/message_times.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/paths/path_messages.h"
 #include "sim/recovery/link_recovery.h"
-#include "sim/schedules/hop_schedule.h"
 #include "sim/state_visitor.h"
 #include "sim/time/hop_timing.h"
 #include "sim/time/straggler.h"
@@ -70,12 +70,9 @@ class CollectiveTiming {
   /// another group, from send to recv, or of steps without this rank.
   void set_course(const sim::Link& link, const LinkCourse& course);
 
-  /// `counts`: the elements of an all-reduce or a broadcast, of each rank's part in the others. `clocks`: by rank, the
-  /// seconds at which it begins; afterwards, the seconds at which it ends.
-  void collective(sim::Collective collective, const What& what, std::span<const std::uint64_t> counts, int root,
-                  std::span<double> clocks, const Visit& visit);
-  /// `table`: elements from each rank to each other one, by source.
-  void all_to_all(const What& what, std::span<const std::uint64_t> table, std::span<double> clocks, const Visit& visit);
+  /// `clocks`: by rank, the seconds at which it begins; afterwards, the seconds at which it ends. An all-to-all has the
+  /// counts of all ranks.
+  void collective(const CallShape& call, const What& what, std::span<double> clocks, const Visit& visit);
   /// A message from send to recv that departs at `clock` of the sender; only the two ends know it.
   TimedMessage message(const What& what, int source, int destination, std::uint64_t elements, double clock);
 
@@ -103,13 +100,13 @@ class CollectiveTiming {
   const sim::LinkCost& slowest_link() const;
   // Adds the time of the repetitions to a message with a departure, where its link sends again.
   void repeat(Carrier of, const What& what, TimedMessage& message);
-  using ElementsOf = std::function<std::uint64_t(const sim::Hop&)>;
-  // Whether each receiver gets values of its own, as in an all_to_all, or all of them may get the same; and whether
-  // these travel in one packet.
-  enum class Values : std::uint8_t { kForAll, kForAllAtOnce, kForOne };
-  void play(const sim::HopSchedule& schedule, const What& what, const ElementsOf& elements_of, std::span<double> clocks,
-            const Visit& visit, Values values);
-  void aggregate(const What& what, std::uint64_t count_elems, std::span<double> clocks, const Visit& visit);
+  // Visits the messages of one collective.
+  using VisitMessages = std::function<void(const PathMessages::Visit&)>;
+  void play_rounds(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
+  void aggregate(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
+  // When the aggregation point stops to wait; visits the contributions.
+  double aggregation_ends(std::span<TimedMessage> contributions, double first_seconds, const What& what,
+                          const Visit& visit) const;
 
   const Network& network_;
   const TimeModel& model_;

@@ -2,7 +2,6 @@
 #include "comm/lossy/clock/group_timeline.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 
 namespace droptest::comm {
@@ -128,25 +127,9 @@ CallTimes GroupTimeline::play_collective(const CallArguments& call, const CallSt
     if (message.counted_on == group_.rank()) count_message(message, clock_.time());
     if (notes_times_) note_time(message, clock_.message_times());
   };
-  const auto play = [&](sim::Collective collective, std::span<const std::uint64_t> counts) {
-    timing_.collective(collective, what, counts, std::max(call.peer, 0), clocks.begins, visit);
-  };
-  switch (call.operation) {
-    case Operation::kAllReduce:
-      play(sim::Collective::kAllReduce, std::array{call.input.count_elems()});
-      break;
-    case Operation::kReduceScatter:
-      play(sim::Collective::kReduceScatter, call.counts);
-      break;
-    case Operation::kAllGather:
-      play(sim::Collective::kAllGather, call.counts);
-      break;
-    case Operation::kAllToAll:
-      timing_.all_to_all(what, table, clocks.begins, visit);
-      break;
-    default:
-      play(sim::Collective::kBroadcast, std::array{call.output.count_elems()});
-  }
+  CallShape shape = shape_of(call);
+  if (call.operation == Operation::kAllToAll) shape.counts = table;
+  timing_.collective(shape, what, clocks.begins, visit);
   const double end = clocks.begins[static_cast<std::size_t>(group_.rank())];
   ports = {end, end};
   clock_.time().network_seconds += end - begin;

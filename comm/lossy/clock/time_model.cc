@@ -44,7 +44,7 @@ std::optional<std::string> quorum_refusal(const ClassNetwork& network, const Tim
     return got + "with the recovery " + network.reduce.recovery->describe() +
            ", which does not know the late messages; want no recovery on links of the reduce half";
   }
-  if (network.reduce.fill == Fill::kInverseProbability) {
+  if (network.reduce.rule().scale == FillRule::Scale::kByRate) {
     return got + "with the fill inverse_probability, which " + std::string(kLatenessHasNoRate);
   }
   const Quorum& quorum = *network.quorum;

@@ -125,7 +125,7 @@ std::optional<CompressionRefusal> compression_refusal(const ClassNetwork& networ
       return CompressionRefusal{"/compression/fraction",
                                 "got " + std::to_string(compression.fraction) + ", want more than 0 and at most 1"};
     }
-    if (network.gather.fill != Fill::kZero) {
+    if (network.gather.rule() != FillRule{}) {
       return CompressionRefusal{"/compression/kind", got + "the fill " +
                                                          std::string(fill_entry(network.gather.fill).name) +
                                                          ", but lost pairs have unknown indices; want the fill zero"};
@@ -133,7 +133,7 @@ std::optional<CompressionRefusal> compression_refusal(const ClassNetwork& networ
     return std::nullopt;
   }
   if (compression.rank == 0) return CompressionRefusal{"/compression/rank", "got 0, want at least 1"};
-  if (network.reduce.fill != Fill::kZero) {
+  if (network.reduce.rule() != FillRule{}) {
     return CompressionRefusal{"/compression/kind", got + "the fill " +
                                                        std::string(fill_entry(network.reduce.fill).name) +
                                                        ", which has a meaning for contributions, not for their " +

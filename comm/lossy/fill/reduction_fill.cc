@@ -59,11 +59,12 @@ class Changes {
 }  // namespace
 
 void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& message) {
-  if (fill != Fill::kCountRescale && fill != Fill::kInverseProbability && fill != Fill::kOwn) return;
+  const FillRule& rule = rule_of(fill);
+  if (!rule.rescales() && !rule.keeps_own()) return;
   const std::string where = "message \"" + std::string(message.name) + "\" of class " +
                             std::string(sim::traffic_class_name(message.traffic_class)) + ": fill " +
                             std::string(fill_entry(fill).name);
-  if (fill == Fill::kOwn) {
+  if (rule.keeps_own()) {
     if (op == ReduceOp::kMean) return;
     throw ConfigError(where + " of the reduce half puts this rank's contribution in the place of another's. Both " +
                       "estimate the same mean, but this reduction is a " + (op == ReduceOp::kMax ? "maximum" : "sum") +

@@ -17,15 +17,19 @@ constexpr std::size_t kBytesWorthParts = 65536;
 }  // namespace
 
 ContributionPath::ContributionPath(const PathContext& context)
-    : context_(context),
-      gather_half_(context, Consistency::kShared),
-      aggregation_point_(static_cast<std::uint16_t>(lowest_world_rank(context.group))) {}
+    : context_(context), messages_(context.messages()), gather_half_(context) {}
+
+void ContributionPath::add_memory(const SizedCall& call, CallMemory& memory) {
+  if (call.shape.operation == Operation::kReduceScatter) memory.take(CallMemory::Slot::kMasked, call.shape.elements);
+  if (call.remembers_contributions()) memory.remembered += call.shape.elements;
+}
 
 ContributionPath::Parts ContributionPath::parts_of(const CallArguments& call) const {
   using PartReductions = Communicator::PartReductions;
   const HalfNetwork& half = context_.network.reduce;
   const bool fits = call.operation == Operation::kAllReduce && call.op != ReduceOp::kMax && !context_.feeds_back() &&
-                    call.message.lost == nullptr && (half.fill == Fill::kZero || half.fill == Fill::kCountRescale);
+                    call.message.lost == nullptr && half.rule().source == FillRule::Source::kZero &&
+                    half.rule().scale != FillRule::Scale::kByRate;
   if (!fits) return Parts::kNone;
   const PartReductions offered = context_.group.part_reductions();
   if (offered == PartReductions::kInPlace) return Parts::kOfShownFates;
@@ -33,59 +37,47 @@ ContributionPath::Parts ContributionPath::parts_of(const CallArguments& call) co
                                                                                            : Parts::kNone;
 }
 
-// Under kOfShownFates, each rank reads the fates that the others drew for their own contributions.
-void ContributionPath::plan_contributions(const CallArguments& call, CallFates& fates) {
+// Another rank's contribution. Under kOfShownFates, each rank reads the fates that the others drew for their own.
+void ContributionPath::take_other(const CallArguments& call, const PathMessage& message, CallFates& fates) {
+  const auto source = static_cast<std::size_t>(message.source);
+  const sim::TrafficClass traffic_class = call.message.traffic_class;
+  if (parts_ != Parts::kNone) {
+    const Interest of_others = parts_ == Parts::kOfDrawnFates ? Interest::kFates : Interest::kNone;
+    return lost_by_source_.take(context_, traffic_class, fates, message, of_others, source);
+  }
+  const bool lost = context_.ledger.draw_message(fates, context_.link_of(traffic_class, message), packets_,
+                                                 Tally::kOtherEnd, others_lost_);
+  lost_contributions_.add(lost ? &others_lost_ : nullptr);
+  if (call.message.lost != nullptr && lost) {
+    std::ranges::transform(without_others_.words(), others_lost_.words(), without_others_.words().begin(),
+                           std::bit_and<>());
+  } else if (call.message.lost != nullptr) {
+    without_others_.resize(packets_.packets());
+  }
+}
+
+void ContributionPath::plan_messages(const CallArguments& call, CallFates& fates) {
   const int me = context_.group.rank();
   parts_ = parts_of(call);
   lost_contributions_.start(parts_ == Parts::kNone ? packets_.packets() : 0);
-  lost_by_source_.start();
+  lost_by_source_.start(static_cast<std::size_t>(context_.group.world_size()));
+  lost_.start(2);
   if (call.message.lost != nullptr) {
     without_others_.resize(packets_.packets());
     for (std::uint64_t packet = 0; packet < packets_.packets(); ++packet) without_others_.set_lost(packet);
   }
-  for (int source = 0; source < context_.group.world_size(); ++source) {
-    const sim::Link link = context_.link_to_all(call.message.traffic_class, sim::Half::kReduce, source);
-    if (source == me) {
-      lost_.draw(context_.ledger, fates, link, packets_, Tally::kCounted);
-      if (parts_ == Parts::kNone) lost_contributions_.add(lost_.of(0));
-      if (parts_ == Parts::kOfDrawnFates) lost_by_source_.arrives();  // this rank's own losses are in lost_
-    } else if (parts_ == Parts::kOfShownFates) {
-      context_.ledger.pass_message(fates, link, packets_);
-    } else if (parts_ == Parts::kOfDrawnFates) {
-      lost_by_source_.draw(context_.ledger, fates, link, packets_, Tally::kOtherEnd);
-    } else {
-      const bool lost = context_.ledger.draw_message(fates, link, packets_, Tally::kOtherEnd, others_lost_);
-      lost_contributions_.add(lost ? &others_lost_ : nullptr);
-      if (call.message.lost != nullptr && lost) {
-        std::ranges::transform(without_others_.words(), others_lost_.words(), without_others_.words().begin(),
-                               std::bit_and<>());
-      } else if (call.message.lost != nullptr) {
-        without_others_.resize(packets_.packets());
-      }
-    }
-  }
-}
-
-// The link from the aggregation point to this rank, where the spec configures the gather half.
-void ContributionPath::plan_results(const CallArguments& call, CallFates& fates) {
-  last_results_ = gather_half_.memory(StaleMemory::Use::kAllReduceResult, call.message, call.output, {});
-  const auto me = static_cast<std::uint16_t>(context_.group.world_rank(context_.group.rank()));
-  sim::Link link{call.message.traffic_class, sim::Half::kGather, aggregation_point_, sim::Link::kEveryDestination};
-  const bool aggregates = me == aggregation_point_;
-  if (context_.network.consistency == Consistency::kShared) {
-    return lost_.draw(context_.ledger, fates, link, packets_, aggregates ? Tally::kCounted : Tally::kOtherEnd);
-  }
-  for (int receiver = 0; aggregates && receiver < context_.group.world_size(); ++receiver) {
-    link.destination = static_cast<std::uint16_t>(context_.group.world_rank(receiver));
-    if (link.destination != me) context_.ledger.pass_message(fates, link, packets_);
-  }
-  link.destination = me;
-  lost_.draw(context_.ledger, fates, link, packets_, Tally::kCounted);
+  messages_.visit_of(shape_of(call), me, [&](const PathMessage& message) {
+    const bool is_result = message.half == sim::Half::kGather;
+    if (!is_result && message.source != me) return take_other(call, message, fates);
+    const Interest of_others = message.to_all ? Interest::kFates : Interest::kNone;
+    lost_.take(context_, call.message.traffic_class, fates, message, of_others, is_result ? 1 : 0);
+    if (!is_result && parts_ == Parts::kNone) lost_contributions_.add(lost_.of(0));
+  });
 }
 
 void ContributionPath::plan(const CallArguments& call, CallFates& fates) {
   const bool is_all_reduce = call.operation == Operation::kAllReduce;
-  if (!is_all_reduce && call.operation != Operation::kReduceScatter) return gather_half_.plan(call, fates);
+  if (!reduces(call.operation)) return gather_half_.plan(call, messages_, fates);
   using Use = StaleMemory::Use;
   const HalfNetwork& half = context_.network.reduce;
   packets_ = context_.packets(call.input.type, call.input.count_elems());
@@ -95,14 +87,15 @@ void ContributionPath::plan(const CallArguments& call, CallFates& fates) {
                    is_all_reduce ? Use::kAllReduceFeedback : Use::kReduceScatterFeedback, call.counts, call.message);
   }
   last_contributions_ = {call.input.type, {}};
-  if (can_lose(half) && half.fill == Fill::kStale) {
+  if (can_lose(half) && half.rule().remembers()) {
     last_contributions_ =
         context_.stale.of(is_all_reduce ? Use::kReduceContributions : Use::kReduceScatterContributions, call.message,
                           call.input, call.input.count_elems(), call.counts);
   }
-  lost_.start();
-  plan_contributions(call, fates);
-  if (is_all_reduce && can_lose_results()) plan_results(call, fates);
+  if (is_all_reduce && can_lose_results()) {
+    last_results_ = gather_half_.memory(StaleMemory::Use::kAllReduceResult, call.message, call.output, {});
+  }
+  plan_messages(call, fates);
 }
 
 // This rank's contribution at the aggregation point. Without a lost packet, the input itself (after error feedback);
@@ -159,7 +152,7 @@ void ContributionPath::all_reduce_in_parts(const CallArguments& call, Communicat
   const std::uint64_t begin = std::accumulate(counts.begin(), mine, std::uint64_t{0});
   delivered_.start(packets_, ranks, {begin, begin + *mine});
   DeliveredReduction::Scaling scaling;
-  if (context_.network.reduce.fill == Fill::kCountRescale) {
+  if (context_.network.reduce.rule().scale == FillRule::Scale::kByCount) {
     scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
   }
   Part part(*this, call, scaling);
@@ -169,11 +162,12 @@ void ContributionPath::all_reduce_in_parts(const CallArguments& call, Communicat
 void ContributionPath::finish(Tensor results, std::uint64_t first_element, ReduceOp op) {
   const HalfNetwork& half = context_.network.reduce;
   if (!can_lose(half)) return;
-  if (half.fill == Fill::kCountRescale) {
+  const FillRule& rule = half.rule();
+  if (rule.scale == FillRule::Scale::kByCount) {
     lost_contributions_.rescale(results, first_element, packets_, context_.group.world_size());
-  } else if (half.fill == Fill::kInverseProbability) {
+  } else if (rule.scale == FillRule::Scale::kByRate) {
     scale(results, inverse_probability_factor(half, packets_.packets()));
-  } else if (half.fill == Fill::kZero && op == ReduceOp::kMax) {
+  } else if (rule == FillRule{} && op == ReduceOp::kMax) {
     lost_contributions_.zero_where_all_lost(results, first_element, packets_, context_.group.world_size());
   }
 }
@@ -208,7 +202,5 @@ void ContributionPath::run(const CallArguments& call, Communicator& inner, Scrat
   if (can_lose_results()) gather_half_.fill(call.output, lost_.of(1), packets_, own_values, last_results_);
   if (call.message.lost != nullptr) report_lost(*call.message.lost);
 }
-
-std::vector<std::uint64_t> ContributionPath::all_reduce_parts(std::uint64_t count_elems) { return {count_elems}; }
 
 }  // namespace droptest::comm

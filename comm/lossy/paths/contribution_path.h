@@ -8,6 +8,7 @@
 #include "comm/lossy/fill/delivered_reduction.h"
 #include "comm/lossy/fill/error_feedback.h"
 #include "comm/lossy/fill/reduction_fill.h"
+#include "comm/lossy/paths/call_memory.h"
 #include "comm/lossy/paths/gather_half.h"
 #include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/path.h"
@@ -25,10 +26,10 @@ namespace droptest::comm {
 class ContributionPath final : public Path {
  public:
   explicit ContributionPath(const PathContext& context);
+  static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
-  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
   class Part;
@@ -40,16 +41,16 @@ class ContributionPath final : public Path {
   bool can_lose_results() const {
     return context_.network.gather.loss != nullptr || !context_.network.gather.links.empty();
   }
-  void plan_contributions(const CallArguments& call, CallFates& fates);
-  void plan_results(const CallArguments& call, CallFates& fates);
+  void plan_messages(const CallArguments& call, CallFates& fates);
+  void take_other(const CallArguments& call, const PathMessage& message, CallFates& fates);
   ConstTensor arriving(const CallArguments& call, Tensor masked, Scratch& scratch);
   void all_reduce_in_parts(const CallArguments& call, Communicator& inner);
   void report_lost(std::vector<sim::ElementRange>& lost) const;
   void finish(Tensor results, std::uint64_t first_element, ReduceOp op);
 
   PathContext context_;
+  PathMessages messages_;
   GatherHalf gather_half_;
-  std::uint16_t aggregation_point_;  // lowest world rank of the group
   DeliveredReduction delivered_;
   // Of the current call.
   sim::Packetizer packets_{0, 1, 1};

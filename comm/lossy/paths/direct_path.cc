@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/lossy/paths/direct_path.h"
 
+#include <algorithm>
 #include <numeric>
 #include <typeinfo>
 
@@ -40,51 +41,57 @@ class DirectPath::Part final : public PartReduction {
 };
 
 DirectPath::DirectPath(const PathContext& context)
-    : context_(context), gather_half_(context, context.network.consistency) {
+    : context_(context), messages_(context.messages()), gather_half_(context) {
   if (codes_values(context.network.compression))
     coder_.emplace(context.network.compression, context.ledger.network().seed);
+}
+
+void DirectPath::add_memory(const SizedCall& call, CallMemory& memory) {
+  if (!reduces(call.shape.operation)) return;
+  const std::uint64_t from_all = call.of_all_ranks(call.part());
+  if (call.remembers_contributions()) memory.remembered += from_all;
+  if (codes_values(call.network.compression)) memory.take(CallMemory::Slot::kCoded, call.shape.elements);
+  if (!call.network.recovery.keeps_states()) return;
+  memory.take(CallMemory::Slot::kReceived, from_all);
+  memory.remembered += from_all;
 }
 
 bool DirectPath::owners_lose_results(const CallArguments& call) const {
   const HalfNetwork& gather = context_.network.gather;
   const bool in_place = context_.group.part_reductions() == Communicator::PartReductions::kInPlace;
   return call.operation == Operation::kAllReduce && in_place && !coder_ && call.input.stream == nullptr &&
-         can_lose(gather) && gather.fill == Fill::kZero && context_.network.reduce.fill != Fill::kStale;
+         can_lose(gather) && gather.rule() == FillRule{} && !context_.network.reduce.rule().remembers();
 }
 
-// The owner's own contribution does not travel: no packet, no fate.
-void DirectPath::plan_contributions(const CallArguments& call, CallFates& fates) {
+// The owner's own contribution does not travel: no packet, no fate. Where owners lose results with shared fates, only
+// the owner of a part knows its losses, which hold for all ranks.
+void DirectPath::plan_messages(const CallArguments& call, CallFates& fates) {
+  const bool by_owner = lost_results_by_ == LostResults::kByOwner;
+  const Interest of_results = by_owner ? Interest::kNone : Interest::kFates;
+  const Interest of_outgoing = context_.feeds_back() ? Interest::kFates : Interest::kNone;
   const int me = context_.group.rank();
-  lost_contributions_.start();
-  for (int source = 0; source < context_.group.world_size(); ++source) {
-    if (source == me) {
-      lost_contributions_.arrives();
-      continue;
-    }
-    const sim::Link link = context_.link(call.message.traffic_class, sim::Half::kReduce, source, me);
-    lost_contributions_.draw(context_.ledger, fates, link, own_part_, Tally::kCounted);
-  }
-}
-
-void DirectPath::plan_outgoing(const CallArguments& call, CallFates& fates) {
-  const int me = context_.group.rank();
-  lost_outgoing_.start();
-  for (int owner = 0; owner < context_.group.world_size(); ++owner) {
-    const sim::Link link = context_.link(call.message.traffic_class, sim::Half::kReduce, me, owner);
-    const sim::Packetizer packets = context_.packets(call.input.type, counts_[static_cast<std::size_t>(owner)]);
-    if (owner == me) {
-      lost_outgoing_.arrives();
-    } else if (context_.feeds_back()) {
-      lost_outgoing_.draw(context_.ledger, fates, link, packets, Tally::kOtherEnd);
-    } else {
-      context_.ledger.pass_message(fates, link, packets);
-    }
+  const auto ranks = static_cast<std::size_t>(context_.group.world_size());
+  lost_contributions_.start(ranks);
+  lost_outgoing_.start(ranks);
+  if (call.operation == Operation::kAllReduce) gather_half_.start_results(call, counts_);
+  messages_.visit_of(shape_of(call), me, [&](const PathMessage& message) {
+    if (message.half == sim::Half::kGather) return gather_half_.take(call, message, fates, of_results);
+    const bool is_received = message.destination == me;
+    (is_received ? lost_contributions_ : lost_outgoing_)
+        .take(context_, call.message.traffic_class, fates, message, of_outgoing,
+              static_cast<std::size_t>(is_received ? message.source : message.destination));
+  });
+  if (!by_owner) return;
+  const std::uint64_t most = *std::ranges::max_element(counts_);
+  lost_results_.start(static_cast<int>(ranks), context_.packets(call.output.type, most).packets());
+  for (int source = 0; source < static_cast<int>(ranks); ++source) {
+    lost_results_.set(source, gather_half_.lost_of(source));
   }
 }
 
 void DirectPath::plan(const CallArguments& call, CallFates& fates) {
   const bool gathers = call.operation == Operation::kAllReduce;
-  if (!gathers && call.operation != Operation::kReduceScatter) return gather_half_.plan(call, fates);
+  if (!reduces(call.operation)) return gather_half_.plan(call, messages_, fates);
   const HalfNetwork& half = context_.network.reduce;
   check_reduction(half.fill, call.op, call.input.type, call.message);
   const int ranks = context_.group.world_size();
@@ -103,17 +110,12 @@ void DirectPath::plan(const CallArguments& call, CallFates& fates) {
   if (context_.network.recovery.keeps_states()) states_.plan(context_.stale, call, ranks, part_elems, counts_);
   own_part_ = context_.packets(call.input.type, part_elems);
   remembered_ = {call.input.type, {}};
-  if (can_lose(half) && half.fill == Fill::kStale) {
+  if (can_lose(half) && half.rule().remembers()) {
     remembered_ = context_.stale.of(gathers ? Use::kReduceContributions : Use::kReduceScatterContributions,
                                     call.message, call.input, static_cast<std::uint64_t>(ranks) * part_elems, counts_);
   }
   lost_results_by_ = owners_lose_results(call) ? LostResults::kByOwner : LostResults::kByReceiver;
-  if (lost_results_by_ == LostResults::kByOwner) {
-    gather_half_.plan_results_of_owners(call, counts_, fates, lost_results_);
-  }
-  plan_contributions(call, fates);
-  plan_outgoing(call, fates);
-  if (gathers && lost_results_by_ == LostResults::kByReceiver) gather_half_.plan_results(call, counts_, fates);
+  plan_messages(call, fates);
 }
 
 const DirectPath::Part& DirectPath::part_of(const PartReduction& reduction) {
@@ -154,11 +156,12 @@ void DirectPath::reduce_part(const Part& part, std::span<const std::byte* const>
     return delivered_.reduce_with_last(part.op(), remembered_, contributions, results);
   }
   DeliveredReduction::Scaling scaling;
-  if (half.fill == Fill::kCountRescale) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
-  if (half.fill == Fill::kInverseProbability) {
+  const FillRule& rule = half.rule();
+  if (rule.scale == FillRule::Scale::kByCount) scaling.sums = DeliveredReduction::Scaling::Sums::kByCount;
+  if (rule.scale == FillRule::Scale::kByRate) {
     scaling.contributions = inverse_probability_factor(half, own_part_.packets());
   }
-  if (half.fill == Fill::kOwn) scaling.substitute = context_.group.rank();
+  if (rule.keeps_own()) scaling.substitute = context_.group.rank();
   scaling.exempt = context_.group.rank();
   delivered_.reduce(part.op(), part.like(), scaling, contributions, results);
 }
@@ -297,7 +300,7 @@ EndErrors DirectPath::compare_ends(Communicator& inner) {
 
 void DirectPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
   const bool gathers = call.operation == Operation::kAllReduce;
-  if (!gathers && call.operation != Operation::kReduceScatter) return gather_half_.run(call, inner, scratch);
+  if (!reduces(call.operation)) return gather_half_.run(call, inner, scratch);
   if (context_.network.recovery.keeps_states()) return run_with_states(call, inner, scratch);
   const ConstTensor own_values =
       gathers ? gather_half_.keep_contribution(call.input, call.op, scratch) : ConstTensor(call.input.type, {});
@@ -320,10 +323,6 @@ void DirectPath::run(const CallArguments& call, Communicator& inner, Scratch& sc
   if (gathers && lost_results_by_ == LostResults::kByReceiver) {
     gather_half_.lose_results(call.output, counts_, own_values);
   }
-}
-
-std::vector<std::uint64_t> DirectPath::all_reduce_parts(std::uint64_t count_elems) {
-  return even_counts(count_elems, context_.group.world_size());
 }
 
 }  // namespace droptest::comm

@@ -12,6 +12,7 @@
 #include "comm/lossy/fill/ef21.h"
 #include "comm/lossy/fill/error_feedback.h"
 #include "comm/lossy/loss_selection.h"
+#include "comm/lossy/paths/call_memory.h"
 #include "comm/lossy/paths/gather_half.h"
 #include "comm/lossy/paths/losses_by_rank.h"
 #include "comm/lossy/paths/message_losses.h"
@@ -32,12 +33,12 @@ namespace droptest::comm {
 class DirectPath final : public Path {
  public:
   explicit DirectPath(const PathContext& context);
+  static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   CodingErrors coding_errors() const override { return coder_ ? coder_->errors() : CodingErrors{}; }
   EndErrors compare_ends(Communicator& inner) override;
-  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
   class Part;  // the reduction of this rank's part
@@ -45,8 +46,7 @@ class DirectPath final : public Path {
   /// receiver.
   enum class LostResults : std::uint8_t { kByOwner, kByReceiver };
 
-  void plan_contributions(const CallArguments& call, CallFates& fates);
-  void plan_outgoing(const CallArguments& call, CallFates& fates);
+  void plan_messages(const CallArguments& call, CallFates& fates);
   void note_undelivered(ConstTensor sent);
   void plan_codes(const CallArguments& call);
   ConstTensor coded_contribution(ConstTensor values, Scratch& scratch);
@@ -60,6 +60,7 @@ class DirectPath final : public Path {
   bool owners_lose_results(const CallArguments& call) const;
 
   PathContext context_;
+  PathMessages messages_;
   GatherHalf gather_half_;
   DeliveredReduction delivered_;
   LargestNorm adversary_;

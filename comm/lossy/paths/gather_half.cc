@@ -23,7 +23,7 @@ ConstTensor slice_if_any(ConstTensor data, sim::ElementRange elements) {
 }  // namespace
 
 Tensor GatherHalf::copy_for_own(ConstTensor values, Scratch& scratch) {
-  if (!can_lose(context_.network.gather) || !keeps_own(context_.network.gather.fill)) return {values.type, {}};
+  if (!can_lose(context_.network.gather) || !context_.network.gather.rule().keeps_own()) return {values.type, {}};
   const Tensor kept = scratch.take(Scratch::Slot::kInputCopy, values, values.count_elems());
   copy(values, kept);
   return kept;
@@ -31,7 +31,8 @@ Tensor GatherHalf::copy_for_own(ConstTensor values, Scratch& scratch) {
 
 ConstTensor GatherHalf::keep_contribution(ConstTensor input, ReduceOp op, Scratch& scratch) {
   const Tensor kept = copy_for_own(input, scratch);
-  if (kept.bytes.empty() || context_.network.gather.fill != Fill::kOwnScaled || is_integer(input.type)) return kept;
+  const bool is_scaled = context_.network.gather.rule().scale == FillRule::Scale::kSqrtRanks;
+  if (kept.bytes.empty() || !is_scaled || is_integer(input.type)) return kept;
   const double spread = std::sqrt(static_cast<double>(context_.group.world_size()));
   if (op == ReduceOp::kSum) scale(kept, spread);
   if (op == ReduceOp::kMean) divide(kept, spread);
@@ -40,7 +41,7 @@ ConstTensor GatherHalf::keep_contribution(ConstTensor input, ReduceOp op, Scratc
 
 Tensor GatherHalf::memory(StaleMemory::Use use, const Message& message, ConstTensor values,
                           std::span<const std::uint64_t> cut, int peer) {
-  if (!can_lose(context_.network.gather) || context_.network.gather.fill != Fill::kStale) return {values.type, {}};
+  if (!can_lose(context_.network.gather) || !context_.network.gather.rule().remembers()) return {values.type, {}};
   return context_.stale.of(use, message, values, values.count_elems(), cut, peer);
 }
 
@@ -56,84 +57,32 @@ void GatherHalf::fill(Tensor data, const sim::PacketMask* lost, const sim::Packe
   }
 }
 
-// Draws the packets that this rank loses of a message from `source` to all. Per receiver, each receiver draws the link
-// that it counts; the source passes the messages of all its links, and loses nothing.
-void GatherHalf::draw_copy(int source, const sim::Packetizer& packets, sim::TrafficClass traffic_class,
-                           CallFates& fates) {
-  constexpr sim::Half kHalf = sim::Half::kGather;
-  const int me = context_.group.rank();
-  if (consistency_ == Consistency::kShared) {
-    lost_.draw(context_.ledger, fates, context_.link_to_all(traffic_class, kHalf, source), packets,
-               source == me ? Tally::kCounted : Tally::kOtherEnd);
-    if (source == me && keeps_own(context_.network.gather.fill)) lost_.last_arrives();
-    return;
-  }
-  if (source != me) {
-    return lost_.draw(context_.ledger, fates, context_.link(traffic_class, kHalf, source, me), packets,
-                      Tally::kCounted);
-  }
-  for (int destination = 0; destination < context_.group.world_size(); ++destination) {
-    if (destination == me) continue;
-    context_.ledger.pass_message(fates, context_.link(traffic_class, kHalf, me, destination), packets);
-  }
-  lost_.arrives();
+void GatherHalf::take(const CallArguments& call, const PathMessage& message, CallFates& fates, Interest of_others) {
+  // A broadcast has one message.
+  const auto number = static_cast<std::size_t>(call.operation == Operation::kBroadcast ? 0 : message.source);
+  lost_.take(context_, call.message.traffic_class, fates, message, message.to_all ? of_others : Interest::kNone,
+             number);
+  const bool is_own = message.to_all && message.source == context_.group.rank();
+  if (is_own && context_.network.gather.rule().keeps_own()) lost_.arrives(number);
 }
 
-void GatherHalf::plan_results(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates) {
+void GatherHalf::start_results(const CallArguments& call, std::span<const std::uint64_t> counts) {
   remembered_ = memory(StaleMemory::Use::kAllReduceResult, call.message, call.output, counts);
-  lost_.start();
-  for (int source = 0; source < context_.group.world_size(); ++source) {
-    draw_copy(source, context_.packets(call.output.type, counts[source]), call.message.traffic_class, fates);
-  }
+  lost_.start(static_cast<std::size_t>(context_.group.world_size()));
 }
 
-void GatherHalf::plan_results_of_owners(const CallArguments& call, std::span<const std::uint64_t> counts,
-                                        CallFates& fates, LossesByRank& lost) {
-  const ElementType type = call.output.type;
-  const std::uint64_t most = counts.empty() ? 0 : *std::ranges::max_element(counts);
-  lost.start(context_.group.world_size(), context_.packets(type, most).packets());
-  lost_.start();
-  for (int source = 0; source < context_.group.world_size(); ++source) {
-    const sim::Packetizer cut = context_.packets(type, counts[source]);
-    if (consistency_ == Consistency::kShared && source != context_.group.rank()) {
-      const sim::Link link = context_.link_to_all(call.message.traffic_class, sim::Half::kGather, source);
-      context_.ledger.pass_message(fates, link, cut);
-      lost_.arrives();
-    } else {
-      draw_copy(source, cut, call.message.traffic_class, fates);
-      lost.set(source, lost_.of(static_cast<std::size_t>(source)));
-    }
-  }
-}
-
-void GatherHalf::plan_all_to_all(const CallArguments& call, CallFates& fates) {
-  const sim::TrafficClass traffic_class = call.message.traffic_class;
-  remembered_ = memory(StaleMemory::Use::kAllToAll, call.message, call.output, call.receive_counts);
-  const int me = context_.group.rank();
-  for (int peer = 0; peer < context_.group.world_size(); ++peer) {
-    if (peer == me) {
-      lost_.arrives();
-      continue;
-    }
-    lost_.draw(context_.ledger, fates, context_.link(traffic_class, sim::Half::kGather, peer, me),
-               context_.packets(call.output.type, call.receive_counts[peer]), Tally::kCounted);
-    context_.ledger.pass_message(fates, context_.link(traffic_class, sim::Half::kGather, me, peer),
-                                 context_.packets(call.input.type, call.counts[peer]));
-  }
-}
-
-void GatherHalf::plan(const CallArguments& call, CallFates& fates) {
-  lost_.start();
-  if (call.operation == Operation::kAllToAll) return plan_all_to_all(call, fates);
-  if (call.operation == Operation::kBroadcast) {
-    remembered_ = memory(StaleMemory::Use::kBroadcast, call.message, call.output, {}, call.peer);
-    return draw_copy(call.peer, context_.packets(call.output.type, call.output.count_elems()),
-                     call.message.traffic_class, fates);
-  }
-  remembered_ = memory(StaleMemory::Use::kAllGather, call.message, call.output, call.counts);
-  for (int source = 0; source < context_.group.world_size(); ++source) {
-    draw_copy(source, context_.packets(call.output.type, call.counts[source]), call.message.traffic_class, fates);
-  }
+void GatherHalf::plan(const CallArguments& call, PathMessages& messages, CallFates& fates) {
+  using Use = StaleMemory::Use;
+  const bool is_broadcast = call.operation == Operation::kBroadcast;
+  const bool is_all_to_all = call.operation == Operation::kAllToAll;
+  const std::span<const std::uint64_t> cut = is_all_to_all ? call.receive_counts : call.counts;
+  remembered_ = memory(is_broadcast    ? Use::kBroadcast
+                       : is_all_to_all ? Use::kAllToAll
+                                       : Use::kAllGather,
+                       call.message, call.output, cut, is_broadcast ? call.peer : -1);
+  lost_.start(static_cast<std::size_t>(context_.group.world_size()));
+  messages.visit_of(shape_of(call), context_.group.rank(),
+                    [&](const PathMessage& message) { take(call, message, fates); });
 }
 
 void GatherHalf::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <span>
 
-#include "comm/lossy/paths/losses_by_rank.h"
 #include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/path.h"
 
@@ -20,22 +19,22 @@ namespace droptest::comm {
 /// receivers lost (except under the fills `own` and `own_scaled`), so that all ranks end with the same values.
 class GatherHalf {
  public:
-  GatherHalf(const PathContext& context, Consistency consistency) : context_(context), consistency_(consistency) {}
+  explicit GatherHalf(const PathContext& context) : context_(context) {}
 
-  /// Path::plan() and run() of an all_gather, an all_to_all or a broadcast.
-  void plan(const CallArguments& call, CallFates& fates);
+  /// Path::plan() and run() of an all_gather, an all_to_all or a broadcast with these messages.
+  void plan(const CallArguments& call, PathMessages& messages, CallFates& fates);
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch);
 
   /// The gather half of an all-reduce, with its results in `output` at lose_results(): takes out the packets that this
   /// rank's links lost, as all_gather does. `own` keeps `own_values`, which has the shape of the output and does not
-  /// overlap it. Both functions get the same counts.
-  void plan_results(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates);
+  /// overlap it. Both functions get the same counts; take() gets each message between them. Without an interest in the
+  /// fates of others' packets for all, nothing is taken out of them here.
+  void start_results(const CallArguments& call, std::span<const std::uint64_t> counts);
+  void take(const CallArguments& call, const PathMessage& message, CallFates& fates,
+            Interest of_others = Interest::kFates);
   void lose_results(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const;
-
-  /// The same where the owners of parts zero the lost packets: `lost` gets this rank's losses, by part. With shared
-  /// fates only the owner of a part knows its losses, which hold for all ranks.
-  void plan_results_of_owners(const CallArguments& call, std::span<const std::uint64_t> counts, CallFates& fates,
-                              LossesByRank& lost);
+  /// The packets that this rank loses of a source's message; null: none.
+  const sim::PacketMask* lost_of(int source) const { return lost_.of(static_cast<std::size_t>(source)); }
 
   /// A copy of `values` in scratch, taken before they are overwritten, where the fill is `own` or `own_scaled` and
   /// packets can be lost; else an empty tensor.
@@ -54,14 +53,11 @@ class GatherHalf {
 
  private:
   Tensor copy_for_own(ConstTensor values, Scratch& scratch);
-  void plan_all_to_all(const CallArguments& call, CallFates& fates);
-  void draw_copy(int source, const sim::Packetizer& packets, sim::TrafficClass traffic_class, CallFates& fates);
   /// Message::lost of the call.
   void report_lost(const CallArguments& call, std::span<const std::uint64_t> counts) const;
   void lose_on_device(Tensor output, std::span<const std::uint64_t> counts, ConstTensor own_values) const;
 
   PathContext context_;
-  Consistency consistency_;
   // Of the current call.
   MessageLosses lost_;  // by source
   Tensor remembered_;

@@ -7,42 +7,39 @@
 
 #include "comm/lossy/fill/packet_runs.h"
 #include "comm/lossy/fill/reduction_fill.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
 
-HopPath::HopPath(const PathContext& context, ScheduleMaker make_schedule)
-    : context_(context), make_schedule_(make_schedule), gather_half_(context, Consistency::kPerReceiver) {}
+HopPath::HopPath(const PathContext& context)
+    : context_(context), messages_(context.messages()), gather_half_(context) {}
 
-const sim::HopSchedule& HopPath::schedule(sim::Collective collective, int root) {
-  const auto index = static_cast<std::size_t>(collective) + static_cast<std::size_t>(root);
-  if (schedules_.size() <= index) schedules_.resize(index + 1);
-  if (schedules_[index] == nullptr) {
-    schedules_[index] = make_schedule_({collective, context_.group.world_size(), root, context_.network.group_ranks});
-  }
-  return *schedules_[index];
-}
-
-void HopPath::cut(const CallArguments& call) {
-  std::vector<std::uint64_t> counts(call.counts.begin(), call.counts.end());
-  switch (call.operation) {
-    case Operation::kAllReduce:
-      schedule_ = &schedule(sim::Collective::kAllReduce);
-      counts = even_counts(call.input.count_elems(), schedule_->parts());
-      break;
-    case Operation::kReduceScatter:
-      schedule_ = &schedule(sim::Collective::kReduceScatter);
-      break;
-    case Operation::kAllGather:
-      schedule_ = &schedule(sim::Collective::kAllGather);
-      break;
-    default:
-      schedule_ = &schedule(sim::Collective::kBroadcast, call.peer);
-      counts = {call.output.count_elems()};
-  }
-  DROPTEST_CHECK(counts.size() == static_cast<std::size_t>(schedule_->parts()), "one count for each part");
-  begins_.assign(1, 0);
-  for (const std::uint64_t count : counts) begins_.push_back(begins_.back() + count);
+void HopPath::add_memory(const SizedCall& call, CallMemory& memory) {
+  const CallShape& shape = call.shape;
+  if (shape.operation == Operation::kAllToAll) return;
+  PathMessages messages(call.network, path_in(call.network, shape.elements), call.ranks, 0);
+  const sim::HopSchedule& schedule = messages.cut(shape).hops;
+  const auto reduce_rounds = schedule.reduce_rounds();
+  const bool buffers_results = buffers(call.network, sim::Half::kGather);
+  // Elements that a rank receives: into a buffer in each round, and in all rounds of the reduce half.
+  std::vector<std::uint64_t> buffered(static_cast<std::size_t>(call.ranks * schedule.rounds()));
+  std::vector<std::uint64_t> reduced(static_cast<std::size_t>(call.ranks));
+  messages.visit(shape, [&](const PathMessage& message) {
+    const auto rank = static_cast<std::size_t>(message.destination);
+    const std::uint64_t elements = message.elements.size();
+    if (message.half == sim::Half::kReduce || buffers_results) {
+      buffered[rank * static_cast<std::size_t>(schedule.rounds()) + static_cast<std::size_t>(message.round)] +=
+          elements;
+    }
+    if (message.round < reduce_rounds) reduced[rank] += elements;
+  });
+  const auto most = [](const std::vector<std::uint64_t>& of) { return of.empty() ? 0 : *std::ranges::max_element(of); };
+  const bool scatters = shape.operation == Operation::kReduceScatter;
+  memory.take(CallMemory::Slot::kReceived, most(buffered));
+  if (scatters) memory.take(CallMemory::Slot::kPart, shape.elements);
+  if (call.remembers_contributions()) memory.remembered += most(reduced);
+  if (scatters && call.remembers_results()) memory.remembered += shape.elements;
 }
 
 sim::ElementRange HopPath::elements(const sim::Hop& hop) const {
@@ -55,7 +52,7 @@ void HopPath::plan_memories(const CallArguments& call) {
   const HalfNetwork& reduce = context_.network.reduce;
   const HalfNetwork& gather = context_.network.gather;
   last_sums_ = last_values_ = {call.output.type, {}};
-  if (schedule_->reduce_rounds() > 0 && can_lose(reduce) && reduce.fill == Fill::kStale) {
+  if (schedule_->reduce_rounds() > 0 && can_lose(reduce) && reduce.rule().remembers()) {
     std::uint64_t received = 0;
     for (int round = 0; round < schedule_->reduce_rounds(); ++round) {
       receives_.clear();
@@ -66,7 +63,7 @@ void HopPath::plan_memories(const CallArguments& call) {
     last_sums_ = context_.stale.of(scatters ? Use::kReduceScatterContributions : Use::kReduceContributions,
                                    call.message, like, received, begins_);
   }
-  if (!can_lose(gather) || gather.fill != Fill::kStale) return;
+  if (!can_lose(gather) || !gather.rule().remembers()) return;
   const Use use = call.operation == Operation::kAllReduce       ? Use::kAllReduceResult
                   : call.operation == Operation::kReduceScatter ? Use::kReduceScatterResult
                   : call.operation == Operation::kAllGather     ? Use::kAllGather
@@ -75,40 +72,33 @@ void HopPath::plan_memories(const CallArguments& call) {
   last_values_ = context_.stale.of(use, call.message, like, begins_.back(), begins_, root);
 }
 
-void HopPath::plan_round(int round, const CallArguments& call, CallFates& fates) {
-  const int me = context_.group.rank();
-  const sim::TrafficClass traffic_class = call.message.traffic_class;
-  hops_of(round, &sim::HopSchedule::sends, sends_);
-  hops_of(round, &sim::HopSchedule::receives, receives_);
-  for (const sim::Hop& hop : sends_) {
-    context_.ledger.pass_message(fates, context_.link(traffic_class, hop.half, me, hop.destination),
-                                 context_.packets(call.output.type, elements(hop).size()));
-  }
-  for (const sim::Hop& hop : receives_) {
-    const sim::Link link = context_.link(traffic_class, hop.half, hop.source, me);
-    const sim::Packetizer packets = context_.packets(call.output.type, elements(hop).size());
-    lost_.draw(context_.ledger, fates, link, packets, Tally::kCounted);
-    if (context_.network.reduce.fill != Fill::kInverseProbability) continue;
-    const double arrives =
-        hop.half == sim::Half::kReduce ? 1 - context_.ledger.missing_rate(link, packets.packets()) : 1;
-    factors_.push_back(arrives > 0 ? 1 / arrives : 1);
-  }
-}
-
 void HopPath::plan(const CallArguments& call, CallFates& fates) {
-  if (is_one_hop(call)) return gather_half_.plan(call, fates);
-  const bool reduces = call.operation == Operation::kAllReduce || call.operation == Operation::kReduceScatter;
-  if (reduces) check_reduction(context_.network.reduce.fill, call.op, call.input.type, call.message);
-  cut(call);
+  if (is_one_hop(call)) return gather_half_.plan(call, messages_, fates);
+  if (reduces(call.operation)) {
+    check_reduction(context_.network.reduce.fill, call.op, call.input.type, call.message);
+  }
+  const CallShape shape = shape_of(call);
+  const PathMessages::Cut cut = messages_.cut(shape);
+  schedule_ = &cut.hops;
+  begins_.assign(cut.begins.begin(), cut.begins.end());
   plan_memories(call);
-  lost_.start();
   factors_.clear();
-  for (int round = 0; round < schedule_->rounds(); ++round) plan_round(round, call, fates);
+  std::size_t received = 0;
+  messages_.visit_of(shape, context_.group.rank(), [&](const PathMessage& message) {
+    lost_.take(context_, call.message.traffic_class, fates, message, Interest::kNone, received);
+    if (message.destination != context_.group.rank()) return;
+    ++received;
+    if (context_.network.reduce.rule().scale != FillRule::Scale::kByRate) return;
+    const sim::Link link = context_.link_of(call.message.traffic_class, message);
+    const double arrives =
+        message.half == sim::Half::kReduce ? 1 - context_.ledger.missing_rate(link, message.packets.packets()) : 1;
+    factors_.push_back(arrives > 0 ? 1 / arrives : 1);
+  });
 }
 
 bool HopPath::counts_travel() const {
   const HalfNetwork& half = context_.network.reduce;
-  return can_lose(half) && half.fill == Fill::kCountRescale;
+  return can_lose(half) && half.rule().scale == FillRule::Scale::kByCount;
 }
 
 void HopPath::carry_out(Run& run) {
@@ -154,14 +144,13 @@ void HopPath::hops_of(int round, HopsOfRank which, std::vector<sim::Hop>& hops) 
 }
 
 // Partial sums are received into a buffer, and so are values that this rank's own may replace; others into the work.
-bool HopPath::needs_buffer(const sim::Hop& hop) const {
-  const HalfNetwork& gather = context_.network.gather;
-  return hop.half == sim::Half::kReduce || (can_lose(gather) && gather.fill == Fill::kOwn);
+bool HopPath::buffers(const ClassNetwork& network, sim::Half half) {
+  return half == sim::Half::kReduce || (can_lose(network.gather) && network.gather.rule().keeps_own());
 }
 
 void HopPath::exchange_values(const Run& run) {
   std::uint64_t buffer_elems = 0;
-  for (const sim::Hop& hop : receives_) buffer_elems += needs_buffer(hop) ? elements(hop).size() : 0;
+  for (const sim::Hop& hop : receives_) buffer_elems += buffers(context_.network, hop.half) ? elements(hop).size() : 0;
   const Tensor buffer = run.scratch.take(Scratch::Slot::kReceived, run.work, buffer_elems);
   outgoing_.clear();
   incoming_.clear();
@@ -171,7 +160,7 @@ void HopPath::exchange_values(const Run& run) {
   std::uint64_t begin = 0;
   for (const sim::Hop& hop : receives_) {
     const sim::ElementRange range = elements(hop);
-    const bool is_buffered = needs_buffer(hop);
+    const bool is_buffered = buffers(context_.network, hop.half);
     const Tensor to = is_buffered ? slice(buffer, {begin, begin + range.size()}) : slice(run.work, range);
     if (is_buffered) begin += range.size();
     incoming_.push_back({to, hop.source, run.call.message});
@@ -202,7 +191,7 @@ void HopPath::take_value(Run& run, const sim::Hop& hop, Tensor received) {
   const Tensor work = slice(run.work, range);
   const sim::PacketMask* lost = lost_.of(run.messages_received);
   const sim::Packetizer packets = context_.packets(work.type, range.size());
-  if (needs_buffer(hop)) return copy_delivered(received, work, lost, packets);
+  if (buffers(context_.network, hop.half)) return copy_delivered(received, work, lost, packets);
   const Tensor last = last_values_.bytes.empty() ? last_values_ : slice(last_values_, range);
   gather_half_.fill(work, lost, packets, {work.type, {}}, last);
 }
@@ -302,10 +291,6 @@ void HopPath::run(const CallArguments& call, Communicator& inner, Scratch& scrat
   Run run{call, inner, scratch, work, contribution};
   carry_out(run);
   if (scatters) copy(slice(work, {begins_[mine], begins_[mine + 1]}), call.output);
-}
-
-std::vector<std::uint64_t> HopPath::all_reduce_parts(std::uint64_t count_elems) {
-  return even_counts(count_elems, schedule(sim::Collective::kAllReduce).parts());
 }
 
 }  // namespace droptest::comm

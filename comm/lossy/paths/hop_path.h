@@ -9,14 +9,13 @@
 #include <vector>
 
 #include "comm/lossy/fill/contribution_counts.h"
+#include "comm/lossy/paths/call_memory.h"
 #include "comm/lossy/paths/gather_half.h"
 #include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/path.h"
 #include "sim/schedules/hop_schedule.h"
 
 namespace droptest::comm {
-
-using ScheduleMaker = std::unique_ptr<sim::HopSchedule> (*)(const sim::ScheduleRequest&);
 
 /// A reduce hop carries the sender's partial sum: where a packet is lost, the receiver continues with its own partial
 /// sum, so all contributions in the packet are lost. A gather hop carries the sender's value: a receiver that loses a
@@ -32,11 +31,11 @@ using ScheduleMaker = std::unique_ptr<sim::HopSchedule> (*)(const sim::ScheduleR
 /// of the same path without loss, equal on all ranks and backends.
 class HopPath final : public Path {
  public:
-  HopPath(const PathContext& context, ScheduleMaker make_schedule);
+  explicit HopPath(const PathContext& context);
+  static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
-  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
   // One call while it runs.
@@ -51,15 +50,12 @@ class HopPath final : public Path {
   };
 
   static bool is_one_hop(const CallArguments& call) { return call.operation == Operation::kAllToAll; }
-  const sim::HopSchedule& schedule(sim::Collective collective, int root = 0);
-  void cut(const CallArguments& call);
   sim::ElementRange elements(const sim::Hop& hop) const;
   void plan_memories(const CallArguments& call);
-  void plan_round(int round, const CallArguments& call, CallFates& fates);
   void carry_out(Run& run);
   using HopsOfRank = void (sim::HopSchedule::*)(int round, int rank, std::vector<sim::Hop>& hops) const;
   void hops_of(int round, HopsOfRank which, std::vector<sim::Hop>& hops) const;
-  bool needs_buffer(const sim::Hop& hop) const;
+  static bool buffers(const ClassNetwork& network, sim::Half half);
   void exchange_values(const Run& run);
   void end_sums(const Run& run);
   void add_sum(Run& run, const sim::Hop& hop, Tensor received, const std::vector<CountRun>& sent_counts);
@@ -71,9 +67,8 @@ class HopPath final : public Path {
                   const sim::Packetizer& packets);
 
   PathContext context_;
-  ScheduleMaker make_schedule_;
+  PathMessages messages_;
   GatherHalf gather_half_;
-  std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // by collective, then a broadcast for each root
   // Of the current call.
   const sim::HopSchedule* schedule_ = nullptr;
   std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
@@ -89,11 +84,5 @@ class HopPath final : public Path {
   std::vector<Receive> incoming_;                       // by receive
   std::vector<std::vector<CountRun>> received_counts_;  // by receive
 };
-
-/// For the registry.
-template <ScheduleMaker kSchedule>
-std::unique_ptr<Path> make_hop_path(const PathContext& context) {
-  return std::make_unique<HopPath>(context, kSchedule);
-}
 
 }  // namespace droptest::comm

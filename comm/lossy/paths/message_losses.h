@@ -3,38 +3,54 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include "comm/lossy/flows/flow_ledger.h"
+#include "comm/lossy/paths/path.h"
 #include "sim/loss/packet_mask.h"
 
 namespace droptest::comm {
 
-/// The masks of a call's messages in the order in which they were drawn, in reused memory.
+/// What a path needs to know of a message that another rank counts.
+enum class Interest : std::uint8_t { kNone, kFates };
+
+/// The masks of a call's messages by number, in reused memory. A path numbers its messages as it likes, e.g. by source.
 class MessageLosses {
  public:
-  /// Begins another call.
-  void start() { count_ = 0; }
+  /// Begins another call with `messages` messages, which arrive whole until one is taken.
+  void start(std::size_t messages) {
+    if (messages_.size() < messages) messages_.resize(messages);
+    for (std::size_t number = 0; number < messages; ++number) messages_[number].any_missing = false;
+  }
 
-  /// FlowLedger::draw_message() for the next message.
-  void draw(FlowLedger& ledger, CallFates& fates, const sim::Link& link, const sim::Packetizer& packets, Tally tally) {
-    if (count_ == messages_.size()) messages_.emplace_back();
-    Message& message = messages_[count_++];
+  /// Draws a message of the call, where this rank counts it or its path asks for the fates; else passes it, and
+  /// `number` stays what it was.
+  void take(const PathContext& context, sim::TrafficClass traffic_class, CallFates& fates, const PathMessage& message,
+            Interest of_others, std::size_t number) {
+    const sim::Link link = context.link_of(traffic_class, message);
+    const bool is_counted = message.counted_on() == context.group.rank();
+    if (!is_counted && of_others == Interest::kNone) {
+      return context.ledger.pass_message(fates, link, message.packets);
+    }
+    draw(context.ledger, fates, link, message.packets, is_counted ? Tally::kCounted : Tally::kOtherEnd, number);
+  }
+  /// FlowLedger::draw_message().
+  void draw(FlowLedger& ledger, CallFates& fates, const sim::Link& link, const sim::Packetizer& packets, Tally tally,
+            std::size_t number) {
+    if (messages_.size() <= number) messages_.resize(number + 1);
+    Message& message = messages_[number];
     message.any_missing = ledger.draw_message(fates, link, packets, tally, message.missing);
   }
-  /// A message that arrives whole.
-  void arrives() {
-    if (count_ == messages_.size()) messages_.emplace_back();
-    messages_[count_++].any_missing = false;
+  /// Makes a message arrive whole after all.
+  void arrives(std::size_t number) { messages_[number].any_missing = false; }
+
+  /// The missing packets of message `number`; null: none.
+  sim::PacketMask* of(std::size_t number) {
+    return messages_[number].any_missing ? &messages_[number].missing : nullptr;
   }
-
-  /// Makes the last message arrive whole after all.
-  void last_arrives() { messages_[count_ - 1].any_missing = false; }
-
-  /// The missing packets of message `index`; null: none.
-  sim::PacketMask* of(std::size_t index) { return messages_[index].any_missing ? &messages_[index].missing : nullptr; }
-  const sim::PacketMask* of(std::size_t index) const {
-    return messages_[index].any_missing ? &messages_[index].missing : nullptr;
+  const sim::PacketMask* of(std::size_t number) const {
+    return messages_[number].any_missing ? &messages_[number].missing : nullptr;
   }
 
  private:
@@ -43,7 +59,6 @@ class MessageLosses {
     bool any_missing = false;
   };
   std::vector<Message> messages_;
-  std::size_t count_ = 0;
 };
 
 }  // namespace droptest::comm

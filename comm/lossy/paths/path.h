@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "comm/call.h"
 #include "comm/communicator.h"
@@ -11,6 +10,7 @@
 #include "comm/lossy/fill/stale_memory.h"
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/network.h"
+#include "comm/lossy/paths/path_messages.h"
 #include "comm/lossy/statistics/sample_sums.h"
 #include "sim/loss/link.h"
 #include "sim/packets/packetizer.h"
@@ -23,6 +23,7 @@ struct PathContext {
   FlowLedger& ledger;           ///< packet indices and fates of this rank's links, shared by the groups it is in
   const ClassNetwork& network;  ///< of the traffic class that the path serves
   StaleMemory& stale;           ///< values that arrived earlier, by message
+  const PathEntry& path;        ///< of the collectives
 
   /// Whether lost contributions are added to the next message.
   bool feeds_back() const { return network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn; }
@@ -34,6 +35,11 @@ struct PathContext {
   sim::Link link_to_all(sim::TrafficClass traffic_class, sim::Half half, int source) const {
     return {traffic_class, half, static_cast<std::uint16_t>(group.world_rank(source)), sim::Link::kEveryDestination};
   }
+  sim::Link link_of(sim::TrafficClass traffic_class, const PathMessage& message) const {
+    return message.to_all ? link_to_all(traffic_class, message.half, message.source)
+                          : link(traffic_class, message.half, message.source, message.destination);
+  }
+  PathMessages messages() const;
   /// The packets of a message of `count_elems` elements.
   sim::Packetizer packets(ElementType type, std::uint64_t count_elems) const {
     return network.packets(type, count_elems);
@@ -66,9 +72,6 @@ class Path {
   /// The differences between the states of senders and receivers after the last run, for this rank's copies; moves the
   /// states over `inner`. Ranks: all of the group, after a sampled call.
   virtual EndErrors compare_ends([[maybe_unused]] Communicator& inner) { return {}; }
-
-  /// The parts of an all-reduce, by number of elements. A message holds one or more parts, each of them whole.
-  virtual std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) = 0;
 };
 
 }  // namespace droptest::comm

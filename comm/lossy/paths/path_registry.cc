@@ -6,6 +6,8 @@
 #include "comm/lossy/paths/contribution_path.h"
 #include "comm/lossy/paths/direct_path.h"
 #include "comm/lossy/paths/hop_path.h"
+#include "comm/lossy/paths/power_sgd_path.h"
+#include "comm/lossy/paths/top_k_path.h"
 #include "sim/error.h"
 #include "sim/time/timing_theory.h"
 
@@ -17,6 +19,29 @@ std::unique_ptr<Path> make(const PathContext& context) {
   return std::make_unique<P>(context);
 }
 
+const PathEntry kTopK{.name = "top_k",
+                      .summary = "pairs of an index and a value, from each rank to all others",
+                      .route = Route::kOneHop,
+                      .equality = RankEquality::kReduceHalfOnly,
+                      .shorthand = LossShorthand::kBothHalves,
+                      .make = &make<TopKPath>,
+                      .add_memory = &TopKPath::add_memory,
+                      .schedule = &sim::make_direct_schedule,
+                      .can_share = true,
+                      .feedback = SenderFeedback::kCorrectsSends,
+                      .sub_calls = &top_k_calls};
+const PathEntry kPowerSgd{.name = "power_sgd",
+                          .summary = "two sums of factors at an aggregation point",
+                          .route = Route::kAggregated,
+                          .equality = RankEquality::kStayEqual,
+                          .shorthand = LossShorthand::kReduceHalf,
+                          .make = &make<PowerSgdPath>,
+                          .add_memory = &PowerSgdPath::add_memory,
+                          .schedule = nullptr,
+                          .can_share = true,
+                          .feedback = SenderFeedback::kCorrectsSends,
+                          .sub_calls = &power_sgd_calls};
+
 double aggregation_seconds(int /*ranks*/, double bytes, const sim::LinkCost& link) {
   return sim::aggregation_seconds(bytes, link);
 }
@@ -26,23 +51,24 @@ double aggregation_seconds(int /*ranks*/, double bytes, const sim::LinkCost& lin
 const std::vector<PathEntry>& paths() {
   static const std::vector<PathEntry> entries = {
       {"contribution", "in-network aggregation: a packet of one rank never reaches the aggregation point, all miss it",
-       Route::kAggregated, RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>, nullptr, true,
-       false, SenderFeedback::kCorrectsSends, &aggregation_seconds},
+       Route::kAggregated, RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>,
+       &ContributionPath::add_memory, nullptr, true, false, SenderFeedback::kCorrectsSends, &aggregation_seconds},
       {"direct", "reduce-scatter by direct exchange, then all-gather; one (source, destination) packet at a time",
        Route::kOneHop, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>,
-       &sim::make_direct_schedule, true, false, SenderFeedback::kCorrectsSends, &sim::direct_all_reduce_seconds},
+       &DirectPath::add_memory, &sim::make_direct_schedule, true, false, SenderFeedback::kCorrectsSends,
+       &sim::direct_all_reduce_seconds},
       {"ring", "partial sums go round a ring, then results: a lost hop loses all that it carries", Route::kManyHops,
-       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make_hop_path<sim::make_ring_schedule>,
+       RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<HopPath>, &HopPath::add_memory,
        &sim::make_ring_schedule, false, false, SenderFeedback::kNone, &sim::ring_all_reduce_seconds},
       {"halving_doubling", "recursive halving, then doubling: log2 N hops; other sizes fold onto a power of two",
-       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves,
-       &make_hop_path<sim::make_halving_doubling_schedule>, &sim::make_halving_doubling_schedule},
+       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<HopPath>,
+       &HopPath::add_memory, &sim::make_halving_doubling_schedule},
       {"tree", "double binary tree: each half of the data goes up one of two trees, and its sums down again",
-       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves,
-       &make_hop_path<sim::make_tree_schedule>, &sim::make_tree_schedule},
+       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<HopPath>,
+       &HopPath::add_memory, &sim::make_tree_schedule},
       {"hierarchical", "groups of group_ranks: sums to each group's leader, a ring of leaders, results to the members",
-       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves,
-       &make_hop_path<sim::make_hierarchical_schedule>, &sim::make_hierarchical_schedule, false, true},
+       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<HopPath>,
+       &HopPath::add_memory, &sim::make_hierarchical_schedule, false, true},
   };
   return entries;
 }
@@ -54,6 +80,20 @@ const PathEntry& path_entry(std::string_view name) {
     known.append(known.empty() ? "" : ", ").append(entry.name);
   }
   throw ConfigError("path: got \"" + std::string(name) + "\", want one of " + known);
+}
+
+PathMessages PathContext::messages() const {
+  int lowest = 0;
+  for (int rank = 1; rank < group.world_size(); ++rank) {
+    if (group.world_rank(rank) < group.world_rank(lowest)) lowest = rank;
+  }
+  return {network, path, group.world_size(), lowest};
+}
+
+const PathEntry& path_in(const ClassNetwork& network, std::uint64_t elems) {
+  if (network.compression.kind == CompressionKind::kTopK) return kTopK;
+  if (network.compression.kind == CompressionKind::kPowerSgd) return kPowerSgd;
+  return path_entry(network.path_of(elems));
 }
 
 }  // namespace droptest::comm

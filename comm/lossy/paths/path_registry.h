@@ -7,7 +7,9 @@
 #include <string_view>
 #include <vector>
 
+#include "comm/lossy/paths/call_memory.h"
 #include "comm/lossy/paths/path.h"
+#include "comm/lossy/paths/path_messages.h"
 #include "sim/schedules/hop_schedule.h"
 #include "sim/time/link_cost.h"
 
@@ -46,18 +48,26 @@ struct PathEntry {
   RankEquality equality;
   LossShorthand shorthand;
   std::unique_ptr<Path> (*make)(const PathContext&);
+  /// Adds what the path itself holds for a collective.
+  void (*add_memory)(const SizedCall&, CallMemory&);
   /// The hops of its collectives; null for a path that has none, since its packets do not travel from rank to rank.
   std::unique_ptr<sim::HopSchedule> (*schedule)(const sim::ScheduleRequest&);
   bool can_share = false;   ///< several ranks receive one packet, so `shared` has a meaning
   bool has_groups = false;  ///< needs ClassNetwork::group_ranks
   SenderFeedback feedback = SenderFeedback::kNone;
   AllReduceSeconds seconds = nullptr;  ///< null: no closed form
+  /// The collectives that a reduction consists of; null: itself.
+  std::vector<SubCall> (*sub_calls)(const ClassNetwork&, const CallShape&, int ranks) = nullptr;
 };
 
-/// All known paths, in the order in which they are listed.
+/// All known paths, in the order in which they are listed; without those that a compression brings along.
 const std::vector<PathEntry>& paths();
 
 /// Throws: ConfigError that lists the known names.
 const PathEntry& path_entry(std::string_view name);
+
+/// The path of a collective of `elems` elements, all parts together: that of the compression where it has one, else
+/// ClassNetwork::path_of().
+const PathEntry& path_in(const ClassNetwork& network, std::uint64_t elems);
 
 }  // namespace droptest::comm

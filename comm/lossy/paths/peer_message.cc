@@ -10,7 +10,7 @@
 namespace droptest::comm {
 
 PeerMessage::PeerMessage(const PathContext& context, std::uint64_t seed)
-    : context_(context), transform_(context.network, seed), gather_half_(context, Consistency::kPerReceiver) {}
+    : context_(context), transform_(context.network, seed), gather_half_(context) {}
 
 void PeerMessage::plan(const CallArguments& call, CallFates& fates) {
   const bool sends = call.operation == Operation::kSend;
@@ -23,8 +23,7 @@ void PeerMessage::plan(const CallArguments& call, CallFates& fates) {
     return context_.link(call.message.traffic_class, sim::Half::kGather, source, destination);
   };
   if (sends) return context_.ledger.pass_message(fates, link(me, call.peer), packets);
-  lost_.start();
-  lost_.draw(context_.ledger, fates, link(call.peer, me), packets, Tally::kCounted);
+  lost_.draw(context_.ledger, fates, link(call.peer, me), packets, Tally::kCounted, 0);
 }
 
 ConstTensor PeerMessage::outgoing(ConstTensor data, Scratch& scratch) {
@@ -34,7 +33,7 @@ ConstTensor PeerMessage::outgoing(ConstTensor data, Scratch& scratch) {
 
 void PeerMessage::before_receipt(Tensor data, Scratch& scratch) {
   own_values_ = {data.type, {}};
-  if (!keeps_own(context_.network.gather.fill)) return;
+  if (!context_.network.gather.rule().keeps_own()) return;
   if (!transform_.is_identity()) transform_.forward(data, std::array{data.count_elems()});
   own_values_ = gather_half_.keep_for_own(data, scratch);
 }
@@ -43,7 +42,7 @@ void PeerMessage::before_receipt(Tensor data, Scratch& scratch) {
 void PeerMessage::received(const CallArguments& call, Scratch& scratch) {
   const Tensor data = call.output;
   const ConstTensor substitute = call.message.substitute;
-  if (context_.network.gather.fill == Fill::kSkip && !substitute.bytes.empty()) {
+  if (context_.network.gather.rule().source == FillRule::Source::kSubstitute && !substitute.bytes.empty()) {
     DROPTEST_CHECK(substitute.count_elems() == data.count_elems() && substitute.type == data.type,
                    "a substitute of another shape than its message");
     own_values_ = outgoing(substitute, scratch);

@@ -105,21 +105,21 @@ void draw_start(std::uint64_t seed, const Message& message, std::span<T> elems) 
 
 }  // namespace
 
-sim::Packetizer PowerSgdPath::packets_of(ElementType type, std::uint64_t count_elems,
-                                         std::uint64_t content_bytes) const {
-  return {count_elems, sim::ElementCoding::plain(element_bytes(type)), context_.network.payload_bytes, content_bytes};
+std::vector<SubCall> power_sgd_calls(const ClassNetwork& network, const CallShape& call, int /*ranks*/) {
+  const std::optional<FactorShape> factors = factors_of(network.compression, call.elements);
+  if (!factors) return {{call}};
+  SubCall p{call, {}, call.elements * element_bytes(call.type)};
+  p.shape.elements = factors->elems();
+  SubCall q = p;
+  q.content_bytes = 0;
+  return {std::move(p), std::move(q)};
 }
 
-// Every rank's contribution travels to all; each rank draws the fates of its own.
-void PowerSgdPath::draw(const CallArguments& call, const sim::Packetizer& packets, CallFates& fates) {
-  for (int source = 0; source < context_.group.world_size(); ++source) {
-    const sim::Link link = context_.link_to_all(call.message.traffic_class, sim::Half::kReduce, source);
-    if (source == context_.group.rank()) {
-      lost_.draw(context_.ledger, fates, link, packets, Tally::kCounted);
-    } else {
-      context_.ledger.pass_message(fates, link, packets);
-    }
-  }
+void PowerSgdPath::add_memory(const SizedCall& call, CallMemory& memory) {
+  if (!reduces(call.shape.operation)) return;
+  const std::optional<FactorShape> factors = factors_of(call.network.compression, call.shape.elements);
+  memory.take(factors ? CallMemory::Slot::kCoded : CallMemory::Slot::kMasked, call.shape.elements);
+  if (factors) memory.remembered += factors->elems();
 }
 
 void PowerSgdPath::plan(const CallArguments& call, CallFates& fates) {
@@ -133,15 +133,18 @@ void PowerSgdPath::plan(const CallArguments& call, CallFates& fates) {
   if (context_.feeds_back()) {
     feedback_.plan(context_.stale, call.input, call.op, StaleMemory::Use::kAllReduceFeedback, {}, call.message);
   }
-  lost_.start();
-  if (!shape_) return draw(call, packets_of(call.input.type, elems, call.input.bytes.size()), fates);
-  remembered_ = context_.stale.of(StaleMemory::Use::kFactor, call.message, call.input, shape_->elems(), {});
-  draw(call, packets_of(call.input.type, shape_->elems(), call.input.bytes.size()), fates);
-  draw(call, packets_of(call.input.type, shape_->elems(), 0), fates);
+  if (shape_) {
+    remembered_ = context_.stale.of(StaleMemory::Use::kFactor, call.message, call.input, shape_->elems(), {});
+  }
+  lost_.start(2);
+  messages_.visit_of(shape_of(call), context_.group.rank(), [&](const PathMessage& message) {
+    lost_.take(context_, call.message.traffic_class, fates, message, Interest::kNone,
+               static_cast<std::size_t>(message.call));
+  });
 }
 
 void PowerSgdPath::run_as_is(const CallArguments& call, ConstTensor input, Communicator& inner, Scratch& scratch) {
-  const sim::Packetizer packets = packets_of(input.type, input.count_elems(), 0);
+  const sim::Packetizer packets = context_.packets(input.type, input.count_elems());
   errors_ = {};
   if (context_.feeds_back()) feedback_.undelivered(0, input, lost_.of(0), packets);
   const Tensor arriving = scratch.take(Scratch::Slot::kMasked, input, input.count_elems());
@@ -168,7 +171,7 @@ void PowerSgdPath::run_factors(const CallArguments& call, ConstTensor input, Ten
                                Scratch& scratch) {
   const std::uint64_t side = shape_->side;
   const auto values = input.as<T>();
-  const sim::Packetizer packets = packets_of(input.type, shape_->elems(), 0);
+  const sim::Packetizer packets = context_.packets(input.type, shape_->elems());
   std::vector<T> p_elems(shape_->elems());
   std::vector<T> q_elems(shape_->elems());
   const Factor<T> p{shape_->rank, p_elems};

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "comm/lossy/fill/error_feedback.h"
+#include "comm/lossy/paths/call_memory.h"
 #include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/path.h"
 
@@ -24,16 +25,14 @@ namespace droptest::comm {
 /// message, as PyTorch's batched_powerSGD_hook.
 class PowerSgdPath final : public Path {
  public:
-  explicit PowerSgdPath(const PathContext& context) : context_(context) {}
+  explicit PowerSgdPath(const PathContext& context) : context_(context), messages_(context.messages()) {}
+  static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   CodingErrors coding_errors() const override { return errors_; }
-  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override { return {count_elems}; }
 
  private:
-  sim::Packetizer packets_of(ElementType type, std::uint64_t count_elems, std::uint64_t content_bytes) const;
-  void draw(const CallArguments& call, const sim::Packetizer& packets, CallFates& fates);
   void run_as_is(const CallArguments& call, ConstTensor input, Communicator& inner, Scratch& scratch);
   template <class T>
   void run_factors(const CallArguments& call, ConstTensor input, Tensor output, Communicator& inner, Scratch& scratch);
@@ -41,6 +40,7 @@ class PowerSgdPath final : public Path {
   void add_up(std::vector<T>& factor, ReduceOp op, const CallArguments& call, Communicator& inner);
 
   PathContext context_;
+  PathMessages messages_;
   // Of the current call.
   std::optional<FactorShape> shape_;  // absent: the contribution travels as it is
   MessageLosses lost_;                // of this rank's P and Q, or of its contribution
@@ -48,5 +48,8 @@ class PowerSgdPath final : public Path {
   ErrorFeedback feedback_;
   CodingErrors errors_;
 };
+
+/// PathEntry::sub_calls: a sum of each factor, or of the contribution as it is.
+std::vector<SubCall> power_sgd_calls(const ClassNetwork& network, const CallShape& call, int ranks);
 
 }  // namespace droptest::comm

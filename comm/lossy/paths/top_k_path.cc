@@ -56,8 +56,20 @@ template std::uint64_t add_pairs<float>(std::span<const std::byte>, const sim::P
 template std::uint64_t add_pairs<double>(std::span<const std::byte>, const sim::PacketMask*, const sim::Packetizer&,
                                          std::span<double>);
 
-TopKPath::TopKPath(const PathContext& context)
-    : context_(context), shares_fates_(context.network.consistency == Consistency::kShared) {}
+// A message of pairs stands for all elements of the contribution.
+std::vector<SubCall> top_k_calls(const ClassNetwork& network, const CallShape& call, int ranks) {
+  SubCall pairs{call, std::vector(static_cast<std::size_t>(ranks), pairs_of(network.compression, call.elements)),
+                call.elements * element_bytes(call.type)};
+  pairs.shape.operation = Operation::kAllGather;
+  return {std::move(pairs)};
+}
+
+void TopKPath::add_memory(const SizedCall& call, CallMemory& memory) {
+  if (!reduces(call.shape.operation) || !call.network.recovery.keeps_states()) return;
+  memory.remembered += call.of_all_ranks(call.shape.elements);
+}
+
+TopKPath::TopKPath(const PathContext& context) : context_(context), messages_(context.messages()) {}
 
 void TopKPath::plan(const CallArguments& call, CallFates& fates) {
   const std::uint64_t elems = call.input.count_elems();
@@ -77,27 +89,11 @@ void TopKPath::plan(const CallArguments& call, CallFates& fates) {
   if (context_.network.recovery.keeps_states()) {
     states_.plan(context_.stale, call, context_.group.world_size(), elems, {});
   }
-  // A message of pairs stands for all elements of the contribution.
-  const sim::Packetizer packets(pairs_, coding_of(context_.network.compression, call.input.type),
-                                context_.network.payload_bytes, call.input.bytes.size());
-  const sim::TrafficClass traffic_class = call.message.traffic_class;
-  const int me = context_.group.rank();
-  lost_.start();
-  for (int source = 0; source < context_.group.world_size(); ++source) {
-    if (shares_fates_) {
-      lost_.draw(context_.ledger, fates, context_.link_to_all(traffic_class, sim::Half::kGather, source), packets,
-                 source == me ? Tally::kCounted : Tally::kOtherEnd);
-    } else if (source != me) {
-      lost_.draw(context_.ledger, fates, context_.link(traffic_class, sim::Half::kGather, source, me), packets,
-                 Tally::kCounted);
-    } else {
-      for (int destination = 0; destination < context_.group.world_size(); ++destination) {
-        if (destination == me) continue;
-        context_.ledger.pass_message(fates, context_.link(traffic_class, sim::Half::kGather, me, destination), packets);
-      }
-      lost_.arrives();
-    }
-  }
+  lost_.start(static_cast<std::size_t>(context_.group.world_size()));
+  messages_.visit_of(shape_of(call), context_.group.rank(), [&](const PathMessage& message) {
+    lost_.take(context_, call.message.traffic_class, fates, message,
+               message.to_all ? Interest::kFates : Interest::kNone, static_cast<std::size_t>(message.source));
+  });
 }
 
 // Of ranks on devices, the bytes travel from device to device.

@@ -9,6 +9,7 @@
 
 #include "comm/lossy/fill/ef21.h"
 #include "comm/lossy/fill/error_feedback.h"
+#include "comm/lossy/paths/call_memory.h"
 #include "comm/lossy/paths/message_losses.h"
 #include "comm/lossy/paths/path.h"
 
@@ -28,12 +29,12 @@ namespace droptest::comm {
 class TopKPath final : public Path {
  public:
   explicit TopKPath(const PathContext& context);
+  static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   CodingErrors coding_errors() const override { return errors_; }
   EndErrors compare_ends(Communicator& inner) override;
-  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override { return {count_elems}; }
 
  private:
   void gather_pairs(std::span<const std::uint64_t> counts, const CallArguments& call, Communicator& inner);
@@ -45,7 +46,7 @@ class TopKPath final : public Path {
   void change_states(const sim::Packetizer& packets, std::span<T> sums);
 
   PathContext context_;
-  bool shares_fates_;
+  PathMessages messages_;
   // Of the current call.
   std::uint64_t pairs_ = 0;
   MessageLosses lost_;  // of each rank's pairs
@@ -57,6 +58,9 @@ class TopKPath final : public Path {
   std::vector<std::byte> sent_;
   std::vector<std::byte> received_;
 };
+
+/// PathEntry::sub_calls: an all-gather of pairs.
+std::vector<SubCall> top_k_calls(const ClassNetwork& network, const CallShape& call, int ranks);
 
 /// Adds the pairs of a message to `sums`: 4 bytes of index and then the value, little endian. Pairs with an index that
 /// is out of range are dropped. Returns their number. `lost`: packets of pairs that are left out; null: none.

@@ -8,11 +8,7 @@
 namespace droptest::comm {
 
 TransformedPath::TransformedPath(std::unique_ptr<Path> path, const PathContext& context, std::uint64_t seed)
-    : path_(std::move(path)), context_(context), transform_(context.network, seed) {}
-
-std::vector<std::uint64_t> TransformedPath::all_reduce_parts(std::uint64_t count_elems) {
-  return path_->all_reduce_parts(count_elems);
-}
+    : path_(std::move(path)), context_(context), messages_(context.messages()), transform_(context.network, seed) {}
 
 void TransformedPath::plan(const CallArguments& call, CallFates& fates) {
   transform_.check(call.op, call.output.type, call.message);
@@ -28,7 +24,7 @@ void TransformedPath::run(const CallArguments& call, Communicator& inner, Scratc
   std::span<const std::uint64_t> out = output;
   switch (call.operation) {
     case Operation::kAllReduce:
-      all_reduced = path_->all_reduce_parts(call.input.count_elems());
+      all_reduced = messages_.all_reduce_parts(call.input.count_elems());
       in = out = all_reduced;
       break;
     case Operation::kReduceScatter:
@@ -50,7 +46,7 @@ void TransformedPath::run(const CallArguments& call, Communicator& inner, Scratc
   } else {
     transformed.input = transform_.transformed(call.input, in, scratch);
     const bool gathers = call.operation == Operation::kAllGather || call.operation == Operation::kAllToAll;
-    if (gathers && keeps_own(context_.network.gather.fill)) transform_.forward(call.output, out);
+    if (gathers && context_.network.gather.rule().keeps_own()) transform_.forward(call.output, out);
   }
   path_->run(transformed, inner, scratch);
   transform_.inverse(call.output, out);

@@ -25,11 +25,11 @@ class TransformedPath final : public Path {
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch) override;
   CodingErrors coding_errors() const override { return path_->coding_errors(); }
   EndErrors compare_ends(Communicator& inner) override { return path_->compare_ends(inner); }
-  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t count_elems) override;
 
  private:
   std::unique_ptr<Path> path_;
   PathContext context_;
+  PathMessages messages_;
   MessageTransform transform_;
 };
 

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The values that a receiver puts in the place of lost packets: the one list of all fills (docs/recovery.md).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/traffic_class.h"
+
+namespace droptest::comm {
+
+/// By the name in a spec.
+enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn, kOwnScaled, kSkip, kAbsent };
+
+/// What a fill computes with: paths read the rule, not the name.
+struct FillRule {
+  /// The value in the place of a lost one.
+  enum class Source : std::uint8_t {
+    kZero,        ///< none: a lost contribution is left out of its sum
+    kRemembered,  ///< the last one that arrived at this position
+    kOwn,         ///< the receiver's
+    kSubstitute,  ///< Message::substitute
+    kAbsent,      ///< zero, and the reader of Message::lost leaves the position out
+  } source = Source::kZero;
+  /// The factor on sums, or on the value in place of a result.
+  enum class Scale : std::uint8_t {
+    kOne,
+    kByCount,    ///< ranks / contributions that arrived
+    kByRate,     ///< 1 / (1 - loss rate) on each contribution that could be lost
+    kSqrtRanks,  ///< sqrt(ranks) on the own contribution that replaces a sum
+  } scale = Scale::kOne;
+
+  bool remembers() const { return source == Source::kRemembered; }
+  bool keeps_own() const { return source == Source::kOwn; }
+  /// Whether sums are scaled for their lost contributions.
+  bool rescales() const { return scale == Scale::kByCount || scale == Scale::kByRate; }
+  friend bool operator==(const FillRule&, const FillRule&) = default;
+};
+
+struct FillEntry {
+  std::string_view name;
+  Fill fill;
+  FillRule rule;
+  bool reduce_half;  ///< has a meaning wherever contributions are summed
+  bool gather_half;  ///< has a meaning where values are copied
+  std::string_view summary;
+  bool means = false;  ///< has a meaning in the reduce half of means, where each contribution travels by itself
+  bool has_meaning_in_gather_half(sim::TrafficClass traffic_class) const;
+};
+const std::vector<FillEntry>& fills();
+const FillEntry& fill_entry(Fill fill);
+inline const FillRule& rule_of(Fill fill) { return fill_entry(fill).rule; }
+/// Throws: ConfigError that lists the known names.
+Fill fill_from_name(std::string_view name);
+/// The reason why a fill has no meaning in the reduce half on a path, for every reduction; absent: it has a meaning.
+std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path);
+
+}  // namespace droptest::comm

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory that the loss layer holds for a collective, before it runs.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "comm/lossy/fill/scratch.h"
+#include "comm/lossy/network.h"
+#include "comm/lossy/paths/path_messages.h"
+
+namespace droptest::comm {
+
+/// Elements on the rank that has most of them.
+struct CallMemory {
+  using Slot = Scratch::Slot;
+  std::array<std::uint64_t, static_cast<std::size_t>(Slot::kSentinel)> scratch{};  ///< by slot, during the call
+  std::uint64_t remembered = 0;  ///< until the next message of its name: stale values, feedback, states
+
+  void take(Slot slot, std::uint64_t elements) { scratch[static_cast<std::size_t>(slot)] = elements; }
+};
+
+/// A collective whose memory is asked for.
+struct SizedCall {
+  const ClassNetwork& network;
+  const CallShape& shape;
+  int ranks = 1;
+
+  /// The elements of the largest part of a rank.
+  std::uint64_t part() const;
+  std::uint64_t of_all_ranks(std::uint64_t elements) const { return static_cast<std::uint64_t>(ranks) * elements; }
+  bool remembers_contributions() const;
+  bool remembers_results() const;
+};
+
+/// What LossyCall and its path take. `is_sampled`: the call is compared with an exact one.
+CallMemory memory_of(const SizedCall& call, bool is_sampled);
+
+}  // namespace droptest::comm

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages of a collective on its path: who sends how much to whom, over which link, and when.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/network.h"
+#include "sim/loss/link.h"
+#include "sim/packets/packetizer.h"
+#include "sim/schedules/hop_schedule.h"
+
+namespace droptest::comm {
+
+struct PathEntry;  // comm/lossy/paths/path_registry.h
+
+/// What decides the messages of a collective. All is borrowed.
+struct CallShape {
+  Operation operation = Operation::kAllReduce;
+  ElementType type = ElementType::kFloat32;
+  std::uint64_t elements = 0;  ///< of all parts; not of an all-to-all
+  /// Of each rank's part in a reduce-scatter and an all-gather. Of an all-to-all, the elements from one rank to each
+  /// other one, or from all ranks, by source.
+  std::span<const std::uint64_t> counts{};
+  std::span<const std::uint64_t> receive_counts{};  ///< of an all-to-all of one rank, from each other one
+  int root = 0;                                     ///< of a broadcast
+};
+/// Of one rank's call.
+CallShape shape_of(const CallArguments& call);
+
+/// One of the collectives that a call consists of.
+struct SubCall {
+  CallShape shape;
+  std::vector<std::uint64_t> counts{};           ///< of each rank's part, in place of shape.counts; empty: those
+  std::optional<std::uint64_t> content_bytes{};  ///< that each message stands for; absent: its elements
+};
+
+/// One message from rank to rank. Ranks are those of the group.
+struct PathMessage {
+  int source = 0;
+  int destination = 0;
+  sim::Half half = sim::Half::kReduce;
+  /// Its packets go to all ranks at once, on the link to every destination; `destination` is one of them.
+  bool to_all = false;
+  /// Only its time counts: it has no packets of its own and uses up no indices.
+  bool is_free = false;
+  int call = 0;   ///< number of the SubCall
+  int round = 0;  ///< of the SubCall; a rank sends what it received in the rounds before
+  sim::ElementRange elements;
+  const sim::Packetizer& packets;  ///< valid during the visit
+
+  /// The rank that counts the link: the receiver of packets for one rank, the sender of packets for all.
+  int counted_on() const { return to_all ? source : destination; }
+};
+
+/// The one description of what a path sends: the loss layer draws from it, the clock times it, simulations and plans
+/// count it. Messages of each link come in the order of their packet indices.
+class PathMessages {
+ public:
+  using Visit = std::function<void(const PathMessage&)>;
+
+  /// `aggregation_point`: the rank of the group with the lowest world rank, which names the point where packets meet on
+  /// a path that has one. `network` and `path` are borrowed.
+  PathMessages(const ClassNetwork& network, const PathEntry& path, int ranks, int aggregation_point);
+
+  /// The collectives that a call consists of, one after the other: itself, or those of a compression.
+  std::vector<SubCall> calls_of(const CallShape& call) const;
+  /// All messages of one of them, round by round in the order in which ports carry them: one for each receiver, also of
+  /// packets for all ranks.
+  void visit(const SubCall& call, const Visit& visit);
+  void visit(const CallShape& call, const Visit& visit);
+  /// Those of the links that `rank` sends on or receives from, which are no free ones: of packets for all ranks, one
+  /// message.
+  void visit_of(const CallShape& call, int rank, const Visit& visit);
+  /// Of these, those that it sends.
+  void visit_sent_by(const CallShape& call, int rank, const Visit& visit);
+
+  /// The hops of a collective that is no SubCall, with the first element of each part and the number of elements.
+  /// Throws: CheckError for a reduction on a path without hops.
+  struct Cut {
+    const sim::HopSchedule& hops;
+    std::span<const std::uint64_t> begins;
+    sim::ElementRange elements(const sim::Hop& hop) const {
+      return {begins[static_cast<std::size_t>(hop.first_part)], begins[static_cast<std::size_t>(hop.end_part)]};
+    }
+  };
+  Cut cut(const CallShape& call);
+  /// The parts of an all-reduce, by number of elements: a message holds one or more of them.
+  std::vector<std::uint64_t> all_reduce_parts(std::uint64_t elements);
+
+ private:
+  enum class Whose : std::uint8_t { kAll, kOfRank, kSentByRank };
+  struct Request {
+    const CallShape* call;
+    Whose whose;
+    int rank;
+    const Visit& visit;
+    int number = 0;  // of the SubCall
+    std::optional<std::uint64_t> content_bytes{};
+  };
+  void visit_calls(const CallShape& call, Request request);
+  void visit_sub_call(const SubCall& call, Request request);
+  void visit_call(const Request& request);
+  void visit_aggregation(const Request& request);
+  void visit_pairs(const Request& request);
+  void visit_hops(const Request& request);
+  struct Leg;
+  void yield(const Request& request, const Leg& leg);
+  bool aggregates(Operation operation) const;
+  bool sends_to_all(sim::Half half) const;
+  const sim::HopSchedule& schedule(sim::Collective collective, int root);
+  const sim::Packetizer& packets(ElementType type, std::uint64_t elements, std::optional<std::uint64_t> content_bytes);
+
+  const ClassNetwork& network_;
+  const PathEntry& path_;
+  int ranks_;
+  int aggregation_point_;
+  std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // by collective, then a broadcast for each root
+  std::vector<std::uint64_t> begins_;
+  std::vector<sim::Hop> hops_;
+  sim::Packetizer packets_{0, 1, 1};  // of the last message
+  std::optional<ElementType> type_;   // absent: other messages have other ones
+};
+
+/// Whether the operation adds up contributions.
+constexpr bool reduces(Operation operation) {
+  return operation == Operation::kAllReduce || operation == Operation::kReduceScatter;
+}
+Operation operation_of(sim::Collective collective);
+
+}  // namespace droptest::comm
