@@ -119,10 +119,7 @@ const sim::Packetizer& PathMessages::packets(ElementType type, std::uint64_t ele
 }
 
 void PathMessages::yield(const Request& request, const Leg& leg) {
-  const std::uint64_t elements = leg.elements.size();
-  // Both ends of a link drop the hops without elements.
-  if (elements == 0 && path_.route == Route::kManyHops) return;
-  const sim::Packetizer& cut = packets(request.call->type, elements, request.content_bytes);
+  const sim::Packetizer& cut = packets(request.call->type, leg.elements.size(), request.content_bytes);
   request.visit(
       {leg.source, leg.destination, leg.half, leg.to_all, leg.is_free, request.number, leg.round, leg.elements, cut});
 }
@@ -170,6 +167,8 @@ void PathMessages::visit_hops(const Request& request) {
   const Cut of_call = cut(*request.call);
   for (int round = 0; round < of_call.hops.rounds(); ++round) {
     const auto send = [&](const sim::Hop& hop) {
+      // Both ends of a link drop the hops without elements.
+      if (path_.route == Route::kManyHops && of_call.elements(hop).size() == 0) return;
       yield(request, {hop.source, hop.destination, hop.half, round, of_call.elements(hop), sends_to_all(hop.half)});
     };
     if (request.whose == Whose::kAll) {
