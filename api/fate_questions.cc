@@ -41,7 +41,7 @@ std::string hex(std::uint64_t value) {
 std::uint64_t index_of_group(const droptest_flow& flow, std::uint64_t index) {
   const auto first_of = [&](comm::GroupNumber group) {
     const comm::BurstScope scope = flow.network->of(flow.link.traffic_class).burst_scope;
-    return comm::LinkCourse{}.place({flow.link, group}, 0, scope, std::nullopt).first_packet;
+    return comm::LinkPosition{}.place({flow.link, group}, 0, scope, std::nullopt).first_packet;
   };
   const std::uint64_t indices = first_of(1);  // of each group
   const comm::GroupNumber group = comm::key_of(flow.link, flow.group).group;
@@ -89,8 +89,9 @@ void verify(const droptest_flow& flow, std::uint64_t packets, std::uint64_t dige
   }
   check_packets(packets);
   constexpr std::uint64_t kPiece = std::uint64_t{1} << 20;
-  const std::uint64_t begin =
-      comm::LinkCourse{}.place(comm::key_of(flow.link, flow.group), 0, network.burst_scope, std::nullopt).first_packet;
+  const std::uint64_t begin = comm::LinkPosition{}
+                                  .place(comm::key_of(flow.link, flow.group), 0, network.burst_scope, std::nullopt)
+                                  .first_packet;
   sim::FateDigest drawn(flow.link);
   sim::PacketMask lost;
   for (std::uint64_t done = 0; done < packets && process.can_lose(); done += lost.size()) {
@@ -121,7 +122,7 @@ droptest_law law_of(const droptest_flow& flow) {
   refuse(flow.link.half == sim::Half::kReduce && comm::can_lose(network.gather), "gather/loss",
          "losses of the results of sums", "none");
   const auto place =
-      comm::LinkCourse{}.place(comm::key_of(flow.link, flow.group), 0, network.burst_scope, std::nullopt);
+      comm::LinkPosition{}.place(comm::key_of(flow.link, flow.group), 0, network.burst_scope, std::nullopt);
   return {seed_of(flow),  place.first_packet,  network.payload_bytes, chain->to_bad,
           chain->to_good, chain->lost_in_good, chain->lost_in_bad,    chain->middle_swaps ? 1 : 0};
 }

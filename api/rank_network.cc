@@ -15,7 +15,7 @@ using droptest::api::DrawnMessage;
 using droptest::comm::ClassNetwork;
 using droptest::comm::GroupNumber;
 using droptest::comm::Tally;
-using droptest::comm::Touch;
+using droptest::comm::Verdict;
 using droptest::sim::Half;
 using droptest::sim::Link;
 using droptest::sim::Packetizer;
@@ -29,7 +29,7 @@ Link to_everyone(TrafficClass traffic_class, Half half, std::uint16_t source) {
   return {traffic_class, half, source, Link::kEveryDestination};
 }
 
-Touch touch_of(const DrawnMessage& drawn) { return drawn.any_missing ? Touch::kTouched : Touch::kUntouched; }
+Verdict verdict_of(const DrawnMessage& drawn) { return drawn.any_missing ? Verdict::kLossy : Verdict::kLossless; }
 
 }  // namespace
 
@@ -76,7 +76,7 @@ DrawnMessage draw(droptest_network& network, const Link& link, GroupNumber group
   call.delivery = droptest::comm::delivery_of(message, of_class, network.step);
   const auto key = droptest::comm::key_of(link, group);
   const auto known = network.ledger.flows().find(key);
-  droptest::comm::LinkCourse course;
+  droptest::comm::LinkPosition course;
   if (known != network.ledger.flows().end()) course = known->second;
   const auto& recovery = (link.half == Half::kReduce ? of_class.reduce : of_class.gather).recovery;
   const std::uint64_t sent = recovery == nullptr ? packets.packets() : recovery->first_packets(packets.packets());
@@ -92,14 +92,15 @@ DrawnMessage draw(droptest_network& network, const Link& link, GroupNumber group
 
 DrawnMessage droptest_network::next(const droptest_flow& flow, const Packetizer& packets) {
   DrawnMessage drawn = draw(*this, flow.link, flow.group, flow.tally, packets);
-  if (flow.tally == Tally::kCounted) touches.note_message({flow.link.traffic_class, kNoLayer}, step, touch_of(drawn));
+  if (flow.tally == Tally::kCounted)
+    verdicts.note_message({flow.link.traffic_class, kNoLayer}, step, verdict_of(drawn));
   return drawn;
 }
 
 DrawnMessage droptest_network::next_of(droptest_group& group, Half half, const Packetizer& packets) {
   const Link link = to_everyone(group.traffic_class, half, static_cast<std::uint16_t>(rank));
   DrawnMessage drawn = draw(*this, link, group.identity.number, Tally::kCounted, packets);
-  touches.note_collective({group.traffic_class, kNoLayer}, group.identity, step, touch_of(drawn));
+  verdicts.note_collective({group.traffic_class, kNoLayer}, group.identity, step, verdict_of(drawn));
   return drawn;
 }
 
@@ -176,8 +177,8 @@ void droptest_network::finish(droptest_group& group, std::uint64_t number, const
 void droptest_network::set_step(std::uint64_t next_step) {
   step = next_step;
   std::vector<droptest::comm::LayerKey> keys;
-  for (const auto& [key, steps] : touches.steps()) keys.push_back(key);
-  for (const auto& key : keys) touches.settle_steps(key, next_step, {});
+  for (const auto& [key, steps] : verdicts.steps()) keys.push_back(key);
+  for (const auto& key : keys) verdicts.settle_steps(key, next_step, {});
 }
 
 void droptest_network::count_exempt(droptest::api::Exemption reason, const droptest::api::ProgramCall& call) {

@@ -23,7 +23,7 @@
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/statistics/result_sampler.h"
 #include "comm/lossy/statistics/statistics_collection.h"
-#include "comm/lossy/statistics/touch_record.h"
+#include "comm/lossy/statistics/verdict_record.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::api {
@@ -110,7 +110,7 @@ struct droptest_network {
   std::vector<std::byte> save_state();
   /// Throws: ConfigError for bytes that are not such a state of this network and rank; then it keeps its own.
   void load_state(std::span<const std::byte> bytes);
-  droptest::comm::RankCounts counts() { return {ledger, touches, sampler, step}; }
+  droptest::comm::RankCounts counts() { return {ledger, verdicts, sampler, step}; }
 
   const int rank;
   const int world_size;
@@ -118,7 +118,7 @@ struct droptest_network {
   const droptest::api::ProgramNetwork program;
   std::mutex mutex;
   droptest::comm::FlowLedger ledger;
-  droptest::comm::TouchRecord touches;
+  droptest::comm::VerdictRecord verdicts;
   droptest::comm::ResultSampler sampler;  ///< without samples
   std::uint64_t step = 0;
   droptest::api::ExemptByReason exempt{};

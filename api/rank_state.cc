@@ -53,7 +53,7 @@ struct Origin {
 };
 
 void visit_all(droptest::sim::StateVisitor& visitor, droptest_network& network) {
-  visit_values(visitor, network.step, network.ledger, network.touches, network.exempt);
+  visit_values(visitor, network.step, network.ledger, network.verdicts, network.exempt);
 }
 
 }  // namespace

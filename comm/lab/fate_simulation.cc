@@ -156,7 +156,7 @@ class Simulation {
   void note_times() {
     times_.resize(what_.trials);
     const bool keeps_all = travels_on() || keeps_time(network_) || sends_again(network_);
-    simulate_time(what_, *what_.time, [&](std::uint64_t trial, const TimedMessage& message) {
+    simulate_time(what_, *what_.time, [&](std::uint64_t trial, const Transmission& message) {
       if (!keeps_all && message.in_time.value_or(message.cost.packets) == message.cost.packets) return;
       note_time(message, times_[trial]);
     });
@@ -274,7 +274,7 @@ class Simulation {
   std::vector<std::uint64_t> begins_;           // of the parts, and the number of elements
   Network network_;
   SimulatedFates result_;
-  std::vector<MessageTimes> times_;                 // by trial; empty where neither a process nor a deadline needs them
+  std::vector<SendTimes> times_;                    // by trial; empty where neither a process nor a deadline needs them
   std::vector<bool> touched_;                       // by trial
   std::array<std::vector<BitQueue>, 2> lost_bits_;  // by half and source
   std::vector<std::uint64_t> piece_begins_;         // and the number of elements

@@ -11,11 +11,11 @@
 namespace droptest::comm {
 
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model) {
-  return simulate_time(simulation, model, [](std::uint64_t /*trial*/, const TimedMessage& /*message*/) {});
+  return simulate_time(simulation, model, [](std::uint64_t /*trial*/, const Transmission& /*message*/) {});
 }
 
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model,
-                            const std::function<void(std::uint64_t trial, const TimedMessage&)>& visit) {
+                            const std::function<void(std::uint64_t trial, const Transmission&)>& visit) {
   validate(simulation.network);
   Network network;
   network.seed = simulation.seed;
@@ -43,7 +43,7 @@ SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& m
       const Delivery delivery =
           delivery_of({simulation.traffic_class, simulation.message_name}, simulation.network, trial);
       timing.collective(call, {simulation.traffic_class, ElementType::kFloat32, delivery, {}, false, trial}, clocks,
-                        [&](const TimedMessage& message) {
+                        [&](const Transmission& message) {
                           count_message(message, result.total);
                           visit(trial, message);
                         });

@@ -22,6 +22,6 @@ struct SimulatedTime {
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model);
 /// The same, and visits each message with its trial.
 SimulatedTime simulate_time(const FateSimulation& simulation, const TimeModel& model,
-                            const std::function<void(std::uint64_t trial, const TimedMessage&)>& visit);
+                            const std::function<void(std::uint64_t trial, const Transmission&)>& visit);
 
 }  // namespace droptest::comm

@@ -91,16 +91,16 @@ void LossyCall::plan(CallFates::Phase phase) {
   fates.ordinal = arguments_.message.ordinal;
   fates.phase = phase;
   fates.reserved = &reserved_;
-  if (phase == CallFates::Phase::kDraw) fates.times = &state.clock->message_times();
+  if (phase == CallFates::Phase::kDraw) fates.times = &state.clock->send_times();
   const bool is_final = phase != CallFates::Phase::kReserve;
   if (is_message(arguments_.operation)) {
     fates.ends = CallFates::Ends::kApart;
     message_->plan(arguments_, fates);
-    // The receiver records the touch of a message.
-    if (is_final && arguments_.operation == Operation::kRecv) state.touches.note_message(key, step_, fates.touch);
+    // The receiver records the verdict of a message.
+    if (is_final && arguments_.operation == Operation::kRecv) state.verdicts.note_message(key, step_, fates.verdict);
   } else {
     path_->plan(arguments_, fates);
-    if (is_final) state.touches.note_collective(key, group_.identity_, step_, fates.touch);
+    if (is_final) state.verdicts.note_collective(key, group_.identity_, step_, fates.verdict);
   }
 }
 

@@ -25,7 +25,7 @@ class LossyCall {
   /// its class, before any index is used up.
   LossyCall(LossyCommunicator& group, const CallArguments& arguments);
 
-  /// Draws the fates of the call's packets, at the times in the clock's MessageTimes. Once, before the run.
+  /// Draws the fates of the call's packets, at the times in the clock's SendTimes. Once, before the run.
   void draw();
 
   /// A collective over `inner`, or over a twin of it on another thread, with the scratch of that thread.

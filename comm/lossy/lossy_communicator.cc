@@ -251,7 +251,7 @@ void LossyCommunicator::play_before(const CallArguments& arguments) {
 }
 
 void LossyCommunicator::pass_time(const CallArguments& arguments, const CallStart& start) {
-  CallTimes times;
+  CallTiming times;
   Departure departure{};
   const Message& message = GroupTimeline::message_of_departures();
   if (arguments.operation == Operation::kSend) {

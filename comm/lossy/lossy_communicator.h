@@ -25,7 +25,7 @@
 #include "comm/lossy/paths/peer_message.h"
 #include "comm/lossy/pool.h"
 #include "comm/lossy/statistics/loss_statistics.h"
-#include "comm/lossy/statistics/touch_record.h"
+#include "comm/lossy/statistics/verdict_record.h"
 #include "comm/started/lane.h"
 #include "sim/boxed.h"
 #include "sim/state_visitor.h"

@@ -107,7 +107,7 @@ std::vector<ClassStatistics> LossyCommunicator::collect_statistics(LinkDetail de
   state.run_collectives();
   const Settling settling = number() == 0 ? Settling::kSettle : Settling::kKeep;
   if (settling == Settling::kSettle) state.open_steps = 0;
-  return comm::collect_statistics(inner_, {state.ledger, state.touches, state.sampler, state.step}, settling, detail);
+  return comm::collect_statistics(inner_, {state.ledger, state.verdicts, state.sampler, state.step}, settling, detail);
 }
 
 std::vector<ClassSample> LossyCommunicator::take_samples() {

@@ -43,7 +43,7 @@ void RankState::add_samples(std::uint64_t number, const LayerKey& key, const Sam
 }
 
 void RankState::visit_state(sim::StateVisitor& visitor) {
-  visit_values(visitor, ledger, touches, sampler, sampled_calls, samples_added, open_steps);
+  visit_values(visitor, ledger, verdicts, sampler, sampled_calls, samples_added, open_steps);
   if (clock) visit_value(visitor, *clock);
 }
 

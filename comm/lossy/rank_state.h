@@ -12,7 +12,7 @@
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/statistics/result_sampler.h"
-#include "comm/lossy/statistics/touch_record.h"
+#include "comm/lossy/statistics/verdict_record.h"
 #include "comm/started/queued_calls.h"
 #include "sim/state_visitor.h"
 
@@ -43,7 +43,7 @@ struct RankState {
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
   bool fates_need_times = false;  ///< fates are drawn when times are known
-  TouchRecord touches;
+  VerdictRecord verdicts;
   ResultSampler sampler;
   std::uint64_t sampled_calls = 0;                                         ///< planned so far
   std::uint64_t samples_added = 0;                                         ///< calls with their sums in `sampler`

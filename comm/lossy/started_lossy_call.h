@@ -59,7 +59,7 @@ class StartedLossyCall final : public WorkInFlight {
   Departure departure_{};
   std::unique_ptr<WorkInFlight> departure_part_;  // of a receive that is posted
   bool is_posted_ = false;
-  std::optional<CallTimes> times_;
+  std::optional<CallTiming> times_;
 };
 
 }  // namespace droptest::comm

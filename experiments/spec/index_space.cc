@@ -15,7 +15,7 @@
 namespace droptest::experiments {
 namespace {
 
-using comm::LinkCourse;
+using comm::LinkPosition;
 using sim::TrafficClass;
 
 /// The largest share of the blocks that one rank of a pipeline has; the head counts as one.
@@ -82,29 +82,29 @@ LinkUse use_of(const RunConfig& config, TrafficClass of, const comm::ClassNetwor
 std::string count(double number) { return std::to_string(static_cast<std::uint64_t>(std::min(number, 1e18))); }
 
 std::optional<IndexRefusal> of_messages(TrafficClass of, const LinkUse& use) {
-  if (use.packets_of_message > LinkCourse::kMostPacketsOfMessage) {
+  if (use.packets_of_message > LinkPosition::kMostPacketsOfMessage) {
     return IndexRefusal{of, "payload_bytes",
                         "got " + std::to_string(use.packets_of_message) +
                             " packets in a message with burst_scope \"message\", "
                             "want at most " +
-                            std::to_string(LinkCourse::kMostPacketsOfMessage)};
+                            std::to_string(LinkPosition::kMostPacketsOfMessage)};
   }
-  const bool is_of_all = use.to_all > static_cast<double>(LinkCourse::kMostMessagesToAll);
-  if (!is_of_all && use.messages <= static_cast<double>(LinkCourse::kMostMessages)) return std::nullopt;
+  const bool is_of_all = use.to_all > static_cast<double>(LinkPosition::kMostMessagesToAll);
+  if (!is_of_all && use.messages <= static_cast<double>(LinkPosition::kMostMessages)) return std::nullopt;
   return IndexRefusal{of, "burst_scope",
                       "got \"message\" with up to " + count(is_of_all ? use.to_all : use.messages) + " messages of " +
                           std::string(sim::traffic_class_name(of)) + " on a link" +
                           (is_of_all ? " to every rank of a group" : "") + " in the whole run, want at most " +
-                          std::to_string(is_of_all ? LinkCourse::kMostMessagesToAll : LinkCourse::kMostMessages) +
+                          std::to_string(is_of_all ? LinkPosition::kMostMessagesToAll : LinkPosition::kMostMessages) +
                           ", or \"link\""};
 }
 
 std::optional<IndexRefusal> of_link(TrafficClass of, const LinkUse& use) {
   const double packets = use.packets;
-  if (packets <= static_cast<double>(LinkCourse::kMostPackets)) return std::nullopt;
+  if (packets <= static_cast<double>(LinkPosition::kMostPackets)) return std::nullopt;
   return IndexRefusal{of, "payload_bytes",
                       "got up to " + count(packets) + " packets on a link in the whole run, want at most " +
-                          std::to_string(LinkCourse::kMostPackets)};
+                          std::to_string(LinkPosition::kMostPackets)};
 }
 
 /// Messages between stages have numbers, from which their places on links follow (models/gpt2/pipeline_traffic.h).
@@ -123,7 +123,7 @@ std::optional<IndexRefusal> of_stages(const RunConfig& config, TrafficClass of, 
             std::to_string(models::PipelineTraffic::kMostTrainingOrdinals) + " messages in the whole run"};
   }
   if (network.burst_scope == comm::BurstScope::kMessage) return std::nullopt;
-  constexpr std::uint64_t kMost = (LinkCourse::kMostPackets + 1) / models::PipelineTraffic::kMostOrdinals - 1;
+  constexpr std::uint64_t kMost = (LinkPosition::kMostPackets + 1) / models::PipelineTraffic::kMostOrdinals - 1;
   const std::uint64_t packets = use.packets_of_message;
   if (packets <= kMost) return std::nullopt;
   const std::uint64_t bytes = packets * network.payload_bytes;

@@ -12,10 +12,10 @@ namespace droptest::sim {
 
 FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, std::uint64_t first_packet,
                         std::uint64_t packets) {
-  return report_fates(process, seed, link, MessagePlace{first_packet, 0, 0, std::nullopt}, packets);
+  return report_fates(process, seed, link, MessagePosition{first_packet, 0, 0, std::nullopt}, packets);
 }
 
-FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePlace& place,
+FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePosition& place,
                         std::uint64_t packets) {
   if (packets > kMostReportedPackets) {
     throw ConfigError("fates: count: got " + std::to_string(packets) + " packets, want at most " +

@@ -36,7 +36,7 @@ FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Li
                         std::uint64_t packets);
 
 /// The same for one message of `packets` packets at a place; z by the process's message_count().
-FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePlace& place,
+FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePosition& place,
                         std::uint64_t packets);
 
 /// One line per burst, "<index of its first packet> <length in packets>", below a line that names the columns.

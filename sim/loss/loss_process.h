@@ -28,7 +28,7 @@ struct PacketTimes {
 };
 
 /// Where a message lies on its link.
-struct MessagePlace {
+struct MessagePosition {
   std::uint64_t first_packet = 0;  ///< index of the message's first packet
   std::uint64_t origin = 0;        ///< the index from which this link counts: that of its first packet since then
   std::uint64_t message = 0;       ///< messages of the link since the origin
@@ -73,7 +73,8 @@ class LossProcess {
 
   /// The fates of one message, as draw(), for processes that look at more than the index: a pattern begins at the
   /// origin, and a clock runs on between messages.
-  virtual void draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const {
+  virtual void draw_message(std::uint64_t seed, const Link& link, const MessagePosition& place,
+                            PacketMask& lost) const {
     draw(seed, link, place.first_packet, lost);
   }
 
@@ -82,9 +83,9 @@ class LossProcess {
 
   /// The index of the draw of a message's first packet; its other packets have the next ones. Packets with neighbouring
   /// draws are neighbours: only between them do bursts and gaps run on.
-  virtual std::uint64_t first_draw(const MessagePlace& place) const { return place.first_packet; }
+  virtual std::uint64_t first_draw(const MessagePosition& place) const { return place.first_packet; }
 
-  /// Whether it looks at MessagePlace::times, in any step.
+  /// Whether it looks at MessagePosition::times, in any step.
   virtual bool keeps_time() const { return false; }
 
   /// The process in force in a training step; valid as long as this one. Only a schedule differs from step to step.
@@ -121,7 +122,7 @@ class LossProcess {
 
   /// Mean and variance of the number lost of a message's n packets, by themselves. Where a place fixes the fates, this
   /// is their count, variance 0.
-  virtual LostCount message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& /*place*/,
+  virtual LostCount message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePosition& /*place*/,
                                   std::uint64_t n) const {
     return {static_cast<double>(n) * loss_rate(), lost_count_variance(n)};
   }
@@ -134,7 +135,7 @@ class LossProcess {
   /// The contribution of a message's n packets to the mean and the variance of the number lost so far, where their
   /// fates follow from a clock (PacketTimes::departs_microseconds); absent: they do not. Messages are given in the
   /// order of their departures, with one `memory` for all.
-  virtual std::optional<LostCount> count_by_clock(const MessagePlace& /*place*/, std::uint64_t /*n*/,
+  virtual std::optional<LostCount> count_by_clock(const MessagePosition& /*place*/, std::uint64_t /*n*/,
                                                   ClockMemory& /*memory*/) const {
     return std::nullopt;
   }

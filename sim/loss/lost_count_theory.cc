@@ -31,14 +31,14 @@ void LostCountTheory::fold(const Stretch& stretch, LostCount& sum) {
 }
 
 void LostCountTheory::add_alone(const LossProcess& process, std::uint64_t seed, const Link& link,
-                                const MessagePlace& place, std::uint64_t packets) {
+                                const MessagePosition& place, std::uint64_t packets) {
   const LostCount added = process.message_count(seed, link, place, packets);
   ended_.mean += added.mean;
   ended_.variance += added.variance;
 }
 
 void LostCountTheory::add(const LossProcess& process, std::uint64_t step, std::uint64_t seed, const Link& link,
-                          const MessagePlace& place, std::uint64_t packets, MessageOrder order) {
+                          const MessagePosition& place, std::uint64_t packets, MessageOrder order) {
   if (packets == 0) return;
   if (place.times && place.times->departs_microseconds) {
     ClockMemory& memory = clock_[(place.times->is_from_send ? 2U : 0U) + (place.times->is_stopped ? 1U : 0U)];

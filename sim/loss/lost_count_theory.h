@@ -31,10 +31,10 @@ class LostCountTheory {
   /// Takes a message of the link. `process` is the one in force in `step`, of the process that visit_state() gets, and
   /// outlives this object. A message whose draws were used before counts as independent of all others.
   void add(const LossProcess& process, std::uint64_t step, std::uint64_t seed, const Link& link,
-           const MessagePlace& place, std::uint64_t packets, MessageOrder order = MessageOrder::kByDraw);
+           const MessagePosition& place, std::uint64_t packets, MessageOrder order = MessageOrder::kByDraw);
 
   /// Takes a message that is independent of all others.
-  void add_alone(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePlace& place,
+  void add_alone(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePosition& place,
                  std::uint64_t packets);
 
   LostCount total() const;

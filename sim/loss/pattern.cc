@@ -38,10 +38,10 @@ Pattern::Pattern(std::uint64_t lost, std::uint64_t delivered, std::uint64_t offs
 }
 
 void Pattern::draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const {
-  draw_message(seed, link, MessagePlace{first_packet, 0, 0, std::nullopt}, lost);
+  draw_message(seed, link, MessagePosition{first_packet, 0, 0, std::nullopt}, lost);
 }
 
-void Pattern::draw_message(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& place,
+void Pattern::draw_message(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePosition& place,
                            PacketMask& lost) const {
   const std::uint64_t packets = lost.size();
   lost.resize(packets);
@@ -74,7 +74,7 @@ double Pattern::lost_count_variance(std::uint64_t n) const {
   return std::max(0.0, square - mean * mean);
 }
 
-LostCount Pattern::message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& place,
+LostCount Pattern::message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePosition& place,
                                  std::uint64_t n) const {
   const std::uint64_t first = place_of(place.first_packet - place.origin);
   const std::uint64_t rest = n % period_;

@@ -22,7 +22,8 @@ class Pattern final : public LossProcess {
   Pattern(std::uint64_t lost, std::uint64_t delivered, std::uint64_t offset);
 
   void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;
-  void draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const override;
+  void draw_message(std::uint64_t seed, const Link& link, const MessagePosition& place,
+                    PacketMask& lost) const override;
   double loss_rate() const override;
   double mean_burst_packets() const override { return static_cast<double>(lost_); }
   double mean_gap_packets() const override { return static_cast<double>(period_ - lost_); }
@@ -30,7 +31,7 @@ class Pattern final : public LossProcess {
   /// Of n packets that begin anywhere in the period with equal probability.
   double lost_count_variance(std::uint64_t n) const override;
   bool counts_by_message() const override { return true; }
-  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place,
+  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePosition& place,
                           std::uint64_t n) const override;
   double all_arrive_probability(std::uint64_t packets) const override;
   std::string describe() const override;

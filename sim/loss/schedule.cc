@@ -44,7 +44,8 @@ void Schedule::draw(std::uint64_t seed, const Link& link, std::uint64_t first_pa
   last().draw(seed, link, first_packet, lost);
 }
 
-void Schedule::draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const {
+void Schedule::draw_message(std::uint64_t seed, const Link& link, const MessagePosition& place,
+                            PacketMask& lost) const {
   last().draw_message(seed, link, place, lost);
 }
 

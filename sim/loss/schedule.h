@@ -32,18 +32,19 @@ class Schedule final : public LossProcess {
   bool keeps_time() const override;
 
   void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;
-  void draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const override;
+  void draw_message(std::uint64_t seed, const Link& link, const MessagePosition& place,
+                    PacketMask& lost) const override;
   double loss_rate() const override { return last().loss_rate(); }
   double mean_burst_packets() const override { return last().mean_burst_packets(); }
   double mean_gap_packets() const override { return last().mean_gap_packets(); }
   double burst_at_least(std::uint64_t packets) const override { return last().burst_at_least(packets); }
   double lost_count_variance(std::uint64_t n) const override { return last().lost_count_variance(n); }
   bool counts_by_message() const override { return last().counts_by_message(); }
-  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place,
+  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePosition& place,
                           std::uint64_t n) const override {
     return last().message_count(seed, link, place, n);
   }
-  std::uint64_t first_draw(const MessagePlace& place) const override { return last().first_draw(place); }
+  std::uint64_t first_draw(const MessagePosition& place) const override { return last().first_draw(place); }
   std::optional<FateChain> fate_chain(double packet_microseconds) const override {
     return last().fate_chain(packet_microseconds);
   }

@@ -74,9 +74,9 @@ GilbertElliott ticks_of(const TimedRates& rates) {
 /// The stream of a link's states, which all its users share.
 Link all_users(const Link& link) { return {TrafficClass{}, Half::kReduce, link.source, link.destination}; }
 
-double packet_microseconds(const MessagePlace& place) { return place.times ? place.times->packet_microseconds : 0; }
+double packet_microseconds(const MessagePosition& place) { return place.times ? place.times->packet_microseconds : 0; }
 
-bool has_departure(const MessagePlace& place) { return place.times && place.times->departs_microseconds; }
+bool has_departure(const MessagePosition& place) { return place.times && place.times->departs_microseconds; }
 
 }  // namespace
 
@@ -92,7 +92,7 @@ TimedGilbertElliott::TimedGilbertElliott(const TimedRates& rates) : rates_(rates
   gap_packets_ = static_cast<std::uint64_t>(std::llround(rates.gap_microseconds / rates.packet_microseconds));
 }
 
-std::uint64_t TimedGilbertElliott::first_draw(const MessagePlace& place) const {
+std::uint64_t TimedGilbertElliott::first_draw(const MessagePosition& place) const {
   if (has_departure(place)) {
     const PacketTimes& times = *place.times;
     const double half = times.packet_microseconds / 2;
@@ -122,7 +122,7 @@ void TimedGilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64
   chain_of(0).draw(seed, link, first_packet, lost);
 }
 
-void TimedGilbertElliott::draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place,
+void TimedGilbertElliott::draw_message(std::uint64_t seed, const Link& link, const MessagePosition& place,
                                        PacketMask& lost) const {
   if (has_departure(place)) return draw_by_clock(seed, link, place, lost);
   chain_of(packet_microseconds(place)).draw(seed, link, first_draw(place), lost);
@@ -142,7 +142,7 @@ std::uint64_t TimedGilbertElliott::Clock::tick_of(const PacketTimes& times, std:
 }
 
 // States are drawn in windows of ticks, each with one look-back. Where packets are far apart, a window has one tick.
-void TimedGilbertElliott::draw_by_clock(std::uint64_t seed, const Link& link, const MessagePlace& place,
+void TimedGilbertElliott::draw_by_clock(std::uint64_t seed, const Link& link, const MessagePosition& place,
                                         PacketMask& lost) const {
   const std::uint64_t packets = lost.size();
   if (packets == 0) return;
@@ -164,7 +164,7 @@ void TimedGilbertElliott::draw_by_clock(std::uint64_t seed, const Link& link, co
   chain_.lose_in_states(seed, link, place.first_packet, lost);
 }
 
-LostCount TimedGilbertElliott::message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePlace& place,
+LostCount TimedGilbertElliott::message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePosition& place,
                                              std::uint64_t n) const {
   return {static_cast<double>(n) * loss_rate(), chain_of(packet_microseconds(place)).lost_count_variance(n)};
 }
@@ -172,7 +172,7 @@ LostCount TimedGilbertElliott::message_count(std::uint64_t /*seed*/, const Link&
 // The variance of all packets so far grows by that of the message and by twice its covariance with all packets before,
 // A lambda^d for packets d ticks apart. `memory.weight` is the sum of lambda^(tick - other) over the packets so far,
 // the last one too.
-std::optional<LostCount> TimedGilbertElliott::count_by_clock(const MessagePlace& place, std::uint64_t n,
+std::optional<LostCount> TimedGilbertElliott::count_by_clock(const MessagePosition& place, std::uint64_t n,
                                                              ClockMemory& memory) const {
   if (!has_departure(place)) return std::nullopt;
   if (n == 0) return LostCount{};

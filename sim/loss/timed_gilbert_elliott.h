@@ -48,7 +48,8 @@ class TimedGilbertElliott final : public LossProcess {
 
   /// Packets of one message that begins first_packet packet times after the origin, without a clock.
   void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;
-  void draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const override;
+  void draw_message(std::uint64_t seed, const Link& link, const MessagePosition& place,
+                    PacketMask& lost) const override;
   double loss_rate() const override { return chain_.loss_rate(); }
   /// Bursts and gaps are those within a message.
   double mean_burst_packets() const override { return chain_.mean_burst_packets(); }
@@ -59,11 +60,11 @@ class TimedGilbertElliott final : public LossProcess {
   bool keeps_time() const override { return true; }
   double all_arrive_probability(std::uint64_t packets) const override { return chain_.all_arrive_probability(packets); }
   /// The packet time, since the origin, in which the message leaves; by the clock, rounded.
-  std::uint64_t first_draw(const MessagePlace& place) const override;
+  std::uint64_t first_draw(const MessagePosition& place) const override;
   std::optional<FateChain> fate_chain(double packet_microseconds) const override;
-  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place,
+  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePosition& place,
                           std::uint64_t n) const override;
-  std::optional<LostCount> count_by_clock(const MessagePlace& place, std::uint64_t n,
+  std::optional<LostCount> count_by_clock(const MessagePosition& place, std::uint64_t n,
                                           ClockMemory& memory) const override;
   std::string describe() const override;
 
@@ -82,7 +83,7 @@ class TimedGilbertElliott final : public LossProcess {
     std::uint64_t tick_of(const PacketTimes& times, std::uint64_t packet) const;
   };
   Clock clock() const;
-  void draw_by_clock(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const;
+  void draw_by_clock(std::uint64_t seed, const Link& link, const MessagePosition& place, PacketMask& lost) const;
 
   TimedRates rates_;
   GilbertElliott chain_;                 ///< from packet to packet; of theory alone where there are ticks

@@ -73,10 +73,10 @@ std::uint64_t Trace::place_of(std::uint64_t seed, const Link& link, std::uint64_
 }
 
 void Trace::draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const {
-  draw_message(seed, link, MessagePlace{first_packet, 0, 0, std::nullopt}, lost);
+  draw_message(seed, link, MessagePosition{first_packet, 0, 0, std::nullopt}, lost);
 }
 
-void Trace::draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const {
+void Trace::draw_message(std::uint64_t seed, const Link& link, const MessagePosition& place, PacketMask& lost) const {
   const std::uint64_t packets = lost.size();
   lost.resize(packets);
   const std::uint64_t held = copies_ * length_;
@@ -132,7 +132,8 @@ double Trace::lost_count_variance(std::uint64_t n) const {
   return squares / static_cast<double>(length_);
 }
 
-LostCount Trace::message_count(std::uint64_t seed, const Link& link, const MessagePlace& place, std::uint64_t n) const {
+LostCount Trace::message_count(std::uint64_t seed, const Link& link, const MessagePosition& place,
+                               std::uint64_t n) const {
   const std::uint64_t from = place_of(seed, link, place.first_packet - place.origin);
   const std::uint64_t to = from + n % length_;
   const std::uint64_t rest =

@@ -27,7 +27,8 @@ class Trace final : public LossProcess {
   Trace(const PacketMask& fates, TraceStart start, std::string name);
 
   void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;
-  void draw_message(std::uint64_t seed, const Link& link, const MessagePlace& place, PacketMask& lost) const override;
+  void draw_message(std::uint64_t seed, const Link& link, const MessagePosition& place,
+                    PacketMask& lost) const override;
   double loss_rate() const override;
   double mean_burst_packets() const override;
   double mean_gap_packets() const override;
@@ -35,7 +36,7 @@ class Trace final : public LossProcess {
   /// Cost: one pass over the trace.
   double lost_count_variance(std::uint64_t n) const override;
   bool counts_by_message() const override { return true; }
-  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePlace& place,
+  LostCount message_count(std::uint64_t seed, const Link& link, const MessagePosition& place,
                           std::uint64_t n) const override;
   std::string describe() const override;
 

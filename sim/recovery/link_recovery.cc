@@ -26,9 +26,9 @@ LinkRecovery::DrawAgain draws_by_attempt(const LossProcess& process, std::uint64
 }
 
 LinkRecovery::DrawAgain draws_by_slot(const LossProcess& process, std::uint64_t seed, const Link& link,
-                                      const MessagePlace& place) {
+                                      const MessagePosition& place) {
   return [&process, seed, link, place](const Attempt& attempt, std::uint64_t first_data, PacketMask& lost) {
-    MessagePlace later = place;
+    MessagePosition later = place;
     later.first_packet += (attempt.slot + first_data) % kSlotsOfMessage;
     if (later.times.has_value()) later.times->slot += attempt.slot + first_data;
     process.draw_message(seed, link, later, lost);

@@ -91,7 +91,7 @@ LinkRecovery::DrawAgain draws_by_attempt(const LossProcess& process, std::uint64
 /// The fates of repetitions where time is counted: the link's slots go by while the sender waits, and a repetition has
 /// the fate of its slot. So it may meet the burst that lost the packet. `process` is borrowed.
 LinkRecovery::DrawAgain draws_by_slot(const LossProcess& process, std::uint64_t seed, const Link& link,
-                                      const MessagePlace& place);
+                                      const MessagePosition& place);
 
 /// The first lost packet of `mask`; its size where there is none.
 std::uint64_t first_lost(const PacketMask& mask);

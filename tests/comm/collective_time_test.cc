@@ -390,15 +390,15 @@ TEST(CollectiveTime, MessagesAndCollectivesShareNoPlaceOfALink) {
     constexpr std::uint64_t kElementsOfMessage = 64;  // one packet
     std::set<std::uint64_t> collectives;
     for (int i = 0; i < 40000; ++i) {
-      timing.collective(all_reduce_of(2 * kElementsOfMessage), {kClass}, clocks, [&](const TimedMessage& message) {
+      timing.collective(all_reduce_of(2 * kElementsOfMessage), {kClass}, clocks, [&](const Transmission& message) {
         if (message.link.half == sim::Half::kReduce || message.link.source != 0) return;
         collectives.insert(message.repeated->place.first_packet);
       });
     }
     EXPECT_EQ(collectives.size(), 40000U);
     for (std::uint64_t i = 0; i < 100; ++i) {
-      const TimedMessage message = timing.message({kClass}, 0, 1, kElementsOfMessage, clocks[0]);
-      const sim::MessagePlace& place = message.repeated->place;
+      const Transmission message = timing.message({kClass}, 0, 1, kElementsOfMessage, clocks[0]);
+      const sim::MessagePosition& place = message.repeated->place;
       EXPECT_FALSE(collectives.contains(place.first_packet)) << i;
       const std::uint64_t since_origin = scope == BurstScope::kMessage ? 0 : 40000 + i;
       EXPECT_EQ(place.first_packet - place.origin, since_origin);
@@ -413,7 +413,7 @@ TEST(CollectiveTime, ASumWithoutElementsTakesTheLatenciesOfAnAggregationAndNoTim
     if (path.has_groups) options.network.of(kClass)->group_ranks = 2;
     CollectiveTiming timing(options.network, *options.time, 0, {0, 1});
     std::array<double, 2> clocks = {1, 2};
-    timing.collective(all_reduce_of(0), {kClass}, clocks, [](const TimedMessage&) {});
+    timing.collective(all_reduce_of(0), {kClass}, clocks, [](const Transmission&) {});
     const double end = 2 + 2 * kLink.latency_seconds;
     const bool meets = path.route == Route::kAggregated;
     EXPECT_THAT(clocks, testing::ElementsAre(testing::DoubleNear(meets ? end : 1, 1e-12),
@@ -452,7 +452,7 @@ TEST(CollectiveTime, WhatGoesToAllIsSentAgainAtThePaceOfTheGroupsLinks) {
     CollectiveTiming timing(options.network, model, 0, std::move(world_ranks));
     std::array<double, 2> clocks = {0, 0};
     double seconds = 0;
-    timing.collective(all_reduce_of(kElements), {kClass}, clocks, [&](const TimedMessage& message) {
+    timing.collective(all_reduce_of(kElements), {kClass}, clocks, [&](const Transmission& message) {
       if (message.repeated) seconds = message.repeated->timing.round_trip_seconds;
     });
     return seconds;

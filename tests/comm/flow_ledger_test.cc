@@ -140,7 +140,7 @@ TEST(FlowLedger, CountsNothingWhereNobodyAsks) {
 // The times have one entry for each message, and messages that are passed on use up their entries too.
 TEST(FlowLedger, PassedMessagesUseUpTheirTimes) {
   FlowLedger ledger(network_of(0));
-  MessageTimes times;
+  SendTimes times;
   CallFates call;
   call.times = &times;
   for (int collective = 0; collective < 8; ++collective) {
@@ -152,7 +152,7 @@ TEST(FlowLedger, PassedMessagesUseUpTheirTimes) {
       ledger.pass_message(call, kLink, sim::Packetizer(16 * packets, 4, 64));
     }
   }
-  EXPECT_EQ(call.touch, Touch::kUntouched);
+  EXPECT_EQ(call.verdict, Verdict::kLossless);
 }
 
 }  // namespace

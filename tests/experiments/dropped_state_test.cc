@@ -375,7 +375,7 @@ std::vector<json> runs(const std::string& folder) {
 /// Parts that no run here misses, as patterns, and why.
 const std::vector<std::pair<const char*, const char*>>& without_effect() {
   static const std::vector<std::pair<const char*, const char*>> all = {
-      {".*(LinkCourse|CollectiveTCourse)/3:optional.*", "the next message sets it again"},
+      {".*(LinkPosition|CollectiveTResendingLink)/3:optional.*", "the next message sets it again"},
       {".*VirtualClock/2:optional.*", "for states within a step: LossState.ClocksGoOnWithTheirRepetitionsAndDeadlines"},
       {".*RunCounts/3:map", "gaps of 2^24 packets and more"},
       {".*ScatteredRuns/0:RunCounts/4:map", "stretches that ended: of 256 others that wait to be lengthened"},
@@ -395,7 +395,7 @@ const std::vector<std::pair<const char*, const char*>>& without_effect() {
       {"progress/20:TrainingData/[01]:.*", "compared with the own value, which is equal"},
       {".*LastLeft/1:double", "each evaluation here begins later than the packets of the one before left"},
       {".*VirtualCPorts/0:double", "a rank waits until its messages have left"},
-      {".*CollectiveTiming/2:map/pair/1:CollectiveTCourse/2:.*",
+      {".*CollectiveTiming/2:map/pair/1:CollectiveTResendingLink/2:.*",
        "between two messages of a rank to another one is more than a tick"},
       {"model/rounded values", "on the host, each pass rounds the values again"},
       {".*TouchRCalls/0:map", "empty, because a checkpoint collects the verdicts before"},

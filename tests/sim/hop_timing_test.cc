@@ -209,7 +209,7 @@ TEST(HopTiming, GoBackNSlowsARingAsMuchAsTheAnchorSays) {
     const CostOfHop cost = [&](const TimedHop& hop) -> HopCost {
       const Link wire{TrafficClass::kTpForward, hop.half, static_cast<std::uint16_t>(hop.source),
                       static_cast<std::uint16_t>(hop.destination)};
-      const MessagePlace place{hop_number++ << 32, 0, 0, std::nullopt};
+      const MessagePosition place{hop_number++ << 32, 0, 0, std::nullopt};
       PacketMask lost(packets);
       process.draw_message(1, wire, place, lost);
       PacketMask missing(packets);

@@ -113,7 +113,7 @@ double sum_over_pairs(const Chain& chain, const std::vector<Sent>& messages) {
   return variance;
 }
 
-MessagePlace at(std::uint64_t first) { return {first, 0, 0, {}}; }
+MessagePosition at(std::uint64_t first) { return {first, 0, 0, {}}; }
 
 TEST(LostCountTheory, HoldsTheCovarianceOfAllPairsOfPacketsInAnyOrder) {
   std::mt19937 random(5);  // NOLINT(cert-msc32-c,cert-msc51-cpp): the same messages each time

@@ -13,7 +13,7 @@ namespace {
 
 const Link kLink{TrafficClass::kTpForward, Half::kReduce, 0, 1};
 
-std::string bits(const LossProcess& process, const MessagePlace& place, std::uint64_t packets) {
+std::string bits(const LossProcess& process, const MessagePosition& place, std::uint64_t packets) {
   PacketMask lost(packets);
   process.draw_message(1, kLink, place, lost);
   std::string text;

@@ -66,7 +66,7 @@ double bernoulli_residual(double p, int k, int m) {
 TEST(LinkRecovery, RepetitionsStayBelowThePlacesOfTheNextMessage) {
   std::uint64_t furthest = 0;
   const FurthestPlace process(furthest);
-  MessagePlace place;
+  MessagePosition place;
   place.first_packet = place.origin = std::uint64_t{7} << 32U;
   const LinkRecovery::DrawAgain draw_again = draws_by_slot(process, kSeed, kLink, place);
   PacketMask lost(64);

@@ -61,7 +61,7 @@ struct Mean {
 // One message with its first packet in slot `first`; sets the packets that stay missing.
 Repair walk(const LinkRecovery& protocol, const LossProcess& process, std::uint64_t first, std::uint64_t packets,
             const LinkTiming& timing, PacketMask& missing) {
-  const MessagePlace place{first, 0, 0, std::nullopt};
+  const MessagePosition place{first, 0, 0, std::nullopt};
   PacketMask lost(protocol.first_packets(packets));
   process.draw_message(kSeed, kLink, place, lost);
   missing.resize(packets);

@@ -238,7 +238,7 @@ TEST(TimedGilbertElliott, CountsOfMessagesDeviateAsTheirVarianceSays) {
     double lost = 0;
     PacketMask mask(25);
     for (std::uint64_t m = 0; m < 400; ++m) {
-      const MessagePlace place{25 * m, 0, m, {}};
+      const MessagePosition place{25 * m, 0, m, {}};
       process.draw_message(static_cast<std::uint64_t>(stream), kLink, place, mask);
       theory.add(process, 0, static_cast<std::uint64_t>(stream), kLink, place, 25);
       lost += static_cast<double>(mask.lost_count());

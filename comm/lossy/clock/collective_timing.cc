@@ -43,7 +43,7 @@ sim::Link CollectiveTiming::link(const What& what, sim::Half half, int source, i
           static_cast<std::uint16_t>(world_ranks_[static_cast<std::size_t>(destination)])};
 }
 
-TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const {
+Transmission CollectiveTiming::cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const {
   const ClassNetwork& network = network_of(what);
   const HalfNetwork& half = half_of(what, hop.half);
   const sim::Packetizer cut = network.packets(what.type, hop.elements);
@@ -58,7 +58,7 @@ TimedMessage CollectiveTiming::cost_of(const What& what, const sim::TimedHop& ho
   // A parity packet is as long as the longest data packet of the message.
   const std::uint64_t redundant_bytes = packets > cut.packets() ? (packets - cut.packets()) * cut.payload_bytes(0) : 0;
   const auto bytes = static_cast<double>(cut.bytes() + redundant_bytes + packets * model_.header_bytes);
-  TimedMessage message;
+  Transmission message;
   message.link = on;
   message.counted_on = hop.destination;
   message.is_stopped = what.is_stopped;
@@ -85,62 +85,62 @@ bool CollectiveTiming::repeats(const What& what, sim::Half half) const {
   return of.recovery != nullptr && of.recovery->sends_again() && (of.loss != nullptr || !of.links.empty());
 }
 
-void CollectiveTiming::repeat(Carrier of, const What& what, TimedMessage& message) {
+void CollectiveTiming::repeat(Carrier of, const What& what, Transmission& message) {
   const ClassNetwork& network = network_of(what);
   if (message.cost.packets == 0 || !repeats(what, message.link.half)) return;
   const HalfNetwork& half = half_of(what, message.link.half);
   const sim::LossProcess* loss = loss_of_link(half.links, message.link, half.loss.get());
   if (loss != nullptr) loss = &loss->at_step(what.step);
   const bool to_all = message.link.destination == sim::Link::kEveryDestination;
-  Course& course = courses_[message.link];
-  if (!to_all || course.collective != collectives_) {
+  ResendingLink& position = resending_links_[message.link];
+  if (!to_all || position.collective != collectives_) {
     const FlowKey key = key_of(message.link, group_);
-    course.check_ordinal(key, message.cost.packets, what.ordinal);
-    sim::MessagePlace place = course.place(key, message.cost.packets, network.burst_scope, what.ordinal);
-    place.times = course.times(of, message.departs_seconds, message.packet_seconds, what.is_stopped);
-    course.leave(of, *place.times, message.cost.packets);
-    course.pass(message.cost.packets);
-    course.collective = collectives_;
+    position.check_ordinal(key, message.cost.packets, what.ordinal);
+    sim::MessagePosition place = position.place(key, message.cost.packets, network.burst_scope, what.ordinal);
+    place.times = position.times(of, message.departs_seconds, message.packet_seconds, what.is_stopped);
+    position.leave(of, *place.times, message.cost.packets);
+    position.pass(message.cost.packets);
+    position.collective = collectives_;
     // Receivers of one packet share its fate, whatever their links: the slowest link sets the time of a repetition.
     const sim::LinkCost& cost =
         to_all ? slowest_link() : model_.links.of(message.link.source, message.link.destination);
     const auto bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
-    course.last = {place, {cost.transfer_seconds(bytes), cost.round_trip_seconds()}};
-    course.repair = {};
+    position.last = {place, {cost.transfer_seconds(bytes), cost.round_trip_seconds()}};
+    position.repair = {};
     if (loss != nullptr && loss->can_lose() && what.delivery == Delivery::kByNetwork) {
       sim::PacketMask lost(message.cost.packets);
       if (network.burst_scope == BurstScope::kMessage) place.times->departs_microseconds.reset();
       loss->draw_message(network_.seed, message.link, place, lost);
       sim::PacketMask missing(message.data_packets);
-      course.repair = half.recovery->recover(lost, sim::draws_by_slot(*loss, network_.seed, message.link, place),
-                                             course.last.timing, missing);
+      position.repair = half.recovery->recover(lost, sim::draws_by_slot(*loss, network_.seed, message.link, place),
+                                               position.last.timing, missing);
     }
   }
-  message.repeated = course.last;
-  message.resent = course.repair.resent_packets;
-  message.timeouts = course.repair.rounds - 1;
-  const double slot_seconds = course.last.timing.slot_seconds;
-  message.cost.transfer_seconds += message.factor * course.repair.wire_seconds(slot_seconds);
-  message.cost.waiting_seconds += message.factor * course.repair.idle_seconds(slot_seconds);
+  message.repeated = position.last;
+  message.resent = position.repair.resent_packets;
+  message.timeouts = position.repair.rounds - 1;
+  const double slot_seconds = position.last.timing.slot_seconds;
+  message.cost.transfer_seconds += message.factor * position.repair.wire_seconds(slot_seconds);
+  message.cost.waiting_seconds += message.factor * position.repair.idle_seconds(slot_seconds);
 }
 
-void CollectiveTiming::set_course(const sim::Link& link, const LinkCourse& course) {
-  Course& of_link = courses_[link];
-  static_cast<LinkCourse&>(of_link) = course;
+void CollectiveTiming::set_position(const sim::Link& link, const LinkPosition& position) {
+  ResendingLink& of_link = resending_links_[link];
+  static_cast<LinkPosition&>(of_link) = position;
   of_link.collective.reset();
 }
 
-TimedMessage CollectiveTiming::cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const {
+Transmission CollectiveTiming::cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const {
   DROPTEST_CHECK(round < static_cast<std::size_t>(kMostRounds), "a collective of " + std::to_string(round) + " rounds");
   return cost_of(what, hop, {round, collectives_});
 }
 
-TimedMessage CollectiveTiming::message(const What& what, int source, int destination, std::uint64_t elements,
+Transmission CollectiveTiming::message(const What& what, int source, int destination, std::uint64_t elements,
                                        double clock) {
   const sim::TimedHop hop{source, destination, elements, sim::Half::kGather};
   const std::uint64_t so_far = messages_[link(what, hop.half, source, destination)]++;
   const std::uint64_t number = what.ordinal.value_or(so_far);
-  TimedMessage message = cost_of(what, hop, {message_round(what.traffic_class), number});
+  Transmission message = cost_of(what, hop, {message_round(what.traffic_class), number});
   message.in_time = message.cost.packets;
   message.departs_seconds = clock;
   repeat(Carrier::kMessage, what, message);
@@ -173,7 +173,7 @@ void CollectiveTiming::play_rounds(const VisitMessages& visit_messages, const Wh
     }
     if (sent.elements.size() == 0) return;  // nothing is sent
     const sim::TimedHop hop = hop_of(sent);
-    TimedMessage message = cost_in_collective(what, hop, static_cast<std::size_t>(round));
+    Transmission message = cost_in_collective(what, hop, static_cast<std::size_t>(round));
     message.departs_seconds = clock.start_seconds(hop, message.cost);
     if (sent.to_all) message.link.destination = sim::Link::kEveryDestination;
     repeat(Carrier::kCollective, what, message);
@@ -194,13 +194,13 @@ void CollectiveTiming::aggregate(const VisitMessages& visit_messages, const What
   // any.
   const auto other_end = [this](int rank) { return rank == 0 ? ranks() - 1 : 0; };
   const double first = *std::min_element(clocks.begin(), clocks.end());
-  std::vector<TimedMessage> contributions;
+  std::vector<Transmission> contributions;
   std::optional<double> complete;
   visit_messages([&](const PathMessage& sent) {
     sim::TimedHop hop = hop_of(sent);
     if (sent.half == sim::Half::kReduce) {
       hop.destination = other_end(hop.source);
-      TimedMessage up = cost_in_collective(what, hop, 0);
+      Transmission up = cost_in_collective(what, hop, 0);
       up.departs_seconds = clocks[static_cast<std::size_t>(hop.source)];
       up.link.destination = sim::Link::kEveryDestination;
       repeat(Carrier::kCollective, what, up);
@@ -210,7 +210,7 @@ void CollectiveTiming::aggregate(const VisitMessages& visit_messages, const What
     }
     if (!complete) complete = aggregation_ends(contributions, first, what, visit);
     hop.source = other_end(hop.destination);
-    TimedMessage down = cost_in_collective(what, hop, 1);
+    Transmission down = cost_in_collective(what, hop, 1);
     const sim::LinkCost& lossless = model_.links.of(down.link.source, down.link.destination);
     down.departs_seconds = *complete;
     down.link.source = static_cast<std::uint16_t>(world_ranks_[static_cast<std::size_t>(sent.source)]);
@@ -226,10 +226,10 @@ void CollectiveTiming::aggregate(const VisitMessages& visit_messages, const What
   });
 }
 
-double CollectiveTiming::aggregation_ends(std::span<TimedMessage> contributions, double first_seconds, const What& what,
+double CollectiveTiming::aggregation_ends(std::span<Transmission> contributions, double first_seconds, const What& what,
                                           const Visit& visit) const {
   std::vector<double> ends;
-  for (const TimedMessage& up : contributions) {
+  for (const Transmission& up : contributions) {
     ends.push_back(up.departs_seconds + up.cost.latency_seconds + up.cost.transfer_seconds + up.cost.waiting_seconds);
   }
   const ClassNetwork& network = network_of(what);
@@ -243,7 +243,7 @@ double CollectiveTiming::aggregation_ends(std::span<TimedMessage> contributions,
   }
   double complete = first_seconds;
   for (std::size_t source = 0; source < contributions.size(); ++source) {
-    TimedMessage& up = contributions[source];
+    Transmission& up = contributions[source];
     complete = std::max(complete, std::min(limit, ends[source]));
     up.in_time = !has_quorum ? sim::packets_in_time(up.cost, up.departs_seconds + up.cost.latency_seconds, limit)
                  : ends[source] <= limit ? up.cost.packets
@@ -253,15 +253,15 @@ double CollectiveTiming::aggregation_ends(std::span<TimedMessage> contributions,
   return complete;
 }
 
-void note_time(const TimedMessage& message, MessageTimes& times) {
-  const MessageTime time{message.departs_seconds, message.packet_seconds, message.in_time, message.repeated,
-                         message.is_stopped};
+void note_time(const Transmission& message, SendTimes& times) {
+  const SendTime time{message.departs_seconds, message.packet_seconds, message.in_time, message.repeated,
+                      message.is_stopped};
   const bool shared =
       message.link.half == sim::Half::kGather && message.link.destination == sim::Link::kEveryDestination;
   shared ? times.add_shared(message.link, time) : times.add(message.link, time);
 }
 
-void count_message(const TimedMessage& message, VirtualTime& time) {
+void count_message(const Transmission& message, VirtualTime& time) {
   time.packets += message.cost.packets;
   time.repeated += message.resent;
   time.timeouts += message.timeouts;

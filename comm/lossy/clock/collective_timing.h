@@ -12,7 +12,7 @@
 #include "comm/communicator.h"
 #include "comm/lossy/clock/time_model.h"
 #include "comm/lossy/flows/flow_ledger.h"
-#include "comm/lossy/flows/message_times.h"
+#include "comm/lossy/flows/send_times.h"
 #include "comm/lossy/network.h"
 #include "comm/lossy/paths/path_messages.h"
 #include "sim/recovery/link_recovery.h"
@@ -23,7 +23,7 @@
 namespace droptest::comm {
 
 /// One message of a collective with a clock.
-struct TimedMessage {
+struct Transmission {
   sim::Link link;      ///< the link that gives its fates
   int counted_on = 0;  ///< the rank of the group that counts it
   sim::HopCost cost;
@@ -34,7 +34,7 @@ struct TimedMessage {
   bool is_stopped = false;    ///< the clock stands still
   std::uint64_t resent = 0;   ///< repetitions of packets, each as often as it was sent again
   std::uint64_t timeouts = 0;
-  std::optional<RepeatedMessage> repeated;  ///< its place, on a link that sends again
+  std::optional<ResentMessage> repeated;  ///< its place, on a link that sends again
   std::optional<std::uint64_t>
       in_time;  ///< its packets that arrive before the deadline; none where nobody waits for it
 };
@@ -45,7 +45,7 @@ struct TimedMessage {
 /// model, calls).
 class CollectiveTiming {
  public:
-  using Visit = std::function<void(const TimedMessage&)>;
+  using Visit = std::function<void(const Transmission&)>;
   /// A collective has fewer rounds. The numbers behind it are for messages.
   static constexpr int kMostRounds = 0xff00;
 
@@ -68,13 +68,13 @@ class CollectiveTiming {
   sim::Link link(const What& what, sim::Half half, int source, int destination) const;
   /// The position of a link before the next call, where it has carried messages that this object does not know: of
   /// another group, from send to recv, or of steps without this rank.
-  void set_course(const sim::Link& link, const LinkCourse& course);
+  void set_position(const sim::Link& link, const LinkPosition& position);
 
   /// `clocks`: by rank, the seconds at which it begins; afterwards, the seconds at which it ends. An all-to-all has the
   /// counts of all ranks.
   void collective(const CallShape& call, const What& what, std::span<double> clocks, const Visit& visit);
   /// A message from send to recv that departs at `clock` of the sender; only the two ends know it.
-  TimedMessage message(const What& what, int source, int destination, std::uint64_t elements, double clock);
+  Transmission message(const What& what, int source, int destination, std::uint64_t elements, double clock);
 
  private:
   // The numbers that select a message's straggler.
@@ -84,28 +84,28 @@ class CollectiveTiming {
   };
   // The position of a link that sends again, and the repetitions of the collective's last message. Hops with packets
   // for every destination share one.
-  struct Course : LinkCourse {
+  struct ResendingLink : LinkPosition {
     std::optional<std::uint64_t> collective;  // of the last message
-    RepeatedMessage last;
+    ResentMessage last;
     sim::Repair repair;
   };
-  using Courses = std::map<sim::Link, Course>;
+  using ResendingLinks = std::map<sim::Link, ResendingLink>;
 
   int ranks() const { return static_cast<int>(world_ranks_.size()); }
   const ClassNetwork& network_of(const What& what) const;
   const HalfNetwork& half_of(const What& what, sim::Half half) const;
-  TimedMessage cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
-  TimedMessage cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
+  Transmission cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
+  Transmission cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
   // The cost of a message from a rank to all others at once.
   const sim::LinkCost& slowest_link() const;
   // Adds the time of the repetitions to a message with a departure, where its link sends again.
-  void repeat(Carrier of, const What& what, TimedMessage& message);
+  void repeat(Carrier of, const What& what, Transmission& message);
   // Visits the messages of one collective.
   using VisitMessages = std::function<void(const PathMessages::Visit&)>;
   void play_rounds(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
   void aggregate(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
   // When the aggregation point stops to wait; visits the contributions.
-  double aggregation_ends(std::span<TimedMessage> contributions, double first_seconds, const What& what,
+  double aggregation_ends(std::span<Transmission> contributions, double first_seconds, const What& what,
                           const Visit& visit) const;
 
   const Network& network_;
@@ -114,14 +114,14 @@ class CollectiveTiming {
   std::vector<int> world_ranks_;
   sim::Straggler straggler_;
   std::uint64_t collectives_ = 0;
-  Courses courses_;
+  ResendingLinks resending_links_;
   std::map<sim::Link, std::uint64_t> messages_;
 };
 
 /// Notes a collective's message for the loss layer, on the link that gives its fates.
-void note_time(const TimedMessage& message, MessageTimes& times);
+void note_time(const Transmission& message, SendTimes& times);
 
 /// Adds a message to the counts of the rank that counts it.
-void count_message(const TimedMessage& message, VirtualTime& time);
+void count_message(const Transmission& message, VirtualTime& time);
 
 }  // namespace droptest::comm

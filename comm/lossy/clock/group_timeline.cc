@@ -65,11 +65,11 @@ CallStart GroupTimeline::start(const CallArguments& call, Delivery delivery, std
     const bool sends = call.operation == Operation::kSend;
     const sim::Link link =
         timing_.link(what, sim::Half::kGather, sends ? group_.rank() : call.peer, sends ? call.peer : group_.rank());
-    start.positions.push_back(ledger_.course(key_of(link, number_)));
+    start.positions.push_back(ledger_.position(key_of(link, number_)));
     return start;
   }
   visit_positions(what, [&](const sim::Link& link, std::size_t /*place*/) {
-    start.positions.push_back(ledger_.course(key_of(link, number_)));
+    start.positions.push_back(ledger_.position(key_of(link, number_)));
   });
   return start;
 }
@@ -82,11 +82,11 @@ GroupTimeline::Clocks GroupTimeline::exchange_clocks(const CollectiveTiming::Wha
   const int ranks = group_.world_size();
   std::vector<std::uint64_t> mine = {as_word(start.ready_seconds), as_word(begin_seconds)};
   visit_positions(what, [&](const sim::Link& link, std::size_t place) {
-    LinkCourse course = start.positions[place];
-    course.last = ledger_.course(key_of(link, number_)).last;
-    if (link.destination == sim::Link::kEveryDestination) return timing_.set_course(link, course);
-    const LastLeft& left = course.last[static_cast<std::size_t>(Carrier::kCollective)];
-    mine.insert(mine.end(), {course.messages, course.packets, as_word(left.running), as_word(left.stopped)});
+    LinkPosition position = start.positions[place];
+    position.last = ledger_.position(key_of(link, number_)).last;
+    if (link.destination == sim::Link::kEveryDestination) return timing_.set_position(link, position);
+    const LastLeft& left = position.last[static_cast<std::size_t>(Carrier::kCollective)];
+    mine.insert(mine.end(), {position.messages, position.packets, as_word(left.running), as_word(left.stopped)});
   });
   std::vector<std::uint64_t> of_ranks(static_cast<std::size_t>(ranks) * mine.size());
   group_.all_gather(ConstTensor(std::span<const std::uint64_t>(mine)), Tensor(std::span(of_ranks)),
@@ -99,19 +99,19 @@ GroupTimeline::Clocks GroupTimeline::exchange_clocks(const CollectiveTiming::Wha
     for (const sim::Half half : {sim::Half::kReduce, sim::Half::kGather}) {
       if (!timing_.repeats(what, half)) continue;
       for (int destination = 0; destination < ranks; ++destination, next += kWordsOfLink) {
-        LinkCourse course;
-        course.messages = next[0];
-        course.packets = next[1];
-        course.last[static_cast<std::size_t>(Carrier::kCollective)] = {as_seconds(next[2]), as_seconds(next[3])};
-        timing_.set_course(timing_.link(what, half, source, destination), course);
+        LinkPosition position;
+        position.messages = next[0];
+        position.packets = next[1];
+        position.last[static_cast<std::size_t>(Carrier::kCollective)] = {as_seconds(next[2]), as_seconds(next[3])};
+        timing_.set_position(timing_.link(what, half, source, destination), position);
       }
     }
   }
   return clocks;
 }
 
-CallTimes GroupTimeline::play_collective(const CallArguments& call, const CallStart& start) {
-  clock_.message_times().clear();
+CallTiming GroupTimeline::play_collective(const CallArguments& call, const CallStart& start) {
+  clock_.send_times().clear();
   const CollectiveTiming::What what = what_of(call, start);
   std::vector<std::uint64_t> table;
   if (call.operation == Operation::kAllToAll) {
@@ -123,9 +123,9 @@ CallTimes GroupTimeline::play_collective(const CallArguments& call, const CallSt
   VirtualClock::Ports& ports = clock_.ports();
   const double begin = std::max({start.ready_seconds, ports.sends_from, ports.receives_from});
   Clocks clocks = exchange_clocks(what, start, begin);
-  const auto visit = [&](const TimedMessage& message) {
+  const auto visit = [&](const Transmission& message) {
     if (message.counted_on == group_.rank()) count_message(message, clock_.time());
-    if (notes_times_) note_time(message, clock_.message_times());
+    if (notes_times_) note_time(message, clock_.send_times());
   };
   CallShape shape = shape_of(call);
   if (call.operation == Operation::kAllToAll) shape.counts = table;
@@ -137,27 +137,27 @@ CallTimes GroupTimeline::play_collective(const CallArguments& call, const CallSt
 }
 
 // Messages from send to recv have no deadline. Both ends of a link know its position.
-TimedMessage GroupTimeline::time_message(const CallArguments& call, const CallStart& start, int source, int destination,
+Transmission GroupTimeline::time_message(const CallArguments& call, const CallStart& start, int source, int destination,
                                          std::uint64_t elements, double departs) {
-  clock_.message_times().clear();
+  clock_.send_times().clear();
   const CollectiveTiming::What what = what_of(call, start);
   if (timing_.repeats(what, sim::Half::kGather)) {
     const sim::Link link = timing_.link(what, sim::Half::kGather, source, destination);
-    LinkCourse course = start.positions.at(0);
-    course.last = ledger_.course(key_of(link, number_)).last;
-    timing_.set_course(link, course);
+    LinkPosition position = start.positions.at(0);
+    position.last = ledger_.position(key_of(link, number_)).last;
+    timing_.set_position(link, position);
   }
-  const TimedMessage message = timing_.message(what, source, destination, elements, departs);
+  const Transmission message = timing_.message(what, source, destination, elements, departs);
   if (!notes_times_) return message;
-  clock_.message_times().add(message.link, {message.departs_seconds, message.packet_seconds, std::nullopt,
-                                            message.repeated, message.is_stopped});
+  clock_.send_times().add(message.link, {message.departs_seconds, message.packet_seconds, std::nullopt,
+                                         message.repeated, message.is_stopped});
   return message;
 }
 
-std::pair<CallTimes, Departure> GroupTimeline::play_send(const CallArguments& call, const CallStart& start) {
+std::pair<CallTiming, Departure> GroupTimeline::play_send(const CallArguments& call, const CallStart& start) {
   VirtualClock::Ports& ports = clock_.ports();
   const double departs = std::max(start.ready_seconds, ports.sends_from);
-  const TimedMessage sent = time_message(call, start, group_.rank(), call.peer, call.input.count_elems(), departs);
+  const Transmission sent = time_message(call, start, group_.rank(), call.peer, call.input.count_elems(), departs);
   ports.sends_from = departs + sent.cost.transfer_seconds;
   clock_.time().network_seconds += sent.cost.transfer_seconds;
   return {{start.ready_seconds, ports.sends_from}, {start.ready_seconds, departs}};
@@ -165,9 +165,9 @@ std::pair<CallTimes, Departure> GroupTimeline::play_send(const CallArguments& ca
 
 // Where the receiver's port is busy, the message waits in front of it. While its sender waits for feedback or a timer,
 // the port takes other messages.
-CallTimes GroupTimeline::play_recv(const CallArguments& call, const CallStart& start, const Departure& departure) {
+CallTiming GroupTimeline::play_recv(const CallArguments& call, const CallStart& start, const Departure& departure) {
   const auto [sender_ready, departs] = departure;
-  const TimedMessage received = time_message(call, start, call.peer, group_.rank(), call.output.count_elems(), departs);
+  const Transmission received = time_message(call, start, call.peer, group_.rank(), call.output.count_elems(), departs);
   VirtualClock::Ports& ports = clock_.ports();
   const double first_bit = std::max(departs + received.cost.latency_seconds, ports.receives_from);
   ports.receives_from = first_bit + received.cost.transfer_seconds;

@@ -26,7 +26,7 @@ struct CallStart {
   double ready_seconds = 0;  ///< the rank had its data
   /// Of the links that send again, before the call's messages: of those to each member of the group, then of each
   /// member's to every destination, for each half that sends again.
-  std::vector<LinkCourse> positions;
+  std::vector<LinkPosition> positions;
 };
 
 /// When a message is ready at its sender, and when it departs. It travels ahead of the message.
@@ -49,12 +49,12 @@ class GroupTimeline {
   CallStart start(const CallArguments& call, Delivery delivery, std::uint64_t step, double ready_seconds) const;
 
   /// The times of a collective for this rank. It ends when all data have arrived. Notes the times of its messages in
-  /// the clock's MessageTimes, where fates or deadlines need them.
-  CallTimes play_collective(const CallArguments& call, const CallStart& start);
+  /// the clock's SendTimes, where fates or deadlines need them.
+  CallTiming play_collective(const CallArguments& call, const CallStart& start);
   /// Of a send, which ends when the rank's port is free again, with its departure for the receiver.
-  std::pair<CallTimes, Departure> play_send(const CallArguments& call, const CallStart& start);
+  std::pair<CallTiming, Departure> play_send(const CallArguments& call, const CallStart& start);
   /// Of a receive, which ends when all data have arrived.
-  CallTimes play_recv(const CallArguments& call, const CallStart& start, const Departure& departure);
+  CallTiming play_recv(const CallArguments& call, const CallStart& start, const Departure& departure);
 
   /// For departures.
   Communicator& channel() { return group_; }
@@ -73,7 +73,7 @@ class GroupTimeline {
   template <class Visit>
   void visit_positions(const CollectiveTiming::What& what, const Visit& visit) const;
   Clocks exchange_clocks(const CollectiveTiming::What& what, const CallStart& start, double begin_seconds);
-  TimedMessage time_message(const CallArguments& call, const CallStart& start, int source, int destination,
+  Transmission time_message(const CallArguments& call, const CallStart& start, int source, int destination,
                             std::uint64_t elements, double departs);
 
   Communicator& group_;

@@ -48,7 +48,7 @@ void VirtualClock::compute_now(double seconds) {
   time_.compute_seconds += seconds;
 }
 
-void VirtualClock::wait_for(const CallTimes& call, sim::TrafficClass of) {
+void VirtualClock::wait_for(const CallTiming& call, sim::TrafficClass of) {
   const double waited = call.end_seconds - time_.seconds;
   if (waited <= 0) return;
   const double idle = std::clamp(call.ready_seconds - time_.seconds, 0.0, waited);

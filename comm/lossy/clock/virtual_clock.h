@@ -8,7 +8,7 @@
 
 #include "comm/communicator.h"
 #include "comm/lossy/clock/time_model.h"
-#include "comm/lossy/flows/message_times.h"
+#include "comm/lossy/flows/send_times.h"
 #include "comm/lossy/network.h"
 #include "sim/state_visitor.h"
 #include "sim/time/straggler.h"
@@ -16,7 +16,7 @@
 namespace droptest::comm {
 
 /// Two times of a call at one of its ranks.
-struct CallTimes {
+struct CallTiming {
   double ready_seconds = 0;  ///< all ranks have their data
   double end_seconds = 0;
 };
@@ -30,7 +30,7 @@ class VirtualClock {
   const Network& network() const { return network_; }
   const TimeModel& model() const { return model_; }
   VirtualTime& time() { return time_; }
-  MessageTimes& message_times() { return message_times_; }
+  SendTimes& send_times() { return send_times_; }
 
   /// The network's timeline: the times at which the rank's sending port and its receiving port are free.
   struct Ports {
@@ -41,7 +41,7 @@ class VirtualClock {
   Ports& ports() { return ports_; }
   bool is_stopped() const { return stops_ > 0; }
   /// The rank, on the compute timeline, waits for the network, where that is later.
-  void wait_for(const CallTimes& call, sim::TrafficClass of);
+  void wait_for(const CallTiming& call, sim::TrafficClass of);
   /// Adds `seconds` of compute time to the given or measured compute time of the step. Throws: ConfigError for negative
   /// seconds.
   void compute_now(double seconds);
@@ -94,7 +94,7 @@ class VirtualClock {
   sim::Straggler straggler_;
   VirtualTime time_;
   Ports ports_;
-  MessageTimes message_times_;
+  SendTimes send_times_;
   std::optional<std::uint64_t> step_;
   int pauses_ = 0;
   int stops_ = 0;

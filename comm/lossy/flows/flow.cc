@@ -43,7 +43,7 @@ FlowKey key_of(const sim::Link& link, GroupNumber group) {
   return {link, link.destination == sim::Link::kEveryDestination ? group : GroupNumber{0}};
 }
 
-void LinkCourse::check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal) {
+void LinkPosition::check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal) {
   if (packets_sent == 0) return;
   const std::uint64_t most = (std::uint64_t{1} << kGroupShift) / packets_sent - 1;
   if (ordinal && *ordinal > most) {
@@ -60,8 +60,8 @@ void LinkCourse::check_ordinal(const FlowKey& key, std::uint64_t packets_sent, s
                     " like those before it");
 }
 
-sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
-                                    std::optional<std::uint64_t> ordinal) const {
+sim::MessagePosition LinkPosition::place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
+                                         std::optional<std::uint64_t> ordinal) const {
   const std::uint64_t group = key.group;
   const std::uint64_t number = ordinal.value_or(messages);
   if (scope == BurstScope::kLink) {
@@ -88,14 +88,14 @@ sim::MessagePlace LinkCourse::place(const FlowKey& key, std::uint64_t packets_se
   return {origin, origin, 0, std::nullopt};
 }
 
-sim::PacketTimes LinkCourse::times(Carrier of, double departs_seconds, double packet_seconds, bool is_stopped) const {
+sim::PacketTimes LinkPosition::times(Carrier of, double departs_seconds, double packet_seconds, bool is_stopped) const {
   const double departs = departs_seconds * kMicrosecondsPerSecond;
   const LastLeft& left = last[static_cast<std::size_t>(of)];
   return {packet_seconds * kMicrosecondsPerSecond, std::max(departs, is_stopped ? left.stopped : left.running), 0,
           is_stopped, of == Carrier::kMessage};
 }
 
-void LinkCourse::leave(Carrier of, const sim::PacketTimes& times, std::uint64_t packets_sent) {
+void LinkPosition::leave(Carrier of, const sim::PacketTimes& times, std::uint64_t packets_sent) {
   if (packets_sent == 0) return;
   LastLeft& left = last[static_cast<std::size_t>(of)];
   (times.is_stopped ? left.stopped : left.running) =
@@ -134,7 +134,7 @@ void FlowTally::visit_state(sim::StateVisitor& visitor, const sim::Link& link, c
 
 void Flow::visit_state(sim::StateVisitor& visitor, const sim::Link& link) {
   bool is_counted = tally != nullptr;
-  visit_values(visitor, static_cast<LinkCourse&>(*this), peer_messages, is_counted, checked_fates);
+  visit_values(visitor, static_cast<LinkPosition&>(*this), peer_messages, is_counted, checked_fates);
   checked_missing.visit_state(visitor, link);
   if (!is_counted) return tally.reset();
   if (tally == nullptr) tally = std::make_unique<FlowTally>(link);

@@ -52,7 +52,7 @@ struct LastLeft {
 };
 
 /// The position of a link: its packet indices and its times.
-struct LinkCourse {
+struct LinkPosition {
   /// Of a link, or of a group's link to every destination, in a run.
   static constexpr std::uint64_t kMostPackets = (std::uint64_t{1} << 48U) - 1;
   /// Likewise where indices restart for each message: of each message, and how many of these.
@@ -73,8 +73,8 @@ struct LinkCourse {
   void check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal);
   /// The place of the next message of `packets_sent` packets: after the messages before it, or at its ordinal. Throws:
   /// ConfigError when the indices run out.
-  sim::MessagePlace place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
-                          std::optional<std::uint64_t> ordinal) const;
+  sim::MessagePosition place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
+                             std::optional<std::uint64_t> ordinal) const;
   /// When the packets of such a message leave: not before those of the link's message before it.
   sim::PacketTimes times(Carrier of, double departs_seconds, double packet_seconds, bool is_stopped) const;
   /// The packets have left.
@@ -126,7 +126,7 @@ struct alignas(64) FlowTally {
 };
 
 /// State of one flow. A rank has several for each of its peers, so it is small on all but the rank that counts it.
-struct Flow : LinkCourse {
+struct Flow : LinkPosition {
   Flow(const sim::Link& link, const sim::LossProcess* configured) : process(configured), checked_fates(link) {}
   /// The digest of the messages that both ends draw.
   std::uint64_t check() const { return checked_fates.value() + checked_missing.value(); }

@@ -105,10 +105,10 @@ struct FlowLedger::Sent {
   Flow& flow;
   const HalfNetwork& half;
   std::uint64_t packets;  // of the first transmission
-  LinkCourse course;      // of the flow before the message
-  std::optional<MessageTime> time;
+  LinkPosition position;  // of the flow before the message
+  std::optional<SendTime> time;
   std::optional<sim::PacketTimes> times;
-  std::uint64_t number(const CallFates& call) const { return call.ordinal.value_or(course.messages); }
+  std::uint64_t number(const CallFates& call) const { return call.ordinal.value_or(position.messages); }
 };
 
 FlowLedger::Sent FlowLedger::send(CallFates& call, const sim::Link& link, const sim::Packetizer& packets) {
@@ -122,7 +122,7 @@ FlowLedger::Sent FlowLedger::send(CallFates& call, const sim::Link& link, const 
   if (call.phase == CallFates::Phase::kDraw) {
     DROPTEST_CHECK(!call.reserved->empty() && call.reserved->front().link == link,
                    name_of(link) + ": a call draws other messages than it has reserved");
-    sent.course = call.reserved->front().course;
+    sent.position = call.reserved->front().position;
     call.reserved->pop_front();
   } else if (call.phase == CallFates::Phase::kReserve) {
     if (count > 0) (void)flow.place(key, count, network_.of(link.traffic_class)->burst_scope, call.ordinal);
@@ -159,7 +159,7 @@ void FlowLedger::pass(const CallFates& call, const Sent& sent) {
   }
 }
 
-LinkCourse FlowLedger::course(const FlowKey& key) const {
+LinkPosition FlowLedger::position(const FlowKey& key) const {
   const auto found = flows_.find(key);
   if (found == flows_.end()) return {};
   return found->second;
@@ -209,7 +209,7 @@ bool FlowLedger::draw(CallFates& call, const Sent& sent, const sim::Packetizer& 
     for (std::uint64_t packet = in_time; packet < data; ++packet) missing.set_lost(packet);
     any_missing = true;
   }
-  if (any_missing) call.touch = Touch::kTouched;
+  if (any_missing) call.verdict = Verdict::kLossy;
   return any_missing;
 }
 
@@ -217,9 +217,9 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
                       const sim::Packetizer& packets, sim::PacketMask& missing) {
   const sim::Link& link = sent.key.link;
   Flow& flow = sent.flow;
-  const RepeatedMessage* repeated = sent.time && sent.time->repeated ? &*sent.time->repeated : nullptr;
+  const ResentMessage* repeated = sent.time && sent.time->repeated ? &*sent.time->repeated : nullptr;
   const BurstScope scope = network_.of(link.traffic_class)->burst_scope;
-  sim::MessagePlace place = sent.course.place(sent.key, sent.packets, scope, call.ordinal);
+  sim::MessagePosition place = sent.position.place(sent.key, sent.packets, scope, call.ordinal);
   DROPTEST_CHECK(repeated == nullptr || repeated->place.first_packet == place.first_packet,
                  name_of(link) + ": the clock has the message at packet " +
                      std::to_string(repeated->place.first_packet) + ", the loss layer at " +

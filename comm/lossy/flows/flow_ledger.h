@@ -11,7 +11,7 @@
 
 #include "comm/communicator.h"
 #include "comm/lossy/flows/flow.h"
-#include "comm/lossy/flows/message_times.h"
+#include "comm/lossy/flows/send_times.h"
 #include "comm/lossy/network.h"
 #include "sim/loss/link.h"
 #include "sim/loss/packet_mask.h"
@@ -27,12 +27,12 @@ enum class Tally : std::uint8_t { kCounted, kOtherEnd };
 Delivery delivery_of(const Message& message, const ClassNetwork& network, std::uint64_t step);
 
 /// Whether any packet stayed missing.
-enum class Touch : std::uint8_t { kUntouched, kTouched };
+enum class Verdict : std::uint8_t { kLossless, kLossy };
 
 /// A message with its indices, but without its fates.
 struct ReservedMessage {
   sim::Link link;
-  LinkCourse course;  ///< the position of the link before this message
+  LinkPosition position;  ///< the position of the link before this message
 };
 
 /// One call while its messages are drawn.
@@ -46,12 +46,12 @@ struct CallFates {
   /// Borrowed. The departures of the call's messages, for processes that depend on time, and their late packets: a
   /// packet that misses the deadline is lost too, whatever its fate. Late packets are in the masks, but not in the
   /// counts and digests, which hold the losses of the process. Null: no time is known.
-  MessageTimes* times = nullptr;
+  SendTimes* times = nullptr;
   /// At once; or first the indices of all messages, then, when their times are known, the fates of the same messages.
   enum class Phase : std::uint8_t { kAtOnce, kReserve, kDraw } phase = Phase::kAtOnce;
   std::deque<ReservedMessage>* reserved = nullptr;  ///< borrowed, for the second and third phase
 
-  Touch touch = Touch::kUntouched;  ///< so far, for the fates that this rank draws
+  Verdict verdict = Verdict::kLossless;  ///< so far, for the fates that this rank draws
 };
 
 /// Packets that a rank counts, over all links since its start.
@@ -95,7 +95,7 @@ class FlowLedger {
   void visit_state(sim::StateVisitor& visitor);
 
   /// The position of a link before its next message.
-  LinkCourse course(const FlowKey& key) const;
+  LinkPosition position(const FlowKey& key) const;
 
   using Flows = std::pmr::map<FlowKey, Flow>;
   const Flows& flows() const { return flows_; }

@@ -9,18 +9,18 @@ namespace {
 // The sums of one layer over ranks.
 struct LayerMerge {
   SampleSums samples;
-  TouchRecord::Steps steps;
+  VerdictRecord::Steps steps;
 };
 
-void put_layer(WordWriter& out, const LayerKey& key, const SampleSums& samples, const TouchRecord::Steps& steps) {
+void put_layer(WordWriter& out, const LayerKey& key, const SampleSums& samples, const VerdictRecord::Steps& steps) {
   out.put(static_cast<std::uint64_t>(key.traffic_class));
   out.put(static_cast<std::uint64_t>(static_cast<std::int64_t>(key.layer)));
   put_samples(out, samples);
   put_verdicts(out, steps.settled);
   out.put(steps.open.size());
-  for (const auto& [step, touch] : steps.open) {
+  for (const auto& [step, verdict] : steps.open) {
     out.put(step);
-    out.put(touch == Touch::kTouched ? 1 : 0);
+    out.put(verdict == Verdict::kLossy ? 1 : 0);
   }
 }
 
@@ -32,16 +32,16 @@ void merge_layer(WordReader& in, std::map<LayerKey, LayerMerge>& merged) {
   merge.samples.add(take_samples(in));
   merge.steps.settled += take_verdicts(in);
   for (std::uint64_t left = in.take(); left > 0; --left) {
-    Touch& touch = merge.steps.open.try_emplace(in.take(), Touch::kUntouched).first->second;
-    if (in.take() != 0) touch = Touch::kTouched;
+    Verdict& verdict = merge.steps.open.try_emplace(in.take(), Verdict::kLossless).first->second;
+    if (in.take() != 0) verdict = Verdict::kLossy;
   }
 }
 
 // The open steps before `end`.
 Verdicts count_open(const LayerMerge& merge, std::uint64_t end) {
   Verdicts verdicts;
-  for (const auto& [step, touch] : merge.steps.open) {
-    if (step < end) verdicts += {1, touch == Touch::kUntouched ? 1U : 0U};
+  for (const auto& [step, verdict] : merge.steps.open) {
+    if (step < end) verdicts += {1, verdict == Verdict::kLossless ? 1U : 0U};
   }
   return verdicts;
 }
@@ -84,8 +84,8 @@ std::map<sim::TrafficClass, std::vector<LayerStatistics>> collect_layers(Communi
                                                                          Settling settling) {
   WordWriter out;
   const auto& samples = counts.sampler.layers();
-  out.put(counts.touches.steps().size());
-  for (const auto& [key, steps] : counts.touches.steps()) {
+  out.put(counts.verdicts.steps().size());
+  for (const auto& [key, steps] : counts.verdicts.steps()) {
     const auto sampled = samples.find(key);
     put_layer(out, key, sampled == samples.end() ? SampleSums{} : sampled->second, steps);
   }
@@ -101,7 +101,7 @@ std::map<sim::TrafficClass, std::vector<LayerStatistics>> collect_layers(Communi
     layers[key.traffic_class].push_back({key.layer, merge.samples, steps.total, steps.untouched});
     if (settling == Settling::kKeep) continue;
     const bool counts_here = group.rank() == 0;
-    counts.touches.settle_steps(key, counts.step, counts_here ? count_open(merge, counts.step) : Verdicts{});
+    counts.verdicts.settle_steps(key, counts.step, counts_here ? count_open(merge, counts.step) : Verdicts{});
   }
   return layers;
 }

@@ -9,7 +9,7 @@
 #include "comm/communicator.h"
 #include "comm/lossy/fill/scratch.h"
 #include "comm/lossy/statistics/sample_sums.h"
-#include "comm/lossy/statistics/touch_record.h"
+#include "comm/lossy/statistics/verdict_record.h"
 #include "sim/state_visitor.h"
 #include "sim/traffic_class.h"
 

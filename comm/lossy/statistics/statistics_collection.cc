@@ -69,14 +69,14 @@ struct InOrder {
 // The sums of one class over ranks.
 struct ClassMerge {
   SampleSums samples;
-  TouchRecord::Calls calls;
+  VerdictRecord::Calls calls;
   std::array<LossCounts, 2> halves;  // without the expected losses
   std::map<sim::Link, InOrder> in_order;
   std::map<sim::Link, LossCounts> links;  // none where detail is omitted
 };
 
 void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedger& ledger,
-               const TouchRecord::Calls& calls, const ResultSampler& sampler, LinkDetail detail) {
+               const VerdictRecord::Calls& calls, const ResultSampler& sampler, LinkDetail detail) {
   put_samples(out, sampler.total(traffic_class));
   put_verdicts(out, calls.settled);
   out.put(calls.open.size());
@@ -84,7 +84,7 @@ void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedge
     out.put(identity.number);
     out.put(identity.lowest_world_rank);
     out.put(of_group.total);
-    for (const std::uint64_t word : of_group.touched) out.put(word);
+    for (const std::uint64_t word : of_group.lossy) out.put(word);
   }
   const auto is_mine = [traffic_class](const auto& entry) {
     return entry.first.link.traffic_class == traffic_class && entry.second.tally != nullptr;
@@ -115,11 +115,11 @@ void merge_class(WordReader& in, sim::TrafficClass traffic_class, LinkDetail det
     GroupIdentity identity;
     identity.number = static_cast<GroupNumber>(in.take());
     identity.lowest_world_rank = static_cast<std::uint16_t>(in.take());
-    TouchRecord::OpenCalls& merged = merge.calls.open[identity];
+    VerdictRecord::OpenCalls& merged = merge.calls.open[identity];
     const std::uint64_t total = in.take();
     merged.total = std::max(merged.total, total);
-    merged.touched.resize((merged.total + 63) / 64);
-    for (std::uint64_t word = 0; word < (total + 63) / 64; ++word) merged.touched[word] |= in.take();
+    merged.lossy.resize((merged.total + 63) / 64);
+    for (std::uint64_t word = 0; word < (total + 63) / 64; ++word) merged.lossy[word] |= in.take();
   }
   for (std::uint64_t left = in.take(); left > 0; --left) {
     sim::Link link;
@@ -136,19 +136,19 @@ void merge_class(WordReader& in, sim::TrafficClass traffic_class, LinkDetail det
   for (LossCounts& half : merge.halves) half.add(take_counts(in));
 }
 
-Verdicts count(const TouchRecord::OpenCalls& calls) {
-  std::uint64_t touched = 0;
-  for (const std::uint64_t word : calls.touched) touched += static_cast<std::uint64_t>(std::popcount(word));
-  return {calls.total, calls.total - touched};
+Verdicts count(const VerdictRecord::OpenCalls& calls) {
+  std::uint64_t lossy = 0;
+  for (const std::uint64_t word : calls.lossy) lossy += static_cast<std::uint64_t>(std::popcount(word));
+  return {calls.total, calls.total - lossy};
 }
 
 // The lowest rank of a group counts its verdicts; the others forget them.
-void settle(TouchRecord& touches, sim::TrafficClass traffic_class, const ClassMerge& merge, int world_rank) {
+void settle(VerdictRecord& verdicts, sim::TrafficClass traffic_class, const ClassMerge& merge, int world_rank) {
   Verdicts mine;
   for (const auto& [identity, of_group] : merge.calls.open) {
     if (identity.lowest_world_rank == world_rank) mine += count(of_group);
   }
-  touches.settle_calls(traffic_class, mine);
+  verdicts.settle_calls(traffic_class, mine);
 }
 
 ClassStatistics finish(sim::TrafficClass traffic_class, const ClassMerge& merge) {
@@ -192,7 +192,7 @@ std::vector<std::uint64_t> statistics_words(const RankCounts& counts, LinkDetail
   WordWriter out;
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
     if (ledger.network().of(traffic_class).has_value())
-      put_class(out, traffic_class, ledger, counts.touches.calls(traffic_class), counts.sampler, detail);
+      put_class(out, traffic_class, ledger, counts.verdicts.calls(traffic_class), counts.sampler, detail);
   }
   return out.words();
 }
@@ -222,7 +222,7 @@ std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankC
     if (!ledger.network().of(traffic_class).has_value()) continue;
     ClassMerge merge;
     for (WordReader& reader : readers) merge_class(reader, traffic_class, detail, merge);
-    if (settling == Settling::kSettle) settle(counts.touches, traffic_class, merge, group.world_rank(group.rank()));
+    if (settling == Settling::kSettle) settle(counts.verdicts, traffic_class, merge, group.world_rank(group.rank()));
     ClassStatistics statistics = finish(traffic_class, merge);
     statistics.layers = std::move(layers[traffic_class]);
     if (statistics.collectives > 0) collected.push_back(std::move(statistics));

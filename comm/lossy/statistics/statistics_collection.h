@@ -10,18 +10,18 @@
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/statistics/loss_statistics.h"
 #include "comm/lossy/statistics/result_sampler.h"
-#include "comm/lossy/statistics/touch_record.h"
+#include "comm/lossy/statistics/verdict_record.h"
 
 namespace droptest::comm {
 
-/// Whether `touches` keeps the open verdicts that were merged. Settling bounds its memory; it needs all ranks of the
+/// Whether `verdicts` keeps the open verdicts that were merged. Settling bounds its memory; it needs all ranks of the
 /// run, because a missing rank could have lost a packet.
 enum class Settling : std::uint8_t { kSettle, kKeep };
 
 /// The counts of one rank.
 struct RankCounts {
   const FlowLedger& ledger;
-  TouchRecord& touches;
+  VerdictRecord& verdicts;
   const ResultSampler& sampler;
   std::uint64_t step;  ///< the current one, with verdicts that stay open
 };

@@ -40,13 +40,13 @@ struct Verdicts {
 
 /// One rank's record of its calls and of the steps with traffic. A verdict is open while another rank may have seen a
 /// loss in the same call or step. Then it is settled: final, and counted on one rank.
-class TouchRecord {
+class VerdictRecord {
  public:
   /// The collectives of one group in program order; bit i is set where this rank saw a loss in collective i.
   struct OpenCalls {
     std::uint64_t total = 0;
-    std::vector<std::uint64_t> touched;
-    void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, total, touched); }
+    std::vector<std::uint64_t> lossy;
+    void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, total, lossy); }
   };
   struct Calls {
     std::map<GroupIdentity, OpenCalls> open;
@@ -55,15 +55,15 @@ class TouchRecord {
   };
   /// Open steps are in ascending order.
   struct Steps {
-    std::map<std::uint64_t, Touch> open;
+    std::map<std::uint64_t, Verdict> open;
     Verdicts settled;
     void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, open, settled); }
   };
 
   /// Notes a collective of a group; all its members note it.
-  void note_collective(const LayerKey& key, const GroupIdentity& group, std::uint64_t step, Touch touch);
+  void note_collective(const LayerKey& key, const GroupIdentity& group, std::uint64_t step, Verdict verdict);
   /// Notes a message that this rank received: its verdict is settled.
-  void note_message(const LayerKey& key, std::uint64_t step, Touch touch);
+  void note_message(const LayerKey& key, std::uint64_t step, Verdict verdict);
 
   const Calls& calls(sim::TrafficClass traffic_class) const { return calls_[index_of(traffic_class)]; }
   const std::map<LayerKey, Steps>& steps() const { return steps_; }
@@ -77,7 +77,7 @@ class TouchRecord {
 
  private:
   static std::size_t index_of(sim::TrafficClass traffic_class) { return static_cast<std::size_t>(traffic_class); }
-  void note_step(const LayerKey& key, std::uint64_t step, Touch touch);
+  void note_step(const LayerKey& key, std::uint64_t step, Verdict verdict);
 
   std::array<Calls, sim::kAllTrafficClasses.size()> calls_;
   std::map<LayerKey, Steps> steps_;

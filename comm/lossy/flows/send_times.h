@@ -16,36 +16,36 @@ namespace droptest::comm {
 
 /// The place on its link, with its times, of a message that is sent again until its budget is spent, as the clock knows
 /// it.
-struct RepeatedMessage {
-  sim::MessagePlace place;
+struct ResentMessage {
+  sim::MessagePosition place;
   sim::LinkTiming timing;
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, place, timing); }
 };
 
 /// The virtual time of a message on its link.
-struct MessageTime {
+struct SendTime {
   double departs_seconds = 0;
-  double packet_seconds = 0;                ///< of one full packet, with its header, on the link
-  std::optional<std::uint64_t> in_time;     ///< its first packets, which arrive before the deadline; absent: all
-  std::optional<RepeatedMessage> repeated;  ///< absent: nothing is sent again
-  bool is_stopped = false;                  ///< the clock stands still
+  double packet_seconds = 0;              ///< of one full packet, with its header, on the link
+  std::optional<std::uint64_t> in_time;   ///< its first packets, which arrive before the deadline; absent: all
+  std::optional<ResentMessage> repeated;  ///< absent: nothing is sent again
+  bool is_stopped = false;                ///< the clock stands still
 };
 
 /// Filled before a collective, which uses it up: messages of a link in their order.
-class MessageTimes {
+class SendTimes {
  public:
   void clear() { times_.clear(); }
 
-  void add(const sim::Link& link, const MessageTime& time) { times_[link].push_back(time); }
+  void add(const sim::Link& link, const SendTime& time) { times_[link].push_back(time); }
   /// The same for a packet that several receivers share: with the first departure, the slowest link and the earliest
   /// deadline.
-  void add_shared(sim::Link link, const MessageTime& time);
+  void add_shared(sim::Link link, const SendTime& time);
 
   /// The time of the next message on the link; absent where none is known.
-  std::optional<MessageTime> take(const sim::Link& link);
+  std::optional<SendTime> take(const sim::Link& link);
 
  private:
-  std::map<sim::Link, std::deque<MessageTime>> times_;
+  std::map<sim::Link, std::deque<SendTime>> times_;
 };
 
 }  // namespace droptest::comm
