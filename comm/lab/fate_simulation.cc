@@ -47,14 +47,6 @@ class BitQueue {
   std::uint64_t read_ = 0;
 };
 
-int lowest_rank(const FateSimulation& what) {
-  int lowest = 0;
-  for (int rank = 1; rank < what.ranks; ++rank) {
-    if (what.world_rank(rank) < what.world_rank(lowest)) lowest = rank;
-  }
-  return lowest;
-}
-
 class Simulation {
  public:
   explicit Simulation(const FateSimulation& what)
@@ -63,7 +55,8 @@ class Simulation {
         ranks_(what.ranks),
         counts_of_ranks_(counts_of(what)),
         call_(shape_of(what, counts_of_ranks_)),
-        messages_(what.network, path_, ranks_, lowest_rank(what)) {
+        messages_(what.network, path_, ranks_,
+                  rank_of_lowest(what.ranks, [&what](int rank) { return what.world_rank(rank); })) {
     DROPTEST_CHECK(std::reduce(counts_of_ranks_.begin(), counts_of_ranks_.end()) == what.elements,
                    "parts that are not those of the collective");
     network_.seed = what.seed;
@@ -76,9 +69,7 @@ class Simulation {
     result_.statistics.traffic_class = what_.traffic_class;
     if (ranks_ == 1) return std::move(result_);
     if (follows()) {
-      const PathMessages::Cut cut = messages_.cut(call_);
-      schedule_ = &cut.hops;
-      begins_.assign(cut.begins.begin(), cut.begins.end());
+      cut_.emplace(messages_.cut(call_));
       cut_into_pieces();
     }
     const bool is_timed = what_.time != nullptr && (keeps_time(network_) || sends_again(network_));
@@ -104,9 +95,7 @@ class Simulation {
   sim::Packetizer packets(std::uint64_t elements) const {
     return what_.network.packets(ElementType::kFloat32, elements);
   }
-  sim::ElementRange elements(const sim::Hop& hop) const {
-    return {begins_[static_cast<std::size_t>(hop.first_part)], begins_[static_cast<std::size_t>(hop.end_part)]};
-  }
+  sim::ElementRange elements(const sim::Hop& hop) const { return cut_->elements(hop); }
 
   void draw(sim::Half half) {
     auto& lost_bits = lost_bits_[static_cast<std::size_t>(half)];
@@ -143,7 +132,7 @@ class Simulation {
             with_link_digest(result_.statistics.digest, with_link_digest(0, flow.tally->digest()));
       }
     }
-    if (!reduces_all()) return;
+    if (!reduces_all() || (path_.sub_calls != nullptr && half == sim::Half::kGather)) return;
     std::vector<double>& survival = half == sim::Half::kReduce ? result_.survival_reduce : result_.survival_gather;
     const double pairs = static_cast<double>(what_.elements) * ranks_;
     for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
@@ -155,7 +144,7 @@ class Simulation {
   // only messages with late packets are kept: there are as many links as pairs of ranks.
   void note_times() {
     times_.resize(what_.trials);
-    const bool keeps_all = travels_on() || keeps_time(network_) || sends_again(network_);
+    const bool keeps_all = travels_on() || path_.sub_calls != nullptr || keeps_time(network_) || sends_again(network_);
     simulate_time(what_, *what_.time, [&](std::uint64_t trial, const Transmission& message) {
       if (!keeps_all && message.in_time.value_or(message.cost.packets) == message.cost.packets) return;
       note_time(message, times_[trial]);
@@ -171,11 +160,11 @@ class Simulation {
 
   // The ends of the pieces.
   void cut_into_pieces() {
-    std::vector<int> seen(static_cast<std::size_t>(schedule_->parts()), -1);  // end of a hop by its first part
-    for (int round = 0; round < schedule_->rounds(); ++round) {
+    std::vector<int> seen(static_cast<std::size_t>(cut_->hops.parts()), -1);  // end of a hop by its first part
+    for (int round = 0; round < cut_->hops.rounds(); ++round) {
       for (int rank = 0; rank < ranks_; ++rank) {
         hops_.clear();
-        schedule_->sends(round, rank, hops_);
+        cut_->hops.sends(round, rank, hops_);
         for (const sim::Hop& hop : hops_) {
           if (seen[static_cast<std::size_t>(hop.first_part)] == hop.end_part) continue;
           seen[static_cast<std::size_t>(hop.first_part)] = hop.end_part;
@@ -185,11 +174,11 @@ class Simulation {
         }
       }
     }
-    for (const std::uint64_t begin : begins_) piece_begins_.push_back(begin);
+    for (const std::uint64_t begin : cut_->begins) piece_begins_.push_back(begin);
     std::sort(piece_begins_.begin(), piece_begins_.end());
     piece_begins_.erase(std::unique(piece_begins_.begin(), piece_begins_.end()), piece_begins_.end());
     pieces_ = piece_begins_.size() - 1;
-    for (const std::uint64_t begin : begins_) {
+    for (const std::uint64_t begin : cut_->begins) {
       first_pieces_.push_back(static_cast<std::uint64_t>(
           std::lower_bound(piece_begins_.begin(), piece_begins_.end(), begin) - piece_begins_.begin()));
     }
@@ -205,7 +194,7 @@ class Simulation {
     for (int round = begin; round < end; ++round) {
       for (int source = 0; source < ranks_; ++source) {
         hops_.clear();
-        schedule_->sends(round, source, hops_);
+        cut_->hops.sends(round, source, hops_);
         for (const sim::Hop& hop : hops_) {
           const sim::ElementRange range = elements(hop);
           if (range.size() == 0) continue;
@@ -226,12 +215,12 @@ class Simulation {
   void follow() {
     for (std::uint64_t trial = 0; trial < what_.trials; ++trial) {
       counts_.assign(static_cast<std::size_t>(ranks_) * pieces_, 1);
-      walk(0, schedule_->reduce_rounds(), [](std::uint16_t from, std::uint16_t& to, bool lost) {
+      walk(0, cut_->hops.reduce_rounds(), [](std::uint16_t from, std::uint16_t& to, bool lost) {
         if (!lost) to = static_cast<std::uint16_t>(to + from);
       });
-      result_.survival_reduce[trial] = share([this](int rank, int part) { return schedule_->owner(part) == rank; });
-      for (int part = 0; part < schedule_->parts(); ++part) start_values(part);
-      walk(schedule_->reduce_rounds(), schedule_->rounds(),
+      result_.survival_reduce[trial] = share([this](int rank, int part) { return cut_->hops.owner(part) == rank; });
+      for (int part = 0; part < cut_->hops.parts(); ++part) start_values(part);
+      walk(cut_->hops.reduce_rounds(), cut_->hops.rounds(),
            [](std::uint16_t from, std::uint16_t& to, bool lost) { to = lost ? 0 : from; });
       result_.survival_gather[trial] = share([](int /*rank*/, int /*part*/) { return true; });
     }
@@ -240,7 +229,7 @@ class Simulation {
   // A value is 1 where a rank has the owner's sum.
   void start_values(int part) {
     for (int rank = 0; rank < ranks_; ++rank) {
-      const std::uint16_t has = schedule_->owner(part) == rank ? 1 : 0;
+      const std::uint16_t has = cut_->hops.owner(part) == rank ? 1 : 0;
       const auto row = counts_.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(rank) * pieces_);
       std::fill(row + static_cast<std::ptrdiff_t>(first_pieces_[static_cast<std::size_t>(part)]),
                 row + static_cast<std::ptrdiff_t>(first_pieces_[static_cast<std::size_t>(part) + 1]), has);
@@ -252,7 +241,7 @@ class Simulation {
   double share(const Chosen& chosen) const {
     double sum = 0;
     for (int rank = 0; rank < ranks_; ++rank) {
-      for (int part = 0; part < schedule_->parts(); ++part) {
+      for (int part = 0; part < cut_->hops.parts(); ++part) {
         if (!chosen(rank, part)) continue;
         for (std::uint64_t piece = first_pieces_[static_cast<std::size_t>(part)];
              piece < first_pieces_[static_cast<std::size_t>(part) + 1]; ++piece) {
@@ -270,8 +259,7 @@ class Simulation {
   std::vector<std::uint64_t> counts_of_ranks_;
   CallShape call_;
   PathMessages messages_;
-  const sim::HopSchedule* schedule_ = nullptr;  // where values are followed
-  std::vector<std::uint64_t> begins_;           // of the parts, and the number of elements
+  std::optional<PathMessages::Cut> cut_;  // where values are followed
   Network network_;
   SimulatedFates result_;
   std::vector<SendTimes> times_;                    // by trial; empty where neither a process nor a deadline needs them

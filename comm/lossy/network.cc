@@ -105,7 +105,7 @@ void validate(const ClassNetwork& network) {
                       ", but each value there has one source, so nothing is summed that could be rescaled; "
                       "want zero, stale, own or own_scaled");
   }
-  if (network.gather.fill == Fill::kOwnScaled && !path_entry(network.path).can_share) {
+  if (gather.rule.scale == FillRule::Scale::kSqrtRanks && !path_entry(network.path).can_share) {
     throw ConfigError(
         "fill of the gather half: got own_scaled on path " + std::string(network.path) +
         ", where a rank has partial sums of several ranks, with another spread than one rank's values; want own");
@@ -116,12 +116,13 @@ void validate(const ClassNetwork& network) {
   if (network.consistency == Consistency::kShared) {
     require_destinations(network.gather, "gather", "with shared fates all receivers miss the same packets");
   }
-  if (network.reduce.fill == Fill::kInverseProbability && !has_one_process(network.reduce)) {
+  const bool needs_rate = network.reduce.rule().scale == FillRule::Scale::kByRate;
+  if (needs_rate && !has_one_process(network.reduce)) {
     throw ConfigError(
         "fill of the reduce half: got inverse_probability, which scales every contribution by one loss rate, but the "
         "rate differs between links or steps; want zero, count_rescale or stale");
   }
-  if (network.reduce.fill == Fill::kInverseProbability && network.reduce.deadline) {
+  if (needs_rate && network.reduce.deadline) {
     throw ConfigError("fill of the reduce half: got inverse_probability with a deadline, which " +
                       std::string(kLatenessHasNoRate));
   }

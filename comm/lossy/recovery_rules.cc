@@ -7,12 +7,9 @@
 #include <cstdio>
 #include <string>
 
-#include "comm/communicator.h"
 #include "comm/lossy/paths/path_registry.h"
-#include "sim/packets/packetizer.h"
 #include "sim/recovery/hadamard.h"
 #include "sim/recovery/retransmission.h"
-#include "sim/schedules/hop_schedule.h"
 
 namespace droptest::comm {
 namespace {
@@ -42,7 +39,7 @@ std::string number_text(double value) {
 // Data packets of the largest message of each half, by sim::Half.
 std::array<std::uint64_t, 2> largest_messages(const ClassNetwork& network, const AllReduceSize& size) {
   std::array<std::uint64_t, 2> largest = {0, 0};
-  PathMessages messages(network, path_in(network, size.elements), size.ranks, 0);
+  PathMessages messages(network, path_in(network, size.elements), size.ranks);
   const CallShape all_reduce{Operation::kAllReduce, size.type, size.elements};
   messages.visit(all_reduce, [&](const PathMessage& message) {
     std::uint64_t& of_half = largest[static_cast<std::size_t>(message.half)];
@@ -83,6 +80,7 @@ std::optional<std::string> endless_repetition(const ClassNetwork& network, const
     const sim::LinkRecovery* recovery = of_half.recovery.get();
     if (recovery == nullptr || !recovery->is_reliable()) continue;
     const std::uint64_t packets = largest_messages(network, size)[static_cast<std::size_t>(half)];
+    if (packets == 0) continue;  // no message of this half
     std::vector<const sim::LossProcess*> processes = {of_half.loss.get()};
     for (const LinkOverride& link : of_half.links) processes.push_back(link.loss.get());
     for (const sim::LossProcess* process : processes) {

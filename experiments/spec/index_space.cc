@@ -66,8 +66,7 @@ LinkUse use_of(const RunConfig& config, TrafficClass of, const comm::ClassNetwor
     const comm::PathEntry& path = comm::path_in(network, planned.call.elements);
     const comm::CallShape shape{comm::operation_of(planned.call.collective), comm::ElementType::kFloat32,
                                 planned.call.elements, planned.call.counts};
-    const comm::PathMessages messages(network, path, planned.call.ranks, 0);
-    const auto collectives = static_cast<double>(messages.calls_of(shape).size());
+    const auto collectives = static_cast<double>(comm::sub_calls_of(network, path, shape, planned.call.ranks).size());
     use.to_all += collectives * calls;
     // In each half, a link carries every element at most once, in at most one message for each rank.
     use.messages += ranks * calls;

@@ -91,6 +91,35 @@ TEST(CollectiveTime, SurvivalCountsWhatIsLate) {
   }
 }
 
+// The messages of a compression have times of their own: of factors, one sum can be in time and the other late.
+TEST(CollectiveTime, CompressedSumsAreAsLateInASimulationAsOnRanks) {
+  struct Case {
+    std::string_view path;
+    Compression compression;
+    std::uint64_t elements_of_message;
+  };
+  for (const Case& item : {Case{"direct", {CompressionKind::kTopK, 1, 0.05}, 2 * 410},
+                           Case{"contribution", {CompressionKind::kPowerSgd, 1, 0, 4}, 364}}) {
+    CollectiveExperiment experiment;
+    experiment.network = *options_of(item.path, 0, model_of()).network.of(kClass);
+    experiment.network.compression = item.compression;
+    experiment.network.reduce.loss = experiment.network.gather.loss = nullptr;
+    experiment.ranks = 3;
+    experiment.elements = kElements;
+    experiment.trials = 60;
+    experiment.time = model_of();
+    experiment.time->transfer_p99_over_p50 = 1.5;
+    const double transfer = kLink.transfer_seconds(static_cast<double>(item.elements_of_message * sizeof(float)));
+    experiment.time->deadline_seconds = 1.2 * (kLink.latency_seconds + (item.path == "direct" ? 2 : 1) * transfer);
+    const CollectiveExperimentResult ran = run_collective_experiment(experiment);
+    const CollectiveExperimentResult simulated = simulate_collective_experiment(experiment);
+    SCOPED_TRACE(compression_entry(item.compression.kind).name);
+    EXPECT_EQ(simulated.statistics.untouched, ran.statistics.untouched);
+    EXPECT_EQ(simulated.time->late, ran.time->late);
+    EXPECT_THAT(ran.statistics.untouched, testing::AllOf(testing::Gt(5U), testing::Lt(55U)));
+  }
+}
+
 TEST(CollectiveTime, ADeadlineIsRefusedWhereFatesOrFactorsWouldNotBeKnown) {
   CollectiveExperiment experiment;
   experiment.network = *options_of("direct", 0.1, model_of()).network.of(kClass);

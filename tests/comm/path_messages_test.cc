@@ -5,13 +5,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <map>
+#include <memory>
 #include <numeric>
+#include <span>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "comm/lossy/lossy_communicator.h"
 #include "comm/lossy/paths/path_registry.h"
+#include "comm/run_ranks.h"
 #include "sim/loss/bernoulli.h"
 
 namespace droptest::comm::path_messages_test {
@@ -100,7 +106,7 @@ TEST(PathMessages, AllViewsOfACollectiveShowTheSameMessagesOfEachLink) {
           EXPECT_GE(message.call, call);
           call = message.call;
           round = message.round;
-          if (message.is_free) return;
+          if (message.only_takes_time) return;
           if (message.to_all && receivers[{message.source, message.call, message.half}]++ > 0) return;
           add(all, message);
         });
@@ -159,7 +165,7 @@ struct Seen {
   int source;
   int destination;
   bool to_all;
-  bool is_free;
+  bool only_takes_time;
   std::uint64_t elements;
   std::uint64_t content_bytes;
   friend bool operator==(const Seen&, const Seen&) = default;
@@ -170,7 +176,8 @@ std::vector<Seen> seen_in(const ClassNetwork& network, int ranks, int point, std
   PathMessages messages(network, path_in(network, elements), ranks, point);
   const CallShape all_reduce{Operation::kAllReduce, ElementType::kFloat32, elements};
   messages.visit(all_reduce, [&](const PathMessage& m) {
-    seen.push_back({m.source, m.destination, m.to_all, m.is_free, m.elements.size(), m.packets.content_bytes()});
+    seen.push_back(
+        {m.source, m.destination, m.to_all, m.only_takes_time, m.elements.size(), m.packets.content_bytes()});
   });
   return seen;
 }
@@ -207,6 +214,30 @@ TEST(PathMessages, PairsStandForTheWholeContribution) {
               ElementsAre(Seen{0, 1, false, false, 10, 400}, Seen{1, 0, false, false, 10, 400}));
   EXPECT_THAT(seen_in(network_of("direct", top_k, Consistency::kShared), 2, 0, 100),
               ElementsAre(Seen{0, 1, true, false, 10, 400}, Seen{1, 0, true, false, 10, 400}));
+}
+
+// A group whose first rank is the last of the world: results come from the point that the lowest world rank names.
+TEST(PathMessages, TheAggregationPointHasTheLowestWorldRankInAGroupOfAnyOrder) {
+  constexpr int kRanks = 3;
+  constexpr auto kClass = sim::TrafficClass::kTpForward;
+  LossyOptions options;
+  options.network.of(kClass) = network_of("contribution", {}, Consistency::kPerReceiver);
+  run_ranks(kRanks, std::chrono::seconds(60), [&](Communicator& inner) {
+    LossyCommunicator lossy(inner, options);
+    const std::unique_ptr<Communicator> reversed = lossy.split(0, -inner.rank());
+    std::vector<float> values(1000, 1.0F);
+    for (int call = 0; call < 20; ++call) {
+      reversed->all_reduce(Tensor(std::span(values)), ReduceOp::kMean, {kClass, "mean"});
+    }
+    lossy.verify_fates();
+    const std::vector<ClassStatistics> statistics = lossy.collect_statistics(LinkDetail::kInclude);
+    if (inner.rank() != 0) return;
+    std::vector<std::pair<int, int>> of_results;
+    for (const LinkStatistics& link : statistics.at(0).links) {
+      if (link.link.half == sim::Half::kGather) of_results.emplace_back(link.link.source, link.link.destination);
+    }
+    EXPECT_THAT(of_results, testing::UnorderedElementsAre(std::pair(0, 0), std::pair(0, 1), std::pair(0, 2)));
+  });
 }
 
 }  // namespace

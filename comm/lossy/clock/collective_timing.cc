@@ -151,9 +151,9 @@ Transmission CollectiveTiming::message(const What& what, int source, int destina
 void CollectiveTiming::collective(const CallShape& call, const What& what, std::span<double> clocks,
                                   const Visit& visit) {
   const PathEntry& path = path_in(network_of(what), call.elements);
-  const auto lowest = std::ranges::min_element(world_ranks_) - world_ranks_.begin();
-  PathMessages messages(network_of(what), path, ranks(), static_cast<int>(lowest));
-  for (const SubCall& one : messages.calls_of(call)) {
+  const int point = rank_of_lowest(ranks(), [this](int rank) { return world_ranks_[static_cast<std::size_t>(rank)]; });
+  PathMessages messages(network_of(what), path, ranks(), point);
+  for (const SubCall& one : sub_calls_of(network_of(what), path, call, ranks())) {
     const auto visit_messages = [&](const PathMessages::Visit& each) { messages.visit(one, each); };
     const bool aggregates = path.route == Route::kAggregated && reduces(one.shape.operation);
     aggregates ? aggregate(visit_messages, what, clocks, visit) : play_rounds(visit_messages, what, clocks, visit);
@@ -215,7 +215,7 @@ void CollectiveTiming::aggregate(const VisitMessages& visit_messages, const What
     down.departs_seconds = *complete;
     down.link.source = static_cast<std::uint16_t>(world_ranks_[static_cast<std::size_t>(sent.source)]);
     if (sent.to_all) down.link.destination = sim::Link::kEveryDestination;
-    if (!sent.is_free) repeat(Carrier::kCollective, what, down);
+    repeat(Carrier::kCollective, what, down);
     const auto bytes = static_cast<double>(sent.packets.bytes() + sent.packets.packets() * model_.header_bytes);
     double& clock = clocks[static_cast<std::size_t>(hop.destination)];
     clock = std::max(clock, *complete + down.cost.latency_seconds +

@@ -70,10 +70,9 @@ bool FillEntry::has_meaning_in_gather_half(sim::TrafficClass traffic_class) cons
 }
 
 const FillEntry& fill_entry(Fill fill) {
-  for (const FillEntry& entry : fills()) {
-    if (entry.fill == fill) return entry;
-  }
-  DROPTEST_CHECK(false, "unknown fill " + std::to_string(static_cast<int>(fill)));
+  const auto row = static_cast<std::size_t>(fill);
+  DROPTEST_CHECK(row < fills().size() && fills()[row].fill == fill, "no row of fill " + std::to_string(row));
+  return fills()[row];
 }
 
 Fill fill_from_name(std::string_view name) {

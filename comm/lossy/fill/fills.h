@@ -30,10 +30,12 @@ struct FillRule {
     kOne,
     kByCount,    ///< ranks / contributions that arrived
     kByRate,     ///< 1 / (1 - loss rate) on each contribution that could be lost
-    kSqrtRanks,  ///< sqrt(ranks) on the own contribution that replaces a sum
+    kSqrtRanks,  ///< sqrt(ranks) on the own contribution that replaces a sum, 1 / sqrt(ranks) on that to a mean
   } scale = Scale::kOne;
 
+  /// Whether each message leaves a memory for the next one.
   bool remembers() const { return source == Source::kRemembered; }
+  /// Whether a receiver keeps its own values.
   bool keeps_own() const { return source == Source::kOwn; }
   /// Whether sums are scaled for their lost contributions.
   bool rescales() const { return scale == Scale::kByCount || scale == Scale::kByRate; }
@@ -50,6 +52,7 @@ struct FillEntry {
   bool means = false;  ///< has a meaning in the reduce half of means, where each contribution travels by itself
   bool has_meaning_in_gather_half(sim::TrafficClass traffic_class) const;
 };
+/// In the order of their enumerators.
 const std::vector<FillEntry>& fills();
 const FillEntry& fill_entry(Fill fill);
 inline const FillRule& rule_of(Fill fill) { return fill_entry(fill).rule; }

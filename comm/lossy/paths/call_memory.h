@@ -19,6 +19,7 @@ struct CallMemory {
   std::array<std::uint64_t, static_cast<std::size_t>(Slot::kSentinel)> scratch{};  ///< by slot, during the call
   std::uint64_t remembered = 0;  ///< until the next message of its name: stale values, feedback, states
 
+  /// The call takes a buffer.
   void take(Slot slot, std::uint64_t elements) { scratch[static_cast<std::size_t>(slot)] = elements; }
 };
 
@@ -30,7 +31,9 @@ struct SizedCall {
 
   /// The elements of the largest part of a rank.
   std::uint64_t part() const;
+  /// Of so many elements of each rank.
   std::uint64_t of_all_ranks(std::uint64_t elements) const { return static_cast<std::uint64_t>(ranks) * elements; }
+  /// Whether messages leave memories of contributions, and of results.
   bool remembers_contributions() const;
   bool remembers_results() const;
 };

@@ -63,8 +63,8 @@ bool DirectPath::owners_lose_results(const CallArguments& call) const {
          can_lose(gather) && gather.rule() == FillRule{} && !context_.network.reduce.rule().remembers();
 }
 
-// The owner's own contribution does not travel: no packet, no fate. Where owners lose results with shared fates, only
-// the owner of a part knows its losses, which hold for all ranks.
+// The owner's own contribution does not travel: no packet, no fate. Where owners take the lost packets out of results,
+// nobody needs the fates of another owner's packets for all ranks.
 void DirectPath::plan_messages(const CallArguments& call, CallFates& fates) {
   const bool by_owner = lost_results_by_ == LostResults::kByOwner;
   const Interest of_results = by_owner ? Interest::kNone : Interest::kFates;

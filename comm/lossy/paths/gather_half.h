@@ -27,8 +27,8 @@ class GatherHalf {
 
   /// The gather half of an all-reduce, with its results in `output` at lose_results(): takes out the packets that this
   /// rank's links lost, as all_gather does. `own` keeps `own_values`, which has the shape of the output and does not
-  /// overlap it. Both functions get the same counts; take() gets each message between them. Without an interest in the
-  /// fates of others' packets for all, nothing is taken out of them here.
+  /// overlap it. Both functions get the same counts; take() gets each message between them, and draws what others
+  /// send to all ranks only where its fates are of interest.
   void start_results(const CallArguments& call, std::span<const std::uint64_t> counts);
   void take(const CallArguments& call, const PathMessage& message, CallFates& fates,
             Interest of_others = Interest::kFates);

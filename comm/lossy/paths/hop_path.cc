@@ -18,32 +18,27 @@ HopPath::HopPath(const PathContext& context)
 void HopPath::add_memory(const SizedCall& call, CallMemory& memory) {
   const CallShape& shape = call.shape;
   if (shape.operation == Operation::kAllToAll) return;
-  PathMessages messages(call.network, path_in(call.network, shape.elements), call.ranks, 0);
-  const sim::HopSchedule& schedule = messages.cut(shape).hops;
-  const auto reduce_rounds = schedule.reduce_rounds();
+  PathMessages messages(call.network, path_in(call.network, shape.elements), call.ranks);
+  const int reduce_rounds = messages.cut(shape).hops.reduce_rounds();
   const bool buffers_results = buffers(call.network, sim::Half::kGather);
-  // Elements that a rank receives: into a buffer in each round, and in all rounds of the reduce half.
-  std::vector<std::uint64_t> buffered(static_cast<std::size_t>(call.ranks * schedule.rounds()));
-  std::vector<std::uint64_t> reduced(static_cast<std::size_t>(call.ranks));
+  // By rank, the elements that it receives: into a buffer in the round at hand, and in all rounds of the reduce half.
+  std::vector<std::uint64_t> buffered(static_cast<std::size_t>(call.ranks));
+  std::vector<std::uint64_t> reduced(buffered.size());
+  std::uint64_t most_buffered = 0;
+  int round = 0;
   messages.visit(shape, [&](const PathMessage& message) {
+    if (message.round != round) std::ranges::fill(buffered, 0);
+    round = message.round;
     const auto rank = static_cast<std::size_t>(message.destination);
-    const std::uint64_t elements = message.elements.size();
-    if (message.half == sim::Half::kReduce || buffers_results) {
-      buffered[rank * static_cast<std::size_t>(schedule.rounds()) + static_cast<std::size_t>(message.round)] +=
-          elements;
-    }
-    if (message.round < reduce_rounds) reduced[rank] += elements;
+    if (message.half == sim::Half::kReduce || buffers_results) buffered[rank] += message.elements.size();
+    if (round < reduce_rounds) reduced[rank] += message.elements.size();
+    most_buffered = std::max(most_buffered, buffered[rank]);
   });
-  const auto most = [](const std::vector<std::uint64_t>& of) { return of.empty() ? 0 : *std::ranges::max_element(of); };
   const bool scatters = shape.operation == Operation::kReduceScatter;
-  memory.take(CallMemory::Slot::kReceived, most(buffered));
+  memory.take(CallMemory::Slot::kReceived, most_buffered);
   if (scatters) memory.take(CallMemory::Slot::kPart, shape.elements);
-  if (call.remembers_contributions()) memory.remembered += most(reduced);
+  if (call.remembers_contributions()) memory.remembered += *std::ranges::max_element(reduced);
   if (scatters && call.remembers_results()) memory.remembered += shape.elements;
-}
-
-sim::ElementRange HopPath::elements(const sim::Hop& hop) const {
-  return {begins_[static_cast<std::size_t>(hop.first_part)], begins_[static_cast<std::size_t>(hop.end_part)]};
 }
 
 void HopPath::plan_memories(const CallArguments& call) {
@@ -52,16 +47,16 @@ void HopPath::plan_memories(const CallArguments& call) {
   const HalfNetwork& reduce = context_.network.reduce;
   const HalfNetwork& gather = context_.network.gather;
   last_sums_ = last_values_ = {call.output.type, {}};
-  if (schedule_->reduce_rounds() > 0 && can_lose(reduce) && reduce.rule().remembers()) {
+  if (cut_->hops.reduce_rounds() > 0 && can_lose(reduce) && reduce.rule().remembers()) {
     std::uint64_t received = 0;
-    for (int round = 0; round < schedule_->reduce_rounds(); ++round) {
+    for (int round = 0; round < cut_->hops.reduce_rounds(); ++round) {
       receives_.clear();
-      schedule_->receives(round, context_.group.rank(), receives_);
-      for (const sim::Hop& hop : receives_) received += elements(hop).size();
+      cut_->hops.receives(round, context_.group.rank(), receives_);
+      for (const sim::Hop& hop : receives_) received += cut_->elements(hop).size();
     }
     const bool scatters = call.operation == Operation::kReduceScatter;
     last_sums_ = context_.stale.of(scatters ? Use::kReduceScatterContributions : Use::kReduceContributions,
-                                   call.message, like, received, begins_);
+                                   call.message, like, received, cut_->begins);
   }
   if (!can_lose(gather) || !gather.rule().remembers()) return;
   const Use use = call.operation == Operation::kAllReduce       ? Use::kAllReduceResult
@@ -69,7 +64,7 @@ void HopPath::plan_memories(const CallArguments& call) {
                   : call.operation == Operation::kAllGather     ? Use::kAllGather
                                                                 : Use::kBroadcast;
   const int root = call.operation == Operation::kBroadcast ? call.peer : -1;
-  last_values_ = context_.stale.of(use, call.message, like, begins_.back(), begins_, root);
+  last_values_ = context_.stale.of(use, call.message, like, cut_->begins.back(), cut_->begins, root);
 }
 
 void HopPath::plan(const CallArguments& call, CallFates& fates) {
@@ -78,9 +73,7 @@ void HopPath::plan(const CallArguments& call, CallFates& fates) {
     check_reduction(context_.network.reduce.fill, call.op, call.input.type, call.message);
   }
   const CallShape shape = shape_of(call);
-  const PathMessages::Cut cut = messages_.cut(shape);
-  schedule_ = &cut.hops;
-  begins_.assign(cut.begins.begin(), cut.begins.end());
+  cut_.emplace(messages_.cut(shape));
   plan_memories(call);
   factors_.clear();
   std::size_t received = 0;
@@ -102,13 +95,13 @@ bool HopPath::counts_travel() const {
 }
 
 void HopPath::carry_out(Run& run) {
-  const bool counting = schedule_->reduce_rounds() > 0 && counts_travel();
+  const bool counting = cut_->hops.reduce_rounds() > 0 && counts_travel();
   if (counting) counts_.start(run.work.count_elems());
-  for (int round = 0; round < schedule_->rounds(); ++round) {
-    if (round == schedule_->reduce_rounds()) end_sums(run);
+  for (int round = 0; round < cut_->hops.rounds(); ++round) {
+    if (round == cut_->hops.reduce_rounds()) end_sums(run);
     hops_of(round, &sim::HopSchedule::sends, sends_);
     hops_of(round, &sim::HopSchedule::receives, receives_);
-    if (counting && round < schedule_->reduce_rounds()) exchange_counts(run);
+    if (counting && round < cut_->hops.reduce_rounds()) exchange_counts(run);
     exchange_values(run);
     for (std::size_t i = 0; i < receives_.size(); ++i, ++run.messages_received) {
       const sim::Hop& hop = receives_[i];
@@ -119,15 +112,16 @@ void HopPath::carry_out(Run& run) {
       }
     }
   }
-  if (schedule_->rounds() == schedule_->reduce_rounds()) end_sums(run);
+  if (cut_->hops.rounds() == cut_->hops.reduce_rounds()) end_sums(run);
 }
 
 // This rank has the sums of the parts that it owns, and partial sums of the others.
 void HopPath::end_sums(const Run& run) {
-  if (schedule_->reduce_rounds() == 0) return;
-  for (int part = 0; run.call.op == ReduceOp::kMean && part < schedule_->parts(); ++part) {
-    const sim::ElementRange range{begins_[static_cast<std::size_t>(part)], begins_[static_cast<std::size_t>(part) + 1]};
-    if (schedule_->owner(part) == context_.group.rank()) {
+  if (cut_->hops.reduce_rounds() == 0) return;
+  for (int part = 0; run.call.op == ReduceOp::kMean && part < cut_->hops.parts(); ++part) {
+    const sim::ElementRange range{cut_->begins[static_cast<std::size_t>(part)],
+                                  cut_->begins[static_cast<std::size_t>(part) + 1]};
+    if (cut_->hops.owner(part) == context_.group.rank()) {
       divide(slice(run.work, range), context_.group.world_size());
     } else if (!run.contribution.bytes.empty()) {
       copy(slice(run.contribution, range), slice(run.work, range));
@@ -139,8 +133,8 @@ void HopPath::end_sums(const Run& run) {
 // Drops the hops without elements; both ends drop the same ones.
 void HopPath::hops_of(int round, HopsOfRank which, std::vector<sim::Hop>& hops) const {
   hops.clear();
-  (schedule_->*which)(round, context_.group.rank(), hops);
-  std::erase_if(hops, [this](const sim::Hop& hop) { return elements(hop).size() == 0; });
+  (cut_->hops.*which)(round, context_.group.rank(), hops);
+  std::erase_if(hops, [this](const sim::Hop& hop) { return cut_->elements(hop).size() == 0; });
 }
 
 // Partial sums are received into a buffer, and so are values that this rank's own may replace; others into the work.
@@ -150,16 +144,17 @@ bool HopPath::buffers(const ClassNetwork& network, sim::Half half) {
 
 void HopPath::exchange_values(const Run& run) {
   std::uint64_t buffer_elems = 0;
-  for (const sim::Hop& hop : receives_) buffer_elems += buffers(context_.network, hop.half) ? elements(hop).size() : 0;
+  for (const sim::Hop& hop : receives_)
+    buffer_elems += buffers(context_.network, hop.half) ? cut_->elements(hop).size() : 0;
   const Tensor buffer = run.scratch.take(Scratch::Slot::kReceived, run.work, buffer_elems);
   outgoing_.clear();
   incoming_.clear();
   for (const sim::Hop& hop : sends_) {
-    outgoing_.push_back({slice(run.work, elements(hop)), hop.destination, run.call.message});
+    outgoing_.push_back({slice(run.work, cut_->elements(hop)), hop.destination, run.call.message});
   }
   std::uint64_t begin = 0;
   for (const sim::Hop& hop : receives_) {
-    const sim::ElementRange range = elements(hop);
+    const sim::ElementRange range = cut_->elements(hop);
     const bool is_buffered = buffers(context_.network, hop.half);
     const Tensor to = is_buffered ? slice(buffer, {begin, begin + range.size()}) : slice(run.work, range);
     if (is_buffered) begin += range.size();
@@ -169,7 +164,7 @@ void HopPath::exchange_values(const Run& run) {
 }
 
 void HopPath::add_sum(Run& run, const sim::Hop& hop, Tensor received, const std::vector<CountRun>& sent_counts) {
-  const sim::ElementRange range = elements(hop);
+  const sim::ElementRange range = cut_->elements(hop);
   const Tensor work = slice(run.work, range);
   const sim::PacketMask* lost = lost_.of(run.messages_received);
   const sim::Packetizer packets = context_.packets(received.type, received.count_elems());
@@ -187,7 +182,7 @@ void HopPath::add_sum(Run& run, const sim::Hop& hop, Tensor received, const std:
 }
 
 void HopPath::take_value(Run& run, const sim::Hop& hop, Tensor received) {
-  const sim::ElementRange range = elements(hop);
+  const sim::ElementRange range = cut_->elements(hop);
   const Tensor work = slice(run.work, range);
   const sim::PacketMask* lost = lost_.of(run.messages_received);
   const sim::Packetizer packets = context_.packets(work.type, range.size());
@@ -198,10 +193,10 @@ void HopPath::take_value(Run& run, const sim::Hop& hop, Tensor received) {
 
 void HopPath::rescale_owned(const Run& run) {
   const auto ranks = static_cast<std::uint64_t>(context_.group.world_size());
-  for (int part = 0; part < schedule_->parts(); ++part) {
-    if (schedule_->owner(part) != context_.group.rank()) continue;
-    std::uint64_t begin = begins_[static_cast<std::size_t>(part)];
-    for (const CountRun& counted : counts_.of({begin, begins_[static_cast<std::size_t>(part) + 1]})) {
+  for (int part = 0; part < cut_->hops.parts(); ++part) {
+    if (cut_->hops.owner(part) != context_.group.rank()) continue;
+    std::uint64_t begin = cut_->begins[static_cast<std::size_t>(part)];
+    for (const CountRun& counted : counts_.of({begin, cut_->begins[static_cast<std::size_t>(part) + 1]})) {
       const sim::ElementRange range{begin, begin + counted.elems};
       begin = range.end;
       if (counted.contributions == ranks) continue;
@@ -220,7 +215,7 @@ void HopPath::exchange_counts(const Run& run) {
   std::vector<Words> first_received(receives_.size(), Words(1));
   std::vector<Words> runs_received(receives_.size());
   for (std::size_t i = 0; i < sends_.size(); ++i) {
-    const std::vector<CountRun> runs = counts_.of(elements(sends_[i]));
+    const std::vector<CountRun> runs = counts_.of(cut_->elements(sends_[i]));
     first_sent.push_back({runs.size() == 1 ? runs[0].contributions << 1 | 1 : runs.size() << 1});
     if (runs.size() == 1) continue;
     for (const CountRun& counted : runs)
@@ -249,7 +244,7 @@ void HopPath::exchange_counts(const Run& run) {
   received_counts_.assign(receives_.size(), {});
   for (std::size_t i = 0; i < receives_.size(); ++i) {
     const Words& words = runs_received[i];
-    if (words.empty()) received_counts_[i] = {{elements(receives_[i]).size(), first_received[i][0] >> 1}};
+    if (words.empty()) received_counts_[i] = {{cut_->elements(receives_[i]).size(), first_received[i][0] >> 1}};
     for (std::size_t w = 0; w < words.size(); w += 2) received_counts_[i].push_back({words[w], words[w + 1]});
   }
 }
@@ -282,7 +277,7 @@ void HopPath::run(const CallArguments& call, Communicator& inner, Scratch& scrat
   const Tensor work = scatters ? scratch.take(Scratch::Slot::kPart, call.input, call.input.count_elems()) : call.output;
   const auto mine = static_cast<std::size_t>(context_.group.rank());
   if (call.operation == Operation::kAllGather) {
-    copy(call.input, slice(work, {begins_[mine], begins_[mine + 1]}));
+    copy(call.input, slice(work, {cut_->begins[mine], cut_->begins[mine + 1]}));
   } else if (call.operation != Operation::kBroadcast) {
     copy(call.input, work);
   }
@@ -290,7 +285,7 @@ void HopPath::run(const CallArguments& call, Communicator& inner, Scratch& scrat
   if (call.op == ReduceOp::kMean) contribution = gather_half_.keep_contribution(call.input, call.op, scratch);
   Run run{call, inner, scratch, work, contribution};
   carry_out(run);
-  if (scatters) copy(slice(work, {begins_[mine], begins_[mine + 1]}), call.output);
+  if (scatters) copy(slice(work, {cut_->begins[mine], cut_->begins[mine + 1]}), call.output);
 }
 
 }  // namespace droptest::comm

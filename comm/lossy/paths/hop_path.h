@@ -4,7 +4,7 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -50,7 +50,6 @@ class HopPath final : public Path {
   };
 
   static bool is_one_hop(const CallArguments& call) { return call.operation == Operation::kAllToAll; }
-  sim::ElementRange elements(const sim::Hop& hop) const;
   void plan_memories(const CallArguments& call);
   void carry_out(Run& run);
   using HopsOfRank = void (sim::HopSchedule::*)(int round, int rank, std::vector<sim::Hop>& hops) const;
@@ -70,10 +69,9 @@ class HopPath final : public Path {
   PathMessages messages_;
   GatherHalf gather_half_;
   // Of the current call.
-  const sim::HopSchedule* schedule_ = nullptr;
-  std::vector<std::uint64_t> begins_;  // of the parts, and the number of elements
-  MessageLosses lost_;                 // of the messages that this rank receives, in the order of receipt
-  std::vector<double> factors_;        // of partial sums likewise, under inverse_probability; else empty
+  std::optional<PathMessages::Cut> cut_;
+  MessageLosses lost_;           // of the messages that this rank receives, in the order of receipt
+  std::vector<double> factors_;  // of partial sums likewise, under inverse_probability; else empty
   Tensor last_sums_;    // `stale` of the reduce half: one place for each received element, in the order of receipt
   Tensor last_values_;  // `stale` of the gather half: the shape of the work
   ContributionCounts counts_;

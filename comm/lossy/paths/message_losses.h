@@ -16,9 +16,10 @@ namespace droptest::comm {
 enum class Interest : std::uint8_t { kNone, kFates };
 
 /// The masks of a call's messages by number, in reused memory. A path numbers its messages as it likes, e.g. by source.
+/// Only messages that were started or drawn in the call have a mask.
 class MessageLosses {
  public:
-  /// Begins another call with `messages` messages, which arrive whole until one is taken.
+  /// Begins another call in which the first `messages` messages arrive whole, unless they are drawn.
   void start(std::size_t messages) {
     if (messages_.size() < messages) messages_.resize(messages);
     for (std::size_t number = 0; number < messages; ++number) messages_[number].any_missing = false;

@@ -23,7 +23,7 @@ struct PathContext {
   FlowLedger& ledger;           ///< packet indices and fates of this rank's links, shared by the groups it is in
   const ClassNetwork& network;  ///< of the traffic class that the path serves
   StaleMemory& stale;           ///< values that arrived earlier, by message
-  const PathEntry& path;        ///< of the collectives
+  const PathEntry& path;        ///< of the collectives; messages between two ranks have none
 
   /// Whether lost contributions are added to the next message.
   bool feeds_back() const { return network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn; }
@@ -35,10 +35,12 @@ struct PathContext {
   sim::Link link_to_all(sim::TrafficClass traffic_class, sim::Half half, int source) const {
     return {traffic_class, half, static_cast<std::uint16_t>(group.world_rank(source)), sim::Link::kEveryDestination};
   }
+  /// The link of a message.
   sim::Link link_of(sim::TrafficClass traffic_class, const PathMessage& message) const {
     return message.to_all ? link_to_all(traffic_class, message.half, message.source)
                           : link(traffic_class, message.half, message.source, message.destination);
   }
+  /// What the path sends in the group.
   PathMessages messages() const;
   /// The packets of a message of `count_elems` elements.
   sim::Packetizer packets(ElementType type, std::uint64_t count_elems) const {

@@ -52,6 +52,20 @@ CallShape shape_of(const CallArguments& call) {
   return shape;
 }
 
+std::vector<SubCall> sub_calls_of(const ClassNetwork& network, const PathEntry& path, const CallShape& call,
+                                  int ranks) {
+  if (path.sub_calls == nullptr || !reduces(call.operation)) return {{call}};
+  return path.sub_calls(network, call, ranks);
+}
+
+int rank_of_lowest(int ranks, const std::function<int(int rank)>& world_rank) {
+  int lowest = 0;
+  for (int rank = 1; rank < ranks; ++rank) {
+    if (world_rank(rank) < world_rank(lowest)) lowest = rank;
+  }
+  return lowest;
+}
+
 /// What differs between the messages of a collective.
 struct PathMessages::Leg {
   int source;
@@ -60,7 +74,7 @@ struct PathMessages::Leg {
   int round;
   sim::ElementRange elements;
   bool to_all = false;
-  bool is_free = false;
+  bool only_takes_time = false;
 };
 
 PathMessages::PathMessages(const ClassNetwork& network, const PathEntry& path, int ranks, int aggregation_point)
@@ -92,8 +106,11 @@ PathMessages::Cut PathMessages::cut(const CallShape& call) {
   const sim::HopSchedule& hops = schedule(collective_of(call.operation), call.root);
   begins_.assign(1, 0);
   const auto add = [this](std::uint64_t count) { begins_.push_back(begins_.back() + count); };
-  if (call.operation == Operation::kAllReduce) {
-    for (const std::uint64_t count : even_counts(call.elements, hops.parts())) add(count);
+  if (call.operation == Operation::kAllReduce) {  // as even_counts()
+    const auto parts = static_cast<std::uint64_t>(hops.parts());
+    for (std::uint64_t part = 0; part < parts; ++part) {
+      add(call.elements / parts + (part < call.elements % parts ? 1 : 0));
+    }
   } else if (call.operation == Operation::kBroadcast) {
     add(call.elements);
   } else {
@@ -120,28 +137,29 @@ const sim::Packetizer& PathMessages::packets(ElementType type, std::uint64_t ele
 
 void PathMessages::yield(const Request& request, const Leg& leg) {
   const sim::Packetizer& cut = packets(request.call->type, leg.elements.size(), request.content_bytes);
-  request.visit(
-      {leg.source, leg.destination, leg.half, leg.to_all, leg.is_free, request.number, leg.round, leg.elements, cut});
+  request.visit({leg.source, leg.destination, leg.half, leg.to_all, leg.only_takes_time, request.number, leg.round,
+                 leg.elements, cut});
 }
 
 // Contributions in the first round, results in the second.
 void PathMessages::visit_aggregation(const Request& request) {
   const sim::ElementRange all{0, request.call->elements};
-  for (int source = 0; source < ranks_; ++source) {
-    if (request.whose == Whose::kSentByRank && source != request.rank) continue;
+  const bool is_sent = request.whose == Whose::kSentByRank;
+  for (int source = is_sent ? request.rank : 0; source < (is_sent ? request.rank + 1 : ranks_); ++source) {
     yield(request, {source, aggregation_point_, sim::Half::kReduce, 0, all, true});
   }
-  const bool is_free = request.call->operation != Operation::kAllReduce ||
-                       (network_.gather.loss == nullptr && network_.gather.links.empty());
+  const bool only_takes_time = request.call->operation != Operation::kAllReduce ||
+                               (network_.gather.loss == nullptr && network_.gather.links.empty());
   const bool is_all = request.whose == Whose::kAll;
-  if (is_free && !is_all) return;
+  if (only_takes_time && !is_all) return;
   const bool shared = network_.consistency == Consistency::kShared;
-  for (int receiver = 0; receiver < ranks_; ++receiver) {
-    const bool sends = request.rank == aggregation_point_;
-    const bool receives = request.whose == Whose::kOfRank && (shared || receiver == request.rank);
-    if (!is_all && !sends && !receives) continue;
-    yield(request, {aggregation_point_, receiver, sim::Half::kGather, 1, all, shared, is_free});
-    if (shared && !is_all) return;
+  const auto send = [&](int receiver) {
+    yield(request, {aggregation_point_, receiver, sim::Half::kGather, 1, all, shared, only_takes_time});
+  };
+  if (is_all || (!shared && request.rank == aggregation_point_)) {
+    for (int receiver = 0; receiver < ranks_; ++receiver) send(receiver);
+  } else if (!is_sent || request.rank == aggregation_point_) {
+    send(request.rank);
   }
 }
 
@@ -189,11 +207,6 @@ void PathMessages::visit_call(const Request& request) {
   aggregates(request.call->operation) ? visit_aggregation(request) : visit_hops(request);
 }
 
-std::vector<SubCall> PathMessages::calls_of(const CallShape& call) const {
-  if (path_.sub_calls == nullptr || !reduces(call.operation)) return {{call}};
-  return path_.sub_calls(network_, call, ranks_);
-}
-
 void PathMessages::visit_sub_call(const SubCall& call, Request request) {
   CallShape shape = call.shape;
   if (!call.counts.empty()) shape.counts = call.counts;
@@ -207,7 +220,7 @@ void PathMessages::visit_calls(const CallShape& call, Request request) {
     request.call = &call;
     return visit_call(request);
   }
-  for (const SubCall& one : calls_of(call)) {
+  for (const SubCall& one : sub_calls_of(network_, path_, call, ranks_)) {
     visit_sub_call(one, request);
     ++request.number;
   }

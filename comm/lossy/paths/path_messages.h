@@ -30,15 +30,20 @@ struct CallShape {
   std::span<const std::uint64_t> receive_counts{};  ///< of an all-to-all of one rank, from each other one
   int root = 0;                                     ///< of a broadcast
 };
-/// Of one rank's call.
+/// The shape of one rank's call.
 CallShape shape_of(const CallArguments& call);
 
 /// One of the collectives that a call consists of.
 struct SubCall {
   CallShape shape;
-  std::vector<std::uint64_t> counts{};           ///< of each rank's part, in place of shape.counts; empty: those
-  std::optional<std::uint64_t> content_bytes{};  ///< that each message stands for; absent: its elements
+  std::vector<std::uint64_t> counts{};           ///< in the place of shape.counts; empty: they are those
+  std::optional<std::uint64_t> content_bytes{};  ///< of the tensor for which each message stands; absent: its own
 };
+/// The collectives that a call consists of, one after the other: itself, or those of a compression.
+std::vector<SubCall> sub_calls_of(const ClassNetwork& network, const PathEntry& path, const CallShape& call, int ranks);
+
+/// The rank of a group with the lowest world rank.
+int rank_of_lowest(int ranks, const std::function<int(int rank)>& world_rank);
 
 /// One message from rank to rank. Ranks are those of the group.
 struct PathMessage {
@@ -47,8 +52,8 @@ struct PathMessage {
   sim::Half half = sim::Half::kReduce;
   /// Its packets go to all ranks at once, on the link to every destination; `destination` is one of them.
   bool to_all = false;
-  /// Only its time counts: it has no packets of its own and uses up no indices.
-  bool is_free = false;
+  /// The clock alone knows it: its packets have no link, so they use up no indices and never get lost.
+  bool only_takes_time = false;
   int call = 0;   ///< number of the SubCall
   int round = 0;  ///< of the SubCall; a rank sends what it received in the rounds before
   sim::ElementRange elements;
@@ -64,27 +69,26 @@ class PathMessages {
  public:
   using Visit = std::function<void(const PathMessage&)>;
 
-  /// `aggregation_point`: the rank of the group with the lowest world rank, which names the point where packets meet on
-  /// a path that has one. `network` and `path` are borrowed.
-  PathMessages(const ClassNetwork& network, const PathEntry& path, int ranks, int aggregation_point);
+  /// `aggregation_point`: rank_of_lowest(), which names the point where packets meet on a path that has one; it does
+  /// not matter for sizes. `network` and `path` are borrowed.
+  PathMessages(const ClassNetwork& network, const PathEntry& path, int ranks, int aggregation_point = 0);
 
-  /// The collectives that a call consists of, one after the other: itself, or those of a compression.
-  std::vector<SubCall> calls_of(const CallShape& call) const;
-  /// All messages of one of them, round by round in the order in which ports carry them: one for each receiver, also of
-  /// packets for all ranks.
+  /// All messages of one of sub_calls_of(), round by round in the order in which ports carry them: one for each
+  /// receiver, also of packets for all ranks.
   void visit(const SubCall& call, const Visit& visit);
+  /// The messages of all of them.
   void visit(const CallShape& call, const Visit& visit);
-  /// Those of the links that `rank` sends on or receives from, which are no free ones: of packets for all ranks, one
-  /// message.
+  /// The messages on links that `rank` sends on or receives from, in one piece where packets are for all ranks.
   void visit_of(const CallShape& call, int rank, const Visit& visit);
-  /// Of these, those that it sends.
+  /// The same, but without those that it receives.
   void visit_sent_by(const CallShape& call, int rank, const Visit& visit);
 
-  /// The hops of a collective that is no SubCall, with the first element of each part and the number of elements.
-  /// Throws: CheckError for a reduction on a path without hops.
+  /// The hops of a collective, with the first element of each part and the number of elements; valid until the next
+  /// collective is visited or cut. Throws: CheckError for a reduction on a path without hops.
   struct Cut {
     const sim::HopSchedule& hops;
     std::span<const std::uint64_t> begins;
+    /// The elements that a hop carries.
     sim::ElementRange elements(const sim::Hop& hop) const {
       return {begins[static_cast<std::size_t>(hop.first_part)], begins[static_cast<std::size_t>(hop.end_part)]};
     }
@@ -131,6 +135,7 @@ class PathMessages {
 constexpr bool reduces(Operation operation) {
   return operation == Operation::kAllReduce || operation == Operation::kReduceScatter;
 }
+/// The call that runs a collective.
 Operation operation_of(sim::Collective collective);
 
 }  // namespace droptest::comm

@@ -83,11 +83,8 @@ const PathEntry& path_entry(std::string_view name) {
 }
 
 PathMessages PathContext::messages() const {
-  int lowest = 0;
-  for (int rank = 1; rank < group.world_size(); ++rank) {
-    if (group.world_rank(rank) < group.world_rank(lowest)) lowest = rank;
-  }
-  return {network, path, group.world_size(), lowest};
+  const int point = rank_of_lowest(group.world_size(), [this](int rank) { return group.world_rank(rank); });
+  return {network, path, group.world_size(), point};
 }
 
 const PathEntry& path_in(const ClassNetwork& network, std::uint64_t elems) {
