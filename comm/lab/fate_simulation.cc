@@ -141,10 +141,10 @@ class Simulation {
   }
 
   // Notes the departure and the late packets of each message. Where a link has at most one message in a collective,
-  // only messages with late packets are kept: there are as many links as pairs of ranks.
+  // or two of equal size, only messages with late packets are kept: there are as many links as pairs of ranks.
   void note_times() {
     times_.resize(what_.trials);
-    const bool keeps_all = travels_on() || path_.sub_calls != nullptr || keeps_time(network_) || sends_again(network_);
+    const bool keeps_all = travels_on() || keeps_time(network_) || sends_again(network_);
     simulate_time(what_, *what_.time, [&](std::uint64_t trial, const Transmission& message) {
       if (!keeps_all && message.in_time.value_or(message.cost.packets) == message.cost.packets) return;
       note_time(message, times_[trial]);
