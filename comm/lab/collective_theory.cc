@@ -138,10 +138,12 @@ std::optional<double> expected_nmse(const LossyAllReduce& c) {
     replaced = identical ? 0 : n - 1;  // x_r in the place of S / N
   } else if (fill.scale == FillRule::Scale::kOne) {
     replaced = identical ? (n - 1) * (n - 1) / (n * n) : (n - 1) / n;  // x_r in the place of S
-  } else {
+  } else if (fill.scale == FillRule::Scale::kSqrtRanks) {
     // sqrt(N) x_r in the place of S, N times that of a mean: (sqrt(N) - 1)^2 + N - 1 over N, or (sqrt(N) - N)^2 over
     // N^2.
     replaced = identical ? (1 - std::sqrt(1 / n)) * (1 - std::sqrt(1 / n)) : 2 - 2 / std::sqrt(n);
+  } else {
+    return std::nullopt;
   }
   return (1 - survival->gather) * replaced + survival->gather * *reduce;
 }

@@ -103,7 +103,8 @@ void validate(const ClassNetwork& network) {
   if (!gather.gather_half) {
     throw ConfigError("fill of the gather half: got " + std::string(gather.name) +
                       ", but each value there has one source, so nothing is summed that could be rescaled; "
-                      "want zero, stale, own or own_scaled");
+                      "want " +
+                      fill_names(sim::Half::kGather));
   }
   if (gather.rule.scale == FillRule::Scale::kSqrtRanks && !path_entry(network.path).can_share) {
     throw ConfigError(

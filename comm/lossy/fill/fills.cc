@@ -84,6 +84,22 @@ Fill fill_from_name(std::string_view name) {
   throw ConfigError("fill: got \"" + std::string(name) + "\", want one of " + known);
 }
 
+std::string fill_names(sim::Half half) {
+  std::vector<std::string_view> names;
+  for (const FillEntry& entry : fills()) {
+    const bool of_some_classes =
+        entry.rule.source == FillRule::Source::kSubstitute || entry.rule.source == FillRule::Source::kAbsent;
+    if (half == sim::Half::kReduce ? entry.reduce_half : entry.gather_half && !of_some_classes) {
+      names.push_back(entry.name);
+    }
+  }
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    text.append(i == 0 ? "" : i + 1 == names.size() ? " or " : ", ").append(names[i]);
+  }
+  return text;
+}
+
 std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path) {
   const FillEntry& entry = fill_entry(fill);
   if (entry.reduce_half) return std::nullopt;
@@ -100,7 +116,7 @@ std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path)
         ", but contributions of several ranks are summed there and no rank has a value of its own that stands "
         "for another's; want ";
   }
-  return reason + "zero, count_rescale, inverse_probability or stale";
+  return reason + fill_names(sim::Half::kReduce);
 }
 
 }  // namespace droptest::comm

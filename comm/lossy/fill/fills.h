@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "sim/loss/link.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::comm {
@@ -58,6 +59,8 @@ const FillEntry& fill_entry(Fill fill);
 inline const FillRule& rule_of(Fill fill) { return fill_entry(fill).rule; }
 /// Throws: ConfigError that lists the known names.
 Fill fill_from_name(std::string_view name);
+/// The names of the fills that have a meaning for all classes in a half, for errors: "zero, stale or own".
+std::string fill_names(sim::Half half);
 /// The reason why a fill has no meaning in the reduce half on a path, for every reduction; absent: it has a meaning.
 std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path);
 

@@ -68,7 +68,7 @@ void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& me
     if (op == ReduceOp::kMean) return;
     throw ConfigError(where + " of the reduce half puts this rank's contribution in the place of another's. Both " +
                       "estimate the same mean, but this reduction is a " + (op == ReduceOp::kMax ? "maximum" : "sum") +
-                      "; want a mean, or the fill zero, count_rescale, inverse_probability or stale");
+                      "; want a mean, or the fill " + fill_names(sim::Half::kReduce));
   }
   if (op == ReduceOp::kMax) {
     throw ConfigError(where +
