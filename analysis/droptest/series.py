@@ -147,8 +147,8 @@ def compresses(run: Run) -> bool:
 
 def _halves_counted(run: Run) -> list[dict[str, Any]]:
     """The counts of each class and half of a finished run, those of earlier layouts too."""
-    epochs = run.loss_statistics.get("earlier_epochs")
-    parts = [run.loss_statistics, *(epochs if isinstance(epochs, list) else ())]
+    memberships = run.loss_statistics.get("earlier_epochs")
+    parts = [run.loss_statistics, *(memberships if isinstance(memberships, list) else ())]
     classes = [of_class for part in parts for of_class in object_of(object_of(part).get("classes")).values()]
     return [object_of(half) for c in classes for half in object_of(object_of(c).get("halves")).values()]
 

@@ -44,7 +44,7 @@ std::string first_error(const std::vector<std::string>& errors) {
 std::chrono::milliseconds turn_of(const RunConfig& config) { return config.backend.timeout / 4; }
 
 /// The manifest of the run's newest intact checkpoint. The files of ranks are read only where it matters.
-std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunConfig& config, int epoch) {
+std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunConfig& config, int membership) {
   if (place.resume != CheckpointPlace::Resume::kNewest) return std::nullopt;
   const CheckpointFolder folder(place.folder);
   std::vector<std::uint64_t> steps = folder.steps();
@@ -52,7 +52,7 @@ std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunCon
     try {
       Manifest manifest = folder.manifest(steps.back());
       if (manifest.run_id != place.run_id) continue;
-      const bool may_differ = config.full_data || manifest.epoch != epoch;
+      const bool may_differ = config.full_data || manifest.membership != membership;
       for (const RankFile& file : manifest.ranks) {
         if (may_differ) verify_rank_file(folder.of_step(manifest.step), file);
       }
@@ -75,16 +75,17 @@ void take_left_states(const CheckpointPlace& place, const RunConfig& config) {
 
 }  // namespace
 
-int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group) {
-  int epoch = config.start ? config.start->epoch : 0;
-  if (!place) return epoch;
+int membership_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config,
+                        comm::Communicator& group) {
+  int membership = config.start ? config.start->membership : 0;
+  if (!place) return membership;
   if (group.rank() == 0) {
     take_left_states(*place, config);
-    if (const auto manifest = newest_intact(*place, config, epoch)) {
-      epoch = manifest->epoch + (continues(*manifest, config.parallel) ? 0 : 1);
+    if (const auto manifest = newest_intact(*place, config, membership)) {
+      membership = manifest->membership + (continues(*manifest, config.parallel) ? 0 : 1);
     }
   }
-  return static_cast<int>(number_of_root(static_cast<std::uint64_t>(epoch), group, "epoch"));
+  return static_cast<int>(number_of_root(static_cast<std::uint64_t>(membership), group, "epoch"));
 }
 
 std::optional<Manifest> newest_checkpoint(const std::optional<CheckpointPlace>& place, const RunConfig& config) {
@@ -99,11 +100,11 @@ std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const R
   return config.start ? config.start->step : 0;
 }
 
-Checkpointer::Checkpointer(CheckpointPlace place, const RunConfig& config, int epoch, comm::Communicator& group,
+Checkpointer::Checkpointer(CheckpointPlace place, const RunConfig& config, int membership, comm::Communicator& group,
                            Report report, std::function<void()> waits)
     : place_(std::move(place)),
       config_(config),
-      epoch_(epoch),
+      membership_(membership),
       group_(group),
       report_(std::move(report)),
       waits_(std::move(waits)),
@@ -185,7 +186,7 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
       restored->put(state);
       for (const std::uint64_t other : damaged) folder_.set_aside(other);
       if (is_root()) folder_.forget_after(manifest.step);
-      return Restored{manifest.step, is_recut ? std::optional(manifest.epochs) : std::nullopt};
+      return Restored{manifest.step, is_recut ? std::optional(manifest.memberships) : std::nullopt};
     }
     errors += (errors.empty() ? "" : "; ") + error;
     if (!is_root()) continue;
@@ -235,7 +236,7 @@ void Checkpointer::take(std::uint64_t step, const TrainingState& state) {
   // The files of other ranks need the folder.
   error = text_of_root(error, group_, "folder of a checkpoint");
   if (!error.empty()) return fail(step, error);
-  writing_epochs_ = state.epochs();
+  writing_memberships_ = state.memberships();
   const Clock::time_point begin = Clock::now();
   auto snapshot = std::make_shared<RankSnapshot>(take_snapshot(state, group_.rank(), replica_of()));
   totals_.snapshot_seconds += std::chrono::duration<double>(Clock::now() - begin).count();
@@ -277,30 +278,31 @@ void Checkpointer::poll(Wait wait) {
   run_hook(config_.checkpoint->after, step);
 }
 
-Manifest Checkpointer::manifest_of(std::uint64_t step, json epochs) const {
-  if (!epochs.empty()) epochs.back()["run_id"] = place_.run_id;
+Manifest Checkpointer::manifest_of(std::uint64_t step, json memberships) const {
+  if (!memberships.empty()) memberships.back()["run_id"] = place_.run_id;
   Manifest manifest;
   manifest.step = step;
   manifest.name = place_.name;
   manifest.run_id = place_.run_id;
   manifest.spec_sha256 = place_.spec_sha256;
   manifest.attention = recorded_attention(config_);
-  manifest.epoch = epoch_;
+  manifest.membership = membership_;
   manifest.parallel = config_.parallel;
-  manifest.epochs = std::move(epochs);
+  manifest.memberships = std::move(memberships);
   manifest.provenance = place_.provenance;
   return manifest;
 }
 
-void Checkpointer::leave(std::uint64_t step, const TrainingState& state, std::vector<std::byte> progress, json epochs) {
+void Checkpointer::leave(std::uint64_t step, const TrainingState& state, std::vector<std::byte> progress,
+                         json memberships) {
   TrainingState alone = state;
-  alone.visit_network = [](sim::StateVisitor&) {};  // within a step; the links of the next epoch are others
+  alone.visit_network = [](sim::StateVisitor&) {};  // within a step; the links of the next membership are others
   alone.visit_progress = [&progress](sim::StateVisitor& visitor) { visitor.bytes(progress); };
-  leave_rescue(folder_, manifest_of(step, std::move(epochs)), take_snapshot(alone, group_.rank(), std::nullopt));
+  leave_rescue(folder_, manifest_of(step, std::move(memberships)), take_snapshot(alone, group_.rank(), std::nullopt));
 }
 
 std::string Checkpointer::commit(const std::vector<std::string>& files) {
-  Manifest manifest = manifest_of(writing_step_, writing_epochs_);
+  Manifest manifest = manifest_of(writing_step_, writing_memberships_);
   try {
     std::uint64_t bytes = 0;
     for (const std::string& text : files) {

@@ -31,9 +31,10 @@ struct CheckpointPlace {
   enum class Resume : std::uint8_t { kNewest, kNever } resume = Resume::kNewest;
 };
 
-/// The epoch in which a run with these ranks begins: that of its newest intact checkpoint, or the next one where its
-/// number of replicas differs. Ranks: all.
-int epoch_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config, comm::Communicator& group);
+/// The membership in which a run with these ranks begins: that of its newest intact checkpoint, or the next one where
+/// its number of replicas differs. Ranks: all.
+int membership_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config,
+                        comm::Communicator& group);
 /// The manifest of the run's newest intact checkpoint, of states that ranks have left, too; absent: it has none. Ranks:
 /// 0.
 std::optional<Manifest> newest_checkpoint(const std::optional<CheckpointPlace>& place, const RunConfig& config);
@@ -51,8 +52,8 @@ class Checkpointer {
   using Report = std::function<void(std::uint64_t step, const std::string& error)>;
 
   /// `config` and `group` are borrowed. Throws: nothing of files.
-  /// `epoch`: that of the layout. `waits`: called on rank 0 while ranks wait for files, some times in a timeout.
-  Checkpointer(CheckpointPlace place, const RunConfig& config, int epoch, comm::Communicator& group, Report report,
+  /// `membership`: that of the layout. `waits`: called on rank 0 while ranks wait for files, some times in a timeout.
+  Checkpointer(CheckpointPlace place, const RunConfig& config, int membership, comm::Communicator& group, Report report,
                std::function<void()> waits);
   /// Waits for the thread that writes.
   ~Checkpointer();
@@ -61,8 +62,8 @@ class Checkpointer {
 
   struct Restored {
     std::uint64_t step = 0;
-    /// Of a checkpoint of another layout (Manifest::epochs): parameters and moments were cut anew.
-    std::optional<nlohmann::json> epochs;
+    /// Of a checkpoint of another layout (Manifest::memberships): parameters and moments were cut anew.
+    std::optional<nlohmann::json> memberships;
   };
   /// Gives the state that of the newest intact checkpoint, or leaves it where there is none. Throws: ConfigError where
   /// there are checkpoints, and none is intact; for one of another layout, where the run always has all replicas.
@@ -73,9 +74,10 @@ class Checkpointer {
   /// Takes a checkpoint where its time has come, or where it is asked for; that one is complete when this returns.
   /// Throws: ConfigError for one that failed, where it is required or the config says that training ends then.
   void after_step(std::uint64_t step, const TrainingState& state, Because because);
-  /// Leaves this rank's state to complete_rescue(), with these losses (Manifest::epochs). `progress`: the saved bytes
-  /// of TrainingState::visit_progress() that belong to the model. Ranks: each by itself. Throws: ConfigError.
-  void leave(std::uint64_t step, const TrainingState& state, std::vector<std::byte> progress, nlohmann::json epochs);
+  /// Leaves this rank's state to complete_rescue(), with these losses (Manifest::memberships). `progress`: the saved
+  /// bytes of TrainingState::visit_progress() that belong to the model. Ranks: each by itself. Throws: ConfigError.
+  void leave(std::uint64_t step, const TrainingState& state, std::vector<std::byte> progress,
+             nlohmann::json memberships);
   /// Returns when the last checkpoint is complete.
   void finish();
 
@@ -90,7 +92,7 @@ class Checkpointer {
   /// Completes the checkpoint that is being written, if its files are.
   enum class Wait : std::uint8_t { kNo, kYes };
   void poll(Wait wait);
-  Manifest manifest_of(std::uint64_t step, nlohmann::json epochs) const;
+  Manifest manifest_of(std::uint64_t step, nlohmann::json memberships) const;
   std::string commit(const std::vector<std::string>& files);
   void fail(std::uint64_t step, const std::string& error);
   /// Starts the command on rank 0.
@@ -104,7 +106,7 @@ class Checkpointer {
 
   const CheckpointPlace place_;
   const RunConfig& config_;
-  const int epoch_;
+  const int membership_;
   comm::Communicator& group_;
   const Report report_;
   const std::function<void()> waits_;
@@ -112,7 +114,7 @@ class Checkpointer {
   CheckpointTotals totals_;
   std::optional<std::uint64_t> required_step_;
   std::uint64_t writing_step_ = 0;
-  nlohmann::json writing_epochs_;
+  nlohmann::json writing_memberships_;
   std::optional<std::future<Written>> writing_;
   /// The command before or after a checkpoint.
   struct Hook {

@@ -125,14 +125,14 @@ std::string manifest_text(const Manifest& manifest) {
                    {"name", manifest.name},
                    {"run_id", manifest.run_id},
                    {"spec_sha256", manifest.spec_sha256},
-                   {"epoch", manifest.epoch},
+                   {"epoch", manifest.membership},
                    {"parallel",
                     {{"data", manifest.parallel.data},
                      {"sequence", manifest.parallel.sequence},
                      {"pipeline", manifest.parallel.pipeline},
                      {"tensor", manifest.parallel.tensor},
                      {"order", std::move(order)}}},
-                   {"epochs", manifest.epochs},
+                   {"epochs", manifest.memberships},
                    {"provenance", manifest.provenance},
                    {"ranks", std::move(files)}};
   if (!manifest.attention.empty()) document["attention"] = manifest.attention;
@@ -171,8 +171,8 @@ Manifest parse_manifest(const std::string& text, const std::string& where, Manif
   manifest.run_id = document["run_id"];
   manifest.spec_sha256 = document["spec_sha256"];
   manifest.attention = document.value("attention", "");
-  manifest.epoch = document["epoch"];
-  manifest.epochs = document["epochs"];
+  manifest.membership = document["epoch"];
+  manifest.memberships = document["epochs"];
   manifest.provenance = document["provenance"];
   manifest.is_rescue = document.value("is_rescue", false);
   const json& parallel = document["parallel"];

@@ -46,13 +46,13 @@ struct Manifest {
   std::string run_id;       ///< of the run that wrote it
   std::string spec_sha256;  ///< of its resolved spec
   std::string attention;    ///< kernel that computed it, where that depends on the machine; else empty
-  int epoch = 0;            ///< how often the run before it was continued with another layout
+  int membership = 0;       ///< how often the run before it was continued with another layout; JSON: epoch
   comm::ParallelLayout parallel;
   std::vector<RankFile> ranks;
-  /// Whether ranks that outlived others have left it (rescue.h): the run goes on from it in a new epoch.
+  /// Whether ranks that outlived others have left it (rescue.h): the run goes on from it in a new membership.
   bool is_rescue = false;
-  /// The losses of each epoch up to the step, the earliest first, the own one last (schema `checkpoint`).
-  nlohmann::json epochs = nlohmann::json::array();
+  /// The losses of each membership up to the step, the earliest first, the own one last (schema `checkpoint`).
+  nlohmann::json memberships = nlohmann::json::array();
   nlohmann::json provenance = nlohmann::json::object();  ///< version and commit of the program, time
 };
 

@@ -24,8 +24,8 @@ struct TrainingState {
   std::function<void(models::StateVisitor&)> visit_model;  ///< parameters and optimizer
   std::function<void(sim::StateVisitor&)> visit_network;   ///< the loss layer
   std::function<void(sim::StateVisitor&)> visit_progress;  ///< counts and losses so far
-  /// The losses of each epoch so far, as manifests have them. Ranks: all.
-  std::function<nlohmann::json()> epochs = [] { return nlohmann::json::array(); };
+  /// The losses of each membership so far, as manifests have them. Ranks: all.
+  std::function<nlohmann::json()> memberships = [] { return nlohmann::json::array(); };
 };
 
 /// A rank's state between two steps. `file` lacks size and checksum, which writing the tensors gives.

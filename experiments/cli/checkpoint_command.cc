@@ -75,7 +75,7 @@ int show(const CheckpointOptions& options) {
       continue;
     }
     rows.push_back({std::to_string(manifest.step), manifest.run_id, manifest.parallel.text(),
-                    std::to_string(manifest.epoch), std::to_string(manifest.ranks.size()),
+                    std::to_string(manifest.membership), std::to_string(manifest.ranks.size()),
                     std::to_string((bytes_of(manifest) + (1U << 20U) - 1) >> 20U), folder});
   }
   std::cout << table_text(rows);

@@ -77,11 +77,11 @@ struct CheckpointTotals {
 struct StartRecord {
   std::string run_id;
   std::uint64_t step = 0;
-  int epoch = 1;
+  int membership = 1;
   double copies_max = 0;             ///< largest difference of stored copies from the ones that count
   std::uint64_t copies_tensors = 0;  ///< pieces with copies that differ
   void visit_state(sim::StateVisitor& visitor) {
-    visit_values(visitor, run_id, step, epoch, copies_max, copies_tensors);
+    visit_values(visitor, run_id, step, membership, copies_max, copies_tensors);
   }
 };
 

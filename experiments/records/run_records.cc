@@ -173,7 +173,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
     const StartRecord& start = *summary.started_from;
     out["started_from"] = {{"run_id", start.run_id},
                            {"step", start.step},
-                           {"epoch", start.epoch},
+                           {"epoch", start.membership},
                            {"copies", {{"max", start.copies_max}, {"tensors", start.copies_tensors}}}};
   }
   if (summary.data) out["data"] = data_json(*summary.data);

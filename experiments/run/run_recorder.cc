@@ -49,11 +49,11 @@ SystemClock::time_point start_of(const RunDirectory& directory) {
 }
 
 /// The steps of the run's earlier layouts that were not those of all its replicas.
-std::uint64_t earlier_steps_with_fewer_replicas(const ResolvedRun& run, const nlohmann::json& earlier_epochs) {
+std::uint64_t earlier_steps_with_fewer_replicas(const ResolvedRun& run, const nlohmann::json& earlier_memberships) {
   std::uint64_t steps = 0;
-  for (const nlohmann::json& epoch : earlier_epochs) {
-    if (epoch.at("run_id") != run.run_id || epoch.at("layout") == run.config.parallel.text()) continue;
-    steps += epoch.at("to_step").get<std::uint64_t>() - epoch.at("from_step").get<std::uint64_t>();
+  for (const nlohmann::json& membership : earlier_memberships) {
+    if (membership.at("run_id") != run.run_id || membership.at("layout") == run.config.parallel.text()) continue;
+    steps += membership.at("to_step").get<std::uint64_t>() - membership.at("from_step").get<std::uint64_t>();
   }
   return steps;
 }
@@ -117,9 +117,10 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
                   metadata);
   }
   nlohmann::json losses = loss_statistics_json(outcome.statistics, run_.config.network);
-  const nlohmann::json earlier_epochs =
-      outcome.earlier_epochs.empty() ? nlohmann::json::array() : nlohmann::json::parse(outcome.earlier_epochs);
-  if (!earlier_epochs.empty()) losses["earlier_epochs"] = earlier_epochs;
+  const nlohmann::json earlier_memberships = outcome.earlier_memberships.empty()
+                                                 ? nlohmann::json::array()
+                                                 : nlohmann::json::parse(outcome.earlier_memberships);
+  if (!earlier_memberships.empty()) losses["earlier_epochs"] = earlier_memberships;
   write_loss_statistics_record(directory_, losses);
   write_diagnostics_record(directory_, diagnostics_json(outcome.statistics, run_.config.network));
 
@@ -160,7 +161,7 @@ nlohmann::json RunRecorder::finish(const TrainingOutcome& outcome) {
   summary.resumed_at = outcome.resumed_at;
   summary.missing_lines = missing_lines_;
   summary.steps_with_fewer_replicas =
-      outcome.steps_with_fewer_replicas + earlier_steps_with_fewer_replicas(run_, earlier_epochs);
+      outcome.steps_with_fewer_replicas + earlier_steps_with_fewer_replicas(run_, earlier_memberships);
   summary.checkpoints = outcome.checkpoints;
   summary.started_from = outcome.started_from;
   summary.data = outcome.data;

@@ -88,12 +88,12 @@ class Trainer {
       : config_(config),
         group_(group),
         hooks_(hooks),
-        epoch_(epoch_at_start(hooks.checkpoints, config, group)),
+        membership_(membership_at_start(hooks.checkpoints, config, group)),
         profile_([this] { return network_.packet_totals(); }),
         usage_(usage_scope(config), device_of(config)),
         clock_(group),
         metered_(group),
-        network_(metered_, lossy_options(config, epoch_)),
+        network_(metered_, lossy_options(config, membership_)),
         // The loss layer loses no control traffic, but does not count its time as compute time.
         observed_(network_, &profile_),
         groups_(config.parallel, observed_),
@@ -135,7 +135,8 @@ class Trainer {
     if (config.failures && config.failures->stage_rate > 0)
       failures_.emplace(config, *pipeline_group(), tensor_group_, model_);
     if (config.checkpoint && hooks.checkpoints) {
-      checkpointer_.emplace(*hooks.checkpoints, config, epoch_, group, hooks.on_checkpoint_error, hooks.is_at_work);
+      checkpointer_.emplace(*hooks.checkpoints, config, membership_, group, hooks.on_checkpoint_error,
+                            hooks.is_at_work);
     }
   }
 
@@ -157,7 +158,7 @@ class Trainer {
       outcome_.resumed_at.push_back(resumed->step);
       attendance_ = &absences_.at(resumed->step);
       if (!attendance_->absent.empty()) absences_.adopt(*attendance_, model_);
-      if (resumed->epochs) begin_epoch(*resumed->epochs);
+      if (resumed->memberships) begin_membership(*resumed->memberships);
       if (unrecorded_) {
         MetricsLine line = std::exchange(unrecorded_, std::nullopt)->line();
         record_step(line);
@@ -228,15 +229,15 @@ class Trainer {
                              if (outer_) outer_->visit_state(visitor);
                            },
                            [this](sim::StateVisitor& visitor) { visit_progress(visitor); },
-                           [this] { return epochs(); }};
+                           [this] { return memberships(); }};
     return hooks_.state(group_.rank(), std::move(state));
   }
 
   /// After the state of another layout.
-  void begin_epoch(const nlohmann::json& before) {
-    outcome_.earlier_epochs = before.dump();
+  void begin_membership(const nlohmann::json& before) {
+    outcome_.earlier_memberships = before.dump();
     time_before_ = time_so_far_;
-    epoch_start_ = outcome_.steps;
+    membership_start_ = outcome_.steps;
     counted_ = "{}";
     counted_to_step_ = outcome_.steps;
     (void)model_.parameters();
@@ -244,30 +245,30 @@ class Trainer {
     spread_starting_weights();
   }
 
-  /// Of all epochs. Ranks: all.
+  /// Of all memberships. Ranks: all.
   std::optional<comm::VirtualTime> collect_time() {
     std::optional<comm::VirtualTime> time = network_.collect_time();
     if (time) add_to(*time, time_before_);
     return time;
   }
 
-  /// The losses of the epochs so far, the own one last.
-  nlohmann::json epochs() {
+  /// The losses of the memberships so far, the own one last.
+  nlohmann::json memberships() {
     nlohmann::json all = nlohmann::json::array();
-    if (!outcome_.earlier_epochs.empty()) all = nlohmann::json::parse(outcome_.earlier_epochs);
+    if (!outcome_.earlier_memberships.empty()) all = nlohmann::json::parse(outcome_.earlier_memberships);
     const std::vector<comm::ClassStatistics> statistics =
         network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
     if (const auto time = collect_time()) time_so_far_ = *time;
-    nlohmann::json own = own_epoch(outcome_.steps, loss_statistics_json(statistics, config_.network)["classes"]);
+    nlohmann::json own = own_membership(outcome_.steps, loss_statistics_json(statistics, config_.network)["classes"]);
     counted_ = own["classes"].dump();
     counted_to_step_ = outcome_.steps;
     all.push_back(std::move(own));
     return all;
   }
 
-  nlohmann::json own_epoch(std::uint64_t to_step, nlohmann::json classes) const {
-    return {{"epoch", epoch_},
-            {"from_step", epoch_start_},
+  nlohmann::json own_membership(std::uint64_t to_step, nlohmann::json classes) const {
+    return {{"epoch", membership_},
+            {"from_step", membership_start_},
             {"to_step", to_step},
             {"layout", config_.parallel.text()},
             {"classes", std::move(classes)}};
@@ -279,13 +280,13 @@ class Trainer {
   void leave_state(const std::string& why) {
     if (!updated_) return;
     group_.abort(why);  // so that no other rank waits for this one
-    nlohmann::json epochs = nlohmann::json::array();
-    if (!outcome_.earlier_epochs.empty()) epochs = nlohmann::json::parse(outcome_.earlier_epochs);
-    nlohmann::json own = own_epoch(updated_->step, nlohmann::json::parse(counted_));
+    nlohmann::json memberships = nlohmann::json::array();
+    if (!outcome_.earlier_memberships.empty()) memberships = nlohmann::json::parse(outcome_.earlier_memberships);
+    nlohmann::json own = own_membership(updated_->step, nlohmann::json::parse(counted_));
     if (counted_to_step_ < updated_->step) own["counted_to_step"] = counted_to_step_;
-    epochs.push_back(std::move(own));
+    memberships.push_back(std::move(own));
     try {
-      checkpointer_->leave(updated_->step, training_state(), std::move(updated_->progress), std::move(epochs));
+      checkpointer_->leave(updated_->step, training_state(), std::move(updated_->progress), std::move(memberships));
     } catch (const ConfigError& error) {
       hooks_.on_checkpoint_error(updated_->step,
                                  "rank " + std::to_string(group_.rank()) + " cannot leave its state: " + error.what());
@@ -320,9 +321,9 @@ class Trainer {
     restored.put(state);
     unrecorded_.reset();  // a line of the other run
     outcome_.resumed_at.clear();
-    outcome_.started_from = {manifest.run_id, manifest.step, config_.start->epoch, restored.difference().max,
+    outcome_.started_from = {manifest.run_id, manifest.step, config_.start->membership, restored.difference().max,
                              restored.difference().tensors};
-    begin_epoch(manifest.epochs);
+    begin_membership(manifest.memberships);
   }
 
   void visit_progress(sim::StateVisitor& visitor) {
@@ -330,8 +331,8 @@ class Trainer {
     visit_values(visitor, outcome_.steps, outcome_.tokens, outcome_.validation_final_loss,
                  outcome_.validation_best_loss, outcome_.validation_tokens, outcome_.selection_loss,
                  outcome_.selection_tokens, outcome_.stage_failures, time_before_, time_so_far_, outcome_.started_from,
-                 outcome_.resumed_at, outcome_.earlier_epochs, epoch_start_, counted_, counted_to_step_, unrecorded_,
-                 last_losses_, training_seconds_, seconds, *data_, outcome_.predictions);
+                 outcome_.resumed_at, outcome_.earlier_memberships, membership_start_, counted_, counted_to_step_,
+                 unrecorded_, last_losses_, training_seconds_, seconds, *data_, outcome_.predictions);
     if (visitor.turn() != sim::StateVisitor::Turn::kRestore) return;
     start_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
@@ -720,9 +721,9 @@ class Trainer {
 
   /// Of this layout.
   std::uint64_t steps_with_fewer_replicas() const {
-    if (config_.full_data) return config_.parallel.data < *config_.full_data ? outcome_.steps - epoch_start_ : 0;
+    if (config_.full_data) return config_.parallel.data < *config_.full_data ? outcome_.steps - membership_start_ : 0;
     std::uint64_t steps = 0;
-    for (std::uint64_t step = epoch_start_ + 1; config_.failures && step <= outcome_.steps; ++step) {
+    for (std::uint64_t step = membership_start_ + 1; config_.failures && step <= outcome_.steps; ++step) {
       steps += absent_replicas(config_.failures->replicas, step).empty() ? 0 : 1;
     }
     return steps;
@@ -757,7 +758,7 @@ class Trainer {
   const RunConfig& config_;
   comm::Communicator& group_;
   const TrainingHooks& hooks_;
-  const int epoch_;  ///< how many layouts the training has behind it
+  const int membership_;  ///< how many layouts the training has behind it
   StepProfile profile_;
   RankUsageMeter usage_;
   RankClock clock_;
@@ -782,9 +783,9 @@ class Trainer {
 
   Clock::time_point start_;
   double training_seconds_ = 0;
-  std::uint64_t epoch_start_ = 0;      ///< the last step before the epoch
-  std::string counted_ = "{}";         ///< the epoch's losses by class as JSON, as they were last collected
-  std::uint64_t counted_to_step_ = 0;  ///< of those
+  std::uint64_t membership_start_ = 0;  ///< the last step before the membership
+  std::string counted_ = "{}";          ///< the membership's losses by class as JSON, as they were last collected
+  std::uint64_t counted_to_step_ = 0;   ///< of those
   /// In the state of a rescue: the step whose line may not have been written.
   std::optional<UnrecordedStep> unrecorded_;
   /// The state of now, or of the update before. Absent: a rank that dies sends the run back to its last checkpoint.
@@ -793,8 +794,8 @@ class Trainer {
     std::vector<std::byte> progress;
   };
   std::optional<Updated> updated_;
-  comm::VirtualTime time_before_;  ///< of the epochs before
-  comm::VirtualTime time_so_far_;  ///< of all epochs, at the last line or checkpoint
+  comm::VirtualTime time_before_;  ///< of the memberships before
+  comm::VirtualTime time_so_far_;  ///< of all memberships, at the last line or checkpoint
   bool checkpoint_asked_ = false;  ///< by an alert
   std::vector<double> last_losses_;
   TrainingOutcome outcome_;

@@ -54,15 +54,15 @@ struct TrainingOutcome {
   std::optional<comm::VirtualTime> time;        ///< absent without a time model
   models::StoredTensors weights;                ///< rank 0, where the config keeps them: the final weights
   std::vector<std::uint64_t> resumed_at;        ///< steps of the checkpoints that the run continued from
-  std::uint64_t steps_with_fewer_replicas = 0;  ///< since the last of earlier_epochs
+  std::uint64_t steps_with_fewer_replicas = 0;  ///< since the last of earlier_memberships
   std::optional<std::uint64_t> stopped_after;   ///< the step after which the run ended, because that was asked for
   bool replicas_change = false;                 ///< it was stopped for other replicas to go on
   std::string alert;                            ///< why an alert ended the run; empty: none did
   CheckpointTotals checkpoints;
   std::optional<StartRecord> started_from;
-  std::string earlier_epochs;                     ///< their losses as JSON (Manifest::epochs); empty: there are none
-  std::optional<DataRecord> data;                 ///< absent where the data is one file
-  MemoryRecord memory;                            ///< that this rank used
+  std::string earlier_memberships;  ///< their losses as JSON (Manifest::memberships); empty: there are none
+  std::optional<DataRecord> data;   ///< absent where the data is one file
+  MemoryRecord memory;              ///< that this rank used
   std::optional<ReplacedKernel> replaced_kernel;  ///< set by train_run()
 };
 

@@ -16,17 +16,18 @@ namespace {
 
 /// Of the compute time of a step. A GEMM of the forward pass is followed by two of the backward pass.
 constexpr double kBackwardShare = 2.0 / 3;
-/// Between the network seeds of epochs. 2^64 by the golden ratio, odd: seeds that users choose are closer together.
-constexpr std::uint64_t kEpochStride = 0x9e3779b97f4a7c15;
+/// Between the network seeds of memberships. 2^64 by the golden ratio, odd: seeds that users choose are closer
+/// together.
+constexpr std::uint64_t kMembershipStride = 0x9e3779b97f4a7c15;
 
 }  // namespace
 
-comm::LossyOptions lossy_options(const RunConfig& config, int epoch) {
+comm::LossyOptions lossy_options(const RunConfig& config, int membership) {
   comm::LossyOptions options;
   options.network = config.network;
   options.network.seed = config.seeds.network;
   // The links of another layout get fates of their own, also where they connect the same ranks.
-  options.network.seed += static_cast<std::uint64_t>(epoch) * kEpochStride;
+  options.network.seed += static_cast<std::uint64_t>(membership) * kMembershipStride;
   options.sample_every_steps = config.record.sample_every_steps;
   options.time = config.time;
   // Gradient buckets overlap with the rest of the backward pass; a pipeline's stages compute when they can.

@@ -15,8 +15,8 @@
 
 namespace droptest::experiments {
 
-/// The loss layer of the run; `epoch`: how many layouts the training has behind it.
-comm::LossyOptions lossy_options(const RunConfig& config, int epoch);
+/// The loss layer of the run; `membership`: how many layouts the training has behind it.
+comm::LossyOptions lossy_options(const RunConfig& config, int membership);
 
 /// The tokens or the examples that validation predicts.
 std::unique_ptr<const EvaluationData> validation_data(const RunConfig& config, const Corpus& corpus);

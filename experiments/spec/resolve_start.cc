@@ -27,7 +27,7 @@ void resolve_start(nlohmann::json& spec, const std::string& where, std::vector<s
     start[member] = of_manifest;
   };
   take("step", manifest.step);
-  take("epoch", static_cast<std::uint64_t>(manifest.epoch) + 1);
+  take("epoch", static_cast<std::uint64_t>(manifest.membership) + 1);
   const nlohmann::json& steps = spec["training"]["steps"];
   const bool ends_with_data = spec["training"].contains("epochs");
   if (steps <= manifest.step && !ends_with_data) {

@@ -56,7 +56,7 @@ std::string account(const ResumedRun& run, const ResolvedRun& resolved) {
                {"evaluated", {outcome.validation_tokens, outcome.selection_tokens}},
                {"scale", {outcome.skipped_steps, outcome.loss_scale}},
                {"resumed", outcome.resumed_at},
-               {"epochs", outcome.earlier_epochs}};
+               {"epochs", outcome.earlier_memberships}};
   for (const comm::ClassStatistics& statistics : outcome.statistics) {
     for (const comm::LossCounts& counts : statistics.halves)
       text["counts"].push_back(
@@ -76,7 +76,7 @@ std::string account(const ResumedRun& run, const ResolvedRun& resolved) {
   }
   if (outcome.started_from) {
     const StartRecord& start = *outcome.started_from;
-    text["start"] = {start.run_id, start.step, start.epoch, start.copies_max, start.copies_tensors};
+    text["start"] = {start.run_id, start.step, start.membership, start.copies_max, start.copies_tensors};
   }
   if (outcome.predictions) {
     text["predictions"] = {outcome.predictions->labels, outcome.predictions->predictions,

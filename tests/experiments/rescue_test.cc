@@ -43,7 +43,7 @@ void leave(const CheckpointFolder& folder, const Layout& layout, int rank, std::
   manifest.name = "tiny";
   manifest.run_id = run_id;
   manifest.spec_sha256 = std::string(64, '0');
-  manifest.epoch = 2;
+  manifest.membership = 2;
   manifest.parallel = layout;
   RankSnapshot snapshot;
   snapshot.file.rank = rank;
@@ -74,7 +74,7 @@ TEST(Rescue, HasTheReplicasThatAreWhole) {
   EXPECT_EQ(manifest.parallel.text(), "tensor 2 x data 2");
   EXPECT_TRUE(manifest.is_rescue);
   EXPECT_FALSE(continues(manifest, manifest.parallel)) << "its links are those of a new epoch";
-  EXPECT_EQ(manifest.epoch, 2);
+  EXPECT_EQ(manifest.membership, 2);
   EXPECT_THAT(ranks_in(folder, 7), ElementsAre(0, 1, 4, 5));
   EXPECT_FALSE(fs::exists(folder.rescue()));
 }
@@ -289,15 +289,15 @@ TEST(Rescue, LossesThatNobodyCountedAreSaid) {
   (void)train_until_death(three, folder.path(), 6);
   ASSERT_EQ(complete_rescue(CheckpointFolder(folder.path()), kRun, 2), 6U);
   const Lines rest = train_until_death(two, folder.path(), 100);
-  const auto epochs = nlohmann::json::parse(rest.outcome.earlier_epochs);
-  ASSERT_EQ(epochs.size(), 1U);
-  EXPECT_EQ(epochs[0]["to_step"], 6);
-  EXPECT_EQ(epochs[0]["counted_to_step"], 4);
+  const auto memberships = nlohmann::json::parse(rest.outcome.earlier_memberships);
+  ASSERT_EQ(memberships.size(), 1U);
+  EXPECT_EQ(memberships[0]["to_step"], 6);
+  EXPECT_EQ(memberships[0]["counted_to_step"], 4);
   three.training.steps = 4;
   three.checkpoint->every_steps = 0;
   const TemporaryFolder other;
   const Lines counted = train_until_death(three, other.path(), 100);
-  EXPECT_EQ(epochs[0]["classes"]["dp_gradient"]["packets"].get<std::uint64_t>(),
+  EXPECT_EQ(memberships[0]["classes"]["dp_gradient"]["packets"].get<std::uint64_t>(),
             counted.outcome.statistics.at(0).total().packets);
 }
 
