@@ -177,7 +177,7 @@ void Communicator::throw_dropped() {
   if (const std::exception_ptr error = std::exchange(dropped_, nullptr)) std::rethrow_exception(error);
 }
 
-std::unique_ptr<Communicator> Communicator::twin(int /*number*/) { return nullptr; }
+std::unique_ptr<Communicator> Communicator::channel(int /*number*/) { return nullptr; }
 
 std::unique_ptr<WorkInFlight> Communicator::begin(const CallArguments& arguments) {
   run(arguments);

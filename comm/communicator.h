@@ -236,13 +236,13 @@ class Communicator {
   /// shares the failure of this one: an error in either ends both. Ranks: all of the group call it.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
 
-  /// Another communicator of the same ranks, for calls of another thread of the rank. Twins of one number, below
-  /// kMostTwins, belong together: their calls match only those of the peers' twins. It shares the failure and the steps
-  /// of this one, and takes tensors in host memory. Number 0 is for a thread that works while its rank computes, and
-  /// leaves the cores free while it waits. Ranks: each by itself, once for each number. Blocking: never. Null, the
+  /// Another communicator of the same ranks, for calls of another thread of the rank. Channels of one number, below
+  /// kMostChannels, belong together: their calls match only those of the peers' channels. It shares the failure and the
+  /// steps of this one, and takes tensors in host memory. Number 0 is for a thread that works while its rank computes,
+  /// and leaves the cores free while it waits. Ranks: each by itself, once for each number. Blocking: never. Null, the
   /// default: the backend has none.
-  static constexpr int kMostTwins = 2;
-  virtual std::unique_ptr<Communicator> twin(int number);
+  static constexpr int kMostChannels = 2;
+  virtual std::unique_ptr<Communicator> channel(int number);
 
   /// Records the reason why this rank gives up, so that its peers' errors name it as the cause. Called once, before the
   /// communicator is destroyed after an error. Never throws.

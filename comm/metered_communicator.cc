@@ -144,8 +144,8 @@ std::unique_ptr<Communicator> MeteredCommunicator::split(int color, int key) {
   return metered;
 }
 
-std::unique_ptr<Communicator> MeteredCommunicator::twin(int number) {
-  std::unique_ptr<Communicator> other = inner_.twin(number);
+std::unique_ptr<Communicator> MeteredCommunicator::channel(int number) {
+  std::unique_ptr<Communicator> other = inner_.channel(number);
   if (other == nullptr) return nullptr;
   return std::unique_ptr<Communicator>(new MeteredCommunicator(std::move(other), counters_));
 }

@@ -71,7 +71,7 @@ class MeteredCommunicator final : public Communicator {
   PartReductions part_reductions() const override { return inner_.part_reductions(); }
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
-  std::unique_ptr<Communicator> twin(int number) override;
+  std::unique_ptr<Communicator> channel(int number) override;
   void keep_dropped(std::exception_ptr error) noexcept override { inner_.keep_dropped(std::move(error)); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 

@@ -17,8 +17,8 @@ using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
 constexpr int kGroupShift = 48;
-constexpr int kTwinShift = 14;  // in the id of a group
-constexpr std::size_t kMostGroups = (std::size_t{1} << kTwinShift) - 1;
+constexpr int kChannelShift = 14;  // in the id of a group
+constexpr std::size_t kMostGroups = (std::size_t{1} << kChannelShift) - 1;
 constexpr int kSequenceShift = 2;
 constexpr std::size_t kMostSentWhole = std::size_t{256} << 10;  ///< to all ranks together: beyond, parts cost less
 
@@ -73,7 +73,8 @@ GlooCommunicator::GlooCommunicator(std::shared_ptr<GlooMesh> mesh, std::vector<i
       sent_(world_ranks_.size()),
       received_(world_ranks_.size()) {}
 
-// Slots, from the top: 2 bits of twin, 14 bits of group, 1 bit for send and recv, 45 bits of sequence, 2 bits of phase.
+// Slots, from the top: 2 bits of channel, 14 bits of group, 1 bit for send and recv, 45 bits of sequence, 2 bits of
+// phase.
 std::uint64_t GlooCommunicator::slot(Phase phase) const {
   return std::uint64_t{group_id_} << kGroupShift | sequence_ << kSequenceShift | static_cast<std::uint64_t>(phase);
 }
@@ -460,9 +461,9 @@ void GlooCommunicator::exchange_now(std::span<const Send> sends, std::span<const
 
 std::unique_ptr<Communicator> GlooCommunicator::split(int color, int key) { return split_group(color, key); }
 
-std::unique_ptr<Communicator> GlooCommunicator::twin(int number) {
-  static_assert(kMostTwins < 4, "two bits of a group's id are the number of a twin and 1");
-  const auto id = static_cast<std::uint16_t>(group_id_ | (number + 1) << kTwinShift);
+std::unique_ptr<Communicator> GlooCommunicator::channel(int number) {
+  static_assert(kMostChannels < 4, "two bits of a group's id are the number of a channel and 1");
+  const auto id = static_cast<std::uint16_t>(group_id_ | (number + 1) << kChannelShift);
   return std::unique_ptr<Communicator>(new GlooCommunicator(mesh_, world_ranks_, rank_, id));
 }
 

@@ -43,7 +43,7 @@ class GlooCommunicator final : public Communicator {
   std::unique_ptr<Communicator> split(int color, int key) override;
   /// The same, with the type of this class.
   std::unique_ptr<GlooCommunicator> split_group(int color, int key);
-  std::unique_ptr<Communicator> twin(int number) override;
+  std::unique_ptr<Communicator> channel(int number) override;
   void abort(std::string_view reason) noexcept override { mesh_->abort(reason); }
 
   /// For a backend that moves the data of some calls itself: the ranks exchange and compare their next calls, as at the

@@ -318,10 +318,10 @@ std::unique_ptr<Communicator> LocalCommunicator::split(int color, int key) {
   return communicator;
 }
 
-std::unique_ptr<Communicator> LocalCommunicator::twin(int number) {
-  auto twin = std::make_unique<LocalCommunicator>(group_->twin(number), rank_);
-  twin->step_ = step_;
-  return twin;
+std::unique_ptr<Communicator> LocalCommunicator::channel(int number) {
+  auto channel = std::make_unique<LocalCommunicator>(group_->channel(number), rank_);
+  channel->step_ = step_;
+  return channel;
 }
 
 void LocalCommunicator::abort(std::string_view reason) noexcept {

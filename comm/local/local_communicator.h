@@ -40,7 +40,7 @@ class LocalCommunicator final : public Communicator {
   /// for the other ranks' starts, and is then in the order of their streams.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
-  std::unique_ptr<Communicator> twin(int number) override;
+  std::unique_ptr<Communicator> channel(int number) override;
   void abort(std::string_view reason) noexcept override;
 
  private:
@@ -54,7 +54,7 @@ class LocalCommunicator final : public Communicator {
   int rank_;
   StreamTurns in_place_copy_turns_;
   GrowingDeviceMemory in_place_copy_;  ///< of an all_to_all on a device
-  /// Shared with the parts of a split and with twins, whose threads read it.
+  /// Shared with the parts of a split and with channels, whose threads read it.
   std::shared_ptr<std::atomic<std::uint64_t>> step_ = std::make_shared<std::atomic<std::uint64_t>>(0);
   std::unique_ptr<Collective> blocking_;  ///< that of blocking calls
 };

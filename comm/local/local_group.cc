@@ -369,14 +369,14 @@ void LocalGroup::run_share(LocalWorld::Lock& lock, LocalMeeting& meeting, std::s
   world_->fail(lock, {thrower, "", "rank " + std::to_string(thrower) + " failed: " + reason});
 }
 
-std::shared_ptr<LocalGroup> LocalGroup::twin(int number) {
+std::shared_ptr<LocalGroup> LocalGroup::channel(int number) {
   const LocalWorld::Lock lock(world_->mutex_);
-  std::shared_ptr<LocalGroup>& twin = twins_[static_cast<std::size_t>(number)];
-  if (twin != nullptr) return twin;
-  twin = std::make_shared<LocalGroup>(world_, world_ranks_);
-  twin->use_threads(world_->add_threads(lock));
-  twin->looks_out_ = number != 0;  // the rank may compute meanwhile
-  return twin;
+  std::shared_ptr<LocalGroup>& channel = channels_[static_cast<std::size_t>(number)];
+  if (channel != nullptr) return channel;
+  channel = std::make_shared<LocalGroup>(world_, world_ranks_);
+  channel->use_threads(world_->add_threads(lock));
+  channel->looks_out_ = number != 0;  // the rank may compute meanwhile
+  return channel;
 }
 
 std::shared_ptr<LocalGroup> LocalGroup::part_of(LocalMeeting& meeting, int color) {

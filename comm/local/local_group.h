@@ -170,7 +170,7 @@ class LocalGroup {
   void meet(int rank, const LocalCall& call, LocalShare* share);
 
   /// The group of the same ranks for calls of their other threads, by number.
-  std::shared_ptr<LocalGroup> twin(int number);
+  std::shared_ptr<LocalGroup> channel(int number);
 
   /// While the shares of a split run: the new group of that color, the same one for all its ranks.
   std::shared_ptr<LocalGroup> part_of(LocalMeeting& meeting, int color);
@@ -239,7 +239,7 @@ class LocalGroup {
   bool looks_out_ = true;                               ///< polls before a rank sleeps
   std::size_t first_thread_ = 0;                        ///< place of rank 0's thread among those that make calls here
   std::vector<LocalWorld::Rank*> threads_;              ///< by rank; read without the mutex
-  std::array<std::shared_ptr<LocalGroup>, Communicator::kMostTwins> twins_;
+  std::array<std::shared_ptr<LocalGroup>, Communicator::kMostChannels> channels_;
   std::vector<std::uint64_t> next_meeting_;  ///< by rank
   std::vector<std::unique_ptr<LocalMeeting>> spare_meetings_;
   std::map<std::pair<int, int>, Mailbox> mail_;               ///< by source and destination

@@ -28,7 +28,7 @@ class LossyCall {
   /// Draws the fates of the call's packets, at the times in the clock's SendTimes. Once, before the run.
   void draw();
 
-  /// A collective over `inner`, or over a twin of it on another thread, with the scratch of that thread.
+  /// A collective over `inner`, or over a channel of it on another thread, with the scratch of that thread.
   void run(Communicator& inner, Scratch& scratch);
 
   /// For a message, with data that the caller moves: the values of a send that travel.

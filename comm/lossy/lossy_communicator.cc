@@ -23,8 +23,8 @@ namespace {
 const Message kSplit{sim::TrafficClass::kControl, "number of a split group"};
 
 // The second channels of a group.
-constexpr int kLaneTwin = 0;
-constexpr int kClockTwin = 1;
+constexpr int kLaneChannel = 0;
+constexpr int kClockChannel = 1;
 
 // Steps between collections of all ranks' verdicts on calls and steps; each verdict takes a few bytes.
 constexpr std::uint64_t kMostOpenSteps = 1024;
@@ -52,7 +52,7 @@ LossyCommunicator::LossyCommunicator(Communicator& inner, std::unique_ptr<Commun
   }
   identity_ = {number, static_cast<std::uint16_t>(lowest_world_rank(inner_))};
   if (state_->clock) {
-    clock_channel_ = inner_.twin(kClockTwin);
+    clock_channel_ = inner_.channel(kClockChannel);
     timeline_.emplace(clock_channel_ == nullptr ? inner_ : *clock_channel_, number, *state_->clock, state_->ledger);
   }
   for (const sim::TrafficClass traffic_class : sim::kAllTrafficClasses) {
@@ -352,7 +352,7 @@ void LossyCommunicator::exchange_lossy(std::span<const Send> sends, std::span<co
 // collective.
 bool LossyCommunicator::runs_ahead(const CallArguments& arguments) {
   const bool on_host = stream_of(arguments) == nullptr;
-  if (on_host && lane_channel_ == nullptr) lane_channel_ = inner_.twin(kLaneTwin);
+  if (on_host && lane_channel_ == nullptr) lane_channel_ = inner_.channel(kLaneChannel);
   if (state_->fates_need_times || (state_->clock && clock_channel_ == nullptr)) return false;
   if (!on_host) return !state_->queue.holds_up();
   if (lane_channel_ != nullptr && !lane_) lane_.emplace();

@@ -78,7 +78,7 @@ class LossyCommunicator final : public Communicator {
   /// or for one that its rank started later, over all groups of the rank; a blocking collective, barrier(), split(), a
   /// LosslessScope, stop_clock() and statistics are such waits for all. A receive gets its fates at its wait.
   /// docs/backends.md has the rules. The same holds for collectives in host memory, and for all collectives with a
-  /// clock, where the inner communicator has no twin().
+  /// clock, where the inner communicator has no channel().
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;

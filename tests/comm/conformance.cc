@@ -459,17 +459,18 @@ std::uint64_t check_message_sizes(Communicator& communicator) {
   return checker.digest();
 }
 
-std::uint64_t check_conformance_of_twins(Communicator& communicator) {
-  std::vector<std::unique_ptr<Communicator>> twins;
+std::uint64_t check_conformance_of_channels(Communicator& communicator) {
+  std::vector<std::unique_ptr<Communicator>> channels;
   std::vector<std::future<std::uint64_t>> digests;
-  for (int number = 0; number < Communicator::kMostTwins; ++number) {
-    twins.push_back(communicator.twin(number));
-    if (twins.back() == nullptr) throw std::runtime_error("a backend without twins");
-    digests.push_back(std::async(std::launch::async, [&twin = *twins.back()] { return check_conformance(twin); }));
+  for (int number = 0; number < Communicator::kMostChannels; ++number) {
+    channels.push_back(communicator.channel(number));
+    if (channels.back() == nullptr) throw std::runtime_error("a backend without channels");
+    digests.push_back(
+        std::async(std::launch::async, [&channel = *channels.back()] { return check_conformance(channel); }));
   }
   const std::uint64_t digest = check_conformance(communicator);
-  for (std::future<std::uint64_t>& of_twin : digests) {
-    if (of_twin.get() != digest) throw std::runtime_error("a twin has other results");
+  for (std::future<std::uint64_t>& of_channel : digests) {
+    if (of_channel.get() != digest) throw std::runtime_error("a channel has other results");
   }
   return digest;
 }

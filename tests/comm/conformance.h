@@ -31,8 +31,8 @@ std::uint64_t check_conformance_of_splits_of_any_order(Communicator& communicato
 /// of a Gloo message that name the call.
 std::uint64_t check_message_sizes(Communicator& communicator);
 
-/// check_conformance of the communicator and of its twins, on a thread each at the same time.
-std::uint64_t check_conformance_of_twins(Communicator& communicator);
+/// check_conformance of the communicator and of its channels, on a thread each at the same time.
+std::uint64_t check_conformance_of_channels(Communicator& communicator);
 
 /// Exchanges of kLargeMessageBytes: a ring of all ranks, and pairs that send to each other at once. Ranks: all. Throws,
 /// and returns a digest, as above.

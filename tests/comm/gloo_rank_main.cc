@@ -188,7 +188,7 @@ std::uint64_t run(Communicator& communicator, TurnClock& clock, std::string_view
   if (kind == "conformance") return check_conformance(communicator);
   if (kind == "started") return check_started_programs(communicator);
   if (kind == "splits") return check_conformance_of_splits(communicator);
-  if (kind == "twins") return check_conformance_of_twins(communicator);
+  if (kind == "channels") return check_conformance_of_channels(communicator);
   if (kind == "message_sizes") return check_message_sizes(communicator);
   if (kind == "large_exchanges") return check_large_exchanges(communicator);
   if (kind == "send_much") return send_much(communicator, clock);

@@ -57,7 +57,9 @@ TEST(Gloo, MessagesThatTravelWithTheCallAndLongerOnesGiveTheBitsOfLocal) {
   expect_local_bits({2, 4}, "message_sizes", check_message_sizes);
 }
 
-TEST(Gloo, TwinsGiveTheBitsOfLocalAtTheSameTime) { expect_local_bits({2, 3}, "twins", check_conformance_of_twins); }
+TEST(Gloo, ChannelsGiveTheBitsOfLocalAtTheSameTime) {
+  expect_local_bits({2, 3}, "channels", check_conformance_of_channels);
+}
 
 TEST(Gloo, StartedProgramsGiveTheBitsOfBlockingOnesOnLocal) {
   expect_local_bits({1, 2, 3, 5}, "started", check_started_programs);

@@ -66,10 +66,10 @@ TEST(Local, PartsOfASplitConformToo) {
   }
 }
 
-TEST(Local, TwinsConformAtTheSameTime) {
+TEST(Local, ChannelsConformAtTheSameTime) {
   for (const int world_size : {1, 2, 5}) {
     EXPECT_NO_THROW(
-        run_ranks(world_size, 60s, [](Communicator& communicator) { check_conformance_of_twins(communicator); }));
+        run_ranks(world_size, 60s, [](Communicator& communicator) { check_conformance_of_channels(communicator); }));
   }
 }
 
@@ -77,21 +77,22 @@ TEST(Local, ARankThatStopsInATwinIsNamedToTheOthers) {
   std::string error;
   EXPECT_THROW(run_ranks(3, 100ms,
                          [&](Communicator& communicator) {
-                           const auto twin = communicator.twin(1);
+                           const auto channel = communicator.channel(1);
                            if (communicator.rank() == 2) return;
                            float value = 1;
                            try {
-                             twin->all_reduce(Tensor(std::span(&value, 1)), ReduceOp::kSum, {.name = "of a twin"});
+                             channel->all_reduce(Tensor(std::span(&value, 1)), ReduceOp::kSum,
+                                                 {.name = "of a channel"});
                            } catch (const CommError& thrown) {
                              if (communicator.rank() == 0) error = thrown.what();
                              throw;
                            }
                          }),
                CommError);
-  EXPECT_THAT(error, AllOf(HasSubstr("rank 2"), HasSubstr("of a twin")));
+  EXPECT_THAT(error, AllOf(HasSubstr("rank 2"), HasSubstr("of a channel")));
 }
 
-// Rank 1 waits in another twin: in this one it is in no call.
+// Rank 1 waits in another channel: in this one it is in no call.
 TEST(Local, TheTwinsOfARankWaitEachForItself) {
   FakeClock clock;
   std::atomic<int> failed = 0;
@@ -105,11 +106,11 @@ TEST(Local, TheTwinsOfARankWaitEachForItself) {
   const auto errors = errors_of(
       2, 100ms,
       [&moved](Communicator& communicator) {
-        const std::array twins{communicator.twin(0), communicator.twin(1)};
+        const std::array channels{communicator.channel(0), communicator.channel(1)};
         float value = 1;
         const auto rank = static_cast<std::size_t>(communicator.rank());
         try {
-          twins[rank]->all_reduce(Tensor(std::span(&value, 1)), ReduceOp::kSum, {.name = "of a twin"});
+          channels[rank]->all_reduce(Tensor(std::span(&value, 1)), ReduceOp::kSum, {.name = "of a channel"});
         } catch (...) {
           await(moved, 1);  // the clock still wakes the others, in the memory of the group
           throw;

@@ -429,16 +429,16 @@ TEST(StartedWork, ABlockingMessageDoesNotWaitForStartedCollectives) {
   });
 }
 
-// The twin is for the thread that runs collectives.
+// The channel is for the thread that runs collectives.
 TEST(StartedWork, OnlyStartedCollectivesTakeATwin) {
   class WithTwins final : public ObservedCommunicator {
    public:
     explicit WithTwins(Communicator& inner) : ObservedCommunicator(inner, [](const auto&...) {}), inner_(inner) {}
-    std::unique_ptr<Communicator> twin(int number) override {
-      ++twins;
-      return inner_.twin(number);
+    std::unique_ptr<Communicator> channel(int number) override {
+      ++channels;
+      return inner_.channel(number);
     }
-    int twins = 0;
+    int channels = 0;
 
    private:
     Communicator& inner_;
@@ -454,10 +454,10 @@ TEST(StartedWork, OnlyStartedCollectivesTakeATwin) {
     receive.wait();
     send.wait();
     EXPECT_EQ(received, data);
-    EXPECT_EQ(inner.twins, 0);
+    EXPECT_EQ(inner.channels, 0);
     for (int call = 0; call < 2; ++call) {
       lossy.start_all_reduce(std::span(data), std::span(data), ReduceOp::kSum, kFirst).wait();
-      EXPECT_EQ(inner.twins, 1);
+      EXPECT_EQ(inner.channels, 1);
     }
     EXPECT_EQ(data, std::vector<float>(100, 4));
   });

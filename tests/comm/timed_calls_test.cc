@@ -230,7 +230,7 @@ TEST(TimedCalls, WithoutASecondChannelMessagesKeepTheirOrder) {
   class WithoutTwins final : public ObservedCommunicator {
    public:
     using ObservedCommunicator::ObservedCommunicator;
-    std::unique_ptr<Communicator> twin(int /*number*/) override { return nullptr; }
+    std::unique_ptr<Communicator> channel(int /*number*/) override { return nullptr; }
   };
   run_ranks(2, kTimeout, [](Communicator& local) {
     WithoutTwins inner(local, [](const Message& /*message*/, std::size_t /*bytes*/) {});
@@ -267,7 +267,7 @@ TEST(TimedCalls, WithoutASecondChannelCollectivesKeepTheirOrder) {
   class WithoutTwins final : public ObservedCommunicator {
    public:
     using ObservedCommunicator::ObservedCommunicator;
-    std::unique_ptr<Communicator> twin(int /*number*/) override { return nullptr; }
+    std::unique_ptr<Communicator> channel(int /*number*/) override { return nullptr; }
   };
   run_ranks(2, kTimeout, [](Communicator& local) {
     WithoutTwins inner(local, [](const Message& /*message*/, std::size_t /*bytes*/) {});
