@@ -69,8 +69,7 @@ class NetworkResolver {
     const PathEntry& path = path_entry(resolved["path"].get<std::string>());
     ClassNetwork network;
     network.compression = resolve_compression(resolved);
-    // The pairs of top_k are gathered: there are no contributions on their way.
-    const bool reduces = has_half(sim::Half::kReduce) && network.compression.kind != CompressionKind::kTopK;
+    const bool reduces = has_half(sim::Half::kReduce) && compression_entry(network.compression.kind).has_contributions;
     if (!reduces) resolved["reduce"] = absent_half();
     network.path = path.name;
     for (const json& small : resolved.value("sized_paths", json::array())) {

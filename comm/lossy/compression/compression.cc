@@ -36,7 +36,8 @@ const std::vector<CompressionEntry>& compressions() {
       {"bfloat16", CompressionKind::kBfloat16, "values rounded to the nearest bfloat16", true},
       {"int8", CompressionKind::kInt8, "blocks of 8-bit integers with a scale, by stochastic rounding", true},
       {"int4", CompressionKind::kInt4, "blocks of 4-bit integers with a scale, by stochastic rounding", true},
-      {"top_k", CompressionKind::kTopK, "the elements of largest magnitude, with their indices, by all-gather"},
+      {"top_k", CompressionKind::kTopK, "the elements of largest magnitude, with their indices, by all-gather", false,
+       false},
       {"power_sgd", CompressionKind::kPowerSgd, "two factors of low rank, by two sums"},
   };
   return entries;

@@ -31,6 +31,8 @@ struct CompressionEntry {
   /// Each value travels by itself, in a code that its receivers decode: sums are made of decoded values, and their
   /// results are coded again.
   bool codes_values = false;
+  /// Contributions travel in the reduce half; else their parts travel as values, in the gather half.
+  bool has_contributions = true;
 };
 const std::vector<CompressionEntry>& compressions();
 const CompressionEntry& compression_entry(CompressionKind kind);
