@@ -76,13 +76,13 @@ DrawnMessage draw(droptest_network& network, const Link& link, GroupNumber group
   call.delivery = droptest::comm::delivery_of(message, of_class, network.step);
   const auto key = droptest::comm::key_of(link, group);
   const auto known = network.ledger.flows().find(key);
-  droptest::comm::LinkPosition course;
-  if (known != network.ledger.flows().end()) course = known->second;
+  droptest::comm::LinkPosition position;
+  if (known != network.ledger.flows().end()) position = known->second;
   const auto& recovery = (link.half == Half::kReduce ? of_class.reduce : of_class.gather).recovery;
   const std::uint64_t sent = recovery == nullptr ? packets.packets() : recovery->first_packets(packets.packets());
-  drawn.summary.message = course.messages;
+  drawn.summary.message = position.messages;
   drawn.summary.packets = packets.packets();
-  if (sent > 0) drawn.summary.first_packet = course.place(key, sent, of_class.burst_scope, {}).first_packet;
+  if (sent > 0) drawn.summary.first_packet = position.place(key, sent, of_class.burst_scope, {}).first_packet;
   drawn.any_missing = network.ledger.draw_message(call, link, packets, tally, drawn.missing);
   if (drawn.any_missing) drawn.summary.lost = drawn.missing.lost_count();
   return drawn;

@@ -131,7 +131,7 @@ struct CheckpointConfig {
 struct StartConfig {
   std::string manifest;    ///< path of its manifest.json
   std::uint64_t step = 0;  ///< finished there
-  int membership = 1;      ///< of this run: how many runs with other layouts are behind it
+  int membership = 1;      ///< of this run: the number of runs with other layouts before it
 };
 
 /// A run whose ranks die is started again.

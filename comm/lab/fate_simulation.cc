@@ -75,10 +75,10 @@ class Simulation {
     const bool is_timed = what_.time != nullptr && (keeps_time(network_) || sends_again(network_));
     const bool is_late = what_.time != nullptr && what_.time->deadline_seconds;
     if (reduces_all() && (is_timed || is_late)) note_times();
-    touched_.assign(what_.trials, false);
+    is_lossy_.assign(what_.trials, false);
     for (const sim::Half half : kHalves) draw(half);
     result_.statistics.collectives = what_.trials;
-    result_.statistics.untouched = static_cast<std::uint64_t>(std::count(touched_.begin(), touched_.end(), false));
+    result_.statistics.untouched = static_cast<std::uint64_t>(std::count(is_lossy_.begin(), is_lossy_.end(), false));
     if (follows()) follow();
     return std::move(result_);
   }
@@ -110,8 +110,7 @@ class Simulation {
         fates.step = trial;
         fates.delivery = delivery_of({what_.traffic_class, what_.message_name}, what_.network, trial);
         if (!times_.empty()) fates.times = &times_[trial];
-        messages_.visit_sent_by(call_, source, [&](const PathMessage& message) {
-          if (message.half != half) return;
+        messages_.visit_sent_by(call_, source, half, [&](const PathMessage& message) {
           const int destination = message.to_all ? sim::Link::kEveryDestination : message.destination;
           const sim::Link link{what_.traffic_class, half, static_cast<std::uint16_t>(what_.world_rank(source)),
                                static_cast<std::uint16_t>(what_.world_rank(destination))};
@@ -119,7 +118,7 @@ class Simulation {
           const bool any_lost = ledger.draw_message(fates, link, cut, Tally::kCounted, lost);
           if (follows()) lost_bits[static_cast<std::size_t>(source)].write(any_lost ? &lost : nullptr, cut.packets());
           if (!any_lost) return;
-          touched_[trial] = true;
+          is_lossy_[trial] = true;
           lost_elements[trial] += lost.lost_count() * cut.elems_per_packet();
           if (lost.lost(cut.packets() - 1)) {
             lost_elements[trial] -= cut.elems_per_packet() - cut.elements(cut.packets() - 1).size();
@@ -263,7 +262,7 @@ class Simulation {
   Network network_;
   SimulatedFates result_;
   std::vector<SendTimes> times_;                    // by trial; empty where neither a process nor a deadline needs them
-  std::vector<bool> touched_;                       // by trial
+  std::vector<bool> is_lossy_;                      // by trial
   std::array<std::vector<BitQueue>, 2> lost_bits_;  // by half and source
   std::vector<std::uint64_t> piece_begins_;         // and the number of elements
   std::vector<std::uint64_t> first_pieces_;         // of the parts, and the number of pieces

@@ -38,14 +38,15 @@ struct FateSimulation {
   }
 };
 
-/// The elements of each rank's part.
+/// The elements of each rank's part; even ones where the simulation has no counts.
 std::vector<std::uint64_t> counts_of(const FateSimulation& simulation);
 /// The shape of its collective; the counts are borrowed.
 CallShape shape_of(const FateSimulation& simulation, std::span<const std::uint64_t> counts);
 
 struct SimulatedFates {
   /// By trial, of an all-reduce, over elements and ranks: contributions that reach a result, and results that reach a
-  /// receiver. Of other collectives all ones; so are results of sums of pairs (top_k).
+  /// receiver. All values are 1 for other collectives, and for sums of
+  /// pairs (top_k).
   std::vector<double> survival_reduce;
   std::vector<double> survival_gather;
   /// Packets, losses and digest of all trials, as LossyCommunicator collects them. Without links and samples.

@@ -44,6 +44,7 @@ struct HalfNetwork {
   LossSelection selection = LossSelection::kByFate;  ///< another one: in the reduce half of `direct` alone
   std::vector<LinkOverride> links = {};  ///< links with a loss process of their own; the last matching one counts
 
+  /// The rule of its fill.
   const FillRule& rule() const { return rule_of(fill); }
 };
 

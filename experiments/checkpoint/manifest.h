@@ -46,7 +46,7 @@ struct Manifest {
   std::string run_id;       ///< of the run that wrote it
   std::string spec_sha256;  ///< of its resolved spec
   std::string attention;    ///< kernel that computed it, where that depends on the machine; else empty
-  int membership = 0;       ///< how often the run before it was continued with another layout; JSON: epoch
+  int membership = 0;       ///< its number, from 0, over all layouts of the training; `epoch` in JSON
   comm::ParallelLayout parallel;
   std::vector<RankFile> ranks;
   /// Whether ranks that outlived others have left it (rescue.h): the run goes on from it in a new membership.

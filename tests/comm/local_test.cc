@@ -73,7 +73,7 @@ TEST(Local, ChannelsConformAtTheSameTime) {
   }
 }
 
-TEST(Local, ARankThatStopsInATwinIsNamedToTheOthers) {
+TEST(Local, ARankThatStopsInAChannelIsNamedToTheOthers) {
   std::string error;
   EXPECT_THROW(run_ranks(3, 100ms,
                          [&](Communicator& communicator) {
@@ -93,7 +93,7 @@ TEST(Local, ARankThatStopsInATwinIsNamedToTheOthers) {
 }
 
 // Rank 1 waits in another channel: in this one it is in no call.
-TEST(Local, TheTwinsOfARankWaitEachForItself) {
+TEST(Local, TheChannelsOfARankWaitEachForItself) {
   FakeClock clock;
   std::atomic<int> failed = 0;
   std::atomic<int> moved = 0;

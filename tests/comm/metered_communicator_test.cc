@@ -34,7 +34,7 @@ TEST(MeteredCommunicator, KeepsTheContractOfTheInnerOne) {
   }
   run_ranks(2, 60s, [](Communicator& inner) {
     MeteredCommunicator metered(inner);
-    EXPECT_EQ(check_conformance_of_twins(metered), check_conformance_of_twins(inner));
+    EXPECT_EQ(check_conformance_of_channels(metered), check_conformance_of_channels(inner));
   });
 }
 

@@ -112,10 +112,13 @@ TEST(PathMessages, AllViewsOfACollectiveShowTheSameMessagesOfEachLink) {
         });
         Links sent;
         for (int rank = 0; rank < ranks; ++rank) {
-          messages.visit_sent_by(collective.shape, rank, [&](const PathMessage& message) {
-            EXPECT_EQ(message.source, rank);
-            add(sent, message);
-          });
+          for (const sim::Half half : {sim::Half::kReduce, sim::Half::kGather}) {
+            messages.visit_sent_by(collective.shape, rank, half, [&](const PathMessage& message) {
+              EXPECT_EQ(message.source, rank);
+              EXPECT_EQ(message.half, half);
+              add(sent, message);
+            });
+          }
           Links expected;
           for (const auto& [link, of_link] : all) {
             const auto& [source, destination, half] = link;
@@ -194,7 +197,7 @@ TEST(PathMessages, AnAggregationPointTakesAContributionOfEachRankAndSendsEachARe
                           Seen{1, 0, false, true, 10, 40}, Seen{1, 1, false, true, 10, 40}));
 }
 
-// 100 elements are a matrix of 10 x 10, with factors of 10 elements; 6 elements travel as they are.
+// 100 elements are a matrix of 10 x 10, with factors of 10 elements; 4 elements travel as they are.
 TEST(PathMessages, SumsOfFactorsAreTwoCollectivesOfWhichTheFirstStandsForTheContribution) {
   const ClassNetwork network = network_of("contribution", {CompressionKind::kPowerSgd, 1, 0, 1}, {});
   EXPECT_THAT(seen_in(network, 1, 0, 100), ElementsAre());

@@ -430,10 +430,10 @@ TEST(StartedWork, ABlockingMessageDoesNotWaitForStartedCollectives) {
 }
 
 // The channel is for the thread that runs collectives.
-TEST(StartedWork, OnlyStartedCollectivesTakeATwin) {
-  class WithTwins final : public ObservedCommunicator {
+TEST(StartedWork, OnlyStartedCollectivesTakeAChannel) {
+  class WithChannels final : public ObservedCommunicator {
    public:
-    explicit WithTwins(Communicator& inner) : ObservedCommunicator(inner, [](const auto&...) {}), inner_(inner) {}
+    explicit WithChannels(Communicator& inner) : ObservedCommunicator(inner, [](const auto&...) {}), inner_(inner) {}
     std::unique_ptr<Communicator> channel(int number) override {
       ++channels;
       return inner_.channel(number);
@@ -444,7 +444,7 @@ TEST(StartedWork, OnlyStartedCollectivesTakeATwin) {
     Communicator& inner_;
   };
   run_ranks(2, 5s, [](Communicator& backend) {
-    WithTwins inner(backend);
+    WithChannels inner(backend);
     LossyCommunicator lossy(inner, lossless_options(paths()[1], kClass));
     std::vector<float> data(100, 1);
     std::vector<float> received(100);

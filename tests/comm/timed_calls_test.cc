@@ -227,13 +227,13 @@ TEST(TimedCalls, CountsHoldWhatIsDrawn) {
 
 // One channel carries times of departure and data, and each receive gets its own.
 TEST(TimedCalls, WithoutASecondChannelMessagesKeepTheirOrder) {
-  class WithoutTwins final : public ObservedCommunicator {
+  class WithoutChannels final : public ObservedCommunicator {
    public:
     using ObservedCommunicator::ObservedCommunicator;
     std::unique_ptr<Communicator> channel(int /*number*/) override { return nullptr; }
   };
   run_ranks(2, kTimeout, [](Communicator& local) {
-    WithoutTwins inner(local, [](const Message& /*message*/, std::size_t /*bytes*/) {});
+    WithoutChannels inner(local, [](const Message& /*message*/, std::size_t /*bytes*/) {});
     LossyOptions options = bursts_with_repetitions("direct");
     options.network.of(kTimedClass)->reduce.loss = options.network.of(kTimedClass)->gather.loss = nullptr;
     LossyCommunicator lossy(inner, options);
@@ -264,13 +264,13 @@ TEST(TimedCalls, WithoutASecondChannelMessagesKeepTheirOrder) {
 
 // Without a second channel, what follows queues up behind it.
 TEST(TimedCalls, WithoutASecondChannelCollectivesKeepTheirOrder) {
-  class WithoutTwins final : public ObservedCommunicator {
+  class WithoutChannels final : public ObservedCommunicator {
    public:
     using ObservedCommunicator::ObservedCommunicator;
     std::unique_ptr<Communicator> channel(int /*number*/) override { return nullptr; }
   };
   run_ranks(2, kTimeout, [](Communicator& local) {
-    WithoutTwins inner(local, [](const Message& /*message*/, std::size_t /*bytes*/) {});
+    WithoutChannels inner(local, [](const Message& /*message*/, std::size_t /*bytes*/) {});
     LossyCommunicator lossy(inner, bursts_with_repetitions("ring"));
     std::vector<float> data(500, 1);
     std::vector<float> control(4, 1);

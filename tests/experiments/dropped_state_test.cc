@@ -398,7 +398,7 @@ const std::vector<std::pair<const char*, const char*>>& without_effect() {
       {".*CollectiveTiming/2:map/pair/1:CollectiveTResendingLink/2:.*",
        "between two messages of a rank to another one is more than a tick"},
       {"model/rounded values", "on the host, each pass rounds the values again"},
-      {".*TouchRCalls/0:map", "empty, because a checkpoint collects the verdicts before"},
+      {".*VerdictRCalls/0:map", "empty, because a checkpoint collects the verdicts before"},
   };
   return all;
 }

@@ -92,36 +92,36 @@ void CollectiveTiming::repeat(Carrier of, const What& what, Transmission& messag
   const sim::LossProcess* loss = loss_of_link(half.links, message.link, half.loss.get());
   if (loss != nullptr) loss = &loss->at_step(what.step);
   const bool to_all = message.link.destination == sim::Link::kEveryDestination;
-  ResendingLink& position = resending_links_[message.link];
-  if (!to_all || position.collective != collectives_) {
+  ResendingLink& on_link = resending_links_[message.link];
+  if (!to_all || on_link.collective != collectives_) {
     const FlowKey key = key_of(message.link, group_);
-    position.check_ordinal(key, message.cost.packets, what.ordinal);
-    sim::MessagePosition place = position.place(key, message.cost.packets, network.burst_scope, what.ordinal);
-    place.times = position.times(of, message.departs_seconds, message.packet_seconds, what.is_stopped);
-    position.leave(of, *place.times, message.cost.packets);
-    position.pass(message.cost.packets);
-    position.collective = collectives_;
+    on_link.check_ordinal(key, message.cost.packets, what.ordinal);
+    sim::MessagePosition place = on_link.place(key, message.cost.packets, network.burst_scope, what.ordinal);
+    place.times = on_link.times(of, message.departs_seconds, message.packet_seconds, what.is_stopped);
+    on_link.leave(of, *place.times, message.cost.packets);
+    on_link.pass(message.cost.packets);
+    on_link.collective = collectives_;
     // Receivers of one packet share its fate, whatever their links: the slowest link sets the time of a repetition.
     const sim::LinkCost& cost =
         to_all ? slowest_link() : model_.links.of(message.link.source, message.link.destination);
     const auto bytes = static_cast<double>(network.payload_bytes + model_.header_bytes);
-    position.last = {place, {cost.transfer_seconds(bytes), cost.round_trip_seconds()}};
-    position.repair = {};
+    on_link.last = {place, {cost.transfer_seconds(bytes), cost.round_trip_seconds()}};
+    on_link.repair = {};
     if (loss != nullptr && loss->can_lose() && what.delivery == Delivery::kByNetwork) {
       sim::PacketMask lost(message.cost.packets);
       if (network.burst_scope == BurstScope::kMessage) place.times->departs_microseconds.reset();
       loss->draw_message(network_.seed, message.link, place, lost);
       sim::PacketMask missing(message.data_packets);
-      position.repair = half.recovery->recover(lost, sim::draws_by_slot(*loss, network_.seed, message.link, place),
-                                               position.last.timing, missing);
+      on_link.repair = half.recovery->recover(lost, sim::draws_by_slot(*loss, network_.seed, message.link, place),
+                                              on_link.last.timing, missing);
     }
   }
-  message.repeated = position.last;
-  message.resent = position.repair.resent_packets;
-  message.timeouts = position.repair.rounds - 1;
-  const double slot_seconds = position.last.timing.slot_seconds;
-  message.cost.transfer_seconds += message.factor * position.repair.wire_seconds(slot_seconds);
-  message.cost.waiting_seconds += message.factor * position.repair.idle_seconds(slot_seconds);
+  message.repeated = on_link.last;
+  message.resent = on_link.repair.resent_packets;
+  message.timeouts = on_link.repair.rounds - 1;
+  const double slot_seconds = on_link.last.timing.slot_seconds;
+  message.cost.transfer_seconds += message.factor * on_link.repair.wire_seconds(slot_seconds);
+  message.cost.waiting_seconds += message.factor * on_link.repair.idle_seconds(slot_seconds);
 }
 
 void CollectiveTiming::set_position(const sim::Link& link, const LinkPosition& position) {

@@ -34,7 +34,7 @@ struct Transmission {
   bool is_stopped = false;    ///< the clock stands still
   std::uint64_t resent = 0;   ///< repetitions of packets, each as often as it was sent again
   std::uint64_t timeouts = 0;
-  std::optional<ResentMessage> repeated;  ///< its place, on a link that sends again
+  std::optional<ResentMessage> repeated;  ///< its position, on a link that sends again
   std::optional<std::uint64_t>
       in_time;  ///< its packets that arrive before the deadline; none where nobody waits for it
 };
@@ -70,8 +70,8 @@ class CollectiveTiming {
   /// another group, from send to recv, or of steps without this rank.
   void set_position(const sim::Link& link, const LinkPosition& position);
 
-  /// `clocks`: by rank, the seconds at which it begins; afterwards, the seconds at which it ends. An all-to-all has the
-  /// counts of all ranks.
+  /// `clocks`: by rank, the seconds at which it begins; afterwards, the seconds at which it ends. Of an
+  /// all-to-all, the counts are the table of all ranks.
   void collective(const CallShape& call, const What& what, std::span<double> clocks, const Visit& visit);
   /// A message from send to recv that departs at `clock` of the sender; only the two ends know it.
   Transmission message(const What& what, int source, int destination, std::uint64_t elements, double clock);
@@ -104,7 +104,8 @@ class CollectiveTiming {
   using VisitMessages = std::function<void(const PathMessages::Visit&)>;
   void play_rounds(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
   void aggregate(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
-  // When the aggregation point stops to wait; visits the contributions.
+  // Finds the packets of each contribution that are in time, visits it, and returns the second at which the aggregation
+  // point stops waiting.
   double aggregation_ends(std::span<Transmission> contributions, double first_seconds, const What& what,
                           const Visit& visit) const;
 

@@ -55,7 +55,9 @@ struct FillEntry {
 };
 /// In the order of their enumerators.
 const std::vector<FillEntry>& fills();
+/// The row of a fill.
 const FillEntry& fill_entry(Fill fill);
+/// What a fill computes with.
 inline const FillRule& rule_of(Fill fill) { return fill_entry(fill).rule; }
 /// Throws: ConfigError that lists the known names.
 Fill fill_from_name(std::string_view name);

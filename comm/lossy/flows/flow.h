@@ -71,8 +71,8 @@ struct LinkPosition {
   /// Throws: ConfigError for a message with an ordinal that is larger than the first, and where only some of a link's
   /// messages have one.
   void check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal);
-  /// The place of the next message of `packets_sent` packets: after the messages before it, or at its ordinal. Throws:
-  /// ConfigError when the indices run out.
+  /// The position of the next message of `packets_sent` packets: after the messages before it, or at its ordinal.
+  /// Throws: ConfigError when the indices run out.
   sim::MessagePosition place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
                              std::optional<std::uint64_t> ordinal) const;
   /// When the packets of such a message leave: not before those of the link's message before it.

@@ -26,7 +26,7 @@ enum class Tally : std::uint8_t { kCounted, kOtherEnd };
 /// What the program asks for, or kCertain where the recovery `protect` covers the message in that step.
 Delivery delivery_of(const Message& message, const ClassNetwork& network, std::uint64_t step);
 
-/// Whether any packet stayed missing.
+/// One rank's verdict on a call or a step: whether any packet stayed missing.
 enum class Verdict : std::uint8_t { kLossless, kLossy };
 
 /// A message with its indices, but without its fates.

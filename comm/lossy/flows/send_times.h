@@ -14,8 +14,8 @@
 
 namespace droptest::comm {
 
-/// The place on its link, with its times, of a message that is sent again until its budget is spent, as the clock knows
-/// it.
+/// The position on its link, with its times, of a message that is sent again until its budget is spent, as the clock
+/// knows it.
 struct ResentMessage {
   sim::MessagePosition place;
   sim::LinkTiming timing;

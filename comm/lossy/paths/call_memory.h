@@ -19,11 +19,11 @@ struct CallMemory {
   std::array<std::uint64_t, static_cast<std::size_t>(Slot::kSentinel)> scratch{};  ///< by slot, during the call
   std::uint64_t remembered = 0;  ///< until the next message of its name: stale values, feedback, states
 
-  /// The call takes a buffer.
+  /// Sets the elements of a buffer; a later size replaces an earlier one.
   void take(Slot slot, std::uint64_t elements) { scratch[static_cast<std::size_t>(slot)] = elements; }
 };
 
-/// A collective whose memory is asked for.
+/// A collective in its network, for questions about its memory.
 struct SizedCall {
   const ClassNetwork& network;
   const CallShape& shape;
@@ -31,10 +31,11 @@ struct SizedCall {
 
   /// The elements of the largest part of a rank.
   std::uint64_t part() const;
-  /// Of so many elements of each rank.
+  /// The sum over ranks that have so many elements each.
   std::uint64_t of_all_ranks(std::uint64_t elements) const { return static_cast<std::uint64_t>(ranks) * elements; }
-  /// Whether messages leave memories of contributions, and of results.
+  /// Whether contributions to a sum leave values for the next call.
   bool remembers_contributions() const;
+  /// Whether values of the gather half do.
   bool remembers_results() const;
 };
 

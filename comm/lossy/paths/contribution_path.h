@@ -26,6 +26,7 @@ namespace droptest::comm {
 class ContributionPath final : public Path {
  public:
   explicit ContributionPath(const PathContext& context);
+  /// PathEntry::add_memory.
   static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;

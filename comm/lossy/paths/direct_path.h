@@ -33,6 +33,7 @@ namespace droptest::comm {
 class DirectPath final : public Path {
  public:
   explicit DirectPath(const PathContext& context);
+  /// PathEntry::add_memory.
   static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;

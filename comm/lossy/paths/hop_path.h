@@ -32,6 +32,7 @@ namespace droptest::comm {
 class HopPath final : public Path {
  public:
   explicit HopPath(const PathContext& context);
+  /// PathEntry::add_memory.
   static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;

@@ -13,7 +13,10 @@
 namespace droptest::comm {
 
 /// What a path needs to know of a message that another rank counts.
-enum class Interest : std::uint8_t { kNone, kFates };
+enum class Interest : std::uint8_t {
+  kNone,   ///< its packets use up indices
+  kFates,  ///< which of its packets are missing
+};
 
 /// The masks of a call's messages by number, in reused memory. A path numbers its messages as it likes, e.g. by source.
 /// Only messages that were started or drawn in the call have a mask.
@@ -25,8 +28,8 @@ class MessageLosses {
     for (std::size_t number = 0; number < messages; ++number) messages_[number].any_missing = false;
   }
 
-  /// Draws a message of the call, where this rank counts it or its path asks for the fates; else passes it, and
-  /// `number` stays what it was.
+  /// Draws a message of the call, where this rank counts it or its path asks for the fates. Else it passes the message,
+  /// and the mask of `number` does not change.
   void take(const PathContext& context, sim::TrafficClass traffic_class, CallFates& fates, const PathMessage& message,
             Interest of_others, std::size_t number) {
     const sim::Link link = context.link_of(traffic_class, message);

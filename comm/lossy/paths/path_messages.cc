@@ -43,7 +43,7 @@ Operation operation_of(sim::Collective collective) {
 
 CallShape shape_of(const CallArguments& call) {
   CallShape shape{call.operation, call.output.type, 0, call.counts, call.receive_counts, 0};
-  if (call.operation == Operation::kAllReduce || call.operation == Operation::kReduceScatter) {
+  if (reduces(call.operation)) {
     shape.elements = call.input.count_elems();
   } else {
     shape.elements = call.output.count_elems();
@@ -136,6 +136,7 @@ const sim::Packetizer& PathMessages::packets(ElementType type, std::uint64_t ele
 }
 
 void PathMessages::yield(const Request& request, const Leg& leg) {
+  if (request.half && *request.half != leg.half) return;
   const sim::Packetizer& cut = packets(request.call->type, leg.elements.size(), request.content_bytes);
   request.visit({leg.source, leg.destination, leg.half, leg.to_all, leg.only_takes_time, request.number, leg.round,
                  leg.elements, cut});
@@ -183,7 +184,9 @@ void PathMessages::visit_pairs(const Request& request) {
 
 void PathMessages::visit_hops(const Request& request) {
   const Cut of_call = cut(*request.call);
-  for (int round = 0; round < of_call.hops.rounds(); ++round) {
+  const bool reduces_alone = request.half == sim::Half::kReduce;
+  const int rounds = reduces_alone ? of_call.hops.reduce_rounds() : of_call.hops.rounds();
+  for (int round = 0; round < rounds; ++round) {
     const auto send = [&](const sim::Hop& hop) {
       // Both ends of a link drop the hops without elements.
       if (path_.route == Route::kManyHops && of_call.elements(hop).size() == 0) return;
@@ -235,8 +238,8 @@ void PathMessages::visit(const CallShape& call, const Visit& visit) {
 void PathMessages::visit_of(const CallShape& call, int rank, const Visit& visit) {
   visit_calls(call, {nullptr, Whose::kOfRank, rank, visit});
 }
-void PathMessages::visit_sent_by(const CallShape& call, int rank, const Visit& visit) {
-  visit_calls(call, {nullptr, Whose::kSentByRank, rank, visit});
+void PathMessages::visit_sent_by(const CallShape& call, int rank, sim::Half half, const Visit& visit) {
+  visit_calls(call, {nullptr, Whose::kSentByRank, rank, visit, 0, {}, half});
 }
 
 }  // namespace droptest::comm

@@ -19,11 +19,11 @@ namespace droptest::comm {
 
 struct PathEntry;  // comm/lossy/paths/path_registry.h
 
-/// What decides the messages of a collective. All is borrowed.
+/// A collective, as far as its messages depend on it. Spans are borrowed.
 struct CallShape {
   Operation operation = Operation::kAllReduce;
   ElementType type = ElementType::kFloat32;
-  std::uint64_t elements = 0;  ///< of all parts; not of an all-to-all
+  std::uint64_t elements = 0;  ///< of the tensor; an all-to-all has counts alone
   /// Of each rank's part in a reduce-scatter and an all-gather. Of an all-to-all, the elements from one rank to each
   /// other one, or from all ranks, by source.
   std::span<const std::uint64_t> counts{};
@@ -36,8 +36,8 @@ CallShape shape_of(const CallArguments& call);
 /// One of the collectives that a call consists of.
 struct SubCall {
   CallShape shape;
-  std::vector<std::uint64_t> counts{};           ///< in the place of shape.counts; empty: they are those
-  std::optional<std::uint64_t> content_bytes{};  ///< of the tensor for which each message stands; absent: its own
+  std::vector<std::uint64_t> counts{};           ///< replaces shape.counts, unless it is empty
+  std::optional<std::uint64_t> content_bytes{};  ///< for which each message stands, where these are not its own
 };
 /// The collectives that a call consists of, one after the other: itself, or those of a compression.
 std::vector<SubCall> sub_calls_of(const ClassNetwork& network, const PathEntry& path, const CallShape& call, int ranks);
@@ -52,7 +52,7 @@ struct PathMessage {
   sim::Half half = sim::Half::kReduce;
   /// Its packets go to all ranks at once, on the link to every destination; `destination` is one of them.
   bool to_all = false;
-  /// The clock alone knows it: its packets have no link, so they use up no indices and never get lost.
+  /// Only the clock counts this message: its packets have no link, so they use up no indices and never get lost.
   bool only_takes_time = false;
   int call = 0;   ///< number of the SubCall
   int round = 0;  ///< of the SubCall; a rank sends what it received in the rounds before
@@ -76,15 +76,15 @@ class PathMessages {
   /// All messages of one of sub_calls_of(), round by round in the order in which ports carry them: one for each
   /// receiver, also of packets for all ranks.
   void visit(const SubCall& call, const Visit& visit);
-  /// The messages of all of them.
+  /// The messages of all sub-calls, one after the other.
   void visit(const CallShape& call, const Visit& visit);
   /// The messages on links that `rank` sends on or receives from, in one piece where packets are for all ranks.
   void visit_of(const CallShape& call, int rank, const Visit& visit);
-  /// The same, but without those that it receives.
-  void visit_sent_by(const CallShape& call, int rank, const Visit& visit);
+  /// The messages of one half that `rank` sends, in one piece where packets are for all ranks.
+  void visit_sent_by(const CallShape& call, int rank, sim::Half half, const Visit& visit);
 
-  /// The hops of a collective, with the first element of each part and the number of elements; valid until the next
-  /// collective is visited or cut. Throws: CheckError for a reduction on a path without hops.
+  /// The hops of a collective, with the first element of each part and the number of elements; valid until a
+  /// collective of another shape is visited or cut. Throws: CheckError for a reduction on a path without hops.
   struct Cut {
     const sim::HopSchedule& hops;
     std::span<const std::uint64_t> begins;
@@ -106,6 +106,7 @@ class PathMessages {
     const Visit& visit;
     int number = 0;  // of the SubCall
     std::optional<std::uint64_t> content_bytes{};
+    std::optional<sim::Half> half{};  // absent: both
   };
   void visit_calls(const CallShape& call, Request request);
   void visit_sub_call(const SubCall& call, Request request);

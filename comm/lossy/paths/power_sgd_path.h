@@ -26,6 +26,7 @@ namespace droptest::comm {
 class PowerSgdPath final : public Path {
  public:
   explicit PowerSgdPath(const PathContext& context) : context_(context), messages_(context.messages()) {}
+  /// PathEntry::add_memory.
   static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;

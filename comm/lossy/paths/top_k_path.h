@@ -29,6 +29,7 @@ namespace droptest::comm {
 class TopKPath final : public Path {
  public:
   explicit TopKPath(const PathContext& context);
+  /// PathEntry::add_memory.
   static void add_memory(const SizedCall& call, CallMemory& memory);
 
   void plan(const CallArguments& call, CallFates& fates) override;
