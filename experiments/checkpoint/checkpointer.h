@@ -31,8 +31,8 @@ struct CheckpointPlace {
   enum class Resume : std::uint8_t { kNewest, kNever } resume = Resume::kNewest;
 };
 
-/// The membership in which a run with these ranks begins: that of its newest intact checkpoint, or the next one where
-/// its number of replicas differs. Ranks: all.
+/// The number of the membership in which a run begins. It is that of the newest intact checkpoint, or the next number
+/// if the run has another number of replicas. Ranks: all.
 int membership_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config,
                         comm::Communicator& group);
 /// The manifest of the run's newest intact checkpoint, of states that ranks have left, too; absent: it has none. Ranks:

@@ -80,8 +80,8 @@ struct Collective {
   CallShape shape;
 };
 
-// A link has its messages in one order, whoever asks: both ends of it, its sender, and the clock, which sees a message
-// for each receiver of a packet for all.
+// Both ends of a link, its sender alone and the clock see the same messages in the same order. The clock sees a packet
+// for all ranks once for each receiver.
 TEST(PathMessages, AllViewsOfACollectiveShowTheSameMessagesOfEachLink) {
   int with_messages = 0;
   for (const Case& item : cases()) {

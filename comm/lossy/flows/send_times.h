@@ -25,7 +25,7 @@ struct ResentMessage {
 /// The virtual time of a message on its link.
 struct SendTime {
   double departs_seconds = 0;
-  double packet_seconds = 0;              ///< of one full packet, with its header, on the link
+  double packet_seconds = 0;              ///< a full packet with its header takes so long on the link
   std::optional<std::uint64_t> in_time;   ///< its first packets, which arrive before the deadline; absent: all
   std::optional<ResentMessage> repeated;  ///< absent: nothing is sent again
   bool is_stopped = false;                ///< the clock stands still

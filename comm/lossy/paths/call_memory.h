@@ -16,7 +16,7 @@ namespace droptest::comm {
 /// Elements on the rank that has most of them.
 struct CallMemory {
   using Slot = Scratch::Slot;
-  std::array<std::uint64_t, static_cast<std::size_t>(Slot::kSentinel)> scratch{};  ///< by slot, during the call
+  std::array<std::uint64_t, static_cast<std::size_t>(Slot::kSentinel)> scratch{};  ///< taken during the call, by slot
   std::uint64_t remembered = 0;  ///< until the next message of its name: stale values, feedback, states
 
   /// Sets the elements of a buffer; a later size replaces an earlier one.

@@ -23,7 +23,7 @@ struct PathContext {
   FlowLedger& ledger;           ///< packet indices and fates of this rank's links, shared by the groups it is in
   const ClassNetwork& network;  ///< of the traffic class that the path serves
   StaleMemory& stale;           ///< values that arrived earlier, by message
-  const PathEntry& path;        ///< of the collectives
+  const PathEntry& path;        ///< the path of the group's collectives
 
   /// Whether lost contributions are added to the next message.
   bool feeds_back() const { return network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn; }

@@ -23,12 +23,12 @@ struct PathEntry;  // comm/lossy/paths/path_registry.h
 struct CallShape {
   Operation operation = Operation::kAllReduce;
   ElementType type = ElementType::kFloat32;
-  std::uint64_t elements = 0;  ///< of the tensor; an all-to-all has counts alone
-  /// Of each rank's part in a reduce-scatter and an all-gather. Of an all-to-all, the elements from one rank to each
-  /// other one, or from all ranks, by source.
+  std::uint64_t elements = 0;  ///< all that the tensor has; unused by an all-to-all
+  /// A reduce-scatter and an all-gather have the elements of each rank's part. An all-to-all has the elements from one
+  /// rank to each other one, or a table of all ranks by source.
   std::span<const std::uint64_t> counts{};
-  std::span<const std::uint64_t> receive_counts{};  ///< of an all-to-all of one rank, from each other one
-  int root = 0;                                     ///< of a broadcast
+  std::span<const std::uint64_t> receive_counts{};  ///< one rank's all-to-all: elements from each other rank
+  int root = 0;                                     ///< the rank that broadcasts
 };
 /// The shape of one rank's call.
 CallShape shape_of(const CallArguments& call);
@@ -37,7 +37,7 @@ CallShape shape_of(const CallArguments& call);
 struct SubCall {
   CallShape shape;
   std::vector<std::uint64_t> counts{};           ///< replaces shape.counts, unless it is empty
-  std::optional<std::uint64_t> content_bytes{};  ///< for which each message stands, where these are not its own
+  std::optional<std::uint64_t> content_bytes{};  ///< bytes for which each message stands; absent: its own
 };
 /// The collectives that a call consists of, one after the other: itself, or those of a compression.
 std::vector<SubCall> sub_calls_of(const ClassNetwork& network, const PathEntry& path, const CallShape& call, int ranks);
@@ -54,8 +54,8 @@ struct PathMessage {
   bool to_all = false;
   /// Only the clock counts this message: its packets have no link, so they use up no indices and never get lost.
   bool only_takes_time = false;
-  int call = 0;   ///< number of the SubCall
-  int round = 0;  ///< of the SubCall; a rank sends what it received in the rounds before
+  int call = 0;   ///< which of sub_calls_of()
+  int round = 0;  ///< counts from 0 in each sub-call; a rank sends what it received in earlier rounds
   sim::ElementRange elements;
   const sim::Packetizer& packets;  ///< valid during the visit
 
