@@ -24,7 +24,7 @@ void add_schema_command(CLI::App& app, Action& chosen) {
       "  droptest schema resolved_spec");
   command->callback([name, &chosen] {
     chosen = [name] {
-      std::cout << experiments::schema_document(*name).dump(2) << "\n";
+      std::cout << experiments::self_contained_schema(*name).dump(2) << "\n";
       return kExitSuccess;
     };
   });

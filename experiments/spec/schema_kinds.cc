@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/json/json_text.h"
@@ -16,6 +19,73 @@
 namespace droptest::experiments {
 
 using nlohmann::json;
+
+namespace {
+
+constexpr std::string_view kSuffix = ".schema.json";
+
+std::string file_of(std::string_view schema) { return std::string(schema).append(kSuffix); }
+
+/// Finds the kind of a known name.
+SchemaKind kind_of(std::string_view name) {
+  const auto& names = schema_names();
+  return std::find_if(names.begin(), names.end(), [name](const auto& one) { return one.first == name; })->second;
+}
+
+/// Makes the references of a schema its own: what they refer to in other schemas becomes a definition of it.
+class Adoption {
+ public:
+  explicit Adoption(std::string_view name) : file_(file_of(name)), document_(schema_of(kind_of(name)).source()) {
+    redirect(document_);
+    for (auto& [added, rule] : adopted_.items()) document_["$defs"][added] = std::move(rule);
+  }
+  json take() { return std::move(document_); }
+
+ private:
+  void redirect(json& rule) {
+    if (!rule.is_structured()) return;
+    for (auto& [keyword, part] : rule.items()) {
+      if (rule.is_object() && keyword == "$ref" && part.is_string()) {
+        part = own_reference(part.get<std::string>());
+      } else {
+        redirect(part);
+      }
+    }
+  }
+
+  /// `target` is "file#/pointer" or "file".
+  std::string own_reference(const std::string& target) {
+    const std::size_t hash = std::min(target.find('#'), target.size());
+    const std::string file = target.substr(0, hash);
+    const std::string pointer = target.substr(std::min(hash + 1, target.size()));
+    if (file == file_) return "#" + pointer;
+    auto known = names_.find(target);
+    if (known == names_.end()) {
+      const std::string schema = file.substr(0, file.size() - kSuffix.size());
+      std::string name = pointer.empty() ? schema : json::json_pointer(pointer).back();
+      if (is_taken(name)) name = schema + "_" + name;
+      DROPTEST_CHECK(!is_taken(name), "two definitions of " + file_ + " have the name " + name);
+      known = names_.emplace(target, name).first;  // before its rule, which may refer to itself
+      adopted_[name] = nullptr;
+      json rule = schema_of(kind_of(schema)).source().at(json::json_pointer(pointer));
+      for (const char* of_files : {"$schema", "$defs"}) rule.erase(of_files);
+      redirect(rule);
+      adopted_[name] = std::move(rule);
+    }
+    return "#/$defs/" + known->second;
+  }
+
+  bool is_taken(const std::string& name) const {
+    return adopted_.contains(name) || (document_.contains("$defs") && document_["$defs"].contains(name));
+  }
+
+  std::string file_;
+  json document_;
+  json adopted_ = json::object();             // definitions by name
+  std::map<std::string, std::string> names_;  // of adopted definitions, by target
+};
+
+}  // namespace
 
 std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
   static constexpr std::array<std::pair<std::string_view, SchemaKind>, 15> kNames = {{
@@ -40,7 +110,7 @@ std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
 
 json schema_document(std::string_view name) {
   if (name == "resolved_spec") return resolved_schema(schema_document("spec"));
-  const std::string file = std::string(name) + ".schema.json";
+  const std::string file = file_of(name);
   const auto& schemas = embedded_schemas();
   const auto found =
       std::find_if(schemas.begin(), schemas.end(), [&file](const auto& one) { return one.first == file; });
@@ -60,14 +130,16 @@ const comm::Schema& schema_of(SchemaKind kind) {
     const json spec = schema_document("spec");  // parsed once for two kinds
     for (const auto& [name, of_kind] : schema_names()) {
       json document = name == "spec" ? spec : name == "resolved_spec" ? resolved_schema(spec) : schema_document(name);
-      files.emplace_back(std::string(name) + ".schema.json", std::move(document));
+      files.emplace_back(file_of(name), std::move(document));
     }
     const auto shared = std::make_shared<const comm::SchemaFiles>(std::move(files));
     std::vector<comm::Schema> schemas;
-    for (const auto& [name, of_kind] : schema_names()) schemas.emplace_back(shared, std::string(name) + ".schema.json");
+    for (const auto& [name, of_kind] : schema_names()) schemas.emplace_back(shared, file_of(name));
     return schemas;
   }();
   return kSchemas.at(static_cast<std::size_t>(kind));
 }
+
+json self_contained_schema(std::string_view name) { return Adoption(name).take(); }
 
 }  // namespace droptest::experiments

@@ -38,8 +38,12 @@ const comm::Schema& schema_of(SchemaKind kind);
 /// "resolved_spec" -> SchemaKind::kResolvedSpec, and so on; in the order of the kinds.
 std::span<const std::pair<std::string_view, SchemaKind>> schema_names();
 
-/// The schema of that name as a document of its own; that of specs has the rules of comm/spec/network.schema.json in
-/// it. Throws: CheckError for a name that schema_names() does not have.
+/// The schema of that name; that of specs has the rules of comm/spec/network.schema.json in it. It may refer to other
+/// schemas by file name. Throws: CheckError for a name that schema_names() does not have.
 nlohmann::json schema_document(std::string_view name);
+
+/// The same as a document that refers to no other: what it needs of other schemas is among its definitions.
+/// Throws: CheckError for an unknown name.
+nlohmann::json self_contained_schema(std::string_view name);
 
 }  // namespace droptest::experiments

@@ -99,6 +99,34 @@ TEST(ResolvedSchema, PercentSweepsAndShorthandsAreOfTheInputAlone) {
   EXPECT_EQ(resolved.dump().find("%"), std::string::npos);
 }
 
+// The references of a rule and of all its parts.
+std::vector<std::string> references_of(const json& rule) {
+  std::vector<std::string> references;
+  if (rule.is_object() && rule.contains("$ref")) references.push_back(rule["$ref"]);
+  for (const json& part : rule) {
+    if (part.is_structured()) std::ranges::copy(references_of(part), std::back_inserter(references));
+  }
+  return references;
+}
+
+TEST(Schema, ASelfContainedDocumentHasAllThatItRefersTo) {
+  for (const auto& [name, kind] : schema_names()) {
+    const json document = self_contained_schema(name);
+    for (const std::string& target : references_of(document)) {
+      ASSERT_TRUE(target.starts_with('#')) << name << ": " << target;
+      EXPECT_TRUE(document.contains(json::json_pointer(target.substr(1)))) << name << ": " << target;
+    }
+  }
+  const json statistics = self_contained_schema("loss_statistics");
+  EXPECT_EQ(statistics["$defs"]["fill"], schema_document("spec")["$defs"]["fill"]);
+  const json sweep = self_contained_schema("sweep");
+  EXPECT_EQ(sweep["properties"]["spec"]["$ref"], "#/$defs/spec");
+  EXPECT_EQ(sweep["$defs"]["spec"]["required"], schema_document("spec")["required"]);
+  // A sweep refers to the definitions "seed" of specs and of summaries.
+  EXPECT_EQ(sweep["$defs"]["spec"]["properties"]["data"]["title"], "Data");
+  EXPECT_NE(sweep["$defs"]["seed"], sweep["$defs"]["spec_seed"]);
+}
+
 TEST(Schema, DefaultsAreWrittenOutAtEveryDepth) {
   const json full =
       schema_of(SchemaKind::kSpec)
