@@ -7,10 +7,14 @@
 #include <algorithm>
 #include <functional>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "comm/json/json_text.h"
 #include "experiments/spec/resolved_schema.h"
 #include "sim/error.h"
+#include "sim/traffic_class.h"
 
 namespace droptest::experiments::schema_kinds_test {
 namespace {
@@ -125,6 +129,22 @@ TEST(Schema, ASelfContainedDocumentHasAllThatItRefersTo) {
   // A sweep refers to the definitions "seed" of specs and of summaries.
   EXPECT_EQ(sweep["$defs"]["spec"]["properties"]["data"]["title"], "Data");
   EXPECT_NE(sweep["$defs"]["seed"], sweep["$defs"]["spec_seed"]);
+}
+
+TEST(Schema, NamesTheTrafficClassesOfTheTable) {
+  std::set<std::string> all, lossy;
+  for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
+    all.emplace(sim::traffic_class_name(of));
+    if (of != sim::TrafficClass::kControl) lossy.emplace(sim::traffic_class_name(of));
+  }
+  const json spec = schema_document("spec");
+  EXPECT_EQ(spec["$defs"]["any_traffic_class"]["enum"].get<std::set<std::string>>(), all);
+  EXPECT_EQ(spec["$defs"]["traffic_class"]["enum"].get<std::set<std::string>>(), lossy);
+  std::set<std::string> configured;
+  for (const auto& member : spec["properties"]["network"]["properties"]["classes"]["properties"].items()) {
+    configured.insert(member.key());
+  }
+  EXPECT_EQ(configured, lossy);
 }
 
 TEST(Schema, DefaultsAreWrittenOutAtEveryDepth) {
