@@ -10,6 +10,7 @@
 
 #include "comm/lab/fate_simulation.h"
 #include "comm/lossy/paths/call_memory.h"
+#include "experiments/spec/class_layouts.h"
 #include "experiments/spec/planned_collectives.h"
 
 namespace droptest::experiments {
@@ -52,12 +53,7 @@ LayerMemory layer_memory(const RunConfig& config) {
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
     if (!network) continue;
-    const bool of_data = of == sim::TrafficClass::kDpGradient || of == sim::TrafficClass::kParameterGather ||
-                         of == sim::TrafficClass::kOuter;
-    const bool of_layers = of == sim::TrafficClass::kTpForward || of == sim::TrafficClass::kTpBackward;
-    const ParallelDimension group = of_data     ? ParallelDimension::kData
-                                    : of_layers ? ParallelDimension::kTensor
-                                                : ParallelDimension::kPipeline;
+    const ParallelDimension group = group_of(config, of);
     const bool is_on_host = config.device == Device::kCuda && of == sim::TrafficClass::kOuter;
     for (const PlannedCollective& planned : planned_collectives(config, of)) {
       const std::vector<std::uint64_t> counts = comm::counts_of(planned.call);

@@ -3,14 +3,17 @@
 
 #include "experiments/spec/planned_collectives.h"
 #include "models/gpt2/stage_range.h"
+#include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
 
+using comm::ParallelDimension;
 using sim::TrafficClass;
 
 struct Layouts {
   TrafficClass traffic_class;
+  ParallelDimension group;
   bool (*is_sent)(const RunConfig&);
   const char* wanted;
 };
@@ -24,24 +27,27 @@ constexpr const char* kWantedForSequenceBackward = "/parallel/sequence 2 or more
 
 // In the order in which specs and errors name the classes. Each kind of parallelism adds its own here.
 constexpr Layouts kLayouts[] = {
-    {TrafficClass::kTpForward, has_tensor_ranks, "/parallel/tensor 2 or more"},
-    {TrafficClass::kTpBackward, has_tensor_ranks, "/parallel/tensor 2 or more"},
-    {TrafficClass::kSequenceBackward, [](const RunConfig& c) { return has_tensor_ranks(c) && c.tensor_sequence; },
-     kWantedForSequenceBackward},
-    {TrafficClass::kTpRecomputation,
+    {TrafficClass::kTpForward, ParallelDimension::kTensor, has_tensor_ranks, "/parallel/tensor 2 or more"},
+    {TrafficClass::kTpBackward, ParallelDimension::kTensor, has_tensor_ranks, "/parallel/tensor 2 or more"},
+    {TrafficClass::kSequenceBackward, ParallelDimension::kTensor,
+     [](const RunConfig& c) { return has_tensor_ranks(c) && c.tensor_sequence; }, kWantedForSequenceBackward},
+    {TrafficClass::kTpRecomputation, ParallelDimension::kTensor,
      [](const RunConfig& c) { return has_tensor_ranks(c) && c.memory.traffic == models::RecomputeTraffic::kSent; },
      "/memory/recompute_traffic \"sent\" with /parallel/tensor 2 or more"},
-    {TrafficClass::kOuter, [](const RunConfig& c) { return has_gradient_ranks(c) && c.outer.is_on(); },
+    {TrafficClass::kOuter, ParallelDimension::kData,
+     [](const RunConfig& c) { return has_gradient_ranks(c) && c.outer.is_on(); },
      "/parallel/data 2 or more with /outer"},
-    {TrafficClass::kDpGradient, [](const RunConfig& c) { return has_gradient_ranks(c) && !c.outer.is_on(); },
+    {TrafficClass::kDpGradient, ParallelDimension::kData,
+     [](const RunConfig& c) { return has_gradient_ranks(c) && !c.outer.is_on(); },
      "/parallel/data 2 or more without /outer, or /parallel/sequence 2 or more"},
-    {TrafficClass::kParameterGather, [](const RunConfig& c) { return c.sharding.shards_state(); },
+    {TrafficClass::kParameterGather, ParallelDimension::kData,
+     [](const RunConfig& c) { return c.sharding.shards_state(); },
      "/parallel/data or /parallel/sequence 2 or more with /parallel/zero 1, 2 or 3"},
-    {TrafficClass::kSequenceForward, has_sequence_ranks, "/parallel/sequence 2 or more"},
-    {TrafficClass::kSequenceBackward, has_sequence_ranks, kWantedForSequenceBackward},
-    {TrafficClass::kPpActivation, has_stages, "/parallel/pipeline 2 or more"},
-    {TrafficClass::kPpGradient, has_stages, "/parallel/pipeline 2 or more"},
-    {TrafficClass::kEmbeddingGradient,
+    {TrafficClass::kSequenceForward, ParallelDimension::kSequence, has_sequence_ranks, "/parallel/sequence 2 or more"},
+    {TrafficClass::kSequenceBackward, ParallelDimension::kSequence, has_sequence_ranks, kWantedForSequenceBackward},
+    {TrafficClass::kPpActivation, ParallelDimension::kPipeline, has_stages, "/parallel/pipeline 2 or more"},
+    {TrafficClass::kPpGradient, ParallelDimension::kPipeline, has_stages, "/parallel/pipeline 2 or more"},
+    {TrafficClass::kEmbeddingGradient, ParallelDimension::kPipeline,
      [](const RunConfig& c) {
        return has_stages(c) && !planned_collectives(c, TrafficClass::kEmbeddingGradient).empty();
      },
@@ -56,6 +62,15 @@ std::vector<TrafficClass> classes_in_use(const RunConfig& config) {
     if (of.is_sent(config)) classes.push_back(of.traffic_class);
   }
   return classes;
+}
+
+comm::ParallelDimension group_of(const RunConfig& config, TrafficClass traffic_class) {
+  const Layouts* found = nullptr;
+  for (const Layouts& of : kLayouts) {
+    if (of.traffic_class == traffic_class && (found == nullptr || of.is_sent(config))) found = &of;
+  }
+  DROPTEST_CHECK(found != nullptr, "no group sends " + std::string(sim::traffic_class_name(traffic_class)));
+  return found->group;
 }
 
 std::string wanted_for(TrafficClass traffic_class) {
