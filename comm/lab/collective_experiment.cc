@@ -177,8 +177,8 @@ void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimen
   if (!may_be_late && has_one_process(network.reduce) && has_one_process(network.gather) &&
       network.recovery.protect.empty() && has_known_residual(experiment, network.reduce) &&
       has_known_residual(experiment, network.gather)) {
-    theory = expected_all_reduce(network, experiment.ranks, experiment.inputs, experiment.elements, sizeof(float),
-                                 experiment.op);
+    theory = expected_all_reduce(network, experiment.ranks, experiment.inputs, experiment.elements,
+                                 ElementType::kFloat32, experiment.op);
   }
   const auto expected = [&](double Survival::*half) {
     return theory.survival.has_value() ? std::optional<double>((*theory.survival).*half) : std::nullopt;

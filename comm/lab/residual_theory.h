@@ -17,10 +17,10 @@ struct ExpectedAllReduce {
 };
 
 /// Only the residual loss rate of an element matters, since links are independent. The rate is equal for all elements
-/// where every part of the message is whole blocks of the parity code. A shorter last block loses less; then the error,
-/// which is not linear in the rate, has no closed form here. Interleaving and the Hadamard transform move error without
-/// changing its energy.
+/// where every message is whole blocks of the parity code. A shorter last block loses less; then the error, which is
+/// not linear in the rate, has no closed form here, nor has the survival over several hops, a product of rates.
+/// Interleaving and the Hadamard transform move error without changing its energy.
 ExpectedAllReduce expected_all_reduce(const ClassNetwork& network, int ranks, Inputs inputs, std::uint64_t elements,
-                                      std::uint64_t element_bytes, ReduceOp op = ReduceOp::kSum);
+                                      ElementType type, ReduceOp op = ReduceOp::kSum);
 
 }  // namespace droptest::comm

@@ -121,6 +121,33 @@ TEST(Recovery, ParityLowersTheErrorToWhatItsResidualRateGives) {
   EXPECT_NEAR(*residual_rate(HalfNetwork{bernoulli(0.1), Fill::kZero, parity}), 0.03439, 1e-15);
 }
 
+// A tree sends halves of the elements, which are whole blocks of the code; a ring sends thirds, which are not.
+TEST(Recovery, TheResidualRateIsThatOfTheMessagesOfThePath) {
+  const auto parity = std::make_shared<sim::Parity>(sim::ParityCode{4, 1, 1});
+  const auto result_of = [&parity](std::string_view path) {
+    CollectiveExperiment experiment;
+    experiment.network = recovery_network("direct", 0.1, 0.1);
+    experiment.network.path = path;
+    for (HalfNetwork* half : {&experiment.network.reduce, &experiment.network.gather}) half->recovery = parity;
+    experiment.ranks = 3;
+    experiment.elements = 16384;
+    experiment.trials = 60;
+    return run_collective_experiment(experiment);
+  };
+  const CollectiveExperimentResult tree = result_of("tree");
+  for (const Estimate& estimate : {tree.nmse, tree.survival_reduce, tree.survival_gather}) {
+    ASSERT_TRUE(estimate.expected.has_value());
+    EXPECT_NEAR(estimate.measured, *estimate.expected, 4 * estimate.standard_error);
+  }
+  const CollectiveExperimentResult ring = result_of("ring");
+  EXPECT_FALSE(ring.nmse.expected.has_value());
+  EXPECT_FALSE(ring.survival_reduce.expected.has_value());
+  const CollectiveExperimentResult direct = result_of("direct");
+  EXPECT_FALSE(direct.nmse.expected.has_value());
+  EXPECT_NEAR(direct.survival_reduce.measured, direct.survival_reduce.expected.value(),
+              4 * direct.survival_reduce.standard_error);
+}
+
 TEST(Recovery, ParityAndInverseProbabilityAreUnbiasedTogether) {
   ClassNetwork network = recovery_network("contribution", 0.4, 0);
   network.reduce.fill = Fill::kInverseProbability;
