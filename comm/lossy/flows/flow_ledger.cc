@@ -2,7 +2,6 @@
 #include "comm/lossy/flows/flow_ledger.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <memory>
 
 #include "sim/error.h"
@@ -44,28 +43,7 @@ Flow& FlowLedger::flow_of(const FlowKey& key) {
     if (last_ != nullptr) last_->second.next = entry;
   }
   last_ = entry;
-  fetch_ahead(entry->second);
   return entry->second;
-}
-
-// Collectives come in rounds, so the next flow will be the same as last time. Its state is no longer in the caches: it
-// is fetched while this flow's message is drawn.
-void FlowLedger::fetch_ahead(const Flow& flow) {
-  constexpr int kForWriting = 1;
-  constexpr std::size_t kLineBytes = 64;
-  constexpr std::size_t kHotTallyBytes = 4 * kLineBytes;
-  if (flow.next == nullptr) return;
-  const Flow& next = flow.next->second;
-  if (next.next != nullptr) {
-    __builtin_prefetch(&next.next->first, kForWriting);
-    __builtin_prefetch(&next.next->second.tally, kForWriting);
-  }
-  if (next.tally == nullptr) return;
-  const auto* tally = reinterpret_cast<const std::byte*>(next.tally.get());
-  for (std::size_t line = 0; line < kHotTallyBytes; line += kLineBytes) {
-    __builtin_prefetch(tally + line, kForWriting);
-  }
-  __builtin_prefetch(&next.tally->theory, kForWriting);
 }
 
 std::uint64_t FlowLedger::take_draws(const sim::Link& link, std::uint64_t count) {

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <deque>
 #include <map>
-#include <memory_resource>
 #include <optional>
 #include <utility>
 
@@ -97,7 +96,7 @@ class FlowLedger {
   /// The position of a link before its next message.
   LinkPosition position(const FlowKey& key) const;
 
-  using Flows = std::pmr::map<FlowKey, Flow>;
+  using Flows = std::map<FlowKey, Flow>;
   const Flows& flows() const { return flows_; }
   const Network& network() const { return network_; }
   /// Of messages that were counted while this object lives: no part of the state.
@@ -109,7 +108,6 @@ class FlowLedger {
   const HalfNetwork& half_of(const sim::Link& link) const;
   const sim::LossProcess* process_of(const sim::Link& link) const;
   Flow& flow_of(const FlowKey& key);
-  static void fetch_ahead(const Flow& flow);
   // A message with its flow, before its fates are drawn.
   struct Sent;
   Sent send(CallFates& call, const sim::Link& link, const sim::Packetizer& packets);
@@ -121,8 +119,7 @@ class FlowLedger {
 
   Network network_;
   Counting counting_;
-  std::pmr::monotonic_buffer_resource memory_;  // of flows_: one after the other in the order of their first messages
-  Flows flows_{&memory_};
+  Flows flows_;
   std::pair<const FlowKey, Flow>* last_ = nullptr;  // the flow of the last message; null: none yet
   PacketTotals totals_;
   std::map<sim::Link, std::uint64_t> draws_;  // taken so far
