@@ -121,7 +121,7 @@ struct Measured {
 };
 
 /// A pass of one rank over the whole sequence.
-template <class Attention, class Saved>
+template <class Attention>
 Measured whole(const Options& options, std::int64_t context, const std::function<Attention()>& make,
                const std::function<std::uint64_t(const Attention&, const SequenceParts&)>& formula_elems) {
   Tensors t({1, context, options.heads, options.width});
@@ -130,14 +130,19 @@ Measured whole(const Options& options, std::int64_t context, const std::function
   Attention attention = make();
   const SequenceParts parts = SequenceParts::even(context, 1);
   const AttentionMask mask(Causality::kCausal);
-  Saved saved;
+  typename Attention::Saved saved;
   Measured result;
   result.forward_ms = milliseconds([&] {
     attention.forward({parts, mask, 0}, t.view(t.queries), t.view(t.keys), t.view(t.values), t.view(t.output), saved,
                       team);
   });
   result.backward_ms = milliseconds([&] {
-    attention.backward({parts, mask, 0}, t.view(t.grad_output), saved, t.gradients(), team);
+    const SequencePass pass{parts, mask, 0};
+    if constexpr (std::is_same_v<Attention, DilatedAttention<float>>) {
+      attention.backward(pass, t.view(t.output), t.view(t.grad_output), saved, t.gradients(), team);
+    } else {
+      attention.backward(pass, t.view(t.grad_output), saved, t.gradients(), team);
+    }
   });
   result.peak_bytes = peak.bytes();
   result.formula_bytes = sizeof(float) * formula_elems(attention, parts);
@@ -147,7 +152,7 @@ Measured whole(const Options& options, std::int64_t context, const std::function
 Measured dense(const Options& options, std::int64_t context) {
   using Attention = SequenceAttention<float>;
   const std::uint64_t tensor = HeadShape{1, context, options.heads, options.width}.elems();
-  return whole<Attention, SavedAttention<float>>(
+  return whole<Attention>(
       options, context, [&] { return Attention(nullptr, {}, options.heads); },
       [&](const Attention& attention, const SequenceParts& parts) {
         // And a gradient of each of output, queries, keys and values, and the threads' scores.
@@ -198,11 +203,11 @@ std::vector<DilatedBranch> branches_of(std::int64_t context) {
 Measured dilated(const Options& options, std::int64_t context) {
   using Attention = DilatedAttention<float>;
   const std::uint64_t tensor = HeadShape{1, context, options.heads, options.width}.elems();
-  return whole<Attention, SavedDilatedAttention<float>>(
+  return whole<Attention>(
       options, context, [&] { return Attention(nullptr, {.branches = branches_of(context)}, options.heads); },
       [&](const Attention& /*attention*/, const SequenceParts& /*parts*/) {
-        // Queries, keys, values and output as saved, log_sum_exp, and the threads' scores.
-        return 4 * tensor + static_cast<std::uint64_t>(context * options.heads) +
+        // Queries, keys and values as saved, log_sum_exp, and the threads' scores.
+        return 3 * tensor + static_cast<std::uint64_t>(context * options.heads) +
                token_attention_scratch_elems(options.width, options.threads);
       });
 }

@@ -5,10 +5,14 @@
 #include <cstdint>
 #include <span>
 
+#include "models/gpt2/attention_chunks.h"
 #include "models/gpt2/sequence_cut.h"
 #include "models/kernels/attention.h"
+#include "models/ops/ops.h"
+#include "models/phase_times.h"
 #include "models/sequence/attention_mask.h"
 #include "models/sequence/head_view.h"
+#include "models/sequence/host_heads.h"
 
 namespace droptest::models {
 
@@ -35,5 +39,40 @@ inline AttentionMask mask_of(const Sequences& sequences, std::int64_t batch) {
   const std::int64_t length = sequences.parts->length();
   return {Causality::kCausal, {batch, length, length}, {}, sequences.documents};
 }
+
+/// A block's tensors in host memory, and what computes on them.
+template <class T>
+class HostBlocks {
+ public:
+  using Memory = HostHeads<T>;
+  explicit HostBlocks(Ops& ops) : team_(*ops.team()), times_(ops.times()) {}
+
+  const Team& processor() const { return team_; }
+  PhaseScope timed() const { return {times_, Phase::kAttention}; }
+  static std::span<const T> elems(const comm::ConstTensor& tensor) { return tensor.as<T>(); }
+  static std::span<T> elems(const comm::Tensor& tensor) { return tensor.as<T>(); }
+
+  /// Those of the sequences themselves.
+  struct Documents {
+    void take(const Sequences& /*sequences*/, const HostBlocks& /*blocks*/) {}
+    AttentionMask mask(const Sequences& sequences, std::int64_t batch) const { return mask_of(sequences, batch); }
+    std::uint64_t bytes() const { return 0; }
+  };
+
+  /// Of the queries of a chunk with the keys of a chunk, in views of the chunks alone.
+  struct ChunkPatterns {
+    AttentionPattern of(const AttentionShape& /*shape*/, const AttentionChunk& queries, const AttentionChunk& keys,
+                        typename Memory::Inputs& /*inputs*/, const HostBlocks& /*blocks*/) const {
+      return pattern_of({queries.alone()}, {keys.alone()});
+    }
+  };
+  /// Of the buffers between memory and a file, as many as there are chunks in memory (`of_chunks` bytes): how many of
+  /// them the file needs depends on the time.
+  static std::uint64_t storage_bytes(const KeyedStorage& /*storage*/, std::uint64_t of_chunks) { return of_chunks; }
+
+ private:
+  Team team_;
+  PhaseTimes* times_;
+};
 
 }  // namespace droptest::models

@@ -11,12 +11,11 @@
 
 #include "comm/bfloat16.h"
 #include "comm/device/device_buffer.h"
-#include "comm/device/stream_timer.h"
 #include "comm/float16.h"
 #include "models/gpt2/device_attention_views.h"
 #include "models/gpt2/device_offloaded_attention.h"
+#include "models/gpt2/kernel_attention.h"
 #include "models/ops/device_spans.h"
-#include "models/phase_times.h"
 #include "models/sequence/device_attention.h"
 #include "models/sequence/device_dilated_attention.h"
 #include "models/sequence/device_sequence_attention.h"
@@ -25,77 +24,18 @@
 namespace droptest::models {
 namespace {
 
-using Timed = comm::StreamTimer::Scope;
-constexpr auto kTimedPhase = static_cast<std::size_t>(Phase::kAttention);
-
-/// Dense attention over the ranks of a sequence group, or dilated attention over one or several ranks: Kernel is
-/// DeviceSequenceAttention or DeviceDilatedAttention, and Saved its state.
-template <class E, class Kernel, class Saved>
-class KernelAttention final : public StatefulAttention {
- public:
-  template <class Group, class Options>
-  KernelAttention(Group&& group, Options options, std::int64_t heads, Ops& ops)
-      : ops_(ops), kernel_(std::forward<Group>(group), std::move(options), heads, *ops.stream()) {}
-
-  void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape, comm::ConstTensor qkv,
-               comm::Tensor output) override {
-    const Timed timed(ops_.timer(), kTimedPhase, ops_.stream());
-    State& state = states_[at.slot == AttentionPlace::kEvaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot)];
-    state.documents.take(sequences.documents, ops_);
-    const comm::DeviceSpan<const E> elems = span_of<E>(qkv);
-    kernel_.forward({*sequences.parts, state.documents.elems(), at.layer, at.dropout}, part_of_qkv(elems, 0, shape),
-                    part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape), tokens_of(span_of<E>(output), shape),
-                    state.saved);
-  }
-
-  void backward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
-                comm::ConstTensor output, comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
-    const Timed timed(ops_.timer(), kTimedPhase, ops_.stream());
-    const auto found = states_.find({at.layer, at.slot});
-    DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
-    const State& state = found->second;
-    const comm::DeviceSpan<E> elems = span_of<E>(grad_qkv);
-    const DeviceSequencePass pass{*sequences.parts, state.documents.elems(), at.layer, at.dropout};
-    const DeviceHeadView<const E> grad = tokens_of(span_of<E>(grad_output), shape);
-    const DeviceAttentionGradients<E> gradients{part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape),
-                                                part_of_qkv(elems, 2, shape)};
-    if constexpr (std::is_same_v<Kernel, DeviceDilatedAttention<E>>) {
-      ops_.zero(grad_qkv);
-      kernel_.backward(pass, tokens_of(span_of<E>(output), shape), grad, state.saved, gradients);
-    } else {
-      kernel_.backward(pass, grad, state.saved, gradients);
-    }
-  }
-
-  std::uint64_t bytes() const override {
-    std::uint64_t bytes = kernel_.bytes();
-    for (const auto& [place, state] : states_) bytes += state.saved.bytes() + state.documents.bytes();
-    return bytes;
-  }
-
- private:
-  struct State {
-    Saved saved;
-    DeviceDocuments documents;
-  };
-
-  Ops& ops_;
-  Kernel kernel_;
-  std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
-};
-
 /// Dense attention of a rank that has all tokens.
 template <class E>
 class DeviceAttention final : public StatefulAttention {
  public:
-  explicit DeviceAttention(Ops& ops) : ops_(ops), stream_(*ops.stream()) {}
+  explicit DeviceAttention(Ops& ops) : ops_(ops), blocks_(ops), stream_(*ops.stream()) {}
 
   void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape, comm::ConstTensor qkv,
                comm::Tensor output) override {
-    const Timed timed(ops_.timer(), kTimedPhase, &stream_);
+    const auto timed = blocks_.timed();
     State& state = states_[at.slot == AttentionPlace::kEvaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot)];
     take_shape(shape, state);
-    state.documents.take(sequences.documents, ops_);
+    state.documents.take(sequences, blocks_);
     const comm::Tensor saved = state_tensor(state.qkv.elems().first(qkv.count_elems()));
     ops_.convert(qkv, saved);
     const DeviceHeadView<E> out = tokens_of(span_of<E>(output), shape);
@@ -106,7 +46,7 @@ class DeviceAttention final : public StatefulAttention {
 
   void backward(const AttentionPlace& at, const Sequences& /*sequences*/, const AttentionShape& shape,
                 comm::ConstTensor output, comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
-    const Timed timed(ops_.timer(), kTimedPhase, &stream_);
+    const auto timed = blocks_.timed();
     const auto found = states_.find({at.layer, at.slot});
     DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
     State& state = found->second;
@@ -133,7 +73,7 @@ class DeviceAttention final : public StatefulAttention {
   struct State {
     comm::DeviceBuffer<E> qkv;
     comm::DeviceBuffer<float> log_sum_exp;
-    DeviceDocuments documents;
+    typename DeviceBlocks<E>::Documents documents;
   };
 
   comm::Tensor state_tensor(comm::DeviceSpan<E> elems) {
@@ -173,6 +113,7 @@ class DeviceAttention final : public StatefulAttention {
   }
 
   Ops& ops_;
+  DeviceBlocks<E> blocks_;
   comm::Stream& stream_;
   std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
   comm::DeviceBuffer<float> delta_;
@@ -183,14 +124,8 @@ class DeviceAttention final : public StatefulAttention {
 template <class E>
 std::unique_ptr<StatefulAttention> make(const AttentionOptions& options, const SequenceParallel& ranks,
                                         std::int64_t first_head, std::int64_t heads, Ops& ops) {
-  if (!options.branches.empty()) {
-    using Dilated = KernelAttention<E, DeviceDilatedAttention<E>, DeviceSavedDilatedAttention<E>>;
-    return std::make_unique<Dilated>(ranks.group, DilatedOptions{options.branches, options.gradient, first_head}, heads,
-                                     ops);
-  }
-  if (ranks.ranks() == 1) return std::make_unique<DeviceAttention<E>>(ops);
-  using Shared = KernelAttention<E, DeviceSequenceAttention<E>, DeviceSavedAttention<E>>;
-  return std::make_unique<Shared>(*ranks.group, options.sequence.factors, heads, ops);
+  if (options.branches.empty() && ranks.ranks() == 1) return std::make_unique<DeviceAttention<E>>(ops);
+  return make_kernel_attention<DeviceBlocks<E>>(options, ranks, first_head, heads, ops);
 }
 
 }  // namespace

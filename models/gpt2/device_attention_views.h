@@ -5,12 +5,19 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
+#include <map>
+#include <utility>
 
 #include "comm/device/device_buffer.h"
+#include "comm/device/stream_timer.h"
+#include "models/gpt2/attention_chunks.h"
+#include "models/gpt2/sequence_cut.h"
 #include "models/kernels/attention.h"
+#include "models/ops/device_spans.h"
 #include "models/ops/ops.h"
+#include "models/phase_times.h"
 #include "models/sequence/device_attention.h"
+#include "models/sequence/device_head_memory.h"
 
 namespace droptest::models {
 
@@ -37,21 +44,74 @@ inline bool have_equal_patterns(const AttentionShape& a, const AttentionShape& b
   return a.batch == b.batch && a.length == b.length && a.heads == b.heads && a.head_width == b.head_width;
 }
 
-/// The numbers of documents of whole sequences, which every micro-batch in flight has.
-class DeviceDocuments {
+/// A block's tensors on a device, and what computes on them.
+template <class E>
+class DeviceBlocks {
  public:
-  void take(const std::vector<std::int32_t>& documents, Ops& ops) {
-    count_ = documents.size();
-    if (documents.empty()) return;
-    room_in(buffer_, count_, "numbers of documents", *ops.stream());
-    ops.take_tokens(documents, {buffer_.elems().data(), count_});
+  using Memory = DeviceHeads<E>;
+  /// The operations are borrowed.
+  explicit DeviceBlocks(Ops& ops) : ops_(ops) {}
+
+  comm::Stream& processor() const { return *ops_.stream(); }
+  comm::StreamTimer::Scope timed() const {
+    return {ops_.timer(), static_cast<std::size_t>(Phase::kAttention), ops_.stream()};
   }
-  comm::DeviceSpan<const std::int32_t> elems() const { return buffer_.elems().first(count_); }
-  std::uint64_t bytes() const { return buffer_.bytes(); }
+  static comm::DeviceSpan<const E> elems(const comm::ConstTensor& tensor) { return span_of<E>(tensor); }
+  static comm::DeviceSpan<E> elems(const comm::Tensor& tensor) { return span_of<E>(tensor); }
+
+  /// The numbers of documents of whole sequences, which every micro-batch in flight has.
+  class Documents {
+   public:
+    void take(const Sequences& sequences, const DeviceBlocks& blocks) {
+      count_ = sequences.documents.size();
+      if (count_ == 0) return;
+      room_in(buffer_, count_, "numbers of documents", blocks.processor());
+      blocks.ops_.take_tokens(sequences.documents, {buffer_.elems().data(), count_});
+    }
+    /// Causal, and within documents where the sequences have some.
+    DeviceAttentionMask mask(const Sequences& sequences, std::int64_t /*batch*/) const {
+      return {Causality::kCausal, sequences.parts->length(), elems()};
+    }
+    comm::DeviceSpan<const std::int32_t> elems() const { return buffer_.elems().first(count_); }
+    std::uint64_t bytes() const { return buffer_.bytes(); }
+
+   private:
+    comm::DeviceBuffer<std::int32_t> buffer_;
+    std::size_t count_ = 0;
+  };
+
+  /// Of the queries of a chunk with the keys of a chunk. Positions count from the first token of each chunk, so that
+  /// chunks of equal lengths share a pattern; the inputs get the first positions.
+  class ChunkPatterns {
+   public:
+    const DeviceAttentionPattern& of(const AttentionShape& shape, const AttentionChunk& queries,
+                                     const AttentionChunk& keys, typename Memory::Inputs& inputs,
+                                     const DeviceBlocks& blocks) {
+      inputs.first_query = queries.first;
+      inputs.first_key = keys.first;
+      if (!have_equal_patterns(shape_, shape)) {
+        if (!patterns_.empty()) blocks.processor().synchronize();  // earlier work may use them
+        patterns_.clear();
+        shape_ = shape;
+      }
+      const auto found = patterns_.find({queries.count, keys.count});
+      if (found != patterns_.end()) return found->second;
+      return patterns_
+          .try_emplace({queries.count, keys.count}, pattern_of({{0, queries.count, 0}}, {{0, keys.count, 0}}),
+                       shape.heads, shape.head_width, blocks.processor())
+          .first->second;
+    }
+
+   private:
+    AttentionShape shape_;
+    std::map<std::pair<std::int64_t, std::int64_t>, DeviceAttentionPattern> patterns_;
+  };
+  static std::uint64_t storage_bytes(const KeyedStorage& storage, std::uint64_t /*of_chunks*/) {
+    return storage.buffer_bytes();
+  }
 
  private:
-  comm::DeviceBuffer<std::int32_t> buffer_;
-  std::size_t count_ = 0;
+  Ops& ops_;
 };
 
 }  // namespace droptest::models

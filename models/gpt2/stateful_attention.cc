@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <map>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "models/gpt2/cached_attention.h"
 #include "models/gpt2/device_attention.h"
 #include "models/gpt2/device_offloaded_attention.h"
+#include "models/gpt2/kernel_attention.h"
 #include "models/gpt2/offloaded_attention.h"
 #include "models/phase_times.h"
 #include "models/sequence/dilated_attention.h"
@@ -58,7 +60,7 @@ DenseSize dense_size(const SequenceFactors& factors, const SequenceParts& parts,
 StateSize dilated_size(const AttentionOptions& options, const SequenceParts& parts, int rank, const AttentionShape& s) {
   const std::int64_t tokens = parts.length_of(rank);
   const std::uint64_t tensor = elems_of(s, tokens, s.heads);
-  StateSize size{4 * tensor + tensor / static_cast<std::uint64_t>(s.head_width), 0};
+  StateSize size{3 * tensor + tensor / static_cast<std::uint64_t>(s.head_width), 0};
   std::uint64_t most = 0;
   for (const DilatedBranch& branch : options.branches) {
     const DilatedPlan plan = dilated_plan(branch, parts, rank, 0, s.heads, Causality::kCausal);
@@ -131,90 +133,6 @@ StateSize device_bytes(const AttentionOptions& options, int rank, const Attentio
   return {4 * dense.tensor * elem + statistics + documents, (4 * dense.tensor + dense.exchanged) * elem + statistics};
 }
 
-/// Kernel is SequenceAttention or DilatedAttention, and Saved its state, of elements T.
-template <class T, class Kernel, class Saved>
-class HostAttention final : public StatefulAttention {
- public:
-  template <class Factors>
-  HostAttention(const AttentionOptions& options, const SequenceParallel& ranks, Factors factors, std::int64_t heads,
-                Ops& ops)
-      : options_(options),
-        rank_(ranks.rank()),
-        kernel_(ranks.group, std::move(factors), heads),
-        team_(*ops.team()),
-        times_(ops.times()) {}
-
-  void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape, comm::ConstTensor qkv,
-               comm::Tensor output) override {
-    const PhaseScope scope(times_, Phase::kAttention);
-    State& state = states_[at.slot == AttentionPlace::kEvaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot)];
-    state.size = size_for(sequences.parts, shape);
-    const AttentionMask mask = mask_of(sequences, shape.batch);
-    const std::span<const T> elems = qkv.as<T>();
-    kernel_.forward({*sequences.parts, mask, at.layer, at.dropout}, part_of_qkv(elems, 0, shape),
-                    part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape), tokens_of(output.as<T>(), shape),
-                    state.saved, team_);
-  }
-
-  void backward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
-                comm::ConstTensor /*output*/, comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
-    const PhaseScope scope(times_, Phase::kAttention);
-    const auto found = states_.find({at.layer, at.slot});
-    DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
-    const AttentionMask mask = mask_of(sequences, shape.batch);
-    const std::span<T> elems = grad_qkv.as<T>();
-    kernel_.backward({*sequences.parts, mask, at.layer, at.dropout}, tokens_of(grad_output.as<T>(), shape),
-                     found->second.saved,
-                     {part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape)}, team_);
-  }
-
-  std::uint64_t bytes() const override {
-    StateSize all;
-    for (const auto& [place, state] : states_) {
-      all.state += state.size.state;
-      all.working = std::max(all.working, state.size.working);
-    }
-    return sizeof(T) * (all.state + all.working);
-  }
-
- private:
-  struct State {
-    Saved saved;
-    StateSize size;
-  };
-  /// The sizes of one shape follow from plans of all branches, so that they are kept.
-  struct Sized {
-    std::shared_ptr<const SequenceParts> parts;  ///< shared with the sequences
-    AttentionShape shape;
-    StateSize size;
-  };
-  const StateSize& size_for(const std::shared_ptr<const SequenceParts>& parts, const AttentionShape& shape) {
-    if (sized_.parts != parts || sized_.shape.batch != shape.batch) {
-      sized_ = {parts, shape, size_of(options_, *parts, rank_, shape, team_.threads())};
-    }
-    return sized_.size;
-  }
-
-  AttentionOptions options_;
-  int rank_;
-  Kernel kernel_;
-  Team team_;
-  PhaseTimes* times_;
-  Sized sized_{};
-  std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
-};
-
-template <class T>
-std::unique_ptr<StatefulAttention> make_host_attention(const AttentionOptions& options, const SequenceParallel& ranks,
-                                                       std::int64_t first_head, std::int64_t heads, Ops& ops) {
-  if (options.branches.empty()) {
-    return std::make_unique<HostAttention<T, SequenceAttention<T>, SavedAttention<T>>>(
-        options, ranks, options.sequence.factors, heads, ops);
-  }
-  return std::make_unique<HostAttention<T, DilatedAttention<T>, SavedDilatedAttention<T>>>(
-      options, ranks, DilatedOptions{options.branches, options.gradient, first_head}, heads, ops);
-}
-
 }  // namespace
 
 std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOptions& options,
@@ -225,9 +143,9 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
   if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
   if (options.chunk_tokens > 0) return make_offloaded_attention(options, ops);
   if (ops.form().types().activations == comm::ElementType::kFloat64) {
-    return make_host_attention<double>(options, ranks, first_head, heads, ops);
+    return make_kernel_attention<HostBlocks<double>>(options, ranks, first_head, heads, ops);
   }
-  return make_host_attention<float>(options, ranks, first_head, heads, ops);
+  return make_kernel_attention<HostBlocks<float>>(options, ranks, first_head, heads, ops);
 }
 
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,

@@ -27,8 +27,8 @@ class CudaOffload final : public KeyedStorage {
   /// Work behind it on the stream sees the values.
   void take(std::uint64_t key, comm::Tensor values) override;
 
-  /// Of the buffers on the device.
-  std::uint64_t buffer_bytes() const;
+  /// On the device.
+  std::uint64_t buffer_bytes() const override;
 
  private:
   /// A buffer on the device that values pass through.

@@ -20,6 +20,8 @@ class KeyedStorage {
   virtual void expect(std::uint64_t key) = 0;
   /// Gives the values back, as often as it is called. Shapes: as many bytes as were put.
   virtual void take(std::uint64_t key, comm::Tensor values) = 0;
+  /// Of the buffers through which values pass, now.
+  virtual std::uint64_t buffer_bytes() const = 0;
 };
 
 }  // namespace droptest::models

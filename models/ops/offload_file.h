@@ -60,8 +60,8 @@ class OffloadFile final : public KeyedStorage {
   void take(std::uint64_t key, std::span<std::byte> to);
   void take(std::uint64_t key, comm::Tensor values) override { take(key, values.bytes); }
 
-  /// Of all buffers, which are reused and never freed.
-  std::uint64_t buffer_bytes() const { return buffer_bytes_; }
+  /// They are reused and never freed.
+  std::uint64_t buffer_bytes() const override { return buffer_bytes_; }
 
  private:
   using Buffer = std::vector<std::byte>;

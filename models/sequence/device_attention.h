@@ -22,19 +22,23 @@ struct DeviceHeadView {
   std::int64_t token_stride = 0;
   std::int64_t head_stride = 0;
 
+  DeviceHeadView heads(std::int64_t first, std::int64_t count) const {
+    return part(first * head_stride, {shape.batch, shape.tokens, count, shape.width});
+  }
   DeviceHeadView tokens(std::int64_t first, std::int64_t count) const {
-    const std::size_t skipped = std::min(elems.size(), static_cast<std::size_t>(first * token_stride));
-    return {elems.subspan(skipped, elems.size() - skipped),
-            {shape.batch, count, shape.heads, shape.width},
-            batch_stride,
-            token_stride,
-            head_stride};
+    return part(first * token_stride, {shape.batch, count, shape.heads, shape.width});
   }
   /// C is const E. A template, because nvcc warns of the plain conversion in views of constants.
   template <class C>
   requires(!std::is_const_v<E> && std::is_same_v<C, const E>) operator DeviceHeadView<C>()
       const {  // NOLINT(google-explicit-constructor)
     return {elems, shape, batch_stride, token_stride, head_stride};
+  }
+
+ private:
+  DeviceHeadView part(std::int64_t offset, const HeadShape& of_part) const {
+    const std::size_t skipped = std::min(elems.size(), static_cast<std::size_t>(std::max<std::int64_t>(0, offset)));
+    return {elems.subspan(skipped, elems.size() - skipped), of_part, batch_stride, token_stride, head_stride};
   }
 };
 

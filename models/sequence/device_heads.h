@@ -16,11 +16,9 @@ void copy_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to
 template <class E>
 void add_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream);
 
-/// One head of a token, in all sequences.
-struct TokenHead {
-  std::int64_t token = 0;
-  std::int64_t head = 0;
-};
+/// Sets elements to zero.
+template <class E>
+void zero_heads(const DeviceHeadView<E>& view, comm::Stream& stream);
 
 /// packed [rows, batch, width] = these heads of tokens, in this order.
 template <class E>

@@ -49,14 +49,14 @@ SharedMask<T> DistributedAttention<T>::combine(const AttentionMask& mask) {
 template <class T>
 HeadView<T> DistributedAttention<T>::gather(std::string_view name, const Input& input, sim::TrafficClass traffic_class,
                                             int layer, std::vector<T>& to, LostElements* lost,
-                                            std::span<const sim::ElementRange> stopped) {
+                                            const LostElements& stopped) {
   const HeadView<const T> local = view_of(name, input.elems, input.extents, local_shape(), layout_);
   const HeadShape shape = gathered_shape();
   const std::string message_name = "attention." + std::string(name);
   comm::Message message{traffic_class, message_name, layer};
   message.lost = lost;
   travelling_.resize(shape.elems());
-  exchange_.to_heads(local, parts_.lengths(), travelling_, message, stopped);
+  exchange_.to_heads(local, parts_.lengths(), travelling_, message, Team(1), stopped);
   to.resize(shape.elems());
   const HeadView<T> view = view_of("gathered", std::span(to), shape, layout_);
   copy_heads(view_of("gathered", std::span<const T>(travelling_), shape, TokenLayout::kSequenceFirst), view);
@@ -66,7 +66,7 @@ HeadView<T> DistributedAttention<T>::gather(std::string_view name, const Input& 
 template <class T>
 void DistributedAttention<T>::scatter(std::string_view name, const std::vector<T>& from, std::span<T> to,
                                       sim::TrafficClass traffic_class, int layer, LostElements* lost,
-                                      std::span<const sim::ElementRange> stopped) {
+                                      const LostElements& stopped) {
   const HeadShape shape = gathered_shape();
   const std::string message_name = "attention." + std::string(name);
   comm::Message message{traffic_class, message_name, layer};
@@ -75,7 +75,7 @@ void DistributedAttention<T>::scatter(std::string_view name, const std::vector<T
   copy_heads(view_of("gathered", std::span<const T>(from), shape, layout_),
              view_of("gathered", std::span(travelling_), shape, TokenLayout::kSequenceFirst));
   zero_lost(stopped, std::span(travelling_));
-  exchange_.to_tokens(travelling_, parts_.lengths(), view_of(name, to, local_shape(), layout_), message);
+  exchange_.to_tokens(travelling_, parts_.lengths(), view_of(name, to, local_shape(), layout_), message, Team(1));
 }
 
 template <class T>

@@ -84,9 +84,9 @@ class DistributedAttention {
   HeadShape local_shape() const { return {batch_, parts_.length_of(group_.rank()), heads_, width_}; }
   HeadShape gathered_shape() const { return {batch_, parts_.length(), exchange_.heads(), width_}; }
   HeadView<T> gather(std::string_view name, const Input& input, sim::TrafficClass traffic_class, int layer,
-                     std::vector<T>& to, LostElements* lost, std::span<const sim::ElementRange> stopped);
+                     std::vector<T>& to, LostElements* lost, const LostElements& stopped);
   void scatter(std::string_view name, const std::vector<T>& from, std::span<T> to, sim::TrafficClass traffic_class,
-               int layer, LostElements* lost, std::span<const sim::ElementRange> stopped);
+               int layer, LostElements* lost, const LostElements& stopped);
   LocalInputs<T> inputs() const;
 
   comm::Communicator& group_;

@@ -11,6 +11,13 @@
 
 namespace droptest::models {
 
+/// Flags travel in the reliable class control.
+inline comm::Message reliable_flags() {
+  comm::Message message{sim::TrafficClass::kControl, {}};
+  message.delivery = comm::Delivery::kCertain;
+  return message;
+}
+
 /// Collects messages, and sends and receives them together. The group and the tensors are borrowed.
 /// Ranks: all of the group add messages of the same names.
 class RingHop {

@@ -25,6 +25,12 @@ struct TokenRun {
   PositionSteps positions(std::int64_t from) const { return {position + from * position_step, position_step}; }
 };
 
+/// One head of a token, in all sequences.
+struct TokenHead {
+  std::int64_t token = 0;
+  std::int64_t head = 0;
+};
+
 /// Queries that attend to keys, as far as the mask allows.
 struct AttentionBlock {
   std::vector<TokenRun> queries;

@@ -390,7 +390,7 @@ TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
 TEST_F(AttentionOnDevice, OverSequenceRanksRefusesOtherShapesAndParts) {
   comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& group) {
     comm::Stream stream;
-    DeviceSequenceAttention<float> attention(group, {1, 2}, kStateHeads, stream);
+    DeviceSequenceAttention<float> attention(&group, {1, 2}, kStateHeads);
     DeviceSavedAttention<float> saved;
     const auto view = [](std::int64_t tokens) {
       return DeviceHeadView<float>{{}, {kBatch, tokens, kStateHeads, kStateWidth}};
@@ -398,7 +398,7 @@ TEST_F(AttentionOnDevice, OverSequenceRanksRefusesOtherShapesAndParts) {
     const auto error_of = [&](const SequenceParts& parts, std::int64_t keys) {
       try {
         const std::int64_t own = parts.length_of(group.rank());
-        attention.forward({parts}, view(own), view(keys), view(own), view(own), saved);
+        attention.forward({parts, {}}, view(own), view(keys), view(own), view(own), saved, stream);
         return std::string("no error");
       } catch (const ConfigError& error) {
         return std::string(error.what());
@@ -408,7 +408,7 @@ TEST_F(AttentionOnDevice, OverSequenceRanksRefusesOtherShapesAndParts) {
     EXPECT_EQ(error_of(SequenceParts::even(15, 3), 5), "sequence: got parts of 3 ranks, want 2");
     try {
       const SequenceParts parts = SequenceParts::even(10, 2);
-      attention.backward({parts}, view(5), saved, {view(5), view(4), view(5)});
+      attention.backward({parts, {}}, view(5), saved, {view(5), view(4), view(5)}, stream);
       FAIL() << "no error";
     } catch (const ConfigError& error) {
       EXPECT_THAT(error.what(), HasSubstr("gradient of keys: axis 1 (tokens): got 4, want 5"));

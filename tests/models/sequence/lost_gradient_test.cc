@@ -73,7 +73,7 @@ LocalResults<double> on_own_tokens(const SequenceParts& parts, int rank, const I
   return results;
 }
 
-template <class Kind, class Saved>
+template <class Kind>
 Attention attention_of(const SequenceParts& parts, const std::function<Kind(comm::Communicator&)>& make) {
   return [parts, make](comm::Communicator& group, const Inputs& inputs, const WholeTensor& grad_output) {
     return on_own_tokens(parts, group.rank(), inputs, grad_output, [&](const auto& local, const auto& own, auto& to) {
@@ -86,9 +86,14 @@ Attention attention_of(const SequenceParts& parts, const std::function<Kind(comm
       const AttentionMask mask(Causality::kCausal);
       const SequencePass pass{parts, mask, 3};
       Kind attention = make(group);
-      Saved saved;
+      typename Kind::Saved saved;
       attention.forward(pass, in(0), in(1), in(2), out(to.output), saved, 1);
-      attention.backward(pass, in(3), saved, {out(to.grad_queries), out(to.grad_keys), out(to.grad_values)}, 1);
+      const AttentionGradients<double> gradients{out(to.grad_queries), out(to.grad_keys), out(to.grad_values)};
+      if constexpr (std::is_same_v<Kind, DilatedAttention<double>>) {
+        attention.backward(pass, out(to.output), in(3), saved, gradients, 1);
+      } else {
+        attention.backward(pass, in(3), saved, gradients, 1);
+      }
     });
   };
 }
@@ -114,10 +119,9 @@ std::vector<Case> cases() {
       for (const SequenceParts& parts : {SequenceParts::even(kShape.tokens, ranks),
                                          SequenceParts::zigzag(kShape.tokens, factors.ring, factors.ulysses)}) {
         all.push_back({text(factors), ranks, parts,
-                       attention_of<SequenceAttention<double>, SavedAttention<double>>(
-                           parts, [factors](comm::Communicator& group) {
-                             return SequenceAttention<double>(&group, factors, kShape.heads);
-                           })});
+                       attention_of<SequenceAttention<double>>(parts, [factors](comm::Communicator& group) {
+                         return SequenceAttention<double>(&group, factors, kShape.heads);
+                       })});
       }
     }
     const SequenceParts parts = SequenceParts::even(kShape.tokens, ranks);
@@ -126,11 +130,10 @@ std::vector<Case> cases() {
       options.branches = {{4, 1}, {11, 2}};
       if (gradient == BranchGradient::kStopped) options.branches = {{11, 2}};  // of one branch it is the exact one
       options.gradient = gradient;
-      all.push_back({"dilated", ranks, parts,
-                     attention_of<DilatedAttention<double>, SavedDilatedAttention<double>>(
-                         parts, [options](comm::Communicator& group) {
-                           return DilatedAttention<double>(&group, options, kShape.heads);
-                         })});
+      all.push_back(
+          {"dilated", ranks, parts, attention_of<DilatedAttention<double>>(parts, [options](comm::Communicator& group) {
+             return DilatedAttention<double>(&group, options, kShape.heads);
+           })});
     }
     all.push_back({"distributed", ranks, parts, distributed(parts)});
   }
