@@ -280,6 +280,26 @@ TEST(MemoryEstimate, OfFeedbackIsTheMemoryThatItTakes) {
   }
 }
 
+// One scratch for all classes of a group of ranks: sums that recomputation sends again work in that of the first ones.
+TEST(MemoryEstimate, ClassesOfOneGroupShareTheirScratch) {
+  RunConfig config = tiny_config();
+  config.parallel.tensor = 2;
+  config.training.steps = 1;
+  config.memory.recompute = models::Recompute::kBlock;
+  config.memory.traffic = models::RecomputeTraffic::kSent;
+  lose(config, TrafficClass::kTpForward, 0.1);
+  config.network.of(TrafficClass::kTpForward)->compression = {comm::CompressionKind::kInt8, 16, 0.1};
+  const std::uint64_t of_first = estimate_memory(config).collectives;
+  config.network.of(TrafficClass::kTpRecomputation) = config.network.of(TrafficClass::kTpForward);
+  EXPECT_GT(of_first, 0U);
+  EXPECT_EQ(estimate_memory(config).collectives, of_first);
+  std::uint64_t measured = 0;
+  for (const TrainingOutcome& outcome : train_locally(config, tiny_corpus()).by_rank) {
+    measured = std::max(measured, outcome.memory.of_model.at("collectives").bytes);
+  }
+  EXPECT_EQ(measured, of_first);
+}
+
 TEST(MemoryEstimate, OfTheProcessIsTheSumOfItsParts) {
   const TemporaryFolder folder;
   const std::string text = folder.path() + "/text";
