@@ -17,9 +17,9 @@
 #include "benchmarks/naive_kernels.h"
 #include "benchmarks/turns.h"
 #include "models/kernels/attention.h"
-#include "models/kernels/bf16.h"
 #include "models/kernels/matmul.h"
 #include "models/kernels/matmul_bf16.h"
+#include "models/kernels/narrow_floats.h"
 
 namespace droptest::benchmarks {
 namespace {
@@ -84,7 +84,7 @@ void matmul_float(State& state, const Product& p, int threads) {
 
 std::vector<Bf16> bf16_numbers(std::size_t count, double start) {
   std::vector<Bf16> rounded(count);
-  models::to_bf16(numbers(count, start), 1.0F, rounded, 1);
+  models::to_narrow(numbers(count, start), 1.0F, std::span(rounded), 1);
   return rounded;
 }
 

@@ -16,11 +16,11 @@
 #include "benchmarks/naive_kernels.h"
 #include "benchmarks/turns.h"
 #include "models/kernels/adamw.h"
-#include "models/kernels/bf16.h"
 #include "models/kernels/cross_entropy.h"
 #include "models/kernels/embedding.h"
 #include "models/kernels/gelu.h"
 #include "models/kernels/layernorm.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/kernels/residual.h"
 #include "models/process_settings.h"
 
@@ -266,7 +266,7 @@ void to_bf16(State& state, const KernelShapes& s, int threads) {
   const std::int64_t all = s.width * s.hidden();
   std::vector<models::Bf16> ours(static_cast<std::size_t>(all));
   std::vector<std::uint16_t> theirs(static_cast<std::size_t>(all));
-  const auto kernel = [&](Tensors& t) { models::to_bf16(t[0], 1.0F, ours, team); };
+  const auto kernel = [&](Tensors& t) { models::to_narrow(t[0], 1.0F, std::span(ours), team); };
   const auto naive = [&](Tensors& t) { naive::to_bf16(t[0], theirs); };
   Tensors input = {values(all, 0)};
   kernel(input);

@@ -15,7 +15,7 @@
 #include "benchmarks/gpu/step_kernels.h"
 #include "comm/device/device_info.h"
 #include "models/kernels/attention_kernel.h"
-#include "models/kernels/bf16.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/ops/kernel_registry.h"
 #include "sim/error.h"
 

@@ -19,31 +19,6 @@ namespace {
 using comm::ParallelDimension;
 using Slots = decltype(comm::CallMemory::scratch);
 
-/// Messages of a rank in a step of such a class that are alike, each with a name of its own.
-std::uint64_t names_of(const RunConfig& config, sim::TrafficClass of, std::uint64_t times) {
-  const auto of_all = [&](std::uint64_t groups) { return (times + groups - 1) / groups; };
-  // Sequence ranks have activations of their own tokens.
-  const auto data = static_cast<std::uint64_t>(config.parallel.gradient_ranks());
-  const auto tensor = static_cast<std::uint64_t>(config.parallel.tensor);
-  const auto pipeline = static_cast<std::uint64_t>(config.parallel.pipeline);
-  switch (of) {
-    case sim::TrafficClass::kTpForward:
-    case sim::TrafficClass::kTpBackward:
-      return of_all(data * pipeline);
-    case sim::TrafficClass::kDpGradient:
-    case sim::TrafficClass::kParameterGather:
-      return of_all(tensor * pipeline);
-    case sim::TrafficClass::kPpActivation:
-    case sim::TrafficClass::kPpGradient:
-      return of_all(data * tensor * pipeline) * static_cast<std::uint64_t>(config.training.accumulation);
-    case sim::TrafficClass::kSequenceForward:
-    case sim::TrafficClass::kSequenceBackward:
-      return of_all(config.tensor_sequence ? times : data * tensor * pipeline);
-    default:
-      return 1;
-  }
-}
-
 }  // namespace
 
 LayerMemory layer_memory(const RunConfig& config) {
@@ -59,7 +34,7 @@ LayerMemory layer_memory(const RunConfig& config) {
       const std::vector<std::uint64_t> counts = comm::counts_of(planned.call);
       const comm::CallShape shape = comm::shape_of(planned.call, counts);
       const comm::CallMemory held = comm::memory_of({*network, shape, planned.call.ranks}, is_sampled);
-      const std::uint64_t remembered = sizeof(float) * names_of(config, of, planned.times) * held.remembered;
+      const std::uint64_t remembered = sizeof(float) * names_of_rank(config, of, planned.times) * held.remembered;
       memory.remembered += remembered;
       if (is_on_host) memory.on_host += remembered;
       if (planned.call.collective == sim::Collective::kBroadcast) continue;  // a message, which takes no scratch

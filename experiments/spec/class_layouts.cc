@@ -11,9 +11,18 @@ namespace {
 using comm::ParallelDimension;
 using sim::TrafficClass;
 
+/// What the messages that are alike have names for.
+enum class Names : std::uint8_t {
+  kNone,          ///< one name for all
+  kCalls,         ///< each collective of a group
+  kMessages,      ///< each message of a rank
+  kMicroBatches,  ///< each message of a rank in each micro-batch
+};
+
 struct Layouts {
   TrafficClass traffic_class;
   ParallelDimension group;
+  Names names;
   bool (*is_sent)(const RunConfig&);
   const char* wanted;
 };
@@ -27,32 +36,48 @@ constexpr const char* kWantedForSequenceBackward = "/parallel/sequence 2 or more
 
 // In the order in which specs and errors name the classes. Each kind of parallelism adds its own here.
 constexpr Layouts kLayouts[] = {
-    {TrafficClass::kTpForward, ParallelDimension::kTensor, has_tensor_ranks, "/parallel/tensor 2 or more"},
-    {TrafficClass::kTpBackward, ParallelDimension::kTensor, has_tensor_ranks, "/parallel/tensor 2 or more"},
-    {TrafficClass::kSequenceBackward, ParallelDimension::kTensor,
+    {TrafficClass::kTpForward, ParallelDimension::kTensor, Names::kCalls, has_tensor_ranks,
+     "/parallel/tensor 2 or more"},
+    {TrafficClass::kTpBackward, ParallelDimension::kTensor, Names::kCalls, has_tensor_ranks,
+     "/parallel/tensor 2 or more"},
+    {TrafficClass::kSequenceBackward, ParallelDimension::kTensor, Names::kNone,
      [](const RunConfig& c) { return has_tensor_ranks(c) && c.tensor_sequence; }, kWantedForSequenceBackward},
-    {TrafficClass::kTpRecomputation, ParallelDimension::kTensor,
+    {TrafficClass::kTpRecomputation, ParallelDimension::kTensor, Names::kNone,
      [](const RunConfig& c) { return has_tensor_ranks(c) && c.memory.traffic == models::RecomputeTraffic::kSent; },
      "/memory/recompute_traffic \"sent\" with /parallel/tensor 2 or more"},
-    {TrafficClass::kOuter, ParallelDimension::kData,
+    {TrafficClass::kOuter, ParallelDimension::kData, Names::kNone,
      [](const RunConfig& c) { return has_gradient_ranks(c) && c.outer.is_on(); },
      "/parallel/data 2 or more with /outer"},
-    {TrafficClass::kDpGradient, ParallelDimension::kData,
+    {TrafficClass::kDpGradient, ParallelDimension::kData, Names::kCalls,
      [](const RunConfig& c) { return has_gradient_ranks(c) && !c.outer.is_on(); },
      "/parallel/data 2 or more without /outer, or /parallel/sequence 2 or more"},
-    {TrafficClass::kParameterGather, ParallelDimension::kData,
+    {TrafficClass::kParameterGather, ParallelDimension::kData, Names::kCalls,
      [](const RunConfig& c) { return c.sharding.shards_state(); },
      "/parallel/data or /parallel/sequence 2 or more with /parallel/zero 1, 2 or 3"},
-    {TrafficClass::kSequenceForward, ParallelDimension::kSequence, has_sequence_ranks, "/parallel/sequence 2 or more"},
-    {TrafficClass::kSequenceBackward, ParallelDimension::kSequence, has_sequence_ranks, kWantedForSequenceBackward},
-    {TrafficClass::kPpActivation, ParallelDimension::kPipeline, has_stages, "/parallel/pipeline 2 or more"},
-    {TrafficClass::kPpGradient, ParallelDimension::kPipeline, has_stages, "/parallel/pipeline 2 or more"},
-    {TrafficClass::kEmbeddingGradient, ParallelDimension::kPipeline,
+    {TrafficClass::kSequenceForward, ParallelDimension::kSequence, Names::kMessages, has_sequence_ranks,
+     "/parallel/sequence 2 or more"},
+    {TrafficClass::kSequenceBackward, ParallelDimension::kSequence, Names::kMessages, has_sequence_ranks,
+     kWantedForSequenceBackward},
+    {TrafficClass::kPpActivation, ParallelDimension::kPipeline, Names::kMicroBatches, has_stages,
+     "/parallel/pipeline 2 or more"},
+    {TrafficClass::kPpGradient, ParallelDimension::kPipeline, Names::kMicroBatches, has_stages,
+     "/parallel/pipeline 2 or more"},
+    {TrafficClass::kEmbeddingGradient, ParallelDimension::kPipeline, Names::kNone,
      [](const RunConfig& c) {
        return has_stages(c) && !planned_collectives(c, TrafficClass::kEmbeddingGradient).empty();
      },
      "/parallel/pipeline 2 or more, with the first and the last stage on two ranks"},
 };
+
+/// That of the layout; where it does not send the class, any.
+const Layouts& row_of(const RunConfig& config, TrafficClass traffic_class) {
+  const Layouts* found = nullptr;
+  for (const Layouts& of : kLayouts) {
+    if (of.traffic_class == traffic_class && (found == nullptr || of.is_sent(config))) found = &of;
+  }
+  DROPTEST_CHECK(found != nullptr, "no layout sends " + std::string(sim::traffic_class_name(traffic_class)));
+  return *found;
+}
 
 }  // namespace
 
@@ -65,12 +90,18 @@ std::vector<TrafficClass> classes_in_use(const RunConfig& config) {
 }
 
 comm::ParallelDimension group_of(const RunConfig& config, TrafficClass traffic_class) {
-  const Layouts* found = nullptr;
-  for (const Layouts& of : kLayouts) {
-    if (of.traffic_class == traffic_class && (found == nullptr || of.is_sent(config))) found = &of;
-  }
-  DROPTEST_CHECK(found != nullptr, "no group sends " + std::string(sim::traffic_class_name(traffic_class)));
-  return found->group;
+  return row_of(config, traffic_class).group;
+}
+
+std::uint64_t names_of_rank(const RunConfig& config, TrafficClass traffic_class, std::uint64_t times) {
+  const Layouts& row = row_of(config, traffic_class);
+  if (row.names == Names::kNone) return 1;
+  const comm::ParallelLayout& layout = config.parallel;
+  const bool is_of_gradients = row.group == ParallelDimension::kData;
+  const int ranks = row.names != Names::kCalls ? 1 : is_of_gradients ? layout.gradient_ranks() : layout.of(row.group);
+  const auto groups = static_cast<std::uint64_t>(layout.world_size() / ranks);
+  const auto batches = static_cast<std::uint64_t>(config.training.accumulation);
+  return (times + groups - 1) / groups * (row.names == Names::kMicroBatches ? batches : 1);
 }
 
 std::string wanted_for(TrafficClass traffic_class) {

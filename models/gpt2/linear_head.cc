@@ -5,8 +5,7 @@
 
 #include "models/gpt2/gpt2_messages.h"
 #include "models/gpt2/layer_boundary.h"
-#include "models/kernels/bf16.h"
-#include "models/kernels/fp16.h"
+#include "models/kernels/narrow_floats.h"
 
 namespace droptest::models {
 namespace {

@@ -7,12 +7,6 @@
 #include "sim/error.h"
 
 namespace droptest::models {
-namespace {
-
-// The order of gpt2_tensors(): six tensors for each sublayer of a block.
-constexpr std::size_t kPerSublayer = 6;
-
-}  // namespace
 
 Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& store, Ops& ops,
              const SlotOptions& options, StatefulAttention* attention)
@@ -29,14 +23,15 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
   if (range.has_embedding()) tokens_ = store.table().number_of("wte.weight");
   if (range.has_embedding()) positions_ = store.table().number_of("wpe.weight");
   for (int layer = range.first; layer < range.last; ++layer) {
-    std::size_t at = store.table().number_of("h." + std::to_string(layer) + ".ln_1.weight");
-    const auto sublayer = [&](std::int64_t first_outputs, std::int64_t inner) {
-      const Sublayer s{at, {at + 2, x.width, first_outputs}, {at + 4, inner, x.width}};
-      at += kPerSublayer;
-      return s;
+    const auto number = [&](const char* tensor) {
+      return store.table().number_of("h." + std::to_string(layer) + "." + tensor);
     };
-    attention_.push_back(sublayer(3 * x.attention_width(), x.attention_width()));
-    mlp_.push_back(sublayer(x.hidden, x.hidden));
+    attention_.push_back({number("ln_1.weight"),
+                          {number("attn.c_attn.weight"), x.width, 3 * x.attention_width()},
+                          {number("attn.c_proj.weight"), x.attention_width(), x.width}});
+    mlp_.push_back({number("ln_2.weight"),
+                    {number("mlp.c_fc.weight"), x.width, x.hidden},
+                    {number("mlp.c_proj.weight"), x.hidden, x.width}});
   }
   if (!range.has_head()) return;
   last_norm_ = store.table().number_of("ln_f.weight");
@@ -72,12 +67,12 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     if (layer > range_.first) store_.release(layer - 1);
     if (layer + 1 < range_.last) store_.expect(layer + 1);
     attention_forward(layer, b);
-    pending = {a.norm.residual, a.output, attention(layer).second.weight + 1,
-               residual_dropout(layer, Half::kAttention, b)};
+    pending = {a.norm.residual, a.output, attention(layer).second.bias(),
+               residual_dropout(layer, Branch::kAttention, b)};
     normalise(mlp(layer).norm, m.norm, pending);
     mlp_forward(layer, b);
     if (keep != Keep::kNothing) save_residuals(layer, b);
-    pending = {m.norm.residual, m.output, mlp(layer).second.weight + 1, residual_dropout(layer, Half::kMlp, b)};
+    pending = {m.norm.residual, m.output, mlp(layer).second.bias(), residual_dropout(layer, Branch::kMlp, b)};
   }
   if (range_.has_head()) {
     normalise(last_norm_, b.final_norm, pending);
@@ -164,7 +159,7 @@ void Stage::normalise(std::size_t norm, NormBuffers& buffers, const std::optiona
   NormForward n = norm_behind(pending);
   if (!pending) n.residual = buffers.residual;
   n.gain = weight(norm).value;
-  n.bias = weight(norm + 1).value;
+  n.bias = weight(bias_of(norm)).value;
   n.residual_after = buffers.residual;
   n.output = buffers.normalized;
   n.mean = buffers.mean;
@@ -185,7 +180,7 @@ void Stage::sum_over_ranks(const comm::Tensor& output, StageBuffers& b, const co
 void Stage::project_attention(int layer, StageBuffers& b) {
   const Linear& linear = attention(layer).first;
   const AttentionBuffers& a = b.attention[index(layer)];
-  const Weight bias = weight(linear.weight + 1);
+  const Weight bias = weight(linear.bias());
   ops_.linear_forward(shape_of(linear), ops_.operand(b.shared_input(a.norm), 1, b.rounded_input), weight(linear.weight),
                       &bias, a.qkv);
 }
@@ -224,7 +219,7 @@ void Stage::activate_mlp(int layer, StageBuffers& b) {
   const Linear& linear = mlp(layer).first;
   const MlpBuffers& m = b.mlp[index(layer)];
   ops_.gelu_forward(shape_of(linear), ops_.operand(b.shared_input(m.norm), 1, b.rounded_input), weight(linear.weight),
-                    weight(linear.weight + 1), m.gelu_saved, m.activated);
+                    weight(linear.bias()), m.gelu_saved, m.activated);
 }
 
 void Stage::mlp_forward(int layer, StageBuffers& b) {
@@ -236,7 +231,7 @@ void Stage::mlp_forward(int layer, StageBuffers& b) {
   } else {
     ops_.linear_forward(shape_of(s.first), ops_.operand(b.shared_input(m.norm), 1, b.rounded_input),
                         weight(s.first.weight), nullptr, m.projection);
-    ops_.gelu_of_projection(shape_of(s.first), m.projection, weight(s.first.weight + 1), m.gelu_saved, m.activated);
+    ops_.gelu_of_projection(shape_of(s.first), m.projection, weight(s.first.bias()), m.gelu_saved, m.activated);
   }
   partial_sum(s.second, m.activated, m.output, b);
   sum_over_ranks(m.output, b, messages_.mlp_output(layer));
@@ -265,16 +260,16 @@ void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     const MlpBuffers& m = b.mlp[index(layer)];
     if (recompute_of(layer) != Recompute::kSaveAll) store_.acquire(layer);
-    bring_residual_back(layer, Half::kMlp, b);
+    bring_residual_back(layer, Branch::kMlp, b);
     mlp_again(layer, b, Part::kWeights);
     mlp_weights(layer, b, mode,
-                ops_.operand(branch_gradient_of_weights(layer, Half::kMlp, b), 1, b.rounded_gradients[0]),
+                ops_.operand(branch_gradient_of_weights(layer, Branch::kMlp, b), 1, b.rounded_gradients[0]),
                 ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]));
     const AttentionBuffers& a = b.attention[index(layer)];
-    bring_residual_back(layer, Half::kAttention, b);
+    bring_residual_back(layer, Branch::kAttention, b);
     attention_again(layer, b, Part::kWeights);
     attention_weights(layer, b, mode,
-                      ops_.operand(branch_gradient_of_weights(layer, Half::kAttention, b), 1, b.rounded_gradients[0]),
+                      ops_.operand(branch_gradient_of_weights(layer, Branch::kAttention, b), 1, b.rounded_gradients[0]),
                       ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]));
     if (reports == Reports::kReady) store_.on_gradient_ready(layer);
   }
@@ -288,12 +283,12 @@ void Stage::backward_part(StageBuffers& b, double scale, double targets, Gradien
   const StageExtents& x = b.extents;
   store_.acquire(kOutsideOfBlocks);
   store_.acquire(range_.last - 1);
-  expect_residual(range_.last - 1, Half::kMlp, b);
-  expect_residual(range_.last - 1, Half::kAttention, b);
+  expect_residual(range_.last - 1, Branch::kMlp, b);
+  expect_residual(range_.last - 1, Branch::kAttention, b);
   // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
   // sums the columns of the stream's gradient, which are the bias's gradient. With dropout they are not.
   const auto bias_behind = [this](const Sublayer& sublayer) {
-    return drops_residuals() ? std::nullopt : std::optional(sublayer.second.weight + 1);
+    return drops_residuals() ? std::nullopt : std::optional(sublayer.second.bias());
   };
   const std::optional<std::size_t> last_bias = bias_behind(mlp(range_.last - 1));
   if (range_.has_head()) {
@@ -315,11 +310,11 @@ void Stage::backward_part(StageBuffers& b, double scale, double targets, Gradien
     if (layer > range_.first) store_.expect(layer - 1);
     const AttentionBuffers& a = b.attention[index(layer)];
     const MlpBuffers& m = b.mlp[index(layer)];
-    bring_residual_back(layer, Half::kMlp, b);
+    bring_residual_back(layer, Branch::kMlp, b);
     mlp_again(layer, b, part);
     mlp_backward(layer, b, mode, part);
     normalise_backward(mlp(layer).norm, m.norm, bias_behind(attention(layer)), m.grad_output, a.grad_output, b, mode);
-    bring_residual_back(layer, Half::kAttention, b);
+    bring_residual_back(layer, Branch::kAttention, b);
     attention_again(layer, b, part);
     attention_backward(layer, b, mode, part);
     std::optional<std::size_t> bias_before;
@@ -350,7 +345,7 @@ void Stage::normalise_backward(std::size_t norm, const NormBuffers& norm_buffers
   n.inverse_deviation = norm_buffers.inverse_deviation;
   n.gain = weight(norm).value;
   n.grad_gain = weight(norm).gradient;
-  n.grad_bias = weight(norm + 1).gradient;
+  n.grad_bias = weight(bias_of(norm)).gradient;
   n.rows = own_rows_;
   n.width = config_.width;
   n.grad_before = grad_before;
@@ -380,9 +375,9 @@ void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode, Part par
   const Sublayer& s = mlp(layer);
   const MlpBuffers& m = b.mlp[index(layer)];
   const Operand grad_output =
-      ops_.operand(gathered_branch_gradient(layer, Half::kMlp, b, mode), 1, b.rounded_gradients[0]);
+      ops_.operand(gathered_branch_gradient(layer, Branch::kMlp, b, mode), 1, b.rounded_gradients[0]);
   ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode,
-                           weight(s.first.weight + 1), m.grad_activated);
+                           weight(s.first.bias()), m.grad_activated);
   const Operand grad_hidden = ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]);
   begin_input_gradient(s.first, grad_hidden, b, messages_.mlp_input_gradient(layer), m.lost_input);
   if (part == Part::kWhole) mlp_weights(layer, b, mode, grad_output, grad_hidden);
@@ -392,7 +387,7 @@ void Stage::mlp_weights(int layer, StageBuffers& b, GradientMode mode, const Ope
                         const Operand& grad_hidden) {
   const Sublayer& s = mlp(layer);
   const MlpBuffers& m = b.mlp[index(layer)];
-  const Weight bias = weight(s.first.weight + 1);
+  const Weight bias = weight(s.first.bias());
   weight_gradient(s.second, m.activated, grad_output, b, mode, nullptr);
   weight_gradient(s.first, b.shared_input(m.norm), grad_hidden, b, mode,
                   ops_.form().gelu_sums_bias() ? nullptr : &bias);
@@ -402,7 +397,7 @@ void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode, Pa
   const Sublayer& s = attention(layer);
   const AttentionBuffers& a = b.attention[index(layer)];
   const Operand grad_output =
-      ops_.operand(gathered_branch_gradient(layer, Half::kAttention, b, mode), 1, b.rounded_gradients[0]);
+      ops_.operand(gathered_branch_gradient(layer, Branch::kAttention, b, mode), 1, b.rounded_gradients[0]);
   ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
   attend_backward(layer, b);
   const Operand grad_qkv = ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]);
@@ -414,7 +409,7 @@ void Stage::attention_weights(int layer, StageBuffers& b, GradientMode mode, con
                               const Operand& grad_qkv) {
   const Sublayer& s = attention(layer);
   const AttentionBuffers& a = b.attention[index(layer)];
-  const Weight bias = weight(s.first.weight + 1);
+  const Weight bias = weight(s.first.bias());
   weight_gradient(s.second, a.attended, grad_output, b, mode, nullptr);
   weight_gradient(s.first, b.shared_input(a.norm), grad_qkv, b, mode, &bias);
 }

@@ -36,7 +36,7 @@ enum class Recompute : std::uint8_t {
 /// may be on its way while another pass runs.
 struct SavedPlace {
   bool cut = false;        ///< over tensor-parallel ranks, which gather them again: their activations are equal
-  bool offloaded = false;  ///< Ops::put_away()
+  bool offloaded = false;  ///< Ops::offload()
 
   bool leaves_slot() const { return cut || offloaded; }
 };

@@ -20,48 +20,48 @@ class RecomputationScope : public PhaseScope {
 
 }  // namespace
 
-bool Stage::leaves_slot(int layer, Half half) const {
-  const bool is_input = half == Half::kAttention && layer == range_.first;
+bool Stage::leaves_slot(int layer, Branch branch) const {
+  const bool is_input = branch == Branch::kAttention && layer == range_.first;
   return recompute_of(layer) == Recompute::kBlock && options_.place.leaves_slot() && !is_input;
 }
 
 /// Identifies a residual stream among those of a rank.
-std::uint64_t Stage::key_of(int layer, Half half, const StageBuffers& b) const {
+std::uint64_t Stage::key_of(int layer, Branch branch, const StageBuffers& b) const {
   const std::uint64_t block = static_cast<std::uint64_t>(b.slot) * static_cast<std::uint64_t>(config_.layers) +
                               static_cast<std::uint64_t>(layer);
-  return 2 * block + (half == Half::kMlp ? 1 : 0);
+  return 2 * block + (branch == Branch::kMlp ? 1 : 0);
 }
 
 void Stage::save_residuals(int layer, StageBuffers& b) {
-  for (const Half half : {Half::kAttention, Half::kMlp}) {
-    if (!leaves_slot(layer, half)) continue;
-    const bool is_mlp = half == Half::kMlp;
+  for (const Branch branch : {Branch::kAttention, Branch::kMlp}) {
+    if (!leaves_slot(layer, branch)) continue;
+    const bool is_mlp = branch == Branch::kMlp;
     const comm::Tensor& residual = is_mlp ? b.mlp[index(layer)].norm.residual : b.attention[index(layer)].norm.residual;
     const comm::Tensor own = options_.place.cut ? own_part(residual, b.extents.ranks, b.extents.rank) : residual;
     if (options_.place.offloaded) {
-      ops_.put_away(key_of(layer, half, b), own);
+      ops_.offload().put(key_of(layer, branch, b), own);
     } else {
       ops_.convert(own, is_mlp ? b.mlp[index(layer)].own_part : b.attention[index(layer)].own_part);
     }
   }
 }
 
-void Stage::expect_residual(int layer, Half half, const StageBuffers& b) {
+void Stage::expect_residual(int layer, Branch branch, const StageBuffers& b) {
   if (!options_.place.offloaded) return;
-  while (layer >= range_.first && !leaves_slot(layer, half)) --layer;
-  if (layer >= range_.first) ops_.expect_back(key_of(layer, half, b));
+  while (layer >= range_.first && !leaves_slot(layer, branch)) --layer;
+  if (layer >= range_.first) ops_.offload().expect(key_of(layer, branch, b));
 }
 
-void Stage::bring_residual_back(int layer, Half half, StageBuffers& b) {
-  if (!leaves_slot(layer, half)) return;
-  const bool is_mlp = half == Half::kMlp;
+void Stage::bring_residual_back(int layer, Branch branch, StageBuffers& b) {
+  if (!leaves_slot(layer, branch)) return;
+  const bool is_mlp = branch == Branch::kMlp;
   const comm::Tensor& residual = is_mlp ? b.mlp[index(layer)].norm.residual : b.attention[index(layer)].norm.residual;
   const comm::Tensor own = options_.place.cut ? own_part(residual, b.extents.ranks, b.extents.rank) : residual;
   {
     const RecomputationScope scope(ops_);
     if (options_.place.offloaded) {
-      ops_.bring_back(key_of(layer, half, b), own);
-      expect_residual(layer - 1, half, b);
+      ops_.offload().take(key_of(layer, branch, b), own);
+      expect_residual(layer - 1, branch, b);
     } else {
       ops_.convert(is_mlp ? b.mlp[index(layer)].own_part : b.attention[index(layer)].own_part, own);
     }
@@ -111,8 +111,8 @@ void Stage::mlp_again(int layer, StageBuffers& b, Part part) {
     if (m.projection.bytes.empty()) {
       activate_mlp(layer, b);
     } else {
-      ops_.gelu_of_projection(shape_of(mlp(layer).first), m.projection, weight(mlp(layer).first.weight + 1),
-                              m.gelu_saved, m.activated);
+      ops_.gelu_of_projection(shape_of(mlp(layer).first), m.projection, weight(mlp(layer).first.bias()), m.gelu_saved,
+                              m.activated);
     }
     if (sends_again(layer)) partial_sum(mlp(layer).second, m.activated, m.output, b);
   }

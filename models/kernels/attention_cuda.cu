@@ -6,10 +6,9 @@
 #include "models/kernels/attention.h"
 #include "models/kernels/attention_forms.cuh"
 #include "models/kernels/attention_plain.h"
-#include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
-#include "models/kernels/fp16.h"
+#include "models/kernels/narrow_floats.h"
 
 namespace droptest::models {
 namespace {

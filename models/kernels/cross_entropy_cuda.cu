@@ -2,11 +2,10 @@
 #include <limits>
 #include <string>
 
-#include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/cross_entropy.h"
 #include "models/kernels/element_pack.cuh"
-#include "models/kernels/fp16.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/kernels/ordered_sum.cuh"
 
 namespace droptest::models {

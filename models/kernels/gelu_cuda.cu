@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <string>
 
-#include "models/kernels/bf16.h"
 #include "models/kernels/element_pack.cuh"
-#include "models/kernels/fp16.h"
 #include "models/kernels/gelu.h"
+#include "models/kernels/narrow_floats.h"
 
 namespace droptest::models {
 namespace {

@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "models/kernels/bf16.h"
 #include "models/kernels/matmul.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/team.h"
 
 namespace droptest::models {

@@ -8,8 +8,7 @@
 #include "comm/device/device_span.h"
 #include "comm/device/stream.h"
 #include "models/gradient_mode.h"
-#include "models/kernels/bf16.h"
-#include "models/kernels/fp16.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/kernels/weight_layout.h"
 
 namespace droptest::models {

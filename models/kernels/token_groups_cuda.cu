@@ -4,10 +4,9 @@
 #include <algorithm>
 #include <string>
 
-#include "models/kernels/bf16.h"
 #include "models/kernels/block_reduction.cuh"
 #include "models/kernels/element_pack.cuh"
-#include "models/kernels/fp16.h"
+#include "models/kernels/narrow_floats.h"
 
 namespace droptest::models {
 namespace {

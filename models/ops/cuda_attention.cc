@@ -5,8 +5,7 @@
 
 #include "models/kernels/attention_kernel.h"
 #include "models/kernels/attention_plain.h"
-#include "models/kernels/bf16.h"
-#include "models/kernels/fp16.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/ops/device_spans.h"
 #include "sim/error.h"
 

@@ -12,9 +12,8 @@
 #include "comm/device/stream.h"
 #include "comm/device/tensor_operations.h"
 #include "models/kernels/attention_kernel.h"
-#include "models/kernels/bf16.h"
-#include "models/kernels/fp16.h"
 #include "models/kernels/matrix_products.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/kernels/residual.h"
 #include "models/kernels/sgd.h"
 #include "models/kernels/tensor_segments.h"
@@ -371,12 +370,10 @@ class CudaOps final : public Ops {
     if (collectives_) stream_.wait(reduced_);
   }
 
-  void put_away(std::uint64_t key, ConstTensor values) override {
+  KeyedStorage& offload() override {
     if (!offload_) offload_.emplace(stream_);
-    offload_->put(key, values);
+    return *offload_;
   }
-  void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
-  void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values); }
   std::uint64_t offload_bytes() const override { return offload_ ? offload_->buffer_bytes() : 0; }
   std::unique_ptr<KeyedStorage> make_keyed_storage() override { return std::make_unique<CudaOffload>(stream_); }
   std::unique_ptr<Storage> make_storage(std::uint64_t bytes, const std::string& /*purpose*/) override {

@@ -13,13 +13,12 @@
 #include "models/host_buffer.h"
 #include "models/kernels/adamw.h"
 #include "models/kernels/attention_kernel.h"
-#include "models/kernels/bf16.h"
 #include "models/kernels/chunks.h"
-#include "models/kernels/fp16.h"
 #include "models/kernels/gelu.h"
 #include "models/kernels/matmul.h"
 #include "models/kernels/matmul_bf16.h"
 #include "models/kernels/matmul_kernel.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/kernels/residual.h"
 #include "models/kernels/sgd.h"
 #include "models/kernels/squares.h"
@@ -340,12 +339,10 @@ class HostOps final : public Ops {
   }
   void join() override {}
 
-  void put_away(std::uint64_t key, ConstTensor values) override {
+  KeyedStorage& offload() override {
     if (!offload_) offload_.emplace(make_offload_file(offload_directory_));
-    offload_->put(key, values.bytes);
+    return *offload_;
   }
-  void expect_back(std::uint64_t key) override { offload_.value().expect(key); }
-  void bring_back(std::uint64_t key, Tensor values) override { offload_.value().take(key, values.bytes); }
   std::uint64_t offload_bytes() const override { return offload_ ? offload_->buffer_bytes() : 0; }
   std::unique_ptr<KeyedStorage> make_keyed_storage() override {
     return std::make_unique<OffloadFile>(make_offload_file(offload_directory_));
@@ -455,8 +452,8 @@ class HostOps final : public Ops {
 
   /// to = factor x from, in 16 bits.
   void round(std::span<const float> from, float factor, Tensor to) {
-    if (to.type == ElementType::kFloat16) return to_fp16(from, factor, to.as<Fp16>(), team_);
-    to_bf16(from, factor, to.as<Bf16>(), team_);
+    if (to.type == ElementType::kFloat16) return to_narrow(from, factor, to.as<Fp16>(), team_);
+    to_narrow(from, factor, to.as<Bf16>(), team_);
   }
   void widen(ConstTensor from, std::span<float> to) {
     if (from.type == ElementType::kFloat16) return to_floats(from.as<Fp16>(), to, team_);

@@ -21,7 +21,7 @@ struct HostOpsOptions {
   int threads = 1;
   std::int64_t max_logits = std::int64_t{1} << 24U;  ///< of a chunk. One of GPT-2's vocabulary has 333 rows: the GEMM
                                                      ///< for the embedding's gradient is still bound by arithmetic.
-  std::string offload_directory{};  ///< of the file of put_away(); empty: the system's for temporary files
+  std::string offload_directory{};  ///< of the file of offload(); empty: the system's for temporary files
   /// GEMMs with 16-bit operands: by the processor's instructions for their type where it has them, or always in
   /// float32.
   enum class NarrowProducts : std::uint8_t { kFastest, kInFloat } narrow_products = NarrowProducts::kFastest;

@@ -242,14 +242,9 @@ class Ops {
   /// to += from. Both of the parameters' type.
   virtual void accumulate(comm::ConstTensor from, comm::Tensor to) = 0;
 
-  /// Storage outside of the memory of operations: a file on the host, page-locked host memory on a device. put_away()
-  /// keeps the values, which may change when it returns; bring_back() gives them back, as often as it is called before
-  /// they are put away again. expect_back() begins to read them; bring_back() follows. Storing and reading overlap with
-  /// operations. Throws: ConfigError that names the file where it is full or was cut, from these calls or later ones.
-  virtual void put_away(std::uint64_t key, comm::ConstTensor values) = 0;
-  virtual void expect_back(std::uint64_t key) = 0;
-  virtual void bring_back(std::uint64_t key, comm::Tensor values) = 0;
-  /// Bytes of the buffers through which these values pass, in the memory of operations.
+  /// The storage of the blocks' values: made at the first call. Storing and reading overlap with operations.
+  virtual KeyedStorage& offload() = 0;
+  /// Of its buffers, in the memory of operations; 0 before the first call.
   virtual std::uint64_t offload_bytes() const = 0;
   /// Storage of the same kind with keys of its own. The operations outlive it.
   virtual std::unique_ptr<KeyedStorage> make_keyed_storage() = 0;

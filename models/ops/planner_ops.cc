@@ -263,9 +263,7 @@ class DryRun final : public PlannerOps {
     }
     use_parts(whole, message, counts, own);
   }
-  void put_away(std::uint64_t /*key*/, ConstTensor values) override { use({{"values put away", values, 0}}); }
-  void expect_back(std::uint64_t /*key*/) override {}
-  void bring_back(std::uint64_t /*key*/, Tensor values) override { use({{"values brought back", values, 0}}); }
+  KeyedStorage& offload() override { return offload_; }
   std::uint64_t offload_bytes() const override { return 0; }
   std::unique_ptr<KeyedStorage> make_keyed_storage() override { throw CheckError("storage of a dry run"); }
   std::unique_ptr<Storage> make_storage(std::uint64_t /*bytes*/, const std::string& /*purpose*/) override {
@@ -370,9 +368,23 @@ class DryRun final : public PlannerOps {
     buffer.last_time = time_;
   }
 
+  /// Uses the values, and stores nothing.
+  class Offload final : public KeyedStorage {
+   public:
+    explicit Offload(DryRun& run) : run_(run) {}
+    void put(std::uint64_t /*key*/, ConstTensor values) override { run_.use({{"offloaded values", values, 0}}); }
+    void expect(std::uint64_t /*key*/) override {}
+    void take(std::uint64_t /*key*/, Tensor values) override { run_.use({{"values brought back", values, 0}}); }
+    std::uint64_t buffer_bytes() const override { return 0; }
+
+   private:
+    DryRun& run_;
+  };
+
   const OpsForm& form_;
   int world_size_;
   int rank_;
+  Offload offload_{*this};
   std::uint64_t next_address_ = kFirstAddress;
   int time_ = 0;
   std::vector<PlannedBuffer> buffers_;

@@ -6,8 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "models/kernels/bf16.h"
-#include "models/kernels/fp16.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/sequence/device_attention.h"
 #include "sim/error.h"
 

@@ -20,8 +20,7 @@
 #include "comm/device/device_info.h"
 #include "comm/device/device_tensor.h"
 #include "comm/device/stream.h"
-#include "models/kernels/bf16.h"
-#include "models/kernels/fp16.h"
+#include "models/kernels/narrow_floats.h"
 #include "tests/models/formula_model.h"
 
 namespace droptest::models {

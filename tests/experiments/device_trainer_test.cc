@@ -16,7 +16,7 @@
 #include "experiments/run/single_rank.h"
 #include "experiments/run/training_model.h"
 #include "models/gpt2/gpt2_weights.h"
-#include "models/kernels/bf16.h"
+#include "models/kernels/narrow_floats.h"
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"

@@ -6,9 +6,9 @@
 #include <bit>
 #include <limits>
 
-#include "models/kernels/bf16.h"
 #include "models/kernels/chunks.h"
 #include "models/kernels/matmul_bf16.h"
+#include "models/kernels/narrow_floats.h"
 #include "sim/error.h"
 #include "tests/models/formula_model.h"
 #include "tests/models/recording_communicator.h"
@@ -18,7 +18,7 @@ namespace {
 
 std::uint16_t bits_of(float value) {
   Bf16 out{};
-  to_bf16(std::span(&value, 1), 1.0F, std::span(&out, 1), 1);
+  to_narrow(std::span(&value, 1), 1.0F, std::span(&out, 1), 1);
   return out.bits;
 }
 
@@ -43,7 +43,7 @@ TEST(Bf16, ScalesBeforeItRounds) {
   std::vector<float> values;
   for (int i = 0; i < 100; ++i) values.push_back(static_cast<float>(i) * 0.37F);
   std::vector<Bf16> got(values.size());
-  to_bf16(values, 1.0F / 3, got, 2);
+  to_narrow(values, 1.0F / 3, std::span(got), 2);
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(got[i].bits, bits_of(values[i] * (1.0F / 3)));
 }
 

@@ -8,7 +8,7 @@
 
 #include "comm/device/device_buffer.h"
 #include "models/kernels/attention_kernel.h"
-#include "models/kernels/bf16.h"
+#include "models/kernels/narrow_floats.h"
 #include "sim/error.h"
 #include "tests/comm/error_text.h"
 #include "tests/fake_cuda/fake_cuda.h"

@@ -11,7 +11,7 @@
 
 #include "comm/device/device_info.h"
 #include "models/gpt2/gpt2.h"
-#include "models/kernels/bf16.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/ops/cuda_ops.h"
 #include "models/ops/host_ops.h"
 #include "models/ops/kernel_registry.h"

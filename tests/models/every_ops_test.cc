@@ -185,12 +185,12 @@ void gelu_of_projection(Bench& b) {
 
 void values_put_away(Bench& b) {
   const Tensor values = b.activations(40, kRows * kWidth);
-  b.ops.put_away(3, values);
-  b.ops.put_away(4, b.activations(41, kRows * kWidth));
+  b.ops.offload().put(3, values);
+  b.ops.offload().put(4, b.activations(41, kRows * kWidth));
   b.ops.zero(values);
-  b.ops.expect_back(4);
+  b.ops.offload().expect(4);
   for (const std::uint64_t key : {4U, 3U, 3U}) {
-    b.ops.bring_back(key, values);
+    b.ops.offload().take(key, values);
     b.keep(values);
   }
 }

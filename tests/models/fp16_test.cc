@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "models/kernels/fp16.h"
+#include "models/kernels/narrow_floats.h"
 
 #include <gtest/gtest.h>
 
@@ -26,13 +26,13 @@ TEST(Fp16, RoundsScaledFloatsToTheNearest) {
   const Team team(2);
   std::vector<Fp16> narrow(input.size());
   std::vector<float> wide(input.size());
-  to_fp16(input, 1, narrow, team);
-  to_floats(narrow, wide, team);
+  to_narrow(input, 1, std::span(narrow), team);
+  to_floats(std::span<const Fp16>(narrow), wide, team);
   EXPECT_EQ(wide, want);
   std::vector<float> halves;
   for (const float x : input) halves.push_back(x / 2);
-  to_fp16(halves, 2, narrow, team);
-  to_floats(narrow, wide, team);
+  to_narrow(halves, 2, std::span(narrow), team);
+  to_floats(std::span<const Fp16>(narrow), wide, team);
   EXPECT_EQ(wide, want);
 }
 

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "models/gpt2/stage_plan.h"
-#include "models/kernels/bf16.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/training_step.h"
 #include "sim/error.h"
 #include "tests/fake_cuda/fake_cuda.h"

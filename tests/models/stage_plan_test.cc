@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/kernels/bf16.h"
+#include "models/kernels/narrow_floats.h"
 #include "models/ops/cuda_ops.h"
 #include "models/ops/host_ops.h"
 #include "models/ops/planner_ops.h"
