@@ -276,19 +276,6 @@ class Resolver {
       report("/kernels/attention", "got " + quote_json(full_["kernels"]["attention"]) + kStateful +
                                        "which has one implementation; want it absent");
     }
-    if (attention.chunk_tokens > 0) {
-      const auto contradict = [&](const std::string& got, const std::string& want) {
-        report("/memory/attention_chunk",
-               "got " + std::to_string(attention.chunk_tokens) + " with " + got + ", want " + want);
-      };
-      if (config_.parallel.sequence > 1) {
-        contradict("/parallel/sequence " + std::to_string(config_.parallel.sequence),
-                   "one of the two: the state of attention over sequence ranks is in memory");
-      }
-      if (!attention.branches.empty()) {
-        contradict("/model/attention/kind \"dilated\"", "\"dense\": a branch's keys are no chunk");
-      }
-    }
   }
 
   /// "auto" becomes the device that it means on this machine; the CPU needs no entry.

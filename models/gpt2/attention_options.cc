@@ -30,13 +30,9 @@ void validate(const AttentionOptions& options, int heads) {
                       " attention heads of a tensor-parallel rank for " + std::to_string(factors.ulysses) +
                       " Ulysses ranks, want at least one head for each: fewer ranks, or a ring");
   }
-  const std::string chunks = "GPT-2: attention in chunks of " + std::to_string(options.chunk_tokens) + " tokens: got ";
-  if (options.chunk_tokens < 0) throw ConfigError(chunks + "fewer than 0");
-  if (options.chunk_tokens > 0 && options.sequence.ranks() > 1) {
-    throw ConfigError(chunks + std::to_string(options.sequence.ranks()) + " sequence ranks, want 1");
-  }
-  if (options.chunk_tokens > 0 && !options.branches.empty()) {
-    throw ConfigError(chunks + "dilated attention, want dense");
+  if (options.chunk_tokens < 0) {
+    throw ConfigError("GPT-2: attention in chunks of " + std::to_string(options.chunk_tokens) +
+                      " tokens: got fewer than 0");
   }
   if (options.branches.empty()) return;
   validate(options.branches);

@@ -32,7 +32,8 @@ struct AttentionOptions {
   enum class Past : std::uint8_t { kForgotten, kCached } past = Past::kForgotten;
 
   /// Of the chunks in which queries, keys and values wait outside of memory for the backward pass; 0: they are saved in
-  /// memory.
+  /// memory. The backward pass of one rank's dense attention has some chunks in memory at a time; that over sequence
+  /// ranks, and that of dilated attention, all of a block.
   std::int64_t chunk_tokens = 0;
 
   /// Whether attention is StatefulAttention.
@@ -44,8 +45,7 @@ struct AttentionOptions {
 
 /// Throws: ConfigError for cached keys and values with any other attention than that of one rank over whole sequences;
 /// factors below 1, fewer `heads` of a tensor-parallel rank than Ulysses ranks, dilated attention over ranks that are
-/// not a ring of consecutive parts or with branches that do not fit, and chunks of fewer than 0 tokens, over sequence
-/// ranks, or of dilated attention.
+/// not a ring of consecutive parts or with branches that do not fit, and chunks of fewer than 0 tokens.
 void validate(const AttentionOptions& options, int heads);
 
 }  // namespace droptest::models

@@ -15,6 +15,7 @@
 #include "models/gpt2/device_attention_views.h"
 #include "models/gpt2/device_offloaded_attention.h"
 #include "models/gpt2/kernel_attention.h"
+#include "models/gpt2/offloaded_attention.h"
 #include "models/ops/device_spans.h"
 #include "models/sequence/device_attention.h"
 #include "models/sequence/device_dilated_attention.h"
@@ -132,7 +133,7 @@ std::unique_ptr<StatefulAttention> make(const AttentionOptions& options, const S
 
 std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops) {
-  if (options.chunk_tokens > 0) return make_device_offloaded_attention(options, ops);
+  if (is_offloaded_alone(options)) return make_device_offloaded_attention(options, ops);
   switch (ops.form().types().activations) {
     case comm::ElementType::kBfloat16:
       return make<comm::Bf16>(options, ranks, first_head, heads, ops);

@@ -13,8 +13,9 @@ namespace droptest::models {
 /// own; the next chunk is copied while the device computes. Blocking: never, but where it allocates.
 std::unique_ptr<StatefulAttention> make_device_offloaded_attention(const AttentionOptions& options, Ops& ops);
 
-/// Chunks of one kind on the device at once: queries, keys and values that are met, and those on their way to the host
-/// and back (CudaOffload), two each.
-inline constexpr std::uint64_t kDeviceResidentChunks = 3 + 2 + 2;
+/// Buffers on their way to the host and back (CudaOffload), two each.
+inline constexpr std::uint64_t kDevicePassages = 2 + 2;
+/// Chunks of one kind on the device at once: queries, keys and values that are met, and those on their way.
+inline constexpr std::uint64_t kDeviceResidentChunks = 3 + kDevicePassages;
 
 }  // namespace droptest::models

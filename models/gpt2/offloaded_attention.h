@@ -10,7 +10,12 @@
 
 namespace droptest::models {
 
-/// Attention of a rank that has all tokens. A forward pass stores queries, keys and values by chunks of
+/// Whether the options ask for the attention below.
+inline bool is_offloaded_alone(const AttentionOptions& options) {
+  return options.chunk_tokens > 0 && options.sequence.ranks() == 1 && options.branches.empty();
+}
+
+/// Dense attention of a rank that has all tokens. A forward pass stores queries, keys and values by chunks of
 /// options.chunk_tokens tokens, the last one perhaps shorter. The backward pass takes the chunks of keys and values one
 /// after the other, and for each the chunks of queries that see it; the next chunk is read meanwhile. Pairs of chunks
 /// that the mask hides are left out. Source: Yao et al. 2024 (Fully Pipelined Distributed Transformer), section 4;

@@ -25,10 +25,13 @@ std::uint64_t elems_of(const AttentionShape& s, std::int64_t tokens, std::int64_
   return HeadShape{s.batch, tokens, heads, s.head_width}.elems();
 }
 
-/// Elements of one state and of the working memory.
+/// Of one state and of the working memory, but for documents and the scratch of threads.
 struct StateSize {
-  std::uint64_t state = 0;
-  std::uint64_t working = 0;
+  std::uint64_t tensors = 0;     ///< elements of a state's saved tensors
+  std::uint64_t largest = 0;     ///< of the largest of them
+  std::uint64_t statistics = 0;  ///< log-sum-exps of a state
+  std::uint64_t working = 0;     ///< elements
+  std::uint64_t working_statistics = 0;
 };
 
 /// Elements of tensors of tokens, and log-sum-exps, of a rank with dense attention over sequence ranks.
@@ -58,47 +61,18 @@ DenseSize dense_size(const SequenceFactors& factors, const SequenceParts& parts,
 }
 
 StateSize dilated_size(const AttentionOptions& options, const SequenceParts& parts, int rank, const AttentionShape& s) {
-  const std::int64_t tokens = parts.length_of(rank);
-  const std::uint64_t tensor = elems_of(s, tokens, s.heads);
-  StateSize size{3 * tensor + tensor / static_cast<std::uint64_t>(s.head_width), 0};
-  std::uint64_t most = 0;
-  for (const DilatedBranch& branch : options.branches) {
-    const DilatedPlan plan = dilated_plan(branch, parts, rank, 0, s.heads, Causality::kCausal);
-    const std::uint64_t gathered = elems_of(s, plan.gathered_tokens, s.heads);
-    size.state += 2 * gathered;
-    most = std::max(most, gathered);
-  }
-  size.working = 4 * most + (options.gradient == BranchGradient::kStopped ? 2 * tensor : 0);
-  return size;
-}
-
-StateSize size_of(const AttentionOptions& options, const SequenceParts& parts, int rank, const AttentionShape& s,
-                  int threads) {
-  StateSize size;
-  if (options.branches.empty()) {
-    const DenseSize dense = dense_size(options.sequence.factors, parts, rank, s);
-    // Of the first three, the output and its log-sum-exp; gradients of the first three and of the output.
-    size = {4 * dense.tensor + dense.statistics, 4 * dense.tensor + dense.exchanged};
-  } else {
-    size = dilated_size(options, parts, rank, s);
-  }
-  size.working += token_attention_scratch_elems(s.head_width, threads);
-  return size;
-}
-
-/// Bytes of dilated attention on a device, but for documents.
-StateSize dilated_device_bytes(const AttentionOptions& options, const SequenceParts& parts, int rank,
-                               const AttentionShape& s, std::uint64_t elem) {
   const std::uint64_t tensor = elems_of(s, parts.length_of(rank), s.heads);
-  const std::uint64_t statistics = tensor / static_cast<std::uint64_t>(s.head_width) * sizeof(float);
-  StateSize size{3 * tensor * elem + statistics, statistics};
-  if (options.gradient == BranchGradient::kStopped) size.working += 2 * tensor * elem + statistics;
+  StateSize size{3 * tensor, tensor, tensor / static_cast<std::uint64_t>(s.head_width)};
+  if (options.gradient == BranchGradient::kStopped) {
+    size.working = 2 * tensor;
+    size.working_statistics = size.statistics;
+  }
   std::uint64_t most_gathered = 0;
   std::uint64_t most_packed = 0;
   for (const DilatedBranch& branch : options.branches) {
     const DilatedPlan plan = dilated_plan(branch, parts, rank, 0, s.heads, Causality::kCausal);
     const std::uint64_t gathered = elems_of(s, plan.gathered_tokens, s.heads);
-    size.state += 2 * gathered * elem;
+    size.tensors += 2 * gathered;
     most_gathered = std::max(most_gathered, gathered);
     for (const auto* by_rank : {&plan.sent, &plan.received}) {
       std::int64_t tokens = 0;
@@ -106,31 +80,68 @@ StateSize dilated_device_bytes(const AttentionOptions& options, const SequencePa
       most_packed = std::max(most_packed, elems_of(s, tokens, 1));
     }
   }
+  size.largest = std::max(size.largest, most_gathered);
   // Gradients of gathered keys and values; what is sent, and what is received.
-  size.working += 2 * (most_gathered + most_packed) * elem;
+  size.working += 2 * (most_gathered + most_packed);
   return size;
 }
 
-/// Bytes on a device, whose log-sum-exps are floats. Dilated attention and one rank take the output from the block.
-StateSize device_bytes(const AttentionOptions& options, int rank, const AttentionShape& whole, std::uint64_t elem) {
+StateSize size_of(const AttentionOptions& options, int rank, const AttentionShape& whole) {
   const SequenceParts parts = options.sequence.parts(whole.length);
+  if (!options.branches.empty()) return dilated_size(options, parts, rank, whole);
+  const DenseSize dense = dense_size(options.sequence.factors, parts, rank, whole);
+  // Queries, keys, values and the output; the gradients of the first three and of the output.
+  return {4 * dense.tensor, dense.tensor, dense.statistics, 4 * dense.tensor + dense.exchanged};
+}
+
+/// Elements of a stored piece of a saved tensor.
+std::uint64_t piece_of(const AttentionOptions& options, const AttentionShape& s, const StateSize& size) {
+  return std::min(elems_of(s, options.chunk_tokens, s.heads), size.largest);
+}
+
+/// As StatefulAttentionUse, where a device has all of a block's memory. Log-sum-exps are floats.
+StatefulAttentionUse use_on_device(const AttentionOptions& options, int rank, const AttentionShape& whole,
+                                   std::uint64_t elem, std::uint64_t states) {
   const bool has_documents = options.within == AttentionOptions::Within::kDocument;
   const std::uint64_t documents =
       has_documents ? static_cast<std::uint64_t>(whole.batch * whole.length) * sizeof(std::int32_t) : 0;
-  if (!options.branches.empty()) {
-    StateSize size = dilated_device_bytes(options, parts, rank, whole, elem);
-    size.state += documents;
-    return size;
-  }
-  const DenseSize dense = dense_size(options.sequence.factors, parts, rank, whole);
-  const std::uint64_t statistics = dense.statistics * sizeof(float);
-  if (options.chunk_tokens > 0) {
+  StateSize size = size_of(options, rank, whole);
+  size.working_statistics += size.statistics;  // of a backward pass
+  std::uint64_t stored = 0;
+  if (is_offloaded_alone(options)) {
     const std::int64_t tokens = std::min(options.chunk_tokens, whole.length);
-    const std::uint64_t of_chunk = static_cast<std::uint64_t>(whole.batch * whole.heads * tokens) * sizeof(float);
-    return {statistics + documents, kDeviceResidentChunks * elems_of(whole, tokens, whole.heads) * elem + of_chunk};
+    stored = 3 * elems_of(whole, whole.length, whole.heads);
+    size.tensors = 0;
+    size.working = kDeviceResidentChunks * elems_of(whole, tokens, whole.heads);
+    size.working_statistics = static_cast<std::uint64_t>(whole.batch * whole.heads * tokens);
+  } else if (options.chunk_tokens > 0) {
+    stored = size.tensors;
+    size.working += size.tensors + kDevicePassages * piece_of(options, whole, size);
+    size.tensors = 0;
+  } else if (options.branches.empty() && options.sequence.ranks() == 1) {
+    // The output is the block's, and gradients go where the caller wants them.
+    size.tensors = 3 * size.largest;
+    size.working = 0;
   }
-  if (parts.ranks() == 1) return {3 * dense.tensor * elem + statistics + documents, statistics};
-  return {4 * dense.tensor * elem + statistics + documents, (4 * dense.tensor + dense.exchanged) * elem + statistics};
+  const std::uint64_t state = size.tensors * elem + size.statistics * sizeof(float) + documents;
+  return {states * state + size.working * elem + size.working_statistics * sizeof(float), elem * (states - 1) * stored};
+}
+
+/// The same on the host, whose log-sum-exps are of the type of elements.
+StatefulAttentionUse use_on_host(const AttentionOptions& options, int rank, const AttentionShape& whole,
+                                 std::uint64_t elem, std::uint64_t states, int threads) {
+  if (is_offloaded_alone(options)) {
+    const OffloadedAttentionSize size = offloaded_attention_size(options.chunk_tokens, whole, threads);
+    return {elem * (states * size.state + size.working), elem * (states - 1) * size.stored};
+  }
+  StateSize size = size_of(options, rank, whole);
+  std::uint64_t stored = 0;
+  if (options.chunk_tokens > 0) {
+    stored = std::exchange(size.tensors, 0);
+    size.working += stored + kResidentPieces * piece_of(options, whole, size);
+  }
+  size.working += size.working_statistics + token_attention_scratch_elems(whole.head_width, threads);
+  return {elem * (states * (size.tensors + size.statistics) + size.working), elem * (states - 1) * stored};
 }
 
 }  // namespace
@@ -141,7 +152,7 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
   if (!options.is_stateful()) return nullptr;
   if (options.past == AttentionOptions::Past::kCached) return make_cached_attention(ops);
   if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
-  if (options.chunk_tokens > 0) return make_offloaded_attention(options, ops);
+  if (is_offloaded_alone(options)) return make_offloaded_attention(options, ops);
   if (ops.form().types().activations == comm::ElementType::kFloat64) {
     return make_kernel_attention<HostBlocks<double>>(options, ranks, first_head, heads, ops);
   }
@@ -152,19 +163,9 @@ StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int
                                             comm::ElementType type, std::uint64_t states,
                                             const AttentionProcessor& processor) {
   if (!options.is_stateful() || options.past == AttentionOptions::Past::kCached) return {};
-  const std::uint64_t bytes = comm::element_bytes(type);
-  if (processor.device == KernelDevice::kCuda) {
-    const StateSize size = device_bytes(options, rank, whole, bytes);
-    const std::uint64_t stored = options.chunk_tokens > 0 ? 3 * elems_of(whole, whole.length, whole.heads) : 0;
-    return {states * size.state + size.working, bytes * (states - 1) * stored};
-  }
-  const int threads = processor.threads;
-  if (options.chunk_tokens > 0) {
-    const OffloadedAttentionSize size = offloaded_attention_size(options.chunk_tokens, whole, threads);
-    return {bytes * (states * size.state + size.working), bytes * (states - 1) * size.stored};
-  }
-  const StateSize size = size_of(options, options.sequence.parts(whole.length), rank, whole, threads);
-  return {bytes * (states * size.state + size.working), 0};
+  const std::uint64_t elem = comm::element_bytes(type);
+  if (processor.device == KernelDevice::kCuda) return use_on_device(options, rank, whole, elem, states);
+  return use_on_host(options, rank, whole, elem, states, processor.threads);
 }
 
 }  // namespace droptest::models

@@ -2,6 +2,7 @@
 // Dilated attention over the tokens of several ranks.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -42,6 +43,7 @@ struct SavedDilatedAttentionOf {
   struct Gathered {
     Buffer<typename Memory::Element> keys;
     Buffer<typename Memory::Element> values;
+    std::uint64_t elems = 0;  ///< of each of the two
     Absences absent;
     LostElements lost_keys;  ///< under Communicator::stops_lost_gradients(), unless keys are absent; of the messages
     LostElements lost_values;
@@ -50,7 +52,27 @@ struct SavedDilatedAttentionOf {
   Buffer<typename Memory::Element> keys;
   Buffer<typename Memory::Element> values;
   Buffer<typename Memory::Statistic> log_sum_exp;
+  std::uint64_t elems = 0;         ///< of queries, keys and values each
   std::vector<Gathered> gathered;  ///< by branch
+
+  /// As of SavedAttentionOf: of queries, keys, values, and the keys and values of each branch.
+  template <class F>
+  void for_each_tensor(const F& f) {
+    for (auto* buffer : {&queries, &keys, &values}) f(*buffer, elems);
+    for (Gathered& of_branch : gathered) f(of_branch.keys, of_branch.elems), f(of_branch.values, of_branch.elems);
+  }
+  void swap_tensors(SavedDilatedAttentionOf& other) {
+    std::swap(queries, other.queries);
+    std::swap(keys, other.keys);
+    std::swap(values, other.values);
+    const std::size_t branches = std::max(gathered.size(), other.gathered.size());
+    gathered.resize(branches);
+    other.gathered.resize(branches);
+    for (std::size_t branch = 0; branch < branches; ++branch) {
+      std::swap(gathered[branch].keys, other.gathered[branch].keys);
+      std::swap(gathered[branch].values, other.gathered[branch].values);
+    }
+  }
 
   /// But for flags and the places of losses.
   std::uint64_t bytes() const {
@@ -297,6 +319,7 @@ void DilatedAttentionOf<Memory>::forward(const Pass& pass, const View<const E>& 
   const auto save = [&](const View<const E>& from, Buffer<E>& to) {
     Memory::copy(from, Memory::sequence_first(Memory::room(to, local.elems(), processor), local), processor);
   };
+  saved.elems = local.elems();
   save(queries, saved.queries);
   save(keys, saved.keys);
   save(values, saved.values);
@@ -310,6 +333,7 @@ void DilatedAttentionOf<Memory>::forward(const Pass& pass, const View<const E>& 
   for (std::size_t i = 0; i < branches.size(); ++i) {
     const HeadShape shape = gathered_shape(branches[i], local);
     Gathered& gathered = saved.gathered[i];
+    gathered.elems = shape.elems();
     gathered.absent.assign(leaves_out ? static_cast<std::size_t>(shape.tokens * shape.batch * shape.heads) : 0, 0);
     gathered.lost_keys.clear();
     gathered.lost_values.clear();

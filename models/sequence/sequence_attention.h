@@ -41,9 +41,23 @@ struct SavedAttentionOf {
   Buffer<typename Memory::Element> values;
   Buffer<typename Memory::Element> output;
   Buffer<typename Memory::Statistic> log_sum_exp;  ///< [batch, heads, tokens]
+  std::uint64_t elems = 0;                         ///< of each tensor
   Absences absent;                                 ///< of keys; empty: all are there
   AttentionLosses lost;
   RingLosses<Memory> losses;
+
+  /// Calls f(buffer, elements) for queries, keys, values and the output.
+  template <class F>
+  void for_each_tensor(const F& f) {
+    for (auto* buffer : {&queries, &keys, &values, &output}) f(*buffer, elems);
+  }
+  /// Exchanges their memory with that of another one.
+  void swap_tensors(SavedAttentionOf& other) {
+    std::swap(queries, other.queries);
+    std::swap(keys, other.keys);
+    std::swap(values, other.values);
+    std::swap(output, other.output);
+  }
 
   /// But for flags and the places of losses.
   std::uint64_t bytes() const {
@@ -209,6 +223,7 @@ void SequenceAttentionOf<Memory>::forward(const Pass& pass, const View<const E>&
   const std::span<const std::int64_t> lengths = group_lengths(pass.parts, ring_.rank());
   const bool stops = exchange_.stops_lost_gradients(sim::TrafficClass::kSequenceForward);
   const bool leaves_out = exchange_.leaves_lost_out(sim::TrafficClass::kSequenceForward);
+  saved.elems = shape.elems();
   saved.lost = {};
   saved.absent.assign(leaves_out ? statistics : 0, 0);
   const auto gather = [&](std::string_view name, const View<const E>& local, Buffer<E>& all, LostElements& lost,

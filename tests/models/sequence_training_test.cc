@@ -126,6 +126,18 @@ TEST_P(SequenceParallelism, EqualsOneRankInDoubleWithinDocuments) {
   expect_equal_to_one_rank<double>(run, 1e-11);
 }
 
+// What waits in a file comes back as it was.
+TEST_P(SequenceParallelism, InChunksHasTheBitsOfAttentionInMemory) {
+  Training run = GetParam().run;
+  run.steps = 2;
+  const TrainingResult want = train<float>(run);
+  run.config.attention.chunk_tokens = 2;
+  const TrainingResult got = train<float>(run);
+  for (std::size_t s = 0; s < want.steps.size(); ++s) EXPECT_EQ(got.steps[s].loss, want.steps[s].loss);
+  EXPECT_EQ(got.evaluation, want.evaluation);
+  EXPECT_EQ(got.of_replica, want.of_replica);
+}
+
 INSTANTIATE_TEST_SUITE_P(Layouts, SequenceParallelism, testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
@@ -152,6 +164,19 @@ TEST(SequenceTraining, ManyStepsEqualThoseOfOneRank) {
     SCOPED_TRACE(&run - runs.data());
     expect_equal_to_one_rank<double>(run, 1e-10);
     expect_equal_to_one_rank<float>(run, 1e-4);
+  }
+}
+
+// Of all blocks' states, one is in memory, and the attention output of each block with its log-sum-exps.
+TEST(SequenceTraining, InChunksTakesLessMemory) {
+  for (Gpt2Config config : {over(kUlysses2), over(kRing2), dilated(2)}) {
+    config.layers = 8;
+    config.context = 64;
+    Training run{.config = config, .sequences = 4, .length = 64, .steps = 1};
+    const std::uint64_t in_memory = train<float>(run).bytes;
+    run.config.attention.chunk_tokens = 8;
+    const std::uint64_t of_state = 3 * 4 * 32 * 32 * sizeof(float);  // queries, keys and values of half the tokens
+    EXPECT_LT(train<float>(run).bytes + 6 * of_state, in_memory);
   }
 }
 
