@@ -21,9 +21,9 @@
 #include <vector>
 
 #include "comm/run_ranks.h"
-#include "models/sequence/chunked_attention.h"
-#include "models/sequence/dilated_attention.h"
-#include "models/sequence/sequence_attention.h"
+#include "models/attention/chunked_attention.h"
+#include "models/attention/dilated_attention.h"
+#include "models/attention/sequence_attention.h"
 
 namespace {
 

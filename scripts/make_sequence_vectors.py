@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/vectors/sequence_attention.safetensors, from which tests/models/sequence/torch_attention_test.cc reads.
+"""Writes tests/vectors/sequence_attention.safetensors, from which tests/models/attention/torch_attention_test.cc reads.
 
 Attention by PyTorch in float64 with its autograd, for every kind of mask, every pair of kinds and both layouts, over
 inputs and masks that both sides compute from the same formula. Needs Debian's python3-torch:
@@ -23,7 +23,7 @@ import torch
 BATCH, LENGTH, HEADS, WIDTH = 2, 7, 2, 3
 MASK = 0xFFFFFFFF
 FORBIDDEN = float("-inf")
-# In the order of MaskKind in tests/models/sequence/dense_attention.h.
+# In the order of MaskKind in tests/models/attention/dense_attention.h.
 KINDS = [
     "none",
     "causal",

@@ -8,9 +8,9 @@
 #include <string>
 
 #include "experiments/run_config.h"
+#include "models/attention/stateful_attention.h"
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/pipeline_plan.h"
-#include "models/gpt2/stateful_attention.h"
 
 namespace droptest::experiments {
 

@@ -12,6 +12,7 @@
 
 #include "comm/buffer_use.h"
 #include "comm/communicator.h"
+#include "models/attention/stateful_attention.h"
 #include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/parameter_store.h"
@@ -20,7 +21,6 @@
 #include "models/gpt2/sequence_cut.h"
 #include "models/gpt2/stage.h"
 #include "models/gpt2/stage_plan.h"
-#include "models/gpt2/stateful_attention.h"
 #include "models/ops/ops.h"
 #include "models/optimizer.h"
 #include "models/pipeline/pipeline_program.h"

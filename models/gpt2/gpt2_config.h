@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/gpt2/attention_options.h"
+#include "models/attention/attention_options.h"
 #include "models/kernels/dropout.h"
 
 namespace droptest::models {

@@ -2,9 +2,9 @@
 // The boundary between the residual stream and the layers that tensor-parallel ranks share.
 #pragma once
 
+#include "models/attention/lost_elements.h"
 #include "models/gpt2/stage_buffers.h"
 #include "models/ops/ops.h"
-#include "models/sequence/lost_elements.h"
 
 namespace droptest::models {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "comm/communicator.h"
+#include "models/attention/lost_elements.h"
 #include "models/pipeline/pipeline_program.h"
-#include "models/sequence/lost_elements.h"
 #include "models/state_visitor.h"
 
 namespace droptest::models {

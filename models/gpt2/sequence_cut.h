@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "comm/communicator.h"
-#include "models/gpt2/attention_options.h"
+#include "models/attention/attention_options.h"
+#include "models/attention/sequence_parts.h"
 #include "models/gpt2/batch.h"
-#include "models/sequence/sequence_parts.h"
 
 namespace droptest::models {
 

@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "models/sequence/dilated_plan.h"
+#include "models/attention/dilated_plan.h"
 
 namespace droptest::models {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "models/gpt2/attention_options.h"
+#include "models/attention/attention_options.h"
 #include "models/kernels/attention.h"
 
 namespace droptest::models {

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "models/attention/stateful_attention.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/gpt2/gpt2_messages.h"
 #include "models/gpt2/head.h"
@@ -15,7 +16,6 @@
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/stage_buffers.h"
 #include "models/gpt2/stage_range.h"
-#include "models/gpt2/stateful_attention.h"
 #include "models/ops/ops.h"
 
 namespace droptest::models {

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "models/attention/lost_elements.h"
 #include "models/gpt2/batch.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/sequence_cut.h"
@@ -13,7 +14,6 @@
 #include "models/gpt2/token_cut.h"
 #include "models/ops/ops.h"
 #include "models/pipeline/pipeline_program.h"
-#include "models/sequence/lost_elements.h"
 
 namespace droptest::models {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // In place of cuda_ops.cc where CUDA code is not built.
-#include "models/gpt2/device_attention.h"
+#include "models/attention/device_attention.h"
 #include "models/kernels/attention_kernel.h"
 #include "models/ops/cuda_ops.h"
 #include "sim/error.h"

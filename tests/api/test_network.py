@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """droptest.Network: fates and fills of numpy arrays, errors, and the record that a program leaves."""
 
+import ctypes
 import json
 import os
 import subprocess
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 import droptest
-from droptest import library
+from droptest import class_links, library
 
 ANALYSIS = Path(droptest.__file__).parents[1]
 LOSS = {"model": "gilbert_elliott", "loss_rate": 0.1, "mean_burst_packets": 4}
@@ -244,6 +245,14 @@ def test_a_child_by_fork_is_refused_and_makes_its_own():
             os._exit(0 if error.kind == "forked" and len(own) == 1 else 2)
     assert os.waitpid(child, 0)[1] == 0
     assert flow.counts().messages == 0
+
+
+def test_names_and_links_of_classes_are_those_of_the_library():
+    loaded = ctypes.CDLL(str(library.path()))
+    loaded.droptest_class_name.restype = ctypes.c_char_p
+    names = [loaded.droptest_class_name(number) for number in range(len(library.CLASSES) + 1)]
+    assert [name and name.decode() for name in names] == [*library.CLASSES, None]
+    assert set(class_links.GROUPS) == set(library.CLASSES[1:])
 
 
 def test_the_statistics_of_a_rank_are_json_of_the_schema():

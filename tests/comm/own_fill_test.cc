@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/lossy/fill/fills.h"
 #include "comm/run_ranks.h"
 #include "comm/visit_elements.h"
 #include "tests/comm/error_text.h"
@@ -21,6 +22,11 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+
+TEST(Fills, ErrorsListThoseThatAllClassesCanHave) {
+  EXPECT_EQ(fill_names(sim::Half::kReduce), "zero, count_rescale, inverse_probability or stale");
+  EXPECT_EQ(fill_names(sim::Half::kGather), "zero, stale, own or own_scaled");
+}
 
 ClassNetwork own_network(double p) {
   ClassNetwork network = recovery_network("direct", p, p);

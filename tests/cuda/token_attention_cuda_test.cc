@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "models/attention/device_token_attention.h"
+#include "models/attention/dilated_plan.h"
+#include "models/attention/token_attention.h"
 #include "models/kernels/chunks.h"
-#include "models/sequence/device_attention.h"
-#include "models/sequence/dilated_plan.h"
-#include "models/sequence/token_attention.h"
 #include "tests/cuda/device_kernels.h"
 #include "tests/models/dropout_draws.h"
 

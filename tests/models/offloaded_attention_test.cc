@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention whose inputs wait in a file, in chunks, is attention whose inputs stay in memory.
-#include "models/gpt2/offloaded_attention.h"
+#include "models/attention/offloaded_attention.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,15 +14,15 @@
 #include <vector>
 
 #include "comm/run_ranks.h"
-#include "models/gpt2/attention_views.h"
+#include "models/attention/attention_views.h"
+#include "models/attention/token_attention.h"
 #include "models/ops/host_ops.h"
-#include "models/sequence/token_attention.h"
 #include "sim/error.h"
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
+#include "tests/models/attention/dense_attention.h"
 #include "tests/models/offload_files.h"
 #include "tests/models/parallel_training.h"
-#include "tests/models/sequence/dense_attention.h"
 #include "tests/sanitizers.h"
 
 namespace droptest::models::offloaded_attention_test {

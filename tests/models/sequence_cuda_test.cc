@@ -13,10 +13,10 @@
 
 #include "comm/device/device_tensor.h"
 #include "comm/lossy/lossy_communicator.h"
-#include "models/gpt2/offloaded_attention.h"
+#include "models/attention/device_sequence_attention.h"
+#include "models/attention/offloaded_attention.h"
+#include "models/attention/stateful_attention.h"
 #include "models/gpt2/sequence_cut.h"
-#include "models/gpt2/stateful_attention.h"
-#include "models/sequence/device_sequence_attention.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "tests/models/device_pass.h"
@@ -379,8 +379,10 @@ TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
           EXPECT_GE(both.stored, all / static_cast<std::uint64_t>(options.sequence.ranks()) / 2);
         }
         EXPECT_LE(attention->bytes(), use);
-        // The parts of other ranks, which a ring has room for, may be shorter.
-        const bool is_exact = options.sequence.factors.ring == 1;
+        // The parts of other ranks, which a ring has room for, may be shorter, and so may the last pieces of tensors,
+        // which may be all that one of a device's buffers sees.
+        const bool has_pieces = options.chunk_tokens > 0 && !is_offloaded_alone(options);
+        const bool is_exact = options.sequence.factors.ring == 1 && !(has_pieces && device == KernelDevice::kCuda);
         EXPECT_GE(attention->bytes(), is_exact ? use : use * 9 / 10);
         return results;
       };

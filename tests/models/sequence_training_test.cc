@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "comm/run_ranks.h"
+#include "models/attention/stateful_attention.h"
 #include "models/gpt2/gpt2.h"
 #include "models/gpt2/sequence_messages.h"
-#include "models/gpt2/stateful_attention.h"
 #include "models/kernels/cross_entropy.h"
 #include "models/ops/host_ops.h"
 #include "sim/error.h"

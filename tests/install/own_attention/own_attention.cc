@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/run_ranks.h"
-#include "models/sequence/distributed_attention.h"
+#include "models/attention/distributed_attention.h"
 
 namespace {
 

@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ring attention: keys and values travel from rank to rank, and every rank's queries meet all of them.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "models/attention/absence.h"
+#include "models/attention/lost_elements.h"
+#include "models/attention/ring_hop.h"
+#include "models/attention/token_attention.h"
+
+namespace droptest::models {
+
+/// The losses of the keys and values that a rank received in a forward pass, by hop. They are repeated in the backward
+/// pass, whose values are so those of the forward pass that took place.
+template <class Memory>
+struct RingLosses {
+  struct Hop {
+    Absences absent;               ///< empty: nothing leaves the softmax
+    typename Memory::Filled keys;  ///< where lost elements stay in it
+    typename Memory::Filled values;
+    StoppedElements stopped;  ///< empty unless stops_lost_gradients()
+  };
+  std::vector<Hop> hops;
+};
+
+/// One call: the same on all ranks but for what is this rank's. Borrowed.
+template <class Memory>
+struct RingPass {
+  using E = typename Memory::Element;
+  typename Memory::template View<const E> queries;
+  typename Memory::template Span<const E> keys;    ///< of this rank: [tokens, batch, heads, width]
+  typename Memory::template Span<const E> values;  ///< likewise
+  const Absences& absent;                          ///< of this rank's keys, as AttentionInputs::absent
+  std::span<const std::int64_t> tokens;            ///< of each rank
+  /// Of this rank's queries with the keys of each rank.
+  std::span<const typename Memory::Pattern> patterns;
+  typename Memory::Mask mask;
+  int layer = -1;
+  DropoutMask dropout{};  ///< as AttentionInputs::dropout
+};
+
+/// Attention over a group of ranks. Forward, keys and values take ranks - 1 hops from rank r to r + 1. Backward they
+/// take the same hops again (Delivery::kCertain, with the losses of the forward pass), and the gradients with respect
+/// to them as many. Under Communicator::leaves_lost_out() the flags of absent keys travel with them, and under
+/// stops_lost_gradients() from the second hop on those of lost elements, in class control. Memory: HostHeads or
+/// DeviceHeads. Source: Liu, Zaharia and Abbeel 2023. Owner: one rank. Ranks: all make the same calls. Classes:
+/// sequence_forward, sequence_backward.
+template <class Memory>
+class AttentionRing {
+  using E = typename Memory::Element;
+  using Processor = typename Memory::Processor;
+  template <class U>
+  using Span = typename Memory::template Span<U>;
+  template <class U>
+  using View = typename Memory::template View<U>;
+
+ public:
+  /// The group is borrowed; null: one rank.
+  explicit AttentionRing(comm::Communicator* group) : group_(group) {}
+
+  int ranks() const { return group_ == nullptr ? 1 : group_->world_size(); }
+  int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
+
+  /// output and log_sum_exp [batch, heads, queries] over all keys; `losses` is for backward().
+  void forward(const RingPass<Memory>& pass, const View<E>& output, Span<typename Memory::Statistic> log_sum_exp,
+               RingLosses<Memory>& losses, Processor& processor);
+  /// Adds to the gradients of this rank's queries, keys and values; the latter two have the layout of RingPass.
+  void backward(const RingPass<Memory>& pass, const typename Memory::Results& results, const RingLosses<Memory>& losses,
+                const typename Memory::Gradients& gradients, Processor& processor);
+
+  /// Of working memory, now.
+  std::uint64_t bytes() const {
+    std::uint64_t bytes = Memory::bytes_of(kept_keys_.values, kept_values_.values) + scratch_.bytes();
+    for (const Block* block : {&current_, &next_, &gradients_, &next_gradients_}) {
+      bytes += Memory::bytes_of(block->keys, block->values);
+    }
+    return bytes;
+  }
+
+ private:
+  /// Keys and values of one rank on their way, or the gradients with respect to them.
+  struct Block {
+    typename Memory::template Buffer<E> keys;
+    typename Memory::template Buffer<E> values;
+  };
+  HeadShape shape_of(const RingPass<Memory>& pass, int part) const {
+    HeadShape shape = pass.queries.shape;
+    shape.tokens = pass.tokens[static_cast<std::size_t>(part)];
+    return shape;
+  }
+  /// The part that this rank has after so many hops.
+  int part_after(int hops) const { return (rank() + ranks() - hops) % ranks(); }
+  static const typename Memory::Pattern& pattern(const RingPass<Memory>& pass, int part) {
+    return pass.patterns[static_cast<std::size_t>(part)];
+  }
+  static typename Memory::Inputs inputs_of(const RingPass<Memory>& pass, const HeadShape& shape, Span<const E> keys,
+                                           Span<const E> values) {
+    return {pass.queries, Memory::sequence_first(keys, shape), Memory::sequence_first(values, shape), pass.mask, {},
+            pass.dropout};
+  }
+  bool leaves_out() const { return group_ != nullptr && group_->leaves_lost_out(sim::TrafficClass::kSequenceForward); }
+  bool stops() const {
+    return !leaves_out() && group_ != nullptr && group_->stops_lost_gradients(sim::TrafficClass::kSequenceForward);
+  }
+
+  comm::Communicator* group_;
+  Block current_;
+  Block next_;
+  Block gradients_;
+  Block next_gradients_;
+  typename Memory::Filled kept_keys_, kept_values_;  ///< gradients at stopped elements
+  typename Memory::Scratch scratch_;
+};
+
+template <class Memory>
+void AttentionRing<Memory>::forward(const RingPass<Memory>& pass, const View<E>& output,
+                                    Span<typename Memory::Statistic> log_sum_exp, RingLosses<Memory>& losses,
+                                    Processor& processor) {
+  Memory::begin(output, log_sum_exp, processor);
+  Memory::attend(inputs_of(pass, shape_of(pass, rank()), pass.keys, pass.values), pass.absent, pattern(pass, rank()),
+                 output, log_sum_exp, scratch_, processor);
+  losses.hops.clear();
+  losses.hops.resize(static_cast<std::size_t>(ranks() - 1));
+  const bool leaves_out = this->leaves_out();
+  const bool stops = this->stops();
+  Span<const E> keys = pass.keys;
+  Span<const E> values = pass.values;
+  Absences absent = pass.absent;
+  if (absent.empty()) absent.assign(pass.keys.size() / static_cast<std::size_t>(pass.queries.shape.width), 0);
+  for (int hop = 1; hop < ranks(); ++hop) {
+    const HeadShape shape = shape_of(pass, part_after(hop));
+    const Span<E> next_keys = Memory::room(next_.keys, shape.elems(), processor);
+    const Span<E> next_values = Memory::room(next_.values, shape.elems(), processor);
+    typename RingLosses<Memory>::Hop& lost = losses.hops[static_cast<std::size_t>(hop - 1)];
+    RingHop exchange(*group_, pass.layer, hop);
+    comm::Message message{sim::TrafficClass::kSequenceForward, {}};
+    message.lost = &lost.keys.lost;
+    exchange.add("keys", message, Memory::tensor(keys, processor), Memory::tensor(next_keys, processor));
+    message.lost = &lost.values.lost;
+    exchange.add("values", message, Memory::tensor(values, processor), Memory::tensor(next_values, processor));
+    const bool sends_stopped = stops && hop > 1;  // a rank's own keys and values are not stopped
+    FlagWords sent_flags;
+    FlagWords flags;
+    if (leaves_out) {
+      sent_flags = packed_flags(absent);
+      flags.resize((shape.elems() / static_cast<std::size_t>(shape.width) + 63) / 64);
+      Memory::add_flags(exchange, "absent", sent_flags, flags, scratch_, processor);
+    } else if (sends_stopped) {
+      sent_flags = packed_flags(losses.hops[static_cast<std::size_t>(hop - 2)].stopped, keys.size());
+      flags.resize(stopped_words(shape.elems()));
+      Memory::add_flags(exchange, "lost", sent_flags, flags, scratch_, processor);
+    }
+    exchange.run();
+    if (leaves_out || sends_stopped) Memory::take_flags(flags, scratch_, processor);
+    std::swap(current_, next_);
+    keys = next_keys;
+    values = next_values;
+    if (leaves_out) {
+      absent.assign(shape.elems() / static_cast<std::size_t>(shape.width), 0);
+      unpack_flags(flags, absent);
+      mark_absent(lost.keys.lost, shape.width, absent);
+      mark_absent(lost.values.lost, shape.width, absent);
+      lost = {absent, {}, {}, {}};
+    } else {
+      Memory::save(keys, lost.keys, processor);
+      Memory::save(values, lost.values, processor);
+    }
+    if (stops) {
+      lost.stopped = {lost.keys.lost, lost.values.lost};
+      if (sends_stopped) add_stopped(flags, lost.stopped);
+    }
+    Memory::attend(inputs_of(pass, shape, keys, values), lost.absent, pattern(pass, part_after(hop)), output,
+                   log_sum_exp, scratch_, processor);
+  }
+}
+
+template <class Memory>
+void AttentionRing<Memory>::backward(const RingPass<Memory>& pass, const typename Memory::Results& results,
+                                     const RingLosses<Memory>& losses, const typename Memory::Gradients& gradients,
+                                     Processor& processor) {
+  Memory::attend_backward(inputs_of(pass, shape_of(pass, rank()), pass.keys, pass.values), pass.absent,
+                          pattern(pass, rank()), results, gradients, scratch_, processor);
+  if (ranks() == 1) return;
+  Span<const E> keys = pass.keys;
+  Span<const E> values = pass.values;
+  comm::Message repeated{sim::TrafficClass::kSequenceBackward, {}};
+  repeated.delivery = comm::Delivery::kCertain;
+  const comm::Message of_gradients{sim::TrafficClass::kSequenceBackward, {}};
+  // The gradients with respect to the keys and values that are here.
+  Span<E> key_gradients;
+  Span<E> value_gradients;
+  const auto add_gradients = [&](RingHop& exchange, const HeadShape& received) {
+    exchange.add("keys.grad", of_gradients, Memory::tensor(Span<const E>(key_gradients), processor),
+                 Memory::tensor(Memory::room(next_gradients_.keys, received.elems(), processor), processor));
+    exchange.add("values.grad", of_gradients, Memory::tensor(Span<const E>(value_gradients), processor),
+                 Memory::tensor(Memory::room(next_gradients_.values, received.elems(), processor), processor));
+  };
+  for (int hop = 1; hop < ranks(); ++hop) {
+    const int part = part_after(hop);
+    const HeadShape shape = shape_of(pass, part);
+    const typename RingLosses<Memory>::Hop& lost = losses.hops[static_cast<std::size_t>(hop - 1)];
+    const Span<E> next_keys = Memory::room(next_.keys, shape.elems(), processor);
+    const Span<E> next_values = Memory::room(next_.values, shape.elems(), processor);
+    RingHop exchange(*group_, pass.layer, hop);
+    exchange.add("keys", repeated, Memory::tensor(keys, processor), Memory::tensor(next_keys, processor));
+    exchange.add("values", repeated, Memory::tensor(values, processor), Memory::tensor(next_values, processor));
+    if (hop > 1) add_gradients(exchange, shape);
+    exchange.run();
+    std::swap(current_, next_);
+    std::swap(gradients_, next_gradients_);
+    key_gradients = Memory::room(gradients_.keys, shape.elems(), processor);
+    value_gradients = Memory::room(gradients_.values, shape.elems(), processor);
+    if (hop == 1) {
+      Memory::zero(key_gradients, processor);
+      Memory::zero(value_gradients, processor);
+    }
+    Memory::restore(lost.keys, next_keys, processor);
+    Memory::restore(lost.values, next_values, processor);
+    keys = next_keys;
+    values = next_values;
+    kept_keys_.lost = lost.stopped.keys;
+    kept_values_.lost = lost.stopped.values;
+    Memory::save(key_gradients, kept_keys_, processor);
+    Memory::save(value_gradients, kept_values_, processor);
+    Memory::attend_backward(inputs_of(pass, shape, keys, values), lost.absent, pattern(pass, part), results,
+                            {gradients.queries, Memory::sequence_first(key_gradients, shape),
+                             Memory::sequence_first(value_gradients, shape)},
+                            scratch_, processor);
+    Memory::restore(kept_keys_, key_gradients, processor);
+    Memory::restore(kept_values_, value_gradients, processor);
+  }
+  // The gradients of the part of the next rank are complete.
+  const HeadShape shape = shape_of(pass, rank());
+  RingHop exchange(*group_, pass.layer, ranks());
+  add_gradients(exchange, shape);
+  exchange.run();
+  const auto add = [&](typename Memory::template Buffer<E>& from, const View<E>& to) {
+    Memory::add(Memory::sequence_first(Span<const E>(Memory::elems(from)), shape), to, processor);
+  };
+  add(next_gradients_.keys, gradients.keys);
+  add(next_gradients_.values, gradients.values);
+}
+
+}  // namespace droptest::models

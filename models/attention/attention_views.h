@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// Views of a block's tensors as the attention of models/attention/ takes them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "models/attention/attention_chunks.h"
+#include "models/attention/attention_mask.h"
+#include "models/attention/head_view.h"
+#include "models/attention/host_heads.h"
+#include "models/gpt2/sequence_cut.h"
+#include "models/kernels/attention.h"
+#include "models/ops/ops.h"
+#include "models/phase_times.h"
+
+namespace droptest::models {
+
+/// The whole of [rows, heads, head width].
+inline HeadShape head_shape(const AttentionShape& s) { return {s.batch, s.length, s.heads, s.head_width}; }
+
+/// Queries (0), keys (1) or values (2) of [rows, 3, heads, head width]; without rows there is no data.
+template <class T>
+HeadView<T> part_of_qkv(std::span<T> elems, std::int64_t part, const AttentionShape& s) {
+  const std::int64_t row = s.heads * s.head_width;
+  T* const begin = elems.empty() ? nullptr : elems.data() + part * row;
+  return {begin, head_shape(s), s.length * 3 * row, 3 * row, s.head_width};
+}
+
+/// Of [rows, heads, head width].
+template <class T>
+HeadView<T> tokens_of(std::span<T> elems, const AttentionShape& s) {
+  return view_of("attention", elems, head_shape(s), TokenLayout::kBatchFirst);
+}
+
+/// Causal, and within documents where the sequences have some. Borrows them.
+inline AttentionMask mask_of(const Sequences& sequences, std::int64_t batch) {
+  if (sequences.documents.empty()) return AttentionMask(Causality::kCausal);
+  const std::int64_t length = sequences.parts->length();
+  return {Causality::kCausal, {batch, length, length}, {}, sequences.documents};
+}
+
+/// A block's tensors in host memory, and what computes on them.
+template <class T>
+class HostBlocks {
+ public:
+  using Memory = HostHeads<T>;
+  explicit HostBlocks(Ops& ops) : team_(*ops.team()), times_(ops.times()) {}
+
+  const Team& processor() const { return team_; }
+  PhaseScope timed() const { return {times_, Phase::kAttention}; }
+  static std::span<const T> elems(const comm::ConstTensor& tensor) { return tensor.as<T>(); }
+  static std::span<T> elems(const comm::Tensor& tensor) { return tensor.as<T>(); }
+
+  /// Those of the sequences themselves.
+  struct Documents {
+    void take(const Sequences& /*sequences*/, const HostBlocks& /*blocks*/) {}
+    AttentionMask mask(const Sequences& sequences, std::int64_t batch) const { return mask_of(sequences, batch); }
+    std::uint64_t bytes() const { return 0; }
+  };
+
+  /// Of the queries of a chunk with the keys of a chunk, in views of the chunks alone.
+  struct ChunkPatterns {
+    AttentionPattern of(const AttentionShape& /*shape*/, const AttentionChunk& queries, const AttentionChunk& keys,
+                        typename Memory::Inputs& /*inputs*/, const HostBlocks& /*blocks*/) const {
+      return pattern_of({queries.alone()}, {keys.alone()});
+    }
+  };
+  /// Of the buffers between memory and a file, as many as there are chunks in memory (`of_chunks` bytes): how many of
+  /// them the file needs depends on the time.
+  static std::uint64_t storage_bytes(const KeyedStorage& /*storage*/, std::uint64_t of_chunks) { return of_chunks; }
+
+ private:
+  Team team_;
+  PhaseTimes* times_;
+};
+
+}  // namespace droptest::models

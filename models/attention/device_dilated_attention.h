@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// DilatedAttention in the memory of a device: the same messages, losses and results, in the type E.
+#pragma once
+
+#include "models/attention/device_sequence_attention.h"
+#include "models/attention/dilated_attention.h"
+
+namespace droptest::models {
+
+template <class E>
+using DeviceSavedDilatedAttention = SavedDilatedAttentionOf<DeviceHeads<E>>;
+template <class E>
+using DeviceDilatedAttention = DilatedAttentionOf<DeviceHeads<E>>;
+
+extern template class DilatedAttentionOf<DeviceHeads<float>>;
+extern template class DilatedAttentionOf<DeviceHeads<comm::Bf16>>;
+extern template class DilatedAttentionOf<DeviceHeads<comm::Fp16>>;
+
+}  // namespace droptest::models

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// SequenceAttention in the memory of a device: the same messages, losses and results, in the type E.
+#pragma once
+
+#include "comm/bfloat16.h"
+#include "comm/float16.h"
+#include "models/attention/device_head_memory.h"
+#include "models/attention/sequence_attention.h"
+
+namespace droptest::models {
+
+/// The mask is causal, within the documents that it has.
+using DeviceSequencePass = SequencePassOf<DeviceAttentionMask>;
+template <class E>
+using DeviceSavedAttention = SavedAttentionOf<DeviceHeads<E>>;
+template <class E>
+using DeviceSequenceAttention = SequenceAttentionOf<DeviceHeads<E>>;
+
+extern template class SequenceAttentionOf<DeviceHeads<float>>;
+extern template class SequenceAttentionOf<DeviceHeads<comm::Bf16>>;
+extern template class SequenceAttentionOf<DeviceHeads<comm::Fp16>>;
+
+}  // namespace droptest::models

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// A caller's own attention over the tokens of several ranks: Ulysses around it, as DeepSpeed's DistributedAttention.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "models/attention/absence.h"
+#include "models/attention/head_exchange.h"
+#include "models/attention/lost_elements.h"
+#include "models/attention/sequence_parts.h"
+
+namespace droptest::models {
+
+/// The layout of that name: "batch_first" (PyTorch; DeepSpeed's scatter_idx 2, gather_idx 1, batch_dim_idx 0) or
+/// "sequence_first" (Megatron-LM; scatter_idx 2, gather_idx 0, batch_dim_idx 1). Throws: ConfigError that lists the
+/// names.
+TokenLayout token_layout_from_name(std::string_view name);
+
+/// A combined mask [batch, queries, keys] to be added to scaled scores; null: none. Shared by the calls that use it.
+template <class T>
+using SharedMask = std::shared_ptr<const std::vector<T>>;
+
+/// The whole sequence with some of the heads: tensors without gaps in the layout of the caller. Borrowed.
+template <class T>
+struct LocalInputs {
+  HeadView<const T> queries;
+  HeadView<const T> keys;
+  HeadView<const T> values;
+  std::span<const T> mask;               ///< as SharedMask; empty: none
+  std::span<const std::uint8_t> absent;  ///< as AttentionInputs::absent: to be left out of the softmax; empty: none
+  std::int64_t first_head = 0;           ///< of these heads, over all ranks
+};
+
+/// A caller's own attention. A query that sees no key has the output 0.
+template <class T>
+class LocalAttention {
+ public:
+  virtual ~LocalAttention() = default;
+  virtual void forward(const LocalInputs<T>& inputs, const HeadView<T>& output) = 0;
+  /// Sets the gradients, from the inputs and the output of the forward call.
+  virtual void backward(const LocalInputs<T>& inputs, const HeadView<const T>& output,
+                        const HeadView<const T>& grad_output, const AttentionGradients<T>& gradients) = 0;
+};
+
+/// Deals the heads over the ranks of a group, calls the local attention on the whole sequence with a rank's heads, and
+/// brings the output back. No token is padded: ranks have any lengths, from none to all tokens. Fewer heads
+/// than ranks are refused. Several objects on one group have nothing in common. Messages: as SequenceAttention.
+/// Owner: one rank. Ranks: all make the same calls. One forward() is under way between its call and backward().
+template <class T>
+class DistributedAttention {
+ public:
+  /// Both are borrowed. `heads` are those of all ranks together. Throws: ConfigError for fewer heads than ranks.
+  DistributedAttention(comm::Communicator& group, LocalAttention<T>& local, TokenLayout layout, std::int64_t heads,
+                       std::int64_t width);
+
+  /// The sequences of the next calls: `batch` of them, of which this rank has `tokens` consecutive tokens each. Ranks:
+  /// all, whenever a rank's length changes. Calls between exchange no lengths.
+  void set_lengths(std::int64_t batch, std::int64_t tokens);
+  const SequenceParts& parts() const { return parts_; }
+
+  /// The mask for forward(). Masks of causality alone are kept by shape; others belong to the caller, for all layers
+  /// that use them. Throws: ConfigError where the mask covers other sequences.
+  SharedMask<T> combine(const AttentionMask& mask);
+
+  /// Extents and elements are in the order of the layout: this rank's tokens, all heads. Throws: ConfigError that names
+  /// the tensor and the axis.
+  struct Input {
+    std::span<const T> elems;
+    std::array<std::int64_t, 4> extents;
+  };
+  void forward(const Input& queries, const Input& keys, const Input& values, const SharedMask<T>& mask,
+               std::span<T> output, int layer = -1);
+  void backward(const Input& grad_output, std::span<T> grad_queries, std::span<T> grad_keys, std::span<T> grad_values,
+                int layer = -1);
+
+ private:
+  HeadShape local_shape() const { return {batch_, parts_.length_of(group_.rank()), heads_, width_}; }
+  HeadShape gathered_shape() const { return {batch_, parts_.length(), exchange_.heads(), width_}; }
+  HeadView<T> gather(std::string_view name, const Input& input, sim::TrafficClass traffic_class, int layer,
+                     std::vector<T>& to, LostElements* lost, const LostElements& stopped);
+  void scatter(std::string_view name, const std::vector<T>& from, std::span<T> to, sim::TrafficClass traffic_class,
+               int layer, LostElements* lost, const LostElements& stopped);
+  LocalInputs<T> inputs() const;
+
+  comm::Communicator& group_;
+  LocalAttention<T>& local_;
+  TokenLayout layout_;
+  std::int64_t heads_;
+  std::int64_t width_;
+  HeadExchange<T> exchange_;
+  SequenceParts parts_;
+  std::int64_t batch_ = 0;
+  std::map<std::array<std::int64_t, 2>, SharedMask<T>> causal_;  ///< by batch and length
+  // Of the current forward call, in the layout.
+  std::vector<T> queries_;
+  std::vector<T> keys_;
+  std::vector<T> values_;
+  std::vector<T> output_;
+  Absences absent_;
+  AttentionLosses lost_;  ///< as SavedAttention's
+  SharedMask<T> mask_;
+  std::vector<T> travelling_;  // in the order of HeadExchange
+};
+
+}  // namespace droptest::models

@@ -1,0 +1,141 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ulysses' all-to-all: from a rank's tokens with all heads to all tokens with a rank's heads, and back.
+#pragma once
+
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "models/attention/head_view.h"
+#include "models/attention/host_heads.h"
+#include "models/attention/lost_elements.h"
+#include "models/attention/sequence_factors.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+
+/// Heads dealt over the ranks of a group: the first heads % ranks of them have one more. The tensor of a rank's heads
+/// is [tokens, batch, heads, width], the tokens of rank 0 first. Source: DeepSpeed-Ulysses (Jacobs et al. 2023). Owner:
+/// one rank. Ranks: all make the same calls. Memory: HostHeads or DeviceHeads.
+template <class Memory>
+class HeadExchangeOf {
+  using E = typename Memory::Element;
+  using Processor = typename Memory::Processor;
+  template <class U>
+  using Span = typename Memory::template Span<U>;
+  template <class U>
+  using View = typename Memory::template View<U>;
+
+ public:
+  /// The group is borrowed; null: one rank, whose calls copy. Throws: ConfigError for fewer heads than ranks.
+  HeadExchangeOf(comm::Communicator* group, std::int64_t heads);
+
+  int ranks() const { return static_cast<int>(heads_.size()); }
+  /// The heads of this rank, of which `first_head` is the first.
+  std::int64_t heads() const { return static_cast<std::int64_t>(heads_[static_cast<std::size_t>(rank_)]); }
+  std::int64_t first_head() const { return first_head_; }
+  /// Communicator::leaves_lost_out() of the group.
+  bool leaves_lost_out(sim::TrafficClass traffic_class) const {
+    return group_ != nullptr && group_->leaves_lost_out(traffic_class);
+  }
+
+  /// Communicator::stops_lost_gradients() of the group.
+  bool stops_lost_gradients(sim::TrafficClass traffic_class) const {
+    return group_ != nullptr && group_->stops_lost_gradients(traffic_class);
+  }
+
+  /// `lengths` are the tokens of each rank; `local` has this rank's, with all heads. Shapes: gathered [sum of lengths,
+  /// batch, heads(), width]. Elements sent to other ranks: those of `local` but for this rank's heads. `stopped`: what
+  /// to_tokens() found lost for the same shape; zeros are sent in the place of these elements.
+  void to_heads(const View<const E>& local, std::span<const std::int64_t> lengths, Span<E> gathered,
+                const comm::Message& message, Processor& processor, const LostElements& stopped = {});
+  /// The inverse. Message::lost has the elements in the order of messages: the heads of rank 0 first.
+  void to_tokens(Span<const E> gathered, std::span<const std::int64_t> lengths, const View<E>& local,
+                 const comm::Message& message, Processor& processor);
+
+  /// Of working memory, now.
+  std::uint64_t bytes() const { return Memory::bytes_of(packed_); }
+
+ private:
+  /// Elements of all heads of this rank's tokens by the rank of the heads, and of this rank's heads by the tokens'
+  /// rank.
+  void count(const HeadShape& local, std::span<const std::int64_t> lengths);
+
+  comm::Communicator* group_;
+  int rank_;
+  std::vector<std::uint64_t> heads_;
+  std::int64_t first_head_ = 0;
+  // Of the current call.
+  std::vector<std::uint64_t> by_heads_;
+  std::vector<std::uint64_t> by_tokens_;
+  typename Memory::template Buffer<E> packed_;
+};
+
+/// In host memory.
+template <class T>
+using HeadExchange = HeadExchangeOf<HostHeads<T>>;
+
+template <class Memory>
+HeadExchangeOf<Memory>::HeadExchangeOf(comm::Communicator* group, std::int64_t heads)
+    : group_(group), rank_(group == nullptr ? 0 : group->rank()) {
+  const int ranks = group == nullptr ? 1 : group->world_size();
+  heads_ = dealt_heads(heads, ranks);
+  first_head_ = static_cast<std::int64_t>(std::accumulate(heads_.begin(), heads_.begin() + rank_, std::uint64_t{0}));
+}
+
+template <class Memory>
+void HeadExchangeOf<Memory>::count(const HeadShape& local, std::span<const std::int64_t> lengths) {
+  DROPTEST_CHECK(lengths.size() == heads_.size() && lengths[static_cast<std::size_t>(rank_)] == local.tokens,
+                 "tokens of another group");
+  by_heads_.clear();
+  by_tokens_.clear();
+  for (const std::uint64_t heads : heads_) {
+    by_heads_.push_back(HeadShape{local.batch, local.tokens, static_cast<std::int64_t>(heads), local.width}.elems());
+  }
+  for (const std::int64_t tokens : lengths) {
+    by_tokens_.push_back(HeadShape{local.batch, tokens, heads(), local.width}.elems());
+  }
+}
+
+template <class Memory>
+void HeadExchangeOf<Memory>::to_heads(const View<const E>& local, std::span<const std::int64_t> lengths,
+                                      Span<E> gathered, const comm::Message& message, Processor& processor,
+                                      const LostElements& stopped) {
+  if (group_ == nullptr) return Memory::copy(local, Memory::sequence_first(gathered, local.shape), processor);
+  count(local.shape, lengths);
+  const Span<E> packed = Memory::room(packed_, local.shape.elems(), processor);
+  std::int64_t first = 0;
+  std::size_t at = 0;
+  for (std::size_t rank = 0; rank < heads_.size(); ++rank) {
+    const View<const E> part = local.heads(first, static_cast<std::int64_t>(heads_[rank]));
+    Memory::copy(part, Memory::sequence_first(packed.subspan(at, by_heads_[rank]), part.shape), processor);
+    first += part.shape.heads;
+    at += by_heads_[rank];
+  }
+  Memory::zero_lost(stopped, packed, processor);
+  group_->all_to_all(Memory::tensor(Span<const E>(packed), processor), by_heads_, Memory::tensor(gathered, processor),
+                     by_tokens_, message);
+}
+
+template <class Memory>
+void HeadExchangeOf<Memory>::to_tokens(Span<const E> gathered, std::span<const std::int64_t> lengths,
+                                       const View<E>& local, const comm::Message& message, Processor& processor) {
+  if (group_ == nullptr) return Memory::copy(Memory::sequence_first(gathered, local.shape), local, processor);
+  count(local.shape, lengths);
+  const Span<E> packed = Memory::room(packed_, local.shape.elems(), processor);
+  group_->all_to_all(Memory::tensor(gathered, processor), by_tokens_, Memory::tensor(packed, processor), by_heads_,
+                     message);
+  std::int64_t first = 0;
+  std::size_t at = 0;
+  for (std::size_t rank = 0; rank < heads_.size(); ++rank) {
+    const View<E> part = local.heads(first, static_cast<std::int64_t>(heads_[rank]));
+    Memory::copy(Memory::sequence_first(Span<const E>(packed.subspan(at, by_heads_[rank])), part.shape), part,
+                 processor);
+    first += part.shape.heads;
+    at += by_heads_[rank];
+  }
+}
+
+}  // namespace droptest::models

@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention with state over the ranks of a sequence group, for host and device memory.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "models/attention/dilated_attention.h"
+#include "models/attention/sequence_attention.h"
+#include "models/attention/stateful_attention.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+
+/// Pieces in the buffers of storage at once, at most.
+inline constexpr std::uint64_t kResidentPieces = 3;
+
+/// Blocks is HostBlocks or DeviceBlocks, and Kernel SequenceAttentionOf or DilatedAttentionOf its memory. With chunks,
+/// the saved tensors of a block wait outside of memory for the backward pass of the block, which brings them back piece
+/// by piece: all states share the memory of one.
+template <class Blocks, class Kernel>
+class KernelAttention final : public StatefulAttention {
+ public:
+  /// chunk_tokens: of a piece; 0: without chunks.
+  template <class Options>
+  KernelAttention(comm::Communicator* group, Options options, std::int64_t heads, std::int64_t chunk_tokens, Ops& ops)
+      : blocks_(ops),
+        kernel_(group, std::move(options), heads),
+        chunk_tokens_(chunk_tokens),
+        storage_(chunk_tokens > 0 ? ops.make_keyed_storage() : nullptr) {}
+
+  void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape, comm::ConstTensor qkv,
+               comm::Tensor output) override {
+    const auto timed = blocks_.timed();
+    const bool is_evaluation = at.slot == AttentionPlace::kEvaluation;
+    const auto place = is_evaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot);
+    State& state = states_.try_emplace(place, State{.number = states_.size()}).first->second;
+    if (storage_) shared_.swap_tensors(state.saved);
+    state.documents.take(sequences, blocks_);
+    const auto mask = state.documents.mask(sequences, shape.batch);
+    const auto elems = Blocks::elems(qkv);
+    kernel_.forward({*sequences.parts, mask, at.layer, at.dropout}, part_of_qkv(elems, 0, shape),
+                    part_of_qkv(elems, 1, shape), part_of_qkv(elems, 2, shape), tokens_of(Blocks::elems(output), shape),
+                    state.saved, blocks_.processor());
+    if (!storage_) return;
+    if (!is_evaluation) {
+      for (const Piece& piece : pieces_of(state, shape)) {
+        storage_->put(piece.key, Memory::tensor(Span<const E>(piece.elems), blocks_.processor()));
+      }
+    }
+    shared_.swap_tensors(state.saved);
+  }
+
+  void backward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
+                comm::ConstTensor output, comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
+    const auto timed = blocks_.timed();
+    const auto found = states_.find({at.layer, at.slot});
+    DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
+    State& state = found->second;
+    if (storage_) bring_back(state, shape);
+    const auto mask = state.documents.mask(sequences, shape.batch);
+    const typename Kernel::Pass pass{*sequences.parts, mask, at.layer, at.dropout};
+    const auto elems = Blocks::elems(grad_qkv);
+    const typename Blocks::Memory::Gradients gradients{part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape),
+                                                       part_of_qkv(elems, 2, shape)};
+    const auto grad = tokens_of(Blocks::elems(grad_output), shape);
+    if constexpr (std::is_same_v<Kernel, DilatedAttentionOf<typename Blocks::Memory>>) {
+      kernel_.backward(pass, tokens_of(Blocks::elems(output), shape), grad, state.saved, gradients,
+                       blocks_.processor());
+    } else {
+      kernel_.backward(pass, grad, state.saved, gradients, blocks_.processor());
+    }
+    if (storage_) shared_.swap_tensors(state.saved);
+  }
+
+  std::uint64_t bytes() const override {
+    std::uint64_t bytes = kernel_.bytes() + shared_.bytes();
+    if (storage_) bytes += Blocks::storage_bytes(*storage_, kResidentPieces * largest_piece_ * sizeof(E));
+    for (const auto& [place, state] : states_) bytes += state.saved.bytes() + state.documents.bytes();
+    return bytes;
+  }
+
+ private:
+  using Memory = typename Blocks::Memory;
+  using E = typename Memory::Element;
+  template <class U>
+  using Span = typename Memory::template Span<U>;
+  struct State {
+    std::uint64_t number = 0;  ///< of the state, for keys
+    typename Kernel::Saved saved{};
+    typename Blocks::Documents documents{};
+  };
+  /// A part of a saved tensor, as it is stored.
+  struct Piece {
+    std::uint64_t key = 0;
+    Span<E> elems;
+  };
+
+  std::vector<Piece> pieces_of(State& state, const AttentionShape& shape) {
+    constexpr int kTensorShift = 24;
+    constexpr int kStateShift = 32;
+    const auto most = static_cast<std::uint64_t>(chunk_tokens_ * shape.batch * shape.heads * shape.head_width);
+    std::vector<Piece> pieces;
+    std::uint64_t tensor = 0;
+    state.saved.for_each_tensor([&](auto& buffer, std::uint64_t count) {
+      const Span<E> elems = Memory::room(buffer, count, blocks_.processor());
+      for (std::uint64_t first = 0, part = 0; first < count; first += most, ++part) {
+        DROPTEST_CHECK(part < std::uint64_t{1} << kTensorShift && tensor < 1 << (kStateShift - kTensorShift),
+                       "more chunks than keys");
+        const std::uint64_t size = std::min(most, count - first);
+        pieces.push_back({state.number << kStateShift | tensor << kTensorShift | part, elems.subspan(first, size)});
+        largest_piece_ = std::max(largest_piece_, size);
+      }
+      ++tensor;
+    });
+    return pieces;
+  }
+  /// The next piece is on its way while one is copied.
+  void bring_back(State& state, const AttentionShape& shape) {
+    shared_.swap_tensors(state.saved);
+    const std::vector<Piece> pieces = pieces_of(state, shape);
+    if (!pieces.empty()) storage_->expect(pieces.front().key);
+    for (std::size_t piece = 0; piece < pieces.size(); ++piece) {
+      if (piece + 1 < pieces.size()) storage_->expect(pieces[piece + 1].key);
+      storage_->take(pieces[piece].key, Memory::tensor(pieces[piece].elems, blocks_.processor()));
+    }
+  }
+
+  Blocks blocks_;
+  Kernel kernel_;
+  std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
+  std::int64_t chunk_tokens_;
+  std::uint64_t largest_piece_ = 0;  ///< in elements
+  typename Kernel::Saved shared_;    ///< the tensors of the pass that runs, with chunks
+  std::unique_ptr<KeyedStorage> storage_;
+};
+
+/// Over the ranks of a group, or with the options' branches.
+template <class Blocks>
+std::unique_ptr<StatefulAttention> make_kernel_attention(const AttentionOptions& options, const SequenceParallel& ranks,
+                                                         std::int64_t first_head, std::int64_t heads, Ops& ops) {
+  using Memory = typename Blocks::Memory;
+  if (options.branches.empty()) {
+    return std::make_unique<KernelAttention<Blocks, SequenceAttentionOf<Memory>>>(ranks.group, options.sequence.factors,
+                                                                                  heads, options.chunk_tokens, ops);
+  }
+  return std::make_unique<KernelAttention<Blocks, DilatedAttentionOf<Memory>>>(
+      ranks.group, DilatedOptions{options.branches, options.gradient, first_head}, heads, options.chunk_tokens, ops);
+}
+
+}  // namespace droptest::models

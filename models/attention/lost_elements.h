@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+// Elements for which a receiver used other values than the sent ones, so that the sent ones have no gradient.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "models/attention/absence.h"
+#include "sim/packets/packetizer.h"
+
+namespace droptest::models {
+
+/// Ascending ranges of elements that do not touch, as Message::lost.
+using LostElements = std::vector<sim::ElementRange>;
+
+/// Ranges of elements with values of their own.
+template <class T>
+struct FilledElements {
+  LostElements lost;
+  std::vector<T> values;  ///< for all ranges
+};
+
+template <class T>
+void save_values(std::span<const T> elems, FilledElements<T>& filled) {
+  filled.values.clear();
+  for (const sim::ElementRange& range : filled.lost) {
+    filled.values.insert(filled.values.end(), elems.begin() + static_cast<std::ptrdiff_t>(range.begin),
+                         elems.begin() + static_cast<std::ptrdiff_t>(range.end));
+  }
+}
+
+template <class T>
+void restore_values(const FilledElements<T>& filled, std::span<T> elems) {
+  auto from = filled.values.begin();
+  for (const sim::ElementRange& range : filled.lost) {
+    const auto size = static_cast<std::ptrdiff_t>(range.size());
+    std::copy_n(from, size, elems.begin() + static_cast<std::ptrdiff_t>(range.begin));
+    from += size;
+  }
+}
+
+template <class T>
+void zero_lost(std::span<const sim::ElementRange> lost, std::span<T> elems) {
+  for (const sim::ElementRange& range : lost) std::ranges::fill(elems.subspan(range.begin, range.size()), T(0));
+}
+
+/// The elements of any of the two.
+inline LostElements united(LostElements some, std::span<const sim::ElementRange> others) {
+  some.insert(some.end(), others.begin(), others.end());
+  std::ranges::sort(some, {}, &sim::ElementRange::begin);
+  LostElements all;
+  for (const sim::ElementRange& range : some) {
+    if (all.empty() || range.begin > all.back().end) {
+      all.push_back(range);
+    } else {
+      all.back().end = std::max(all.back().end, range.end);
+    }
+  }
+  return all;
+}
+
+/// Under Communicator::stops_lost_gradients(), what a rank lost of Ulysses' messages, in their order.
+struct AttentionLosses {
+  LostElements queries;
+  LostElements keys;    ///< none where keys are absent
+  LostElements values;  ///< none where keys are absent
+  LostElements output;
+};
+
+/// Of a block of keys and values that goes along a ring: what was lost on this hop or on an earlier one, so that its
+/// owner's elements have no gradient from here.
+struct StoppedElements {
+  LostElements keys;
+  LostElements values;
+};
+
+/// Words of a block's flags: a bit for each key and then for each value, 1 where it is stopped.
+inline std::size_t stopped_words(std::uint64_t elems) { return 2 * ((elems + 63) / 64); }
+
+inline FlagWords packed_flags(const StoppedElements& stopped, std::uint64_t elems) {
+  FlagWords words(stopped_words(elems));
+  const auto mark = [](const LostElements& lost, std::span<std::uint64_t> to) {
+    for (const sim::ElementRange& range : lost) {
+      for (std::uint64_t i = range.begin; i < range.end;) {
+        const std::uint64_t first = i % 64;
+        const std::uint64_t count = std::min(range.end - i, 64 - first);
+        to[i / 64] |= (~std::uint64_t{0} >> (64 - count)) << first;
+        i += count;
+      }
+    }
+  };
+  mark(stopped.keys, std::span(words).first(words.size() / 2));
+  mark(stopped.values, std::span(words).last(words.size() / 2));
+  return words;
+}
+
+/// Adds the elements with flags.
+inline void add_stopped(const FlagWords& words, StoppedElements& stopped) {
+  const auto add = [](std::span<const std::uint64_t> from, LostElements& to) {
+    LostElements flagged;
+    for (std::size_t w = 0; w < from.size(); ++w) {
+      const std::uint64_t begin = 64 * w;
+      for (std::uint64_t word = from[w]; word != 0;) {
+        const auto first = static_cast<std::uint64_t>(std::countr_zero(word));
+        const auto count = static_cast<std::uint64_t>(std::countr_one(word >> first));
+        flagged.push_back({begin + first, begin + first + count});
+        if (first + count == 64) break;
+        word &= ~std::uint64_t{0} << (first + count);
+      }
+    }
+    to = united(std::move(to), flagged);
+  };
+  add(std::span(words).first(words.size() / 2), stopped.keys);
+  add(std::span(words).last(words.size() / 2), stopped.values);
+}
+
+}  // namespace droptest::models

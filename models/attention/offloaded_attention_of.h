@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// Offloaded attention, for host and device memory.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "models/attention/attention_chunks.h"
+#include "models/attention/stateful_attention.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+
+/// make_offloaded_attention() and make_device_offloaded_attention(). Blocks: HostBlocks or DeviceBlocks.
+template <class Blocks>
+class OffloadedAttention final : public StatefulAttention {
+  using Memory = typename Blocks::Memory;
+  using E = typename Memory::Element;
+  template <class U>
+  using Span = typename Memory::template Span<U>;
+  template <class U>
+  using View = typename Memory::template View<U>;
+
+ public:
+  OffloadedAttention(const AttentionOptions& options, Ops& ops)
+      : chunk_tokens_(options.chunk_tokens), blocks_(ops), storage_(ops.make_keyed_storage()) {}
+
+  void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape, comm::ConstTensor qkv,
+               comm::Tensor output) override {
+    const auto timed = blocks_.timed();
+    const bool is_evaluation = at.slot == AttentionPlace::kEvaluation;
+    const auto place = is_evaluation ? std::pair(-1, -1) : std::pair(at.layer, at.slot);
+    State& state = states_.try_emplace(place, State{.number = states_.size()}).first->second;
+    take_shape(shape, state);
+    state.documents.take(sequences, blocks_);
+    const auto mask = state.documents.mask(sequences, shape.batch);
+    const Span<const E> elems = Blocks::elems(qkv);
+    const View<E> out = tokens_of(Blocks::elems(output), shape);
+    const auto part = [&](ChunkKind kind) { return part_of_qkv(elems, static_cast<std::int64_t>(kind), shape); };
+    const std::vector<AttentionChunk> chunks = chunks_of(shape.length, chunk_tokens_);
+    for (std::size_t c = 0; c < chunks.size(); ++c) {
+      const AttentionChunk& chunk = chunks[c];
+      const View<E> of_chunk = out.tokens(chunk.first, chunk.count);
+      const auto log_sum_exp = statistics_of(state, shape, chunk);
+      Memory::begin(of_chunk, log_sum_exp, blocks_.processor());
+      typename Memory::Inputs inputs{part(ChunkKind::kQueries).tokens(chunk.first, chunk.count),
+                                     part(ChunkKind::kKeys),
+                                     part(ChunkKind::kValues),
+                                     mask,
+                                     {},
+                                     at.dropout};
+      const auto& pattern = patterns_.of(shape, chunk, {0, shape.length}, inputs, blocks_);
+      Memory::attend(inputs, {}, pattern, of_chunk, log_sum_exp, scratch_, blocks_.processor());
+      if (is_evaluation) continue;
+      for (const ChunkKind kind : kChunkKinds) {
+        const View<E> room = room_of(kind, shape, chunk);
+        Memory::copy(part(kind).tokens(chunk.first, chunk.count), room, blocks_.processor());
+        storage_->put(chunk_key(state.number, c, kind), tensor_of(kind, room));
+      }
+    }
+  }
+
+  void backward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
+                comm::ConstTensor output, comm::ConstTensor grad_output, comm::Tensor grad_qkv) override {
+    const auto timed = blocks_.timed();
+    const auto found = states_.find({at.layer, at.slot});
+    DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
+    State& state = found->second;
+    const auto mask = state.documents.mask(sequences, shape.batch);
+    const std::vector<AttentionChunk> chunks = chunks_of(shape.length, chunk_tokens_);
+    const View<const E> out = tokens_of(Blocks::elems(output), shape);
+    const View<const E> grad_out = tokens_of(Blocks::elems(grad_output), shape);
+    const Span<E> grads = Blocks::elems(grad_qkv);
+    Memory::zero(grads, blocks_.processor());
+    const auto gradient = [&](ChunkKind kind, const AttentionChunk& chunk) {
+      return part_of_qkv(grads, static_cast<std::int64_t>(kind), shape).tokens(chunk.first, chunk.count);
+    };
+    std::array<std::size_t, kChunkKinds.size()> resident;
+    resident.fill(chunks.size());
+    const auto view = [&](ChunkKind kind, std::size_t c) {
+      const View<E> room = room_of(kind, shape, chunks[c]);
+      std::size_t& there = resident[static_cast<std::size_t>(kind)];
+      if (there != c) storage_->take(chunk_key(state.number, c, kind), tensor_of(kind, room));
+      there = c;
+      return room;
+    };
+    const auto expect = [&](ChunkKind kind, std::size_t c) {
+      if (resident[static_cast<std::size_t>(kind)] != c) storage_->expect(chunk_key(state.number, c, kind));
+    };
+    const std::vector<ChunkPair> pairs = visible_pairs_of(chunks, mask_of(sequences, shape.batch), shape.batch);
+    for (std::size_t p = 0; p < pairs.size(); ++p) {
+      const auto [k, q] = pairs[p];
+      const View<E> keys = view(ChunkKind::kKeys, k);
+      const View<E> values = view(ChunkKind::kValues, k);
+      const View<E> queries = view(ChunkKind::kQueries, q);
+      if (p + 1 < pairs.size()) {
+        expect(ChunkKind::kKeys, pairs[p + 1].keys);
+        expect(ChunkKind::kValues, pairs[p + 1].keys);
+        expect(ChunkKind::kQueries, pairs[p + 1].queries);
+      }
+      const AttentionChunk& of_keys = chunks[k];
+      const AttentionChunk& of_queries = chunks[q];
+      typename Memory::Inputs inputs{queries, keys, values, mask, {}, at.dropout};
+      const auto& pattern = patterns_.of(shape, of_queries, of_keys, inputs, blocks_);
+      Memory::attend_backward(inputs, {}, pattern,
+                              {out.tokens(of_queries.first, of_queries.count), statistics_of(state, shape, of_queries),
+                               grad_out.tokens(of_queries.first, of_queries.count)},
+                              {gradient(ChunkKind::kQueries, of_queries), gradient(ChunkKind::kKeys, of_keys),
+                               gradient(ChunkKind::kValues, of_keys)},
+                              scratch_, blocks_.processor());
+    }
+  }
+
+  std::uint64_t bytes() const override {
+    std::uint64_t of_rooms = 0;
+    for (const auto& room : rooms_) of_rooms += Memory::bytes_of(room);
+    std::uint64_t bytes = scratch_.bytes() + of_rooms + Blocks::storage_bytes(*storage_, of_rooms);
+    for (const auto& [place, state] : states_) bytes += Memory::bytes_of(state.log_sum_exp) + state.documents.bytes();
+    return bytes;
+  }
+
+ private:
+  struct State {
+    std::uint64_t number = 0;  ///< of the state, for keys
+    /// [batch, heads, tokens] of each chunk, one chunk after the other.
+    typename Memory::template Buffer<typename Memory::Statistic> log_sum_exp{};
+    typename Blocks::Documents documents{};
+  };
+
+  /// Memory for a pass of this shape.
+  void take_shape(const AttentionShape& shape, State& state) {
+    const auto rows = static_cast<std::uint64_t>(shape.batch * shape.heads);
+    const auto tokens = static_cast<std::uint64_t>(std::min(chunk_tokens_, shape.length));
+    const std::uint64_t of_chunk = rows * tokens * static_cast<std::uint64_t>(shape.head_width);
+    Memory::room(state.log_sum_exp, rows * static_cast<std::uint64_t>(shape.length), blocks_.processor());
+    for (auto& room : rooms_) {
+      if (Memory::elems(room).size() < of_chunk) Memory::room(room, of_chunk, blocks_.processor());
+    }
+  }
+
+  View<E> room_of(ChunkKind kind, const AttentionShape& shape, const AttentionChunk& chunk) {
+    HeadShape of_chunk = head_shape(shape);
+    of_chunk.tokens = chunk.count;
+    return Memory::sequence_first(Memory::elems(rooms_[static_cast<std::size_t>(kind)]), of_chunk);
+  }
+  comm::Tensor tensor_of(ChunkKind kind, const View<E>& room) {
+    return Memory::tensor(Memory::elems(rooms_[static_cast<std::size_t>(kind)]).first(room.shape.elems()),
+                          blocks_.processor());
+  }
+  static Span<typename Memory::Statistic> statistics_of(State& state, const AttentionShape& shape,
+                                                        const AttentionChunk& chunk) {
+    const std::int64_t rows = shape.batch * shape.heads;
+    return Memory::elems(state.log_sum_exp)
+        .subspan(static_cast<std::size_t>(rows * chunk.first), static_cast<std::size_t>(rows * chunk.count));
+  }
+
+  std::int64_t chunk_tokens_;
+  Blocks blocks_;
+  std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
+  std::array<typename Memory::template Buffer<E>, kChunkKinds.size()> rooms_;
+  typename Memory::Scratch scratch_;
+  typename Blocks::ChunkPatterns patterns_;
+  std::unique_ptr<KeyedStorage> storage_;
+};
+
+}  // namespace droptest::models

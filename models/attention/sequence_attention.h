@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+// Attention over the tokens of several ranks: Ulysses, a ring, and every factorisation of the two.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "models/attention/attention_ring.h"
+#include "models/attention/head_exchange.h"
+#include "models/attention/host_heads.h"
+#include "models/attention/sequence_factors.h"
+#include "models/attention/sequence_parts.h"
+
+namespace droptest::models {
+
+/// The inputs that all ranks of a call have in common. Borrowed; backward gets what forward got. Mask: of the memory.
+template <class Mask>
+struct SequencePassOf {
+  const SequenceParts& parts;
+  Mask mask;
+  int layer = -1;
+  /// Of the probabilities. Its first head is the group's first one, and its first position that of the parts' position
+  /// 0: the masks are those of one rank.
+  DropoutMask dropout{};
+};
+using SequencePass = SequencePassOf<const AttentionMask&>;
+
+/// The saved activations of a forward pass: this rank's heads of the tokens of its Ulysses group, each
+/// [tokens, batch, heads, width].
+template <class Memory>
+struct SavedAttentionOf {
+  template <class U>
+  using Buffer = typename Memory::template Buffer<U>;
+  Buffer<typename Memory::Element> queries;
+  Buffer<typename Memory::Element> keys;
+  Buffer<typename Memory::Element> values;
+  Buffer<typename Memory::Element> output;
+  Buffer<typename Memory::Statistic> log_sum_exp;  ///< [batch, heads, tokens]
+  std::uint64_t elems = 0;                         ///< of each tensor
+  Absences absent;                                 ///< of keys; empty: all are there
+  AttentionLosses lost;
+  RingLosses<Memory> losses;
+
+  /// Calls f(buffer, elements) for queries, keys, values and the output.
+  template <class F>
+  void for_each_tensor(const F& f) {
+    for (auto* buffer : {&queries, &keys, &values, &output}) f(*buffer, elems);
+  }
+  /// Exchanges their memory with that of another one.
+  void swap_tensors(SavedAttentionOf& other) {
+    std::swap(queries, other.queries);
+    std::swap(keys, other.keys);
+    std::swap(values, other.values);
+    std::swap(output, other.output);
+  }
+
+  /// But for flags and the places of losses.
+  std::uint64_t bytes() const {
+    std::uint64_t bytes = Memory::bytes_of(queries, keys, values, output, log_sum_exp);
+    for (const auto& hop : losses.hops) bytes += Memory::bytes_of(hop.keys.values, hop.values.values);
+    return bytes;
+  }
+};
+
+/// Elements that a rank sends to other ranks in a pass.
+struct SequenceTraffic {
+  std::uint64_t forward_elems = 0;
+  std::uint64_t backward_elems = 0;
+};
+
+/// Throws: ConfigError that names the tensor and the axis, unless `got` are the tokens of a rank with all heads and the
+/// batch and width of `like`, and ConfigError for parts of another number of ranks.
+void check_rank_shape(const SequenceParts& parts, const SequenceFactors& factors, int rank, std::int64_t heads,
+                      std::string_view tensor, const HeadShape& got, const HeadShape& like);
+
+/// Attention of a sequence group. Under the fill `absent` of class sequence_forward, a (token, head) of which this rank
+/// lost an element of the key or of the value leaves the softmax of this rank's queries, and of those further along the
+/// ring; lost elements of queries and outputs are 0. Under other fills they get its values. Under
+/// Communicator::stops_lost_gradients() the backward pass is the gradient of the forward pass with its losses;
+/// otherwise the gradient of a filled value goes to the lost one. Messages: attention.queries, .keys, .values, .output
+/// and the same with .grad of class sequence_forward and sequence_backward; on a ring with .hop1, ... Memory: HostHeads
+/// or DeviceHeads. Owner: one rank. Ranks: all make the same calls. Determinism: as the communicator; sums over the
+/// parts of a ring begin with a rank's own part.
+template <class Memory>
+class SequenceAttentionOf {
+  using E = typename Memory::Element;
+  using Processor = typename Memory::Processor;
+  template <class U>
+  using View = typename Memory::template View<U>;
+  template <class U>
+  using Buffer = typename Memory::template Buffer<U>;
+
+ public:
+  using Saved = SavedAttentionOf<Memory>;
+  using Pass = SequencePassOf<typename Memory::Mask>;
+
+  /// The group is borrowed; null: one rank. Ranks: all of the group, which it splits. Throws: ConfigError where the
+  /// factors do not give the number of ranks, and for fewer heads than Ulysses ranks.
+  SequenceAttentionOf(comm::Communicator* group, const SequenceFactors& factors, std::int64_t heads)
+      : rank_(checked_rank(group, factors)),
+        factors_(factors),
+        heads_(heads),
+        exchange_(part_of_group(group, factors.ulysses, rank_ / factors.ulysses, owned_), heads),
+        ring_(part_of_group(group, factors.ring, rank_ % factors.ulysses, owned_)) {}
+
+  /// Queries, keys, values and the output have this rank's tokens with all heads. Throws: ConfigError that names the
+  /// tensor and the axis for other shapes.
+  void forward(const Pass& pass, const View<const E>& queries, const View<const E>& keys, const View<const E>& values,
+               const View<E>& output, Saved& saved, Processor& processor);
+
+  /// Sets the gradients of this rank's tokens.
+  void backward(const Pass& pass, const View<const E>& grad_output, const Saved& saved,
+                const typename Memory::Gradients& gradients, Processor& processor);
+
+  /// This rank's share of a pass over so many sequences. Without flags.
+  SequenceTraffic traffic(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const;
+  /// Elements of saved activations but for flags and losses.
+  std::uint64_t saved_elems(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const;
+  /// Pairs of a query and a key that this rank computes for one sequence.
+  std::int64_t pairs(const SequenceParts& parts, Causality causality) const;
+
+  /// Of working memory, now.
+  std::uint64_t bytes() const {
+    return Memory::bytes_of(grad_output_, grad_queries_, grad_keys_, grad_values_) + exchange_.bytes() + ring_.bytes();
+  }
+
+ private:
+  /// The tokens of a rank of the ring, with its part of the heads.
+  std::int64_t tokens_of(const SequenceParts& parts, int ring_rank) const {
+    std::int64_t tokens = 0;
+    for (const std::int64_t length : group_lengths(parts, ring_rank)) tokens += length;
+    return tokens;
+  }
+  HeadShape gathered(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const {
+    return {batch, tokens_of(parts, ring_.rank()), exchange_.heads(), width};
+  }
+  std::span<const std::int64_t> group_lengths(const SequenceParts& parts, int ring_rank) const {
+    const auto size = static_cast<std::size_t>(factors_.ulysses);
+    return parts.lengths().subspan(static_cast<std::size_t>(ring_rank) * size, size);
+  }
+  std::vector<TokenRun> runs_of(const SequenceParts& parts, int ring_rank) const {
+    return parts.runs(ring_rank * factors_.ulysses, factors_.ulysses);
+  }
+  /// The parts of the ring, made once for all calls with the same ones.
+  struct Planned {
+    SequenceParts parts;
+    std::int64_t width;
+    std::vector<std::int64_t> tokens;
+    std::vector<typename Memory::Pattern> patterns;
+  };
+  const Planned& plan(const SequenceParts& parts, std::int64_t width, Processor& processor);
+  RingPass<Memory> ring_pass(const Pass& pass, const HeadShape& shape, const Saved& saved, Processor& processor);
+  void check(const Pass& pass, std::string_view tensor, const HeadShape& got, const HeadShape& like) const {
+    check_rank_shape(pass.parts, factors_, rank_, heads_, tensor, got, like);
+  }
+
+  int rank_;
+  SequenceFactors factors_;
+  std::int64_t heads_;
+  std::vector<std::unique_ptr<comm::Communicator>> owned_;
+  HeadExchangeOf<Memory> exchange_;
+  AttentionRing<Memory> ring_;
+  std::optional<Planned> planned_;
+  Buffer<E> grad_output_;
+  Buffer<E> grad_queries_;
+  Buffer<E> grad_keys_;
+  Buffer<E> grad_values_;
+};
+
+/// In host memory, on the threads of a team.
+template <class T>
+using SequenceAttention = SequenceAttentionOf<HostHeads<T>>;
+template <class T>
+using SavedAttention = SavedAttentionOf<HostHeads<T>>;
+
+template <class Memory>
+auto SequenceAttentionOf<Memory>::plan(const SequenceParts& parts, std::int64_t width, Processor& processor)
+    -> const Planned& {
+  if (planned_ && planned_->parts == parts && planned_->width == width) return *planned_;
+  if (planned_) Memory::wait(processor);  // earlier work may use the old patterns
+  Planned planned{parts, width, {}, {}};
+  for (int part = 0; part < factors_.ring; ++part) {
+    planned.tokens.push_back(tokens_of(parts, part));
+    planned.patterns.push_back(Memory::made_ready(pattern_of(runs_of(parts, ring_.rank()), runs_of(parts, part)),
+                                                  exchange_.heads(), width, processor));
+  }
+  return planned_.emplace(std::move(planned));
+}
+
+template <class Memory>
+RingPass<Memory> SequenceAttentionOf<Memory>::ring_pass(const Pass& pass, const HeadShape& shape, const Saved& saved,
+                                                        Processor& processor) {
+  const Planned& planned = plan(pass.parts, shape.width, processor);
+  DropoutMask dropout = pass.dropout;
+  dropout.first_head += exchange_.first_head();
+  return {Memory::sequence_first(Memory::elems(saved.queries), shape),
+          Memory::elems(saved.keys).first(shape.elems()),
+          Memory::elems(saved.values).first(shape.elems()),
+          saved.absent,
+          planned.tokens,
+          planned.patterns,
+          pass.mask,
+          pass.layer,
+          dropout};
+}
+
+template <class Memory>
+void SequenceAttentionOf<Memory>::forward(const Pass& pass, const View<const E>& queries, const View<const E>& keys,
+                                          const View<const E>& values, const View<E>& output, Saved& saved,
+                                          Processor& processor) {
+  check(pass, "queries", queries.shape, queries.shape);
+  check(pass, "keys", keys.shape, queries.shape);
+  check(pass, "values", values.shape, queries.shape);
+  check(pass, "output", output.shape, queries.shape);
+  Memory::check_mask(pass.mask, queries.shape.batch, pass.parts.length());
+  const HeadShape shape = gathered(pass.parts, queries.shape.batch, queries.shape.width);
+  const std::size_t statistics = shape.elems() / static_cast<std::size_t>(shape.width);
+  const std::span<const std::int64_t> lengths = group_lengths(pass.parts, ring_.rank());
+  const bool stops = exchange_.stops_lost_gradients(sim::TrafficClass::kSequenceForward);
+  const bool leaves_out = exchange_.leaves_lost_out(sim::TrafficClass::kSequenceForward);
+  saved.elems = shape.elems();
+  saved.lost = {};
+  saved.absent.assign(leaves_out ? statistics : 0, 0);
+  const auto gather = [&](std::string_view name, const View<const E>& local, Buffer<E>& all, LostElements& lost,
+                          bool is_left_out) {
+    comm::Message message{sim::TrafficClass::kSequenceForward, name, pass.layer};
+    if (is_left_out || stops) message.lost = &lost;
+    exchange_.to_heads(local, lengths, Memory::room(all, shape.elems(), processor), message, processor);
+    if (is_left_out) mark_absent(std::exchange(lost, {}), shape.width, saved.absent);
+  };
+  gather("attention.queries", queries, saved.queries, saved.lost.queries, false);
+  gather("attention.keys", keys, saved.keys, saved.lost.keys, leaves_out);
+  gather("attention.values", values, saved.values, saved.lost.values, leaves_out);
+  const auto out = Memory::room(saved.output, shape.elems(), processor);
+  ring_.forward(ring_pass(pass, shape, saved, processor), Memory::sequence_first(out, shape),
+                Memory::room(saved.log_sum_exp, statistics, processor), saved.losses, processor);
+  comm::Message of_output{sim::TrafficClass::kSequenceForward, "attention.output", pass.layer};
+  if (stops) of_output.lost = &saved.lost.output;
+  exchange_.to_tokens(out, lengths, output, of_output, processor);
+}
+
+template <class Memory>
+void SequenceAttentionOf<Memory>::backward(const Pass& pass, const View<const E>& grad_output, const Saved& saved,
+                                           const typename Memory::Gradients& gradients, Processor& processor) {
+  const HeadShape& like = grad_output.shape;
+  check(pass, "grad_output", like, like);
+  check(pass, "gradient of queries", gradients.queries.shape, like);
+  check(pass, "gradient of keys", gradients.keys.shape, like);
+  check(pass, "gradient of values", gradients.values.shape, like);
+  const HeadShape shape = gathered(pass.parts, like.batch, like.width);
+  const std::size_t statistics = shape.elems() / static_cast<std::size_t>(shape.width);
+  const std::span<const std::int64_t> lengths = group_lengths(pass.parts, ring_.rank());
+  const typename Memory::template Span<E> grad = Memory::room(grad_output_, shape.elems(), processor);
+  exchange_.to_heads(grad_output, lengths, grad,
+                     {sim::TrafficClass::kSequenceBackward, "attention.output.grad", pass.layer}, processor,
+                     saved.lost.output);
+  const auto zeros = [&](Buffer<E>& buffer) {
+    const auto elems = Memory::room(buffer, shape.elems(), processor);
+    Memory::zero(elems, processor);
+    return elems;
+  };
+  const auto queries = zeros(grad_queries_);
+  const auto keys = zeros(grad_keys_);
+  const auto values = zeros(grad_values_);
+  ring_.backward(ring_pass(pass, shape, saved, processor),
+                 {Memory::sequence_first(Memory::elems(saved.output), shape),
+                  Memory::elems(saved.log_sum_exp).first(statistics), Memory::sequence_first(grad, shape)},
+                 saved.losses,
+                 {Memory::sequence_first(queries, shape), Memory::sequence_first(keys, shape),
+                  Memory::sequence_first(values, shape)},
+                 processor);
+  Memory::zero_lost(saved.lost.queries, queries, processor);
+  Memory::zero_lost(saved.lost.keys, keys, processor);
+  Memory::zero_lost(saved.lost.values, values, processor);
+  const auto send = [&](std::string_view name, const auto& elems, const View<E>& local) {
+    exchange_.to_tokens(elems, lengths, local, {sim::TrafficClass::kSequenceBackward, name, pass.layer}, processor);
+  };
+  send("attention.queries.grad", queries, gradients.queries);
+  send("attention.keys.grad", keys, gradients.keys);
+  send("attention.values.grad", values, gradients.values);
+}
+
+template <class Memory>
+SequenceTraffic SequenceAttentionOf<Memory>::traffic(const SequenceParts& parts, std::int64_t batch,
+                                                     std::int64_t width) const {
+  const HeadShape shape = gathered(parts, batch, width);
+  const HeadShape mine{batch, parts.length_of(rank_), heads_, width};
+  const HeadShape stays{batch, mine.tokens, shape.heads, width};
+  // To the heads three times, back once; and the other way round.
+  const std::uint64_t to_heads = mine.elems() - stays.elems();
+  const std::uint64_t to_tokens = shape.elems() - stays.elems();
+  SequenceTraffic traffic{3 * to_heads + to_tokens, to_heads + 3 * to_tokens};
+  // All parts but the next rank's go on as keys and values, and all but this rank's as gradients.
+  for (int part = 0; part < factors_.ring; ++part) {
+    HeadShape of_part = shape;
+    of_part.tokens = tokens_of(parts, part);
+    const std::uint64_t keys_and_values = 2 * of_part.elems();
+    const bool is_next = part == (ring_.rank() + 1) % factors_.ring;
+    if (!is_next) traffic.forward_elems += keys_and_values;
+    if (!is_next) traffic.backward_elems += keys_and_values;
+    if (part != ring_.rank()) traffic.backward_elems += keys_and_values;
+  }
+  return traffic;
+}
+
+template <class Memory>
+std::uint64_t SequenceAttentionOf<Memory>::saved_elems(const SequenceParts& parts, std::int64_t batch,
+                                                       std::int64_t width) const {
+  const HeadShape shape = gathered(parts, batch, width);
+  return 4 * shape.elems() + shape.elems() / static_cast<std::uint64_t>(shape.width);
+}
+
+template <class Memory>
+std::int64_t SequenceAttentionOf<Memory>::pairs(const SequenceParts& parts, Causality causality) const {
+  std::vector<TokenRun> all;
+  for (int part = 0; part < factors_.ring; ++part) {
+    const std::vector<TokenRun> runs = runs_of(parts, part);
+    all.insert(all.end(), runs.begin(), runs.end());
+  }
+  return visible_pairs(pattern_of(runs_of(parts, ring_.rank()), all), exchange_.heads(), causality);
+}
+
+extern template class SequenceAttentionOf<HostHeads<float>>;
+extern template class SequenceAttentionOf<HostHeads<double>>;
+
+}  // namespace droptest::models

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/attention/stateful_attention.h"
+
+#include <algorithm>
+#include <map>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "models/attention/attention_views.h"
+#include "models/attention/cached_attention.h"
+#include "models/attention/device_attention.h"
+#include "models/attention/device_offloaded_attention.h"
+#include "models/attention/dilated_attention.h"
+#include "models/attention/kernel_attention.h"
+#include "models/attention/offloaded_attention.h"
+#include "models/attention/sequence_attention.h"
+#include "models/phase_times.h"
+#include "sim/error.h"
+
+namespace droptest::models {
+namespace {
+
+std::uint64_t elems_of(const AttentionShape& s, std::int64_t tokens, std::int64_t heads) {
+  return HeadShape{s.batch, tokens, heads, s.head_width}.elems();
+}
+
+/// Of one state and of the working memory, but for documents and the scratch of threads.
+struct StateSize {
+  std::uint64_t tensors = 0;     ///< elements of a state's saved tensors
+  std::uint64_t largest = 0;     ///< of the largest of them
+  std::uint64_t statistics = 0;  ///< log-sum-exps of a state
+  std::uint64_t working = 0;     ///< elements
+  std::uint64_t working_statistics = 0;
+};
+
+/// Elements of tensors of tokens, and log-sum-exps, of a rank with dense attention over sequence ranks.
+struct DenseSize {
+  std::uint64_t tensor = 0;      ///< queries, keys, values, the output, or a gradient of theirs
+  std::uint64_t statistics = 0;  ///< log-sum-exps
+  std::uint64_t exchanged = 0;   ///< packed for the exchange, and on its way around a ring
+};
+
+DenseSize dense_size(const SequenceFactors& factors, const SequenceParts& parts, int rank, const AttentionShape& s) {
+  const auto tokens_of = [&](int ring_rank) {
+    std::int64_t tokens = 0;
+    for (int u = 0; u < factors.ulysses; ++u) tokens += parts.length_of(ring_rank * factors.ulysses + u);
+    return tokens;
+  };
+  std::int64_t most = 0;
+  for (int r = 0; r < factors.ring; ++r) most = std::max(most, tokens_of(r));
+  const auto heads = static_cast<std::int64_t>(comm::even_counts(
+      static_cast<std::uint64_t>(s.heads), factors.ulysses)[static_cast<std::size_t>(rank % factors.ulysses)]);
+  DenseSize size;
+  size.tensor = elems_of(s, tokens_of(rank / factors.ulysses), heads);
+  size.statistics = size.tensor / static_cast<std::uint64_t>(s.head_width);
+  if (factors.ulysses > 1) size.exchanged += elems_of(s, parts.length_of(rank), s.heads);
+  // Keys, values and their gradients, here and on their way, of every part.
+  if (factors.ring > 1) size.exchanged += 8 * elems_of(s, most, heads);
+  return size;
+}
+
+StateSize dilated_size(const AttentionOptions& options, const SequenceParts& parts, int rank, const AttentionShape& s) {
+  const std::uint64_t tensor = elems_of(s, parts.length_of(rank), s.heads);
+  StateSize size{3 * tensor, tensor, tensor / static_cast<std::uint64_t>(s.head_width)};
+  if (options.gradient == BranchGradient::kStopped) {
+    size.working = 2 * tensor;
+    size.working_statistics = size.statistics;
+  }
+  std::uint64_t most_gathered = 0;
+  std::uint64_t most_packed = 0;
+  for (const DilatedBranch& branch : options.branches) {
+    const DilatedPlan plan = dilated_plan(branch, parts, rank, 0, s.heads, Causality::kCausal);
+    const std::uint64_t gathered = elems_of(s, plan.gathered_tokens, s.heads);
+    size.tensors += 2 * gathered;
+    most_gathered = std::max(most_gathered, gathered);
+    for (const auto* by_rank : {&plan.sent, &plan.received}) {
+      std::int64_t tokens = 0;
+      for (const std::vector<TokenRun>& by_head : *by_rank) tokens += DilatedPlan::tokens(by_head);
+      most_packed = std::max(most_packed, elems_of(s, tokens, 1));
+    }
+  }
+  size.largest = std::max(size.largest, most_gathered);
+  // Gradients of gathered keys and values; what is sent, and what is received.
+  size.working += 2 * (most_gathered + most_packed);
+  return size;
+}
+
+StateSize size_of(const AttentionOptions& options, int rank, const AttentionShape& whole) {
+  const SequenceParts parts = options.sequence.parts(whole.length);
+  if (!options.branches.empty()) return dilated_size(options, parts, rank, whole);
+  const DenseSize dense = dense_size(options.sequence.factors, parts, rank, whole);
+  // Queries, keys, values and the output; the gradients of the first three and of the output.
+  return {4 * dense.tensor, dense.tensor, dense.statistics, 4 * dense.tensor + dense.exchanged};
+}
+
+/// Elements of a stored piece of a saved tensor.
+std::uint64_t piece_of(const AttentionOptions& options, const AttentionShape& s, const StateSize& size) {
+  return std::min(elems_of(s, options.chunk_tokens, s.heads), size.largest);
+}
+
+/// As StatefulAttentionUse, where a device has all of a block's memory. Log-sum-exps are floats.
+StatefulAttentionUse use_on_device(const AttentionOptions& options, int rank, const AttentionShape& whole,
+                                   std::uint64_t elem, std::uint64_t states) {
+  const bool has_documents = options.within == AttentionOptions::Within::kDocument;
+  const std::uint64_t documents =
+      has_documents ? static_cast<std::uint64_t>(whole.batch * whole.length) * sizeof(std::int32_t) : 0;
+  StateSize size = size_of(options, rank, whole);
+  size.working_statistics += size.statistics;  // of a backward pass
+  std::uint64_t stored = 0;
+  if (is_offloaded_alone(options)) {
+    const std::int64_t tokens = std::min(options.chunk_tokens, whole.length);
+    stored = 3 * elems_of(whole, whole.length, whole.heads);
+    size.tensors = 0;
+    size.working = kDeviceResidentChunks * elems_of(whole, tokens, whole.heads);
+    size.working_statistics = static_cast<std::uint64_t>(whole.batch * whole.heads * tokens);
+  } else if (options.chunk_tokens > 0) {
+    stored = size.tensors;
+    size.working += size.tensors + kDevicePassages * piece_of(options, whole, size);
+    size.tensors = 0;
+  } else if (options.branches.empty() && options.sequence.ranks() == 1) {
+    // The output is the block's, and gradients go where the caller wants them.
+    size.tensors = 3 * size.largest;
+    size.working = 0;
+  }
+  const std::uint64_t state = size.tensors * elem + size.statistics * sizeof(float) + documents;
+  return {states * state + size.working * elem + size.working_statistics * sizeof(float), elem * (states - 1) * stored};
+}
+
+/// The same on the host, whose log-sum-exps are of the type of elements.
+StatefulAttentionUse use_on_host(const AttentionOptions& options, int rank, const AttentionShape& whole,
+                                 std::uint64_t elem, std::uint64_t states, int threads) {
+  if (is_offloaded_alone(options)) {
+    const OffloadedAttentionSize size = offloaded_attention_size(options.chunk_tokens, whole, threads);
+    return {elem * (states * size.state + size.working), elem * (states - 1) * size.stored};
+  }
+  StateSize size = size_of(options, rank, whole);
+  std::uint64_t stored = 0;
+  if (options.chunk_tokens > 0) {
+    stored = std::exchange(size.tensors, 0);
+    size.working += stored + kResidentPieces * piece_of(options, whole, size);
+  }
+  size.working += size.working_statistics + token_attention_scratch_elems(whole.head_width, threads);
+  return {elem * (states * (size.tensors + size.statistics) + size.working), elem * (states - 1) * stored};
+}
+
+}  // namespace
+
+std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOptions& options,
+                                                           const SequenceParallel& ranks, std::int64_t first_head,
+                                                           std::int64_t heads, Ops& ops) {
+  if (!options.is_stateful()) return nullptr;
+  if (options.past == AttentionOptions::Past::kCached) return make_cached_attention(ops);
+  if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
+  if (is_offloaded_alone(options)) return make_offloaded_attention(options, ops);
+  if (ops.form().types().activations == comm::ElementType::kFloat64) {
+    return make_kernel_attention<HostBlocks<double>>(options, ranks, first_head, heads, ops);
+  }
+  return make_kernel_attention<HostBlocks<float>>(options, ranks, first_head, heads, ops);
+}
+
+StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,
+                                            comm::ElementType type, std::uint64_t states,
+                                            const AttentionProcessor& processor) {
+  if (!options.is_stateful() || options.past == AttentionOptions::Past::kCached) return {};
+  const std::uint64_t elem = comm::element_bytes(type);
+  if (processor.device == KernelDevice::kCuda) return use_on_device(options, rank, whole, elem, states);
+  return use_on_host(options, rank, whole, elem, states, processor.threads);
+}
+
+}  // namespace droptest::models
