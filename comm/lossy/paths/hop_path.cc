@@ -19,7 +19,9 @@ void HopPath::add_memory(const SizedCall& call, CallMemory& memory) {
   const CallShape& shape = call.shape;
   if (shape.operation == Operation::kAllToAll) return;
   PathMessages messages(call.network, path_in(call.network, shape.elements), call.ranks);
-  const int reduce_rounds = messages.cut(shape).hops.reduce_rounds();
+  const sim::HopSchedule& hops = messages.cut(shape).hops;
+  const int reduce_rounds = hops.reduce_rounds();
+  const bool has_results = hops.rounds() > reduce_rounds;
   const bool buffers_results = buffers(call.network, sim::Half::kGather);
   // By rank, the elements that it receives: into a buffer in the round at hand, and in all rounds of the reduce half.
   std::vector<std::uint64_t> buffered(static_cast<std::size_t>(call.ranks));
@@ -36,6 +38,8 @@ void HopPath::add_memory(const SizedCall& call, CallMemory& memory) {
   });
   const bool scatters = shape.operation == Operation::kReduceScatter;
   memory.take(CallMemory::Slot::kReceived, most_buffered);
+  const bool keeps_input = buffers_results && reduces(shape.operation) && has_results;  // if it is a mean
+  memory.take(CallMemory::Slot::kInputCopy, keeps_input ? shape.elements : 0);
   if (scatters) memory.take(CallMemory::Slot::kPart, shape.elements);
   if (call.remembers_contributions()) memory.remembered += *std::ranges::max_element(reduced);
   if (scatters && call.remembers_results()) memory.remembered += shape.elements;
@@ -282,7 +286,10 @@ void HopPath::run(const CallArguments& call, Communicator& inner, Scratch& scrat
     copy(call.input, work);
   }
   ConstTensor contribution{call.input.type, {}};
-  if (call.op == ReduceOp::kMean) contribution = gather_half_.keep_contribution(call.input, call.op, scratch);
+  const bool has_results = cut_->hops.rounds() > cut_->hops.reduce_rounds();
+  if (call.op == ReduceOp::kMean && has_results) {
+    contribution = gather_half_.keep_contribution(call.input, call.op, scratch);
+  }
   Run run{call, inner, scratch, work, contribution};
   carry_out(run);
   if (scatters) copy(slice(work, {cut_->begins[mine], cut_->begins[mine + 1]}), call.output);
