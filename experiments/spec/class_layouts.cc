@@ -11,12 +11,12 @@ namespace {
 using comm::ParallelDimension;
 using sim::TrafficClass;
 
-/// What the messages that are alike have names for.
+/// Which of the messages that are alike have a name of their own.
 enum class Names : std::uint8_t {
-  kNone,          ///< one name for all
-  kCalls,         ///< each collective of a group
-  kMessages,      ///< each message of a rank
-  kMicroBatches,  ///< each message of a rank in each micro-batch
+  kNone,          ///< all share one name
+  kCalls,         ///< each collective of a group: the sums of each block
+  kMessages,      ///< each message of a rank: the hops of each block's attention
+  kMicroBatches,  ///< each message of a rank in each micro-batch: between stages
 };
 
 struct Layouts {
@@ -69,7 +69,7 @@ constexpr Layouts kLayouts[] = {
      "/parallel/pipeline 2 or more, with the first and the last stage on two ranks"},
 };
 
-/// That of the layout; where it does not send the class, any.
+/// The row that the layout uses, or any row of the class if the layout does not send it.
 const Layouts& row_of(const RunConfig& config, TrafficClass traffic_class) {
   const Layouts* found = nullptr;
   for (const Layouts& of : kLayouts) {
@@ -97,8 +97,12 @@ std::uint64_t names_of_rank(const RunConfig& config, TrafficClass traffic_class,
   const Layouts& row = row_of(config, traffic_class);
   if (row.names == Names::kNone) return 1;
   const comm::ParallelLayout& layout = config.parallel;
-  const bool is_of_gradients = row.group == ParallelDimension::kData;
-  const int ranks = row.names != Names::kCalls ? 1 : is_of_gradients ? layout.gradient_ranks() : layout.of(row.group);
+  int ranks = 1;  // that share a name
+  if (row.names == Names::kCalls && row.group == ParallelDimension::kData) {
+    ranks = layout.gradient_ranks();
+  } else if (row.names == Names::kCalls) {
+    ranks = layout.of(row.group);
+  }
   const auto groups = static_cast<std::uint64_t>(layout.world_size() / ranks);
   const auto batches = static_cast<std::uint64_t>(config.training.accumulation);
   return (times + groups - 1) / groups * (row.names == Names::kMicroBatches ? batches : 1);

@@ -14,12 +14,12 @@ namespace droptest::experiments {
 /// The classes that a run has packets of.
 std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config);
 
-/// The dimension in which the ranks of the class's groups differ, of the gradients with sequence ranks: data.
-/// Throws: CheckError for the class control.
+/// The ranks of one group of the class differ in this dimension. The groups of gradients are of data and sequence ranks
+/// together; they count as data. Throws: CheckError for the class control.
 comm::ParallelDimension group_of(const RunConfig& config, sim::TrafficClass traffic_class);
 
-/// Messages of a rank in a step that are alike, each with a name of its own, where `times` of them were planned for all
-/// groups together (planned_collectives()).
+/// How many names the alike messages of one rank have, of which a step sends `times` over all groups
+/// (planned_collectives()). The loss layer remembers values by name: 12 blocks of two sums each have 24 names.
 std::uint64_t names_of_rank(const RunConfig& config, sim::TrafficClass traffic_class, std::uint64_t times);
 
 /// What a spec wants so that its run has packets of the class, for warnings: "want /parallel/tensor 2 or more".

@@ -26,10 +26,11 @@ constexpr std::string_view kSuffix = ".schema.json";
 
 std::string file_of(std::string_view schema) { return std::string(schema).append(kSuffix); }
 
-/// Finds the kind of a known name.
 SchemaKind kind_of(std::string_view name) {
-  const auto& names = schema_names();
-  return std::find_if(names.begin(), names.end(), [name](const auto& one) { return one.first == name; })->second;
+  const auto names = schema_names();
+  const auto found = std::find_if(names.begin(), names.end(), [name](const auto& one) { return one.first == name; });
+  DROPTEST_CHECK(found != names.end(), "no schema " + std::string(name));
+  return found->second;
 }
 
 /// Makes the references of a schema its own: what they refer to in other schemas becomes a definition of it.

@@ -109,6 +109,8 @@ class AttentionRing {
     return !leaves_out() && group_ != nullptr && group_->stops_lost_gradients(sim::TrafficClass::kSequenceForward);
   }
 
+  static constexpr const char* kMemoryOf = "attention over sequence ranks";  ///< in errors of a full device
+
   comm::Communicator* group_;
   Block current_;
   Block next_;
@@ -125,19 +127,25 @@ void AttentionRing<Memory>::forward(const RingPass<Memory>& pass, const View<E>&
   Memory::begin(output, log_sum_exp, processor);
   Memory::attend(inputs_of(pass, shape_of(pass, rank()), pass.keys, pass.values), pass.absent, pattern(pass, rank()),
                  output, log_sum_exp, scratch_, processor);
-  losses.hops.clear();
   losses.hops.resize(static_cast<std::size_t>(ranks() - 1));
   const bool leaves_out = this->leaves_out();
   const bool stops = this->stops();
   Span<const E> keys = pass.keys;
   Span<const E> values = pass.values;
-  Absences absent = pass.absent;
-  if (absent.empty()) absent.assign(pass.keys.size() / static_cast<std::size_t>(pass.queries.shape.width), 0);
+  Absences absent;
+  if (leaves_out) absent = pass.absent;
+  if (leaves_out && absent.empty()) {
+    absent.assign(pass.keys.size() / static_cast<std::size_t>(pass.queries.shape.width), 0);
+  }
   for (int hop = 1; hop < ranks(); ++hop) {
     const HeadShape shape = shape_of(pass, part_after(hop));
-    const Span<E> next_keys = Memory::room(next_.keys, shape.elems(), processor);
-    const Span<E> next_values = Memory::room(next_.values, shape.elems(), processor);
+    const Span<E> next_keys = Memory::room(next_.keys, shape.elems(), kMemoryOf, processor);
+    const Span<E> next_values = Memory::room(next_.values, shape.elems(), kMemoryOf, processor);
     typename RingLosses<Memory>::Hop& lost = losses.hops[static_cast<std::size_t>(hop - 1)];
+    lost.absent.clear();
+    lost.keys.lost.clear();
+    lost.values.lost.clear();
+    lost.stopped = {};
     RingHop exchange(*group_, pass.layer, hop);
     comm::Message message{sim::TrafficClass::kSequenceForward, {}};
     message.lost = &lost.keys.lost;
@@ -166,7 +174,9 @@ void AttentionRing<Memory>::forward(const RingPass<Memory>& pass, const View<E>&
       unpack_flags(flags, absent);
       mark_absent(lost.keys.lost, shape.width, absent);
       mark_absent(lost.values.lost, shape.width, absent);
-      lost = {absent, {}, {}, {}};
+      lost.absent = absent;
+      lost.keys.lost.clear();  // they have no values of a fill
+      lost.values.lost.clear();
     } else {
       Memory::save(keys, lost.keys, processor);
       Memory::save(values, lost.values, processor);
@@ -197,16 +207,17 @@ void AttentionRing<Memory>::backward(const RingPass<Memory>& pass, const typenam
   Span<E> value_gradients;
   const auto add_gradients = [&](RingHop& exchange, const HeadShape& received) {
     exchange.add("keys.grad", of_gradients, Memory::tensor(Span<const E>(key_gradients), processor),
-                 Memory::tensor(Memory::room(next_gradients_.keys, received.elems(), processor), processor));
-    exchange.add("values.grad", of_gradients, Memory::tensor(Span<const E>(value_gradients), processor),
-                 Memory::tensor(Memory::room(next_gradients_.values, received.elems(), processor), processor));
+                 Memory::tensor(Memory::room(next_gradients_.keys, received.elems(), kMemoryOf, processor), processor));
+    exchange.add(
+        "values.grad", of_gradients, Memory::tensor(Span<const E>(value_gradients), processor),
+        Memory::tensor(Memory::room(next_gradients_.values, received.elems(), kMemoryOf, processor), processor));
   };
   for (int hop = 1; hop < ranks(); ++hop) {
     const int part = part_after(hop);
     const HeadShape shape = shape_of(pass, part);
     const typename RingLosses<Memory>::Hop& lost = losses.hops[static_cast<std::size_t>(hop - 1)];
-    const Span<E> next_keys = Memory::room(next_.keys, shape.elems(), processor);
-    const Span<E> next_values = Memory::room(next_.values, shape.elems(), processor);
+    const Span<E> next_keys = Memory::room(next_.keys, shape.elems(), kMemoryOf, processor);
+    const Span<E> next_values = Memory::room(next_.values, shape.elems(), kMemoryOf, processor);
     RingHop exchange(*group_, pass.layer, hop);
     exchange.add("keys", repeated, Memory::tensor(keys, processor), Memory::tensor(next_keys, processor));
     exchange.add("values", repeated, Memory::tensor(values, processor), Memory::tensor(next_values, processor));
@@ -214,8 +225,8 @@ void AttentionRing<Memory>::backward(const RingPass<Memory>& pass, const typenam
     exchange.run();
     std::swap(current_, next_);
     std::swap(gradients_, next_gradients_);
-    key_gradients = Memory::room(gradients_.keys, shape.elems(), processor);
-    value_gradients = Memory::room(gradients_.values, shape.elems(), processor);
+    key_gradients = Memory::room(gradients_.keys, shape.elems(), kMemoryOf, processor);
+    value_gradients = Memory::room(gradients_.values, shape.elems(), kMemoryOf, processor);
     if (hop == 1) {
       Memory::zero(key_gradients, processor);
       Memory::zero(value_gradients, processor);

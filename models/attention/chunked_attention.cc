@@ -123,7 +123,6 @@ template <class T>
 void ChunkedAttention<T>::forward(int chunk, const HeadView<const T>& queries, const AttentionMask& mask,
                                   const HeadView<T>& output, std::span<T> log_sum_exp, const Team& team,
                                   const DropoutMask& dropout) {
-  const SingleThreadedLibraries single_threaded;
   check_shape("queries", queries.shape, chunk_shape(chunk), TokenLayout::kBatchFirst);
   check_shape("output", output.shape, chunk_shape(chunk), TokenLayout::kBatchFirst);
   const std::span<T> room = scratch(team);
@@ -143,7 +142,6 @@ template <class T>
 void ChunkedAttention<T>::backward(int chunk, const HeadView<const T>& queries, const AttentionMask& mask,
                                    const AttentionResults<T>& results, const HeadView<T>& grad_queries,
                                    const Team& team, const DropoutMask& dropout) {
-  const SingleThreadedLibraries single_threaded;
   const HeadShape shape = chunk_shape(chunk);
   check_shape("queries", queries.shape, shape, TokenLayout::kBatchFirst);
   check_shape("gradient of queries", grad_queries.shape, shape, TokenLayout::kBatchFirst);

@@ -12,12 +12,12 @@
 #include "comm/bfloat16.h"
 #include "comm/device/device_buffer.h"
 #include "comm/float16.h"
+#include "models/attention/block_attention.h"
 #include "models/attention/device_attention_views.h"
 #include "models/attention/device_dilated_attention.h"
 #include "models/attention/device_offloaded_attention.h"
 #include "models/attention/device_sequence_attention.h"
 #include "models/attention/device_token_attention.h"
-#include "models/attention/kernel_attention.h"
 #include "models/attention/offloaded_attention.h"
 #include "models/ops/device_spans.h"
 #include "sim/error.h"
@@ -126,14 +126,14 @@ template <class E>
 std::unique_ptr<StatefulAttention> make(const AttentionOptions& options, const SequenceParallel& ranks,
                                         std::int64_t first_head, std::int64_t heads, Ops& ops) {
   if (options.branches.empty() && ranks.ranks() == 1) return std::make_unique<DeviceAttention<E>>(ops);
-  return make_kernel_attention<DeviceBlocks<E>>(options, ranks, first_head, heads, ops);
+  return make_block_attention<DeviceBlocks<E>>(options, ranks, first_head, heads, ops);
 }
 
 }  // namespace
 
 std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops) {
-  if (is_offloaded_alone(options)) return make_device_offloaded_attention(options, ops);
+  if (is_dense_in_chunks(options)) return make_device_offloaded_attention(options, ops);
   switch (ops.form().types().activations) {
     case comm::ElementType::kBfloat16:
       return make<comm::Bf16>(options, ranks, first_head, heads, ops);

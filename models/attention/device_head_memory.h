@@ -15,6 +15,7 @@
 #include "models/attention/device_token_attention.h"
 #include "models/attention/lost_elements.h"
 #include "models/attention/ring_hop.h"
+#include "sim/error.h"
 
 namespace droptest::models {
 
@@ -55,8 +56,9 @@ struct DeviceHeads {
   };
 
   template <class U>
-  static comm::DeviceSpan<U> room(comm::DeviceBuffer<U>& buffer, std::uint64_t count, Processor& stream) {
-    return room_in(buffer, count, "attention", stream);
+  static comm::DeviceSpan<U> room(comm::DeviceBuffer<U>& buffer, std::uint64_t count, const char* what,
+                                  Processor& stream) {
+    return room_in(buffer, count, what, stream);
   }
   template <class U>
   static comm::DeviceSpan<U> elems(comm::DeviceBuffer<U>& buffer) {
@@ -78,8 +80,11 @@ struct DeviceHeads {
   }
 
   static Causality causality(const Mask& mask) { return mask.causality; }
-  /// The documents cover the whole sequences.
-  static void check_mask(const Mask& /*mask*/, std::int64_t /*batch*/, std::int64_t /*length*/) {}
+  static void check_mask(const Mask& mask, std::int64_t batch, std::int64_t length) {
+    const auto covered = static_cast<std::size_t>(batch * length);
+    DROPTEST_CHECK(mask.positions == length && (mask.documents.empty() || mask.documents.size() == covered),
+                   "a mask of other sequences");
+  }
   static Pattern made_ready(const AttentionPattern& pattern, std::int64_t heads, std::int64_t width,
                             Processor& stream) {
     return {pattern, heads, width, stream};
@@ -96,11 +101,10 @@ struct DeviceHeads {
   static void add(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, Processor& stream) {
     add_heads<E>(from, to, stream);
   }
-  static void zero_heads(const DeviceHeadView<E>& view, Processor& stream) { models::zero_heads(view, stream); }
   static void save(comm::DeviceSpan<const E> elems, Filled& filled, Processor& stream) {
     std::size_t count = 0;
     for (const sim::ElementRange& range : filled.lost) count += range.size();
-    const comm::DeviceSpan<E> to = room(filled.values, count, stream);
+    const comm::DeviceSpan<E> to = room(filled.values, count, "values of a fill", stream);
     std::size_t at = 0;
     for (const sim::ElementRange& range : filled.lost) {
       comm::copy_on_device(elems.subspan(range.begin, range.size()), to.subspan(at, range.size()), stream);
@@ -128,14 +132,13 @@ struct DeviceHeads {
                               const Gradients& gradients, Scratch& scratch, Processor& stream) {
     take_absent(absent, inputs, scratch, stream);
     models::attend_backward(inputs, pattern, results, gradients,
-                            room(scratch.delta, results.log_sum_exp.size(), stream), stream);
+                            room(scratch.delta, results.log_sum_exp.size(), kScratch, stream), stream);
   }
 
   using Rows = comm::DeviceBuffer<TokenHead>;
   static Rows rows(const std::vector<TokenHead>& rows, Processor& stream) {
     Rows result(rows.size(), "tokens that travel");
     comm::copy_to_device(std::span<const TokenHead>(rows), result.elems(), stream);
-    stream.synchronize();  // the rows are in place
     return result;
   }
   static void pack(const DeviceHeadView<const E>& from, const Rows& rows, comm::DeviceSpan<E> packed,
@@ -157,8 +160,8 @@ struct DeviceHeads {
 
   static void add_flags(RingHop& hop, std::string_view name, const FlagWords& sent, FlagWords& received,
                         Scratch& scratch, Processor& stream) {
-    const comm::DeviceSpan<std::uint64_t> leaving = room(scratch.sent_flags, sent.size(), stream);
-    const comm::DeviceSpan<std::uint64_t> arriving = room(scratch.received_flags, received.size(), stream);
+    const comm::DeviceSpan<std::uint64_t> leaving = room(scratch.sent_flags, sent.size(), kScratch, stream);
+    const comm::DeviceSpan<std::uint64_t> arriving = room(scratch.received_flags, received.size(), kScratch, stream);
     comm::copy_to_device(std::span<const std::uint64_t>(sent), leaving, stream);
     hop.add(name, reliable_flags(), comm::device_tensor(leaving, stream), comm::device_tensor(arriving, stream));
   }
@@ -170,9 +173,11 @@ struct DeviceHeads {
   }
 
  private:
+  static constexpr const char* kScratch = "scratch of attention";
+
   static void take_absent(const Absences& absent, Inputs& inputs, Scratch& scratch, Processor& stream) {
     if (absent.empty()) return;
-    const comm::DeviceSpan<std::uint8_t> flags = room(scratch.absent, absent.size(), stream);
+    const comm::DeviceSpan<std::uint8_t> flags = room(scratch.absent, absent.size(), kScratch, stream);
     comm::copy_to_device(std::span<const std::uint8_t>(absent), flags, stream);
     inputs.absent = flags;
   }

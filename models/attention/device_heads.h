@@ -16,10 +16,6 @@ void copy_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to
 template <class E>
 void add_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream);
 
-/// Sets elements to zero.
-template <class E>
-void zero_heads(const DeviceHeadView<E>& view, comm::Stream& stream);
-
 /// packed [rows, batch, width] = these heads of tokens, in this order.
 template <class E>
 void pack_rows(const DeviceHeadView<const E>& from, comm::DeviceSpan<const TokenHead> rows, comm::DeviceSpan<E> packed,

@@ -32,16 +32,6 @@ __global__ void combine_heads_kernel(View<const D> from, View<D> to, HeadShape s
   }
 }
 
-template <class D>
-__global__ void zero_heads_kernel(View<D> view, HeadShape shape) {
-  const std::int64_t count = shape.batch * shape.heads * shape.tokens * shape.width;
-  for (std::int64_t i = first_item(); i < count; i += item_step()) {
-    const std::int64_t row = i / shape.width;
-    const std::int64_t token = row / shape.heads % shape.tokens;
-    view.at(row / shape.heads / shape.tokens, token, row % shape.heads)[i % shape.width] = from_float<D>(0.0F);
-  }
-}
-
 // Element i of the packed rows is element d of sequence b of row r.
 template <class D>
 __device__ std::int64_t offset_of(const View<D>& view, const TokenHead* rows, const HeadShape& shape, std::int64_t i) {
@@ -117,12 +107,6 @@ void add_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to,
 }
 
 template <class E>
-void zero_heads(const DeviceHeadView<E>& view, comm::Stream& stream) {
-  comm::launch("zero_heads", zero_heads_kernel<DeviceElement<E>>, comm::cover(view.shape.elems()), stream,
-               view_in_kernel(view, "view"), view.shape);
-}
-
-template <class E>
 void pack_rows(const DeviceHeadView<const E>& from, comm::DeviceSpan<const TokenHead> rows, comm::DeviceSpan<E> packed,
                comm::Stream& stream) {
   comm::launch("pack_rows", pack_rows_kernel<DeviceElement<E>>,
@@ -154,7 +138,6 @@ void weigh_branch(const DeviceHeadView<const E>& from, comm::DeviceSpan<const fl
 #define DROPTEST_DEVICE_HEADS(E)                                                                                    \
   template void copy_heads(const DeviceHeadView<const E>&, const DeviceHeadView<E>&, comm::Stream&);                \
   template void add_heads(const DeviceHeadView<const E>&, const DeviceHeadView<E>&, comm::Stream&);                 \
-  template void zero_heads(const DeviceHeadView<E>&, comm::Stream&);                                                \
   template void pack_rows(const DeviceHeadView<const E>&, comm::DeviceSpan<const TokenHead>, comm::DeviceSpan<E>,   \
                           comm::Stream&);                                                                           \
   template void unpack_rows(comm::DeviceSpan<const E>, comm::DeviceSpan<const TokenHead>, const DeviceHeadView<E>&, \

@@ -9,7 +9,7 @@
 
 namespace droptest::models {
 
-/// The mask is causal, within the documents that it has.
+/// The mask covers the whole sequences.
 using DeviceSequencePass = SequencePassOf<DeviceAttentionMask>;
 template <class E>
 using DeviceSavedAttention = SavedAttentionOf<DeviceHeads<E>>;

@@ -113,7 +113,7 @@ class DilatedAttentionOf {
   /// tensor and the axis for other shapes.
   void forward(const Pass& pass, const View<const E>& queries, const View<const E>& keys, const View<const E>& values,
                const View<E>& output, Saved& saved, Processor& processor);
-  /// Sets the gradients of this rank's tokens. `output` is forward's.
+  /// Adds to the gradients of this rank's tokens. `output` is forward's.
   void backward(const Pass& pass, const View<const E>& output, const View<const E>& grad_output, const Saved& saved,
                 const typename Memory::Gradients& gradients, Processor& processor);
 
@@ -133,7 +133,7 @@ class DilatedAttentionOf {
   struct Travelling {
     std::vector<TokenHead> rows;
     std::vector<std::uint64_t> rows_of;  ///< by rank
-    typename Memory::Rows in_memory;
+    typename Memory::Rows in_memory;     ///< of `rows`, which it may borrow
 
     /// By rank.
     std::vector<std::uint64_t> elems(const HeadShape& shape) const {
@@ -193,6 +193,7 @@ class DilatedAttentionOf {
   Buffer<E> output_, weighted_grad_;
   Buffer<Statistic> log_sum_exp_;
   typename Memory::Scratch scratch_;
+  static constexpr const char* kMemoryOf = "dilated attention";  ///< in errors of a full device
   static constexpr sim::TrafficClass kForward = sim::TrafficClass::kSequenceForward;
   static constexpr sim::TrafficClass kBackward = sim::TrafficClass::kSequenceBackward;
 };
@@ -245,8 +246,8 @@ void DilatedAttentionOf<Memory>::gather(const Branch& branch, const View<const E
   const auto sum = [](const std::vector<std::uint64_t>& counts) {
     return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
   };
-  const Span<E> sent = Memory::room(sent_, sum(send), processor);
-  const Span<E> received = Memory::room(received_, sum(receive), processor);
+  const Span<E> sent = Memory::room(sent_, sum(send), kMemoryOf, processor);
+  const Span<E> received = Memory::room(received_, sum(receive), kMemoryOf, processor);
   Memory::pack(from, branch.sent.in_memory, sent, processor);
   LostElements lost;
   comm::Message message = about;
@@ -277,8 +278,8 @@ void DilatedAttentionOf<Memory>::scatter(const Branch& branch, const View<const 
   const auto sum = [](const std::vector<std::uint64_t>& counts) {
     return std::accumulate(counts.begin(), counts.end(), std::uint64_t{0});
   };
-  const Span<E> sent = Memory::room(sent_, sum(send), processor);
-  const Span<E> received = Memory::room(received_, sum(receive), processor);
+  const Span<E> sent = Memory::room(sent_, sum(send), kMemoryOf, processor);
+  const Span<E> received = Memory::room(received_, sum(receive), kMemoryOf, processor);
   Memory::pack(from, branch.received.in_memory, sent, processor);
   Memory::zero_lost(stopped, sent, processor);
   group_->all_to_all(Memory::tensor(Span<const E>(sent), processor), send, Memory::tensor(received, processor), receive,
@@ -317,14 +318,14 @@ void DilatedAttentionOf<Memory>::forward(const Pass& pass, const View<const E>& 
   check_shape("output", output.shape, local, TokenLayout::kBatchFirst);
   Memory::check_mask(pass.mask, local.batch, pass.parts.length());
   const auto save = [&](const View<const E>& from, Buffer<E>& to) {
-    Memory::copy(from, Memory::sequence_first(Memory::room(to, local.elems(), processor), local), processor);
+    Memory::copy(from, Memory::sequence_first(Memory::room(to, local.elems(), kMemoryOf, processor), local), processor);
   };
   saved.elems = local.elems();
   save(queries, saved.queries);
   save(keys, saved.keys);
   save(values, saved.values);
-  const Span<Statistic> log_sum_exp =
-      Memory::room(saved.log_sum_exp, static_cast<std::uint64_t>(local.batch * local.heads * local.tokens), processor);
+  const Span<Statistic> log_sum_exp = Memory::room(
+      saved.log_sum_exp, static_cast<std::uint64_t>(local.batch * local.heads * local.tokens), kMemoryOf, processor);
   Memory::begin(output, log_sum_exp, processor);
   saved.gathered.resize(options_.branches.size());
   const bool leaves_out = group_ != nullptr && group_->leaves_lost_out(kForward);
@@ -339,7 +340,7 @@ void DilatedAttentionOf<Memory>::forward(const Pass& pass, const View<const E>& 
     gathered.lost_values.clear();
     const auto take = [&](const char* tensor, const View<const E>& from, Buffer<E>& to, LostElements& lost) {
       const std::string name = dilated_message(i, tensor);
-      gather(branches[i], from, Memory::sequence_first(Memory::room(to, shape.elems(), processor), shape),
+      gather(branches[i], from, Memory::sequence_first(Memory::room(to, shape.elems(), kMemoryOf, processor), shape),
              leaves_out ? &gathered.absent : nullptr, stops ? &lost : nullptr, {kForward, name, pass.layer}, processor);
     };
     take("keys", keys, gathered.keys, gathered.lost_keys);
@@ -358,9 +359,6 @@ void DilatedAttentionOf<Memory>::backward(const Pass& pass, const View<const E>&
   check_shape("gradient of queries", gradients.queries.shape, local, TokenLayout::kBatchFirst);
   check_shape("gradient of keys", gradients.keys.shape, local, TokenLayout::kBatchFirst);
   check_shape("gradient of values", gradients.values.shape, local, TokenLayout::kBatchFirst);
-  for (const View<E>& gradient : {gradients.queries, gradients.keys, gradients.values}) {
-    Memory::zero_heads(gradient, processor);
-  }
   const auto statistics = static_cast<std::size_t>(local.batch * local.heads * local.tokens);
   const Span<const Statistic> of_all = Memory::elems(saved.log_sum_exp).first(statistics);
   const std::vector<Branch>& branches = plan(pass, local.width, processor);
@@ -370,9 +368,11 @@ void DilatedAttentionOf<Memory>::backward(const Pass& pass, const View<const E>&
     const Gathered& gathered = saved.gathered[i];
     typename Memory::Results results{output, of_all, grad_output};
     if (options_.gradient == BranchGradient::kStopped) {
-      const View<E> of_branch = Memory::sequence_first(Memory::room(output_, local.elems(), processor), local);
-      const View<E> weighted = Memory::sequence_first(Memory::room(weighted_grad_, local.elems(), processor), local);
-      const Span<Statistic> log_sum_exp = Memory::room(log_sum_exp_, statistics, processor);
+      const View<E> of_branch =
+          Memory::sequence_first(Memory::room(output_, local.elems(), kMemoryOf, processor), local);
+      const View<E> weighted =
+          Memory::sequence_first(Memory::room(weighted_grad_, local.elems(), kMemoryOf, processor), local);
+      const Span<Statistic> log_sum_exp = Memory::room(log_sum_exp_, statistics, kMemoryOf, processor);
       Memory::begin(of_branch, log_sum_exp, processor);
       attend_branch(branch, pass, saved, local, gathered, of_branch, log_sum_exp, processor);
       Memory::weigh_branch(grad_output, log_sum_exp, of_all, weighted, processor);
@@ -380,8 +380,8 @@ void DilatedAttentionOf<Memory>::backward(const Pass& pass, const View<const E>&
     }
     Memory::attend_backward(inputs_of(pass, saved, local, saved.keys, saved.values, local), {}, branch.local, results,
                             gradients, scratch_, processor);
-    const Span<E> grad_keys = Memory::room(grad_keys_, shape.elems(), processor);
-    const Span<E> grad_values = Memory::room(grad_values_, shape.elems(), processor);
+    const Span<E> grad_keys = Memory::room(grad_keys_, shape.elems(), kMemoryOf, processor);
+    const Span<E> grad_values = Memory::room(grad_values_, shape.elems(), kMemoryOf, processor);
     const View<E> keys = Memory::sequence_first(grad_keys, shape);
     const View<E> values = Memory::sequence_first(grad_values, shape);
     if (branch.gathered_tokens > 0) {

@@ -32,7 +32,6 @@ class HeadExchangeOf {
   /// The group is borrowed; null: one rank, whose calls copy. Throws: ConfigError for fewer heads than ranks.
   HeadExchangeOf(comm::Communicator* group, std::int64_t heads);
 
-  int ranks() const { return static_cast<int>(heads_.size()); }
   /// The heads of this rank, of which `first_head` is the first.
   std::int64_t heads() const { return static_cast<std::int64_t>(heads_[static_cast<std::size_t>(rank_)]); }
   std::int64_t first_head() const { return first_head_; }
@@ -62,6 +61,8 @@ class HeadExchangeOf {
   /// Elements of all heads of this rank's tokens by the rank of the heads, and of this rank's heads by the tokens'
   /// rank.
   void count(const HeadShape& local, std::span<const std::int64_t> lengths);
+
+  static constexpr const char* kMemoryOf = "attention over sequence ranks";  ///< in errors of a full device
 
   comm::Communicator* group_;
   int rank_;
@@ -105,7 +106,7 @@ void HeadExchangeOf<Memory>::to_heads(const View<const E>& local, std::span<cons
                                       const LostElements& stopped) {
   if (group_ == nullptr) return Memory::copy(local, Memory::sequence_first(gathered, local.shape), processor);
   count(local.shape, lengths);
-  const Span<E> packed = Memory::room(packed_, local.shape.elems(), processor);
+  const Span<E> packed = Memory::room(packed_, local.shape.elems(), kMemoryOf, processor);
   std::int64_t first = 0;
   std::size_t at = 0;
   for (std::size_t rank = 0; rank < heads_.size(); ++rank) {
@@ -124,7 +125,7 @@ void HeadExchangeOf<Memory>::to_tokens(Span<const E> gathered, std::span<const s
                                        const View<E>& local, const comm::Message& message, Processor& processor) {
   if (group_ == nullptr) return Memory::copy(Memory::sequence_first(gathered, local.shape), local, processor);
   count(local.shape, lengths);
-  const Span<E> packed = Memory::room(packed_, local.shape.elems(), processor);
+  const Span<E> packed = Memory::room(packed_, local.shape.elems(), kMemoryOf, processor);
   group_->all_to_all(Memory::tensor(gathered, processor), by_tokens_, Memory::tensor(packed, processor), by_heads_,
                      message);
   std::int64_t first = 0;

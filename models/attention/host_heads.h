@@ -15,7 +15,6 @@
 #include "models/attention/lost_elements.h"
 #include "models/attention/ring_hop.h"
 #include "models/attention/token_attention.h"
-#include "models/kernels/chunks.h"
 
 namespace droptest::models {
 
@@ -51,11 +50,13 @@ struct HostHeads {
     std::uint64_t bytes() const { return bytes_of(strips); }
   };
 
-  /// The first `count` elements of a buffer, which grows to them.
+  /// The first `count` elements of a buffer. Where it is smaller it gets other memory. `what` is for errors of a
+  /// device.
   template <class U>
-  static std::span<U> room(std::vector<U>& buffer, std::uint64_t count, Processor& /*processor*/) {
-    buffer.resize(count);
-    return buffer;
+  static std::span<U> room(std::vector<U>& buffer, std::uint64_t count, const char* /*what*/,
+                           Processor& /*processor*/) {
+    if (buffer.size() < count) buffer = std::vector<U>(count);
+    return std::span(buffer).first(count);
   }
   template <class U>
   static std::span<U> elems(std::vector<U>& buffer) {
@@ -94,11 +95,6 @@ struct HostHeads {
   static void add(const HeadView<const T>& from, const HeadView<T>& to, Processor& /*processor*/) {
     add_heads(from, to);
   }
-  static void zero_heads(const HeadView<T>& view, Processor& /*processor*/) {
-    for_each_head(view.shape, [&](std::int64_t b, std::int64_t token, std::int64_t head) {
-      std::fill_n(view.at(b, token, head), view.shape.width, T(0));
-    });
-  }
   static void save(std::span<const T> elems, Filled& filled, Processor& /*processor*/) { save_values(elems, filled); }
   static void restore(const Filled& filled, std::span<T> elems, Processor& /*processor*/) {
     restore_values(filled, elems);
@@ -110,21 +106,20 @@ struct HostHeads {
   /// `absent` are the flags of keys; empty: all are there.
   static void attend(Inputs inputs, const Absences& absent, const Pattern& pattern, const HeadView<T>& output,
                      std::span<T> log_sum_exp, Scratch& scratch, Processor& processor) {
-    const SingleThreadedLibraries single_threaded;
     inputs.absent = absent;
     models::attend(inputs, pattern, output, log_sum_exp, strips(inputs, scratch, processor), processor);
   }
   static void attend_backward(Inputs inputs, const Absences& absent, const Pattern& pattern, const Results& results,
                               const Gradients& gradients, Scratch& scratch, Processor& processor) {
-    const SingleThreadedLibraries single_threaded;
     inputs.absent = absent;
     models::attend_backward(inputs, pattern, results, gradients, strips(inputs, scratch, processor), processor);
   }
 
   /// Heads of tokens in the order of a message's rows.
-  using Rows = std::vector<TokenHead>;
+  using Rows = std::span<const TokenHead>;
   static Rows rows(const std::vector<TokenHead>& rows, Processor& /*processor*/) { return rows; }
-  /// packed [rows, batch, width] = these heads of tokens; the inverse, for rows from `first` on; and the same added.
+  static std::span<const TokenHead> elems(Rows rows) { return rows; }
+  /// packed [rows, batch, width] = these heads of tokens; the inverse; and the inverse that adds.
   static void pack(const HeadView<const T>& from, const Rows& rows, std::span<T> packed, Processor& /*processor*/) {
     for_each_row(rows, from, packed, [&](const T* head, T* row) { std::copy_n(head, from.shape.width, row); });
   }

@@ -10,8 +10,8 @@
 
 namespace droptest::models {
 
-/// Whether the options ask for the attention below.
-inline bool is_offloaded_alone(const AttentionOptions& options) {
+/// Whether the options ask for dense attention of one rank in chunks, which is this one.
+inline bool is_dense_in_chunks(const AttentionOptions& options) {
   return options.chunk_tokens > 0 && options.sequence.ranks() == 1 && options.branches.empty();
 }
 

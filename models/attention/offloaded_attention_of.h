@@ -137,10 +137,8 @@ class OffloadedAttention final : public StatefulAttention {
     const auto rows = static_cast<std::uint64_t>(shape.batch * shape.heads);
     const auto tokens = static_cast<std::uint64_t>(std::min(chunk_tokens_, shape.length));
     const std::uint64_t of_chunk = rows * tokens * static_cast<std::uint64_t>(shape.head_width);
-    Memory::room(state.log_sum_exp, rows * static_cast<std::uint64_t>(shape.length), blocks_.processor());
-    for (auto& room : rooms_) {
-      if (Memory::elems(room).size() < of_chunk) Memory::room(room, of_chunk, blocks_.processor());
-    }
+    Memory::room(state.log_sum_exp, rows * static_cast<std::uint64_t>(shape.length), kMemoryOf, blocks_.processor());
+    for (auto& room : rooms_) Memory::room(room, of_chunk, kMemoryOf, blocks_.processor());
   }
 
   View<E> room_of(ChunkKind kind, const AttentionShape& shape, const AttentionChunk& chunk) {
@@ -158,6 +156,8 @@ class OffloadedAttention final : public StatefulAttention {
     return Memory::elems(state.log_sum_exp)
         .subspan(static_cast<std::size_t>(rows * chunk.first), static_cast<std::size_t>(rows * chunk.count));
   }
+
+  static constexpr const char* kMemoryOf = "chunk of attention";  ///< in errors of a full device
 
   std::int64_t chunk_tokens_;
   Blocks blocks_;

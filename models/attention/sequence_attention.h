@@ -159,6 +159,8 @@ class SequenceAttentionOf {
     check_rank_shape(pass.parts, factors_, rank_, heads_, tensor, got, like);
   }
 
+  static constexpr const char* kMemoryOf = "attention over sequence ranks";  ///< in errors of a full device
+
   int rank_;
   SequenceFactors factors_;
   std::int64_t heads_;
@@ -230,15 +232,15 @@ void SequenceAttentionOf<Memory>::forward(const Pass& pass, const View<const E>&
                           bool is_left_out) {
     comm::Message message{sim::TrafficClass::kSequenceForward, name, pass.layer};
     if (is_left_out || stops) message.lost = &lost;
-    exchange_.to_heads(local, lengths, Memory::room(all, shape.elems(), processor), message, processor);
+    exchange_.to_heads(local, lengths, Memory::room(all, shape.elems(), kMemoryOf, processor), message, processor);
     if (is_left_out) mark_absent(std::exchange(lost, {}), shape.width, saved.absent);
   };
   gather("attention.queries", queries, saved.queries, saved.lost.queries, false);
   gather("attention.keys", keys, saved.keys, saved.lost.keys, leaves_out);
   gather("attention.values", values, saved.values, saved.lost.values, leaves_out);
-  const auto out = Memory::room(saved.output, shape.elems(), processor);
+  const auto out = Memory::room(saved.output, shape.elems(), kMemoryOf, processor);
   ring_.forward(ring_pass(pass, shape, saved, processor), Memory::sequence_first(out, shape),
-                Memory::room(saved.log_sum_exp, statistics, processor), saved.losses, processor);
+                Memory::room(saved.log_sum_exp, statistics, kMemoryOf, processor), saved.losses, processor);
   comm::Message of_output{sim::TrafficClass::kSequenceForward, "attention.output", pass.layer};
   if (stops) of_output.lost = &saved.lost.output;
   exchange_.to_tokens(out, lengths, output, of_output, processor);
@@ -255,12 +257,12 @@ void SequenceAttentionOf<Memory>::backward(const Pass& pass, const View<const E>
   const HeadShape shape = gathered(pass.parts, like.batch, like.width);
   const std::size_t statistics = shape.elems() / static_cast<std::size_t>(shape.width);
   const std::span<const std::int64_t> lengths = group_lengths(pass.parts, ring_.rank());
-  const typename Memory::template Span<E> grad = Memory::room(grad_output_, shape.elems(), processor);
+  const typename Memory::template Span<E> grad = Memory::room(grad_output_, shape.elems(), kMemoryOf, processor);
   exchange_.to_heads(grad_output, lengths, grad,
                      {sim::TrafficClass::kSequenceBackward, "attention.output.grad", pass.layer}, processor,
                      saved.lost.output);
   const auto zeros = [&](Buffer<E>& buffer) {
-    const auto elems = Memory::room(buffer, shape.elems(), processor);
+    const auto elems = Memory::room(buffer, shape.elems(), kMemoryOf, processor);
     Memory::zero(elems, processor);
     return elems;
   };

@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "models/attention/attention_views.h"
+#include "models/attention/block_attention.h"
 #include "models/attention/cached_attention.h"
 #include "models/attention/device_attention.h"
 #include "models/attention/device_offloaded_attention.h"
 #include "models/attention/dilated_attention.h"
-#include "models/attention/kernel_attention.h"
 #include "models/attention/offloaded_attention.h"
 #include "models/attention/sequence_attention.h"
 #include "models/phase_times.h"
@@ -108,7 +108,7 @@ StatefulAttentionUse use_on_device(const AttentionOptions& options, int rank, co
   StateSize size = size_of(options, rank, whole);
   size.working_statistics += size.statistics;  // of a backward pass
   std::uint64_t stored = 0;
-  if (is_offloaded_alone(options)) {
+  if (is_dense_in_chunks(options)) {
     const std::int64_t tokens = std::min(options.chunk_tokens, whole.length);
     stored = 3 * elems_of(whole, whole.length, whole.heads);
     size.tensors = 0;
@@ -130,7 +130,7 @@ StatefulAttentionUse use_on_device(const AttentionOptions& options, int rank, co
 /// The same on the host, whose log-sum-exps are of the type of elements.
 StatefulAttentionUse use_on_host(const AttentionOptions& options, int rank, const AttentionShape& whole,
                                  std::uint64_t elem, std::uint64_t states, int threads) {
-  if (is_offloaded_alone(options)) {
+  if (is_dense_in_chunks(options)) {
     const OffloadedAttentionSize size = offloaded_attention_size(options.chunk_tokens, whole, threads);
     return {elem * (states * size.state + size.working), elem * (states - 1) * size.stored};
   }
@@ -152,11 +152,11 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
   if (!options.is_stateful()) return nullptr;
   if (options.past == AttentionOptions::Past::kCached) return make_cached_attention(ops);
   if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
-  if (is_offloaded_alone(options)) return make_offloaded_attention(options, ops);
+  if (is_dense_in_chunks(options)) return make_offloaded_attention(options, ops);
   if (ops.form().types().activations == comm::ElementType::kFloat64) {
-    return make_kernel_attention<HostBlocks<double>>(options, ranks, first_head, heads, ops);
+    return make_block_attention<HostBlocks<double>>(options, ranks, first_head, heads, ops);
   }
-  return make_kernel_attention<HostBlocks<float>>(options, ranks, first_head, heads, ops);
+  return make_block_attention<HostBlocks<float>>(options, ranks, first_head, heads, ops);
 }
 
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,

@@ -71,7 +71,7 @@ void begin_attention(const HeadView<T>& output, std::span<T> log_sum_exp);
 /// and the keys of the pattern. A key that is seen twice counts twice. Scores are scaled by 1 / sqrt(width). Scores are
 /// never in memory as a whole: strips of 64 queries meet 256 keys at a time. Source: Rabe and Staats 2021; Dao et al.
 /// 2022 (FlashAttention). Dropout sets probabilities to zero behind the softmax: log_sum_exp is that without dropout.
-/// Call under SingleThreadedLibraries. Determinism: bits depend on shapes and values, not on the team.
+/// Determinism: bits depend on shapes and values, not on the team.
 template <class T>
 void attend(const AttentionInputs<T>& inputs, const AttentionPattern& pattern, const HeadView<T>& output,
             std::span<T> log_sum_exp, std::span<T> scratch, const Team& team);

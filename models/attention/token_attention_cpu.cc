@@ -279,6 +279,7 @@ void begin_attention(const HeadView<T>& output, std::span<T> log_sum_exp) {
 template <class T>
 void attend(const AttentionInputs<T>& inputs, const AttentionPattern& pattern, const HeadView<T>& output,
             std::span<T> log_sum_exp, std::span<T> scratch, const Team& team) {
+  const SingleThreadedLibraries single_threaded;
   check(inputs, pattern, log_sum_exp.size());
   const HeadShape& shape = inputs.queries.shape;
   const std::int64_t width = shape.width;
@@ -322,6 +323,7 @@ template <class T>
 void attend_backward(const AttentionInputs<T>& inputs, const AttentionPattern& pattern,
                      const AttentionResults<T>& results, const AttentionGradients<T>& gradients, std::span<T> scratch,
                      const Team& team) {
+  const SingleThreadedLibraries single_threaded;
   check(inputs, pattern, results.log_sum_exp.size());
   const HeadShape& shape = inputs.queries.shape;
   const std::int64_t width = shape.width;

@@ -68,11 +68,11 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     if (layer + 1 < range_.last) store_.expect(layer + 1);
     attention_forward(layer, b);
     pending = {a.norm.residual, a.output, attention(layer).second.bias(),
-               residual_dropout(layer, Branch::kAttention, b)};
+               residual_dropout(layer, SublayerKind::kAttention, b)};
     normalise(mlp(layer).norm, m.norm, pending);
     mlp_forward(layer, b);
     if (keep != Keep::kNothing) save_residuals(layer, b);
-    pending = {m.norm.residual, m.output, mlp(layer).second.bias(), residual_dropout(layer, Branch::kMlp, b)};
+    pending = {m.norm.residual, m.output, mlp(layer).second.bias(), residual_dropout(layer, SublayerKind::kMlp, b)};
   }
   if (range_.has_head()) {
     normalise(last_norm_, b.final_norm, pending);
@@ -260,17 +260,18 @@ void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports
   for (int layer = range_.last - 1; layer >= range_.first; --layer) {
     const MlpBuffers& m = b.mlp[index(layer)];
     if (recompute_of(layer) != Recompute::kSaveAll) store_.acquire(layer);
-    bring_residual_back(layer, Branch::kMlp, b);
+    bring_residual_back(layer, SublayerKind::kMlp, b);
     mlp_again(layer, b, Part::kWeights);
     mlp_weights(layer, b, mode,
-                ops_.operand(branch_gradient_of_weights(layer, Branch::kMlp, b), 1, b.rounded_gradients[0]),
+                ops_.operand(branch_gradient_of_weights(layer, SublayerKind::kMlp, b), 1, b.rounded_gradients[0]),
                 ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]));
     const AttentionBuffers& a = b.attention[index(layer)];
-    bring_residual_back(layer, Branch::kAttention, b);
+    bring_residual_back(layer, SublayerKind::kAttention, b);
     attention_again(layer, b, Part::kWeights);
-    attention_weights(layer, b, mode,
-                      ops_.operand(branch_gradient_of_weights(layer, Branch::kAttention, b), 1, b.rounded_gradients[0]),
-                      ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]));
+    attention_weights(
+        layer, b, mode,
+        ops_.operand(branch_gradient_of_weights(layer, SublayerKind::kAttention, b), 1, b.rounded_gradients[0]),
+        ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]));
     if (reports == Reports::kReady) store_.on_gradient_ready(layer);
   }
 }
@@ -283,8 +284,8 @@ void Stage::backward_part(StageBuffers& b, double scale, double targets, Gradien
   const StageExtents& x = b.extents;
   store_.acquire(kOutsideOfBlocks);
   store_.acquire(range_.last - 1);
-  expect_residual(range_.last - 1, Branch::kMlp, b);
-  expect_residual(range_.last - 1, Branch::kAttention, b);
+  expect_residual(range_.last - 1, SublayerKind::kMlp, b);
+  expect_residual(range_.last - 1, SublayerKind::kAttention, b);
   // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
   // sums the columns of the stream's gradient, which are the bias's gradient. With dropout they are not.
   const auto bias_behind = [this](const Sublayer& sublayer) {
@@ -310,11 +311,11 @@ void Stage::backward_part(StageBuffers& b, double scale, double targets, Gradien
     if (layer > range_.first) store_.expect(layer - 1);
     const AttentionBuffers& a = b.attention[index(layer)];
     const MlpBuffers& m = b.mlp[index(layer)];
-    bring_residual_back(layer, Branch::kMlp, b);
+    bring_residual_back(layer, SublayerKind::kMlp, b);
     mlp_again(layer, b, part);
     mlp_backward(layer, b, mode, part);
     normalise_backward(mlp(layer).norm, m.norm, bias_behind(attention(layer)), m.grad_output, a.grad_output, b, mode);
-    bring_residual_back(layer, Branch::kAttention, b);
+    bring_residual_back(layer, SublayerKind::kAttention, b);
     attention_again(layer, b, part);
     attention_backward(layer, b, mode, part);
     std::optional<std::size_t> bias_before;
@@ -375,7 +376,7 @@ void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode, Part par
   const Sublayer& s = mlp(layer);
   const MlpBuffers& m = b.mlp[index(layer)];
   const Operand grad_output =
-      ops_.operand(gathered_branch_gradient(layer, Branch::kMlp, b, mode), 1, b.rounded_gradients[0]);
+      ops_.operand(gathered_branch_gradient(layer, SublayerKind::kMlp, b, mode), 1, b.rounded_gradients[0]);
   ops_.gelu_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), m.gelu_saved, mode,
                            weight(s.first.bias()), m.grad_activated);
   const Operand grad_hidden = ops_.operand(m.grad_activated, 1, b.rounded_gradients[1]);
@@ -397,7 +398,7 @@ void Stage::attention_backward(int layer, StageBuffers& b, GradientMode mode, Pa
   const Sublayer& s = attention(layer);
   const AttentionBuffers& a = b.attention[index(layer)];
   const Operand grad_output =
-      ops_.operand(gathered_branch_gradient(layer, Branch::kAttention, b, mode), 1, b.rounded_gradients[0]);
+      ops_.operand(gathered_branch_gradient(layer, SublayerKind::kAttention, b, mode), 1, b.rounded_gradients[0]);
   ops_.linear_backward_input(shape_of(s.second), grad_output, weight(s.second.weight), b.grad_attended);
   attend_backward(layer, b);
   const Operand grad_qkv = ops_.operand(a.grad_qkv, 1, b.rounded_gradients[1]);

@@ -89,8 +89,8 @@ class Stage {
     std::size_t bias = 0;
     DropoutMask dropout{};
   };
-  /// The sublayers of a block, whose outputs are branches of the residual stream.
-  enum class Branch : std::uint8_t { kAttention, kMlp };
+  /// The two sublayers of a block.
+  enum class SublayerKind : std::uint8_t { kAttention, kMlp };
 
   ProductShape shape_of(const Linear& linear) const { return {rows_, linear.inputs, linear.outputs}; }
   Weight weight(std::size_t i) const { return store_.weight(i); }
@@ -125,26 +125,26 @@ class Stage {
   // Dropout: stage_dropout.cc.
   /// Off in an evaluation.
   DropoutMask mask_of(sim::Purpose purpose, double probability, int place, const StageBuffers& buffers) const;
-  DropoutMask residual_dropout(int layer, Branch branch, const StageBuffers& buffers) const;
+  DropoutMask residual_dropout(int layer, SublayerKind kind, const StageBuffers& buffers) const;
   DropoutMask attention_dropout(int layer, const StageBuffers& buffers) const;
   DropoutMask embedding_dropout(const StageBuffers& buffers) const;
   bool drops_residuals() const { return config_.dropout.residual > 0; }
   /// The gradient of a sublayer output, from that of the residual stream behind it: of this rank's tokens.
-  comm::Tensor branch_gradient(int layer, Branch branch, StageBuffers& buffers);
+  comm::Tensor branch_gradient(int layer, SublayerKind kind, StageBuffers& buffers);
   /// That of all ranks' tokens, with the gradient of the output's bias, where no norm has summed it. It is gathered
   /// once: a pass of weights alone finds it in the slot.
-  comm::Tensor gathered_branch_gradient(int layer, Branch branch, StageBuffers& buffers, GradientMode mode);
-  comm::Tensor branch_gradient_of_weights(int layer, Branch branch, StageBuffers& buffers);
+  comm::Tensor gathered_branch_gradient(int layer, SublayerKind kind, StageBuffers& buffers, GradientMode mode);
+  comm::Tensor branch_gradient_of_weights(int layer, SublayerKind kind, StageBuffers& buffers);
 
   // Blocks that are computed again: stage_recompute.cc.
   Recompute recompute_of(int layer) const { return options_.of(layer); }
   /// Whether the residual stream before that sublayer of a block leaves the slot between the passes.
-  bool leaves_slot(int layer, Branch branch) const;
+  bool leaves_slot(int layer, SublayerKind kind) const;
   void save_residuals(int layer, StageBuffers& buffers);
-  std::uint64_t key_of(int layer, Branch branch, const StageBuffers& buffers) const;
-  void bring_residual_back(int layer, Branch branch, StageBuffers& buffers);
+  std::uint64_t key_of(int layer, SublayerKind kind, const StageBuffers& buffers) const;
+  void bring_residual_back(int layer, SublayerKind kind, StageBuffers& buffers);
   /// Begins to read the residual stream of the next lower block of the kind, if there is one from `layer` on.
-  void expect_residual(int layer, Branch branch, const StageBuffers& buffers);
+  void expect_residual(int layer, SublayerKind kind, const StageBuffers& buffers);
   /// Whether a block sends its sums over ranks again.
   bool sends_again(int layer) const { return options_.sends_again(layer) && ops_.world_size() > 1; }
   /// The activations of a sublayer that the forward pass has not saved, and where tokens are cut the sublayer's input

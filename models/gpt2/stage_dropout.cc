@@ -29,8 +29,8 @@ DropoutMask Stage::mask_of(sim::Purpose purpose, double probability, int place, 
   return mask;
 }
 
-DropoutMask Stage::residual_dropout(int layer, Branch branch, const StageBuffers& b) const {
-  const int place = 2 * layer + (branch == Branch::kMlp ? 1 : 0);
+DropoutMask Stage::residual_dropout(int layer, SublayerKind kind, const StageBuffers& b) const {
+  const int place = 2 * layer + (kind == SublayerKind::kMlp ? 1 : 0);
   return mask_of(sim::Purpose::kResidualDropout, config_.dropout.residual, place, b);
 }
 
@@ -45,17 +45,17 @@ DropoutMask Stage::embedding_dropout(const StageBuffers& b) const {
   return mask_of(sim::Purpose::kEmbeddingDropout, config_.dropout.embedding, 0, b);
 }
 
-comm::Tensor Stage::branch_gradient(int layer, Branch branch, StageBuffers& b) {
+comm::Tensor Stage::branch_gradient(int layer, SublayerKind kind, StageBuffers& b) {
   const comm::Tensor& of_stream =
-      branch == Branch::kMlp ? b.mlp[index(layer)].grad_output : b.attention[index(layer)].grad_output;
+      kind == SublayerKind::kMlp ? b.mlp[index(layer)].grad_output : b.attention[index(layer)].grad_output;
   if (!drops_residuals()) return of_stream;
-  ops_.drop_elements(of_stream, residual_dropout(layer, branch, b), own_rows_, config_.width, b.grad_branch);
+  ops_.drop_elements(of_stream, residual_dropout(layer, kind, b), own_rows_, config_.width, b.grad_branch);
   return b.grad_branch;
 }
 
-comm::Tensor Stage::gathered_branch_gradient(int layer, Branch branch, StageBuffers& b, GradientMode mode) {
-  const bool is_mlp = branch == Branch::kMlp;
-  const comm::Tensor gradient = branch_gradient(layer, branch, b);
+comm::Tensor Stage::gathered_branch_gradient(int layer, SublayerKind kind, StageBuffers& b, GradientMode mode) {
+  const bool is_mlp = kind == SublayerKind::kMlp;
+  const comm::Tensor gradient = branch_gradient(layer, kind, b);
   if (drops_residuals()) {
     NormBackward sum;
     sum.rows = own_rows_;
@@ -70,9 +70,9 @@ comm::Tensor Stage::gathered_branch_gradient(int layer, Branch branch, StageBuff
                           is_mlp ? messages_.mlp_output_gradient(layer) : messages_.attention_output_gradient(layer));
 }
 
-comm::Tensor Stage::branch_gradient_of_weights(int layer, Branch branch, StageBuffers& b) {
-  if (!b.extents.cuts_tokens()) return branch_gradient(layer, branch, b);
-  return branch == Branch::kMlp ? b.mlp[index(layer)].grad_gathered : b.attention[index(layer)].grad_gathered;
+comm::Tensor Stage::branch_gradient_of_weights(int layer, SublayerKind kind, StageBuffers& b) {
+  if (!b.extents.cuts_tokens()) return branch_gradient(layer, kind, b);
+  return kind == SublayerKind::kMlp ? b.mlp[index(layer)].grad_gathered : b.attention[index(layer)].grad_gathered;
 }
 
 }  // namespace droptest::models

@@ -20,48 +20,48 @@ class RecomputationScope : public PhaseScope {
 
 }  // namespace
 
-bool Stage::leaves_slot(int layer, Branch branch) const {
-  const bool is_input = branch == Branch::kAttention && layer == range_.first;
+bool Stage::leaves_slot(int layer, SublayerKind kind) const {
+  const bool is_input = kind == SublayerKind::kAttention && layer == range_.first;
   return recompute_of(layer) == Recompute::kBlock && options_.place.leaves_slot() && !is_input;
 }
 
 /// Identifies a residual stream among those of a rank.
-std::uint64_t Stage::key_of(int layer, Branch branch, const StageBuffers& b) const {
+std::uint64_t Stage::key_of(int layer, SublayerKind kind, const StageBuffers& b) const {
   const std::uint64_t block = static_cast<std::uint64_t>(b.slot) * static_cast<std::uint64_t>(config_.layers) +
                               static_cast<std::uint64_t>(layer);
-  return 2 * block + (branch == Branch::kMlp ? 1 : 0);
+  return 2 * block + (kind == SublayerKind::kMlp ? 1 : 0);
 }
 
 void Stage::save_residuals(int layer, StageBuffers& b) {
-  for (const Branch branch : {Branch::kAttention, Branch::kMlp}) {
-    if (!leaves_slot(layer, branch)) continue;
-    const bool is_mlp = branch == Branch::kMlp;
+  for (const SublayerKind kind : {SublayerKind::kAttention, SublayerKind::kMlp}) {
+    if (!leaves_slot(layer, kind)) continue;
+    const bool is_mlp = kind == SublayerKind::kMlp;
     const comm::Tensor& residual = is_mlp ? b.mlp[index(layer)].norm.residual : b.attention[index(layer)].norm.residual;
     const comm::Tensor own = options_.place.cut ? own_part(residual, b.extents.ranks, b.extents.rank) : residual;
     if (options_.place.offloaded) {
-      ops_.offload().put(key_of(layer, branch, b), own);
+      ops_.offload().put(key_of(layer, kind, b), own);
     } else {
       ops_.convert(own, is_mlp ? b.mlp[index(layer)].own_part : b.attention[index(layer)].own_part);
     }
   }
 }
 
-void Stage::expect_residual(int layer, Branch branch, const StageBuffers& b) {
+void Stage::expect_residual(int layer, SublayerKind kind, const StageBuffers& b) {
   if (!options_.place.offloaded) return;
-  while (layer >= range_.first && !leaves_slot(layer, branch)) --layer;
-  if (layer >= range_.first) ops_.offload().expect(key_of(layer, branch, b));
+  while (layer >= range_.first && !leaves_slot(layer, kind)) --layer;
+  if (layer >= range_.first) ops_.offload().expect(key_of(layer, kind, b));
 }
 
-void Stage::bring_residual_back(int layer, Branch branch, StageBuffers& b) {
-  if (!leaves_slot(layer, branch)) return;
-  const bool is_mlp = branch == Branch::kMlp;
+void Stage::bring_residual_back(int layer, SublayerKind kind, StageBuffers& b) {
+  if (!leaves_slot(layer, kind)) return;
+  const bool is_mlp = kind == SublayerKind::kMlp;
   const comm::Tensor& residual = is_mlp ? b.mlp[index(layer)].norm.residual : b.attention[index(layer)].norm.residual;
   const comm::Tensor own = options_.place.cut ? own_part(residual, b.extents.ranks, b.extents.rank) : residual;
   {
     const RecomputationScope scope(ops_);
     if (options_.place.offloaded) {
-      ops_.offload().take(key_of(layer, branch, b), own);
-      expect_residual(layer - 1, branch, b);
+      ops_.offload().take(key_of(layer, kind, b), own);
+      expect_residual(layer - 1, kind, b);
     } else {
       ops_.convert(is_mlp ? b.mlp[index(layer)].own_part : b.attention[index(layer)].own_part, own);
     }

@@ -8,24 +8,31 @@ namespace {
 
 struct AdamWRule {
   static constexpr int kMoments = 2;
-  AdamWScalars<float> s;
-  float scale = s.scale;
-  float rate = s.rate;
-  float keep = s.keep;
+  explicit AdamWRule(const AdamWScalars<float>& s)
+      : scale(s.scale),
+        keep(s.keep),
+        beta1(s.beta1),
+        beta2(s.beta2),
+        new1(s.new1),
+        new2(s.new2),
+        rate(s.rate),
+        root(s.root),
+        epsilon(s.epsilon) {}
+  float scale, keep, beta1, beta2, new1, new2, rate, root, epsilon;
 
   /// The differences are exact: a factor of 1 leaves `keep` as it is.
   __device__ AdamWRule of(const TensorSegments::Chunk& chunk) const {
     AdamWRule rule = *this;
-    rule.rate = chunk.learning_rate_factor * s.rate;
-    rule.keep = chunk.decays != 0 ? 1.0F - chunk.learning_rate_factor * (1.0F - s.keep) : 1.0F;
+    rule.rate = chunk.learning_rate_factor * rate;
+    rule.keep = chunk.decays != 0 ? 1.0F - chunk.learning_rate_factor * (1.0F - keep) : 1.0F;
     return rule;
   }
   __device__ void update(float& p, float g, float (&moments)[kMoments]) const {
     auto& [m, v] = moments;
     const float d = g * scale;
-    m = s.beta1 * m + s.new1 * d;
-    v = s.beta2 * v + s.new2 * (d * d);
-    p = p * keep - rate * (m / (sqrtf(v) * s.root + s.epsilon));
+    m = beta1 * m + new1 * d;
+    v = beta2 * v + new2 * (d * d);
+    p = p * keep - rate * (m / (sqrtf(v) * root + epsilon));
   }
 };
 
@@ -50,7 +57,7 @@ void adamw_update(const TensorSegments& segments, comm::DeviceSpan<float> value,
                   comm::DeviceSpan<float> first_moment, comm::DeviceSpan<float> second_moment,
                   comm::DeviceSpan<E> rounded, const AdamWStep& step, comm::DeviceSpan<const double> factor,
                   comm::Stream& stream) {
-  update("adamw_update", AdamWRule{AdamWScalars<float>(step)}, segments, value, gradient, {first_moment, second_moment},
+  update("adamw_update", AdamWRule(AdamWScalars<float>(step)), segments, value, gradient, {first_moment, second_moment},
          rounded, factor, stream);
 }
 

@@ -66,15 +66,17 @@ void update(const char* name, const Rule& rule, const TensorSegments& segments, 
       value.data(), gradient.data(), {}, rounded.empty() ? nullptr : device_elems(rounded)};
   bool fits = value.size() >= extent && gradient.size() >= extent && (rounded.empty() || rounded.size() >= extent);
   bool aligned = packs_fit(value.data(), gradient.data(), arrays.rounded);
-  std::string sizes = std::to_string(value.size()) + " values, " + std::to_string(gradient.size()) + " gradients, " +
-                      std::to_string(rounded.size()) + " rounded values, moments of ";
   for (std::size_t moment = 0; moment < moments.size(); ++moment) {
     arrays.moments[moment] = moments[moment].data();
     fits = fits && moments[moment].size() >= extent;
     aligned = aligned && packs_fit(moments[moment].data());
-    sizes += std::to_string(moments[moment].size()) + " ";
   }
-  DROPTEST_CHECK(fits, std::string(name) + ": " + sizes + "for tensors that reach to " + std::to_string(extent));
+  if (!fits) {
+    std::string sizes = std::to_string(value.size()) + " values, " + std::to_string(gradient.size()) + " gradients, " +
+                        std::to_string(rounded.size()) + " rounded values";
+    for (const comm::DeviceSpan<float>& moment : moments) sizes += ", " + std::to_string(moment.size()) + " moments";
+    throw CheckError(std::string(name) + ": " + sizes + " for tensors that reach to " + std::to_string(extent));
+  }
   const comm::DeviceSpan<const TensorSegments::Chunk> chunks = segments.chunks();
   comm::launch(name, update_kernel<Rule, D>, {std::min<std::uint64_t>(chunks.size(), kMostBlocks), 256, 0}, stream,
                chunks.data(), static_cast<std::int64_t>(chunks.size()), arrays, aligned ? 1 : 0, rule,

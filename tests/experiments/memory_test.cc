@@ -198,6 +198,36 @@ TEST(MemorySection, RefusesRecomputationWithOtherParameters) {
   EXPECT_EQ(refusal({R"(/parallel={"data":2,"zero":2})", "/memory=standard"}), "");
 }
 
+// Also with evaluations of another batch in between, and what a fill put in the place of lost elements.
+TEST(MemorySection, ChunksOverSequenceRanksLoseTheSamePackets) {
+  for (const comm::Fill fill : {comm::Fill::kZero, comm::Fill::kAbsent, comm::Fill::kStale}) {
+    for (const int kind : {0, 1, 2}) {
+      RunConfig config = tiny_config();
+      config.model.layers = 2;
+      config.parallel.tensor = 1;
+      config.parallel.sequence = 2;
+      (kind == 0 ? config.model.attention.sequence.factors.ulysses : config.model.attention.sequence.factors.ring) = 2;
+      if (kind == 2) config.model.attention.branches = {{8, 1}, {16, 2}};
+      config.training.steps = 4;
+      config.training.accumulation = 2;
+      config.validation.every_steps = 1;
+      for (const TrafficClass of : {TrafficClass::kSequenceForward, TrafficClass::kSequenceBackward}) {
+        lose(config, of, 0.1);
+      }
+      config.network.of(TrafficClass::kSequenceForward)->gather.fill = fill;
+      const TinyResult want = train_locally(config, tiny_corpus());
+      config.model.attention.chunk_tokens = 3;
+      const TinyResult got = train_locally(config, tiny_corpus());
+      SCOPED_TRACE(std::string(comm::fill_entry(fill).name) + " " + std::to_string(kind));
+      EXPECT_EQ(trace_of(got), trace_of(want));
+      for (std::size_t i = 0; i < want.outcome.statistics.size(); ++i) {
+        EXPECT_EQ(got.outcome.statistics[i].digest, want.outcome.statistics[i].digest);
+        EXPECT_GT(want.outcome.statistics[i].total().lost_packets, 0U);
+      }
+    }
+  }
+}
+
 struct Layout {
   int data, pipeline, tensor;
 };

@@ -121,6 +121,7 @@ TEST(Schema, ASelfContainedDocumentHasAllThatItRefersTo) {
       EXPECT_TRUE(document.contains(json::json_pointer(target.substr(1)))) << name << ": " << target;
     }
   }
+  EXPECT_THROW(self_contained_schema("sumary"), CheckError);
   const json statistics = self_contained_schema("loss_statistics");
   EXPECT_EQ(statistics["$defs"]["fill"], schema_document("spec")["$defs"]["fill"]);
   const json sweep = self_contained_schema("sweep");

@@ -183,7 +183,7 @@ void gelu_of_projection(Bench& b) {
   }
 }
 
-void values_put_away(Bench& b) {
+void offloaded_values(Bench& b) {
   const Tensor values = b.activations(40, kRows * kWidth);
   b.ops.offload().put(3, values);
   b.ops.offload().put(4, b.activations(41, kRows * kWidth));
@@ -381,7 +381,7 @@ constexpr Case kCases[] = {{"norm_forward", norm_forward},
                            {"transposed_linear", transposed_linear},
                            {"gelu", gelu},
                            {"gelu of a projection", gelu_of_projection},
-                           {"values put away", values_put_away},
+                           {"offloaded values", offloaded_values},
                            {"attention", attention},
                            {"embedding", embedding},
                            {"cross_entropy", cross_entropy},

@@ -373,7 +373,7 @@ TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
                                    comm::ElementType::kFloat32, 4 + 1, {device});
         const std::uint64_t use = both.memory;
         const std::uint64_t all = 4 * 3 * kBatch * kLength * kStateHeads * kStateWidth * sizeof(float);
-        if (options.chunk_tokens == 0 || is_offloaded_alone(options)) {
+        if (options.chunk_tokens == 0 || is_dense_in_chunks(options)) {
           EXPECT_EQ(both.stored, options.chunk_tokens > 0 ? all : 0);
         } else {
           EXPECT_GE(both.stored, all / static_cast<std::uint64_t>(options.sequence.ranks()) / 2);
@@ -381,7 +381,7 @@ TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
         EXPECT_LE(attention->bytes(), use);
         // The parts of other ranks, which a ring has room for, may be shorter, and so may the last pieces of tensors,
         // which may be all that one of a device's buffers sees.
-        const bool has_pieces = options.chunk_tokens > 0 && !is_offloaded_alone(options);
+        const bool has_pieces = options.chunk_tokens > 0 && !is_dense_in_chunks(options);
         const bool is_exact = options.sequence.factors.ring == 1 && !(has_pieces && device == KernelDevice::kCuda);
         EXPECT_GE(attention->bytes(), is_exact ? use : use * 9 / 10);
         return results;
@@ -407,7 +407,8 @@ TEST_F(AttentionOnDevice, OverSequenceRanksRefusesOtherShapesAndParts) {
     const auto error_of = [&](const SequenceParts& parts, std::int64_t keys) {
       try {
         const std::int64_t own = parts.length_of(group.rank());
-        attention.forward({parts, {}}, view(own), view(keys), view(own), view(own), saved, stream);
+        attention.forward({parts, {Causality::kCausal, parts.length()}}, view(own), view(keys), view(own), view(own),
+                          saved, stream);
         return std::string("no error");
       } catch (const ConfigError& error) {
         return std::string(error.what());

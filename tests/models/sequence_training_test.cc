@@ -274,8 +274,16 @@ TEST(Documents, OfAnotherNumberAreRefused) {
 }
 
 TEST(SequenceTraining, MemoryIsThatOfTheFormula) {
-  for (const SequenceLayout& layout : {kUlysses2, kRing2, kBoth}) {
-    const Training run{.config = over(layout), .sequences = 2, .steps = 1};
+  std::vector<Gpt2Config> configs = {over(kUlysses2), over(kRing2), over(kBoth),
+                                     dilated(1),      dilated(2),   dilated(2, BranchGradient::kStopped)};
+  for (const Gpt2Config& config : std::vector(configs)) {
+    configs.push_back(config);
+    configs.back().attention.chunk_tokens = 2;
+  }
+  for (const Gpt2Config& config : configs) {
+    SCOPED_TRACE(&config - configs.data());
+    const Training run{.config = config, .sequences = 2, .steps = 1};
+    const SequenceLayout& layout = config.attention.sequence;
     const std::uint64_t all = train<double>(run).bytes;
     const AttentionShape whole{2, Training::kLength, 4, 8};
     const std::uint64_t states =

@@ -13,22 +13,23 @@
 #include "models/attention/dilated_attention.h"
 #include "models/attention/sequence_attention.h"
 #include "models/attention/stateful_attention.h"
+#include "models/ops/offload_file.h"
 #include "sim/error.h"
 
 namespace droptest::models {
 
-/// Pieces in the buffers of storage at once, at most.
-inline constexpr std::uint64_t kResidentPieces = 3;
+/// Pieces in the buffers of storage at once, at most: two on their way out, and two on their way back.
+inline constexpr std::uint64_t kResidentPieces = OffloadFile::kMostWrites + 2;
 
 /// Blocks is HostBlocks or DeviceBlocks, and Kernel SequenceAttentionOf or DilatedAttentionOf its memory. With chunks,
 /// the saved tensors of a block wait outside of memory for the backward pass of the block, which brings them back piece
 /// by piece: all states share the memory of one.
 template <class Blocks, class Kernel>
-class KernelAttention final : public StatefulAttention {
+class BlockAttention final : public StatefulAttention {
  public:
   /// chunk_tokens: of a piece; 0: without chunks.
   template <class Options>
-  KernelAttention(comm::Communicator* group, Options options, std::int64_t heads, std::int64_t chunk_tokens, Ops& ops)
+  BlockAttention(comm::Communicator* group, Options options, std::int64_t heads, std::int64_t chunk_tokens, Ops& ops)
       : blocks_(ops),
         kernel_(group, std::move(options), heads),
         chunk_tokens_(chunk_tokens),
@@ -66,10 +67,11 @@ class KernelAttention final : public StatefulAttention {
     const auto mask = state.documents.mask(sequences, shape.batch);
     const typename Kernel::Pass pass{*sequences.parts, mask, at.layer, at.dropout};
     const auto elems = Blocks::elems(grad_qkv);
+    if constexpr (kIsDilated) Memory::zero(elems, blocks_.processor());
     const typename Blocks::Memory::Gradients gradients{part_of_qkv(elems, 0, shape), part_of_qkv(elems, 1, shape),
                                                        part_of_qkv(elems, 2, shape)};
     const auto grad = tokens_of(Blocks::elems(grad_output), shape);
-    if constexpr (std::is_same_v<Kernel, DilatedAttentionOf<typename Blocks::Memory>>) {
+    if constexpr (kIsDilated) {
       kernel_.backward(pass, tokens_of(Blocks::elems(output), shape), grad, state.saved, gradients,
                        blocks_.processor());
     } else {
@@ -88,6 +90,7 @@ class KernelAttention final : public StatefulAttention {
  private:
   using Memory = typename Blocks::Memory;
   using E = typename Memory::Element;
+  static constexpr bool kIsDilated = std::is_same_v<Kernel, DilatedAttentionOf<Memory>>;
   template <class U>
   using Span = typename Memory::template Span<U>;
   struct State {
@@ -108,7 +111,7 @@ class KernelAttention final : public StatefulAttention {
     std::vector<Piece> pieces;
     std::uint64_t tensor = 0;
     state.saved.for_each_tensor([&](auto& buffer, std::uint64_t count) {
-      const Span<E> elems = Memory::room(buffer, count, blocks_.processor());
+      const Span<E> elems = Memory::room(buffer, count, kMemoryOf, blocks_.processor());
       for (std::uint64_t first = 0, part = 0; first < count; first += most, ++part) {
         DROPTEST_CHECK(part < std::uint64_t{1} << kTensorShift && tensor < 1 << (kStateShift - kTensorShift),
                        "more chunks than keys");
@@ -131,6 +134,8 @@ class KernelAttention final : public StatefulAttention {
     }
   }
 
+  static constexpr const char* kMemoryOf = "attention in chunks";  ///< in errors of a full device
+
   Blocks blocks_;
   Kernel kernel_;
   std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
@@ -142,14 +147,14 @@ class KernelAttention final : public StatefulAttention {
 
 /// Over the ranks of a group, or with the options' branches.
 template <class Blocks>
-std::unique_ptr<StatefulAttention> make_kernel_attention(const AttentionOptions& options, const SequenceParallel& ranks,
-                                                         std::int64_t first_head, std::int64_t heads, Ops& ops) {
+std::unique_ptr<StatefulAttention> make_block_attention(const AttentionOptions& options, const SequenceParallel& ranks,
+                                                        std::int64_t first_head, std::int64_t heads, Ops& ops) {
   using Memory = typename Blocks::Memory;
   if (options.branches.empty()) {
-    return std::make_unique<KernelAttention<Blocks, SequenceAttentionOf<Memory>>>(ranks.group, options.sequence.factors,
-                                                                                  heads, options.chunk_tokens, ops);
+    return std::make_unique<BlockAttention<Blocks, SequenceAttentionOf<Memory>>>(ranks.group, options.sequence.factors,
+                                                                                 heads, options.chunk_tokens, ops);
   }
-  return std::make_unique<KernelAttention<Blocks, DilatedAttentionOf<Memory>>>(
+  return std::make_unique<BlockAttention<Blocks, DilatedAttentionOf<Memory>>>(
       ranks.group, DilatedOptions{options.branches, options.gradient, first_head}, heads, options.chunk_tokens, ops);
 }
 
