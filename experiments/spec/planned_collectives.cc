@@ -136,7 +136,7 @@ std::vector<PlannedCollective> of_replicated_gradients(const RunConfig& config, 
 
 /// Of each layer, and of the embedding or the LM head: docs/models.md.
 std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::FateSimulation call) {
-  const bool halves = has_16_bits(config.training.precision.message);
+  const bool is_narrow = has_16_bits(config.training.precision.message);
   const std::uint64_t messages = call.traffic_class == TrafficClass::kTpRecomputation
                                      ? 2 * blocks_computed_again(config)
                                      : 2 * static_cast<std::uint64_t>(config.model.layers) + 1;
@@ -145,14 +145,14 @@ std::vector<PlannedCollective> of_activations(const RunConfig& config, comm::Fat
     call.collective = sim::Collective::kReduceScatter;
     const models::TokenCut cut = models::TokenCut::even(rows_of_micro_batch(config), config.parallel.tensor, 0);
     call.counts = cut.elems(config.model.width);
-    for (std::uint64_t& count : call.counts) count /= halves ? 2 : 1;
-    call.elements = static_cast<std::uint64_t>(cut.rows * config.model.width) / (halves ? 2 : 1);
+    for (std::uint64_t& count : call.counts) count /= is_narrow ? 2 : 1;
+    call.elements = static_cast<std::uint64_t>(cut.rows * config.model.width) / (is_narrow ? 2 : 1);
     return {{std::move(call), messages * static_cast<std::uint64_t>(config.parallel.data)}};
   }
   call.elements = static_cast<std::uint64_t>(config.model.width);
   std::vector<PlannedCollective> collectives =
       on_sequence_ranks(config, call, messages * static_cast<std::uint64_t>(config.parallel.data));
-  for (PlannedCollective& planned : collectives) planned.call.elements /= halves ? 2 : 1;
+  for (PlannedCollective& planned : collectives) planned.call.elements /= is_narrow ? 2 : 1;
   return collectives;
 }
 
@@ -183,8 +183,8 @@ std::vector<PlannedCollective> between_stages(const RunConfig& config, comm::Fat
     collectives = on_sequence_ranks(config, call, times * static_cast<std::uint64_t>(config.parallel.tensor));
   }
   // Stages send activations as they are in memory.
-  const bool halves = has_16_bits(config.training.precision.compute) && config.device == Device::kCuda;
-  for (PlannedCollective& planned : collectives) planned.call.elements /= halves ? 2 : 1;
+  const bool is_narrow = has_16_bits(config.training.precision.compute) && config.device == Device::kCuda;
+  for (PlannedCollective& planned : collectives) planned.call.elements /= is_narrow ? 2 : 1;
   return collectives;
 }
 
@@ -205,11 +205,11 @@ std::vector<PlannedCollective> between_sequence_ranks(const RunConfig& config, c
     }
   }
   // Attention sends activations as they are in memory.
-  const bool halves = has_16_bits(config.training.precision.compute) && config.device == Device::kCuda;
+  const bool is_narrow = has_16_bits(config.training.precision.compute) && config.device == Device::kCuda;
   std::vector<PlannedCollective> collectives;
   for (const auto& [elems, count] : messages) {
     collectives.push_back({call, count * static_cast<std::uint64_t>(config.model.layers * config.parallel.data)});
-    collectives.back().call.elements = halves ? (elems + 1) / 2 : elems;
+    collectives.back().call.elements = is_narrow ? (elems + 1) / 2 : elems;
   }
   return collectives;
 }

@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/attention/device_attention.h"
 
-#include <algorithm>
-#include <array>
 #include <map>
 #include <optional>
-#include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "comm/bfloat16.h"
 #include "comm/device/device_buffer.h"

@@ -2,8 +2,6 @@
 #include "models/attention/stateful_attention.h"
 
 #include <algorithm>
-#include <map>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,8 +13,6 @@
 #include "models/attention/dilated_attention.h"
 #include "models/attention/offloaded_attention.h"
 #include "models/attention/sequence_attention.h"
-#include "models/phase_times.h"
-#include "sim/error.h"
 
 namespace droptest::models {
 namespace {

@@ -9,11 +9,6 @@
 #include "sim/error.h"
 
 namespace droptest::comm {
-namespace {
-
-constexpr std::size_t kBlockBytes = kReductionBlockBytes;
-
-}  // namespace
 
 void DeliveredReduction::start(const sim::Packetizer& packets, int contributions) {
   start(packets, contributions, {0, packets.count_elems()});
@@ -24,26 +19,6 @@ void DeliveredReduction::start(const sim::Packetizer& packets, int contributions
   part_ = part;
   contributions_.assign(static_cast<std::size_t>(contributions), nullptr);
   results_.assign(static_cast<std::size_t>(contributions), {});
-}
-
-void DeliveredReduction::begin_walk() {
-  run_ = {part_.begin, part_.begin};
-  sources_.clear();
-  if (part_.size() == 0) return;
-  const std::uint64_t first = packets_.packet_of(part_.begin);
-  for (const sim::PacketMask* lost : contributions_) {
-    sources_.push_back({PacketRunCursor(lost, packets_, first), {run_}});
-  }
-}
-
-bool DeliveredReduction::next_run() {
-  if (run_.end == part_.end) return false;
-  run_ = {run_.end, part_.end};
-  for (Source& source : sources_) {
-    if (source.run.elements.end == run_.begin) source.cursor.next(source.run);
-    run_.end = std::min(run_.end, source.run.elements.end);
-  }
-  return true;
 }
 
 void DeliveredReduction::reduce(ReduceOp op, ConstTensor like, const Scaling& scaling,
@@ -64,22 +39,35 @@ void DeliveredReduction::reduce_with_last(ReduceOp op, Tensor remembered,
   if (remembered.stream != nullptr) {
     return reduce_with_last_on_device(op, {packets_, part_, contributions_}, remembered, contributions, results);
   }
+  lost_contributions_.start({packets_, part_}, contributions_);
+  std::uint64_t done = part_.begin;
+  while (lost_contributions_.next()) {
+    const sim::ElementRange packet = packets_.elements(lost_contributions_.packet());
+    const sim::ElementRange run{std::max(packet.begin, part_.begin), std::min(packet.end, part_.end)};
+    reduce_run({{done, run.begin}, nullptr}, op, remembered, contributions, results);
+    reduce_run({run, &lost_contributions_}, op, remembered, contributions, results);
+    done = run.end;
+  }
+  reduce_run({{done, part_.end}, nullptr}, op, remembered, contributions, results);
+}
+
+void DeliveredReduction::reduce_run(const Run& run, ReduceOp op, Tensor remembered,
+                                    std::span<const std::byte* const> contributions,
+                                    std::span<std::byte* const> results) {
   const std::size_t size = element_bytes(remembered.type);
-  const std::uint64_t block_elems = kBlockBytes / size;
-  for (begin_walk(); next_run();) {
-    for (std::uint64_t begin = run_.begin; begin < run_.end; begin += block_elems) {
-      const std::uint64_t count = std::min(block_elems, run_.end - begin);
-      arrived_.clear();
-      outputs_.clear();
-      for (std::size_t s = 0; s < sources_.size(); ++s) {
-        std::byte* last = remembered.bytes.data() + (s * packets_.count_elems() + begin) * size;
-        const bool arrived = sources_[s].run.fate == PacketRun::Fate::kDelivered;
-        if (arrived) std::memcpy(last, contributions[s] + begin * size, count * size);
-        arrived_.push_back(last);
-      }
-      for (std::byte* result : results) outputs_.push_back(result + begin * size);
-      reduce_in_rank_order(op, remembered.type, arrived_, outputs_, count);
+  const std::uint64_t block_elems = kReductionBlockBytes / size;
+  for (std::uint64_t begin = run.elements.begin; begin < run.elements.end; begin += block_elems) {
+    const std::uint64_t count = std::min(block_elems, run.elements.end - begin);
+    inputs_.clear();
+    outputs_.clear();
+    for (std::size_t source = 0; source < contributions.size(); ++source) {
+      std::byte* last = remembered.bytes.data() + (source * packets_.count_elems() + begin) * size;
+      const bool arrived = run.lost == nullptr || run.lost->lost_by(source) == 0;
+      if (arrived) std::memcpy(last, contributions[source] + begin * size, count * size);
+      inputs_.push_back(last);
     }
+    for (std::byte* result : results) outputs_.push_back(result + begin * size);
+    reduce_in_rank_order(op, remembered.type, inputs_, outputs_, count);
   }
 }
 

@@ -9,7 +9,6 @@
 
 #include "comm/communicator.h"
 #include "comm/lossy/fill/delivered_gaps.h"
-#include "comm/lossy/fill/packet_runs.h"
 #include "sim/loss/packet_mask.h"
 #include "sim/packets/packetizer.h"
 
@@ -45,22 +44,21 @@ class DeliveredReduction {
                         std::span<std::byte* const> results);
 
  private:
-  struct Source {
-    PacketRunCursor cursor;
-    PacketRun run;
+  // A run of elements of which the same contributions arrived: those that `lost` has not lost in its packet; null: all.
+  struct Run {
+    sim::ElementRange elements;
+    const LostBySome* lost;
   };
-  // Walks over the message in runs of elements with the same missing contributions.
-  void begin_walk();
-  bool next_run();
+  void reduce_run(const Run& run, ReduceOp op, Tensor remembered, std::span<const std::byte* const> contributions,
+                  std::span<std::byte* const> results);
 
   sim::Packetizer packets_{0, 1, 1};
   sim::ElementRange part_;
   std::vector<const sim::PacketMask*> contributions_;    // by source
   std::vector<std::span<const std::uint64_t>> results_;  // by result
   DeliveredGaps gaps_;
-  std::vector<Source> sources_;  // the position of the walk in each contribution
-  sim::ElementRange run_;
-  std::vector<const std::byte*> arrived_;  // inputs of the current block
+  LostBySome lost_contributions_;
+  std::vector<const std::byte*> inputs_;  // of the current block
   std::vector<std::byte*> outputs_;
 };
 
