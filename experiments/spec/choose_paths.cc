@@ -12,8 +12,8 @@
 #include "comm/lossy/paths/path_registry.h"
 #include "comm/spec/resolve_network.h"
 #include "comm/spec/resolve_time.h"
+#include "experiments/spec/class_layouts.h"
 #include "experiments/spec/planned_collectives.h"
-#include "experiments/spec/value_classes.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -25,6 +25,8 @@ struct Layouts {
   Names names;
   bool (*is_sent)(const RunConfig&);
   const char* wanted;
+  /// The fill of the gather half unless the spec names one; null: zero.
+  comm::Fill (*fill)(const RunConfig&) = nullptr;
 };
 
 bool has_tensor_ranks(const RunConfig& config) { return config.parallel.tensor > 1; }
@@ -53,7 +55,8 @@ constexpr Layouts kLayouts[] = {
      "/parallel/data 2 or more without /outer, or /parallel/sequence 2 or more"},
     {TrafficClass::kParameterGather, ParallelDimension::kData, Names::kCalls,
      [](const RunConfig& c) { return c.sharding.shards_state(); },
-     "/parallel/data or /parallel/sequence 2 or more with /parallel/zero 1, 2 or 3"},
+     "/parallel/data or /parallel/sequence 2 or more with /parallel/zero 1, 2 or 3",
+     [](const RunConfig& c) { return c.sharding.shards_values() ? comm::Fill::kStale : comm::Fill::kOwn; }},
     {TrafficClass::kSequenceForward, ParallelDimension::kSequence, Names::kMessages, has_sequence_ranks,
      "/parallel/sequence 2 or more"},
     {TrafficClass::kSequenceBackward, ParallelDimension::kSequence, Names::kMessages, has_sequence_ranks,
@@ -66,7 +69,8 @@ constexpr Layouts kLayouts[] = {
      [](const RunConfig& c) {
        return has_stages(c) && !planned_collectives(c, TrafficClass::kEmbeddingGradient).empty();
      },
-     "/parallel/pipeline 2 or more, with the first and the last stage on two ranks"},
+     "/parallel/pipeline 2 or more, with the first and the last stage on two ranks",
+     [](const RunConfig&) { return comm::Fill::kOwn; }},
 };
 
 /// The row that the layout uses, or any row of the class if the layout does not send it.
@@ -85,6 +89,14 @@ std::vector<TrafficClass> classes_in_use(const RunConfig& config) {
   std::vector<TrafficClass> classes;
   for (const Layouts& of : kLayouts) {
     if (of.is_sent(config)) classes.push_back(of.traffic_class);
+  }
+  return classes;
+}
+
+std::vector<comm::ValueClass> value_classes(const RunConfig& config) {
+  std::vector<comm::ValueClass> classes;
+  for (const Layouts& of : kLayouts) {
+    if (of.fill != nullptr) classes.push_back({of.traffic_class, of.fill(config)});
   }
   return classes;
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/spec/resolve_network.h"
 #include "experiments/run_config.h"
 #include "sim/traffic_class.h"
 
@@ -13,6 +14,10 @@ namespace droptest::experiments {
 
 /// The classes that a run has packets of.
 std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config);
+
+/// The classes that carry values of parameters. Their fills in this run keep what a rank computed with before: its own
+/// values, or where it has none (ZeRO 3) the last ones that arrived. Reads the member sharding.
+std::vector<comm::ValueClass> value_classes(const RunConfig& config);
 
 /// The ranks of one group of the class differ in this dimension. The groups of gradients are of data and sequence ranks
 /// together; they count as data. Throws: CheckError for the class control.

@@ -1,22 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The traffic classes that carry values of parameters, and their fills.
+// Warnings about lost values of parameters.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "comm/spec/resolve_network.h"
 #include "experiments/run_config.h"
 #include "experiments/spec/idle_network.h"
 
 namespace droptest::experiments {
 
-/// Their fills in this run keep what a rank computed with before: its own values, or where it has none (ZeRO 3) the
-/// last ones that arrived. Reads the member sharding.
-std::vector<comm::ValueClass> value_classes(const RunConfig& config);
-
-/// Warnings about such classes that put zeros in the place of lost parameters. `network`: the section as its user wrote
-/// it. `config`: sharding and network.
+/// Warnings about value_classes() that put zeros in the place of lost parameters. `network`: the section as its user
+/// wrote it. `config`: sharding and network.
 std::vector<Warning> zeroed_values(const nlohmann::json& network, const RunConfig& config);
 
 }  // namespace droptest::experiments
