@@ -66,9 +66,9 @@ class HostBlocks {
       return pattern_of({queries.alone()}, {keys.alone()});
     }
   };
-  /// Of the buffers between memory and a file, as many as there are chunks in memory (`of_chunks` bytes): how many of
-  /// them the file needs depends on the time.
-  static std::uint64_t storage_bytes(const KeyedStorage& /*storage*/, std::uint64_t of_chunks) { return of_chunks; }
+  /// Of the buffers between memory and a file: `most`, the bytes that the caller's chunks take in them at most. How
+  /// many of them the file needs depends on the time.
+  static std::uint64_t storage_bytes(const KeyedStorage& /*storage*/, std::uint64_t most) { return most; }
 
  private:
   Team team_;

@@ -106,7 +106,7 @@ class DeviceBlocks {
     AttentionShape shape_;
     std::map<std::pair<std::int64_t, std::int64_t>, DeviceAttentionPattern> patterns_;
   };
-  static std::uint64_t storage_bytes(const KeyedStorage& storage, std::uint64_t /*of_chunks*/) {
+  static std::uint64_t storage_bytes(const KeyedStorage& storage, std::uint64_t /*most*/) {
     return storage.buffer_bytes();
   }
 

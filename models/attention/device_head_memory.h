@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -81,9 +82,12 @@ struct DeviceHeads {
 
   static Causality causality(const Mask& mask) { return mask.causality; }
   static void check_mask(const Mask& mask, std::int64_t batch, std::int64_t length) {
+    if (mask.documents.empty() && mask.added.empty()) return;
     const auto covered = static_cast<std::size_t>(batch * length);
-    DROPTEST_CHECK(mask.positions == length && (mask.documents.empty() || mask.documents.size() == covered),
-                   "a mask of other sequences");
+    if (mask.positions == length && (mask.documents.empty() || mask.documents.size() == covered)) return;
+    throw ConfigError("attention mask: got one of " + std::to_string(mask.positions) + " positions and " +
+                      std::to_string(mask.documents.size()) + " numbers of documents, want " + std::to_string(batch) +
+                      " sequences of " + std::to_string(length) + " tokens");
   }
   static Pattern made_ready(const AttentionPattern& pattern, std::int64_t heads, std::int64_t width,
                             Processor& stream) {

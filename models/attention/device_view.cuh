@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "models/attention/device_token_attention.h"
+#include "models/kernels/element_pack.cuh"
 #include "models/kernels/narrow_floats.h"
 #include "sim/error.h"
 

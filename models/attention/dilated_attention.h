@@ -131,9 +131,13 @@ class DilatedAttentionOf {
   using Gathered = typename Saved::Gathered;
   /// The heads of tokens that this rank sends to each rank, or receives from it, in the order of the messages.
   struct Travelling {
+    Travelling() = default;
+    Travelling(Travelling&&) noexcept = default;  // `in_memory` may borrow `rows`
+    Travelling& operator=(Travelling&&) noexcept = default;
+
     std::vector<TokenHead> rows;
     std::vector<std::uint64_t> rows_of;  ///< by rank
-    typename Memory::Rows in_memory;     ///< of `rows`, which it may borrow
+    typename Memory::Rows in_memory;
 
     /// By rank.
     std::vector<std::uint64_t> elems(const HeadShape& shape) const {

@@ -49,7 +49,7 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
 
 /// The memory of an attention with state, in bytes.
 struct StatefulAttentionUse {
-  std::uint64_t memory = 0;  ///< StatefulAttention::bytes()
+  std::uint64_t memory = 0;  ///< StatefulAttention::bytes() at most: parts of a ring, and last pieces, may be shorter
   std::uint64_t stored = 0;  ///< outside of memory
 };
 /// What computes.

@@ -49,8 +49,8 @@ template <class T>
 void positions_backward(std::span<const T> grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
                         std::span<T> grad_table, const Team& team);
 
-// The same on a device, for E float, Bf16 or Fp16 (models/kernels/bf16.h): values are rounded once, gradients are
-// float. The embedding's backward pass there takes the tokens grouped: models/kernels/token_groups.h.
+// The same on a device, for E float, Bf16 or Fp16 (models/kernels/narrow_floats.h): values are rounded once, gradients
+// are float. The embedding's backward pass there takes the tokens grouped: models/kernels/token_groups.h.
 
 template <class E>
 void embedding_forward(comm::DeviceSpan<const std::int32_t> tokens, TokenRange range, comm::DeviceSpan<const E> table,
