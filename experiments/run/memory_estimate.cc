@@ -62,6 +62,11 @@ models::SequenceParts sequence_parts(const RunConfig& config) {
   return config.model.attention.sequence.parts(config.training.sequence_tokens);
 }
 
+/// Whether ranks with as many tokens gather other numbers of keys.
+bool has_unlike_sequence_ranks(const RunConfig& config) {
+  return !config.model.attention.branches.empty() && config.parallel.sequence > 1;
+}
+
 /// A micro-batch on the ranks of that sequence coordinate.
 models::BatchShape shape_on_rank(const RunConfig& config, int sequence) {
   return {config.training.batch_sequences, sequence_parts(config).length_of(sequence)};
@@ -229,6 +234,10 @@ class RankEstimates {
     return own;
   }
 
+  comm::ParallelNumbers fullest(int pipeline_rank) const {
+    return fullest_rank(config_, *form_, plan_.get(), pipeline_rank);
+  }
+
   /// Of the device, for a rank with these coordinates.
   std::uint64_t on_device(const comm::ParallelNumbers& at) const {
     const MemoryEstimate own = of(at);
@@ -331,10 +340,6 @@ models::StatefulAttentionUse attention_use(const RunConfig& config, const models
        config.backend.threads_per_rank});
 }
 
-comm::ParallelNumbers longest_rank(const RunConfig& config, int pipeline_rank) {
-  return {.data = 0, .sequence = sequence_parts(config).longest_rank(), .pipeline = pipeline_rank, .tensor = 0};
-}
-
 std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
                                const comm::ParallelNumbers& at) {
   const models::SlotOptions options = slot_options(config);
@@ -347,6 +352,21 @@ std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& f
   return planned >= kAbsurdBytes
              ? planned
              : planned + attention_use(config, form, plan, at).memory + lost_element_bytes(config, form, plan, at);
+}
+
+comm::ParallelNumbers fullest_rank(const RunConfig& config, const models::OpsForm& form,
+                                   const models::PipelinePlan* plan, int pipeline_rank) {
+  comm::ParallelNumbers fullest{
+      .data = 0, .sequence = sequence_parts(config).longest_rank(), .pipeline = pipeline_rank, .tensor = 0};
+  if (!has_unlike_sequence_ranks(config)) return fullest;
+  std::uint64_t most = activation_bytes(config, form, plan, fullest);
+  comm::ParallelNumbers at = fullest;
+  for (at.sequence = 0; at.sequence < config.parallel.sequence; ++at.sequence) {
+    const std::uint64_t bytes = activation_bytes(config, form, plan, at);
+    if (bytes > most) fullest = at;
+    most = std::max(most, bytes);
+  }
+  return fullest;
 }
 
 std::uint64_t message_buffer_bytes(const RunConfig& config) {
@@ -362,14 +382,15 @@ std::uint64_t run_device_bytes(const RunConfig& config) {
   const RankEstimates estimates(config);
   const std::uint64_t messages = message_buffer_bytes(config);
   const models::SequenceParts parts = sequence_parts(config);
-  // Ranks with as many tokens, and the same part of the model, are alike.
+  // Ranks with as many tokens, and the same part of the model, are alike, but for those that gather other keys.
+  const bool are_unlike = has_unlike_sequence_ranks(config);
   std::map<std::tuple<int, std::int64_t, int>, std::uint64_t> known;
   std::uint64_t of_all = 0;
   std::uint64_t largest = 0;
   for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
     const comm::ParallelNumbers at = config.parallel.coordinates(rank);
     const int shard = config.sharding.shards_state() ? config.parallel.gradient_rank(at) : 0;
-    std::uint64_t& bytes = known[{at.tensor, parts.length_of(at.sequence), shard}];
+    std::uint64_t& bytes = known[{at.tensor, are_unlike ? at.sequence : parts.length_of(at.sequence), shard}];
     if (bytes == 0) bytes = estimates.on_device(at) + messages;
     largest = std::max(largest, bytes);
     of_all += bytes;
@@ -383,7 +404,7 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
   MemoryEstimate most;
   std::uint64_t of_all = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
-    MemoryEstimate own = estimates.with_slots(longest_rank(config, p));
+    MemoryEstimate own = estimates.with_slots(estimates.fullest(p));
     if (own.model.activations >= kAbsurdBytes) {
       own.of_process = own.model.activations;
       return own;

@@ -229,17 +229,20 @@ TEST(MemorySection, ChunksOverSequenceRanksLoseTheSamePackets) {
 }
 
 struct Layout {
-  int data, pipeline, tensor;
+  int data, pipeline, tensor, sequence;
 };
 
+// Over sequence ranks the last one gathers most keys.
 TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
-  for (const Layout& layout : {Layout{1, 1, 1}, Layout{2, 1, 2}, Layout{1, 2, 2}}) {
+  for (const Layout& layout : {Layout{1, 1, 1, 1}, Layout{2, 1, 2, 1}, Layout{1, 2, 2, 1}, Layout{1, 1, 1, 3}}) {
     for (const MemoryStrategy& strategy : kMemoryStrategies) {
       RunConfig config = tiny_config();
       config.model.layers = 4;
       config.parallel.data = layout.data;
       config.parallel.pipeline = layout.pipeline;
       config.parallel.tensor = layout.tensor;
+      config.parallel.sequence = config.model.attention.sequence.factors.ring = layout.sequence;
+      if (layout.sequence > 1) config.model.attention.branches = {{8, 1}, {16, 2}};
       config.training.steps = 1;
       config.training.accumulation = 2;
       config.memory = memory_of_strategy(strategy, config);

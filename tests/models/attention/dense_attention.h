@@ -77,6 +77,8 @@ class TestMask {
     return [this](std::int64_t b, std::int64_t /*h*/, std::int64_t q, std::int64_t k) { return bias(b, q, k); };
   }
   bool is_causal() const;
+  /// [batch, length]; empty without MaskKind::kDocuments.
+  const std::vector<std::int32_t>& documents() const { return documents_; }
 
  private:
   std::vector<MaskKind> kinds_;

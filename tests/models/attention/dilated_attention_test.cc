@@ -20,6 +20,7 @@
 #include "comm/run_ranks.h"
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
+#include "tests/models/attention/branch_visits.h"
 #include "tests/models/attention/dense_attention.h"
 #include "tests/models/dropout_draws.h"
 #include "tests/sanitizers.h"
@@ -32,25 +33,6 @@ using Branches = std::vector<DilatedBranch>;
 
 constexpr std::chrono::milliseconds kTimeout{60000};
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-// Written from the definition: token t is in segment t / w, and head h takes every r-th token of it from h mod r on.
-std::int64_t visits(const Branches& branches, std::int64_t h, std::int64_t q, std::int64_t k) {
-  std::int64_t count = 0;
-  for (const auto& [w, r] : branches) {
-    for (std::int64_t segment = 0; segment <= q; segment += w) {
-      bool has_query = false;
-      bool has_key = false;
-      for (std::int64_t t = segment + h % r; t < segment + w; t += r) {
-        has_query = has_query || t == q;
-        has_key = has_key || t == k;
-      }
-      count += has_query && has_key ? 1 : 0;
-    }
-  }
-  return count;
-}
-
-double log_of(std::int64_t count) { return count == 0 ? -kInfinity : std::log(static_cast<double>(count)); }
 
 struct Whole {
   HeadShape shape;
@@ -70,7 +52,7 @@ struct Whole {
     return dense_attention(
         q, k, v,
         [&](std::int64_t b, std::int64_t h, std::int64_t i, std::int64_t j) {
-          return mask.bias(b, i, j) + log_of(visits(branches, h, i, j));
+          return mask.bias(b, i, j) + log_visits(branches, h, i, j);
         },
         grad, {}, std::bind_front(factor_of_key, dropout));
   }
@@ -280,9 +262,7 @@ TEST(DilatedAttention, TheHeadsOfATensorParallelRankHaveTheirNumbersOverAllRanks
   const Branches branches = {{6, 4}};
   const DenseAttention dense = dense_attention(
       whole.q, whole.k, whole.v,
-      [&](std::int64_t, std::int64_t h, std::int64_t i, std::int64_t j) {
-        return log_of(visits(branches, 3 + h, i, j));
-      },
+      [&](std::int64_t, std::int64_t h, std::int64_t i, std::int64_t j) { return log_visits(branches, 3 + h, i, j); },
       whole.dout);
   EXPECT_LE(error_on(nullptr, whole, {branches, BranchGradient::kExact, 3}, SequenceParts::even(9, 1),
                      TokenLayout::kBatchFirst, dense),
@@ -470,7 +450,7 @@ TEST(DilatedAttention, AbsentKeysAreMaskedKeysOfTheirReceiver) {
             [&](std::int64_t, std::int64_t h, std::int64_t i, std::int64_t j) {
               if (!has_query[static_cast<std::size_t>(i)]) return -kInfinity;
               return gone[static_cast<std::size_t>(h)][static_cast<std::size_t>(j)] ? -kInfinity
-                                                                                    : log_of(visits(branches, h, i, j));
+                                                                                    : log_visits(branches, h, i, j);
             },
             whole.dout);
         const std::lock_guard lock(mutex);

@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// The attention with state of a block, by one list of layouts, documents, chunks, dropout and losses, on every
+// implementation: against dense attention, finite differences, and each other.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "comm/lossy/lossy_communicator.h"
+#include "models/attention/stateful_attention.h"
+#include "models/gpt2/sequence_cut.h"
+#include "sim/loss/bernoulli.h"
+#include "tests/models/attention/branch_visits.h"
+#include "tests/models/attention/dense_attention.h"
+#include "tests/models/dropout_draws.h"
+#include "tests/models/every_implementation.h"
+#include "tests/models/ops_bench.h"
+
+namespace droptest::models::block_attention_test {
+namespace {
+
+/// No number of ranks divides the tokens and the heads.
+constexpr HeadShape kShape{2, 11, 5, 4};
+
+struct Case {
+  AttentionOptions options;
+  double p_dropout;
+  std::optional<comm::Fill> fill;  ///< of sequence_forward, which loses packets then
+
+  bool has_documents() const { return options.within == AttentionOptions::Within::kDocument; }
+  std::string text() const {
+    const AttentionOptions& o = options;
+    return "ulysses " + std::to_string(o.sequence.factors.ulysses) + ", ring " +
+           std::to_string(o.sequence.factors.ring) + ", branches " + std::to_string(o.branches.size()) +
+           (has_documents() ? ", documents" : "") + ", chunks " + std::to_string(o.chunk_tokens) + ", dropout " +
+           std::to_string(p_dropout) + (fill ? ", fill " + std::string(comm::fill_entry(*fill).name) : "");
+  }
+};
+
+std::vector<AttentionOptions> layouts() {
+  using enum SequenceLayout::Order;
+  std::vector<AttentionOptions> all;
+  for (const SequenceLayout& layout : {SequenceLayout{}, SequenceLayout{{3, 1}}, SequenceLayout{{1, 2}, kZigzag},
+                                       SequenceLayout{{1, 3}}, SequenceLayout{{2, 2}, kZigzag}}) {
+    all.push_back({layout});
+  }
+  for (const int ranks : {1, 3}) all.push_back({{{1, ranks}}, {{4, 1}, {7, 3}, {11, 2}}});
+  return all;
+}
+
+/// With each set of fills, of which nullopt is no loss.
+std::vector<Case> cases_of(const std::vector<std::optional<comm::Fill>>& fills) {
+  std::vector<Case> all;
+  for (const AttentionOptions& layout : layouts()) {
+    for (const auto within : {AttentionOptions::Within::kSequence, AttentionOptions::Within::kDocument}) {
+      for (const std::int64_t chunk_tokens : {0, 3}) {
+        for (const double p_dropout : {0.0, 0.3}) {
+          for (const std::optional<comm::Fill> fill : fills) {
+            AttentionOptions options = layout;
+            options.within = within;
+            options.chunk_tokens = chunk_tokens;
+            if (options.is_stateful() && (!fill || options.sequence.ranks() > 1)) {
+              all.push_back({std::move(options), p_dropout, fill});
+            }
+          }
+        }
+      }
+    }
+  }
+  return all;
+}
+
+struct Inputs {
+  WholeTensor q = WholeTensor(kShape, 1), k = WholeTensor(kShape, 2), v = WholeTensor(kShape, 3);
+  WholeTensor grad_output = WholeTensor(kShape, 4);
+
+  /// Queries, keys and values all go along kDirection.
+  Inputs moved(double by) const {
+    Inputs inputs = *this;
+    for (WholeTensor* tensor : {&inputs.q, &inputs.k, &inputs.v}) {
+      for (std::size_t i = 0; i < tensor->elems.size(); ++i) tensor->elems[i] += by * formula_number(kDirection, i);
+    }
+    return inputs;
+  }
+  static constexpr std::uint64_t kDirection = 5;
+};
+
+/// Elements of the ranks' tokens: queries, keys and values side by side, as qkv has them.
+Numbers packed(const WholeTensor& q, const WholeTensor& k, const WholeTensor& v,
+               const std::vector<std::int64_t>& positions) {
+  const auto row = static_cast<std::size_t>(kShape.heads * kShape.width);
+  std::vector<Numbers> parts;
+  for (const WholeTensor* tensor : {&q, &k, &v}) {
+    parts.push_back(tensor->part<double>(positions, 0, kShape.heads, TokenLayout::kBatchFirst));
+  }
+  Numbers all;
+  for (std::size_t first = 0; first < parts[0].size(); first += row) {
+    for (const Numbers& part : parts) all.insert(all.end(), part.begin() + first, part.begin() + first + row);
+  }
+  return all;
+}
+
+struct RankResult {
+  std::vector<std::int64_t> positions;
+  Numbers output, grad_qkv;
+};
+
+const TestMask& mask_of(const Case& of) {
+  static const TestMask kCausal({MaskKind::kCausal}, kShape.batch, kShape.tokens);
+  static const TestMask kWithin({MaskKind::kCausal, MaskKind::kDocuments}, kShape.batch, kShape.tokens);
+  return of.has_documents() ? kWithin : kCausal;
+}
+
+comm::LossyOptions losing(comm::Fill fill) {
+  comm::LossyOptions options;
+  comm::ClassNetwork& network = options.network.of(sim::TrafficClass::kSequenceForward).emplace();
+  network.payload_bytes = 48;
+  network.gather.loss = std::make_shared<sim::Bernoulli>(0.1);
+  network.gather.fill = fill;
+  return options;
+}
+
+/// A forward and a backward pass, after an evaluation of other inputs; by rank.
+std::vector<RankResult> run(const Case& of, const Inputs& inputs, const Implementation& implementation) {
+  std::vector<RankResult> results(static_cast<std::size_t>(of.options.sequence.ranks()));
+  comm::run_ranks(of.options.sequence.ranks(), kTestTimeout, [&](comm::Communicator& plain) {
+    std::optional<comm::LossyCommunicator> lossy;
+    if (of.fill) lossy.emplace(plain, losing(*of.fill));
+    comm::Communicator& group = lossy ? static_cast<comm::Communicator&>(*lossy) : plain;
+    const std::unique_ptr<comm::Communicator> alone = group.split(group.rank(), 0);
+    const std::unique_ptr<Ops> ops = implementation.make(*alone);
+    SequenceParallel ranks;
+    if (of.options.sequence.ranks() > 1) ranks.group = &group;
+    SequenceCut cut(of.options.sequence, ranks);
+    const std::vector<std::int32_t> tokens(static_cast<std::size_t>(kShape.batch * kShape.tokens));
+    const Sequences sequences = cut.sequences({tokens, tokens, {kShape.batch, kShape.tokens}, mask_of(of).documents()});
+    RankResult& result = results[static_cast<std::size_t>(group.rank())];
+    result.positions = sequences.parts->positions(group.rank(), 1);
+    const auto local = static_cast<std::int64_t>(result.positions.size());
+    const AttentionShape shape{kShape.batch, local, kShape.heads, kShape.width};
+    const std::int64_t elems = kShape.batch * local * kShape.heads * kShape.width;
+
+    Bench bench(*ops);
+    const comm::ElementType type = bench.types.activations;
+    const auto tensor = [&](const WholeTensor& whole) {
+      return bench.tensor(whole.part<double>(result.positions, 0, kShape.heads, TokenLayout::kBatchFirst), type);
+    };
+    const comm::Tensor qkv = bench.tensor(packed(inputs.q, inputs.k, inputs.v, result.positions), type);
+    const comm::Tensor others = bench.tensor(packed(inputs.v, inputs.q, inputs.k, result.positions), type);
+    const comm::Tensor output = bench.empty(elems, type);
+    const comm::Tensor grad_output = tensor(inputs.grad_output);
+    const comm::Tensor grad_qkv = bench.empty(3 * elems, type);
+    const std::unique_ptr<StatefulAttention> attention =
+        make_stateful_attention(of.options, ranks, 0, kShape.heads, *ops);
+    const DropoutMask dropout = dropout_of_keys(of.p_dropout);
+    group.begin_step(1);
+    attention->forward({0, 0, dropout}, sequences, shape, qkv, output);
+    attention->forward({1, AttentionPlace::kEvaluation}, sequences, shape, others, bench.empty(elems, type));
+    attention->backward({0, 0, dropout}, sequences, shape, output, grad_output, grad_qkv);
+    bench.keep(output);
+    result.output = std::exchange(bench.results, {});
+    bench.keep(grad_qkv);
+    result.grad_qkv = std::exchange(bench.results, {});
+  });
+  return results;
+}
+
+/// Most implementations of the fake device, which is slow, take some of the cases.
+void on_cases(const std::vector<std::optional<comm::Fill>>& fills,
+              const std::function<void(const Case&, const Implementation&)>& body) {
+  for (const Implementation& implementation : implementations()) {
+    int number = implementation.turn;
+    for (const Case& of : cases_of(fills)) {
+      if (implementation.turn > 0 && number++ % 5 != 0) continue;
+      SCOPED_TRACE(implementation.name + ", " + of.text());
+      body(of, implementation);
+    }
+  }
+}
+
+void expect_near(const Numbers& got, const Numbers& want, double tolerance, const char* what) {
+  EXPECT_LE(largest_difference(got, want), tolerance) << what;
+}
+
+/// Of numbers about 1.
+double tolerance_of(const Implementation& implementation) { return std::max(1e-13, implementation.tolerance); }
+
+TEST(BlockAttention, EqualsDenseAttention) {
+  const Inputs inputs;
+  std::map<std::string, DenseAttention> dense;
+  on_cases({std::nullopt}, [&](const Case& of, const Implementation& implementation) {
+    Case whole = of;
+    whole.options.sequence = {};
+    whole.options.chunk_tokens = 0;
+    const auto bias = [&](std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t k) {
+      return mask_of(of).bias(b, q, k) + (of.options.branches.empty() ? 0 : log_visits(of.options.branches, h, q, k));
+    };
+    auto found = dense.find(whole.text());
+    if (found == dense.end()) {
+      const auto factor = std::bind_front(factor_of_key, dropout_of_keys(of.p_dropout));
+      found = dense
+                  .emplace(whole.text(),
+                           dense_attention(inputs.q, inputs.k, inputs.v, bias, inputs.grad_output, {}, factor))
+                  .first;
+    }
+    const DenseAttention& want = found->second;
+    const double tolerance = tolerance_of(implementation);
+    for (const RankResult& got : run(of, inputs, implementation)) {
+      expect_near(got.output, want.output.part<double>(got.positions, 0, kShape.heads, TokenLayout::kBatchFirst),
+                  tolerance, "output");
+      expect_near(got.grad_qkv, packed(want.grad_queries, want.grad_keys, want.grad_values, got.positions), tolerance,
+                  "gradients");
+    }
+  });
+}
+
+/// The sum of outputs times their gradients, and of the gradients of queries, keys and values times the direction.
+std::pair<double, double> sums_of(const std::vector<RankResult>& results, const Inputs& inputs) {
+  const WholeTensor direction(kShape, Inputs::kDirection);
+  std::pair<double, double> sums;
+  for (const RankResult& result : results) {
+    const Numbers grad_output =
+        inputs.grad_output.part<double>(result.positions, 0, kShape.heads, TokenLayout::kBatchFirst);
+    const Numbers along = packed(direction, direction, direction, result.positions);
+    for (std::size_t i = 0; i < grad_output.size(); ++i) sums.first += grad_output[i] * result.output[i];
+    for (std::size_t i = 0; i < along.size(); ++i) sums.second += along[i] * result.grad_qkv[i];
+  }
+  return sums;
+}
+
+// Also of what was lost on the way there.
+TEST(BlockAttention, GradientsAreFiniteDifferences) {
+  constexpr double kStep = 1e-5;
+  const Inputs inputs;
+  on_cases({std::nullopt, comm::Fill::kZero, comm::Fill::kAbsent}, [&](const Case& of,
+                                                                       const Implementation& implementation) {
+    if (implementation.form(1)->types().activations != comm::ElementType::kFloat64) return;
+    const auto sum = [&](double by) { return sums_of(run(of, inputs.moved(by), implementation), inputs).first; };
+    const double want = (sum(kStep) - sum(-kStep)) / (2 * kStep);
+    EXPECT_NEAR(sums_of(run(of, inputs, implementation), inputs).second, want, 1e-8);
+  });
+}
+
+// Elements of one type are in the same packets on every implementation.
+TEST(BlockAttention, LosesTheSameElementsInChunksAndOnEveryImplementation) {
+  const Inputs inputs;
+  std::map<std::string, std::vector<RankResult>> known;
+  int lost = 0;
+  on_cases({comm::Fill::kZero, comm::Fill::kAbsent, comm::Fill::kStale}, [&](const Case& of,
+                                                                             const Implementation& implementation) {
+    const std::vector<RankResult> got = run(of, inputs, implementation);
+    Case whole = of;
+    whole.options.chunk_tokens = 0;
+    if (of.options.chunk_tokens > 0) {
+      const std::vector<RankResult> want = run(whole, inputs, implementation);
+      for (std::size_t rank = 0; rank < got.size(); ++rank) {
+        expect_equal(got[rank].output, want[rank].output, "output");
+        expect_equal(got[rank].grad_qkv, want[rank].grad_qkv, "gradient");
+      }
+      return;
+    }
+    const auto type = implementation.form(1)->types().activations;
+    const auto& first = known.try_emplace(std::to_string(static_cast<int>(type)) + of.text(), got).first->second;
+    whole.fill.reset();
+    const std::vector<RankResult> lossless = run(whole, inputs, implementation);
+    for (std::size_t rank = 0; rank < got.size(); ++rank) {
+      expect_near(got[rank].output, first[rank].output, tolerance_of(implementation), "output");
+      expect_near(got[rank].grad_qkv, first[rank].grad_qkv, tolerance_of(implementation), "gradient");
+      lost += got[rank].output == lossless[rank].output ? 0 : 1;
+    }
+  });
+  EXPECT_GT(lost, 0);
+}
+
+}  // namespace
+}  // namespace droptest::models::block_attention_test
