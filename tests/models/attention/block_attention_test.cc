@@ -4,11 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -55,13 +57,14 @@ std::vector<AttentionOptions> layouts() {
   return all;
 }
 
-/// With each set of fills, of which nullopt is no loss.
-std::vector<Case> cases_of(const std::vector<std::optional<comm::Fill>>& fills) {
+using Fills = std::vector<std::optional<comm::Fill>>;
+/// A fill of nullopt is no loss.
+std::vector<Case> cases_of(const Fills& fills, const std::vector<double>& dropouts) {
   std::vector<Case> all;
   for (const AttentionOptions& layout : layouts()) {
     for (const auto within : {AttentionOptions::Within::kSequence, AttentionOptions::Within::kDocument}) {
       for (const std::int64_t chunk_tokens : {0, 3}) {
-        for (const double p_dropout : {0.0, 0.3}) {
+        for (const double p_dropout : dropouts) {
           for (const std::optional<comm::Fill> fill : fills) {
             AttentionOptions options = layout;
             options.within = within;
@@ -172,12 +175,24 @@ std::vector<RankResult> run(const Case& of, const Inputs& inputs, const Implemen
   return results;
 }
 
+/// Other choices of an implementation are not about attention with state: one of each processor and type.
+std::vector<Implementation> implementations_of_types() {
+  std::set<std::pair<bool, comm::ElementType>> seen;
+  std::vector<Implementation> all;
+  for (Implementation& implementation : implementations()) {
+    const bool is_host = implementation.name.starts_with("host");
+    if (seen.emplace(is_host, implementation.form(1)->types().activations).second)
+      all.push_back(std::move(implementation));
+  }
+  return all;
+}
+
 /// Most implementations of the fake device, which is slow, take some of the cases.
-void on_cases(const std::vector<std::optional<comm::Fill>>& fills,
+void on_cases(const Fills& fills, const std::vector<double>& dropouts,
               const std::function<void(const Case&, const Implementation&)>& body) {
-  for (const Implementation& implementation : implementations()) {
+  for (const Implementation& implementation : implementations_of_types()) {
     int number = implementation.turn;
-    for (const Case& of : cases_of(fills)) {
+    for (const Case& of : cases_of(fills, dropouts)) {
       if (implementation.turn > 0 && number++ % 5 != 0) continue;
       SCOPED_TRACE(implementation.name + ", " + of.text());
       body(of, implementation);
@@ -195,7 +210,7 @@ double tolerance_of(const Implementation& implementation) { return std::max(1e-1
 TEST(BlockAttention, EqualsDenseAttention) {
   const Inputs inputs;
   std::map<std::string, DenseAttention> dense;
-  on_cases({std::nullopt}, [&](const Case& of, const Implementation& implementation) {
+  on_cases({std::nullopt}, {0, 0.3}, [&](const Case& of, const Implementation& implementation) {
     Case whole = of;
     whole.options.sequence = {};
     whole.options.chunk_tokens = 0;
@@ -239,44 +254,57 @@ std::pair<double, double> sums_of(const std::vector<RankResult>& results, const 
 TEST(BlockAttention, GradientsAreFiniteDifferences) {
   constexpr double kStep = 1e-5;
   const Inputs inputs;
-  on_cases({std::nullopt, comm::Fill::kZero, comm::Fill::kAbsent}, [&](const Case& of,
-                                                                       const Implementation& implementation) {
-    if (implementation.form(1)->types().activations != comm::ElementType::kFloat64) return;
-    const auto sum = [&](double by) { return sums_of(run(of, inputs.moved(by), implementation), inputs).first; };
-    const double want = (sum(kStep) - sum(-kStep)) / (2 * kStep);
-    EXPECT_NEAR(sums_of(run(of, inputs, implementation), inputs).second, want, 1e-8);
+  on_cases({std::nullopt, comm::Fill::kZero, comm::Fill::kAbsent}, {0, 0.3},
+           [&](const Case& of, const Implementation& implementation) {
+             if (implementation.form(1)->types().activations != comm::ElementType::kFloat64) return;
+             const auto sum = [&](double by) {
+               return sums_of(run(of, inputs.moved(by), implementation), inputs).first;
+             };
+             const double want = (sum(kStep) - sum(-kStep)) / (2 * kStep);
+             EXPECT_NEAR(sums_of(run(of, inputs, implementation), inputs).second, want, 1e-8);
+           });
+}
+
+TEST(BlockAttention, InChunksHasTheBitsOfNoChunks) {
+  const Inputs inputs;
+  on_cases({comm::Fill::kAbsent, comm::Fill::kStale}, {0.3}, [&](const Case& of, const Implementation& implementation) {
+    if (of.options.chunk_tokens == 0) return;
+    Case whole = of;
+    whole.options.chunk_tokens = 0;
+    const std::vector<RankResult> got = run(of, inputs, implementation);
+    const std::vector<RankResult> want = run(whole, inputs, implementation);
+    for (std::size_t rank = 0; rank < got.size(); ++rank) {
+      expect_equal(got[rank].output, want[rank].output, "output");
+      expect_equal(got[rank].grad_qkv, want[rank].grad_qkv, "gradient");
+    }
   });
 }
 
 // Elements of one type are in the same packets on every implementation.
-TEST(BlockAttention, LosesTheSameElementsInChunksAndOnEveryImplementation) {
+TEST(BlockAttention, LosesTheSameElementsOnEveryImplementation) {
   const Inputs inputs;
-  std::map<std::string, std::vector<RankResult>> known;
-  int lost = 0;
-  on_cases({comm::Fill::kZero, comm::Fill::kAbsent, comm::Fill::kStale}, [&](const Case& of,
-                                                                             const Implementation& implementation) {
-    const std::vector<RankResult> got = run(of, inputs, implementation);
-    Case whole = of;
-    whole.options.chunk_tokens = 0;
-    if (of.options.chunk_tokens > 0) {
-      const std::vector<RankResult> want = run(whole, inputs, implementation);
-      for (std::size_t rank = 0; rank < got.size(); ++rank) {
-        expect_equal(got[rank].output, want[rank].output, "output");
-        expect_equal(got[rank].grad_qkv, want[rank].grad_qkv, "gradient");
-      }
-      return;
-    }
-    const auto type = implementation.form(1)->types().activations;
-    const auto& first = known.try_emplace(std::to_string(static_cast<int>(type)) + of.text(), got).first->second;
-    whole.fill.reset();
-    const std::vector<RankResult> lossless = run(whole, inputs, implementation);
-    for (std::size_t rank = 0; rank < got.size(); ++rank) {
-      expect_near(got[rank].output, first[rank].output, tolerance_of(implementation), "output");
-      expect_near(got[rank].grad_qkv, first[rank].grad_qkv, tolerance_of(implementation), "gradient");
-      lost += got[rank].output == lossless[rank].output ? 0 : 1;
-    }
-  });
-  EXPECT_GT(lost, 0);
+  std::map<std::pair<comm::ElementType, std::string>, std::vector<RankResult>> known;
+  on_cases(
+      {comm::Fill::kZero, comm::Fill::kAbsent, comm::Fill::kStale}, {0.3},
+      [&](const Case& of, const Implementation& implementation) {
+        if (of.options.chunk_tokens > 0) return;
+        const std::vector<RankResult> got = run(of, inputs, implementation);
+        const auto [found, is_first] = known.try_emplace({implementation.form(1)->types().activations, of.text()}, got);
+        Case lossless = of;
+        lossless.fill.reset();
+        const std::vector<RankResult> other = is_first ? run(lossless, inputs, implementation) : found->second;
+        double output = 0;
+        double gradient = 0;
+        for (std::size_t rank = 0; rank < got.size(); ++rank) {
+          output = std::max(output, largest_difference(got[rank].output, other[rank].output));
+          gradient = std::max(gradient, largest_difference(got[rank].grad_qkv, other[rank].grad_qkv));
+        }
+        if (!is_first) {
+          EXPECT_LE(std::max(output, gradient), tolerance_of(implementation));
+        } else if (!of.has_documents()) {  // of documents some meet no lost key
+          EXPECT_GT(output, 1e-2) << "nothing was lost";
+        }
+      });
 }
 
 }  // namespace

@@ -233,7 +233,8 @@ double largest_difference(const Doubles& a, const Doubles& b) {
   double largest = 0;
   for (std::size_t i = 0; i < a.size(); ++i) {
     const double difference = a[i] == b[i] ? 0 : std::abs(a[i] - b[i]);
-    if (!(difference <= largest)) largest = difference;
+    if (std::isnan(difference)) return std::numeric_limits<double>::infinity();
+    largest = std::max(largest, difference);
   }
   return largest;
 }

@@ -89,7 +89,7 @@ class TestMask {
   std::vector<std::int32_t> documents_;
 };
 
-/// The largest difference; 0 for two infinities of one sign.
+/// The largest difference; 0 for two infinities of one sign, infinity for a NaN.
 double largest_difference(const Doubles& a, const Doubles& b);
 
 }  // namespace droptest::models
