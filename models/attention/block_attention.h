@@ -145,17 +145,4 @@ class BlockAttention final : public StatefulAttention {
   std::unique_ptr<KeyedStorage> storage_;
 };
 
-/// Over the ranks of a group, or with the options' branches.
-template <class Blocks>
-std::unique_ptr<StatefulAttention> make_block_attention(const AttentionOptions& options, const SequenceParallel& ranks,
-                                                        std::int64_t first_head, std::int64_t heads, Ops& ops) {
-  using Memory = typename Blocks::Memory;
-  if (options.branches.empty()) {
-    return std::make_unique<BlockAttention<Blocks, SequenceAttentionOf<Memory>>>(ranks.group, options.sequence.factors,
-                                                                                 heads, options.chunk_tokens, ops);
-  }
-  return std::make_unique<BlockAttention<Blocks, DilatedAttentionOf<Memory>>>(
-      ranks.group, DilatedOptions{options.branches, options.gradient, first_head}, heads, options.chunk_tokens, ops);
-}
-
 }  // namespace droptest::models

@@ -99,6 +99,9 @@ struct DeviceHeads {
   static void zero_lost(const LostElements& lost, comm::DeviceSpan<E> elems, Processor& stream) {
     comm::zero_ranges_on_device(comm::device_tensor(elems, stream), lost);
   }
+  static void copy(comm::DeviceSpan<const E> from, comm::DeviceSpan<E> to, Processor& stream) {
+    comm::copy_on_device(from, to, stream);
+  }
   static void copy(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, Processor& stream) {
     copy_heads<E>(from, to, stream);
   }

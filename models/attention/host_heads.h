@@ -89,6 +89,9 @@ struct HostHeads {
   static void zero_lost(const LostElements& lost, std::span<T> elems, Processor& /*processor*/) {
     models::zero_lost(lost, elems);
   }
+  static void copy(std::span<const T> from, std::span<T> to, Processor& /*processor*/) {
+    std::ranges::copy(from, to.begin());
+  }
   static void copy(const HeadView<const T>& from, const HeadView<T>& to, Processor& /*processor*/) {
     copy_heads(from, to);
   }

@@ -5,13 +5,12 @@
 #include <utility>
 #include <vector>
 
+#include "models/attention/attention_chunks.h"
 #include "models/attention/attention_views.h"
-#include "models/attention/block_attention.h"
 #include "models/attention/cached_attention.h"
 #include "models/attention/device_attention.h"
-#include "models/attention/device_offloaded_attention.h"
 #include "models/attention/dilated_attention.h"
-#include "models/attention/offloaded_attention.h"
+#include "models/attention/make_attention.h"
 #include "models/attention/sequence_attention.h"
 
 namespace droptest::models {
@@ -21,13 +20,16 @@ std::uint64_t elems_of(const AttentionShape& s, std::int64_t tokens, std::int64_
   return HeadShape{s.batch, tokens, heads, s.head_width}.elems();
 }
 
-/// Of one state and of the working memory, but for documents and the scratch of threads.
+/// Elements of one state and of the working memory, but for documents, the scratch of kernels, and what passes on its
+/// way to chunks and back.
 struct StateSize {
-  std::uint64_t tensors = 0;     ///< elements of a state's saved tensors
+  std::uint64_t tensors = 0;     ///< saved
   std::uint64_t largest = 0;     ///< of the largest of them
   std::uint64_t statistics = 0;  ///< log-sum-exps of a state
-  std::uint64_t working = 0;     ///< elements
+  std::uint64_t met = 0;         ///< of the saved tensors, in memory at once with chunks
+  std::uint64_t working = 0;
   std::uint64_t working_statistics = 0;
+  std::uint64_t statistics_at_once = 0;  ///< of a call of the kernel
 };
 
 /// Elements of tensors of tokens, and log-sum-exps, of a rank with dense attention over sequence ranks.
@@ -59,6 +61,7 @@ DenseSize dense_size(const SequenceFactors& factors, const SequenceParts& parts,
 StateSize dilated_size(const AttentionOptions& options, const SequenceParts& parts, int rank, const AttentionShape& s) {
   const std::uint64_t tensor = elems_of(s, parts.length_of(rank), s.heads);
   StateSize size{3 * tensor, tensor, tensor / static_cast<std::uint64_t>(s.head_width)};
+  size.statistics_at_once = size.statistics;
   if (options.gradient == BranchGradient::kStopped) {
     size.working = 2 * tensor;
     size.working_statistics = size.statistics;
@@ -77,67 +80,38 @@ StateSize dilated_size(const AttentionOptions& options, const SequenceParts& par
     }
   }
   size.largest = std::max(size.largest, most_gathered);
+  size.met = size.tensors;
   // Gradients of gathered keys and values; what is sent, and what is received.
   size.working += 2 * (most_gathered + most_packed);
   return size;
 }
 
+/// The output is the block's, and gradients go where the caller wants them.
+StateSize whole_size(const AttentionOptions& options, const AttentionShape& s) {
+  const std::int64_t tokens = options.chunk_tokens > 0 ? std::min(options.chunk_tokens, s.length) : s.length;
+  const std::uint64_t tensor = elems_of(s, s.length, s.heads);
+  StateSize size{3 * tensor, tensor, tensor / static_cast<std::uint64_t>(s.head_width)};
+  size.met = 3 * elems_of(s, tokens, s.heads);
+  size.statistics_at_once = static_cast<std::uint64_t>(s.batch * s.heads * tokens);
+  return size;
+}
+
 StateSize size_of(const AttentionOptions& options, int rank, const AttentionShape& whole) {
+  if (options.is_whole()) return whole_size(options, whole);
   const SequenceParts parts = options.sequence.parts(whole.length);
   if (!options.branches.empty()) return dilated_size(options, parts, rank, whole);
   const DenseSize dense = dense_size(options.sequence.factors, parts, rank, whole);
   // Queries, keys, values and the output; the gradients of the first three and of the output.
-  return {4 * dense.tensor, dense.tensor, dense.statistics, 4 * dense.tensor + dense.exchanged};
+  StateSize size{4 * dense.tensor, dense.tensor, dense.statistics, 4 * dense.tensor};
+  size.working = 4 * dense.tensor + dense.exchanged;
+  size.statistics_at_once = dense.statistics;
+  return size;
 }
 
-/// Elements of a stored piece of a saved tensor.
-std::uint64_t piece_of(const AttentionOptions& options, const AttentionShape& s, const StateSize& size) {
-  return std::min(elems_of(s, options.chunk_tokens, s.heads), size.largest);
-}
-
-/// As StatefulAttentionUse, where a device has all of a block's memory. Log-sum-exps are floats.
-StatefulAttentionUse use_on_device(const AttentionOptions& options, int rank, const AttentionShape& whole,
-                                   std::uint64_t elem, std::uint64_t states) {
-  const bool has_documents = options.within == AttentionOptions::Within::kDocument;
-  const std::uint64_t documents =
-      has_documents ? static_cast<std::uint64_t>(whole.batch * whole.length) * sizeof(std::int32_t) : 0;
-  StateSize size = size_of(options, rank, whole);
-  size.working_statistics += size.statistics;  // of a backward pass
-  std::uint64_t stored = 0;
-  if (is_dense_in_chunks(options)) {
-    const std::int64_t tokens = std::min(options.chunk_tokens, whole.length);
-    stored = 3 * elems_of(whole, whole.length, whole.heads);
-    size.tensors = 0;
-    size.working = kDeviceResidentChunks * elems_of(whole, tokens, whole.heads);
-    size.working_statistics = static_cast<std::uint64_t>(whole.batch * whole.heads * tokens);
-  } else if (options.chunk_tokens > 0) {
-    stored = size.tensors;
-    size.working += size.tensors + kDevicePassages * piece_of(options, whole, size);
-    size.tensors = 0;
-  } else if (options.branches.empty() && options.sequence.ranks() == 1) {
-    // The output is the block's, and gradients go where the caller wants them.
-    size.tensors = 3 * size.largest;
-    size.working = 0;
-  }
-  const std::uint64_t state = size.tensors * elem + size.statistics * sizeof(float) + documents;
-  return {states * state + size.working * elem + size.working_statistics * sizeof(float), elem * (states - 1) * stored};
-}
-
-/// The same on the host, whose log-sum-exps are of the type of elements.
-StatefulAttentionUse use_on_host(const AttentionOptions& options, int rank, const AttentionShape& whole,
-                                 std::uint64_t elem, std::uint64_t states, int threads) {
-  if (is_dense_in_chunks(options)) {
-    const OffloadedAttentionSize size = offloaded_attention_size(options.chunk_tokens, whole, threads);
-    return {elem * (states * size.state + size.working), elem * (states - 1) * size.stored};
-  }
-  StateSize size = size_of(options, rank, whole);
-  std::uint64_t stored = 0;
-  if (options.chunk_tokens > 0) {
-    stored = std::exchange(size.tensors, 0);
-    size.working += stored + kResidentPieces * piece_of(options, whole, size);
-  }
-  size.working += size.working_statistics + token_attention_scratch_elems(whole.head_width, threads);
-  return {elem * (states * (size.tensors + size.statistics) + size.working), elem * (states - 1) * stored};
+/// Buffers of pieces on their way, at most. On the host, those of whole sequences are as many as there are chunks met.
+std::uint64_t passages(const AttentionOptions& options, KernelDevice device) {
+  if (device == KernelDevice::kCuda) return kDevicePassages;
+  return options.is_whole() ? kChunkKinds.size() : kResidentPieces;
 }
 
 }  // namespace
@@ -148,20 +122,37 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
   if (!options.is_stateful()) return nullptr;
   if (options.past == AttentionOptions::Past::kCached) return make_cached_attention(ops);
   if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
-  if (is_dense_in_chunks(options)) return make_offloaded_attention(options, ops);
   if (ops.form().types().activations == comm::ElementType::kFloat64) {
-    return make_block_attention<HostBlocks<double>>(options, ranks, first_head, heads, ops);
+    return make_attention<HostBlocks<double>>(options, ranks, first_head, heads, ops);
   }
-  return make_block_attention<HostBlocks<float>>(options, ranks, first_head, heads, ops);
+  return make_attention<HostBlocks<float>>(options, ranks, first_head, heads, ops);
 }
 
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,
                                             comm::ElementType type, std::uint64_t states,
                                             const AttentionProcessor& processor) {
   if (!options.is_stateful() || options.past == AttentionOptions::Past::kCached) return {};
+  const bool is_on_device = processor.device == KernelDevice::kCuda;
   const std::uint64_t elem = comm::element_bytes(type);
-  if (processor.device == KernelDevice::kCuda) return use_on_device(options, rank, whole, elem, states);
-  return use_on_host(options, rank, whole, elem, states, processor.threads);
+  // The host's log-sum-exps are of the type of elements, and its documents are those of the sequences.
+  const std::uint64_t statistic = is_on_device ? sizeof(float) : elem;
+  StateSize size = size_of(options, rank, whole);
+  std::uint64_t stored = 0;
+  if (options.chunk_tokens > 0) {
+    stored = std::exchange(size.tensors, 0);
+    const std::uint64_t piece = std::min(elems_of(whole, options.chunk_tokens, whole.heads), size.largest);
+    size.working += size.met + passages(options, processor.device) * piece;
+  }
+  std::uint64_t state = size.tensors * elem + size.statistics * statistic;
+  std::uint64_t working = size.working * elem + size.working_statistics * statistic;
+  if (is_on_device) {
+    const bool has_documents = options.within == AttentionOptions::Within::kDocument;
+    state += has_documents ? static_cast<std::uint64_t>(whole.batch * whole.length) * sizeof(std::int32_t) : 0;
+    working += size.statistics_at_once * statistic;  // of a backward pass
+  } else {
+    working += token_attention_scratch_elems(whole.head_width, processor.threads) * elem;
+  }
+  return {states * state + working, elem * (states - 1) * stored};
 }
 
 }  // namespace droptest::models

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention whose inputs wait in a file, in chunks, is attention whose inputs stay in memory.
-#include "models/attention/offloaded_attention.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -15,6 +13,7 @@
 
 #include "comm/run_ranks.h"
 #include "models/attention/attention_views.h"
+#include "models/attention/stateful_attention.h"
 #include "models/attention/token_attention.h"
 #include "models/ops/host_ops.h"
 #include "sim/error.h"

@@ -14,9 +14,8 @@
 
 #include "comm/device/device_tensor.h"
 #include "comm/lossy/lossy_communicator.h"
-#include "models/attention/device_offloaded_attention.h"
+#include "models/attention/device_attention.h"
 #include "models/attention/device_sequence_attention.h"
-#include "models/attention/offloaded_attention.h"
 #include "models/attention/stateful_attention.h"
 #include "models/gpt2/sequence_cut.h"
 #include "sim/error.h"
@@ -348,7 +347,7 @@ std::vector<std::vector<float>> passes_in_flight(StatefulAttention& attention, S
 /// Bytes that the buffers for pieces on their way may lack on a device: the shorter last piece of a tensor may be all
 /// that one of two sees.
 std::uint64_t shorter_passages(const AttentionOptions& options, KernelDevice device) {
-  if (options.chunk_tokens == 0 || is_dense_in_chunks(options) || device == KernelDevice::kHost) return 0;
+  if (options.chunk_tokens == 0 || options.is_whole() || device == KernelDevice::kHost) return 0;
   const SequenceParts parts = options.sequence.parts(kLength);
   const std::int64_t tokens = std::min(options.chunk_tokens, parts.length_of(parts.longest_rank()));
   return kDevicePassages / 2 * sizeof(float) * static_cast<std::uint64_t>(kBatch * tokens * kStateHeads * kStateWidth);
@@ -388,7 +387,7 @@ TEST_F(AttentionOnDevice, HasAStateOfEachBlockAndSlotAndOfEvaluations) {
                                    comm::ElementType::kFloat32, 4 + 1, {device});
         const std::uint64_t use = both.memory;
         const std::uint64_t all = 4 * 3 * kBatch * kLength * kStateHeads * kStateWidth * sizeof(float);
-        if (options.chunk_tokens == 0 || is_dense_in_chunks(options)) {
+        if (options.chunk_tokens == 0 || options.is_whole()) {
           EXPECT_EQ(both.stored, options.chunk_tokens > 0 ? all : 0);
         } else {
           EXPECT_GE(both.stored, all / static_cast<std::uint64_t>(options.sequence.ranks()) / 2);

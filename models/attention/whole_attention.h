@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offloaded attention, for host and device memory.
+// Dense attention of a rank that has all tokens: within documents, or in chunks. For host and device memory.
 #pragma once
 
 #include <algorithm>
@@ -16,9 +16,14 @@
 
 namespace droptest::models {
 
-/// make_offloaded_attention() and make_device_offloaded_attention(). Blocks: HostBlocks or DeviceBlocks.
+/// Blocks: HostBlocks or DeviceBlocks. Without chunks a state has the queries, keys and values. With chunks, the
+/// forward pass stores these outside of memory, by chunks of options.chunk_tokens tokens, the last one perhaps shorter.
+/// The backward pass takes the chunks of keys and values one after the other, and for each the chunks of queries that
+/// see it; the next chunk is read meanwhile. Pairs of chunks that the mask hides are left out. Source: Yao et al. 2024
+/// (Fully Pipelined Distributed Transformer), section 4; projections are those of whole sequences here. The operations
+/// are borrowed.
 template <class Blocks>
-class OffloadedAttention final : public StatefulAttention {
+class WholeAttention final : public StatefulAttention {
   using Memory = typename Blocks::Memory;
   using E = typename Memory::Element;
   template <class U>
@@ -27,8 +32,10 @@ class OffloadedAttention final : public StatefulAttention {
   using View = typename Memory::template View<U>;
 
  public:
-  OffloadedAttention(const AttentionOptions& options, Ops& ops)
-      : chunk_tokens_(options.chunk_tokens), blocks_(ops), storage_(ops.make_keyed_storage()) {}
+  WholeAttention(const AttentionOptions& options, Ops& ops)
+      : chunk_tokens_(options.chunk_tokens),
+        blocks_(ops),
+        storage_(options.chunk_tokens > 0 ? ops.make_keyed_storage() : nullptr) {}
 
   void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape, comm::ConstTensor qkv,
                comm::Tensor output) override {
@@ -42,7 +49,8 @@ class OffloadedAttention final : public StatefulAttention {
     const Span<const E> elems = Blocks::elems(qkv);
     const View<E> out = tokens_of(Blocks::elems(output), shape);
     const auto part = [&](ChunkKind kind) { return part_of_qkv(elems, static_cast<std::int64_t>(kind), shape); };
-    const std::vector<AttentionChunk> chunks = chunks_of(shape.length, chunk_tokens_);
+    const std::vector<AttentionChunk> chunks = chunks_of(shape.length, most_tokens(shape));
+    if (!storage_) Memory::copy(elems, saved_in(state, shape), blocks_.processor());
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       const AttentionChunk& chunk = chunks[c];
       const View<E> of_chunk = out.tokens(chunk.first, chunk.count);
@@ -56,7 +64,7 @@ class OffloadedAttention final : public StatefulAttention {
                                      at.dropout};
       const auto& pattern = patterns_.of(shape, chunk, {0, shape.length}, inputs, blocks_);
       Memory::attend(inputs, {}, pattern, of_chunk, log_sum_exp, scratch_, blocks_.processor());
-      if (is_evaluation) continue;
+      if (is_evaluation || !storage_) continue;
       for (const ChunkKind kind : kChunkKinds) {
         const View<E> room = room_of(kind, shape, chunk);
         Memory::copy(part(kind).tokens(chunk.first, chunk.count), room, blocks_.processor());
@@ -72,7 +80,7 @@ class OffloadedAttention final : public StatefulAttention {
     DROPTEST_CHECK(found != states_.end(), "a backward pass of attention without a forward pass");
     State& state = found->second;
     const auto mask = state.documents.mask(sequences, shape.batch);
-    const std::vector<AttentionChunk> chunks = chunks_of(shape.length, chunk_tokens_);
+    const std::vector<AttentionChunk> chunks = chunks_of(shape.length, most_tokens(shape));
     const View<const E> out = tokens_of(Blocks::elems(output), shape);
     const View<const E> grad_out = tokens_of(Blocks::elems(grad_output), shape);
     const Span<E> grads = Blocks::elems(grad_qkv);
@@ -83,6 +91,7 @@ class OffloadedAttention final : public StatefulAttention {
     std::array<std::size_t, kChunkKinds.size()> resident;
     resident.fill(chunks.size());
     const auto view = [&](ChunkKind kind, std::size_t c) {
+      if (!storage_) return part_of_qkv(saved_in(state, shape), static_cast<std::int64_t>(kind), shape);
       const View<E> room = room_of(kind, shape, chunks[c]);
       std::size_t& there = resident[static_cast<std::size_t>(kind)];
       if (there != c) storage_->take(chunk_key(state.number, c, kind), tensor_of(kind, room));
@@ -90,9 +99,11 @@ class OffloadedAttention final : public StatefulAttention {
       return room;
     };
     const auto expect = [&](ChunkKind kind, std::size_t c) {
-      if (resident[static_cast<std::size_t>(kind)] != c) storage_->expect(chunk_key(state.number, c, kind));
+      if (storage_ && resident[static_cast<std::size_t>(kind)] != c) storage_->expect(chunk_key(state.number, c, kind));
     };
-    const std::vector<ChunkPair> pairs = visible_pairs_of(chunks, mask_of(sequences, shape.batch), shape.batch);
+    const std::vector<ChunkPair> pairs = storage_
+                                             ? visible_pairs_of(chunks, mask_of(sequences, shape.batch), shape.batch)
+                                             : std::vector<ChunkPair>(chunks.size());
     for (std::size_t p = 0; p < pairs.size(); ++p) {
       const auto [k, q] = pairs[p];
       const View<E> keys = view(ChunkKind::kKeys, k);
@@ -119,26 +130,38 @@ class OffloadedAttention final : public StatefulAttention {
   std::uint64_t bytes() const override {
     std::uint64_t of_rooms = 0;
     for (const auto& room : rooms_) of_rooms += Memory::bytes_of(room);
-    std::uint64_t bytes = scratch_.bytes() + of_rooms + Blocks::storage_bytes(*storage_, of_rooms);
-    for (const auto& [place, state] : states_) bytes += Memory::bytes_of(state.log_sum_exp) + state.documents.bytes();
+    std::uint64_t bytes = scratch_.bytes() + of_rooms;
+    if (storage_) bytes += Blocks::storage_bytes(*storage_, of_rooms);
+    for (const auto& [place, state] : states_) {
+      bytes += Memory::bytes_of(state.qkv, state.log_sum_exp) + state.documents.bytes();
+    }
     return bytes;
   }
 
  private:
   struct State {
-    std::uint64_t number = 0;  ///< of the state, for keys
+    std::uint64_t number = 0;                   ///< of the state, for keys
+    typename Memory::template Buffer<E> qkv{};  ///< without chunks
     /// [batch, heads, tokens] of each chunk, one chunk after the other.
     typename Memory::template Buffer<typename Memory::Statistic> log_sum_exp{};
     typename Blocks::Documents documents{};
   };
 
+  /// Of a chunk.
+  std::int64_t most_tokens(const AttentionShape& shape) const {
+    return storage_ ? std::min(chunk_tokens_, shape.length) : shape.length;
+  }
   /// Memory for a pass of this shape.
   void take_shape(const AttentionShape& shape, State& state) {
     const auto rows = static_cast<std::uint64_t>(shape.batch * shape.heads);
-    const auto tokens = static_cast<std::uint64_t>(std::min(chunk_tokens_, shape.length));
-    const std::uint64_t of_chunk = rows * tokens * static_cast<std::uint64_t>(shape.head_width);
     Memory::room(state.log_sum_exp, rows * static_cast<std::uint64_t>(shape.length), kMemoryOf, blocks_.processor());
-    for (auto& room : rooms_) Memory::room(room, of_chunk, kMemoryOf, blocks_.processor());
+    if (!storage_) return;
+    const auto tokens = static_cast<std::uint64_t>(most_tokens(shape) * shape.head_width);
+    for (auto& room : rooms_) Memory::room(room, rows * tokens, kMemoryOf, blocks_.processor());
+  }
+  /// As a pass has them.
+  Span<E> saved_in(State& state, const AttentionShape& shape) {
+    return Memory::room(state.qkv, 3 * head_shape(shape).elems(), kMemoryOf, blocks_.processor());
   }
 
   View<E> room_of(ChunkKind kind, const AttentionShape& shape, const AttentionChunk& chunk) {
@@ -157,7 +180,7 @@ class OffloadedAttention final : public StatefulAttention {
         .subspan(static_cast<std::size_t>(rows * chunk.first), static_cast<std::size_t>(rows * chunk.count));
   }
 
-  static constexpr const char* kMemoryOf = "chunk of attention";  ///< in errors of a full device
+  static constexpr const char* kMemoryOf = "attention of whole sequences";  ///< in errors of a full device
 
   std::int64_t chunk_tokens_;
   Blocks blocks_;

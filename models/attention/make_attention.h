@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which attention with state there is for which options, in the memory of the host or of a device.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "models/attention/block_attention.h"
+#include "models/attention/whole_attention.h"
+
+namespace droptest::models {
+
+/// make_stateful_attention(), but for cached keys and values. Blocks: HostBlocks or DeviceBlocks.
+template <class Blocks>
+std::unique_ptr<StatefulAttention> make_attention(const AttentionOptions& options, const SequenceParallel& ranks,
+                                                  std::int64_t first_head, std::int64_t heads, Ops& ops) {
+  using Memory = typename Blocks::Memory;
+  if (options.is_whole()) return std::make_unique<WholeAttention<Blocks>>(options, ops);
+  if (options.branches.empty()) {
+    return std::make_unique<BlockAttention<Blocks, SequenceAttentionOf<Memory>>>(ranks.group, options.sequence.factors,
+                                                                                 heads, options.chunk_tokens, ops);
+  }
+  return std::make_unique<BlockAttention<Blocks, DilatedAttentionOf<Memory>>>(
+      ranks.group, DilatedOptions{options.branches, options.gradient, first_head}, heads, options.chunk_tokens, ops);
+}
+
+}  // namespace droptest::models
