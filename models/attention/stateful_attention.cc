@@ -7,10 +7,10 @@
 
 #include "models/attention/attention_chunks.h"
 #include "models/attention/attention_views.h"
+#include "models/attention/attention_with_state.h"
 #include "models/attention/cached_attention.h"
 #include "models/attention/device_attention.h"
 #include "models/attention/dilated_attention.h"
-#include "models/attention/make_attention.h"
 #include "models/attention/sequence_attention.h"
 
 namespace droptest::models {
@@ -123,9 +123,9 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
   if (options.past == AttentionOptions::Past::kCached) return make_cached_attention(ops);
   if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
   if (ops.form().types().activations == comm::ElementType::kFloat64) {
-    return make_attention<HostBlocks<double>>(options, ranks, first_head, heads, ops);
+    return make_attention_with_state<HostBlocks<double>>(options, ranks, first_head, heads, ops);
   }
-  return make_attention<HostBlocks<float>>(options, ranks, first_head, heads, ops);
+  return make_attention_with_state<HostBlocks<float>>(options, ranks, first_head, heads, ops);
 }
 
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,

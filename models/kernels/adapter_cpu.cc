@@ -75,13 +75,13 @@ void adapter_gradients(const AdapterShape& s, std::span<const T> grad_merged, st
   }
 }
 
-template void merge_adapter<float>(const AdapterShape&, std::span<const float>, std::span<const float>,
-                                   std::span<const float>, std::span<float>, const Team&);
-template void merge_adapter<double>(const AdapterShape&, std::span<const double>, std::span<const double>,
-                                    std::span<const double>, std::span<double>, const Team&);
-template void adapter_gradients<float>(const AdapterShape&, std::span<const float>, std::span<const float>,
-                                       std::span<const float>, std::span<float>, std::span<float>, const Team&);
-template void adapter_gradients<double>(const AdapterShape&, std::span<const double>, std::span<const double>,
-                                        std::span<const double>, std::span<double>, std::span<double>, const Team&);
+#define DROPTEST_ADAPTER(T)                                                                                           \
+  template void merge_adapter<T>(const AdapterShape&, std::span<const T>, std::span<const T>, std::span<const T>,     \
+                                 std::span<T>, const Team&);                                                          \
+  template void adapter_gradients<T>(const AdapterShape&, std::span<const T>, std::span<const T>, std::span<const T>, \
+                                     std::span<T>, std::span<T>, const Team&);
+DROPTEST_ADAPTER(float)
+DROPTEST_ADAPTER(double)
+#undef DROPTEST_ADAPTER
 
 }  // namespace droptest::models

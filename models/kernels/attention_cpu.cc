@@ -177,16 +177,15 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
   });
 }
 
-template void attention_forward<float>(std::span<const float>, const AttentionShape&, std::span<float>,
-                                       std::span<float>, std::span<float>, const Team&, const DropoutMask&);
-template void attention_forward<double>(std::span<const double>, const AttentionShape&, std::span<double>,
-                                        std::span<double>, std::span<double>, const Team&, const DropoutMask&);
-template void attention_backward<float>(std::span<const float>, std::span<const float>, std::span<const float>,
-                                        const AttentionShape&, std::span<float>, std::span<float>, const Team&,
-                                        const DropoutMask&);
-template void attention_backward<double>(std::span<const double>, std::span<const double>, std::span<const double>,
-                                         const AttentionShape&, std::span<double>, std::span<double>, const Team&,
-                                         const DropoutMask&);
+#define DROPTEST_ATTENTION(T)                                                                               \
+  template void attention_forward<T>(std::span<const T>, const AttentionShape&, std::span<T>, std::span<T>, \
+                                     std::span<T>, const Team&, const DropoutMask&);                        \
+  template void attention_backward<T>(std::span<const T>, std::span<const T>, std::span<const T>,           \
+                                      const AttentionShape&, std::span<T>, std::span<T>, const Team&,       \
+                                      const DropoutMask&);
+DROPTEST_ATTENTION(float)
+DROPTEST_ATTENTION(double)
+#undef DROPTEST_ATTENTION
 
 namespace {
 

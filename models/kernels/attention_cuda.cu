@@ -137,44 +137,20 @@ void plain_attention_backward(comm::DeviceSpan<const E> grad_output, comm::Devic
               scratch, stream, dropout);
 }
 
-template void attention_forward<float>(comm::DeviceSpan<const float>, const AttentionShape&, comm::DeviceSpan<float>,
-                                       comm::DeviceSpan<float>, comm::Stream&, const DropoutMask&);
-template void attention_forward<Bf16>(comm::DeviceSpan<const Bf16>, const AttentionShape&, comm::DeviceSpan<float>,
-                                      comm::DeviceSpan<Bf16>, comm::Stream&, const DropoutMask&);
-template void attention_forward<Fp16>(comm::DeviceSpan<const Fp16>, const AttentionShape&, comm::DeviceSpan<float>,
-                                      comm::DeviceSpan<Fp16>, comm::Stream&, const DropoutMask&);
-template void attention_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                        comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                        const AttentionShape&, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
-                                        comm::Stream&, const DropoutMask&);
-template void attention_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
-                                       comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const float>,
-                                       const AttentionShape&, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
-                                       comm::Stream&, const DropoutMask&);
-template void attention_backward<Fp16>(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const Fp16>,
-                                       comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const float>,
-                                       const AttentionShape&, comm::DeviceSpan<Fp16>, comm::DeviceSpan<float>,
-                                       comm::Stream&, const DropoutMask&);
-template void plain_attention_forward<float>(comm::DeviceSpan<const float>, const AttentionShape&,
-                                             comm::DeviceSpan<float>, comm::DeviceSpan<float>, comm::Stream&,
-                                             const DropoutMask&);
-template void plain_attention_forward<Bf16>(comm::DeviceSpan<const Bf16>, const AttentionShape&,
-                                            comm::DeviceSpan<float>, comm::DeviceSpan<Bf16>, comm::Stream&,
-                                            const DropoutMask&);
-template void plain_attention_forward<Fp16>(comm::DeviceSpan<const Fp16>, const AttentionShape&,
-                                            comm::DeviceSpan<float>, comm::DeviceSpan<Fp16>, comm::Stream&,
-                                            const DropoutMask&);
-template void plain_attention_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                              comm::DeviceSpan<const float>, comm::DeviceSpan<const float>,
-                                              const AttentionShape&, comm::DeviceSpan<float>, comm::DeviceSpan<float>,
-                                              comm::Stream&, const DropoutMask&);
-template void plain_attention_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const Bf16>,
-                                             comm::DeviceSpan<const Bf16>, comm::DeviceSpan<const float>,
-                                             const AttentionShape&, comm::DeviceSpan<Bf16>, comm::DeviceSpan<float>,
-                                             comm::Stream&, const DropoutMask&);
-template void plain_attention_backward<Fp16>(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const Fp16>,
-                                             comm::DeviceSpan<const Fp16>, comm::DeviceSpan<const float>,
-                                             const AttentionShape&, comm::DeviceSpan<Fp16>, comm::DeviceSpan<float>,
-                                             comm::Stream&, const DropoutMask&);
+#define DROPTEST_ATTENTION(E)                                                                                          \
+  template void attention_forward<E>(comm::DeviceSpan<const E>, const AttentionShape&, comm::DeviceSpan<float>,        \
+                                     comm::DeviceSpan<E>, comm::Stream&, const DropoutMask&);                          \
+  template void attention_backward<E>(comm::DeviceSpan<const E>, comm::DeviceSpan<const E>, comm::DeviceSpan<const E>, \
+                                      comm::DeviceSpan<const float>, const AttentionShape&, comm::DeviceSpan<E>,       \
+                                      comm::DeviceSpan<float>, comm::Stream&, const DropoutMask&);                     \
+  template void plain_attention_forward<E>(comm::DeviceSpan<const E>, const AttentionShape&, comm::DeviceSpan<float>,  \
+                                           comm::DeviceSpan<E>, comm::Stream&, const DropoutMask&);                    \
+  template void plain_attention_backward<E>(                                                                           \
+      comm::DeviceSpan<const E>, comm::DeviceSpan<const E>, comm::DeviceSpan<const E>, comm::DeviceSpan<const float>,  \
+      const AttentionShape&, comm::DeviceSpan<E>, comm::DeviceSpan<float>, comm::Stream&, const DropoutMask&);
+DROPTEST_ATTENTION(float)
+DROPTEST_ATTENTION(Bf16)
+DROPTEST_ATTENTION(Fp16)
+#undef DROPTEST_ATTENTION
 
 }  // namespace droptest::models

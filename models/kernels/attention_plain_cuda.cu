@@ -303,16 +303,12 @@ void launch_plain_attention_backward(const AttentionBackward<D>& work, const Dro
                            dropout, stream);
 }
 
-template void launch_plain_attention_forward<float>(const AttentionForward<float>&, const DropoutMask&, comm::Stream&);
-template void launch_plain_attention_forward<__nv_bfloat16>(const AttentionForward<__nv_bfloat16>&, const DropoutMask&,
-                                                            comm::Stream&);
-template void launch_plain_attention_forward<__half>(const AttentionForward<__half>&, const DropoutMask&,
-                                                     comm::Stream&);
-template void launch_plain_attention_backward<float>(const AttentionBackward<float>&, const DropoutMask&,
-                                                     comm::Stream&);
-template void launch_plain_attention_backward<__nv_bfloat16>(const AttentionBackward<__nv_bfloat16>&,
-                                                             const DropoutMask&, comm::Stream&);
-template void launch_plain_attention_backward<__half>(const AttentionBackward<__half>&, const DropoutMask&,
-                                                      comm::Stream&);
+#define DROPTEST_ATTENTION_PLAIN(E)                                                                               \
+  template void launch_plain_attention_forward<E>(const AttentionForward<E>&, const DropoutMask&, comm::Stream&); \
+  template void launch_plain_attention_backward<E>(const AttentionBackward<E>&, const DropoutMask&, comm::Stream&);
+DROPTEST_ATTENTION_PLAIN(float)
+DROPTEST_ATTENTION_PLAIN(__nv_bfloat16)
+DROPTEST_ATTENTION_PLAIN(__half)
+#undef DROPTEST_ATTENTION_PLAIN
 
 }  // namespace droptest::models

@@ -82,15 +82,14 @@ void weigh_rows(const LogitBlock& block, std::span<const double> weights, const 
   });
 }
 
-template void row_maxima<float>(const LogitBlock&, const Team&);
-template void row_maxima<double>(const LogitBlock&, const Team&);
-template void exponential_sums<float>(const LogitBlock&, const Team&);
-template void exponential_sums<double>(const LogitBlock&, const Team&);
-template void losses_of_sums<float>(const LogitBlock&);
-template void losses_of_sums<double>(const LogitBlock&);
-template void logits_to_gradient<float>(const LogitBlock&, const Team&);
-template void logits_to_gradient<double>(const LogitBlock&, const Team&);
-template void weigh_rows<float>(const LogitBlock&, std::span<const double>, const Team&);
-template void weigh_rows<double>(const LogitBlock&, std::span<const double>, const Team&);
+#define DROPTEST_CROSS_ENTROPY(T)                                      \
+  template void row_maxima<T>(const LogitBlock&, const Team&);         \
+  template void exponential_sums<T>(const LogitBlock&, const Team&);   \
+  template void losses_of_sums<T>(const LogitBlock&);                  \
+  template void logits_to_gradient<T>(const LogitBlock&, const Team&); \
+  template void weigh_rows<T>(const LogitBlock&, std::span<const double>, const Team&);
+DROPTEST_CROSS_ENTROPY(float)
+DROPTEST_CROSS_ENTROPY(double)
+#undef DROPTEST_CROSS_ENTROPY
 
 }  // namespace droptest::models

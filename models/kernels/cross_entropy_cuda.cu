@@ -262,20 +262,15 @@ void sum_of_values(comm::DeviceSpan<const float> values, double divisor, Gradien
                             {sum.data(), divisor, mode == GradientMode::kAdd ? 1 : 0}, stream);
 }
 
-template void row_maxima<float>(const LogitBlock&, comm::Stream&);
-template void row_maxima<Bf16>(const LogitBlock&, comm::Stream&);
-template void row_maxima<Fp16>(const LogitBlock&, comm::Stream&);
-template void exponential_sums<float>(const LogitBlock&, comm::Stream&);
-template void exponential_sums<Bf16>(const LogitBlock&, comm::Stream&);
-template void exponential_sums<Fp16>(const LogitBlock&, comm::Stream&);
-template void logits_to_gradient<float>(const LogitBlock&, comm::Stream&);
-template void logits_to_gradient<Bf16>(const LogitBlock&, comm::Stream&);
-template void logits_to_gradient<Fp16>(const LogitBlock&, comm::Stream&);
-template void weigh_rows<float>(const LogitBlock&, comm::DeviceSpan<const float>, comm::Stream&);
-template void weigh_rows<Bf16>(const LogitBlock&, comm::DeviceSpan<const float>, comm::Stream&);
-template void weigh_rows<Fp16>(const LogitBlock&, comm::DeviceSpan<const float>, comm::Stream&);
-template void cross_entropy<float>(const LogitBlock&, Logits, comm::Stream&);
-template void cross_entropy<Bf16>(const LogitBlock&, Logits, comm::Stream&);
-template void cross_entropy<Fp16>(const LogitBlock&, Logits, comm::Stream&);
+#define DROPTEST_CROSS_ENTROPY(E)                                                               \
+  template void row_maxima<E>(const LogitBlock&, comm::Stream&);                                \
+  template void exponential_sums<E>(const LogitBlock&, comm::Stream&);                          \
+  template void logits_to_gradient<E>(const LogitBlock&, comm::Stream&);                        \
+  template void weigh_rows<E>(const LogitBlock&, comm::DeviceSpan<const float>, comm::Stream&); \
+  template void cross_entropy<E>(const LogitBlock&, Logits, comm::Stream&);
+DROPTEST_CROSS_ENTROPY(float)
+DROPTEST_CROSS_ENTROPY(Bf16)
+DROPTEST_CROSS_ENTROPY(Fp16)
+#undef DROPTEST_CROSS_ENTROPY
 
 }  // namespace droptest::models

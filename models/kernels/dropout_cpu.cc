@@ -89,10 +89,11 @@ void drop_elements(const T* from, const DropoutMask& mask, std::int64_t rows, st
   });
 }
 
-template void DropoutRow::factors<float>(std::int64_t, float (&)[kGroup]) const;
-template void DropoutRow::factors<double>(std::int64_t, double (&)[kGroup]) const;
-template void drop_elements<float>(const float*, const DropoutMask&, std::int64_t, std::int64_t, float*, const Team&);
-template void drop_elements<double>(const double*, const DropoutMask&, std::int64_t, std::int64_t, double*,
-                                    const Team&);
+#define DROPTEST_DROPOUT(T)                                               \
+  template void DropoutRow::factors<T>(std::int64_t, T(&)[kGroup]) const; \
+  template void drop_elements<T>(const T*, const DropoutMask&, std::int64_t, std::int64_t, T*, const Team&);
+DROPTEST_DROPOUT(float)
+DROPTEST_DROPOUT(double)
+#undef DROPTEST_DROPOUT
 
 }  // namespace droptest::models

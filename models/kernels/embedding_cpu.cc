@@ -65,21 +65,17 @@ void positions_backward(std::span<const T> grad_values, std::int64_t batch, std:
   });
 }
 
-template void embedding_forward<float>(std::span<const std::int32_t>, TokenRange, std::span<const float>, std::int64_t,
-                                       std::span<float>, const Team&);
-template void embedding_forward<double>(std::span<const std::int32_t>, TokenRange, std::span<const double>,
-                                        std::int64_t, std::span<double>, const Team&);
-template void embedding_backward<float>(std::span<const std::int32_t>, TokenRange, std::span<const float>, std::int64_t,
-                                        std::span<float>, const Team&);
-template void embedding_backward<double>(std::span<const std::int32_t>, TokenRange, std::span<const double>,
-                                         std::int64_t, std::span<double>, const Team&);
-template void add_positions<float>(std::span<const float>, std::int64_t, std::int64_t, std::int64_t, std::span<float>,
-                                   const Team&);
-template void add_positions<double>(std::span<const double>, std::int64_t, std::int64_t, std::int64_t,
-                                    std::span<double>, const Team&);
-template void positions_backward<float>(std::span<const float>, std::int64_t, std::int64_t, std::int64_t,
-                                        std::span<float>, const Team&);
-template void positions_backward<double>(std::span<const double>, std::int64_t, std::int64_t, std::int64_t,
-                                         std::span<double>, const Team&);
+#define DROPTEST_EMBEDDING(T)                                                                                      \
+  template void embedding_forward<T>(std::span<const std::int32_t>, TokenRange, std::span<const T>, std::int64_t,  \
+                                     std::span<T>, const Team&);                                                   \
+  template void embedding_backward<T>(std::span<const std::int32_t>, TokenRange, std::span<const T>, std::int64_t, \
+                                      std::span<T>, const Team&);                                                  \
+  template void add_positions<T>(std::span<const T>, std::int64_t, std::int64_t, std::int64_t, std::span<T>,       \
+                                 const Team&);                                                                     \
+  template void positions_backward<T>(std::span<const T>, std::int64_t, std::int64_t, std::int64_t, std::span<T>,  \
+                                      const Team&);
+DROPTEST_EMBEDDING(float)
+DROPTEST_EMBEDDING(double)
+#undef DROPTEST_EMBEDDING
 
 }  // namespace droptest::models

@@ -107,23 +107,16 @@ void positions_backward(comm::DeviceSpan<const E> grad_values, std::int64_t batc
                length, width, grad_table.data());
 }
 
-template void embedding_forward<float>(comm::DeviceSpan<const std::int32_t>, TokenRange, comm::DeviceSpan<const float>,
-                                       std::int64_t, comm::DeviceSpan<float>, comm::Stream&);
-template void embedding_forward<Bf16>(comm::DeviceSpan<const std::int32_t>, TokenRange, comm::DeviceSpan<const Bf16>,
-                                      std::int64_t, comm::DeviceSpan<Bf16>, comm::Stream&);
-template void embedding_forward<Fp16>(comm::DeviceSpan<const std::int32_t>, TokenRange, comm::DeviceSpan<const Fp16>,
-                                      std::int64_t, comm::DeviceSpan<Fp16>, comm::Stream&);
-template void add_positions<float>(comm::DeviceSpan<const float>, std::int64_t, std::int64_t, std::int64_t,
-                                   comm::DeviceSpan<float>, comm::Stream&);
-template void add_positions<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t, std::int64_t,
-                                  comm::DeviceSpan<Bf16>, comm::Stream&);
-template void add_positions<Fp16>(comm::DeviceSpan<const Fp16>, std::int64_t, std::int64_t, std::int64_t,
-                                  comm::DeviceSpan<Fp16>, comm::Stream&);
-template void positions_backward<float>(comm::DeviceSpan<const float>, std::int64_t, std::int64_t, std::int64_t,
-                                        comm::DeviceSpan<float>, comm::Stream&);
-template void positions_backward<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, std::int64_t, std::int64_t,
-                                       comm::DeviceSpan<float>, comm::Stream&);
-template void positions_backward<Fp16>(comm::DeviceSpan<const Fp16>, std::int64_t, std::int64_t, std::int64_t,
-                                       comm::DeviceSpan<float>, comm::Stream&);
+#define DROPTEST_EMBEDDING(E)                                                                                     \
+  template void embedding_forward<E>(comm::DeviceSpan<const std::int32_t>, TokenRange, comm::DeviceSpan<const E>, \
+                                     std::int64_t, comm::DeviceSpan<E>, comm::Stream&);                           \
+  template void add_positions<E>(comm::DeviceSpan<const E>, std::int64_t, std::int64_t, std::int64_t,             \
+                                 comm::DeviceSpan<E>, comm::Stream&);                                             \
+  template void positions_backward<E>(comm::DeviceSpan<const E>, std::int64_t, std::int64_t, std::int64_t,        \
+                                      comm::DeviceSpan<float>, comm::Stream&);
+DROPTEST_EMBEDDING(float)
+DROPTEST_EMBEDDING(Bf16)
+DROPTEST_EMBEDDING(Fp16)
+#undef DROPTEST_EMBEDDING
 
 }  // namespace droptest::models

@@ -74,15 +74,12 @@ void bias_gelu_backward(std::span<const T> derivatives, std::int64_t rows, std::
   });
 }
 
-template void bias_gelu_forward<float>(std::span<const float>, std::int64_t, std::span<float>, std::span<float>,
-                                       const Team&);
-template void bias_gelu_forward<double>(std::span<const double>, std::int64_t, std::span<double>, std::span<double>,
-                                        const Team&);
-template void bias_gelu<float>(std::span<const float>, std::int64_t, std::span<float>, const Team&);
-template void bias_gelu<double>(std::span<const double>, std::int64_t, std::span<double>, const Team&);
-template void bias_gelu_backward<float>(std::span<const float>, std::int64_t, std::span<float>, std::span<float>,
-                                        const Team&);
-template void bias_gelu_backward<double>(std::span<const double>, std::int64_t, std::span<double>, std::span<double>,
-                                         const Team&);
+#define DROPTEST_GELU(T)                                                                                         \
+  template void bias_gelu_forward<T>(std::span<const T>, std::int64_t, std::span<T>, std::span<T>, const Team&); \
+  template void bias_gelu<T>(std::span<const T>, std::int64_t, std::span<T>, const Team&);                       \
+  template void bias_gelu_backward<T>(std::span<const T>, std::int64_t, std::span<T>, std::span<T>, const Team&);
+DROPTEST_GELU(float)
+DROPTEST_GELU(double)
+#undef DROPTEST_GELU
 
 }  // namespace droptest::models

@@ -89,14 +89,13 @@ void gelu_backward(comm::DeviceSpan<const E> inputs, comm::DeviceSpan<E> gradien
                static_cast<std::int64_t>(inputs.size()), device_elems(gradient));
 }
 
-template void bias_gelu<float>(comm::DeviceSpan<const float>, std::int64_t, comm::DeviceSpan<float>,
-                               comm::DeviceSpan<float>, comm::Stream&);
-template void bias_gelu<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, comm::DeviceSpan<Bf16>,
-                              comm::DeviceSpan<Bf16>, comm::Stream&);
-template void bias_gelu<Fp16>(comm::DeviceSpan<const Fp16>, std::int64_t, comm::DeviceSpan<Fp16>,
-                              comm::DeviceSpan<Fp16>, comm::Stream&);
-template void gelu_backward<float>(comm::DeviceSpan<const float>, comm::DeviceSpan<float>, comm::Stream&);
-template void gelu_backward<Bf16>(comm::DeviceSpan<const Bf16>, comm::DeviceSpan<Bf16>, comm::Stream&);
-template void gelu_backward<Fp16>(comm::DeviceSpan<const Fp16>, comm::DeviceSpan<Fp16>, comm::Stream&);
+#define DROPTEST_GELU(E)                                                                                        \
+  template void bias_gelu<E>(comm::DeviceSpan<const E>, std::int64_t, comm::DeviceSpan<E>, comm::DeviceSpan<E>, \
+                             comm::Stream&);                                                                    \
+  template void gelu_backward<E>(comm::DeviceSpan<const E>, comm::DeviceSpan<E>, comm::Stream&);
+DROPTEST_GELU(float)
+DROPTEST_GELU(Bf16)
+DROPTEST_GELU(Fp16)
+#undef DROPTEST_GELU
 
 }  // namespace droptest::models

@@ -269,11 +269,12 @@ void branch_bias_gradient(const NormBackward& n, comm::Stream& stream) {
                n.mode == GradientMode::kAdd ? 1 : 0, device_elems<float>(n.grad_branch_bias));
 }
 
-template void layernorm_backward<float>(const NormBackward&, comm::Stream&);
-template void layernorm_backward<Bf16>(const NormBackward&, comm::Stream&);
-template void layernorm_backward<Fp16>(const NormBackward&, comm::Stream&);
-template void branch_bias_gradient<float>(const NormBackward&, comm::Stream&);
-template void branch_bias_gradient<Bf16>(const NormBackward&, comm::Stream&);
-template void branch_bias_gradient<Fp16>(const NormBackward&, comm::Stream&);
+#define DROPTEST_LAYERNORM_BACKWARD(E)                                     \
+  template void layernorm_backward<E>(const NormBackward&, comm::Stream&); \
+  template void branch_bias_gradient<E>(const NormBackward&, comm::Stream&);
+DROPTEST_LAYERNORM_BACKWARD(float)
+DROPTEST_LAYERNORM_BACKWARD(Bf16)
+DROPTEST_LAYERNORM_BACKWARD(Fp16)
+#undef DROPTEST_LAYERNORM_BACKWARD
 
 }  // namespace droptest::models

@@ -93,11 +93,12 @@ void layernorm_backward(const NormBackward& norm, const Team& team) {
   });
 }
 
-template void layernorm_forward<float>(const NormForward&, const Team&);
-template void layernorm_forward<double>(const NormForward&, const Team&);
-template void add_branch<float>(const NormForward&, const Team&);
-template void add_branch<double>(const NormForward&, const Team&);
-template void layernorm_backward<float>(const NormBackward&, const Team&);
-template void layernorm_backward<double>(const NormBackward&, const Team&);
+#define DROPTEST_LAYERNORM(T)                                          \
+  template void layernorm_forward<T>(const NormForward&, const Team&); \
+  template void add_branch<T>(const NormForward&, const Team&);        \
+  template void layernorm_backward<T>(const NormBackward&, const Team&);
+DROPTEST_LAYERNORM(float)
+DROPTEST_LAYERNORM(double)
+#undef DROPTEST_LAYERNORM
 
 }  // namespace droptest::models

@@ -199,11 +199,12 @@ void add_branch(const NormForward& n, comm::Stream& stream) {
   });
 }
 
-template void layernorm_forward<float>(const NormForward&, comm::Stream&);
-template void layernorm_forward<Bf16>(const NormForward&, comm::Stream&);
-template void layernorm_forward<Fp16>(const NormForward&, comm::Stream&);
-template void add_branch<float>(const NormForward&, comm::Stream&);
-template void add_branch<Bf16>(const NormForward&, comm::Stream&);
-template void add_branch<Fp16>(const NormForward&, comm::Stream&);
+#define DROPTEST_LAYERNORM(E)                                            \
+  template void layernorm_forward<E>(const NormForward&, comm::Stream&); \
+  template void add_branch<E>(const NormForward&, comm::Stream&);
+DROPTEST_LAYERNORM(float)
+DROPTEST_LAYERNORM(Bf16)
+DROPTEST_LAYERNORM(Fp16)
+#undef DROPTEST_LAYERNORM
 
 }  // namespace droptest::models

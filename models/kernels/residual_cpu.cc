@@ -26,9 +26,11 @@ void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> 
   });
 }
 
-template void fill_rows<float>(std::span<const float>, std::int64_t, std::span<float>, const Team&);
-template void fill_rows<double>(std::span<const double>, std::int64_t, std::span<double>, const Team&);
-template void add_column_sums<float>(std::span<const float>, std::int64_t, std::span<float>, const Team&);
-template void add_column_sums<double>(std::span<const double>, std::int64_t, std::span<double>, const Team&);
+#define DROPTEST_RESIDUAL(T)                                                               \
+  template void fill_rows<T>(std::span<const T>, std::int64_t, std::span<T>, const Team&); \
+  template void add_column_sums<T>(std::span<const T>, std::int64_t, std::span<T>, const Team&);
+DROPTEST_RESIDUAL(float)
+DROPTEST_RESIDUAL(double)
+#undef DROPTEST_RESIDUAL
 
 }  // namespace droptest::models

@@ -123,14 +123,13 @@ void column_sums(comm::DeviceSpan<const E> values, const RowShape& shape, Gradie
                             sums.data(), stream);
 }
 
-template void add_bias<float>(comm::DeviceSpan<const float>, std::int64_t, comm::DeviceSpan<float>, comm::Stream&);
-template void add_bias<Bf16>(comm::DeviceSpan<const Bf16>, std::int64_t, comm::DeviceSpan<Bf16>, comm::Stream&);
-template void add_bias<Fp16>(comm::DeviceSpan<const Fp16>, std::int64_t, comm::DeviceSpan<Fp16>, comm::Stream&);
-template void column_sums<float>(comm::DeviceSpan<const float>, const RowShape&, GradientMode, comm::DeviceSpan<float>,
-                                 comm::DeviceSpan<float>, comm::Stream&);
-template void column_sums<Bf16>(comm::DeviceSpan<const Bf16>, const RowShape&, GradientMode, comm::DeviceSpan<float>,
-                                comm::DeviceSpan<float>, comm::Stream&);
-template void column_sums<Fp16>(comm::DeviceSpan<const Fp16>, const RowShape&, GradientMode, comm::DeviceSpan<float>,
-                                comm::DeviceSpan<float>, comm::Stream&);
+#define DROPTEST_RESIDUAL(E)                                                                                      \
+  template void add_bias<E>(comm::DeviceSpan<const E>, std::int64_t, comm::DeviceSpan<E>, comm::Stream&);         \
+  template void column_sums<E>(comm::DeviceSpan<const E>, const RowShape&, GradientMode, comm::DeviceSpan<float>, \
+                               comm::DeviceSpan<float>, comm::Stream&);
+DROPTEST_RESIDUAL(float)
+DROPTEST_RESIDUAL(Bf16)
+DROPTEST_RESIDUAL(Fp16)
+#undef DROPTEST_RESIDUAL
 
 }  // namespace droptest::models
