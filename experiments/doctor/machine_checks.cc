@@ -211,7 +211,7 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
         models::ParameterStore::device_bytes(tensors_of_rank(config, p, 0), *form, config.sharding,
                                              config.parallel.gradient_ranks(), 0, config.training.optimizer.moments());
     if (config.device == Device::kCpu) {
-      bytes += activation_bytes(config, *form, plan.get(), fullest_rank(config, *form, plan.get(), p));
+      bytes += largest_activation_bytes(config, *form, plan.get(), p);
     }
     of_rank = std::max(of_rank, static_cast<double>(bytes));
   }

@@ -62,11 +62,6 @@ models::SequenceParts sequence_parts(const RunConfig& config) {
   return config.model.attention.sequence.parts(config.training.sequence_tokens);
 }
 
-/// Whether ranks with as many tokens gather other numbers of keys.
-bool has_unlike_sequence_ranks(const RunConfig& config) {
-  return !config.model.attention.branches.empty() && config.parallel.sequence > 1;
-}
-
 /// A micro-batch on the ranks of that sequence coordinate.
 models::BatchShape shape_on_rank(const RunConfig& config, int sequence) {
   return {config.training.batch_sequences, sequence_parts(config).length_of(sequence)};
@@ -195,63 +190,6 @@ bool is_possible(const RunConfig& config) {
   return !config.memory.place.cut || why_ranks_differ(config).empty();
 }
 
-/// Makes the estimates of single ranks, without of_process.
-class RankEstimates {
- public:
-  explicit RankEstimates(const RunConfig& config)
-      : config_(config), form_(ops_form(config)), plan_(pipeline_plan(config)), layer_(layer_memory(config)) {}
-
-  MemoryEstimate of(const comm::ParallelNumbers& at) const {
-    MemoryEstimate own;
-    const std::vector<models::Gpt2Tensor> tensors = tensors_of_rank(config_, at.pipeline, at.tensor);
-    own.model =
-        models::ParameterStore::memory_use(tensors, *form_, config_.sharding, config_.parallel.gradient_ranks(),
-                                           config_.parallel.gradient_rank(at), config_.training.optimizer.moments());
-    own.model.activations = activation_bytes(config_, *form_, plan_.get(), at);
-    if (own.model.activations >= kAbsurdBytes) return own;
-    own.offload =
-        (models::OffloadFile::kMostWrites + kExpectedReads) * residuals_away(config_, *form_, at, /*stages=*/1).second;
-    own.loss_layer = layer_.remembered;
-    own.collectives = layer_.messages;
-    std::uint64_t elems = 0;
-    for (const models::Gpt2Tensor& tensor : tensors) elems += tensor.is_copy ? 0 : tensor.slice.local_elems();
-    own.outer = models::outer_bytes(config_.outer, elems);
-    return own;
-  }
-
-  /// That of of(), with the slots of its stages and what leaves them.
-  MemoryEstimate with_slots(const comm::ParallelNumbers& at) const {
-    MemoryEstimate own = of(at);
-    if (own.model.activations >= kAbsurdBytes) return own;
-    const OwnStages stages = stages_of(config_, *form_, plan_.get(), at);
-    own.slots = 0;
-    for (std::size_t i = 0; i < stages.plans.size(); ++i) {
-      own.slot = std::max(own.slot, stages.plans[i].saved().bytes());
-      own.slots += stages.slots[i];
-    }
-    const std::uint64_t away = residuals_away(config_, *form_, at, static_cast<int>(stages.plans.size())).first;
-    own.offloaded = away * own.slots / stages.plans.size() + attention_use(config_, *form_, plan_.get(), at).stored;
-    return own;
-  }
-
-  comm::ParallelNumbers fullest(int pipeline_rank) const {
-    return fullest_rank(config_, *form_, plan_.get(), pipeline_rank);
-  }
-
-  /// Of the device, for a rank with these coordinates.
-  std::uint64_t on_device(const comm::ParallelNumbers& at) const {
-    const MemoryEstimate own = of(at);
-    if (own.model.activations >= kAbsurdBytes) return kAbsurdBytes;
-    return own.total() - own.outer - layer_.on_host + kRankDeviceBytes;
-  }
-
- private:
-  const RunConfig& config_;
-  std::unique_ptr<models::OpsForm> form_;
-  std::shared_ptr<const models::PipelinePlan> plan_;
-  LayerMemory layer_;
-};
-
 models::AttentionShape attention_shape(const RunConfig& config, const comm::ParallelNumbers& at) {
   return {config.training.batch_sequences, config.training.sequence_tokens,
           static_cast<std::int64_t>(models::gpt2_part(config.model, config.parallel.tensor, at.tensor).heads.count),
@@ -328,6 +266,108 @@ std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm&
   return static_cast<std::uint64_t>(kept + largest_rate(network->gather) * of_state * static_cast<double>(states));
 }
 
+/// The activations of ranks. Those of the model itself are the same on ranks with one part of it and as many tokens.
+class Activations {
+ public:
+  Activations(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan)
+      : config_(config), form_(form), plan_(plan) {}
+
+  /// At least kAbsurdBytes: of a model that no machine holds.
+  std::uint64_t of(const comm::ParallelNumbers& at) const {
+    const models::BatchShape shape = shape_on_rank(config_, at.sequence);
+    std::uint64_t& planned = known_[{at.pipeline, at.tensor, shape.length}];
+    if (planned == 0) planned = of_model(at, shape);
+    if (planned >= kAbsurdBytes) return planned;
+    return planned + attention_use(config_, form_, plan_, at).memory + lost_element_bytes(config_, form_, plan_, at);
+  }
+
+ private:
+  std::uint64_t of_model(const comm::ParallelNumbers& at, const models::BatchShape& shape) const {
+    const models::SlotOptions options = slot_options(config_);
+    const int tensor = config_.parallel.tensor;
+    return plan_ == nullptr ? models::Gpt2::activation_bytes(config_.model, tensor, at.tensor, form_, shape, options)
+                            : models::Gpt2::stage_activation_bytes(config_.model, tensor, at.tensor, form_, shape,
+                                                                   *plan_, at.pipeline, options);
+  }
+
+  const RunConfig& config_;
+  const models::OpsForm& form_;
+  const models::PipelinePlan* plan_;
+  mutable std::map<std::tuple<int, int, std::int64_t>, std::uint64_t> known_;
+};
+
+/// Makes the estimates of single ranks, without of_process.
+class RankEstimates {
+ public:
+  explicit RankEstimates(const RunConfig& config)
+      : config_(config),
+        form_(ops_form(config)),
+        plan_(pipeline_plan(config)),
+        layer_(layer_memory(config)),
+        activations_(config, *form_, plan_.get()) {}
+
+  MemoryEstimate of(const comm::ParallelNumbers& at) const {
+    MemoryEstimate own;
+    const std::vector<models::Gpt2Tensor> tensors = tensors_of_rank(config_, at.pipeline, at.tensor);
+    own.model =
+        models::ParameterStore::memory_use(tensors, *form_, config_.sharding, config_.parallel.gradient_ranks(),
+                                           config_.parallel.gradient_rank(at), config_.training.optimizer.moments());
+    own.model.activations = activations_.of(at);
+    if (own.model.activations >= kAbsurdBytes) return own;
+    own.offload =
+        (models::OffloadFile::kMostWrites + kExpectedReads) * residuals_away(config_, *form_, at, /*stages=*/1).second;
+    own.loss_layer = layer_.remembered;
+    own.collectives = layer_.messages;
+    std::uint64_t elems = 0;
+    for (const models::Gpt2Tensor& tensor : tensors) elems += tensor.is_copy ? 0 : tensor.slice.local_elems();
+    own.outer = models::outer_bytes(config_.outer, elems);
+    return own;
+  }
+
+  /// That of of(), with the slots of its stages and what leaves them.
+  MemoryEstimate with_slots(const comm::ParallelNumbers& at) const {
+    MemoryEstimate own = of(at);
+    if (own.model.activations >= kAbsurdBytes) return own;
+    const OwnStages stages = stages_of(config_, *form_, plan_.get(), at);
+    own.slots = 0;
+    for (std::size_t i = 0; i < stages.plans.size(); ++i) {
+      own.slot = std::max(own.slot, stages.plans[i].saved().bytes());
+      own.slots += stages.slots[i];
+    }
+    const std::uint64_t away = residuals_away(config_, *form_, at, static_cast<int>(stages.plans.size())).first;
+    own.offloaded = away * own.slots / stages.plans.size() + attention_use(config_, *form_, plan_.get(), at).stored;
+    return own;
+  }
+
+  /// Of each kind of sequence rank, with that pipeline coordinate, one, and how many of them there are: of a kind are
+  /// those with as many tokens and activations.
+  std::vector<std::pair<comm::ParallelNumbers, int>> kinds_of_sequence_ranks(int pipeline_rank) const {
+    std::map<std::pair<std::int64_t, std::uint64_t>, std::pair<comm::ParallelNumbers, int>> kinds;
+    comm::ParallelNumbers at{.data = 0, .sequence = 0, .pipeline = pipeline_rank, .tensor = 0};
+    for (; at.sequence < config_.parallel.sequence; ++at.sequence) {
+      ++kinds.try_emplace({shape_on_rank(config_, at.sequence).length, activations_.of(at)}, at, 0)
+            .first->second.second;
+    }
+    std::vector<std::pair<comm::ParallelNumbers, int>> all;
+    for (const auto& [key, kind] : kinds) all.push_back(kind);
+    return all;
+  }
+
+  /// Of the device, for a rank with these coordinates.
+  std::uint64_t on_device(const comm::ParallelNumbers& at) const {
+    const MemoryEstimate own = of(at);
+    if (own.model.activations >= kAbsurdBytes) return kAbsurdBytes;
+    return own.total() - own.outer - layer_.on_host + kRankDeviceBytes;
+  }
+
+ private:
+  const RunConfig& config_;
+  std::unique_ptr<models::OpsForm> form_;
+  std::shared_ptr<const models::PipelinePlan> plan_;
+  LayerMemory layer_;
+  Activations activations_;
+};
+
 }  // namespace
 
 models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
@@ -340,33 +380,14 @@ models::StatefulAttentionUse attention_use(const RunConfig& config, const models
        config.backend.threads_per_rank});
 }
 
-std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
-                               const comm::ParallelNumbers& at) {
-  const models::SlotOptions options = slot_options(config);
-  const models::BatchShape shape = shape_on_rank(config, at.sequence);
-  const std::uint64_t planned =
-      plan == nullptr
-          ? models::Gpt2::activation_bytes(config.model, config.parallel.tensor, at.tensor, form, shape, options)
-          : models::Gpt2::stage_activation_bytes(config.model, config.parallel.tensor, at.tensor, form, shape, *plan,
-                                                 at.pipeline, options);
-  return planned >= kAbsurdBytes
-             ? planned
-             : planned + attention_use(config, form, plan, at).memory + lost_element_bytes(config, form, plan, at);
-}
-
-comm::ParallelNumbers fullest_rank(const RunConfig& config, const models::OpsForm& form,
-                                   const models::PipelinePlan* plan, int pipeline_rank) {
-  comm::ParallelNumbers fullest{
-      .data = 0, .sequence = sequence_parts(config).longest_rank(), .pipeline = pipeline_rank, .tensor = 0};
-  if (!has_unlike_sequence_ranks(config)) return fullest;
-  std::uint64_t most = activation_bytes(config, form, plan, fullest);
-  comm::ParallelNumbers at = fullest;
-  for (at.sequence = 0; at.sequence < config.parallel.sequence; ++at.sequence) {
-    const std::uint64_t bytes = activation_bytes(config, form, plan, at);
-    if (bytes > most) fullest = at;
-    most = std::max(most, bytes);
+std::uint64_t largest_activation_bytes(const RunConfig& config, const models::OpsForm& form,
+                                       const models::PipelinePlan* plan, int pipeline_rank) {
+  const Activations activations(config, form, plan);
+  std::uint64_t most = 0;
+  for (int sequence = 0; sequence < config.parallel.sequence; ++sequence) {
+    most = std::max(most, activations.of({.data = 0, .sequence = sequence, .pipeline = pipeline_rank, .tensor = 0}));
   }
-  return fullest;
+  return most;
 }
 
 std::uint64_t message_buffer_bytes(const RunConfig& config) {
@@ -381,16 +402,14 @@ std::uint64_t message_buffer_bytes(const RunConfig& config) {
 std::uint64_t run_device_bytes(const RunConfig& config) {
   const RankEstimates estimates(config);
   const std::uint64_t messages = message_buffer_bytes(config);
-  const models::SequenceParts parts = sequence_parts(config);
-  // Ranks with as many tokens, and the same part of the model, are alike, but for those that gather other keys.
-  const bool are_unlike = has_unlike_sequence_ranks(config);
-  std::map<std::tuple<int, std::int64_t, int>, std::uint64_t> known;
+  // Ranks with the same part of the model and of the sequences are alike.
+  std::map<std::tuple<int, int, int>, std::uint64_t> known;
   std::uint64_t of_all = 0;
   std::uint64_t largest = 0;
   for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
     const comm::ParallelNumbers at = config.parallel.coordinates(rank);
     const int shard = config.sharding.shards_state() ? config.parallel.gradient_rank(at) : 0;
-    std::uint64_t& bytes = known[{at.tensor, are_unlike ? at.sequence : parts.length_of(at.sequence), shard}];
+    std::uint64_t& bytes = known[{at.tensor, at.sequence, shard}];
     if (bytes == 0) bytes = estimates.on_device(at) + messages;
     largest = std::max(largest, bytes);
     of_all += bytes;
@@ -404,16 +423,18 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
   MemoryEstimate most;
   std::uint64_t of_all = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
-    MemoryEstimate own = estimates.with_slots(estimates.fullest(p));
-    if (own.model.activations >= kAbsurdBytes) {
-      own.of_process = own.model.activations;
-      return own;
+    for (const auto& [at, ranks] : estimates.kinds_of_sequence_ranks(p)) {
+      const MemoryEstimate own = estimates.with_slots(at);
+      if (own.model.activations >= kAbsurdBytes) {
+        most.of_process = own.model.activations;
+        return most;
+      }
+      of_all += static_cast<std::uint64_t>(ranks) * std::max(own.total(), at_start(config, own.model));
+      if (own.total() >= most.total()) most = own;
     }
-    of_all += std::max(own.total(), at_start(config, own.model));
-    if (own.total() >= most.total()) most = own;
   }
   const auto alike =
-      static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.gradient_ranks());
+      static_cast<std::uint64_t>(config.parallel.tensor) * static_cast<std::uint64_t>(config.parallel.data);
   const bool is_local = config.backend.name == "local";
   const auto ranks = static_cast<std::uint64_t>(is_local ? config.parallel.world_size() : 1);
   if (config.device == Device::kCuda) most.context = context_bytes(config);

@@ -30,12 +30,10 @@ struct MemoryEstimate {
   std::uint64_t total() const { return model.total() + offload + collectives + loss_layer + outer; }
 };
 
-/// Gpt2::memory_use()'s activations on the rank with these coordinates. Needs no device. `plan`: as attention_use().
-std::uint64_t activation_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
-                               const comm::ParallelNumbers& at);
-/// The coordinates of a rank with the most of them, of those with that pipeline coordinate and the tensor coordinate 0.
-comm::ParallelNumbers fullest_rank(const RunConfig& config, const models::OpsForm& form,
-                                   const models::PipelinePlan* plan, int pipeline_rank);
+/// Gpt2::memory_use()'s activations, of the ranks with that pipeline coordinate and the tensor coordinate 0 the most.
+/// Needs no device. `plan`: as attention_use().
+std::uint64_t largest_activation_bytes(const RunConfig& config, const models::OpsForm& form,
+                                       const models::PipelinePlan* plan, int pipeline_rank);
 
 /// Of the attention with state of the rank with these coordinates; of none, 0. `plan`: of the pipeline; null: one
 /// stage.

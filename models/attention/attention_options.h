@@ -36,7 +36,7 @@ struct AttentionOptions {
   /// ranks, and that of dilated attention, all of a block.
   std::int64_t chunk_tokens = 0;
 
-  /// Whether a rank attends to all tokens with no help of others.
+  /// Whether it is dense attention of a rank that has all tokens.
   bool is_whole() const { return sequence.ranks() == 1 && branches.empty(); }
   /// Whether attention is StatefulAttention.
   bool is_stateful() const {

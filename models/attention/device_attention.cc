@@ -3,23 +3,25 @@
 
 #include "comm/bfloat16.h"
 #include "comm/float16.h"
-#include "models/attention/attention_views.h"
-#include "models/attention/attention_with_state.h"
 #include "models/attention/device_attention_views.h"
 #include "models/attention/device_dilated_attention.h"
 #include "models/attention/device_sequence_attention.h"
+#include "models/attention/stateful_attention_of.h"
+#include "models/ops/cuda_offload.h"
 
 namespace droptest::models {
+
+static_assert(kDevicePassages == 2 * CudaOffload::kPassages);
 
 std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops) {
   switch (ops.form().types().activations) {
     case comm::ElementType::kBfloat16:
-      return make_attention_with_state<DeviceBlocks<comm::Bf16>>(options, ranks, first_head, heads, ops);
+      return stateful_attention_of<DeviceBlocks<comm::Bf16>>(options, ranks, first_head, heads, ops);
     case comm::ElementType::kFloat16:
-      return make_attention_with_state<DeviceBlocks<comm::Fp16>>(options, ranks, first_head, heads, ops);
+      return stateful_attention_of<DeviceBlocks<comm::Fp16>>(options, ranks, first_head, heads, ops);
     default:
-      return make_attention_with_state<DeviceBlocks<float>>(options, ranks, first_head, heads, ops);
+      return stateful_attention_of<DeviceBlocks<float>>(options, ranks, first_head, heads, ops);
   }
 }
 

@@ -7,11 +7,12 @@
 
 #include "models/attention/attention_chunks.h"
 #include "models/attention/attention_views.h"
-#include "models/attention/attention_with_state.h"
+#include "models/attention/block_attention.h"
 #include "models/attention/cached_attention.h"
 #include "models/attention/device_attention.h"
 #include "models/attention/dilated_attention.h"
 #include "models/attention/sequence_attention.h"
+#include "models/attention/stateful_attention_of.h"
 
 namespace droptest::models {
 namespace {
@@ -26,7 +27,7 @@ struct StateSize {
   std::uint64_t tensors = 0;     ///< saved
   std::uint64_t largest = 0;     ///< of the largest of them
   std::uint64_t statistics = 0;  ///< log-sum-exps of a state
-  std::uint64_t met = 0;         ///< of the saved tensors, in memory at once with chunks
+  std::uint64_t resident = 0;    ///< of the saved tensors, in memory at once with chunks
   std::uint64_t working = 0;
   std::uint64_t working_statistics = 0;
   std::uint64_t statistics_at_once = 0;  ///< of a call of the kernel
@@ -80,7 +81,7 @@ StateSize dilated_size(const AttentionOptions& options, const SequenceParts& par
     }
   }
   size.largest = std::max(size.largest, most_gathered);
-  size.met = size.tensors;
+  size.resident = size.tensors;
   // Gradients of gathered keys and values; what is sent, and what is received.
   size.working += 2 * (most_gathered + most_packed);
   return size;
@@ -91,7 +92,7 @@ StateSize whole_size(const AttentionOptions& options, const AttentionShape& s) {
   const std::int64_t tokens = options.chunk_tokens > 0 ? std::min(options.chunk_tokens, s.length) : s.length;
   const std::uint64_t tensor = elems_of(s, s.length, s.heads);
   StateSize size{3 * tensor, tensor, tensor / static_cast<std::uint64_t>(s.head_width)};
-  size.met = 3 * elems_of(s, tokens, s.heads);
+  size.resident = 3 * elems_of(s, tokens, s.heads);
   size.statistics_at_once = static_cast<std::uint64_t>(s.batch * s.heads * tokens);
   return size;
 }
@@ -108,7 +109,8 @@ StateSize size_of(const AttentionOptions& options, int rank, const AttentionShap
   return size;
 }
 
-/// Buffers of pieces on their way, at most. On the host, those of whole sequences are as many as there are chunks met.
+/// Buffers of pieces on their way, at most. On the host, whole sequences are read in chunks of three kinds at once,
+/// after they are written; other attention writes and reads two pieces at once.
 std::uint64_t passages(const AttentionOptions& options, KernelDevice device) {
   if (device == KernelDevice::kCuda) return kDevicePassages;
   return options.is_whole() ? kChunkKinds.size() : kResidentPieces;
@@ -123,9 +125,9 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
   if (options.past == AttentionOptions::Past::kCached) return make_cached_attention(ops);
   if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
   if (ops.form().types().activations == comm::ElementType::kFloat64) {
-    return make_attention_with_state<HostBlocks<double>>(options, ranks, first_head, heads, ops);
+    return stateful_attention_of<HostBlocks<double>>(options, ranks, first_head, heads, ops);
   }
-  return make_attention_with_state<HostBlocks<float>>(options, ranks, first_head, heads, ops);
+  return stateful_attention_of<HostBlocks<float>>(options, ranks, first_head, heads, ops);
 }
 
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,
@@ -140,10 +142,13 @@ StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int
   std::uint64_t stored = 0;
   if (options.chunk_tokens > 0) {
     stored = std::exchange(size.tensors, 0);
-    const std::uint64_t piece = std::min(elems_of(whole, options.chunk_tokens, whole.heads), size.largest);
-    size.working += size.met + passages(options, processor.device) * piece;
+    const std::uint64_t piece =
+        std::min(elems_of(whole, std::min(options.chunk_tokens, whole.length), whole.heads), size.largest);
+    size.working += size.resident + passages(options, processor.device) * piece;
   }
-  std::uint64_t state = size.tensors * elem + size.statistics * statistic;
+  // An evaluation of whole sequences needs no copy of its queries, keys and values.
+  const std::uint64_t tensors = size.tensors * (options.is_whole() ? states - 1 : states);
+  std::uint64_t state = size.statistics * statistic;
   std::uint64_t working = size.working * elem + size.working_statistics * statistic;
   if (is_on_device) {
     const bool has_documents = options.within == AttentionOptions::Within::kDocument;
@@ -152,7 +157,7 @@ StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int
   } else {
     working += token_attention_scratch_elems(whole.head_width, processor.threads) * elem;
   }
-  return {states * state + working, elem * (states - 1) * stored};
+  return {tensors * elem + states * state + working, elem * (states - 1) * stored};
 }
 
 }  // namespace droptest::models

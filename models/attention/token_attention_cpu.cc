@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "models/attention/token_attention.h"
+#include "models/kernels/attention.h"
 #include "models/kernels/chunks.h"
 #include "models/kernels/exp_math.h"
 #include "models/kernels/lanes.h"
@@ -23,11 +24,6 @@ constexpr std::int64_t kTileKeys = 256;
 
 template <class T>
 constexpr T kNothingSeen = -std::numeric_limits<T>::infinity();
-
-template <class T>
-T score_scale(std::int64_t width) {
-  return static_cast<T>(1.0 / std::sqrt(static_cast<double>(width)));
-}
 
 /// A sequence and head.
 struct Place {
@@ -95,7 +91,7 @@ Matrix<T> masked_scores(const AttentionInputs<T>& inputs, Place at, const Tile& 
   const Matrix<T> result{scores, tile.query_count, tile.key_count, tile.key_count};
   matmul<T>(Transpose::kNo, rows_of(inputs.queries, at, tile.queries, tile.first_query, tile.query_count),
             Transpose::kYes, rows_of(inputs.keys, at, tile.keys, tile.first_key, tile.key_count),
-            score_scale<T>(inputs.queries.shape.width), T(0), result, 1);
+            static_cast<T>(score_scale(inputs.queries.shape.width)), T(0), result, 1);
   const PositionSteps queries = tile.queries.positions(tile.first_query);
   const PositionSteps keys = tile.keys.positions(tile.first_key);
   if (inputs.mask.has_values()) inputs.mask.add_to(at.batch, queries, keys, result);
@@ -327,7 +323,7 @@ void attend_backward(const AttentionInputs<T>& inputs, const AttentionPattern& p
   check(inputs, pattern, results.log_sum_exp.size());
   const HeadShape& shape = inputs.queries.shape;
   const std::int64_t width = shape.width;
-  const T scale = score_scale<T>(width);
+  const T scale = static_cast<T>(score_scale(width));
   for_chunks_by_worker(shape.batch * shape.heads, 1, team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
     const Place at{index / shape.heads, index % shape.heads};
     T* own = scratch.data() + worker * scratch_elems(width);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "models/attention/device_view.cuh"
+#include "models/kernels/attention.h"
 #include "models/kernels/attention_plain_tiles.cuh"
 #include "models/kernels/dropout_draws.cuh"
 #include "sim/error.h"
@@ -425,7 +426,7 @@ Inputs inputs_in_kernel(const DeviceAttentionInputs<E>& in, const DeviceAttentio
           {mask.causality == Causality::kCausal, mask.positions,
            mask.documents.empty() ? nullptr : mask.documents.data(), mask.added.empty() ? nullptr : mask.added.data(),
            in.absent.empty() ? nullptr : in.absent.data(), q.batch, q.heads},
-          static_cast<float>(1.0 / std::sqrt(static_cast<double>(q.width))),
+          static_cast<float>(score_scale(q.width)),
           in.first_query,
           in.first_key};
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "models/attention/attention_chunks.h"
+#include "models/attention/attention_views.h"
 #include "models/attention/stateful_attention.h"
 #include "sim/error.h"
 
@@ -50,7 +51,7 @@ class WholeAttention final : public StatefulAttention {
     const View<E> out = tokens_of(Blocks::elems(output), shape);
     const auto part = [&](ChunkKind kind) { return part_of_qkv(elems, static_cast<std::int64_t>(kind), shape); };
     const std::vector<AttentionChunk> chunks = chunks_of(shape.length, most_tokens(shape));
-    if (!storage_) Memory::copy(elems, saved_in(state, shape), blocks_.processor());
+    if (!storage_ && !is_evaluation) Memory::copy(elems, saved_in(state, shape), blocks_.processor());
     for (std::size_t c = 0; c < chunks.size(); ++c) {
       const AttentionChunk& chunk = chunks[c];
       const View<E> of_chunk = out.tokens(chunk.first, chunk.count);
@@ -101,9 +102,7 @@ class WholeAttention final : public StatefulAttention {
     const auto expect = [&](ChunkKind kind, std::size_t c) {
       if (storage_ && resident[static_cast<std::size_t>(kind)] != c) storage_->expect(chunk_key(state.number, c, kind));
     };
-    const std::vector<ChunkPair> pairs = storage_
-                                             ? visible_pairs_of(chunks, mask_of(sequences, shape.batch), shape.batch)
-                                             : std::vector<ChunkPair>(chunks.size());
+    const std::vector<ChunkPair> pairs = visible_pairs_of(chunks, mask_of(sequences, shape.batch), shape.batch);
     for (std::size_t p = 0; p < pairs.size(); ++p) {
       const auto [k, q] = pairs[p];
       const View<E> keys = view(ChunkKind::kKeys, k);

@@ -2,6 +2,7 @@
 // Causal self-attention over the heads that one rank has.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <span>
 
@@ -20,6 +21,9 @@ struct AttentionShape {
   std::int64_t heads = 0;
   std::int64_t head_width = 0;
 };
+
+/// The factor of a score, before masks: 1 / sqrt(D).
+inline double score_scale(std::int64_t head_width) { return 1.0 / std::sqrt(static_cast<double>(head_width)); }
 
 /// Elements of `row_statistics`: 2 x B x NH x T.
 std::uint64_t attention_statistics_elems(const AttentionShape& shape);

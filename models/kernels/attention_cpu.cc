@@ -19,11 +19,6 @@ namespace {
 // 50 % of the arithmetic of long sequences, and its scores stay in the second-level cache.
 constexpr std::int64_t kStripRows = 64;
 
-template <class T>
-T score_scale(const AttentionShape& shape) {
-  return static_cast<T>(attention_scale(shape));
-}
-
 /// Two strips of scores for each thread.
 template <class T>
 T* own_scratch(std::span<T> scratch, const AttentionShape& shape, Team::Worker worker) {
@@ -125,7 +120,7 @@ void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std:
       const std::int64_t keys = row + rows;
       const Matrix<T> scores{strip, rows, keys, keys};
       matmul<T>(Transpose::kNo, {head.q + row * head.qkv_stride, rows, width, head.qkv_stride}, Transpose::kYes,
-                {head.k, keys, width, head.qkv_stride}, score_scale<T>(shape), T(0), scores, 1);
+                {head.k, keys, width, head.qkv_stride}, static_cast<T>(score_scale(width)), T(0), scores, 1);
       causal_softmax(scores, row, statistics + 2 * row);
       drop(dropout, shape, index, row, scores);
       matmul<T>(Transpose::kNo, {strip, rows, keys, keys}, Transpose::kNo, {head.v, keys, width, head.qkv_stride}, T(1),
@@ -141,7 +136,7 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
   const std::int64_t part = shape.heads * shape.head_width;
   const std::int64_t length = shape.length;
   const std::int64_t width = shape.head_width;
-  const T scale = score_scale<T>(shape);
+  const T scale = static_cast<T>(score_scale(width));
   for_chunks_by_worker(shape.batch * shape.heads, 1, team, [&](Team::Worker worker, std::int64_t index, std::int64_t) {
     const AttentionHead<T> head = attention_head(qkv, shape, index);
     const std::int64_t stride = head.qkv_stride;

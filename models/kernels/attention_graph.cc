@@ -43,7 +43,7 @@ AttentionGraph attention_graph(AttentionPass pass, const AttentionShape& s, comm
                        0,
                        {s.batch, s.heads, s.length, 1},
                        {s.heads * s.length, s.length, 1, 1}};
-  graph.scale = attention_scale(s);
+  graph.scale = score_scale(s.head_width);
   if (pass == AttentionPass::kForward) return graph;
   graph.grad_output = rows(AttentionArray::kGradOutput, 1, 0);
   graph.grad_queries = rows(AttentionArray::kGradQkv, 3, 0);

@@ -2,18 +2,12 @@
 // The place of one head of one sequence in the packed rows of attention.h.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <span>
 
 #include "models/kernels/attention.h"
 
 namespace droptest::models {
-
-/// Of scores: 1 / sqrt(D).
-inline double attention_scale(const AttentionShape& shape) {
-  return 1.0 / std::sqrt(static_cast<double>(shape.head_width));
-}
 
 template <class T>
 struct AttentionHead {

@@ -231,10 +231,6 @@ __global__ void attention_grad_keys_kernel(PlainBackward work, Draws draws, floa
   }
 }
 
-float score_scale(const AttentionShape& shape) {
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_width)));
-}
-
 comm::LaunchShape tiles_shape(const AttentionShape& shape, int tile, int floats) {
   const std::int64_t tiles = (shape.length + tile - 1) / tile;
   return {std::min(static_cast<std::uint64_t>(shape.batch * shape.heads * tiles), kMostBlocks), kTileThreads,
@@ -247,7 +243,7 @@ void launch_forward(const PlainForward& work, const DropoutMask& dropout, comm::
   with_draws(dropout, [&](const auto& draws) {
     comm::launch("attention_forward", attention_forward_kernel<kTile, kWidth, std::decay_t<decltype(draws)>>,
                  tiles_shape(work.shape, kTile, 2 * T::kFloats + T::kScoreFloats), stream, work, draws,
-                 score_scale(work.shape));
+                 static_cast<float>(score_scale(work.shape.head_width)));
   });
 }
 
@@ -258,10 +254,10 @@ void launch_backward(const PlainBackward& work, const DropoutMask& dropout, comm
     using Draws = std::decay_t<decltype(draws)>;
     comm::launch("attention_grad_queries", attention_grad_queries_kernel<kTile, kWidth, Draws>,
                  tiles_shape(work.shape, kTile, 4 * T::kFloats + T::kScoreFloats), stream, work, draws,
-                 score_scale(work.shape));
+                 static_cast<float>(score_scale(work.shape.head_width)));
     comm::launch("attention_grad_keys", attention_grad_keys_kernel<kTile, kWidth, Draws>,
                  tiles_shape(work.shape, kTile, 4 * T::kFloats + 2 * T::kScoreFloats), stream, work, draws,
-                 score_scale(work.shape));
+                 static_cast<float>(score_scale(work.shape.head_width)));
   });
 }
 

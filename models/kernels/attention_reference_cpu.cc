@@ -25,7 +25,7 @@ double inner_product(const T* a, const T* b, std::int64_t width) {
 template <class T>
 void probabilities_of_row(const AttentionHead<T>& head, const AttentionShape& shape, std::int64_t t, T* p) {
   const auto score = [&](std::int64_t u) {
-    return attention_scale(shape) *
+    return score_scale(shape.head_width) *
            inner_product(head.q + t * head.qkv_stride, head.k + u * head.qkv_stride, shape.head_width);
   };
   double largest = -std::numeric_limits<double>::infinity();
@@ -97,7 +97,7 @@ void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionSh
     for (std::int64_t u = 0; u <= t; ++u) mean += static_cast<double>(p_row[u]) * grad_p(u);
     for (std::int64_t u = 0; u <= t; ++u) {
       const T factor = ds_row[u];
-      ds_row[u] = static_cast<T>(static_cast<double>(p_row[u]) * (grad_p(u) - mean) * attention_scale(shape));
+      ds_row[u] = static_cast<T>(static_cast<double>(p_row[u]) * (grad_p(u) - mean) * score_scale(shape.head_width));
       p_row[u] *= factor;
     }
   }

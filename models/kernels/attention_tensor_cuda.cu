@@ -209,22 +209,20 @@ comm::LaunchShape tiles_shape(const AttentionShape& shape, std::size_t tile_elem
               row_floats * sizeof(float)};
 }
 
-float score_scale(const AttentionShape& shape) {
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_width)));
-}
-
 template <int W>
 void launch_forward(const AttentionForward<Bfloat>& work, comm::Stream& stream) {
   comm::launch("attention_forward", attention_forward_kernel<W>, tiles_shape(work.shape, 3 * kTileElems<W>, 0), stream,
-               work, score_scale(work.shape));
+               work, static_cast<float>(score_scale(work.shape.head_width)));
 }
 
 template <int W>
 void launch_backward(const AttentionBackward<Bfloat>& work, comm::Stream& stream) {
   comm::launch("attention_grad_queries", attention_grad_queries_kernel<W>,
-               tiles_shape(work.shape, 4 * kTileElems<W>, 0), stream, work, score_scale(work.shape));
+               tiles_shape(work.shape, 4 * kTileElems<W>, 0), stream, work,
+               static_cast<float>(score_scale(work.shape.head_width)));
   comm::launch("attention_grad_keys", attention_grad_keys_kernel<W>,
-               tiles_shape(work.shape, 4 * kTileElems<W>, 2 * kTile), stream, work, score_scale(work.shape));
+               tiles_shape(work.shape, 4 * kTileElems<W>, 2 * kTile), stream, work,
+               static_cast<float>(score_scale(work.shape.head_width)));
 }
 
 }  // namespace

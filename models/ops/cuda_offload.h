@@ -19,6 +19,9 @@ namespace droptest::models {
 /// but where it allocates.
 class CudaOffload final : public KeyedStorage {
  public:
+  /// Buffers each way.
+  static constexpr std::size_t kPassages = 2;
+
   /// `compute` is borrowed: the stream of the tensors.
   explicit CudaOffload(comm::Stream& compute) : compute_(compute), copies_(compute.device()) {}
 
@@ -43,8 +46,6 @@ class CudaOffload final : public KeyedStorage {
     std::size_t bytes = 0;
     std::size_t room = 0;
   };
-  static constexpr std::size_t kPassages = 2;
-
   /// One that `first` of its two users may write now.
   Passage& next(std::array<Passage, kPassages>& passages, std::size_t& turn, std::size_t bytes, comm::Stream& first);
   Passage& bring(std::uint64_t key);

@@ -197,7 +197,7 @@ class LibraryAttention final : public AttentionKernel {
     of_head.mask = DROPTEST_MASK_CAUSAL;
     of_head.length = shape.length;
     of_head.width = shape.head_width;
-    of_head.scale = attention_scale(shape);
+    of_head.scale = score_scale(shape.head_width);
     return of_head;
   }
 

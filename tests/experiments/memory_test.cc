@@ -229,20 +229,30 @@ TEST(MemorySection, ChunksOverSequenceRanksLoseTheSamePackets) {
 }
 
 struct Layout {
-  int data, pipeline, tensor, sequence;
+  int data, pipeline, tensor;
+  models::SequenceLayout sequence{};
+  std::vector<models::DilatedBranch> branches{};
+  int zero = 0;
 };
 
-// Over sequence ranks the last one gathers most keys.
+// Of dilated attention the last rank gathers most keys; the parts of a ring are of unequal lengths where those of its
+// ranks are.
 TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
-  for (const Layout& layout : {Layout{1, 1, 1, 1}, Layout{2, 1, 2, 1}, Layout{1, 2, 2, 1}, Layout{1, 1, 1, 3}}) {
+  const std::vector<models::DilatedBranch> branches = {{8, 1}, {16, 2}};
+  for (const Layout& layout :
+       {Layout{1, 1, 1}, Layout{2, 1, 2}, Layout{1, 2, 2}, Layout{1, 1, 1, {{1, 3}}, branches},
+        Layout{1, 1, 1, {{1, 3}}, branches, 1}, Layout{1, 1, 1, {{2, 2}, models::SequenceLayout::Order::kZigzag}}}) {
     for (const MemoryStrategy& strategy : kMemoryStrategies) {
       RunConfig config = tiny_config();
       config.model.layers = 4;
       config.parallel.data = layout.data;
       config.parallel.pipeline = layout.pipeline;
       config.parallel.tensor = layout.tensor;
-      config.parallel.sequence = config.model.attention.sequence.factors.ring = layout.sequence;
-      if (layout.sequence > 1) config.model.attention.branches = {{8, 1}, {16, 2}};
+      config.parallel.sequence = layout.sequence.ranks();
+      config.model.attention.sequence = layout.sequence;
+      config.model.attention.branches = layout.branches;
+      config.sharding.zero = layout.zero;
+      config.training.sequence_tokens = 11;
       config.training.steps = 1;
       config.training.accumulation = 2;
       config.memory = memory_of_strategy(strategy, config);

@@ -23,6 +23,7 @@ struct Implementation {
   std::string name;
   std::function<std::unique_ptr<Ops>(comm::Communicator&)> make;
   std::function<std::unique_ptr<OpsForm>(int world_size)> form;
+  KernelDevice device;
   double tolerance;  ///< |difference| / |reference| of a case: rounding of the narrowest type, some operations deep
   /// Tests of many cases take some of them, which its turn selects. 0: they take all. On the fake device, which is
   /// slow, each implementation of CUDA but the first has a turn, from 1.
@@ -51,7 +52,7 @@ inline std::vector<Implementation> implementations() {
                                  .threads = threads,
                                  .narrow_products = in_float ? NarrowProducts::kInFloat : NarrowProducts::kFastest};
     all.push_back({std::move(name), [=](comm::Communicator& group) { return make_host_ops(options, group); },
-                   [=](int world_size) { return host_ops_form(options, world_size); }, tolerance});
+                   [=](int world_size) { return host_ops_form(options, world_size); }, KernelDevice::kHost, tolerance});
   };
   add_host("host float64, three threads", comm::ElementType::kFloat64, {}, 3, 0);
   add_host("host float32", comm::ElementType::kFloat32, {}, 1, 1e-6);
@@ -61,7 +62,7 @@ inline std::vector<Implementation> implementations() {
   const auto add_reference_kernels = [&](std::string name, comm::ElementType type, double tolerance) {
     const HostOpsOptions options{.type = type, .threads = 2, .kernels = last_kernels(KernelDevice::kHost)};
     all.push_back({std::move(name), [=](comm::Communicator& group) { return make_host_ops(options, group); },
-                   [=](int world_size) { return host_ops_form(options, world_size); }, tolerance});
+                   [=](int world_size) { return host_ops_form(options, world_size); }, KernelDevice::kHost, tolerance});
   };
   add_reference_kernels("host float64, reference kernels", comm::ElementType::kFloat64, 1e-13);
   add_reference_kernels("host float32, reference kernels", comm::ElementType::kFloat32, 1e-6);
@@ -71,7 +72,7 @@ inline std::vector<Implementation> implementations() {
   const auto add_cuda = [&](std::string name, ModelPrecision precision, double tolerance, KernelChoices kernels = {}) {
     const CudaOpsOptions options{.precision = precision, .kernels = std::move(kernels)};
     all.push_back({std::move(name), [=](comm::Communicator& group) { return make_cuda_ops(options, group); },
-                   [=](int world_size) { return cuda_ops_form(options, world_size); }, tolerance,
+                   [=](int world_size) { return cuda_ops_form(options, world_size); }, KernelDevice::kCuda, tolerance,
                    is_fake ? turn++ : 0});
   };
   add_cuda("CUDA float32", {}, 1e-6);

@@ -12,9 +12,8 @@ namespace droptest::models {
 
 /// make_stateful_attention(), but for cached keys and values. Blocks: HostBlocks or DeviceBlocks.
 template <class Blocks>
-std::unique_ptr<StatefulAttention> make_attention_with_state(const AttentionOptions& options,
-                                                             const SequenceParallel& ranks, std::int64_t first_head,
-                                                             std::int64_t heads, Ops& ops) {
+std::unique_ptr<StatefulAttention> stateful_attention_of(const AttentionOptions& options, const SequenceParallel& ranks,
+                                                         std::int64_t first_head, std::int64_t heads, Ops& ops) {
   using Memory = typename Blocks::Memory;
   if (options.is_whole()) return std::make_unique<WholeAttention<Blocks>>(options, ops);
   if (options.branches.empty()) {

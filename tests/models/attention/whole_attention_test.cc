@@ -24,7 +24,7 @@
 #include "tests/models/parallel_training.h"
 #include "tests/sanitizers.h"
 
-namespace droptest::models::offloaded_attention_test {
+namespace droptest::models::whole_attention_test {
 namespace {
 
 constexpr std::int64_t kHeads = 3;
@@ -94,7 +94,7 @@ std::vector<std::int32_t> documents_of(std::int64_t length) {
 }
 
 // Two blocks and two slots are between their passes at once, with an evaluation in between.
-TEST(OffloadedAttention, EqualsDenseAttentionForEveryLengthAndChunk) {
+TEST(WholeAttention, EqualsDenseAttentionForEveryLengthAndChunk) {
   for (const std::int64_t length : {1, 5, 13}) {
     const AttentionShape shape{3, length, kHeads, kWidth};
     for (const bool within_documents : {false, true}) {
@@ -129,7 +129,7 @@ TEST(OffloadedAttention, EqualsDenseAttentionForEveryLengthAndChunk) {
   }
 }
 
-TEST(OffloadedAttention, TakesSequencesOfAnotherLength) {
+TEST(WholeAttention, TakesSequencesOfAnotherLength) {
   with_attention(4, comm::ElementType::kFloat64, "", [&](StatefulAttention& attention) {
     for (const std::int64_t length : {6, 13, 2}) {
       const AttentionShape shape{2, length, kHeads, kWidth};
@@ -146,7 +146,7 @@ TEST(OffloadedAttention, TakesSequencesOfAnotherLength) {
 }
 
 // A state without a row, which then gets some, is not taken for the next state.
-TEST(OffloadedAttention, TakesABatchWithoutARow) {
+TEST(WholeAttention, TakesABatchWithoutARow) {
   with_attention(4, comm::ElementType::kFloat64, "", [&](StatefulAttention& attention) {
     const AttentionShape shape{2, 6, kHeads, kWidth};
     Block none({0, 6, kHeads, kWidth}, 0);
@@ -163,7 +163,7 @@ TEST(OffloadedAttention, TakesABatchWithoutARow) {
   });
 }
 
-TEST(OffloadedAttention, NamesAFileThatWasCut) {
+TEST(WholeAttention, NamesAFileThatWasCut) {
   const TemporaryFolder folder;
   const AttentionShape shape{1, 64, kHeads, kWidth};
   with_attention(8, comm::ElementType::kFloat64, folder.path(), [&](StatefulAttention& attention) {
@@ -186,7 +186,7 @@ std::uint64_t bytes_in_use() {
 }
 
 // Rooms of chunks and buffers of the file stay after a pass.
-TEST(OffloadedAttention, HoldsTheMemoryOfItsFormula) {
+TEST(WholeAttention, HoldsTheMemoryOfItsFormula) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's allocator, which does not tell the memory in use";
   const AttentionShape shape{1, 1100, 4, 64};
   constexpr int kBlocks = 5;
@@ -236,17 +236,17 @@ void expect_equal_to_memory(Training run, std::int64_t chunk) {
   }
 }
 
-TEST(OffloadedAttention, TrainsTheSameModel) {
+TEST(WholeAttention, TrainsTheSameModel) {
   for (const std::int64_t chunk : {2, 4, 100}) expect_equal_to_memory({.sequences = 2}, chunk);
 }
 
-TEST(OffloadedAttention, TrainsTheSameModelWithinDocuments) {
+TEST(WholeAttention, TrainsTheSameModelWithinDocuments) {
   Training run{.sequences = 2, .documents = true};
   run.config.attention.within = AttentionOptions::Within::kDocument;
   expect_equal_to_memory(run, 2);
 }
 
-TEST(OffloadedAttention, TrainsTheSameModelWithDropout) {
+TEST(WholeAttention, TrainsTheSameModelWithDropout) {
   Training run{.tensor = 2, .sequences = 2};
   run.config.dropout = {0.2, 0.15, 0.1, 9};
   expect_equal_to_memory(run, 4);
@@ -255,7 +255,7 @@ TEST(OffloadedAttention, TrainsTheSameModelWithDropout) {
   expect_equal_to_memory(run, 4);
 }
 
-TEST(OffloadedAttention, TrainsTheSameModelInEveryLayout) {
+TEST(WholeAttention, TrainsTheSameModelInEveryLayout) {
   expect_equal_to_memory({.data = 2, .tensor = 2, .micro_batches = 2, .sharding = small_buckets(1)}, 4);
   expect_equal_to_memory({.pipeline = 2, .kind = ScheduleKind::kZeroBubble, .micro_batches = 3}, 4);
   expect_equal_to_memory({.tensor = 2, .memory = {.recompute = {Recompute::kBlock}, .place = {.offloaded = true}}}, 4);
@@ -264,7 +264,7 @@ TEST(OffloadedAttention, TrainsTheSameModelInEveryLayout) {
 }
 
 // A block's state but for its output and row statistics is in the file.
-TEST(OffloadedAttention, TakesLessMemoryThanDenseAttention) {
+TEST(WholeAttention, TakesLessMemoryThanDenseAttention) {
   Training run{.config{8, 32, 4, 64, 97}, .sequences = 4, .length = 64, .steps = 1};
   const std::uint64_t dense = train<double>(run).bytes;
   run.config.attention.chunk_tokens = 8;
@@ -272,7 +272,7 @@ TEST(OffloadedAttention, TakesLessMemoryThanDenseAttention) {
   EXPECT_LT(chunked + 8 * 2 * 4 * 64 * 32 * sizeof(double), dense);
 }
 
-TEST(OffloadedAttention, ThatDoesNotFitIsRefused) {
+TEST(WholeAttention, ThatDoesNotFitIsRefused) {
   const auto error_of = [](AttentionOptions options, std::int64_t chunk) {
     options.chunk_tokens = chunk;
     return config_error_of([&] { validate(options, 4); });
@@ -281,4 +281,4 @@ TEST(OffloadedAttention, ThatDoesNotFitIsRefused) {
 }
 
 }  // namespace
-}  // namespace droptest::models::offloaded_attention_test
+}  // namespace droptest::models::whole_attention_test

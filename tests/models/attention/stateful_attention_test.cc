@@ -1,21 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // The attention with state of a block, by one list of layouts, documents, chunks, dropout and losses, on every
 // implementation: against dense attention, finite differences, and each other.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "comm/lossy/lossy_communicator.h"
+#include "comm/run_ranks.h"
 #include "models/attention/stateful_attention.h"
 #include "models/gpt2/sequence_cut.h"
 #include "sim/loss/bernoulli.h"
@@ -25,24 +27,28 @@
 #include "tests/models/every_implementation.h"
 #include "tests/models/ops_bench.h"
 
-namespace droptest::models::block_attention_test {
+namespace droptest::models::stateful_attention_test {
 namespace {
 
 /// No number of ranks divides the tokens and the heads.
 constexpr HeadShape kShape{2, 11, 5, 4};
+const std::vector<DilatedBranch> kBranches = {{4, 1}, {7, 3}, {11, 2}};
 
 struct Case {
   AttentionOptions options;
   double p_dropout;
-  std::optional<comm::Fill> fill;  ///< of sequence_forward, which loses packets then
+  /// Of sequence_forward, which loses packets then, and so does sequence_backward where it says so.
+  std::optional<comm::Fill> fill;
+  bool loses_gradients = false;
 
   bool has_documents() const { return options.within == AttentionOptions::Within::kDocument; }
   std::string text() const {
     const AttentionOptions& o = options;
     return "ulysses " + std::to_string(o.sequence.factors.ulysses) + ", ring " +
            std::to_string(o.sequence.factors.ring) + ", branches " + std::to_string(o.branches.size()) +
-           (has_documents() ? ", documents" : "") + ", chunks " + std::to_string(o.chunk_tokens) + ", dropout " +
-           std::to_string(p_dropout) + (fill ? ", fill " + std::string(comm::fill_entry(*fill).name) : "");
+           (o.gradient == BranchGradient::kStopped ? " stopped" : "") + (has_documents() ? ", documents" : "") +
+           ", chunks " + std::to_string(o.chunk_tokens) + ", dropout " + std::to_string(p_dropout) +
+           (fill ? ", fill " + std::string(comm::fill_entry(*fill).name) : "");
   }
 };
 
@@ -53,7 +59,10 @@ std::vector<AttentionOptions> layouts() {
                                        SequenceLayout{{1, 3}}, SequenceLayout{{2, 2}, kZigzag}}) {
     all.push_back({layout});
   }
-  for (const int ranks : {1, 3}) all.push_back({{{1, ranks}}, {{4, 1}, {7, 3}, {11, 2}}});
+  for (const int ranks : {1, 3}) {
+    all.push_back({{{1, ranks}}, kBranches});
+    all.push_back({{{1, ranks}}, kBranches, BranchGradient::kStopped});
+  }
   return all;
 }
 
@@ -92,6 +101,13 @@ struct Inputs {
     }
     return inputs;
   }
+  /// Of an evaluation.
+  Inputs others() const {
+    Inputs inputs = *this;
+    std::swap(inputs.q, inputs.k);
+    std::swap(inputs.q, inputs.v);
+    return inputs;
+  }
   static constexpr std::uint64_t kDirection = 5;
 };
 
@@ -110,9 +126,13 @@ Numbers packed(const WholeTensor& q, const WholeTensor& k, const WholeTensor& v,
   return all;
 }
 
+Numbers packed(const Inputs& inputs, const std::vector<std::int64_t>& positions) {
+  return packed(inputs.q, inputs.k, inputs.v, positions);
+}
+
 struct RankResult {
   std::vector<std::int64_t> positions;
-  Numbers output, grad_qkv;
+  Numbers output, evaluated, grad_qkv;
 };
 
 const TestMask& mask_of(const Case& of) {
@@ -121,21 +141,41 @@ const TestMask& mask_of(const Case& of) {
   return of.has_documents() ? kWithin : kCausal;
 }
 
-comm::LossyOptions losing(comm::Fill fill) {
+/// Packets have as many elements of any type.
+comm::LossyOptions losing(const Case& of, comm::ElementType type) {
   comm::LossyOptions options;
-  comm::ClassNetwork& network = options.network.of(sim::TrafficClass::kSequenceForward).emplace();
-  network.payload_bytes = 48;
-  network.gather.loss = std::make_shared<sim::Bernoulli>(0.1);
-  network.gather.fill = fill;
+  for (const auto traffic : {sim::TrafficClass::kSequenceForward, sim::TrafficClass::kSequenceBackward}) {
+    if (traffic == sim::TrafficClass::kSequenceBackward && !of.loses_gradients) continue;
+    comm::ClassNetwork& network = options.network.of(traffic).emplace();
+    network.payload_bytes = 12 * comm::element_bytes(type);
+    network.gather.loss = std::make_shared<sim::Bernoulli>(0.1);
+    if (traffic == sim::TrafficClass::kSequenceForward) network.gather.fill = *of.fill;
+  }
   return options;
 }
 
-/// A forward and a backward pass, after an evaluation of other inputs; by rank.
+/// The memory that the attention has is that of its plan: a ring's parts may be shorter, and so may be all pieces that
+/// a buffer of a device saw.
+void expect_planned(const Case& of, const Implementation& implementation, const StatefulAttention& attention, int rank,
+                    const Ops& ops) {
+  constexpr std::uint64_t kStates = 2;
+  const int threads = implementation.device == KernelDevice::kHost ? ops.team()->threads() : 0;
+  const StatefulAttentionUse use =
+      stateful_attention_use(of.options, rank, {kShape.batch, kShape.tokens, kShape.heads, kShape.width},
+                             ops.form().types().activations, kStates, {implementation.device, threads});
+  EXPECT_LE(attention.bytes(), use.memory);
+  const bool is_on_host = implementation.device == KernelDevice::kHost;
+  if (of.options.sequence.factors.ring == 1 && (is_on_host || of.options.chunk_tokens == 0)) {
+    EXPECT_EQ(attention.bytes(), use.memory);
+  }
+}
+
+/// A forward and a backward pass, with an evaluation of other inputs in between; by rank.
 std::vector<RankResult> run(const Case& of, const Inputs& inputs, const Implementation& implementation) {
   std::vector<RankResult> results(static_cast<std::size_t>(of.options.sequence.ranks()));
   comm::run_ranks(of.options.sequence.ranks(), kTestTimeout, [&](comm::Communicator& plain) {
     std::optional<comm::LossyCommunicator> lossy;
-    if (of.fill) lossy.emplace(plain, losing(*of.fill));
+    if (of.fill) lossy.emplace(plain, losing(of, implementation.form(1)->types().activations));
     comm::Communicator& group = lossy ? static_cast<comm::Communicator&>(*lossy) : plain;
     const std::unique_ptr<comm::Communicator> alone = group.split(group.rank(), 0);
     const std::unique_ptr<Ops> ops = implementation.make(*alone);
@@ -155,8 +195,8 @@ std::vector<RankResult> run(const Case& of, const Inputs& inputs, const Implemen
     const auto tensor = [&](const WholeTensor& whole) {
       return bench.tensor(whole.part<double>(result.positions, 0, kShape.heads, TokenLayout::kBatchFirst), type);
     };
-    const comm::Tensor qkv = bench.tensor(packed(inputs.q, inputs.k, inputs.v, result.positions), type);
-    const comm::Tensor others = bench.tensor(packed(inputs.v, inputs.q, inputs.k, result.positions), type);
+    const comm::Tensor qkv = bench.tensor(packed(inputs, result.positions), type);
+    const comm::Tensor others = bench.tensor(packed(inputs.others(), result.positions), type);
     const comm::Tensor output = bench.empty(elems, type);
     const comm::Tensor grad_output = tensor(inputs.grad_output);
     const comm::Tensor grad_qkv = bench.empty(3 * elems, type);
@@ -165,23 +205,27 @@ std::vector<RankResult> run(const Case& of, const Inputs& inputs, const Implemen
     const DropoutMask dropout = dropout_of_keys(of.p_dropout);
     group.begin_step(1);
     attention->forward({0, 0, dropout}, sequences, shape, qkv, output);
-    attention->forward({1, AttentionPlace::kEvaluation}, sequences, shape, others, bench.empty(elems, type));
+    const comm::Tensor evaluated = bench.empty(elems, type);
+    attention->forward({1, AttentionPlace::kEvaluation}, sequences, shape, others, evaluated);
     attention->backward({0, 0, dropout}, sequences, shape, output, grad_output, grad_qkv);
-    bench.keep(output);
-    result.output = std::exchange(bench.results, {});
-    bench.keep(grad_qkv);
-    result.grad_qkv = std::exchange(bench.results, {});
+    const auto numbers_of = [&](const comm::Tensor& kept) {
+      bench.keep(kept);
+      return std::exchange(bench.results, {});
+    };
+    result.output = numbers_of(output);
+    result.evaluated = numbers_of(evaluated);
+    result.grad_qkv = numbers_of(grad_qkv);
+    if (!of.fill) expect_planned(of, implementation, *attention, group.rank(), *ops);
   });
   return results;
 }
 
 /// Other choices of an implementation are not about attention with state: one of each processor and type.
 std::vector<Implementation> implementations_of_types() {
-  std::set<std::pair<bool, comm::ElementType>> seen;
+  std::set<std::pair<KernelDevice, comm::ElementType>> seen;
   std::vector<Implementation> all;
   for (Implementation& implementation : implementations()) {
-    const bool is_host = implementation.name.starts_with("host");
-    if (seen.emplace(is_host, implementation.form(1)->types().activations).second)
+    if (seen.emplace(implementation.device, implementation.form(1)->types().activations).second)
       all.push_back(std::move(implementation));
   }
   return all;
@@ -200,38 +244,46 @@ void on_cases(const Fills& fills, const std::vector<double>& dropouts,
   }
 }
 
-void expect_near(const Numbers& got, const Numbers& want, double tolerance, const char* what) {
-  EXPECT_LE(largest_difference(got, want), tolerance) << what;
-}
-
 /// Of numbers about 1.
 double tolerance_of(const Implementation& implementation) { return std::max(1e-13, implementation.tolerance); }
 
-TEST(BlockAttention, EqualsDenseAttention) {
-  const Inputs inputs;
-  std::map<std::string, DenseAttention> dense;
-  on_cases({std::nullopt}, {0, 0.3}, [&](const Case& of, const Implementation& implementation) {
-    Case whole = of;
-    whole.options.sequence = {};
-    whole.options.chunk_tokens = 0;
+/// That of all tokens, in which a key counts once for each branch.
+class Dense {
+ public:
+  const DenseAttention& of(const Case& one, const Inputs& inputs, double p_dropout) {
+    const auto [found, is_new] =
+        known_.try_emplace({&inputs, one.has_documents(), one.options.branches.empty(), p_dropout});
+    if (!is_new) return found->second;
     const auto bias = [&](std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t k) {
-      return mask_of(of).bias(b, q, k) + (of.options.branches.empty() ? 0 : log_visits(of.options.branches, h, q, k));
+      return mask_of(one).bias(b, q, k) + (one.options.branches.empty() ? 0 : log_visits(kBranches, h, q, k));
     };
-    auto found = dense.find(whole.text());
-    if (found == dense.end()) {
-      const auto factor = std::bind_front(factor_of_key, dropout_of_keys(of.p_dropout));
-      found = dense
-                  .emplace(whole.text(),
-                           dense_attention(inputs.q, inputs.k, inputs.v, bias, inputs.grad_output, {}, factor))
-                  .first;
-    }
-    const DenseAttention& want = found->second;
+    const auto factor = std::bind_front(factor_of_key, dropout_of_keys(p_dropout));
+    return found->second = dense_attention(inputs.q, inputs.k, inputs.v, bias, inputs.grad_output, {}, factor);
+  }
+
+ private:
+  std::map<std::tuple<const Inputs*, bool, bool, double>, DenseAttention> known_;
+};
+
+// The gradient of dilated attention with stopped weights is another one.
+TEST(StatefulAttention, EqualsDenseAttention) {
+  const Inputs inputs;
+  const Inputs others = inputs.others();
+  Dense dense;
+  on_cases({std::nullopt}, {0, 0.3}, [&](const Case& of, const Implementation& implementation) {
+    const DenseAttention& want = dense.of(of, inputs, of.p_dropout);
+    const DenseAttention& of_others = dense.of(of, others, 0);
     const double tolerance = tolerance_of(implementation);
     for (const RankResult& got : run(of, inputs, implementation)) {
-      expect_near(got.output, want.output.part<double>(got.positions, 0, kShape.heads, TokenLayout::kBatchFirst),
-                  tolerance, "output");
-      expect_near(got.grad_qkv, packed(want.grad_queries, want.grad_keys, want.grad_values, got.positions), tolerance,
-                  "gradients");
+      const auto expect_part = [&](const Numbers& numbers, const WholeTensor& whole, const char* what) {
+        const Numbers part = whole.part<double>(got.positions, 0, kShape.heads, TokenLayout::kBatchFirst);
+        EXPECT_LE(largest_difference(numbers, part), tolerance) << what;
+      };
+      expect_part(got.output, want.output, "output");
+      expect_part(got.evaluated, of_others.output, "evaluation");
+      if (of.options.gradient == BranchGradient::kStopped) continue;
+      const Numbers gradient = packed(want.grad_queries, want.grad_keys, want.grad_values, got.positions);
+      EXPECT_LE(largest_difference(got.grad_qkv, gradient), tolerance) << "gradients";
     }
   });
 }
@@ -251,11 +303,12 @@ std::pair<double, double> sums_of(const std::vector<RankResult>& results, const 
 }
 
 // Also of what was lost on the way there.
-TEST(BlockAttention, GradientsAreFiniteDifferences) {
+TEST(StatefulAttention, GradientsAreFiniteDifferences) {
   constexpr double kStep = 1e-5;
   const Inputs inputs;
   on_cases({std::nullopt, comm::Fill::kZero, comm::Fill::kAbsent}, {0, 0.3},
            [&](const Case& of, const Implementation& implementation) {
+             if (of.options.gradient == BranchGradient::kStopped) return;
              if (implementation.form(1)->types().activations != comm::ElementType::kFloat64) return;
              const auto sum = [&](double by) {
                return sums_of(run(of, inputs.moved(by), implementation), inputs).first;
@@ -265,13 +318,15 @@ TEST(BlockAttention, GradientsAreFiniteDifferences) {
            });
 }
 
-TEST(BlockAttention, InChunksHasTheBitsOfNoChunks) {
+TEST(StatefulAttention, InChunksHasTheBitsOfNoChunks) {
   const Inputs inputs;
-  on_cases({comm::Fill::kAbsent, comm::Fill::kStale}, {0.3}, [&](const Case& of, const Implementation& implementation) {
-    if (of.options.chunk_tokens == 0) return;
-    Case whole = of;
+  on_cases({std::nullopt, comm::Fill::kStale}, {0.3}, [&](const Case& of, const Implementation& implementation) {
+    if (of.options.chunk_tokens == 0 || of.options.is_whole()) return;
+    Case in_chunks = of;
+    in_chunks.loses_gradients = of.fill.has_value();
+    Case whole = in_chunks;
     whole.options.chunk_tokens = 0;
-    const std::vector<RankResult> got = run(of, inputs, implementation);
+    const std::vector<RankResult> got = run(in_chunks, inputs, implementation);
     const std::vector<RankResult> want = run(whole, inputs, implementation);
     for (std::size_t rank = 0; rank < got.size(); ++rank) {
       expect_equal(got[rank].output, want[rank].output, "output");
@@ -280,32 +335,37 @@ TEST(BlockAttention, InChunksHasTheBitsOfNoChunks) {
   });
 }
 
-// Elements of one type are in the same packets on every implementation.
-TEST(BlockAttention, LosesTheSameElementsOnEveryImplementation) {
+// Of any type, on any device.
+TEST(StatefulAttention, LosesTheSameElementsOnEveryImplementation) {
   const Inputs inputs;
-  std::map<std::pair<comm::ElementType, std::string>, std::vector<RankResult>> known;
-  on_cases(
-      {comm::Fill::kZero, comm::Fill::kAbsent, comm::Fill::kStale}, {0.3},
-      [&](const Case& of, const Implementation& implementation) {
-        if (of.options.chunk_tokens > 0) return;
-        const std::vector<RankResult> got = run(of, inputs, implementation);
-        const auto [found, is_first] = known.try_emplace({implementation.form(1)->types().activations, of.text()}, got);
-        Case lossless = of;
-        lossless.fill.reset();
-        const std::vector<RankResult> other = is_first ? run(lossless, inputs, implementation) : found->second;
-        double output = 0;
-        double gradient = 0;
-        for (std::size_t rank = 0; rank < got.size(); ++rank) {
-          output = std::max(output, largest_difference(got[rank].output, other[rank].output));
-          gradient = std::max(gradient, largest_difference(got[rank].grad_qkv, other[rank].grad_qkv));
-        }
-        if (!is_first) {
-          EXPECT_LE(std::max(output, gradient), tolerance_of(implementation));
-        } else if (!of.has_documents()) {  // of documents some meet no lost key
-          EXPECT_GT(output, 1e-2) << "nothing was lost";
-        }
-      });
+  std::map<std::string, std::vector<RankResult>> of_doubles;
+  on_cases({comm::Fill::kZero, comm::Fill::kAbsent}, {0.3}, [&](const Case& of, const Implementation& implementation) {
+    if (of.options.chunk_tokens > 0) return;
+    Case lossy = of;
+    lossy.loses_gradients = true;
+    const std::vector<RankResult> got = run(lossy, inputs, implementation);
+    const auto [found, is_first] = of_doubles.try_emplace(of.text(), got);
+    Case lossless = of;
+    lossless.fill.reset();
+    const std::vector<RankResult> other = is_first ? run(lossless, inputs, implementation) : found->second;
+    double output = 0;
+    double gradient = 0;
+    for (std::size_t rank = 0; rank < got.size(); ++rank) {
+      output = std::max(output, largest_difference(got[rank].output, other[rank].output));
+      gradient = std::max(gradient, largest_difference(got[rank].grad_qkv, other[rank].grad_qkv));
+    }
+    if (!is_first) {
+      EXPECT_LE(std::max(output, gradient), tolerance_of(implementation));
+    } else if (!of.has_documents()) {  // of documents some meet no lost key
+      EXPECT_GT(output, 1e-2) << "nothing was lost";
+      EXPECT_GT(gradient, 1e-2) << "nothing was lost";
+    }
+  });
+}
+
+TEST(DenseAttention, ANaNIsADifference) {
+  EXPECT_EQ(largest_difference({std::nan(""), 0}, {0, 0}), std::numeric_limits<double>::infinity());
 }
 
 }  // namespace
-}  // namespace droptest::models::block_attention_test
+}  // namespace droptest::models::stateful_attention_test
