@@ -16,9 +16,11 @@
 #include "experiments/cli/run_one.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/run/repetition.h"
+#include "experiments/spec/class_layouts.h"
 #include "experiments/spec/recorded_files.h"
 #include "experiments/spec/spec.h"
 #include "sim/error.h"
+#include "sim/traffic_class.h"
 
 namespace droptest::cli {
 namespace {
@@ -80,27 +82,30 @@ int resume_in_place(const ResumeOptions& options, const RunDirectory& directory,
   return run_one(planned, directory, files, how, [] {});
 }
 
-/// Network sections of a resolved spec that the changed layout has no use for, which are removed.
-std::vector<std::string> without_idle_classes(nlohmann::json spec, const std::vector<std::string>& overrides) {
+/// The classes that a run of this resolved spec sends; nullopt where it is none, which is said when the run is planned.
+std::optional<std::vector<std::string>> classes_of_layout(nlohmann::json spec) {
+  if (spec.contains("network")) spec.at("network").erase("classes");
+  try {
+    std::vector<std::string> names;
+    for (const auto of : experiments::classes_in_use(experiments::resolve(spec, "a changed layout").config)) {
+      names.emplace_back(sim::traffic_class_name(of));
+    }
+    return names;
+  } catch (const ConfigError&) {
+    return std::nullopt;
+  }
+}
+
+/// Classes of a resolved spec whose network the changed layout has no use for.
+std::vector<std::string> idle_classes(nlohmann::json spec, const std::vector<std::string>& overrides) {
   const nlohmann::json classes = spec.value(nlohmann::json::json_pointer("/network/classes"), nlohmann::json::object());
   for (const std::string& change : overrides) experiments::apply_override(spec, change);
-  const nlohmann::json parallel = spec.value("parallel", nlohmann::json::object());
-  const auto extent = [&](const char* dimension) { return parallel.value(dimension, 1); };
-  std::vector<std::string> removed;
-  const auto remove = [&](const char* name) {
-    if (classes.contains(name)) removed.push_back(std::string("/network/classes/") + name + "=null");
-  };
-  const std::vector<std::pair<bool, std::vector<const char*>>> idle = {
-      {extent("tensor") == 1, {"tp_forward", "tp_backward"}},
-      {extent("tensor") == 1 || spec.value(nlohmann::json::json_pointer("/memory/recompute_traffic"), "kept") == "kept",
-       {"tp_recomputation"}},
-      {extent("data") == 1, {"dp_gradient"}},
-      {extent("data") == 1 || extent("zero") == 0, {"parameter_gather"}},
-      {extent("pipeline") == 1, {"pp_activation", "pp_gradient", "embedding_gradient"}}};
-  for (const auto& [is_idle, names] : idle) {
-    if (is_idle) std::for_each(names.begin(), names.end(), remove);
+  const std::optional<std::vector<std::string>> sent = classes_of_layout(std::move(spec));
+  std::vector<std::string> idle;
+  for (const auto& [name, network] : classes.items()) {
+    if (sent && std::ranges::count(*sent, name) == 0) idle.push_back(name);
   }
-  return removed;
+  return idle;
 }
 
 /// A run of its own, with the checkpoint of the first one as its start.
@@ -115,9 +120,10 @@ int resume_elsewhere(const ResumeOptions& options, const RunDirectory& directory
   spec.file = directory.spec();
   spec.overrides.push_back("/start=" +
                            nlohmann::json({{"manifest", checkpoints.of_step(*step) + "/manifest.json"}}).dump());
-  const std::vector<std::string> removed =
-      without_idle_classes(comm::load_json(directory.spec()), options.changes.overrides);
-  spec.overrides.insert(spec.overrides.begin(), removed.begin(), removed.end());
+  const std::vector<std::string> idle = idle_classes(comm::load_json(directory.spec()), options.changes.overrides);
+  for (const std::string& name : idle) {
+    spec.overrides.insert(spec.overrides.begin(), "/network/classes/" + name + "=null");
+  }
   experiments::FileHashes files;
   const experiments::SweepPlan plan = load_plan(spec, &files);
   if (plan.runs.size() != 1) {
@@ -126,7 +132,12 @@ int resume_elsewhere(const ResumeOptions& options, const RunDirectory& directory
   const std::string out = fs::path(directory.path).parent_path().parent_path().string();
   const RunDirectory there =
       experiments::run_directory(out.empty() ? "." : out, plan.name, plan.runs.front().run.run_id);
-  return run_one(plan.runs.front(), there, files, options.how, [&] { say_warnings(spec, plan); });
+  return run_one(plan.runs.front(), there, files, options.how, [&] {
+    for (const std::string& name : idle) {
+      std::cerr << "droptest: the changed layout sends no " << name << ": its network is left out\n";
+    }
+    say_warnings(spec, plan);
+  });
 }
 
 int resume(const ResumeOptions& options) {

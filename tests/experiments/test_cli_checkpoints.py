@@ -327,6 +327,57 @@ def test_losses_are_kept_for_each_epoch(tmp_path):
     assert set(earlier_epochs(third)[1]["classes"]) == {"tp_forward", "tp_backward"}
 
 
+LOSSY = {"loss": {"model": "bernoulli", "loss_rate": "10%"}}
+
+
+@pytest.mark.parametrize(
+    "parallel, changes, left_out",
+    [
+        # Gradients are summed over sequence ranks, too.
+        ({"sequence": 2}, ["/training/learning_rate=0.0005"], set()),
+        ({"sequence": 2, "zero": 1}, ["/training/learning_rate=0.0005"], set()),
+        (
+            {"sequence": 2},
+            ["/parallel/sequence=1", "/parallel/sequence_kind=null"],
+            {"dp_gradient", "sequence_forward", "sequence_backward"},
+        ),
+        ({"data": 2, "zero": 1}, ["/parallel/zero=0"], {"parameter_gather"}),
+        (
+            {"pipeline": 2},
+            ["/parallel/pipeline=1", *(f"/parallel/{of}=null" for of in ("schedule", "chunks", "layers_per_stage"))],
+            {"pp_activation", "pp_gradient", "embedding_gradient"},
+        ),
+    ],
+)
+def test_a_changed_layout_keeps_the_losses_of_the_classes_that_it_sends(tmp_path, parallel, changes, left_out):
+    classes = {
+        "sequence": ["dp_gradient", "sequence_forward", "sequence_backward"],
+        "data": ["dp_gradient"],
+        "pipeline": ["pp_activation", "pp_gradient", "embedding_gradient"],
+    }[next(iter(parallel))] + ["parameter_gather"] * ("zero" in parallel)
+    write_spec(
+        tmp_path,
+        **spec(
+            checkpoint={"every_steps": 5, "keep": 100},
+            parallel=parallel,
+            model={"layers": 2},
+            network={"classes": dict.fromkeys(classes, LOSSY)},
+        ),
+    )
+    run("run", "spec.json", cwd=tmp_path)
+    (first,) = run_folders(tmp_path)
+    sets = [word for change in changes for word in ("--set", change)]
+    said = run("resume", first, "--at", "20", *sets, cwd=tmp_path).err
+    (second,) = set(run_folders(tmp_path)) - {first}
+    network = json.loads((second / "spec.json").read_text()).get("network", {})
+    kept = {name for name, of_class in network.get("classes", {}).items() if of_class}
+    assert kept == set(classes) - left_out
+    statistics = json.loads((second / "loss_statistics.json").read_text())
+    assert set(statistics["classes"]) == kept
+    for name in classes:
+        assert (f"sends no {name}: its network is left out" in said) == (name in left_out)
+
+
 @pytest.mark.parametrize("zero", [0, 2])
 def test_an_elastic_run_goes_on_with_fewer_replicas_and_takes_them_back(tmp_path, holds, zero):
     require("gloo", tmp_path)
