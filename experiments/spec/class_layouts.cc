@@ -15,6 +15,7 @@ using sim::TrafficClass;
 enum class Names : std::uint8_t {
   kNone,          ///< all share one name
   kCalls,         ///< each collective of a group: the sums of each block
+  kCallsOfStep,   ///< as kCalls, but listed for all micro-batches, twice where a backward pass has two parts
   kMessages,      ///< each message of a rank: the hops of each block's attention
   kMicroBatches,  ///< each message of a rank in each micro-batch: between stages
 };
@@ -44,7 +45,7 @@ constexpr Layouts kLayouts[] = {
      "/parallel/tensor 2 or more"},
     {TrafficClass::kSequenceBackward, ParallelDimension::kTensor, Names::kNone,
      [](const RunConfig& c) { return has_tensor_ranks(c) && c.tensor_sequence; }, kWantedForSequenceBackward},
-    {TrafficClass::kTpRecomputation, ParallelDimension::kTensor, Names::kNone,
+    {TrafficClass::kTpRecomputation, ParallelDimension::kTensor, Names::kCallsOfStep,
      [](const RunConfig& c) { return has_tensor_ranks(c) && c.memory.traffic == models::RecomputeTraffic::kSent; },
      "/memory/recompute_traffic \"sent\" with /parallel/tensor 2 or more"},
     {TrafficClass::kOuter, ParallelDimension::kData, Names::kNone,
@@ -110,13 +111,15 @@ std::uint64_t names_of_rank(const RunConfig& config, TrafficClass traffic_class,
   if (row.names == Names::kNone) return 1;
   const comm::ParallelLayout& layout = config.parallel;
   int ranks = 1;  // that share a name
-  if (row.names == Names::kCalls && row.group == ParallelDimension::kData) {
+  const bool are_calls = row.names == Names::kCalls || row.names == Names::kCallsOfStep;
+  if (are_calls && row.group == ParallelDimension::kData) {
     ranks = layout.gradient_ranks();
-  } else if (row.names == Names::kCalls) {
+  } else if (are_calls) {
     ranks = layout.of(row.group);
   }
-  const auto groups = static_cast<std::uint64_t>(layout.world_size() / ranks);
+  auto groups = static_cast<std::uint64_t>(layout.world_size() / ranks);
   const auto batches = static_cast<std::uint64_t>(config.training.accumulation);
+  if (row.names == Names::kCallsOfStep) groups *= batches;
   return (times + groups - 1) / groups * (row.names == Names::kMicroBatches ? batches : 1);
 }
 

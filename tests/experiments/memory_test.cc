@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -13,6 +14,7 @@
 #include "experiments/run/layer_memory.h"
 #include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_device.h"
+#include "experiments/spec/class_layouts.h"
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/parameter_table.h"
@@ -272,7 +274,10 @@ TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
         const std::uint64_t bytes = want.offload > 0 ? buffers->second.bytes : 0;
         EXPECT_LE(bytes, want.offload + 4 * sizeof(std::uint64_t));
       }
-      EXPECT_EQ(most.bytes, want.model.total() + want.collectives + want.loss_layer);
+      const std::uint64_t planned = want.model.total() + want.collectives + want.loss_layer;
+      const bool is_uneven_ring = layout.sequence.order == models::SequenceLayout::Order::kZigzag;
+      EXPECT_LE(most.bytes, planned);
+      EXPECT_GE(most.bytes, is_uneven_ring ? planned * 99 / 100 : planned);
     }
   }
 }
@@ -339,6 +344,69 @@ TEST(MemoryEstimate, ClassesOfOneGroupShareTheirScratch) {
     measured = std::max(measured, outcome.memory.of_model.at("collectives").bytes);
   }
   EXPECT_EQ(measured, of_first);
+}
+
+// Of each class by itself, on a network that puts the last values in the place of lost ones. Not all-to-alls of
+// sequence ranks, which keep a rank's own part, too, and of dilated attention more on the last rank: the plan is too
+// low there.
+TEST(MemoryEstimate, OfStaleValuesIsTheMemoryThatTheyTake) {
+  const auto with = [](const std::function<void(RunConfig&)>& change) {
+    RunConfig config = tiny_config();
+    config.model.layers = 3;
+    config.parallel.tensor = 1;
+    config.training.steps = 3;
+    config.training.accumulation = 2;
+    change(config);
+    return config;
+  };
+  const std::vector<RunConfig> layouts = {
+      with([](RunConfig& c) {
+        c.parallel.tensor = 2;
+        c.memory.recompute = models::Recompute::kBlock;
+        c.memory.traffic = models::RecomputeTraffic::kSent;
+      }),
+      with([](RunConfig& c) {
+        c.parallel.tensor = 2;
+        c.tensor_sequence = true;
+      }),
+      with([](RunConfig& c) { c.parallel.data = 2; }),
+      with([](RunConfig& c) {
+        c.parallel.data = 3;
+        c.sharding.zero = 1;
+      }),
+      with([](RunConfig& c) {
+        c.parallel.data = 2;
+        c.sharding.zero = 3;
+        c.sharding.micro_batches = c.training.accumulation;
+      }),
+      with([](RunConfig& c) { c.parallel.sequence = c.model.attention.sequence.factors.ring = 2; }),
+      with([](RunConfig& c) {
+        c.parallel.pipeline = 2;
+        c.model.layers = 4;
+      }),
+      with([](RunConfig& c) {
+        c.parallel.data = 2;
+        c.outer.every_steps = 1;
+      }),
+  };
+  for (const RunConfig& layout : layouts) {
+    for (const TrafficClass traffic_class : classes_in_use(layout)) {
+      RunConfig config = layout;
+      lose(config, traffic_class, 0.1);
+      config.network.of(traffic_class)->gather.fill = comm::Fill::kStale;
+      if (traffic_class == TrafficClass::kOuter) config.network.of(traffic_class)->path = "contribution";
+      SCOPED_TRACE(config.parallel.text() + " " + std::string(sim::traffic_class_name(traffic_class)) + " of layout " +
+                   std::to_string(&layout - layouts.data()));
+      std::uint64_t remembered = 0;
+      for (const TrainingOutcome& outcome : train_locally(config, tiny_corpus()).by_rank) {
+        remembered = std::max(remembered, outcome.memory.of_model.at("loss_layer").bytes);
+      }
+      EXPECT_EQ(remembered, estimate_memory(config).loss_layer);
+      // A reduce-scatter has no gather half.
+      const bool is_scattered = traffic_class == TrafficClass::kDpGradient && config.sharding.shards_state();
+      EXPECT_EQ(remembered == 0, is_scattered);
+    }
+  }
 }
 
 TEST(MemoryEstimate, OfTheProcessIsTheSumOfItsParts) {
