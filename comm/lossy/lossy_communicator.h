@@ -131,10 +131,8 @@ class LossyCommunicator final : public Communicator {
   /// While it is alive, the calling thread's time is no compute time of the virtual clock: sampling, logging. The calls
   /// of this communicator pause the clock themselves, those of classes without a network too.
   VirtualClock::Pause pause_clock();
-  /// Adds `seconds` to the virtual compute time, on top of the given or measured time of the step: for computation
-  /// between starts and waits. Nothing happens without a clock. Throws: ConfigError for negative seconds.
-  void pass_compute_time(double seconds);
-  /// The same for a share of the step's given compute time, out of TimeModel::later_share.
+  /// Passes a share of the step's given compute time, out of TimeModel::later_share: computation between starts and
+  /// waits. Nothing happens without a clock or with measured compute time. Throws: ConfigError for a negative share.
   void pass_compute_share(double share);
   /// Works started before it, but for receives whose fates depend on time, take their time at once, as a wait for all
   /// of them would. While it is alive, collectives do not move the virtual clock: for an evaluation over the lossy

@@ -78,10 +78,6 @@ void LossyCommunicator::visit_memories(sim::StateVisitor& visitor) {
 
 VirtualClock::Pause LossyCommunicator::pause_clock() { return VirtualClock::Pause(state_->clock_or_null()); }
 
-void LossyCommunicator::pass_compute_time(double seconds) {
-  if (state_->clock) state_->clock->compute_now(seconds);
-}
-
 void LossyCommunicator::pass_compute_share(double share) {
   if (state_->clock) state_->clock->compute_share(share);
 }

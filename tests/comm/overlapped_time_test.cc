@@ -63,7 +63,7 @@ double transfer_seconds(const LossyOptions& options) {
 TEST(OverlappedTime, WhatIsComputedMeanwhileHidesACollective) {
   for (const PathEntry& path : paths()) {
     SCOPED_TRACE(path.name);
-    LossyOptions options = options_of(path.name, 0.1, model_of());
+    LossyOptions options = options_of(path.name, 0.1, computing_model());
     if (path.has_groups) options.network.of(kClass)->group_ranks = 2;
     const VirtualTime blocking = time_of_one(4, options);
     const double alone = blocking.seconds;
@@ -72,7 +72,7 @@ TEST(OverlappedTime, WhatIsComputedMeanwhileHidesACollective) {
       const double computed = share * alone;
       const VirtualTime time = time_of(4, options, [&](LossyCommunicator& lossy, Tensor data, Tensor) {
         Work work = start(lossy, data, kFirst);
-        lossy.pass_compute_time(computed);
+        lossy.pass_compute_share(computed);
         work.wait();
       });
       EXPECT_NEAR(time.seconds, std::max(alone, computed), kExact);
@@ -85,12 +85,12 @@ TEST(OverlappedTime, WhatIsComputedMeanwhileHidesACollective) {
 
 // Of a wait, the part before the last rank is ready is idle; the rest is exposed, in the class of the call.
 TEST(OverlappedTime, WaitsForOtherRanksAreIdleTime) {
-  const LossyOptions options = options_of("direct", 0, model_of());
+  const LossyOptions options = options_of("direct", 0, computing_model());
   const double alone = seconds_of_one(4, options);
   constexpr double kLate = 1e-3;
   const auto late_rank = [&](const Program& then) {
     return time_of(4, options, [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
-      if (lossy.rank() == 3) lossy.pass_compute_time(kLate);
+      if (lossy.rank() == 3) lossy.pass_compute_share(kLate);
       then(lossy, first, second);
     });
   };
@@ -137,12 +137,12 @@ TEST(OverlappedTime, CollectivesOfARankFollowOnEachOtherInAnyOrderOfTheWaits) {
 }
 
 TEST(OverlappedTime, ABlockingCallWaitsForThePortsOfWhatWasStarted) {
-  const LossyOptions options = options_of("direct", 0, model_of());
+  const LossyOptions options = options_of("direct", 0, computing_model());
   const double alone = seconds_of_one(2, options);
   const VirtualTime time = time_of(2, options, [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
     Work work = start(lossy, first, kFirst);
     lossy.all_reduce(second, ReduceOp::kSum, kSecond);
-    lossy.pass_compute_time(5 * alone);
+    lossy.pass_compute_share(5 * alone);
     work.wait();
   });
   EXPECT_NEAR(time.seconds, 7 * alone, kExact);
@@ -193,12 +193,12 @@ TEST(OverlappedTime, MessagesWaitForThePortOfTheirReceiver) {
 
 TEST(OverlappedTime, MessagesThatAreWaitedForInReversedOrderHaveTheirOwnTimes) {
   const auto seconds = [](bool reversed) {
-    return time_of(2, options_of("direct", 0, model_of()),
+    return time_of(2, options_of("direct", 0, computing_model()),
                    [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
                      const Tensor part(second.type, second.bytes.first(4096), nullptr);
                      if (lossy.rank() == 1) {
                        lossy.send(first, 0, kFirst);
-                       lossy.pass_compute_time(1e-3);
+                       lossy.pass_compute_share(1e-3);
                        return lossy.send(part, 0, kSecond);
                      }
                      Work one = lossy.start_recv(first, 1, kFirst);
@@ -258,7 +258,7 @@ TEST(OverlappedTime, AWorkMayCrossTheBeginningOfAStep) {
 // hide it: also where each call has a deadline that nothing misses.
 TEST(OverlappedTime, AWaitLeavesWhatWasStartedLaterUnderWay) {
   for (const std::optional<double> deadline : {std::optional<double>(), std::optional<double>(1)}) {
-    LossyOptions options = options_of("direct", 0.1, model_of());
+    LossyOptions options = options_of("direct", 0.1, computing_model());
     options.time->links.within = options.time->links.between = {5e-6, 4e6};
     options.time->deadline_seconds = deadline;
     const VirtualTime time = time_of(2, options, [](LossyCommunicator& lossy, Tensor large, Tensor second) {
@@ -266,7 +266,7 @@ TEST(OverlappedTime, AWaitLeavesWhatWasStartedLaterUnderWay) {
       Work first = start(lossy, small, kFirst);
       Work later = start(lossy, large, kSecond);
       first.wait();
-      lossy.pass_compute_time(10e-3);
+      lossy.pass_compute_share(10e-3);
       later.wait();
     });
     const double alone = 2 * (5e-6 + kElements / 2 * sizeof(float) / 4e6);
@@ -277,7 +277,7 @@ TEST(OverlappedTime, AWaitLeavesWhatWasStartedLaterUnderWay) {
 
 // Where fates need times, collectives run at the wait, but each begins at its start.
 TEST(OverlappedTime, FatesThatDependOnTimeHideBehindComputationToo) {
-  LossyOptions options = options_of("direct", 0.1, model_of());
+  LossyOptions options = options_of("direct", 0.1, computing_model());
   options.time->deadline_seconds = 1;
   const VirtualTime blocking = time_of(4, options, [](LossyCommunicator& lossy, Tensor first, Tensor second) {
     lossy.all_reduce(first, ReduceOp::kSum, kFirst);
@@ -287,9 +287,9 @@ TEST(OverlappedTime, FatesThatDependOnTimeHideBehindComputationToo) {
     const double computed = share * blocking.seconds;
     const VirtualTime time = time_of(4, options, [&](LossyCommunicator& lossy, Tensor first, Tensor second) {
       Work one = start(lossy, first, kFirst);
-      lossy.pass_compute_time(computed / 2);
+      lossy.pass_compute_share(computed / 2);
       Work two = start(lossy, second, kSecond);
-      lossy.pass_compute_time(computed / 2);
+      lossy.pass_compute_share(computed / 2);
       one.wait();
       two.wait();
     });
@@ -329,11 +329,11 @@ TEST(OverlappedTime, AWorkThatCrossesStepsHasTheLossOfTheStepOfItsStart) {
 }
 
 TEST(OverlappedTime, AMessageHidesBehindWhatItsReceiverComputes) {
-  const LossyOptions options = options_of("direct", 0, model_of());
+  const LossyOptions options = options_of("direct", 0, computing_model());
   const VirtualTime time = time_of(2, options, [](LossyCommunicator& lossy, Tensor first, Tensor) {
     if (lossy.rank() == 1) return lossy.send(first, 0, kFirst);
     Work receive = lossy.start_recv(first, 1, kFirst);
-    lossy.pass_compute_time(1e-3);
+    lossy.pass_compute_share(1e-3);
     receive.wait();
   });
   EXPECT_NEAR(time.seconds, 1e-3, kExact);
@@ -386,14 +386,14 @@ TEST(OverlappedTime, AWaitThatFailsLeavesNoThreadAtWorkOnItsData) {
   }
 }
 
-TEST(OverlappedTime, NegativeComputeTimeIsRefused) {
+TEST(OverlappedTime, ANegativeShareOfComputeTimeIsRefused) {
   run_ranks(1, kTimeout, [](Communicator& inner) {
-    LossyCommunicator timed(inner, options_of("direct", 0, model_of()));
-    EXPECT_THROW(timed.pass_compute_time(-1), ConfigError);
-    LossyOptions without = options_of("direct", 0, model_of());
+    LossyCommunicator timed(inner, options_of("direct", 0, computing_model()));
+    EXPECT_THROW(timed.pass_compute_share(-1), ConfigError);
+    LossyOptions without = options_of("direct", 0, computing_model());
     without.time.reset();
     LossyCommunicator untimed(inner, without);
-    untimed.pass_compute_time(1);
+    untimed.pass_compute_share(1);
     EXPECT_FALSE(untimed.collect_time().has_value());
   });
 }

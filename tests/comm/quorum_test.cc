@@ -40,7 +40,7 @@ Mean mean_of_four(const LossyOptions& options, Starts starts = Starts::kBlocking
     LossyCommunicator lossy(inner, options);
     const auto rank = static_cast<std::size_t>(inner.rank());
     lossy.begin_step(1);
-    lossy.pass_compute_time(0.01 * static_cast<double>(rank));
+    lossy.pass_compute_share(0.01 * static_cast<double>(rank));
     const std::vector<float> sent(kElements, static_cast<float>(rank) + 1);
     std::vector<float> got(kElements);
     std::vector<sim::ElementRange> lost;
@@ -51,7 +51,7 @@ Mean mean_of_four(const LossyOptions& options, Starts starts = Starts::kBlocking
     } else {
       Work work =
           lossy.start_all_reduce(ConstTensor(std::span(sent)), Tensor(std::span(got)), ReduceOp::kMean, message);
-      lossy.pass_compute_time(0.0002);
+      lossy.pass_compute_share(0.0002);
       work.wait();
     }
     lossy.verify_fates();
@@ -66,7 +66,7 @@ Mean mean_of_four(const LossyOptions& options, Starts starts = Starts::kBlocking
 }
 
 LossyOptions with_quorum(int ranks, double grace_seconds, double loss = 0) {
-  LossyOptions options = options_of("contribution", loss, model_of(0));
+  LossyOptions options = options_of("contribution", loss, computing_model());
   ClassNetwork& network = *options.network.of(kClass);
   network.reduce.fill = Fill::kCountRescale;
   network.quorum = {ranks, grace_seconds};
@@ -125,7 +125,7 @@ TEST(Quorum, WaitsForMessagesThatArriveForCertain) {
   run_ranks(3, kTimeout, [&](Communicator& inner) {
     LossyCommunicator lossy(inner, with_quorum(1, 0));
     lossy.begin_step(1);
-    lossy.pass_compute_time(0.01 * inner.rank());
+    lossy.pass_compute_share(0.01 * inner.rank());
     std::vector<float> data(kElements, static_cast<float>(inner.rank()));
     {
       const LossyCommunicator::ProtectedScope scope(lossy);

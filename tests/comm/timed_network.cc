@@ -15,6 +15,12 @@ TimeModel model_of(double compute_seconds) {
   return model;
 }
 
+TimeModel computing_model(double seconds_at_begin) {
+  TimeModel model = model_of(1);
+  model.later_share = 1 - seconds_at_begin;
+  return model;
+}
+
 LossyOptions options_of(std::string_view path, double p, const TimeModel& model) {
   LossyOptions options;
   options.network.seed = 11;

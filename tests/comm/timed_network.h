@@ -18,6 +18,8 @@ constexpr sim::LinkCost kLink{5e-6, 1e9};
 
 /// All links are kLink.
 TimeModel model_of(double compute_seconds = 0);
+/// The same, of whose compute time, a second in each step, the rest passes with pass_compute_share().
+TimeModel computing_model(double seconds_at_begin = 0);
 
 /// Packets of 256 bytes, Bernoulli loss p where the path's shorthand puts it.
 LossyOptions options_of(std::string_view path, double p, const TimeModel& model);

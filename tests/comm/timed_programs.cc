@@ -22,7 +22,7 @@ TimedOutcome run_timed_programs(Communicator& inner, const LossyOptions& options
       scope.reset();
       if ((number + call) % 3 == 0) lossy.begin_step(step++);
       if ((number + call) % 7 == 0) scope.emplace(lossy);
-      lossy.pass_compute_time(1e-6 * static_cast<double>((number + 3 * call) % 50));
+      lossy.pass_compute_share(1e-6 * static_cast<double>((number + 3 * call) % 50));
     };
     const auto bytes = run_program_with_common_waits(groups, number, kTimedClass, calls, before);
     outcome.bytes.insert(outcome.bytes.end(), bytes.begin(), bytes.end());
@@ -45,7 +45,7 @@ LossyOptions lossy_options(std::string_view path, const std::shared_ptr<const si
   LossyOptions options;
   options.network.seed = 5;
   options.sample_every_steps = 0;
-  options.time = model_of(2e-6);
+  options.time = computing_model(2e-6);
   ClassNetwork network;
   network.path = path;
   network.payload_bytes = 64;

@@ -263,7 +263,7 @@ TEST(OuterStep, ALateWorkerGoesOnFromItsOwnWeights) {
   network.network.of(kClass)->quorum = {2, 0.25};
   comm::TimeModel& time = network.time.emplace();
   time.links.within = time.links.between = {1e-6, 1e9};
-  time.compute_seconds = 0;
+  time.compute_seconds = time.later_share = 1;
   PerRank got(3);
   comm::run_ranks(3, kTimeout, [&](comm::Communicator& inner) {
     comm::LossyCommunicator workers(inner, network);
@@ -271,7 +271,7 @@ TEST(OuterStep, ALateWorkerGoesOnFromItsOwnWeights) {
     OuterStep outer(options, workers, weights.parameters);
     for (std::uint64_t step = 1; step <= 10; ++step) {
       workers.begin_step(step);
-      if (inner.rank() == 2) workers.pass_compute_time(1);
+      if (inner.rank() == 2) workers.pass_compute_share(1);
       weights.learn(inner.rank(), step);
       outer.take(step, weights.parameters);
     }

@@ -42,12 +42,6 @@ void VirtualClock::compute(double seconds, std::uint64_t index) {
   time_.compute_seconds += taken;
 }
 
-void VirtualClock::compute_now(double seconds) {
-  if (!(seconds >= 0)) throw ConfigError("compute time: got " + std::to_string(seconds) + " s, want at least 0");
-  time_.seconds += seconds;
-  time_.compute_seconds += seconds;
-}
-
 void VirtualClock::wait_for(const CallTiming& call, sim::TrafficClass of) {
   const double waited = call.end_seconds - time_.seconds;
   if (waited <= 0) return;
@@ -65,6 +59,7 @@ void VirtualClock::begin_step(std::uint64_t step) {
 }
 
 void VirtualClock::compute_share(double share) {
+  if (!(share >= 0)) throw ConfigError("share of compute time: got " + std::to_string(share) + ", want at least 0");
   if (model_.compute_seconds && step_) compute(*model_.compute_seconds * share, *step_);
 }
 

@@ -42,10 +42,8 @@ class VirtualClock {
   bool is_stopped() const { return stops_ > 0; }
   /// The rank, on the compute timeline, waits for the network, where that is later.
   void wait_for(const CallTiming& call, sim::TrafficClass of);
-  /// Adds `seconds` of compute time to the given or measured compute time of the step. Throws: ConfigError for negative
-  /// seconds.
-  void compute_now(double seconds);
-  /// Passes `share` of a step's given compute time, with the straggler of the step.
+  /// Passes `share` of a step's given compute time, with the straggler of the step. Throws: ConfigError for a negative
+  /// share.
   void compute_share(double share);
 
   /// The rank begins another step. Given compute time passes at once, but for TimeModel::later_share.
