@@ -97,6 +97,9 @@ class NetworkResolver {
     const auto is_reliable = [](const HalfNetwork& half) { return !half.loss && half.links.empty(); };
     const bool compresses = network.compression.kind != CompressionKind::kNone;
     if (use_ == NetworkUse::kLossOnly && !compresses && is_reliable(network.reduce) && is_reliable(network.gather)) {
+      // Left out, the section would be that of the first time.
+      const bool differs = first_time && result.classes.contains(sim::traffic_class_name(*first_time));
+      if (differs) result.classes[name] = std::move(resolved);
       return;
     }
     if (resolved.contains("recovery")) {

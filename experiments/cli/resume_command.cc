@@ -82,9 +82,8 @@ int resume_in_place(const ResumeOptions& options, const RunDirectory& directory,
   return run_one(planned, directory, files, how, [] {});
 }
 
-/// The classes that a run of this resolved spec sends; nullopt where it is none, which is said when the run is planned.
-std::optional<std::vector<std::string>> classes_of_layout(nlohmann::json spec) {
-  if (spec.contains("network")) spec.at("network").erase("classes");
+/// The classes that a run of this spec sends; nullopt if the spec is refused, whose errors load_plan() reports.
+std::optional<std::vector<std::string>> classes_of_layout(const nlohmann::json& spec) {
   try {
     std::vector<std::string> names;
     for (const auto of : experiments::classes_in_use(experiments::resolve(spec, "a changed layout").config)) {
@@ -96,14 +95,23 @@ std::optional<std::vector<std::string>> classes_of_layout(nlohmann::json spec) {
   }
 }
 
-/// Classes of a resolved spec whose network the changed layout has no use for.
+/// Whether an override sets the member at the pointer, one around it or one in it.
+bool concerns(const std::string& change, const std::string& pointer) {
+  const std::string changed = change.substr(0, change.find('=')) + "/";
+  return changed.starts_with(pointer + "/") || (pointer + "/").starts_with(changed);
+}
+
+/// Classes of a resolved spec whose network the changed layout has no use for, but for those that the changes are
+/// about.
 std::vector<std::string> idle_classes(nlohmann::json spec, const std::vector<std::string>& overrides) {
   const nlohmann::json classes = spec.value(nlohmann::json::json_pointer("/network/classes"), nlohmann::json::object());
   for (const std::string& change : overrides) experiments::apply_override(spec, change);
-  const std::optional<std::vector<std::string>> sent = classes_of_layout(std::move(spec));
+  const std::optional<std::vector<std::string>> sent = classes_of_layout(spec);
   std::vector<std::string> idle;
   for (const auto& [name, network] : classes.items()) {
-    if (sent && std::ranges::count(*sent, name) == 0) idle.push_back(name);
+    const bool is_changed = std::ranges::any_of(
+        overrides, [&](const std::string& change) { return concerns(change, "/network/classes/" + name); });
+    if (sent && !is_changed && std::ranges::count(*sent, name) == 0) idle.push_back(name);
   }
   return idle;
 }

@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -227,11 +228,32 @@ double stopped_bytes(const RunConfig& config, sim::TrafficClass traffic_class, c
   return largest_rate(network->gather) * packets * static_cast<double>(messages) * sizeof(sim::ElementRange);
 }
 
+/// What a sequence rank receives in the forward pass of a block.
+struct Received {
+  double packets = 0;
+  double elems = 0;
+};
+
+/// By rank of a sequence group, with the heads of the rank with these coordinates; empty where no packet is lost.
+std::vector<Received> received_in_block(const RunConfig& config, comm::ElementType type,
+                                        const comm::ParallelNumbers& at) {
+  const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
+  if (config.parallel.sequence == 1 || !network) return {};
+  std::vector<Received> by_rank(static_cast<std::size_t>(config.parallel.sequence));
+  for (const models::SequenceMessage& message : models::sequence_messages(
+           config.model.attention, attention_shape(config, at), 0, models::PassDirection::kForward)) {
+    Received& received = by_rank[static_cast<std::size_t>(message.destination)];
+    received.packets += static_cast<double>(network->packets(type, message.elems).packets());
+    received.elems += static_cast<double>(message.elems);
+  }
+  return by_rank;
+}
+
 /// Expected bytes of what a rank keeps of its losses from a forward pass to the backward pass: the ranges of lost
 /// elements, and on a ring the values in their place. Upper ends: a range may be of several packets, and each rank is
 /// counted as the one with the worst links.
 std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
-                                 const comm::ParallelNumbers& at) {
+                                 const comm::ParallelNumbers& at, std::span<const Received> received) {
   const comm::ElementType type = form.types().activations;
   const std::uint64_t states = attention_states(config, plan, at);
   double kept = 0;
@@ -246,17 +268,10 @@ std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm&
   if (config.tensor_sequence) {
     kept += stopped_bytes(config, sim::TrafficClass::kTpForward, type, residual_elems(config), 2 * states);
   }
+  if (received.empty()) return static_cast<std::uint64_t>(kept);
   const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
-  if (config.parallel.sequence == 1 || !network) return static_cast<std::uint64_t>(kept);
-  double packets = 0;
-  double elems = 0;
+  const auto [packets, elems] = received[static_cast<std::size_t>(at.sequence)];
   const models::AttentionOptions& attention = config.model.attention;
-  for (const models::SequenceMessage& message :
-       models::sequence_messages(attention, attention_shape(config, at), 0, models::PassDirection::kForward)) {
-    if (message.destination != at.sequence) continue;
-    packets += static_cast<double>(network->packets(type, message.elems).packets());
-    elems += static_cast<double>(message.elems);
-  }
   const bool is_ring = attention.branches.empty() && attention.sequence.factors.ring > 1;
   const bool keeps_values = is_ring && network->gather.rule().source != comm::FillRule::Source::kAbsent;
   const bool stops = comm::lost_gradient_of(sim::TrafficClass::kSequenceForward, *network) == comm::LostGradient::kZero;
@@ -275,10 +290,13 @@ class Activations {
   /// At least kAbsurdBytes: of a model that no machine holds.
   std::uint64_t of(const comm::ParallelNumbers& at) const {
     const models::BatchShape shape = shape_on_rank(config_, at.sequence);
-    std::uint64_t& planned = known_[{at.pipeline, at.tensor, shape.length}];
-    if (planned == 0) planned = of_model(at, shape);
-    if (planned >= kAbsurdBytes) return planned;
-    return planned + attention_use(config_, form_, plan_, at).memory + lost_element_bytes(config_, form_, plan_, at);
+    const auto [planned, is_new] = planned_.try_emplace({at.pipeline, at.tensor, shape.length});
+    if (is_new) planned->second = of_model(at, shape);
+    if (planned->second >= kAbsurdBytes) return planned->second;
+    const auto [received, is_other] = received_.try_emplace(at.tensor);
+    if (is_other) received->second = received_in_block(config_, form_.types().activations, at);
+    return planned->second + attention_use(config_, form_, plan_, at).memory +
+           lost_element_bytes(config_, form_, plan_, at, received->second);
   }
 
  private:
@@ -293,7 +311,9 @@ class Activations {
   const RunConfig& config_;
   const models::OpsForm& form_;
   const models::PipelinePlan* plan_;
-  mutable std::map<std::tuple<int, int, std::int64_t>, std::uint64_t> known_;
+  // What other calls need again: by pipeline and tensor coordinate and tokens; by tensor coordinate.
+  mutable std::map<std::tuple<int, int, std::int64_t>, std::uint64_t> planned_;
+  mutable std::map<int, std::vector<Received>> received_;
 };
 
 /// Makes the estimates of single ranks, without of_process.
@@ -339,8 +359,8 @@ class RankEstimates {
     return own;
   }
 
-  /// Of each kind of sequence rank, with that pipeline coordinate, one, and how many of them there are: of a kind are
-  /// those with as many tokens and activations.
+  /// The sequence ranks with that pipeline coordinate by kind: a rank of each kind, and the number of such ranks. Those
+  /// with as many tokens and activations are of one kind.
   std::vector<std::pair<comm::ParallelNumbers, int>> kinds_of_sequence_ranks(int pipeline_rank) const {
     std::map<std::pair<std::int64_t, std::uint64_t>, std::pair<comm::ParallelNumbers, int>> kinds;
     comm::ParallelNumbers at{.data = 0, .sequence = 0, .pipeline = pipeline_rank, .tensor = 0};
@@ -424,10 +444,10 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
   std::uint64_t of_all = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
     for (const auto& [at, ranks] : estimates.kinds_of_sequence_ranks(p)) {
-      const MemoryEstimate own = estimates.with_slots(at);
+      MemoryEstimate own = estimates.with_slots(at);
       if (own.model.activations >= kAbsurdBytes) {
-        most.of_process = own.model.activations;
-        return most;
+        own.of_process = own.model.activations;
+        return own;
       }
       of_all += static_cast<std::uint64_t>(ranks) * std::max(own.total(), at_start(config, own.model));
       if (own.total() >= most.total()) most = own;

@@ -30,8 +30,8 @@ struct MemoryEstimate {
   std::uint64_t total() const { return model.total() + offload + collectives + loss_layer + outer; }
 };
 
-/// Gpt2::memory_use()'s activations, of the ranks with that pipeline coordinate and the tensor coordinate 0 the most.
-/// Needs no device. `plan`: as attention_use().
+/// The most bytes that Gpt2::memory_use() has for activations, over the ranks with that pipeline coordinate and the
+/// tensor coordinate 0. Needs no device. `plan`: as attention_use().
 std::uint64_t largest_activation_bytes(const RunConfig& config, const models::OpsForm& form,
                                        const models::PipelinePlan* plan, int pipeline_rank);
 

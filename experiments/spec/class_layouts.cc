@@ -15,7 +15,7 @@ using sim::TrafficClass;
 enum class Names : std::uint8_t {
   kNone,          ///< all share one name
   kCalls,         ///< each collective of a group: the sums of each block
-  kCallsOfStep,   ///< as kCalls, but listed for all micro-batches, twice where a backward pass has two parts
+  kCallsOfStep,   ///< as kCalls, but listed for all micro-batches; a backward pass in two parts counts them twice
   kMessages,      ///< each message of a rank: the hops of each block's attention
   kMicroBatches,  ///< each message of a rank in each micro-batch: between stages
 };

@@ -118,11 +118,16 @@ TEST(MemorySection, AResolvedSpecWithSentTrafficResolvesToItself) {
   const std::vector<std::string> overrides = {
       R"(/memory={"recompute":"full","recompute_traffic":"sent"})",
       R"(/network/classes={"tp_forward":{"gather":{"fill":"own"},"recovery":{"error_feedback":true}}})"};
-  const ResolvedRun once = resolved(kTwoRanks, overrides);
-  const ResolvedRun twice = resolve(once.spec, "resolved", nullptr);
-  EXPECT_EQ(twice.spec, once.spec);
-  EXPECT_EQ(twice.run_id, once.run_id);
-  EXPECT_EQ(twice.config.memory.traffic, models::RecomputeTraffic::kSent);
+  for (const bool is_lossless : {false, true}) {
+    std::vector<std::string> all = overrides;
+    if (is_lossless) all.emplace_back(R"(/network/classes/tp_recomputation={"loss":{"model":"none"}})");
+    const ResolvedRun once = resolved(kTwoRanks, all);
+    const ResolvedRun twice = resolve(once.spec, "resolved", nullptr);
+    EXPECT_EQ(twice.spec, once.spec);
+    EXPECT_EQ(twice.run_id, once.run_id);
+    EXPECT_EQ(twice.config.memory.traffic, models::RecomputeTraffic::kSent);
+    EXPECT_EQ(twice.config.network.of(TrafficClass::kTpRecomputation).has_value(), !is_lossless);
+  }
 }
 
 TEST(MemorySection, EveryNthBlockEndsARunOfN) {
@@ -237,8 +242,8 @@ struct Layout {
   int zero = 0;
 };
 
-// Of dilated attention the last rank gathers most keys; the parts of a ring are of unequal lengths where those of its
-// ranks are.
+// Of dilated attention the last rank gathers most keys. The zigzag parts of 11 tokens have unequal lengths, and rings
+// room for the longest.
 TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
   const std::vector<models::DilatedBranch> branches = {{8, 1}, {16, 2}};
   for (const Layout& layout :
@@ -407,6 +412,30 @@ TEST(MemoryEstimate, OfStaleValuesIsTheMemoryThatTheyTake) {
       EXPECT_EQ(remembered == 0, is_scattered);
     }
   }
+}
+
+TEST(MemoryEstimate, OfAModelThatNoMachineHoldsIsNotNothing) {
+  RunConfig config = tiny_config();
+  config.training.batch_sequences = 1 << 27;
+  config.model.width = 1 << 20;
+  config.model.layers = 96;
+  const MemoryEstimate estimate = estimate_memory(config);
+  EXPECT_GE(estimate.model.activations, std::uint64_t{1} << 62U);
+  EXPECT_GE(estimate.of_process, std::uint64_t{1} << 62U);
+}
+
+// The ranks of dilated attention gather unequal numbers of keys.
+TEST(MemoryEstimate, OfTheProcessHasEachSequenceRankByItself) {
+  const auto beyond_the_first = [](std::vector<models::DilatedBranch> branches) {
+    RunConfig config = tiny_config();
+    config.parallel.tensor = 1;
+    config.parallel.sequence = config.model.attention.sequence.factors.ring = 4;
+    config.model.attention.branches = std::move(branches);
+    const MemoryEstimate estimate = estimate_memory(config);
+    return static_cast<double>(estimate.of_process) - static_cast<double>(4 * estimate.total());
+  };
+  // Within their own tokens the ranks are alike.
+  EXPECT_LT(beyond_the_first({{16, 1}}), beyond_the_first({{4, 1}}));
 }
 
 TEST(MemoryEstimate, OfTheProcessIsTheSumOfItsParts) {

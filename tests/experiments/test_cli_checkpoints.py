@@ -330,38 +330,51 @@ def test_losses_are_kept_for_each_epoch(tmp_path):
 LOSSY = {"loss": {"model": "bernoulli", "loss_rate": "10%"}}
 
 
+SEQUENCE = ("dp_gradient", "sequence_forward", "sequence_backward")
+PIPELINE = ("pp_activation", "pp_gradient", "embedding_gradient")
+TENSOR = ("tp_forward", "tp_backward", "tp_recomputation")
+SENT = {"memory": {"recompute": "full", "recompute_traffic": "sent"}}
+TIMED_OUTER = {
+    "time": {"compute_milliseconds": 1, "link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 10}},
+    "outer": {"every_steps": 5},
+}
+
+
 @pytest.mark.parametrize(
-    "parallel, changes, left_out",
+    "parallel, more, classes, changes, left_out",
     [
         # Gradients are summed over sequence ranks, too.
-        ({"sequence": 2}, ["/training/learning_rate=0.0005"], set()),
-        ({"sequence": 2, "zero": 1}, ["/training/learning_rate=0.0005"], set()),
-        (
-            {"sequence": 2},
-            ["/parallel/sequence=1", "/parallel/sequence_kind=null"],
-            {"dp_gradient", "sequence_forward", "sequence_backward"},
-        ),
-        ({"data": 2, "zero": 1}, ["/parallel/zero=0"], {"parameter_gather"}),
+        ({"sequence": 2}, {}, SEQUENCE, ["/training/learning_rate=0.0005"], ()),
+        ({"sequence": 2, "zero": 1}, {}, (*SEQUENCE, "parameter_gather"), ["/training/learning_rate=0.0005"], ()),
+        ({"sequence": 2}, {}, SEQUENCE, ["/parallel/sequence=1", "/parallel/sequence_kind=null"], SEQUENCE),
+        ({"data": 2, "zero": 1}, {}, ("dp_gradient", "parameter_gather"), ["/parallel/zero=0"], ("parameter_gather",)),
         (
             {"pipeline": 2},
+            {},
+            PIPELINE,
             ["/parallel/pipeline=1", *(f"/parallel/{of}=null" for of in ("schedule", "chunks", "layers_per_stage"))],
-            {"pp_activation", "pp_gradient", "embedding_gradient"},
+            PIPELINE,
         ),
+        ({"tensor": 2}, SENT, TENSOR, ["/parallel/tensor=1", "/memory/recompute_traffic=null"], TENSOR),
+        ({"tensor": 2}, SENT, TENSOR, ["/memory/recompute_traffic=null"], ("tp_recomputation",)),
+        # The network of outer steps has to have its class.
+        ({"tensor": 2, "data": 2}, TIMED_OUTER, ("tp_forward", "tp_backward", "outer"), ["/parallel/tensor=1"], TENSOR[:2]),
     ],
 )
-def test_a_changed_layout_keeps_the_losses_of_the_classes_that_it_sends(tmp_path, parallel, changes, left_out):
-    classes = {
-        "sequence": ["dp_gradient", "sequence_forward", "sequence_backward"],
-        "data": ["dp_gradient"],
-        "pipeline": ["pp_activation", "pp_gradient", "embedding_gradient"],
-    }[next(iter(parallel))] + ["parameter_gather"] * ("zero" in parallel)
+def test_a_changed_layout_keeps_the_losses_of_the_classes_that_it_sends(
+    tmp_path, parallel, more, classes, changes, left_out
+):
+    networks = dict.fromkeys(classes, LOSSY)
+    if "outer" in classes:
+        networks["outer"] = LOSSY | {"path": "contribution"}
     write_spec(
         tmp_path,
         **spec(
             checkpoint={"every_steps": 5, "keep": 100},
             parallel=parallel,
             model={"layers": 2},
-            network={"classes": dict.fromkeys(classes, LOSSY)},
+            network={"classes": networks},
+            **more,
         ),
     )
     run("run", "spec.json", cwd=tmp_path)
@@ -371,11 +384,28 @@ def test_a_changed_layout_keeps_the_losses_of_the_classes_that_it_sends(tmp_path
     (second,) = set(run_folders(tmp_path)) - {first}
     network = json.loads((second / "spec.json").read_text()).get("network", {})
     kept = {name for name, of_class in network.get("classes", {}).items() if of_class}
-    assert kept == set(classes) - left_out
+    assert kept >= set(classes) - set(left_out)
+    assert not kept & set(left_out)
     statistics = json.loads((second / "loss_statistics.json").read_text())
     assert set(statistics["classes"]) == kept
     for name in classes:
         assert (f"sends no {name}: its network is left out" in said) == (name in left_out)
+
+
+def test_a_change_of_the_network_itself_is_taken_as_it_is(tmp_path):
+    write_spec(
+        tmp_path,
+        **spec(
+            checkpoint={"every_steps": 5, "keep": 100},
+            parallel={"tensor": 2},
+            network={"classes": {"tp_forward": LOSSY}},
+        ),
+    )
+    run("run", "spec.json", cwd=tmp_path)
+    (first,) = run_folders(tmp_path)
+    alone = ("resume", first, "--at", "20", "--set", "/parallel/tensor=1", "--set")
+    assert "/network: got 5, want an object" in run(*alone, "/network=5", cwd=tmp_path, expect=2).err
+    assert "is left out" not in run(*alone, "/network=null", cwd=tmp_path).err
 
 
 @pytest.mark.parametrize("zero", [0, 2])

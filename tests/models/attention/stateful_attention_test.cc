@@ -165,7 +165,9 @@ void expect_planned(const Case& of, const Implementation& implementation, const 
                              ops.form().types().activations, kStates, {implementation.device, threads});
   EXPECT_LE(attention.bytes(), use.memory);
   const bool is_on_host = implementation.device == KernelDevice::kHost;
-  if (of.options.sequence.factors.ring == 1 && (is_on_host || of.options.chunk_tokens == 0)) {
+  const bool is_ring = of.options.branches.empty() && of.options.sequence.factors.ring > 1;
+  EXPECT_GE(attention.bytes(), use.memory / 2);
+  if (!is_ring && (is_on_host || of.options.chunk_tokens == 0)) {
     EXPECT_EQ(attention.bytes(), use.memory);
   }
 }
@@ -247,7 +249,7 @@ void on_cases(const Fills& fills, const std::vector<double>& dropouts,
 /// Of numbers about 1.
 double tolerance_of(const Implementation& implementation) { return std::max(1e-13, implementation.tolerance); }
 
-/// That of all tokens, in which a key counts once for each branch.
+/// Attention over all tokens, in which a key counts once for each branch.
 class Dense {
  public:
   const DenseAttention& of(const Case& one, const Inputs& inputs, double p_dropout) {
@@ -320,22 +322,24 @@ TEST(StatefulAttention, GradientsAreFiniteDifferences) {
 
 TEST(StatefulAttention, InChunksHasTheBitsOfNoChunks) {
   const Inputs inputs;
-  on_cases({std::nullopt, comm::Fill::kStale}, {0.3}, [&](const Case& of, const Implementation& implementation) {
-    if (of.options.chunk_tokens == 0 || of.options.is_whole()) return;
-    Case in_chunks = of;
-    in_chunks.loses_gradients = of.fill.has_value();
-    Case whole = in_chunks;
-    whole.options.chunk_tokens = 0;
-    const std::vector<RankResult> got = run(in_chunks, inputs, implementation);
-    const std::vector<RankResult> want = run(whole, inputs, implementation);
-    for (std::size_t rank = 0; rank < got.size(); ++rank) {
-      expect_equal(got[rank].output, want[rank].output, "output");
-      expect_equal(got[rank].grad_qkv, want[rank].grad_qkv, "gradient");
-    }
-  });
+  on_cases({std::nullopt, comm::Fill::kZero, comm::Fill::kAbsent}, {0.3},
+           [&](const Case& of, const Implementation& implementation) {
+             if (of.options.chunk_tokens == 0 || of.options.is_whole()) return;
+             if (!of.fill && of.options.sequence.ranks() > 1) return;  // covered by the lossy ones
+             Case in_chunks = of;
+             in_chunks.loses_gradients = of.fill.has_value();
+             Case whole = in_chunks;
+             whole.options.chunk_tokens = 0;
+             const std::vector<RankResult> got = run(in_chunks, inputs, implementation);
+             const std::vector<RankResult> want = run(whole, inputs, implementation);
+             for (std::size_t rank = 0; rank < got.size(); ++rank) {
+               expect_equal(got[rank].output, want[rank].output, "output");
+               expect_equal(got[rank].grad_qkv, want[rank].grad_qkv, "gradient");
+             }
+           });
 }
 
-// Of any type, on any device.
+// Packets have the same elements of any type, on any device.
 TEST(StatefulAttention, LosesTheSameElementsOnEveryImplementation) {
   const Inputs inputs;
   std::map<std::string, std::vector<RankResult>> of_doubles;
@@ -357,8 +361,8 @@ TEST(StatefulAttention, LosesTheSameElementsOnEveryImplementation) {
     if (!is_first) {
       EXPECT_LE(std::max(output, gradient), tolerance_of(implementation));
     } else if (!of.has_documents()) {  // of documents some meet no lost key
-      EXPECT_GT(output, 1e-2) << "nothing was lost";
-      EXPECT_GT(gradient, 1e-2) << "nothing was lost";
+      EXPECT_GT(std::min(output, gradient), 1e-2) << "nothing was lost";
+      EXPECT_LT(std::max(output, gradient), 1e2);
     }
   });
 }
