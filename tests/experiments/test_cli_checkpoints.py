@@ -358,7 +358,13 @@ TIMED_OUTER = {
         ({"tensor": 2}, SENT, TENSOR, ["/parallel/tensor=1", "/memory/recompute_traffic=null"], TENSOR),
         ({"tensor": 2}, SENT, TENSOR, ["/memory/recompute_traffic=null"], ("tp_recomputation",)),
         # The network of outer steps has to have its class.
-        ({"tensor": 2, "data": 2}, TIMED_OUTER, ("tp_forward", "tp_backward", "outer"), ["/parallel/tensor=1"], TENSOR[:2]),
+        (
+            {"tensor": 2, "data": 2},
+            TIMED_OUTER,
+            ("tp_forward", "tp_backward", "outer"),
+            ["/parallel/tensor=1"],
+            ("tp_forward", "tp_backward"),
+        ),
     ],
 )
 def test_a_changed_layout_keeps_the_losses_of_the_classes_that_it_sends(
