@@ -28,8 +28,9 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(scope="session")
 def analysis():
-    """A function of (words, cwd) that is `python3 -m droptest WORDS...` in this process, which imports the package once:
-    an import takes 0.7 s. Returns what subprocess.run() does. The program itself: tests/analysis/test_report.py."""
+    """A function of (words, cwd) that is `python3 -m droptest WORDS...` in this process, which imports the package
+    once: an import takes 0.7 s. Returns what subprocess.run() does. The program itself is run by
+    tests/analysis/test_report.py."""
     if str(PACKAGES) not in sys.path:
         sys.path.insert(0, str(PACKAGES))
     main = pytest.importorskip("droptest.__main__").main

@@ -377,8 +377,8 @@ def _read_program(run: Run, contents: Contents) -> None:
 
 def _counts_of_ranks(folder: Path, record: dict[str, Any]) -> dict[str, Any]:
     """The record, where it has the counts of just these ranks, else a record of what they have written. Files of
-    another world or network are those of an earlier program. Empty without any: a record beside it is that of an earlier
-    program, whose ranks' files the next one in that folder removes."""
+    another world or network are those of an earlier program. Empty without any: a record beside it is that of an
+    earlier program, whose ranks' files the next one in that folder removes."""
     files = [file for file in sorted(folder.glob("*.json")) if re.fullmatch(r"0|[1-9][0-9]*", file.stem, re.ASCII)]
     if _is_whole(folder.parent / "loss_statistics.json", record, files):
         return record

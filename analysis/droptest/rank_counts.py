@@ -153,7 +153,9 @@ def check(record: Any, rank: int) -> None:
         if type(record.get(key)) is not int:
             raise MalformedCounts(f"/{key}: got {record.get(key)!r}, want an integer")
     if record["rank"] != rank or rank >= record["world_size"]:
-        raise MalformedCounts(f"/rank: got {record['rank']} of {record['world_size']}, want {rank}, as the file is named")
+        raise MalformedCounts(
+            f"/rank: got {record['rank']} of {record['world_size']}, want {rank}, as the file is named"
+        )
     if not isinstance(record.get("network", ""), str):
         raise MalformedCounts(f"/network: got {record['network']!r}, want a digest")
     for reason, counts in object_of(record.get("exempt")).items():
@@ -170,8 +172,8 @@ def check(record: Any, rank: int) -> None:
 
 
 def program_of(rank: Mapping[str, Any]) -> tuple[int, int, str]:
-    """World size, seed and digest of the network, which the files of one program have in common. Digest "": there is none,
-    as in files of earlier versions."""
+    """World size, seed and digest of the network, which the files of one program have in common. Digest "": there is
+    none, as in files of earlier versions."""
     return rank["world_size"], rank["seed"], rank.get("network", "")
 
 

@@ -2,6 +2,7 @@
 """The specs that gpu_bench runs with the droptest command, and the rates of their steps."""
 
 import array
+import itertools
 import json
 import random
 import shutil
@@ -147,7 +148,7 @@ def rates(lines: list[dict], is_traced: bool) -> dict:
     """
     seconds = {
         line["step"]: line["seconds"] - before["seconds"]
-        for before, line in zip(lines, lines[1:], strict=False)
+        for before, line in itertools.pairwise(lines)
         if line["step"] == before["step"] + 1
     }
     last = lines[-1]["step"]

@@ -109,8 +109,9 @@ std::vector<std::string> idle_classes(nlohmann::json spec, const std::vector<std
   const std::optional<std::vector<std::string>> sent = classes_of_layout(spec);
   std::vector<std::string> idle;
   for (const auto& [name, network] : classes.items()) {
-    const bool is_changed = std::ranges::any_of(
-        overrides, [&](const std::string& change) { return concerns(change, "/network/classes/" + name); });
+    const std::string pointer = "/network/classes/" + name;
+    const bool is_changed =
+        std::ranges::any_of(overrides, [&](const std::string& change) { return concerns(change, pointer); });
     if (sent && !is_changed && std::ranges::count(*sent, name) == 0) idle.push_back(name);
   }
   return idle;

@@ -144,12 +144,15 @@ def test_layers_have_the_error_and_the_bias_of_their_collectives(records, folder
             assert mine.loc[layer, ["mean", "low", "high"]].tolist() == pytest.approx(expected)
 
 
+NONE_OR_SOME = (NONE, bernoulli(0.2))
+
+
 @pytest.fixture
 def layered(tmp_path):
     """A function that writes a sweep of three seeds at 20 % with given layers of tp_forward, a list for each seed, and
     loads it: the members of layers that differ from those of other records."""
 
-    def write(*by_seed, losses=(NONE, bernoulli(0.2))):
+    def write(*by_seed, losses=NONE_OR_SOME):
         path = synthetic.write_sweep(tmp_path, {"/network/loss": list(losses)}, seeds=len(by_seed), name="layered")
         lossy = [run for run in json.loads((path / "sweep.json").read_text())["runs"]
                  if run["point"]["/network/loss"].get("loss_rate")]  # fmt: skip

@@ -4,6 +4,7 @@ droptest command, and all of its parts on the fake device."""
 
 import importlib.machinery
 import importlib.util
+import itertools
 import json
 import os
 import subprocess
@@ -137,7 +138,7 @@ def test_a_part_for_which_no_time_is_left_does_not_begin(tmp_path):
     bench.part(parts["nano"])
     assert bench.rows == [("ran", "yes")]
     bench.end = time.monotonic() - 1
-    with pytest.raises(program_runs.ProgramError, match="the 0.5 minutes of --minutes are over"):
+    with pytest.raises(program_runs.ProgramError, match=r"the 0\.5 minutes of --minutes are over"):
         bench.timeout()
 
 
@@ -269,7 +270,7 @@ def test_documents_end_in_the_tokens(tmp_path):
     spec_runs.write_tokens(tmp_path / "tokens.bin", count=10_000)
     data = (tmp_path / "tokens.bin").read_bytes()
     ends = [i for i in range(10_000) if int.from_bytes(data[2 * i : 2 * i + 2], "little") == spec_runs.END_OF_TEXT]
-    lengths = [after - before for before, after in zip(ends, ends[1:], strict=False)]
+    lengths = [after - before for before, after in itertools.pairwise(ends)]
     assert lengths and all(spec_runs.DOCUMENT_TOKENS[0] <= n <= spec_runs.DOCUMENT_TOKENS[1] for n in lengths)
 
 

@@ -44,7 +44,7 @@ def test_the_plan_of_a_device_is_what_a_run_takes(tmp_path, name):
     assert row["holds"], row
     if name != "sequence":  # copies of messages between two ranks have an allowance
         assert row["planned"] | {"process": 0} == row["measured"] | {"process": 0}, row
-    # A plan has 64 MB for a rank of a GPU, whose streams and libraries take more than the double's: for those 40 MiB do.
+    # A plan has 64 MB for a rank of a GPU, whose streams and libraries take more than the double's: 40 MiB do there.
     more_on_a_gpu = 2 * (64_000_000 - 40 * 2**20)
     # The double's allocations are not rounded up; so much of a plan is left for that, and for small buffers.
     assert 0 <= row["process_error_bytes"] - more_on_a_gpu <= 2 * 10 * 2**20, row

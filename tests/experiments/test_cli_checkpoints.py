@@ -296,7 +296,9 @@ def test_exports_say_whose_copies_they_are(tmp_path):
         assert safetensors_of(tmp_path / "final.safetensors") == safetensors_of(tmp_path / "kept.safetensors")
         for said in (told[name], kept):
             assert ("copies of ranks differ by up to " in said) == (name == "lossy")
-    assert "; those of the lowest rank, and the token embedding of the stage with the LM head: copies of " in told["lossy"]
+    assert (
+        "; those of the lowest rank, and the token embedding of the stage with the LM head: copies of " in told["lossy"]
+    )
     assert told["lossy"].endswith(f" after step {STEPS}\n")
 
 

@@ -141,7 +141,9 @@ def test_a_shared_object_computes_the_run(folder, losses_of_flash):
 def test_kernels_that_a_run_cannot_have_are_refused_before_it(folder):
     error = error_of(folder, "validate", kernels={"attention": "flahs"})
     assert 'spec.json: /kernels/attention: got "flahs"' in error and 'did you mean "flash"?' in error
-    assert "known kernels: flash, cudnn, plain" in error_of(folder, "validate", device="cuda", kernels={"attention": "flahs"})
+    assert "known kernels: flash, cudnn, plain" in error_of(
+        folder, "validate", device="cuda", kernels={"attention": "flahs"}
+    )
     assert "/kernels/gelu" in error_of(folder, "validate", kernels={"gelu": "reference"})
     assert "/kernels/cross_entropy" in error_of(folder, "validate", kernels={"cross_entropy": "fused"})
     assert "/kernels/attention/library" in error_of(folder, "validate", kernels={"attention": {}})

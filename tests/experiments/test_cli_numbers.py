@@ -67,7 +67,9 @@ def test_leading_zeros_are_decimal(tmp_path):
 @pytest.mark.parametrize("command", ["collective", "drift"])
 def test_tensors_that_do_not_fit_into_memory_are_refused_before_they_are_made(tmp_path, command):
     error = run(command, "--ranks=8", "--elements=1000000000000", *LOSS[:2], cwd=tmp_path, expect=2).err
-    assert re.search(r"--elements: got 1000000000000, which take \d+ GiB on 8 ranks; want as few as fit into the", error)
+    assert re.search(
+        r"--elements: got 1000000000000, which take \d+ GiB on 8 ranks; want as few as fit into the", error
+    )
 
 
 def test_small_rates_are_not_printed_as_zero(tmp_path):
@@ -76,7 +78,9 @@ def test_small_rates_are_not_printed_as_zero(tmp_path):
     assert "rate 0.000000 (configured 2e-08, z" in out
 
 
-@pytest.mark.parametrize("text", ["4", "4 B", "16GiB", "16 gib", "16G", "16Gi", "4e3", "17.1GB", "0.01TB", "16384MiB", "17179869.184kB"])
+@pytest.mark.parametrize(
+    "text", ["4", "4 B", "16GiB", "16 gib", "16G", "16Gi", "4e3", "17.1GB", "0.01TB", "16384MiB", "17179869.184kB"]
+)
 def test_a_size_has_a_unit_of_1024_or_1000(tmp_path, text):
     assert "SPEC is required" in run("doctor", "--to-bytes", text, cwd=tmp_path, expect=2).err
 

@@ -186,7 +186,17 @@ def test_kills_at_random_moments_never_take_a_result_away(tmp_path):
 
 def test_records_that_were_half_moved_are_moved_by_the_next_call(tmp_path):
     folder = finished(tmp_path)
-    run("run", "spec.json", "--set", "/record/weights=final", "--set", "/record/links=include", "--out", "other", cwd=tmp_path)
+    run(
+        "run",
+        "spec.json",
+        "--set",
+        "/record/weights=final",
+        "--set",
+        "/record/links=include",
+        "--out",
+        "other",
+        cwd=tmp_path,
+    )
     (other,) = run_folders(tmp_path, out="other")
     expected = records_of(other)
     names = sorted(path.name for path in other.iterdir() if path.name != "summary.json")

@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import subprocess
+from pathlib import Path
 
 import pytest
 from cli_harness import (
@@ -29,7 +30,7 @@ RATES = [0, 0.05, 0.2]
 
 def is_pending(pid, number):
     """Whether the signal waits for the process."""
-    lines = open(f"/proc/{pid}/status").read().splitlines()
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return any(int(line.split()[1], 16) >> (number - 1) & 1 for line in lines if line.startswith(("SigPnd", "ShdPnd")))
 
 

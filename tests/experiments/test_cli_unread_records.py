@@ -39,7 +39,7 @@ def assert_two_are_named(err, cut, newer):
     warned = sorted(warnings_in(err))
     expected = sorted([(cut.name, "not JSON"), (newer.name, "/schema_version: got 2, want 1")])
     assert len(warned) == 2, err
-    for line, (name, why) in zip(sorted(warned), expected):
+    for line, (name, why) in zip(sorted(warned), expected, strict=True):
         assert line.startswith(f"droptest: warning: results/tiny/{name}/summary.json: ") and why in line
         assert line.endswith("; this droptest takes the run as not finished")
 

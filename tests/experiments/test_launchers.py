@@ -2,7 +2,6 @@
 """Runs whose ranks were started by hand, mpirun, srun and torchrun, over each rendezvous, give local's records."""
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -228,10 +227,14 @@ def test_every_rank_refuses_a_finished_run_that_lacks_records(tmp_path):
     assert (folder / "summary.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("words", [("run", "spec.json", "--set", "/record/weights=final"), ("resume", None, "--at", "4")])
+@pytest.mark.parametrize(
+    "words", [("run", "spec.json", "--set", "/record/weights=final"), ("resume", None, "--at", "4")]
+)
 def test_ranks_of_a_launcher_leave_a_result_until_that_of_the_repetition_is_there(tmp_path, holds, words):
     checkpoint = {"every_steps": 2, "keep": 100, "async": False}
-    write_spec(tmp_path, backend={"name": "gloo", "timeout_seconds": 30}, record={"weights": "none"}, checkpoint=checkpoint)
+    write_spec(
+        tmp_path, backend={"name": "gloo", "timeout_seconds": 30}, record={"weights": "none"}, checkpoint=checkpoint
+    )
     run("run", "spec.json", cwd=tmp_path)
     (folder,) = run_folders(tmp_path)
     words = [word or str(folder) for word in words]

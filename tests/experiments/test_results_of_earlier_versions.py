@@ -87,7 +87,7 @@ def test_a_program_is_loaded_and_its_saved_state_is_refused(folder):
     source = {"network": {"loss": loss}, "seed": 7, "statistics": str(folder / "results/program")}
     first = droptest.Network(source, rank=0, world_size=2)
     first.flow("dp_gradient", 0).next(500 * 352)
-    with pytest.raises(droptest.NetworkError, match="ranks/1.json: .*/schema_version: got 1, want 2"):
+    with pytest.raises(droptest.NetworkError, match=r"ranks/1\.json: .*/schema_version: got 1, want 2"):
         first.write_statistics()
 
 

@@ -66,7 +66,10 @@ def test_the_output_of_a_failed_test_and_of_one_that_ended_its_process_is_shown(
 
 def test_what_a_program_wrote_after_its_tests_is_shown_where_it_failed(tmp_path):
     leak = "1: ERROR: LeakSanitizer: detected memory leaks"
-    log = FAILED.replace("0% tests", leak + "\n3: CMake Error: no program\n4: fine\n4/4 Test #4: install.Sum ....   Passed    1 sec\n0% tests")
+    log = FAILED.replace(
+        "0% tests",
+        leak + "\n3: CMake Error: no program\n4: fine\n4/4 Test #4: install.Sum ....   Passed    1 sec\n0% tests",
+    )
     shown = summary(tmp_path, log, "8").splitlines()
     assert leak in shown
     assert "3: CMake Error: no program" in shown

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A program whose rank ends right after it has begun sums of many packets, for which nobody waits. Arguments: the rank, and
-the folder in which the ranks meet."""
+"""A program whose rank ends right after it has begun sums of many packets, for which nobody waits. Arguments: the rank,
+and the folder in which the ranks meet."""
 
 import sys
 

@@ -132,7 +132,7 @@ def _become(program: dict[str, Any]) -> None:
 if __name__ == "__main__":
     import torch
     import torch.distributed
-    import torch.nn.parallel
+    import torch.nn.parallel  # noqa: F401
 
     import droptest
     import droptest.torch  # noqa: F401

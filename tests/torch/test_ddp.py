@@ -154,7 +154,7 @@ def test_operations_of_a_group_have_the_arguments_of_pytorch_with_loss_and_count
     arrives = 1.0 - rate
     for me, one in enumerate(ranks):
         values = one["values"]
-        parts = sum(([1.0 if peer == me else arrives] * 20 for peer in range(3)), [])
+        parts = [1.0 if peer == me else arrives for peer in range(3) for _ in range(20)]
         expected = {"all_to_all_single": parts, "all_to_all_rows": parts, "isend": [arrives] * 20,
                     "send": [1.0] * 20, "recv": [arrives] * 20, "reduce": [3 * arrives if me == 1 else 1.0] * 20,
                     "reduce_max": [-np.inf if me == 1 and rate else 1.0] * 20, "all_gather": [arrives] * 60,

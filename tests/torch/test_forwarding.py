@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("torch", reason="PyTorch is not installed")
-from droptest.torch import build, forwarding  # noqa: E402
+from droptest.torch import build, forwarding
 
 HAND_WRITTEN = "void barrier() override { return; }\n  void _allgather_base(int a) override {"
 

@@ -11,12 +11,14 @@ from pathlib import Path
 # sender has, and memory that is allocated is no message.
 _MAY_FORWARD = ("recv", "recvAnysource", "allocateTensor")
 # Words of the types that carry no messages. A type with any other word may: a tensor, work, future, window, backend.
-_WITHOUT_MESSAGES = set("""
+_WITHOUT_MESSAGES = set(
+    """
     const noexcept void bool int long short unsigned float double size_t int32_t int64_t uint32_t uint64_t
     std c10 at string string_view vector optional pair map unordered_map set function shared_ptr intrusive_ptr
     chrono milliseconds seconds Device DeviceIndex Allocator Store Options BarrierOptions ErrorType WorkInfo
     AbortHook CompletionHook ReconfigureHandle
-""".split())
+""".split()
+)
 
 # Functions of some versions that are more than forwarded.
 _FORWARDED = "{{ return inner_->{name}({arguments}); }}"

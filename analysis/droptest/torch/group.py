@@ -245,7 +245,7 @@ class LossyGroup:
 
     def _world_rank(self, name: str, world: int | None, in_group: int | None, absent: int | None = None) -> int:
         """Of the arguments `name` and `group_<name>` of torch.distributed, of which there is one."""
-        if world is not None and in_group is not None or world is None and in_group is None and absent is None:
+        if (world is not None and in_group is not None) or (world is None and in_group is None and absent is None):
             raise ValueError(f"{name}, group_{name}: got {world} and {in_group}, want one of them")
         if in_group is not None:
             if not 0 <= in_group < len(self.ranks):
