@@ -29,6 +29,7 @@ Links = list[tuple[int, int | None]]
 def links_of(traffic_class: str, half: str, spec: dict[str, Any]) -> Links:
     """(source, destination) of each link on which a half ("reduce", "gather") of the class has packets; of all pairs of
     ranks for a class that is not known. A destination of None is the point at which the path "contribution" adds up.
+    Empty where the links are not known here: of other paths than that, "direct" and "ring", and of paths by size.
 
     spec: the resolved spec. Each rank of a dilated attention is taken to need tokens of all earlier ranks.
     """
@@ -96,7 +97,10 @@ def _exchange(traffic_class: str, members: Sequence[int], spec: dict[str, Any]) 
 
 def _collective(traffic_class: str, half: str, members: Sequence[int], spec: dict[str, Any]) -> Links:
     """A collective over the members of a group."""
-    path = object_of(object_of(object_of(spec.get("network")).get("classes")).get(traffic_class)).get("path", "direct")
+    network = object_of(object_of(object_of(spec.get("network")).get("classes")).get(traffic_class))
+    path = network.get("path", "direct")
+    if network.get("sized_paths") or path not in ("direct", "ring", "contribution"):
+        return []
     sources = members
     if traffic_class == "embedding_gradient":
         members = sources = [members[0], members[-1]]

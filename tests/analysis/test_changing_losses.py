@@ -67,6 +67,13 @@ def test_a_link_to_the_point_of_aggregation_has_a_source_only():
     assert rate({"destinations": [1], "loss": bernoulli(0.2)}) == 0
 
 
+@pytest.mark.parametrize("network", [{"path": "tree"}, {"path": "direct", "sized_paths": [{"path": "ring"}]}])
+def test_a_rate_over_links_that_are_not_known_is_not_known(network):
+    spec = {"parallel": {"tensor": 4}, "network": {"classes": {"tp_forward": network}}}
+    pairs = class_links.links_of("tp_forward", "reduce", spec)
+    assert math.isnan(link_losses.model([{"sources": [3], "loss": bernoulli(0.2)}], NO_LOSS, pairs).loss_rate)
+
+
 def test_links_have_words():
     links = [{"sources": [0, "2-3"], "loss": bernoulli("2%")}, {"between_groups_of": 4, "loss": NONE}]
     assert link_losses.words(links) == "from 0, 2-3 Bernoulli 2 %; between groups of 4 no loss"
