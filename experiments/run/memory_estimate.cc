@@ -281,13 +281,14 @@ std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm&
   return static_cast<std::uint64_t>(kept + largest_rate(network->gather) * of_state * static_cast<double>(states));
 }
 
-/// The activations of ranks. Those of the model itself are the same on ranks with one part of it and as many tokens.
+/// Computes the bytes of activations of single ranks. The model's own are equal on ranks with the same part of the
+/// model and equally many tokens, and are planned once.
 class Activations {
  public:
   Activations(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan)
       : config_(config), form_(form), plan_(plan) {}
 
-  /// At least kAbsurdBytes: of a model that no machine holds.
+  /// The bytes on the rank with these coordinates; at least kAbsurdBytes for a model that no machine holds.
   std::uint64_t of(const comm::ParallelNumbers& at) const {
     const models::BatchShape shape = shape_on_rank(config_, at.sequence);
     const auto [planned, is_new] = planned_.try_emplace({at.pipeline, at.tensor, shape.length});
@@ -311,7 +312,8 @@ class Activations {
   const RunConfig& config_;
   const models::OpsForm& form_;
   const models::PipelinePlan* plan_;
-  // What other calls need again: by pipeline and tensor coordinate and tokens; by tensor coordinate.
+  // Results that later calls reuse: by pipeline coordinate, tensor coordinate and number of tokens; by tensor
+  // coordinate.
   mutable std::map<std::tuple<int, int, std::int64_t>, std::uint64_t> planned_;
   mutable std::map<int, std::vector<Received>> received_;
 };

@@ -11,7 +11,7 @@ namespace {
 using comm::ParallelDimension;
 using sim::TrafficClass;
 
-/// Which of the messages that are alike have a name of their own.
+/// Which of a rank's messages of equal shape have names of their own.
 enum class Names : std::uint8_t {
   kNone,          ///< all share one name
   kCalls,         ///< each collective of a group: the sums of each block

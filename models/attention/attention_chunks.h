@@ -37,7 +37,7 @@ struct ChunkPair {
 std::vector<ChunkPair> visible_pairs_of(const std::vector<AttentionChunk>& chunks, const AttentionMask& mask,
                                         std::int64_t batch);
 
-/// Of stored values: chunks of all states have keys of their own.
+/// The key under which storage has one tensor of a chunk; it differs for all states, chunks and kinds.
 std::uint64_t chunk_key(std::uint64_t state, std::size_t chunk, ChunkKind kind);
 
 }  // namespace droptest::models

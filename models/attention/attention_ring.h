@@ -17,13 +17,13 @@
 namespace droptest::models {
 
 /// The losses of the keys and values that a rank received in a forward pass, by hop. They are repeated in the backward
-/// pass, whose values are so those of the forward pass that took place.
+/// pass, which then computes with the values that the forward pass had.
 template <class Memory>
 struct RingLosses {
   struct Hop {
-    Absences absent;               ///< empty: nothing leaves the softmax
-    typename Memory::Filled keys;  ///< where lost elements stay in it
-    typename Memory::Filled values;
+    Absences absent;  ///< keys that leave the softmax; empty: none
+    /// Lost elements of keys and values that stay in the softmax, with the values of the fill in their places.
+    typename Memory::Filled keys, values;
     StoppedElements stopped;  ///< empty unless stops_lost_gradients()
   };
   std::vector<Hop> hops;
@@ -34,15 +34,15 @@ template <class Memory>
 struct RingPass {
   using E = typename Memory::Element;
   typename Memory::template View<const E> queries;
-  typename Memory::template Span<const E> keys;    ///< of this rank: [tokens, batch, heads, width]
-  typename Memory::template Span<const E> values;  ///< likewise
-  const Absences& absent;                          ///< of this rank's keys, as AttentionInputs::absent
-  std::span<const std::int64_t> tokens;            ///< of each rank
+  /// This rank's keys and values. Shape: [tokens, batch, heads, width].
+  typename Memory::template Span<const E> keys, values;
+  const Absences& absent;                ///< this rank's keys that leave the softmax, as AttentionInputs::absent
+  std::span<const std::int64_t> tokens;  ///< numbers of tokens, by rank
   /// Of this rank's queries with the keys of each rank.
   std::span<const typename Memory::Pattern> patterns;
   typename Memory::Mask mask;
   int layer = -1;
-  DropoutMask dropout{};  ///< as AttentionInputs::dropout
+  DropoutMask dropout{};  ///< of the probabilities, as AttentionInputs::dropout
 };
 
 /// Attention over a group of ranks. Forward, keys and values take ranks - 1 hops from rank r to r + 1. Backward they
@@ -109,7 +109,8 @@ class AttentionRing {
     return !leaves_out() && group_ != nullptr && group_->stops_lost_gradients(sim::TrafficClass::kSequenceForward);
   }
 
-  static constexpr const char* kMemoryOf = "attention over sequence ranks";  ///< in errors of a full device
+  static constexpr const char* kMemoryOf =
+      "attention over sequence ranks";  ///< names the memory in the error of a full device
 
   comm::Communicator* group_;
   Block current_;

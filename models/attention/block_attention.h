@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with state over the ranks of a sequence group, for host and device memory.
+// Attention with state: dense over the ranks of a sequence group, and dilated on any number of ranks. For host and
+// device memory.
 #pragma once
 
 #include <algorithm>
@@ -21,9 +22,9 @@ namespace droptest::models {
 /// Pieces in the buffers of storage at once, at most: two on their way out, and two on their way back.
 inline constexpr std::uint64_t kResidentPieces = OffloadFile::kMostWrites + 2;
 
-/// Blocks is HostBlocks or DeviceBlocks, and Kernel SequenceAttentionOf or DilatedAttentionOf its memory. With chunks,
-/// the saved tensors of a block wait outside of memory for the backward pass of the block, which brings them back piece
-/// by piece: all states share the memory of one.
+/// Blocks: HostBlocks or DeviceBlocks. Kernel: SequenceAttentionOf or DilatedAttentionOf, of the memory of Blocks. With
+/// chunks, the saved tensors of a block wait outside of memory for the backward pass of the block, which brings them
+/// back piece by piece: all states share the memory of one.
 template <class Blocks, class Kernel>
 class BlockAttention final : public StatefulAttention {
  public:
@@ -94,7 +95,7 @@ class BlockAttention final : public StatefulAttention {
   template <class U>
   using Span = typename Memory::template Span<U>;
   struct State {
-    std::uint64_t number = 0;  ///< of the state, for keys
+    std::uint64_t number = 0;  ///< tells the states apart in the keys of the storage
     typename Kernel::Saved saved{};
     typename Blocks::Documents documents{};
   };
@@ -134,7 +135,7 @@ class BlockAttention final : public StatefulAttention {
     }
   }
 
-  static constexpr const char* kMemoryOf = "attention in chunks";  ///< in errors of a full device
+  static constexpr const char* kMemoryOf = "attention in chunks";  ///< names the memory in the error of a full device
 
   Blocks blocks_;
   Kernel kernel_;

@@ -7,11 +7,6 @@
 
 namespace droptest::models {
 
-template <class E>
-using DeviceSavedDilatedAttention = SavedDilatedAttentionOf<DeviceHeads<E>>;
-template <class E>
-using DeviceDilatedAttention = DilatedAttentionOf<DeviceHeads<E>>;
-
 extern template class DilatedAttentionOf<DeviceHeads<float>>;
 extern template class DilatedAttentionOf<DeviceHeads<comm::Bf16>>;
 extern template class DilatedAttentionOf<DeviceHeads<comm::Fp16>>;

@@ -10,7 +10,6 @@
 namespace droptest::models {
 
 /// The mask covers the whole sequences.
-using DeviceSequencePass = SequencePassOf<DeviceAttentionMask>;
 template <class E>
 using DeviceSavedAttention = SavedAttentionOf<DeviceHeads<E>>;
 template <class E>

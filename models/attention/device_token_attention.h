@@ -78,8 +78,8 @@ struct DeviceAttentionInputs {
   DeviceHeadView<const E> keys;
   DeviceHeadView<const E> values;
   DeviceAttentionMask mask;
-  comm::DeviceSpan<const std::uint8_t> absent{};  ///< as AttentionInputs::absent
-  DropoutMask dropout{};                          ///< as AttentionInputs::dropout
+  comm::DeviceSpan<const std::uint8_t> absent{};  ///< keys that leave the softmax, as AttentionInputs::absent
+  DropoutMask dropout{};                          ///< of the probabilities, as AttentionInputs::dropout
   /// Added to the positions of a pattern's queries and keys: chunks of equal lengths have one pattern.
   std::int64_t first_query = 0;
   std::int64_t first_key = 0;

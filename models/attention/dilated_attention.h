@@ -197,7 +197,7 @@ class DilatedAttentionOf {
   Buffer<E> output_, weighted_grad_;
   Buffer<Statistic> log_sum_exp_;
   typename Memory::Scratch scratch_;
-  static constexpr const char* kMemoryOf = "dilated attention";  ///< in errors of a full device
+  static constexpr const char* kMemoryOf = "dilated attention";  ///< names the memory in the error of a full device
   static constexpr sim::TrafficClass kForward = sim::TrafficClass::kSequenceForward;
   static constexpr sim::TrafficClass kBackward = sim::TrafficClass::kSequenceBackward;
 };

@@ -62,7 +62,8 @@ class HeadExchangeOf {
   /// rank.
   void count(const HeadShape& local, std::span<const std::int64_t> lengths);
 
-  static constexpr const char* kMemoryOf = "attention over sequence ranks";  ///< in errors of a full device
+  static constexpr const char* kMemoryOf =
+      "attention over sequence ranks";  ///< names the memory in the error of a full device
 
   comm::Communicator* group_;
   int rank_;

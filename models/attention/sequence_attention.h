@@ -159,7 +159,8 @@ class SequenceAttentionOf {
     check_rank_shape(pass.parts, factors_, rank_, heads_, tensor, got, like);
   }
 
-  static constexpr const char* kMemoryOf = "attention over sequence ranks";  ///< in errors of a full device
+  static constexpr const char* kMemoryOf =
+      "attention over sequence ranks";  ///< names the memory in the error of a full device
 
   int rank_;
   SequenceFactors factors_;

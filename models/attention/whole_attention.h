@@ -139,14 +139,14 @@ class WholeAttention final : public StatefulAttention {
 
  private:
   struct State {
-    std::uint64_t number = 0;                   ///< of the state, for keys
-    typename Memory::template Buffer<E> qkv{};  ///< without chunks
+    std::uint64_t number = 0;                   ///< tells the states apart in the keys of the storage
+    typename Memory::template Buffer<E> qkv{};  ///< queries, keys and values; empty with chunks
     /// [batch, heads, tokens] of each chunk, one chunk after the other.
     typename Memory::template Buffer<typename Memory::Statistic> log_sum_exp{};
     typename Blocks::Documents documents{};
   };
 
-  /// Of a chunk.
+  /// The tokens of a chunk but the last one; without chunks, of the sequence.
   std::int64_t most_tokens(const AttentionShape& shape) const {
     return storage_ ? std::min(chunk_tokens_, shape.length) : shape.length;
   }
@@ -158,7 +158,7 @@ class WholeAttention final : public StatefulAttention {
     const auto tokens = static_cast<std::uint64_t>(most_tokens(shape) * shape.head_width);
     for (auto& room : rooms_) Memory::room(room, rows * tokens, kMemoryOf, blocks_.processor());
   }
-  /// As a pass has them.
+  /// The memory of a state's queries, keys and values, in the order of qkv: [rows, 3, heads, head width].
   Span<E> saved_in(State& state, const AttentionShape& shape) {
     return Memory::room(state.qkv, 3 * head_shape(shape).elems(), kMemoryOf, blocks_.processor());
   }
@@ -179,7 +179,8 @@ class WholeAttention final : public StatefulAttention {
         .subspan(static_cast<std::size_t>(rows * chunk.first), static_cast<std::size_t>(rows * chunk.count));
   }
 
-  static constexpr const char* kMemoryOf = "attention of whole sequences";  ///< in errors of a full device
+  static constexpr const char* kMemoryOf =
+      "attention of whole sequences";  ///< names the memory in the error of a full device
 
   std::int64_t chunk_tokens_;
   Blocks blocks_;

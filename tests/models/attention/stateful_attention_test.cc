@@ -37,7 +37,8 @@ const std::vector<DilatedBranch> kBranches = {{4, 1}, {7, 3}, {11, 2}};
 struct Case {
   AttentionOptions options;
   double p_dropout;
-  /// Of sequence_forward, which loses packets then, and so does sequence_backward where it says so.
+  /// The fill of sequence_forward, which then loses packets; nullopt: nothing is lost. With loses_gradients,
+  /// sequence_backward loses packets, too.
   std::optional<comm::Fill> fill;
   bool loses_gradients = false;
 
@@ -154,8 +155,8 @@ comm::LossyOptions losing(const Case& of, comm::ElementType type) {
   return options;
 }
 
-/// The memory that the attention has is that of its plan: a ring's parts may be shorter, and so may be all pieces that
-/// a buffer of a device saw.
+/// Expects the bytes of the plan. The plan is an upper bound for a ring, whose parts may have unequal lengths, and for
+/// chunks on a device, where one of two buffers may have seen short pieces alone.
 void expect_planned(const Case& of, const Implementation& implementation, const StatefulAttention& attention, int rank,
                     const Ops& ops) {
   constexpr std::uint64_t kStates = 2;
@@ -246,7 +247,7 @@ void on_cases(const Fills& fills, const std::vector<double>& dropouts,
   }
 }
 
-/// Of numbers about 1.
+/// The largest accepted difference of numbers of the order of 1.
 double tolerance_of(const Implementation& implementation) { return std::max(1e-13, implementation.tolerance); }
 
 /// Attention over all tokens, in which a key counts once for each branch.
@@ -304,7 +305,7 @@ std::pair<double, double> sums_of(const std::vector<RankResult>& results, const 
   return sums;
 }
 
-// Also of what was lost on the way there.
+// The gradient is also that of a forward pass with lost packets.
 TEST(StatefulAttention, GradientsAreFiniteDifferences) {
   constexpr double kStep = 1e-5;
   const Inputs inputs;
@@ -334,6 +335,7 @@ TEST(StatefulAttention, InChunksHasTheBitsOfNoChunks) {
              const std::vector<RankResult> want = run(whole, inputs, implementation);
              for (std::size_t rank = 0; rank < got.size(); ++rank) {
                expect_equal(got[rank].output, want[rank].output, "output");
+               expect_equal(got[rank].evaluated, want[rank].evaluated, "evaluation");
                expect_equal(got[rank].grad_qkv, want[rank].grad_qkv, "gradient");
              }
            });
@@ -360,7 +362,7 @@ TEST(StatefulAttention, LosesTheSameElementsOnEveryImplementation) {
     }
     if (!is_first) {
       EXPECT_LE(std::max(output, gradient), tolerance_of(implementation));
-    } else if (!of.has_documents()) {  // of documents some meet no lost key
+    } else if (!of.has_documents()) {  // some documents attend to no lost key
       EXPECT_GT(std::min(output, gradient), 1e-2) << "nothing was lost";
       EXPECT_LT(std::max(output, gradient), 1e2);
     }
