@@ -177,6 +177,12 @@ void Communicator::throw_dropped() {
   if (const std::exception_ptr error = std::exchange(dropped_, nullptr)) std::rethrow_exception(error);
 }
 
+std::unique_ptr<Communicator> Communicator::subgroup(std::span<const int> ranks) {
+  const auto own = std::ranges::find(ranks, rank());
+  if (own == ranks.end()) return split(-1, 0);
+  return split(ranks.front(), static_cast<int>(own - ranks.begin()));
+}
+
 std::unique_ptr<Communicator> Communicator::channel(int /*number*/) { return nullptr; }
 
 std::unique_ptr<WorkInFlight> Communicator::begin(const CallArguments& arguments) {

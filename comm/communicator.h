@@ -235,6 +235,10 @@ class Communicator {
   /// A communicator over the ranks that gave the same color, ordered by (key, rank); null for a negative color. It
   /// shares the failure of this one: an error in either ends both. Ranks: all of the group call it.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
+  /// The same by its members: a communicator over these ranks of this one, in their order; null where this rank is not
+  /// among them. Default: split(). Ranks: all of the group call it; the lists of two ranks are equal or have no rank in
+  /// common.
+  virtual std::unique_ptr<Communicator> subgroup(std::span<const int> ranks);
 
   /// Another communicator of the same ranks, for calls of another thread of the rank. Channels of one number, below
   /// kMostChannels, belong together: their calls match only those of the peers' channels. It shares the failure and the

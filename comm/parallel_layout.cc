@@ -101,6 +101,24 @@ int ParallelLayout::rank(const ParallelNumbers& coordinates) const {
   return rank;
 }
 
+std::vector<int> ParallelLayout::ranks_along(std::initializer_list<ParallelDimension> dimensions,
+                                             ParallelNumbers at) const {
+  std::vector<ParallelNumbers> members = {at};
+  for (const ParallelDimension dimension : dimensions) {
+    std::vector<ParallelNumbers> all;
+    for (int i = 0; i < of(dimension); ++i) {
+      for (ParallelNumbers member : members) {
+        member.of(dimension) = i;
+        all.push_back(member);
+      }
+    }
+    members = std::move(all);
+  }
+  std::vector<int> ranks;
+  for (const ParallelNumbers& member : members) ranks.push_back(rank(member));
+  return ranks;
+}
+
 void ParallelLayout::require_world(int ranks) const {
   if (world_size() == ranks) return;
   throw ConfigError("/parallel: got " + text() + ", " + std::to_string(world_size()) + " in all, but " +
@@ -116,9 +134,7 @@ ParallelGroups::ParallelGroups(const ParallelLayout& layout, Communicator& world
     if (layout_.of(dimension) == world_.world_size()) {
       groups_[index] = &world_;
     } else if (layout_.of(dimension) > 1) {
-      ParallelNumbers first = coordinates_;
-      first.of(dimension) = 0;
-      owned_[index] = world_.split(layout_.rank(first), coordinates_.of(dimension));
+      owned_[index] = world_.subgroup(layout_.ranks_along({dimension}, coordinates_));
       groups_[index] = owned_[index].get();
     }
   }
@@ -126,9 +142,8 @@ ParallelGroups::ParallelGroups(const ParallelLayout& layout, Communicator& world
     if (layout_.of(dimension) == layout_.gradient_ranks()) gradient_group_ = group(dimension);
   }
   if (layout_.data == 1 || layout_.sequence == 1) return;
-  ParallelNumbers first = coordinates_;
-  first.data = first.sequence = 0;
-  owned_gradient_group_ = world_.split(layout_.rank(first), layout_.gradient_rank(coordinates_));
+  owned_gradient_group_ =
+      world_.subgroup(layout_.ranks_along({ParallelDimension::kSequence, ParallelDimension::kData}, coordinates_));
   gradient_group_ = owned_gradient_group_.get();
 }
 

@@ -4,8 +4,10 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
 #include <string_view>
+#include <vector>
 
 #include "comm/communicator.h"
 
@@ -61,6 +63,8 @@ struct ParallelLayout : ParallelNumbers {
   /// Throws: CheckError for a rank or a coordinate out of range.
   ParallelNumbers coordinates(int rank) const;
   int rank(const ParallelNumbers& coordinates) const;
+  /// The ranks that differ from these coordinates in those dimensions alone, the first of them fastest.
+  std::vector<int> ranks_along(std::initializer_list<ParallelDimension> dimensions, ParallelNumbers at) const;
   /// Throws: ConfigError that shows the product, where it is not the number of started ranks.
   void require_world(int ranks) const;
   /// "tensor 2 x data 4"; "1 rank" where all are 1.

@@ -2,6 +2,7 @@
 // The network of a traffic class: path, loss of each half, and the fill of holes.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <memory>
@@ -115,6 +116,10 @@ struct Network {
 
   const sim::Boxed<ClassNetwork>& of(sim::TrafficClass c) const { return classes[static_cast<std::size_t>(c)]; }
   sim::Boxed<ClassNetwork>& of(sim::TrafficClass c) { return classes[static_cast<std::size_t>(c)]; }
+  /// Whether no class has a network.
+  bool is_empty() const {
+    return std::ranges::none_of(classes, [](const auto& of_class) { return of_class.has_value(); });
+  }
 };
 
 /// What ClassNetwork::lost_gradient is, or where it is absent the default: zero in sequence_forward, straight-through

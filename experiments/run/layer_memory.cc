@@ -10,35 +10,33 @@
 
 #include "comm/lab/fate_simulation.h"
 #include "comm/lossy/paths/call_memory.h"
-#include "experiments/spec/class_layouts.h"
-#include "experiments/spec/planned_collectives.h"
 
 namespace droptest::experiments {
 namespace {
 
-using comm::ParallelDimension;
 using Slots = decltype(comm::CallMemory::scratch);
 
 }  // namespace
 
-LayerMemory layer_memory(const RunConfig& config) {
+LayerMemory layer_memory(const RunConfig& config, const DryRunWhenAsked& run) {
   LayerMemory memory;
-  std::map<std::pair<ParallelDimension, bool>, Slots> scratch;  // by group, and whether messages stay on the host
+  if (config.network.is_empty()) return memory;
+  std::map<std::pair<std::vector<comm::ParallelDimension>, bool>, Slots>
+      scratch;  // by group, and whether messages stay on the host
   const bool is_sampled = config.record.sample_every_steps > 0;
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
     if (!network) continue;
-    const ParallelDimension group = group_of(config, of);
     const bool is_on_host = config.device == Device::kCuda && of == sim::TrafficClass::kOuter;
-    for (const PlannedCollective& planned : planned_collectives(config, of)) {
+    for (const PlannedCollective& planned : run.get().of(of)) {
       const std::vector<std::uint64_t> counts = comm::counts_of(planned.call);
       const comm::CallShape shape = comm::shape_of(planned.call, counts);
       const comm::CallMemory held = comm::memory_of({*network, shape, planned.call.ranks}, is_sampled);
-      const std::uint64_t remembered = sizeof(float) * names_of_rank(config, of, planned.times) * held.remembered;
+      const std::uint64_t remembered = sizeof(float) * planned.names * held.remembered;
       memory.remembered += remembered;
       if (is_on_host) memory.on_host += remembered;
       if (planned.call.collective == sim::Collective::kBroadcast) continue;  // a message, which takes no scratch
-      Slots& most = scratch[{group, is_on_host}];
+      Slots& most = scratch[{planned.dimensions, is_on_host}];
       for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], held.scratch[i]);
     }
   }

@@ -6,12 +6,13 @@
 #include <utility>
 #include <vector>
 
+#include "comm/call.h"
 #include "experiments/records/weights_file.h"
-#include "experiments/run/training_model.h"
+#include "experiments/spec/dry_run.h"
+#include "experiments/spec/model_options.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/gpt2_weights.h"
-#include "models/gpt2/sequence_messages.h"
 #include "models/gpt2/shard_plan.h"
 #include "models/gpt2/stage_plan.h"
 #include "models/pipeline/schedule_csv.h"
@@ -218,43 +219,32 @@ json tensors_json(const RunConfig& config, const Parts& parts) {
 /// "h.0.attn.c_attn.weight" -> "h.0.attn.c_attn".
 std::string layer_name(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
-std::string_view collective_name(sim::Collective collective) {
-  switch (collective) {
-    case sim::Collective::kReduceScatter:
-      return "reduce_scatter";
-    case sim::Collective::kAllGather:
-      return "all_gather";
-    default:
-      return "all_reduce";
-  }
-}
-
-/// Which layer a reduction belongs to, from the name of its message.
-std::string layer_of(const models::PlannedReduction& reduction) {
-  if (reduction.name.starts_with("cross_entropy.")) return "lm_head";
+/// Which layer a call belongs to, from the name of its message.
+std::string layer_of(const comm::DryCall& call) {
+  if (call.name.starts_with("cross_entropy.")) return "lm_head";
   for (const std::string_view suffix : {".backward", ".input"}) {
-    if (reduction.name.ends_with(suffix)) return reduction.name.substr(0, reduction.name.size() - suffix.size());
+    if (call.name.ends_with(suffix)) return call.name.substr(0, call.name.size() - suffix.size());
   }
-  return reduction.name;
+  return call.name;
 }
 
 /// Those of a layer with equal names are one entry with their sum: an LM head works in chunks of rows.
-json reductions_json(const std::vector<models::PlannedReduction>& all, const std::string& layer, bool backward) {
+json calls_json(const std::vector<comm::DryCall>& all, const std::string& layer, bool backward) {
   json list = json::array();
-  for (const models::PlannedReduction& one : all) {
+  for (const comm::DryCall& one : all) {
     const bool is_backward = one.traffic_class == sim::TrafficClass::kTpBackward;
     if (layer_of(one) != layer || is_backward != backward) continue;
     const auto same = std::find_if(list.begin(), list.end(), [&](const json& e) { return e["message"] == one.name; });
     if (same != list.end()) {
       (*same)["calls"] = (*same)["calls"].get<std::uint64_t>() + 1;
-      (*same)["bytes"] = (*same)["bytes"].get<std::uint64_t>() + one.bytes;
+      (*same)["bytes"] = (*same)["bytes"].get<std::uint64_t>() + one.bytes();
       continue;
     }
-    list.push_back({{"collective", collective_name(one.collective)},
+    list.push_back({{"collective", comm::operation_name(one.operation)},
                     {"class", sim::traffic_class_name(one.traffic_class)},
                     {"message", one.name},
                     {"calls", 1},
-                    {"bytes", one.bytes}});
+                    {"bytes", one.bytes()}});
   }
   return list;
 }
@@ -273,18 +263,18 @@ json layers_json(const RunConfig& config) {
   const std::vector<models::StageRange> stages = stages_of(config);
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const models::StageRange& range = stages[s];
-    std::vector<models::PlannedReduction> reductions;
+    std::vector<comm::DryCall> calls;
     if (config.parallel.tensor > 1) {
       const models::StagePlan plan =
           stage_plan(config, range, 0, {config.training.batch_sequences, tokens.length_of(tokens.longest_rank())});
-      reductions = plan.forward_reductions();
-      reductions.insert(reductions.end(), plan.later_reductions().begin(), plan.later_reductions().end());
+      calls = plan.forward_calls();
+      calls.insert(calls.end(), plan.later_calls().begin(), plan.later_calls().end());
     }
     const auto add = [&](const std::string& layer, bool has_parameters) {
       list.push_back({{"layer", layer},
                       {"stage", s},
-                      {"forward", reductions_json(reductions, layer, false)},
-                      {"backward", reductions_json(reductions, layer, true)},
+                      {"forward", calls_json(calls, layer, false)},
+                      {"backward", calls_json(calls, layer, true)},
                       {"gradients", has_parameters ? gradients : "none"},
                       {"parameters", has_parameters ? parameters : "none"}});
     };
@@ -317,26 +307,37 @@ json buckets_json(const Parts& parts) {
   return list;
 }
 
-/// Bytes that each rank of the first replica and tensor-parallel rank sends in one block's
-/// attention of a micro-batch.
+std::uint64_t bytes_to_others(const std::vector<comm::DryCall>& calls) {
+  std::uint64_t bytes = 0;
+  for (const comm::DryCall& call : calls) {
+    for (const std::uint64_t elems : sent_by(call).to_others) bytes += elems * comm::element_bytes(call.type);
+  }
+  return bytes;
+}
+
+/// Bytes that each rank of the first replica and tensor-parallel rank sends in one block's attention of a micro-batch.
 json sequence_json(const RunConfig& config) {
   const models::SequenceLayout& layout = config.model.attention.sequence;
-  const models::IndexRange heads = models::gpt2_part(config.model, config.parallel.tensor, 0).heads;
-  const models::AttentionShape whole{config.training.batch_sequences, config.training.sequence_tokens,
-                                     static_cast<std::int64_t>(heads.count), config.model.width / config.model.heads};
-  const auto bytes = [&](models::PassDirection direction) {
-    std::vector<std::uint64_t> of_ranks(static_cast<std::size_t>(config.parallel.sequence));
-    for (const models::SequenceMessage& message :
-         models::sequence_messages(config.model.attention, whole, 0, direction)) {
-      of_ranks[static_cast<std::size_t>(message.source)] += message.elems * sizeof(float);
+  json forward = json::array();
+  json backward = json::array();
+  const DryRunWhenAsked run(config);
+  for (int rank = 0; rank < config.parallel.sequence; ++rank) {
+    std::uint64_t sent = 0;
+    std::uint64_t given_back = 0;
+    if (config.parallel.sequence > 1) {
+      const DryRank& dry = run.get().of_rank({.data = 0, .sequence = rank, .pipeline = 0, .tensor = 0});
+      sent = bytes_to_others(of_first_block(dry.evaluation, sim::TrafficClass::kSequenceForward));
+      given_back = bytes_to_others(of_first_block(dry.step, sim::TrafficClass::kSequenceBackward)) /
+                   static_cast<std::uint64_t>(dry.micro_batches);
     }
-    return of_ranks;
-  };
+    forward.push_back(sent);
+    backward.push_back(given_back);
+  }
   return {{"ulysses", layout.factors.ulysses},
           {"ring", layout.factors.ring},
           {"zigzag", layout.order == models::SequenceLayout::Order::kZigzag},
-          {"forward_bytes", bytes(models::PassDirection::kForward)},
-          {"backward_bytes", bytes(models::PassDirection::kBackward)}};
+          {"forward_bytes", std::move(forward)},
+          {"backward_bytes", std::move(backward)}};
 }
 
 /// Null without a pipeline. Times are those of links without a cost; the work of a rank in a step is 1 on average.

@@ -17,12 +17,12 @@
 #include "comm/lossy/recovery_rules.h"
 #include "experiments/run/layer_memory.h"
 #include "experiments/run/training_model.h"
+#include "experiments/spec/dry_run.h"
+#include "experiments/spec/model_options.h"
 #include "experiments/spec/pipeline_plan.h"
-#include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
-#include "models/gpt2/sequence_messages.h"
 #include "models/gpt2/stage_plan.h"
 #include "models/ops/offload_file.h"
 #include "sim/error.h"
@@ -77,7 +77,7 @@ std::uint64_t residual_elems(const RunConfig& config) {
 /// Over the plans of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.
 std::uint64_t largest_bucket_bytes(const RunConfig& config) {
   std::uint64_t elems = 0;
-  for (const PlannedCollective& reduction : planned_collectives(config, sim::TrafficClass::kDpGradient)) {
+  for (const PlannedCollective& reduction : DryRun(config).of(sim::TrafficClass::kDpGradient)) {
     elems = std::max(elems, reduction.call.elements);
   }
   return elems * sizeof(float);
@@ -179,7 +179,8 @@ RunConfig with_all_offloaded(const RunConfig& config) {
   const bool recomputes = why_recomputation_differs(config).empty() && why_inputs_differ(config).empty();
   RunConfig other = with_strategy(config, recomputes ? kMemoryStrategies.back() : kMemoryStrategies.front());
   if (!why_ranks_differ(config).empty()) other.memory.place.cut = false;
-  other.sharding.offloads_moments = other.sharding.offloads_values = true;
+  other.sharding.offloads_moments = true;
+  other.sharding.offloads_values = !models::freezes_any(config.model);
   return other;
 }
 
@@ -234,26 +235,27 @@ struct Received {
   double elems = 0;
 };
 
-/// By rank of a sequence group, with the heads of the rank with these coordinates; empty where no packet is lost.
-std::vector<Received> received_in_block(const RunConfig& config, comm::ElementType type,
-                                        const comm::ParallelNumbers& at) {
+/// On the rank with these coordinates; absent where no packet is lost.
+std::optional<Received> received_in_block(const RunConfig& config, const DryRunWhenAsked& run,
+                                          const comm::ParallelNumbers& at) {
   const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
-  if (config.parallel.sequence == 1 || !network) return {};
-  std::vector<Received> by_rank(static_cast<std::size_t>(config.parallel.sequence));
-  for (const models::SequenceMessage& message : models::sequence_messages(
-           config.model.attention, attention_shape(config, at), 0, models::PassDirection::kForward)) {
-    Received& received = by_rank[static_cast<std::size_t>(message.destination)];
-    received.packets += static_cast<double>(network->packets(type, message.elems).packets());
-    received.elems += static_cast<double>(message.elems);
+  if (config.parallel.sequence == 1 || !network) return std::nullopt;
+  Received received;
+  for (const comm::DryCall& call :
+       of_first_block(run.get().of_rank(at).evaluation, sim::TrafficClass::kSequenceForward)) {
+    for (const std::uint64_t elems : sent_by(call).from_others) {
+      received.packets += static_cast<double>(network->packets(call.type, elems).packets());
+      received.elems += static_cast<double>(elems);
+    }
   }
-  return by_rank;
+  return received;
 }
 
 /// Expected bytes of what a rank keeps of its losses from a forward pass to the backward pass: the ranges of lost
 /// elements, and on a ring the values in their place. Upper ends: a range may be of several packets, and each rank is
 /// counted as the one with the worst links.
 std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
-                                 const comm::ParallelNumbers& at, std::span<const Received> received) {
+                                 const comm::ParallelNumbers& at, const std::optional<Received>& received) {
   const comm::ElementType type = form.types().activations;
   const std::uint64_t states = attention_states(config, plan, at);
   double kept = 0;
@@ -268,16 +270,15 @@ std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm&
   if (config.tensor_sequence) {
     kept += stopped_bytes(config, sim::TrafficClass::kTpForward, type, residual_elems(config), 2 * states);
   }
-  if (received.empty()) return static_cast<std::uint64_t>(kept);
+  if (!received) return static_cast<std::uint64_t>(kept);
   const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
-  const auto [packets, elems] = received[static_cast<std::size_t>(at.sequence)];
   const models::AttentionOptions& attention = config.model.attention;
   const bool is_ring = attention.branches.empty() && attention.sequence.factors.ring > 1;
   const bool keeps_values = is_ring && network->gather.rule().source != comm::FillRule::Source::kAbsent;
   const bool stops = comm::lost_gradient_of(sim::TrafficClass::kSequenceForward, *network) == comm::LostGradient::kZero;
   double of_state = 0;
-  if (stops || keeps_values) of_state += packets * sizeof(sim::ElementRange);
-  if (keeps_values) of_state += elems * static_cast<double>(comm::element_bytes(type));
+  if (stops || keeps_values) of_state += received->packets * sizeof(sim::ElementRange);
+  if (keeps_values) of_state += received->elems * static_cast<double>(comm::element_bytes(type));
   return static_cast<std::uint64_t>(kept + largest_rate(network->gather) * of_state * static_cast<double>(states));
 }
 
@@ -285,8 +286,9 @@ std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm&
 /// model and equally many tokens, and are planned once.
 class Activations {
  public:
-  Activations(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan)
-      : config_(config), form_(form), plan_(plan) {}
+  Activations(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
+              const DryRunWhenAsked& run)
+      : config_(config), form_(form), plan_(plan), run_(run) {}
 
   /// The bytes on the rank with these coordinates; at least kAbsurdBytes for a model that no machine holds.
   std::uint64_t of(const comm::ParallelNumbers& at) const {
@@ -294,10 +296,8 @@ class Activations {
     const auto [planned, is_new] = planned_.try_emplace({at.pipeline, at.tensor, shape.length});
     if (is_new) planned->second = of_model(at, shape);
     if (planned->second >= kAbsurdBytes) return planned->second;
-    const auto [received, is_other] = received_.try_emplace(at.tensor);
-    if (is_other) received->second = received_in_block(config_, form_.types().activations, at);
     return planned->second + attention_use(config_, form_, plan_, at).memory +
-           lost_element_bytes(config_, form_, plan_, at, received->second);
+           lost_element_bytes(config_, form_, plan_, at, received_in_block(config_, run_, at));
   }
 
  private:
@@ -312,10 +312,9 @@ class Activations {
   const RunConfig& config_;
   const models::OpsForm& form_;
   const models::PipelinePlan* plan_;
-  // Results that later calls reuse: by pipeline coordinate, tensor coordinate and number of tokens; by tensor
-  // coordinate.
+  const DryRunWhenAsked& run_;
+  /// Results that later calls reuse: by pipeline coordinate, tensor coordinate and number of tokens.
   mutable std::map<std::tuple<int, int, std::int64_t>, std::uint64_t> planned_;
-  mutable std::map<int, std::vector<Received>> received_;
 };
 
 /// Makes the estimates of single ranks, without of_process.
@@ -325,8 +324,8 @@ class RankEstimates {
       : config_(config),
         form_(ops_form(config)),
         plan_(pipeline_plan(config)),
-        layer_(layer_memory(config)),
-        activations_(config, *form_, plan_.get()) {}
+        run_(config),
+        activations_(config, *form_, plan_.get(), run_) {}
 
   MemoryEstimate of(const comm::ParallelNumbers& at) const {
     MemoryEstimate own;
@@ -338,8 +337,8 @@ class RankEstimates {
     if (own.model.activations >= kAbsurdBytes) return own;
     own.offload =
         (models::OffloadFile::kMostWrites + kExpectedReads) * residuals_away(config_, *form_, at, /*stages=*/1).second;
-    own.loss_layer = layer_.remembered;
-    own.collectives = layer_.messages;
+    own.loss_layer = layer().remembered;
+    own.collectives = layer().messages;
     std::uint64_t elems = 0;
     for (const models::Gpt2Tensor& tensor : tensors) elems += tensor.is_copy ? 0 : tensor.slice.local_elems();
     own.outer = models::outer_bytes(config_.outer, elems);
@@ -379,14 +378,20 @@ class RankEstimates {
   std::uint64_t on_device(const comm::ParallelNumbers& at) const {
     const MemoryEstimate own = of(at);
     if (own.model.activations >= kAbsurdBytes) return kAbsurdBytes;
-    return own.total() - own.outer - layer_.on_host + kRankDeviceBytes;
+    return own.total() - own.outer - layer().on_host + kRankDeviceBytes;
   }
 
  private:
+  const LayerMemory& layer() const {
+    if (!layer_) layer_ = layer_memory(config_, run_);
+    return *layer_;
+  }
+
   const RunConfig& config_;
   std::unique_ptr<models::OpsForm> form_;
   std::shared_ptr<const models::PipelinePlan> plan_;
-  LayerMemory layer_;
+  DryRunWhenAsked run_;
+  mutable std::optional<LayerMemory> layer_;  ///< from when it is first asked for
   Activations activations_;
 };
 
@@ -404,7 +409,8 @@ models::StatefulAttentionUse attention_use(const RunConfig& config, const models
 
 std::uint64_t largest_activation_bytes(const RunConfig& config, const models::OpsForm& form,
                                        const models::PipelinePlan* plan, int pipeline_rank) {
-  const Activations activations(config, form, plan);
+  const DryRunWhenAsked run(config);
+  const Activations activations(config, form, plan, run);
   std::uint64_t most = 0;
   for (int sequence = 0; sequence < config.parallel.sequence; ++sequence) {
     most = std::max(most, activations.of({.data = 0, .sequence = sequence, .pipeline = pipeline_rank, .tensor = 0}));
@@ -526,7 +532,8 @@ std::string memory_that_fits(const RunConfig& config, std::uint64_t bytes) {
   if (!fits(offloaded)) return "";
   const bool recomputes = offloaded.memory.recompute != models::Recompute::kSaveAll;
   const MemoryStrategy& strategy = recomputes ? kMemoryStrategies.back() : kMemoryStrategies.front();
-  json section = {{"strategy", strategy.name}, {"offload_optimizer", true}, {"offload_parameters", true}};
+  json section = {{"strategy", strategy.name}, {"offload_optimizer", true}};
+  if (offloaded.sharding.offloads_values) section["offload_parameters"] = true;
   if (strategy.cut && !why_ranks_differ(config).empty()) section["cut"] = false;
   return section.dump();
 }

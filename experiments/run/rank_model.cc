@@ -14,7 +14,7 @@
 #include "experiments/run/run_device.h"
 #include "experiments/run/trainer_parts.h"
 #include "experiments/run/training_model.h"
-#include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/rank_groups.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/kernels/cross_entropy.h"
@@ -30,36 +30,19 @@ class RankModel {
   RankModel(const RunConfig& config, comm::Communicator& group, const models::StoredTensors& weights,
             const std::string& where)
       : network_(group, lossy_options(config, 1)),
-        groups_(config.parallel, network_),
-        alone_(groups_.group(comm::ParallelDimension::kTensor) == nullptr ? network_.split(group.rank(), 0) : nullptr),
-        tensor_(alone_ == nullptr ? *groups_.group(comm::ParallelDimension::kTensor) : *alone_),
-        model_(config, tensor_, ranks_of(config)) {
-    models::load_gpt2_weights(config.model, model_.parameters(), tensor_, weights, where);
+        groups_(config, network_),
+        model_(config, groups_.tensor(), groups_.model_ranks()) {
+    models::load_gpt2_weights(config.model, model_.parameters(), groups_.tensor(), weights, where);
     model_.set_values();
   }
 
   TrainingModel& model() { return model_; }
-  const comm::ParallelGroups& groups() const { return groups_; }
+  const comm::ParallelGroups& groups() { return groups_.layout(); }
   comm::LossyCommunicator& network() { return network_; }
 
  private:
-  models::ModelRanks ranks_of(const RunConfig& config) {
-    models::ModelRanks ranks;
-    ranks.data = {groups_.gradient_group(), {}};
-    ranks.all = &network_;
-    ranks.data_stride = config.parallel.stride(comm::ParallelDimension::kData);
-    ranks.sequence = {groups_.group(comm::ParallelDimension::kSequence),
-                      config.parallel.stride(comm::ParallelDimension::kSequence)};
-    if (config.parallel.pipeline > 1) ranks.pipeline.group = groups_.group(comm::ParallelDimension::kPipeline);
-    ranks.pipeline.stride = config.parallel.stride(comm::ParallelDimension::kPipeline);
-    ranks.pipeline.plan = pipeline_plan(config);
-    return ranks;
-  }
-
   comm::LossyCommunicator network_;
-  comm::ParallelGroups groups_;
-  std::unique_ptr<comm::Communicator> alone_;
-  comm::Communicator& tensor_;
+  RankGroups groups_;
   TrainingModel model_;
 };
 

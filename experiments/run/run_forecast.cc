@@ -12,7 +12,7 @@
 #include "experiments/data/corpus.h"
 #include "experiments/data/example_set.h"
 #include "experiments/run/trainer.h"
-#include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/dry_run.h"
 #include "experiments/spec/run_traffic.h"
 
 namespace droptest::experiments {
@@ -32,10 +32,10 @@ double operations_per_token(const RunConfig& config) {
   return 6 * products + 12 * layers * width * static_cast<double>(config.training.sequence_tokens);
 }
 
-/// First transmissions of all collectives that planned_collectives() lists.
-std::uint64_t packets_of_class(const RunConfig& config, TrafficClass traffic_class) {
+/// First transmissions in the whole run.
+std::uint64_t packets_of_class(const RunConfig& config, const DryRun& run, TrafficClass traffic_class) {
   std::uint64_t packets = 0;
-  for (PlannedCollective& planned : planned_collectives(config, traffic_class)) {
+  for (PlannedCollective planned : run.of(traffic_class)) {
     planned.call.network = *config.network.of(traffic_class);
     if (planned.call.collective == sim::Collective::kBroadcast) {
       planned.call.network.path = "direct";  // a message is one hop on every path
@@ -43,7 +43,7 @@ std::uint64_t packets_of_class(const RunConfig& config, TrafficClass traffic_cla
     }
     planned.call.seed = config.seeds.network;
     planned.call.time = config.time ? &*config.time : nullptr;
-    packets += planned.times * comm::simulate_fates(planned.call).statistics.total().packets;
+    packets += times_in_run(config, planned) * comm::simulate_fates(planned.call).statistics.total().packets;
   }
   return packets;
 }
@@ -86,10 +86,11 @@ double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_P
 }  // namespace
 
 std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
+  const DryRun run(config);
   std::map<std::string, std::uint64_t> packets;
   for (const TrafficClass of : sim::kAllTrafficClasses) {
-    if (!config.network.of(of) || planned_collectives(config, of).empty()) continue;
-    packets[std::string(sim::traffic_class_name(of))] = in_whole_run(config, of, packets_of_class(config, of));
+    if (!config.network.of(of) || run.of(of).empty()) continue;
+    packets[std::string(sim::traffic_class_name(of))] = packets_of_class(config, run, of);
   }
   return packets;
 }

@@ -31,6 +31,7 @@
 #include "experiments/run/training_data.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/rank_groups.h"
 #include "experiments/spec/resolve_failures.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_weights.h"
@@ -96,13 +97,11 @@ class Trainer {
         network_(metered_, lossy_options(config, membership_)),
         // The loss layer loses no control traffic, but does not count its time as compute time.
         observed_(network_, &profile_),
-        groups_(config.parallel, observed_),
-        replicas_(groups_.gradient_group()),
-        alone_(groups_.group(comm::ParallelDimension::kTensor) == nullptr ? observed_.split(group.rank(), 0) : nullptr),
-        tensor_group_(alone_ == nullptr ? *groups_.group(comm::ParallelDimension::kTensor) : *alone_),
-        absences_(config, observed_, groups_),
+        groups_(config, observed_),
+        replicas_(groups_.layout().gradient_group()),
+        absences_(config, observed_, groups_.layout()),
         attendance_(&absences_.at(0)),
-        model_(config, tensor_group_, model_ranks(), {&profile_.times(), &profile_.device_timer()}),
+        model_(config, groups_.tensor(), groups_.model_ranks(), {&profile_.times(), &profile_.device_timer()}),
         data_(make_training_data(
             config, corpus, group, [this](std::uint64_t step) { return share_of(step); }, hooks.on_lost_shard)),
         validation_(validation_data(config, corpus)),
@@ -133,7 +132,7 @@ class Trainer {
     });
     if (config.outer.is_on()) outer_.emplace(config.outer, *replicas_, updated_parameters());
     if (config.failures && config.failures->stage_rate > 0)
-      failures_.emplace(config, *pipeline_group(), tensor_group_, model_);
+      failures_.emplace(config, *groups_.pipeline(), groups_.tensor(), model_);
     if (config.checkpoint && hooks.checkpoints) {
       checkpointer_.emplace(*hooks.checkpoints, config, membership_, group, hooks.on_checkpoint_error,
                             hooks.is_at_work);
@@ -208,7 +207,7 @@ class Trainer {
     if (config_.start) {
       start_from_checkpoint();
     } else {
-      set_starting_weights(model_, config_, tensor_group_);
+      set_starting_weights(model_, config_, groups_.tensor());
       spread_starting_weights();
     }
     if (outer_) outer_->begin(updated_parameters());
@@ -335,34 +334,6 @@ class Trainer {
                  unrecorded_, last_losses_, training_seconds_, seconds, *data_, outcome_.predictions);
     if (visitor.turn() != sim::StateVisitor::Turn::kRestore) return;
     start_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-  }
-
-  /// Without outer steps, replicas train as one. A worker's ranks train alone.
-  models::ModelRanks model_ranks() {
-    models::ModelRanks ranks;
-    if (config_.outer.is_on()) {
-      worker_ = observed_.split(groups_.coordinates().data, group_.rank());
-      ranks.data = {nullptr, config_.sharding};
-      if (worker_->world_size() > 1) ranks.all = worker_.get();
-      ranks.pipeline.group = pipeline_group();
-      ranks.pipeline.stride = config_.parallel.stride(comm::ParallelDimension::kPipeline);
-      ranks.pipeline.plan = pipeline_plan(config_);
-      return ranks;
-    }
-    ranks.data = {replicas_, config_.sharding};
-    ranks.all = &observed_;
-    ranks.data_stride = config_.parallel.stride(comm::ParallelDimension::kData);
-    ranks.sequence = {groups_.group(comm::ParallelDimension::kSequence),
-                      config_.parallel.stride(comm::ParallelDimension::kSequence)};
-    ranks.pipeline.group = pipeline_group();
-    ranks.pipeline.stride = config_.parallel.stride(comm::ParallelDimension::kPipeline);
-    ranks.pipeline.plan = pipeline_plan(config_);
-    return ranks;
-  }
-
-  /// Null: there is one stage.
-  comm::Communicator* pipeline_group() const {
-    return config_.parallel.pipeline == 1 ? nullptr : groups_.group(comm::ParallelDimension::kPipeline);
   }
 
   /// Gathers the starting weights, which reach all ranks: later lost parameters are then older values, not zeros.
@@ -741,7 +712,7 @@ class Trainer {
       tell_at_work();
       model_.end_training();
       outcome_.weights =
-          models::gather_gpt2_weights(config_.model, model_.parameters(), tensor_group_, pipeline_group());
+          models::gather_gpt2_weights(config_.model, model_.parameters(), groups_.tensor(), groups_.pipeline());
       outcome_.memory.note_process(outcome_.steps);
       note_device_memory(outcome_.steps);
     }
@@ -765,11 +736,8 @@ class Trainer {
   comm::MeteredCommunicator metered_;
   comm::LossyCommunicator network_;
   comm::MeteredCommunicator observed_;  ///< the loss layer, with all that it waits for
-  comm::ParallelGroups groups_;
+  RankGroups groups_;
   comm::Communicator* replicas_;  ///< ranks of which gradients are averaged; null: there is one
-  std::unique_ptr<comm::Communicator> alone_;
-  std::unique_ptr<comm::Communicator> worker_;  ///< the ranks of a worker, with outer steps
-  comm::Communicator& tensor_group_;
   ReplicaAbsences absences_;
   const Attendance* attendance_;  ///< of the step under way, or the last one
   TrainingModel model_;

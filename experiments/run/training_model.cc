@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "experiments/records/weights_file.h"
-#include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/model_options.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "models/gpt2/initial_weights.h"
@@ -16,41 +16,12 @@
 namespace droptest::experiments {
 namespace {
 
-models::CudaOpsOptions cuda_options(const RunConfig& config) {
-  models::CudaOpsOptions options;
-  options.precision = config.training.precision;
-  options.device = config.device_index;
-  options.kernels = kernels_in_use(config);
-  return options;
-}
-
-models::HostOpsOptions host_options(const RunConfig& config) {
-  models::HostOpsOptions options;
-  options.precision = config.training.precision;
-  options.threads = config.backend.threads_per_rank;
-  options.offload_directory = config.memory.directory;
-  options.kernels = config.kernels;
-  return options;
-}
-
 std::unique_ptr<models::Ops> make_ops(const RunConfig& config, comm::Communicator& network, const ModelTimers& timers) {
   if (config.device == Device::kCuda) return models::make_cuda_ops(cuda_options(config), network, timers.device);
   return models::make_host_ops(host_options(config), network, timers.host);
 }
 
-/// Batches and dropout have one seed.
-models::Gpt2Config model_of(const RunConfig& config) {
-  models::Gpt2Config model = config.model;
-  model.dropout.seed = config.seeds.data;
-  return model;
-}
-
 }  // namespace
-
-std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config) {
-  if (config.device == Device::kCuda) return models::cuda_ops_form(cuda_options(config), config.parallel.tensor);
-  return models::host_ops_form(host_options(config), config.parallel.tensor);
-}
 
 TrainingModel::TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks,
                              const ModelTimers& timers)

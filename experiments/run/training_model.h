@@ -15,15 +15,11 @@
 #include "experiments/data/corpus.h"
 #include "experiments/run_config.h"
 #include "models/gpt2/gpt2.h"
-#include "models/ops/ops_form.h"
 #include "models/parameter.h"
 #include "models/phase_times.h"
 #include "models/training_step.h"
 
 namespace droptest::experiments {
-
-/// The element types and sizes of the run's device, on a rank of the run. Needs no device. Throws: ConfigError.
-std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config);
 
 /// What gets the times of phases on the processor and on a device. Borrowed; null: nothing does.
 struct ModelTimers {

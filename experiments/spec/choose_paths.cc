@@ -13,7 +13,7 @@
 #include "comm/spec/resolve_network.h"
 #include "comm/spec/resolve_time.h"
 #include "experiments/spec/class_layouts.h"
-#include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/dry_run.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -121,6 +121,7 @@ void choose_for(json& section, std::vector<Candidate> candidates, std::vector<Pl
 void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, const RunConfig& config,
                   const json& time, const std::string& where, std::vector<std::string>& errors) {
   json chosen = network;
+  std::optional<DryRun> run;
   for (const sim::TrafficClass traffic_class : in_use) {
     const std::string name(sim::traffic_class_name(traffic_class));
     // It has the section of the class that it repeats.
@@ -133,9 +134,10 @@ void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, c
       return;
     }
     std::vector<Candidate> candidates = candidates_of(network, traffic_class, config, time, where, errors);
-    std::vector<PlannedCollective> collectives = planned_collectives(config, traffic_class);
+    if (!run) run.emplace(config);
+    const std::vector<PlannedCollective>& collectives = run->of(traffic_class);
     if (candidates.empty() || collectives.empty()) continue;
-    choose_for(chosen["classes"][name], std::move(candidates), std::move(collectives), config.seeds.network);
+    choose_for(chosen["classes"][name], std::move(candidates), collectives, config.seeds.network);
   }
   if (chosen["path"] == comm::kChosenPath) chosen["path"] = "direct";  // of classes without traffic
   network = std::move(chosen);

@@ -2,7 +2,6 @@
 // Which layouts of a run send packets of which traffic classes.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,14 +17,6 @@ std::vector<sim::TrafficClass> classes_in_use(const RunConfig& config);
 /// The classes that carry values of parameters. Their fills in this run keep what a rank computed with before: its own
 /// values, or where it has none (ZeRO 3) the last ones that arrived. Reads the member sharding.
 std::vector<comm::ValueClass> value_classes(const RunConfig& config);
-
-/// The ranks of one group of the class differ in this dimension. The groups of gradients are of data and sequence ranks
-/// together; they count as data. Throws: CheckError for the class control.
-comm::ParallelDimension group_of(const RunConfig& config, sim::TrafficClass traffic_class);
-
-/// How many names the alike messages of one rank have, of which a step sends `times` over all groups
-/// (planned_collectives()). The loss layer remembers values by name: 12 blocks of two sums each have 24 names.
-std::uint64_t names_of_rank(const RunConfig& config, sim::TrafficClass traffic_class, std::uint64_t times);
 
 /// What a spec wants so that its run has packets of the class, for warnings: "want /parallel/tensor 2 or more".
 std::string wanted_for(sim::TrafficClass traffic_class);

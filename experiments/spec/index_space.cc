@@ -8,7 +8,6 @@
 #include "comm/lossy/flows/flow.h"
 #include "comm/lossy/paths/path_registry.h"
 #include "experiments/spec/pipeline_plan.h"
-#include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/run_traffic.h"
 #include "models/gpt2/pipeline_traffic.h"
 
@@ -42,9 +41,9 @@ struct LinkUse {
   double packets = 0;                    ///< of all messages
 };
 
-LinkUse use_of(const RunConfig& config, TrafficClass of, const comm::ClassNetwork& network) {
+LinkUse use_of(const RunConfig& config, const DryRun& run, TrafficClass of, const comm::ClassNetwork& network) {
   LinkUse use;
-  for (const PlannedCollective& planned : planned_collectives(config, of)) {
+  for (const PlannedCollective& planned : run.of(of)) {
     std::uint64_t of_message = 0;
     const std::uint64_t data = network.packets(comm::ElementType::kFloat32, planned.call.elements).packets();
     for (const comm::HalfNetwork* half : {&network.reduce, &network.gather}) {
@@ -55,8 +54,7 @@ LinkUse use_of(const RunConfig& config, TrafficClass of, const comm::ClassNetwor
     // `times` counts all groups, which are alike but for the stages of a pipeline.
     const auto ranks = static_cast<double>(planned.call.ranks);
     const double groups = std::max(1.0, config.parallel.world_size() / ranks / config.parallel.pipeline);
-    const double calls =
-        std::ceil(static_cast<double>(in_whole_run(config, of, planned.times)) / groups * largest_stage(config));
+    const double calls = std::ceil(static_cast<double>(times_in_run(config, planned)) / groups * largest_stage(config));
     const auto packets = static_cast<double>(of_message);
     if (planned.call.collective == sim::Collective::kBroadcast) {  // a message from rank to rank, on every path
       use.messages += calls;
@@ -134,12 +132,12 @@ std::optional<IndexRefusal> of_stages(const RunConfig& config, TrafficClass of, 
 
 }  // namespace
 
-std::vector<IndexRefusal> index_refusals(const RunConfig& config) {
+std::vector<IndexRefusal> index_refusals(const RunConfig& config, const DryRun& run) {
   std::vector<IndexRefusal> refusals;
   for (const TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
-    if (!network || planned_collectives(config, of).empty()) continue;
-    const LinkUse use = use_of(config, of, *network);
+    if (!network || run.of(of).empty()) continue;
+    const LinkUse use = use_of(config, run, of, *network);
     const bool has_ordinals = sim::traffic_class_entry(of).is_between_stages;
     std::optional<IndexRefusal> refusal;
     if (network->burst_scope == comm::BurstScope::kMessage) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "experiments/run_config.h"
+#include "experiments/spec/dry_run.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::experiments {
@@ -18,8 +19,8 @@ struct IndexRefusal {
   std::string reason;
 };
 
-/// At most one for each class with a network. Numbers of messages are those that no link exceeds. Reads what
-/// planned_collectives() and in_whole_run() read, and the network.
-std::vector<IndexRefusal> index_refusals(const RunConfig& config);
+/// At most one for each class with a network. Numbers of messages are those that no link exceeds. `run` is of the
+/// config.
+std::vector<IndexRefusal> index_refusals(const RunConfig& config, const DryRun& run);
 
 }  // namespace droptest::experiments

@@ -7,7 +7,7 @@
 #include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/fill/reduction_fill.h"
 #include "comm/lossy/paths/path_registry.h"
-#include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/dry_run.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/kernels/weight_layout.h"
@@ -50,7 +50,7 @@ bool times_empty_sums(const RunConfig& config, sim::TrafficClass of) {
 /// Losses and times of what changes the tied embedding, where the first stage only has a copy of it. A frozen one sends
 /// nothing to the other stage (in version 1: sums without elements), and the copy is no part of outer steps either.
 bool shows_owner_of_tied_embedding(const RunConfig& config) {
-  if (planned_collectives(config, sim::TrafficClass::kEmbeddingGradient).empty()) return false;
+  if (!shares_tied_embedding(config)) return false;
   if (config.outer.fragments > 1 || config.network.of(sim::TrafficClass::kOuter)) return true;
   if (!updates_tied_embedding(config)) return times_empty_sums(config, sim::TrafficClass::kEmbeddingGradient);
   constexpr std::array kOfParameters = {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather,

@@ -11,12 +11,12 @@
 #include "comm/spec/resolve_time.h"
 #include "experiments/spec/choose_paths.h"
 #include "experiments/spec/class_layouts.h"
+#include "experiments/spec/dry_run.h"
 #include "experiments/spec/idle_protection.h"
 #include "experiments/spec/index_space.h"
 #include "experiments/spec/numerics_version.h"
 #include "experiments/spec/odd_schedule.h"
 #include "experiments/spec/pipeline_plan.h"
-#include "experiments/spec/planned_collectives.h"
 #include "experiments/spec/program_path.h"
 #include "experiments/spec/read_resolved.h"
 #include "experiments/spec/resolve_data.h"
@@ -517,7 +517,8 @@ class Resolver {
   }
 
   void check_indices(const RunConfig& config) {
-    for (const IndexRefusal& refusal : index_refusals(config)) {
+    if (config.network.is_empty()) return;
+    for (const IndexRefusal& refusal : index_refusals(config, dry_run(config))) {
       const std::string name(sim::traffic_class_name(refusal.of));
       report(refusal.member.empty() ? "/training/steps" : pointer_in_network(name, {refusal.member}), refusal.reason);
     }
@@ -534,11 +535,17 @@ class Resolver {
     return "/network";
   }
 
+  /// Nothing that a step sends changes after the first call.
+  const DryRun& dry_run(const RunConfig& config) {
+    if (!dry_run_) dry_run_.emplace(config);
+    return *dry_run_;
+  }
+
   void check_repetitions() {
-    if (!errors_.empty()) return;
+    if (!errors_.empty() || config_.network.is_empty()) return;
     const bool halves = comm::element_bytes(models::element_type(config_.training.precision.message)) == 2;
     for (const sim::TrafficClass traffic_class : classes_in_use(config_)) {
-      for (const PlannedCollective& planned : planned_collectives(config_, traffic_class)) {
+      for (const PlannedCollective& planned : dry_run(config_).of(traffic_class)) {
         const bool activations = traffic_class == sim::TrafficClass::kTpForward ||
                                  traffic_class == sim::TrafficClass::kTpBackward ||
                                  traffic_class == sim::TrafficClass::kTpRecomputation;
@@ -571,6 +578,7 @@ class Resolver {
   NumericsUse use_;
   json full_;  ///< the spec with defaults; becomes the resolved one section by section
   RunConfig config_;
+  std::optional<DryRun> dry_run_;
   std::vector<std::string> errors_;
 };
 

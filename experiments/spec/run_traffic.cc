@@ -6,8 +6,6 @@
 namespace droptest::experiments {
 namespace {
 
-using sim::TrafficClass;
-
 std::uint64_t in_whole_sequences(std::uint64_t tokens, const RunConfig& config) {
   const auto length = static_cast<std::uint64_t>(config.training.sequence_tokens);
   return (tokens + length - 1) / length * length;
@@ -49,30 +47,6 @@ std::uint64_t evaluation_turns(const RunConfig& config, std::uint64_t targets) {
   return (batches + replicas - 1) / replicas;
 }
 
-/// How often each bucket of parameters is gathered in a run.
-std::uint64_t gathers_of_run(const RunConfig& config) {
-  std::uint64_t gathers = config.training.steps;
-  if (config.sharding.shards_values()) {
-    gathers *= 2 * static_cast<std::uint64_t>(config.training.accumulation);  // both passes
-    if (config.validation.network == ValidationConfig::Network::kLossy) {
-      gathers += evaluations(config) * evaluation_turns(config, validated_tokens(config));
-      if (const std::uint64_t targets = selection_targets(config)) gathers += evaluation_turns(config, targets);
-    }
-  }
-  return gathers + 1;  // of the starting weights
-}
-
-/// Whether planned_collectives() lists those of the whole run.
-bool is_planned_by_run(TrafficClass traffic_class) {
-  return traffic_class == TrafficClass::kOuter || traffic_class == TrafficClass::kEmbeddingGradient;
-}
-
-/// Whether planned_collectives() lists those of a step, not of a micro-batch.
-bool is_planned_by_step(const RunConfig& config, TrafficClass traffic_class) {
-  return traffic_class == TrafficClass::kTpRecomputation ||
-         (traffic_class == TrafficClass::kSequenceBackward && config.tensor_sequence);
-}
-
 }  // namespace
 
 std::uint64_t validation_targets(const RunConfig& config) {
@@ -93,23 +67,17 @@ std::uint64_t tokens_evaluated(const RunConfig& config) {
          tokens_gone_through(config, selection_targets(config));
 }
 
-std::uint64_t in_whole_run(const RunConfig& config, TrafficClass of, std::uint64_t planned) {
-  const std::uint64_t steps = config.training.steps;
-  const std::uint64_t batches = steps * static_cast<std::uint64_t>(config.training.accumulation);
-  if (is_planned_by_run(of)) return planned;
-  if (is_planned_by_step(config, of)) return planned * steps;
-  if (of == TrafficClass::kDpGradient) return planned * (config.sharding.reduces_each() ? batches : steps);
-  if (of == TrafficClass::kParameterGather) return planned * gathers_of_run(config);
-  std::uint64_t number = planned * batches;
-  const bool is_forward =
-      of == TrafficClass::kTpForward || of == TrafficClass::kPpActivation || of == TrafficClass::kSequenceForward;
-  if (is_forward && config.validation.network == ValidationConfig::Network::kLossy) {
-    const double evaluated =
-        static_cast<double>(tokens_evaluated(config)) / static_cast<double>(tokens_of_batch(config));
-    const double of_replica = static_cast<double>(planned) / static_cast<double>(config.parallel.data);
-    number += static_cast<std::uint64_t>(std::llround(evaluated * of_replica));
+std::uint64_t times_in_run(const RunConfig& config, const PlannedCollective& planned) {
+  const std::uint64_t times = planned.times * config.training.steps + planned.otherwise;
+  if (planned.evaluated == 0 || config.validation.network != ValidationConfig::Network::kLossy) return times;
+  if (planned.is_over(comm::ParallelDimension::kData)) {  // replicas without a batch take part in the last turn, too
+    std::uint64_t turns = evaluations(config) * evaluation_turns(config, validated_tokens(config));
+    if (const std::uint64_t targets = selection_targets(config)) turns += evaluation_turns(config, targets);
+    return times + planned.evaluated * turns;
   }
-  return number;
+  const double batches = static_cast<double>(tokens_evaluated(config)) / static_cast<double>(tokens_of_batch(config));
+  const double of_replica = static_cast<double>(planned.evaluated) / static_cast<double>(config.parallel.data);
+  return times + static_cast<std::uint64_t>(std::llround(batches * of_replica));
 }
 
 }  // namespace droptest::experiments

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "experiments/run_config.h"
-#include "sim/traffic_class.h"
+#include "experiments/spec/dry_run.h"
 
 namespace droptest::experiments {
 
@@ -19,8 +19,7 @@ std::uint64_t tokens_of_step(const RunConfig& config);
 /// Tokens that all evaluations of a run go through.
 std::uint64_t tokens_evaluated(const RunConfig& config);
 
-/// The number of something over the whole run, evaluations included, of which planned_collectives() lists `planned`:
-/// collectives, or their packets. `of`: a class that the run uses.
-std::uint64_t in_whole_run(const RunConfig& config, sim::TrafficClass of, std::uint64_t planned);
+/// How often a run makes a planned collective, all groups together, evaluations over a lossy network included.
+std::uint64_t times_in_run(const RunConfig& config, const PlannedCollective& planned);
 
 }  // namespace droptest::experiments

@@ -2,6 +2,7 @@
 #include "models/attention/head_view.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 
 #include "sim/error.h"
@@ -101,6 +102,8 @@ DROPTEST_VIEW_OF(float)
 DROPTEST_VIEW_OF(double)
 DROPTEST_VIEW_OF(const float)
 DROPTEST_VIEW_OF(const double)
+DROPTEST_VIEW_OF(std::byte)  // of dry runs
+DROPTEST_VIEW_OF(const std::byte)
 #undef DROPTEST_VIEW_OF
 template void copy_heads(const HeadView<const float>&, const HeadView<float>&);
 template void copy_heads(const HeadView<const double>&, const HeadView<double>&);

@@ -105,8 +105,8 @@ class SequenceAttentionOf {
       : rank_(checked_rank(group, factors)),
         factors_(factors),
         heads_(heads),
-        exchange_(part_of_group(group, factors.ulysses, rank_ / factors.ulysses, owned_), heads),
-        ring_(part_of_group(group, factors.ring, rank_ % factors.ulysses, owned_)) {}
+        exchange_(part_of_group(group, factors.ulysses, 1, owned_), heads),
+        ring_(part_of_group(group, factors.ring, factors.ulysses, owned_)) {}
 
   /// Queries, keys, values and the output have this rank's tokens with all heads. Throws: ConfigError that names the
   /// tensor and the axis for other shapes.

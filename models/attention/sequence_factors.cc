@@ -16,12 +16,15 @@ int checked_rank(const comm::Communicator* group, const SequenceFactors& factors
   return group == nullptr ? 0 : group->rank();
 }
 
-comm::Communicator* part_of_group(comm::Communicator* all, int ranks, int color,
+comm::Communicator* part_of_group(comm::Communicator* all, int ranks, int stride,
                                   std::vector<std::unique_ptr<comm::Communicator>>& owned) {
   if (all == nullptr) return nullptr;
   if (ranks == all->world_size()) return all->world_size() == 1 ? nullptr : all;
   if (ranks == 1) return nullptr;
-  return owned.emplace_back(all->split(color, all->rank())).get();
+  const int first = all->rank() - all->rank() / stride % ranks * stride;
+  std::vector<int> members;
+  for (int i = 0; i < ranks; ++i) members.push_back(first + i * stride);
+  return owned.emplace_back(all->subgroup(members)).get();
 }
 
 std::vector<std::uint64_t> dealt_heads(std::int64_t heads, int ranks) {

@@ -20,9 +20,9 @@ struct SequenceFactors {
 /// This rank in the group; null: one rank. Throws: ConfigError where the factors do not give the number of ranks.
 int checked_rank(const comm::Communicator* group, const SequenceFactors& factors);
 
-/// The group of the `ranks` ranks that agree with this one in `color`: null for one rank, `all` for all. Ranks: all of
-/// `all`, which may be null. `owned` gets what is split.
-comm::Communicator* part_of_group(comm::Communicator* all, int ranks, int color,
+/// The group of this rank and others of `all`, `ranks` in total with `stride` from one to the next: null for one rank,
+/// `all` for all. Ranks: all of `all`, which may be null. `owned` gets a group that is made.
+comm::Communicator* part_of_group(comm::Communicator* all, int ranks, int stride,
                                   std::vector<std::unique_ptr<comm::Communicator>>& owned);
 
 /// The heads of each of the ranks that exchange heads. Throws: ConfigError for fewer heads than ranks.

@@ -11,6 +11,7 @@
 #include "models/attention/cached_attention.h"
 #include "models/attention/device_attention.h"
 #include "models/attention/dilated_attention.h"
+#include "models/attention/planned_heads.h"
 #include "models/attention/sequence_attention.h"
 #include "models/attention/stateful_attention_of.h"
 
@@ -123,6 +124,9 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
                                                            std::int64_t heads, Ops& ops) {
   if (!options.is_stateful()) return nullptr;
   if (options.past == AttentionOptions::Past::kCached) return make_cached_attention(ops);
+  if (dynamic_cast<PlannerOps*>(&ops) != nullptr) {
+    return stateful_attention_of<PlannedBlocks>(options, ranks, first_head, heads, ops);
+  }
   if (ops.team() == nullptr) return make_device_attention(options, ranks, first_head, heads, ops);
   if (ops.form().types().activations == comm::ElementType::kFloat64) {
     return stateful_attention_of<HostBlocks<double>>(options, ranks, first_head, heads, ops);

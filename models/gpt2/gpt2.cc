@@ -2,6 +2,7 @@
 #include "models/gpt2/gpt2.h"
 
 #include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 
@@ -26,10 +27,6 @@ void check_dropout(const Gpt2Config& config, const OpsForm& form) {
   if (config.dropout.attention == 0 || config.attention.is_stateful() || form.drops_probabilities()) return;
   throw ConfigError("GPT-2: dropout of attention: got " + std::to_string(config.dropout.attention) +
                     " with an attention kernel that has none, want 0, or a kernel of droptest");
-}
-
-bool freezes_any(const Gpt2Config& config) {
-  return std::ranges::any_of(gpt2_tensors(config, 1, 0), &Gpt2Tensor::is_frozen);
 }
 
 void check_frozen(const Gpt2Config& config, const ShardOptions& sharding) {
@@ -81,9 +78,8 @@ Gpt2::Gpt2(const Gpt2Config& config, std::unique_ptr<Ops> ops, const OptimizerCo
   traffic_.emplace(*ranks.pipeline.group, plan.program);
   const int first = plan.rank_of(0);
   const int last = plan.rank_of(stages - 1);
-  const int rank = ranks.pipeline.rank();
   if (first == last || config.classifies()) return;
-  auto ends = ranks.pipeline.group->split(rank == first || rank == last ? 0 : -1, rank);
+  auto ends = ranks.pipeline.group->subgroup(std::array{std::min(first, last), std::max(first, last)});
   if (ends == nullptr || store_.tensors()[store_.table().number_of(kTiedTensor)].is_frozen()) return;
   ends_ = Ends{std::move(ends), first < last ? 1 : 0};
 }

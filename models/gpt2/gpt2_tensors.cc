@@ -168,4 +168,8 @@ std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const 
   return tensors;
 }
 
+bool freezes_any(const Gpt2Config& config) {
+  return std::ranges::any_of(gpt2_tensors(config, 1, 0), &Gpt2Tensor::is_frozen);
+}
+
 }  // namespace droptest::models

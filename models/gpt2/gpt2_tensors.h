@@ -64,4 +64,7 @@ std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, const StageRange
 std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const StageRange> ranges, int ranks,
                                       int rank);
 
+/// Whether training leaves some tensor as it is.
+bool freezes_any(const Gpt2Config& config);
+
 }  // namespace droptest::models

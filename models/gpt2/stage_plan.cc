@@ -91,7 +91,8 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
       keep_(keep),
       sent_past_(sent_past),
       options_(options) {
-  const std::unique_ptr<PlannerOps> ops = make_planner_ops(form, world_size, rank);
+  comm::DryCommunicator group(world_size, rank, forward_calls_);
+  const std::unique_ptr<PlannerOps> ops = make_planner_ops(form, group);
   ParameterStore store(stage_tensors(config, range, world_size, rank), *ops);
   for (std::size_t i = 0; i < store.tensors().size(); ++i) {
     const Weight weight = store.weight(i);
@@ -108,7 +109,7 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
   if (!buffers.passed_input.bytes.empty()) ops->convert(buffers.passed_input, Stage::input(buffers));
   stage.forward(buffers, keep, {}, {});
   if (range.has_embedding() && sent_past.activations) ops->convert(Stage::input(buffers), Stage::output(buffers));
-  forward_reductions_ = ops->reductions();
+  const auto of_forward = static_cast<std::ptrdiff_t>(forward_calls_.size());
   if (keep != Keep::kNothing) ops->begin_pass();  // other slots may use the working memory between the two
   const bool takes_gradient = !range.has_head() && !buffers.passed_gradient.bytes.empty();
   if (takes_gradient) ops->convert(buffers.passed_gradient, Stage::grad_output(buffers));
@@ -121,8 +122,8 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
   } else if (range.has_head()) {
     stage.evaluate_head(buffers, static_cast<double>(batch.rows()), {}, [](auto, auto) {});
   }
-  const auto first_later = static_cast<std::ptrdiff_t>(forward_reductions_.size());
-  later_reductions_.assign(ops->reductions().begin() + first_later, ops->reductions().end());
+  later_calls_.assign(forward_calls_.begin() + of_forward, forward_calls_.end());
+  forward_calls_.resize(static_cast<std::size_t>(of_forward));
 
   std::vector<PlannedBuffer> saved;
   std::vector<PlannedBuffer> working;

@@ -7,10 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "comm/dry_communicator.h"
 #include "models/gpt2/stage_buffers.h"
 #include "models/ops/memory_plan.h"
 #include "models/ops/ops_form.h"
-#include "models/ops/planner_ops.h"
 
 namespace droptest::models {
 
@@ -27,9 +27,9 @@ class StagePlan {
   const BatchShape& batch() const { return batch_; }
   const MemoryPlan& saved() const { return saved_; }
   const MemoryPlan& working() const { return working_; }
-  /// The reductions over tensor-parallel ranks, in order: of the forward pass, and of the head and the backward pass.
-  const std::vector<PlannedReduction>& forward_reductions() const { return forward_reductions_; }
-  const std::vector<PlannedReduction>& later_reductions() const { return later_reductions_; }
+  /// The calls of tensor-parallel ranks, in order: of the forward pass, and of the head and the backward pass.
+  const std::vector<comm::DryCall>& forward_calls() const { return forward_calls_; }
+  const std::vector<comm::DryCall>& later_calls() const { return later_calls_; }
   /// Of `slots` slots and the working memory.
   std::uint64_t bytes(std::uint64_t slots) const { return slots * saved_.bytes() + working_.bytes(); }
   /// The purpose of the memory, for errors: "activations of a batch of 4 x 1024 tokens (3.1 GiB qkv, ...)".
@@ -53,8 +53,8 @@ class StagePlan {
   SlotOptions options_;
   MemoryPlan saved_{{}};
   MemoryPlan working_{{}};
-  std::vector<PlannedReduction> forward_reductions_;
-  std::vector<PlannedReduction> later_reductions_;
+  std::vector<comm::DryCall> forward_calls_;
+  std::vector<comm::DryCall> later_calls_;
 };
 
 }  // namespace droptest::models

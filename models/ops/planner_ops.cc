@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/ops/planner_ops.h"
 
+#include <array>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -27,6 +28,17 @@ class PlannedMemory final : public Ops::Memory {
 
 struct PlannedRanges final : Ops::Ranges {};
 
+/// Its copies are done when they are begun.
+class PlannedStorage final : public Storage {
+ public:
+  Ticket write(std::uint64_t /*offset*/, ConstTensor /*from*/) override { return 0; }
+  Ticket read(std::uint64_t /*offset*/, Tensor /*to*/) override { return 0; }
+  void wait(Ticket /*ticket*/) override {}
+};
+
+/// Numbers that each rank gives to a decision about an update.
+constexpr std::size_t kNumbersOfRank = std::tuple_size_v<RankNumbers>;
+
 /// A tensor of an operation, and its number of elements by the operation's extents.
 struct Use {
   Use(const char* name, const ConstTensor& tensor, std::int64_t elems)
@@ -52,7 +64,7 @@ std::int64_t count_of(TokenIds tokens) { return static_cast<std::int64_t>(tokens
 
 class DryRun final : public PlannerOps {
  public:
-  DryRun(const OpsForm& form, int world_size, int rank) : form_(form), world_size_(world_size), rank_(rank) {}
+  DryRun(const OpsForm& form, comm::Communicator& group) : form_(form), group_(group) {}
 
   Tensor buffer(std::string name, comm::ElementType type, std::uint64_t elems) override {
     const std::uint64_t bytes = elems * comm::element_bytes(type);
@@ -73,11 +85,10 @@ class DryRun final : public PlannerOps {
   void name_tensor(ConstTensor tensor, std::string name) override {
     if (!tensor.bytes.empty()) names_[tensor.bytes.data()] = std::move(name);
   }
-  const std::vector<PlannedReduction>& reductions() const override { return reductions_; }
 
   const OpsForm& form() const override { return form_; }
-  int world_size() const override { return world_size_; }
-  int rank() const override { return rank_; }
+  int world_size() const override { return group_.world_size(); }
+  int rank() const override { return group_.rank(); }
   std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& /*purpose*/, Content /*content*/) override {
     return std::make_unique<PlannedMemory>(reserve(bytes));
   }
@@ -241,33 +252,35 @@ class DryRun final : public PlannerOps {
   void cross_entropy(const LogitBlock& rows, Logits /*logits*/) override { use_rows(rows); }
 
   void begin_sum(Tensor sum, Tensor message, const comm::Message& about) override {
-    add_reduction(message.bytes.empty() ? sum : message, about);
     use({{"sum over ranks", sum, 0}, {"message", message, message.bytes.empty() ? 0 : elems_of(sum)}});
+    group_.all_reduce(message.bytes.empty() ? sum : message, comm::ReduceOp::kSum, about);
     in_flight_.insert(in_flight_.end(), {sum.bytes.data(), message.bytes.data()});
   }
-  void begin_all_reduce(Tensor data, comm::ReduceOp /*op*/, const comm::Message& about) override {
-    add_reduction(data, about);
+  void begin_all_reduce(Tensor data, comm::ReduceOp op, const comm::Message& about) override {
     use({{"reduction over ranks", data, 0}});
+    group_.all_reduce(data, op, about);
     in_flight_.push_back(data.bytes.data());
   }
   void begin_scattered_sum(Tensor whole, Tensor message, std::span<const std::uint64_t> counts, Tensor own,
                            const comm::Message& about) override {
-    add_parts(sim::Collective::kReduceScatter, message.bytes.empty() ? whole : message, counts, about);
     use_parts(whole, message, counts, own);
+    const bool is_sent_as_it_is = message.bytes.empty();
+    group_.reduce_scatter(is_sent_as_it_is ? whole : message,
+                          is_sent_as_it_is ? own : part_of_rank(message, counts, rank()), counts, comm::ReduceOp::kSum,
+                          about);
   }
   void begin_gather(Tensor own, Tensor message, std::span<const std::uint64_t> counts, Tensor whole,
                     const comm::Message& about) override {
-    // Residual streams that are cut in memory alone are no traffic of layers.
-    if (about.traffic_class != sim::TrafficClass::kControl) {
-      add_parts(sim::Collective::kAllGather, message.bytes.empty() ? whole : message, counts, about);
-    }
     use_parts(whole, message, counts, own);
+    const bool is_sent_as_it_is = message.bytes.empty();
+    group_.all_gather(is_sent_as_it_is ? own : part_of_rank(message, counts, rank()),
+                      is_sent_as_it_is ? whole : message, counts, about);
   }
   KeyedStorage& offload() override { return offload_; }
   std::uint64_t offload_bytes() const override { return 0; }
-  std::unique_ptr<KeyedStorage> make_keyed_storage() override { throw CheckError("storage of a dry run"); }
+  std::unique_ptr<KeyedStorage> make_keyed_storage() override { return std::make_unique<Offload>(*this); }
   std::unique_ptr<Storage> make_storage(std::uint64_t /*bytes*/, const std::string& /*purpose*/) override {
-    throw CheckError("storage of a dry run");
+    return std::make_unique<PlannedStorage>();
   }
   void join() override {
     use({});
@@ -280,8 +293,13 @@ class DryRun final : public PlannerOps {
   }
   void sum_squares(const Ranges& /*ranges*/, ConstTensor /*arena*/, Tensor /*sums*/) override {}
   void add_sums(ConstTensor /*sums*/, Number /*number*/) override {}
-  void decide_update(const UpdateRule& /*rule*/, comm::Communicator* /*ranks*/,
-                     const comm::Message& /*message*/) override {}
+  void decide_update(const UpdateRule& /*rule*/, comm::Communicator* deciding, const comm::Message& message) override {
+    comm::Communicator& ranks = deciding == nullptr ? group_ : *deciding;
+    const std::vector<std::uint64_t> counts(static_cast<std::size_t>(ranks.world_size()), kNumbersOfRank);
+    const std::vector<double> own(kNumbersOfRank);
+    std::vector<double> all(kNumbersOfRank * counts.size());
+    ranks.all_gather(std::span<const double>(own), std::span<double>(all), counts, message);
+  }
   void accumulate(ConstTensor /*from*/, Tensor /*to*/) override {}
   void adamw(const Ranges& /*ranges*/, const UpdateArenas& /*arenas*/, const AdamWStep& /*step*/,
              GradientFactor /*factor*/) override {}
@@ -294,16 +312,19 @@ class DryRun final : public PlannerOps {
                   Number /*number*/) override {
     use({{"losses", losses, 0}});
   }
-  Numbers numbers() override { return Numbers({}); }
-
- private:
-  static ConstTensor value_of(const Weight* weight) { return weight == nullptr ? ConstTensor() : weight->value; }
-
-  std::byte* reserve(std::uint64_t bytes) {
+  Numbers numbers() override {
+    static constexpr std::array<double, kNumbers> kFinite{};
+    return Numbers(kFinite);
+  }
+  std::byte* reserve(std::uint64_t bytes) override {
     auto* const at = reinterpret_cast<std::byte*>(next_address_);  // NOLINT(performance-no-int-to-ptr)
     next_address_ += bytes + MemoryPlan::kAlignmentBytes;
     return at;
   }
+
+ private:
+  static ConstTensor value_of(const Weight* weight) { return weight == nullptr ? ConstTensor() : weight->value; }
+
   std::byte* add(std::string name, std::uint64_t bytes) {
     std::byte* const at = reserve(bytes);
     by_address_.emplace(at, buffers_.size());
@@ -311,28 +332,11 @@ class DryRun final : public PlannerOps {
     return at;
   }
 
-  void add_reduction(const Tensor& sent, const comm::Message& about) {
-    reductions_.push_back({sim::Collective::kAllReduce,
-                           about.traffic_class,
-                           std::string(about.name),
-                           sent.count_elems(),
-                           sent.bytes.size(),
-                           {}});
-  }
-  void add_parts(sim::Collective collective, const Tensor& sent, std::span<const std::uint64_t> counts,
-                 const comm::Message& about) {
-    reductions_.push_back({collective,
-                           about.traffic_class,
-                           std::string(about.name),
-                           sent.count_elems(),
-                           sent.bytes.size(),
-                           {counts.begin(), counts.end()}});
-  }
   void use_parts(const Tensor& whole, const Tensor& message, std::span<const std::uint64_t> counts, const Tensor& own) {
     const auto elems = static_cast<std::int64_t>(std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}));
     use({{"parts of all ranks", whole, elems},
          {"message", message, message.bytes.empty() ? 0 : elems},
-         {"own part", own, static_cast<std::int64_t>(counts[static_cast<std::size_t>(rank_)])}});
+         {"own part", own, static_cast<std::int64_t>(counts[static_cast<std::size_t>(rank())])}});
     in_flight_.insert(in_flight_.end(), {whole.bytes.data(), message.bytes.data(), own.bytes.data()});
   }
 
@@ -382,8 +386,7 @@ class DryRun final : public PlannerOps {
   };
 
   const OpsForm& form_;
-  int world_size_;
-  int rank_;
+  comm::Communicator& group_;
   Offload offload_{*this};
   std::uint64_t next_address_ = kFirstAddress;
   int time_ = 0;
@@ -391,13 +394,12 @@ class DryRun final : public PlannerOps {
   std::map<const std::byte*, std::size_t> by_address_;
   std::vector<const std::byte*> in_flight_;
   std::map<const std::byte*, std::string> names_;
-  std::vector<PlannedReduction> reductions_;
 };
 
 }  // namespace
 
-std::unique_ptr<PlannerOps> make_planner_ops(const OpsForm& form, int world_size, int rank) {
-  return std::make_unique<DryRun>(form, world_size, rank);
+std::unique_ptr<PlannerOps> make_planner_ops(const OpsForm& form, comm::Communicator& group) {
+  return std::make_unique<DryRun>(form, group);
 }
 
 }  // namespace droptest::models

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations that compute nothing: they write down which buffers a pass uses, and when.
+// Operations that compute nothing: they write down which buffers a pass uses, and when, and make its calls.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -9,24 +10,13 @@
 
 #include "models/ops/memory_plan.h"
 #include "models/ops/ops.h"
-#include "sim/schedules/hop_schedule.h"
 
 namespace droptest::models {
 
-/// A collective of a dry run over the ranks of the operations: an all-reduce, or a reduce-scatter or an all-gather of
-/// parts of these many elements.
-struct PlannedReduction {
-  sim::Collective collective = sim::Collective::kAllReduce;
-  sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
-  std::string name;  ///< of its message
-  std::uint64_t elems = 0;
-  std::uint64_t bytes = 0;              ///< of these elements in the type of messages
-  std::vector<std::uint64_t> counts{};  ///< of the parts; empty for an all-reduce
-};
-
-/// A dry run of a pass in place of an implementation of a form. Time counts operations. A buffer is in use from the
-/// first operation that gets it to the last; one of a reduction that was begun, until join(). Tensors have addresses,
-/// but no memory. Throws: CheckError where a tensor has fewer elements than the operation's extents say.
+/// A dry run of passes and updates in place of an implementation of a form, which makes the calls of its group. Time
+/// counts operations. A buffer is in use from the first operation that gets it to the last; one of a reduction that was
+/// begun, until join(). Tensors have addresses, but no memory. All numbers are finite, so that no update is skipped.
+/// Throws: CheckError where a tensor has fewer elements than the operation's extents say.
 class PlannerOps : public Ops {
  public:
   /// A buffer of the plan. Buffers of one name are added up for people.
@@ -39,11 +29,11 @@ class PlannerOps : public Ops {
   virtual const std::vector<PlannedBuffer>& buffers() const = 0;
   /// From now on errors about the tensor at that address say this name, too.
   virtual void name_tensor(comm::ConstTensor tensor, std::string name) = 0;
-  /// All reductions so far, in order.
-  virtual const std::vector<PlannedReduction>& reductions() const = 0;
+  /// The address of so many bytes that no other tensor has.
+  virtual std::byte* reserve(std::uint64_t bytes) = 0;
 };
 
-/// The form is borrowed.
-std::unique_ptr<PlannerOps> make_planner_ops(const OpsForm& form, int world_size, int rank);
+/// The form and the group, which sends nothing (comm::DryCommunicator), are borrowed.
+std::unique_ptr<PlannerOps> make_planner_ops(const OpsForm& form, comm::Communicator& group);
 
 }  // namespace droptest::models

@@ -10,7 +10,7 @@
 
 #include "comm/lab/time_simulation.h"
 #include "comm/lossy/paths/path_registry.h"
-#include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/dry_run.h"
 #include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"
 
@@ -51,7 +51,7 @@ TEST(ChoosePaths, EachBucketTakesThePathOfLeastTime) {
   comm::TimeModel model = *config.time;
   model.compute_seconds = 0;
   std::size_t sizes = 0;
-  for (const PlannedCollective& planned : planned_collectives(config, TrafficClass::kDpGradient)) {
+  for (const PlannedCollective& planned : DryRun(config).of(TrafficClass::kDpGradient)) {
     ++sizes;
     const double chosen = seconds_on(network.path_of(planned.call.elements), planned, model);
     for (const comm::PathEntry& path : comm::paths()) {

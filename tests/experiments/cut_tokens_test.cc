@@ -12,7 +12,7 @@
 #include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_forecast.h"
 #include "experiments/run/trainer.h"
-#include "experiments/spec/planned_collectives.h"
+#include "experiments/spec/dry_run.h"
 #include "sim/error.h"
 #include "tests/experiments/layouts_of_runs.h"
 #include "tests/experiments/resolved_spec.h"
@@ -154,7 +154,7 @@ TEST(SequenceRanks, MessagesOf16BitsOfADeviceHaveHalfThePackets) {
     config.training.precision.compute = compute;
     std::uint64_t sum = 0;
     for (const TrafficClass of : {TrafficClass::kSequenceForward, TrafficClass::kSequenceBackward}) {
-      for (const PlannedCollective& one : planned_collectives(config, of)) sum += one.times * one.call.elements;
+      for (const PlannedCollective& one : DryRun(config).of(of)) sum += one.times * one.call.elements;
     }
     return sum;
   };

@@ -74,15 +74,18 @@ TEST(IndexSpace, CollectivesOfARunAreThoseOfItsStepsAndEvaluations) {
   RunConfig config = resolved(kTwoRanks, {"/training/steps=10", "/training/accumulation=3", "/parallel/data=2",
                                           "/validation/every_steps=4", "/validation/tokens=8192"})
                          .config;
-  EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kTpForward, 2), 60U);
-  EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kDpGradient, 2), 20U);
-  EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kEmbeddingGradient, 2), 2U);
-  EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kOuter, 2), 2U);
+  PlannedCollective planned;
+  planned.times = 6;
+  planned.otherwise = 2;
+  planned.evaluated = 4;
+  EXPECT_EQ(times_in_run(config, planned), 62U);
   config.validation.network = ValidationConfig::Network::kLossy;
-  // Four evaluations: before the first step, after 4, 8 and 10.
+  // Four evaluations: before the first step, after 4, 8 and 10. Two replicas take batches in turn.
   const std::uint64_t batches =
       8192 / static_cast<std::uint64_t>(config.training.batch_sequences * config.training.sequence_tokens);
-  EXPECT_EQ(in_whole_run(config, sim::TrafficClass::kTpForward, 2), 60 + 4 * batches * 2 / 2);
+  EXPECT_EQ(times_in_run(config, planned), 62 + 4 * batches * 4 / 2);
+  planned.dimensions = {comm::ParallelDimension::kData};
+  EXPECT_EQ(times_in_run(config, planned), 62 + 4 * ((batches + 1) / 2) * 4);
 }
 
 }  // namespace

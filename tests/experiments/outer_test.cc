@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -160,14 +161,18 @@ TEST(OuterRun, TakesTheTimeOfItsQuorum) {
 }
 
 // A worker of two tensor-parallel ranks sends the parts of its weights by themselves, and trains like one of one rank.
+// Where workers are nearer to each other than stages are, the distances of a worker's own ranks count.
 TEST(OuterRun, LayoutsOfAWorkerTrainAlike) {
   for (const models::OuterOptimizer optimizer : {models::OuterOptimizer::kNesterov, models::OuterOptimizer::kAverage}) {
     std::vector<TinyResult> results;
-    for (const auto& [tensor, pipeline] : {std::pair(1, 1), std::pair(2, 1), std::pair(1, 2)}) {
+    for (const auto& [tensor, pipeline, order] :
+         {std::tuple(1, 1, comm::kDefaultOrder), std::tuple(2, 1, comm::kDefaultOrder),
+          std::tuple(1, 2, comm::kDefaultOrder), std::tuple(1, 2, comm::kMegatronOrder)}) {
       RunConfig config = workers();
       config.model.layers = 2;
       config.parallel.tensor = tensor;
       config.parallel.pipeline = pipeline;
+      config.parallel.order = order;
       config.training.accumulation = 2;
       config.outer.optimizer = optimizer;
       config.outer.learning_rate = 0.5;

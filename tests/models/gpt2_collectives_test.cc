@@ -92,10 +92,10 @@ TEST(Gpt2Collectives, ThePlannerSeesWhatAStepSends) {
   const Gpt2Config config{2, 32, 4, 12, 97};
   constexpr int kRanks = 3;
   const auto form = host_ops_form({}, kRanks);
-  const auto texts = [](const std::vector<PlannedReduction>& reductions) {
+  const auto texts = [](const std::vector<comm::DryCall>& calls) {
     std::vector<std::string> list;
-    for (const PlannedReduction& one : reductions) {
-      EXPECT_EQ(one.bytes, 4 * one.elems);
+    for (const comm::DryCall& one : calls) {
+      EXPECT_EQ(one.bytes(), 4 * one.elems);
       list.push_back(one.name + " " + std::string(sim::traffic_class_name(one.traffic_class)) + " " +
                      std::to_string(one.elems));
     }
@@ -112,11 +112,11 @@ TEST(Gpt2Collectives, ThePlannerSeesWhatAStepSends) {
   };
   const StagePlan training(config, StageRange::whole(config), kRanks, 1, *form, {2, 5}, Keep::kForBackward);
   const std::vector<std::string> forward = sent(kForward);
-  EXPECT_EQ(texts(training.forward_reductions()), std::vector<std::string>(forward.begin(), forward.begin() + 5));
+  EXPECT_EQ(texts(training.forward_calls()), std::vector<std::string>(forward.begin(), forward.begin() + 5));
   std::vector<std::string> later(forward.begin() + 5, forward.end());
   const std::vector<std::string> backward = sent(kBackward);
   later.insert(later.end(), backward.begin(), backward.end());
-  EXPECT_EQ(texts(training.later_reductions()), later);
+  EXPECT_EQ(texts(training.later_calls()), later);
 }
 
 }  // namespace

@@ -14,7 +14,6 @@
 #include "comm/run_ranks.h"
 #include "models/attention/stateful_attention.h"
 #include "models/gpt2/gpt2.h"
-#include "models/gpt2/sequence_messages.h"
 #include "models/kernels/cross_entropy.h"
 #include "models/ops/host_ops.h"
 #include "sim/error.h"
@@ -333,32 +332,6 @@ TEST(SequenceTraining, WhatDoesNotGoTogetherIsRefused) {
   EXPECT_EQ(error_of(over(kUlysses2), {.tensor_sequence = true}),
             "GPT-2: tensor_sequence: got a cut of tokens over tensor-parallel ranks with 2 sequence ranks, want one of "
             "the two");
-}
-
-/// What each rank sends, in elements, by message.
-TEST(SequenceMessages, AreThoseOfTheAttention) {
-  using Elems = std::vector<std::uint64_t>;
-  const auto sent = [](const AttentionOptions& options, const AttentionShape& whole, PassDirection direction) {
-    Elems elems(static_cast<std::size_t>(options.sequence.ranks()));
-    for (const SequenceMessage& message : sequence_messages(options, whole, 0, direction)) {
-      elems[static_cast<std::size_t>(message.source)] += message.elems;
-    }
-    return elems;
-  };
-  for (const SequenceLayout& layout : {kUlysses4, kRing3, kZigzag3, kBoth, kBothZigzag}) {
-    const AttentionShape whole{3, 9, 5, 4};
-    Elems forward(static_cast<std::size_t>(layout.ranks()));
-    Elems backward = forward;
-    comm::run_ranks(layout.ranks(), kTestTimeout, [&](comm::Communicator& group) {
-      const SequenceAttention<double> attention(&group, layout.factors, whole.heads);
-      const SequenceTraffic traffic = attention.traffic(layout.parts(whole.length), whole.batch, whole.head_width);
-      forward[static_cast<std::size_t>(group.rank())] = traffic.forward_elems;
-      backward[static_cast<std::size_t>(group.rank())] = traffic.backward_elems;
-    });
-    EXPECT_EQ(sent({layout}, whole, PassDirection::kForward), forward);
-    EXPECT_EQ(sent({layout}, whole, PassDirection::kBackward), backward);
-  }
-  EXPECT_EQ(sent({kUlysses4}, {1, 8, 4, 2}, PassDirection::kForward), Elems(4, 4 * 3 * 2 * 2));
 }
 
 }  // namespace

@@ -142,7 +142,9 @@ TEST(StagePlan, RecomputedBlocksShareTheirWorkingMemory) {
 
 TEST(PlannerOps, ABufferHoldsNothingBetweenPasses) {
   const auto form = host_ops_form({}, 1);
-  const auto planner = make_planner_ops(*form, 1, 0);
+  std::vector<comm::DryCall> calls;
+  comm::DryCommunicator group(1, 0, calls);
+  const auto planner = make_planner_ops(*form, group);
   PlannerOps& ops = *planner;
   const comm::Tensor both = ops.buffer("both", comm::ElementType::kFloat32, 8);
   const comm::Tensor last = ops.buffer("last", comm::ElementType::kFloat32, 8);
@@ -182,7 +184,9 @@ TEST(StagePlan, ItsPurposeNamesTheBatchAndTheLargest) {
 
 TEST(PlannerOps, ABufferOfAReductionIsInUseUntilItIsJoined) {
   const auto form = host_ops_form({}, 2);
-  const auto planner = make_planner_ops(*form, 2, 0);
+  std::vector<comm::DryCall> calls;
+  comm::DryCommunicator group(2, 0, calls);
+  const auto planner = make_planner_ops(*form, group);
   PlannerOps& ops = *planner;
   const comm::Tensor sum = ops.buffer("sum", comm::ElementType::kFloat32, 8);
   const comm::Tensor message = ops.buffer("message", comm::ElementType::kBfloat16, 8);
@@ -339,7 +343,9 @@ TEST(PlannerOps, RefuseEachTensorThatIsTooSmall) {
     int short_one = -1;
     int tensors = 0;
     do {
-      const auto ops = make_planner_ops(form, 2, 0);
+      std::vector<comm::DryCall> sent;
+      comm::DryCommunicator group(2, 0, sent);
+      const auto ops = make_planner_ops(form, group);
       Tensors t(*ops, short_one);
       if (short_one < 0) {
         EXPECT_NO_THROW(call(*ops, t)) << name;
@@ -354,7 +360,9 @@ TEST(PlannerOps, RefuseEachTensorThatIsTooSmall) {
 
 TEST(StagePlan, ATensorWithTooFewElementsIsNamed) {
   const auto form = host_ops_form({}, 1);
-  const auto ops = make_planner_ops(*form, 1, 0);
+  std::vector<comm::DryCall> calls;
+  comm::DryCommunicator group(1, 0, calls);
+  const auto ops = make_planner_ops(*form, group);
   const auto floats = [&](const char* name, std::uint64_t elems) {
     return ops->buffer(name, comm::ElementType::kFloat32, elems);
   };

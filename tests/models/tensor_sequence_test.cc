@@ -289,8 +289,8 @@ TEST(TensorSequenceCollectives, AStepMakesExactlyTheListedCallsOnEveryRank) {
   const auto form = host_ops_form({}, 3);
   const StagePlan plan(config, StageRange::whole(config), 3, 1, *form, {2, 5}, Keep::kForBackward, {}, options);
   std::vector<std::string> names;
-  for (const auto* list : {&plan.forward_reductions(), &plan.later_reductions()}) {
-    for (const PlannedReduction& one : *list) names.push_back(one.name);
+  for (const auto* list : {&plan.forward_calls(), &plan.later_calls()}) {
+    for (const comm::DryCall& one : *list) names.push_back(one.name);
   }
   std::vector<std::string> want;
   for (const auto* list : {&kForward, &kHead, &kBackward}) {

@@ -1,0 +1,296 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a dry run says that a step sends, against what ranks that train send.
+#include "experiments/spec/dry_run.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <random>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "comm/call.h"
+#include "comm/run_ranks.h"
+#include "experiments/run/training_model.h"
+#include "experiments/spec/class_layouts.h"
+#include "experiments/spec/rank_groups.h"
+#include "experiments/spec/resolve.h"
+#include "experiments/spec/run_traffic.h"
+#include "sim/error.h"
+#include "tests/experiments/resolved_spec.h"
+#include "tests/sanitizers.h"
+
+namespace droptest::experiments::dry_run_test {
+namespace {
+
+using comm::DryCall;
+using comm::Operation;
+using nlohmann::json;
+using sim::TrafficClass;
+
+/// Makes the calls, and writes them down as a dry run does.
+class NotingCommunicator final : public comm::Communicator {
+ public:
+  NotingCommunicator(std::unique_ptr<comm::Communicator> notes, comm::Communicator& inner,
+                     std::unique_ptr<comm::Communicator> owned = nullptr)
+      : notes_(std::move(notes)), inner_(inner), owned_(std::move(owned)) {}
+
+  int rank() const override { return inner_.rank(); }
+  int world_size() const override { return inner_.world_size(); }
+  int world_rank(int rank) const override { return inner_.world_rank(rank); }
+  std::string_view backend() const override { return inner_.backend(); }
+  void run(const comm::CallArguments& arguments) override {
+    notes_->run(arguments);
+    inner_.run(arguments);
+  }
+  std::unique_ptr<comm::WorkInFlight> begin(const comm::CallArguments& arguments) override {
+    (void)notes_->begin(arguments);
+    return inner_.begin(arguments);
+  }
+  std::unique_ptr<comm::Communicator> split(int color, int key) override { return inner_.split(color, key); }
+  std::unique_ptr<comm::Communicator> subgroup(std::span<const int> ranks) override {
+    auto notes = notes_->subgroup(ranks);
+    auto inner = inner_.subgroup(ranks);
+    EXPECT_EQ(notes == nullptr, inner == nullptr);
+    if (inner == nullptr) return nullptr;
+    comm::Communicator& borrowed = *inner;
+    return std::make_unique<NotingCommunicator>(std::move(notes), borrowed, std::move(inner));
+  }
+  void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
+
+ private:
+  std::unique_ptr<comm::Communicator> notes_;
+  comm::Communicator& inner_;
+  std::unique_ptr<comm::Communicator> owned_;
+};
+
+/// What one rank sends at its start, in a step, and in an evaluation.
+struct Sent {
+  std::vector<DryCall> start, step, evaluation;
+};
+
+Batch random_batch(const RunConfig& config, std::mt19937& draws) {
+  Batch batch;
+  batch.sequences = config.training.batch_sequences;
+  batch.length = config.training.sequence_tokens;
+  const auto size = static_cast<std::size_t>(batch.sequences) * static_cast<std::size_t>(batch.length);
+  for (std::size_t i = 0; i < size; ++i) {
+    batch.tokens.push_back(static_cast<std::int32_t>(draws() % static_cast<unsigned>(config.model.vocabulary)));
+  }
+  batch.targets = batch.tokens;
+  return batch;
+}
+
+/// Of all ranks of a world.
+std::vector<Sent> train(const RunConfig& config) {
+  std::vector<Sent> sent(static_cast<std::size_t>(config.parallel.world_size()));
+  comm::run_ranks(config.parallel.world_size(), std::chrono::minutes(10), [&](comm::Communicator& group) {
+    Sent& own = sent[static_cast<std::size_t>(group.rank())];
+    std::vector<DryCall> calls;
+    NotingCommunicator world(std::make_unique<comm::DryCommunicator>(group.world_size(), group.rank(), calls), group);
+    RankGroups groups(config, world);
+    TrainingModel model(config, groups.tensor(), groups.model_ranks());
+    set_starting_weights(model, config, groups.tensor());
+    calls.clear();
+    if (config.sharding.shards_state()) model.gather_values();
+    model.spread_embedding();
+    own.start = std::exchange(calls, {});
+    std::mt19937 draws(static_cast<unsigned>(group.rank()));
+    std::vector<Batch> batches;
+    for (int i = 0; i < config.training.accumulation; ++i) batches.push_back(random_batch(config, draws));
+    (void)model.take_step(batches, 0.1);
+    model.spread_embedding();
+    own.step = std::exchange(calls, {});
+    (void)model.evaluate(batches.front());
+    own.evaluation = std::exchange(calls, {});
+  });
+  return sent;
+}
+
+/// Without places in groups, which differ among ranks that are alike.
+std::string text_of(const DryCall& call, bool with_places) {
+  std::string text = std::string(comm::operation_name(call.operation)) + (call.is_started ? " started " : " ") +
+                     std::string(sim::traffic_class_name(call.traffic_class)) + " " + call.name + " layer " +
+                     std::to_string(call.layer) + " " + std::to_string(call.bytes()) + " bytes of " +
+                     std::to_string(comm::element_bytes(call.type)) +
+                     (call.delivery == comm::Delivery::kCertain ? " certain" : "") + " over " +
+                     std::to_string(call.ranks->size());
+  if (!with_places) return text;
+  text += " as " + std::to_string(call.rank) + " with " + std::to_string(call.peer) + " in";
+  for (const int rank : *call.ranks) text += " " + std::to_string(rank);
+  for (const std::uint64_t count : call.counts) text += "," + std::to_string(count);
+  for (const std::uint64_t count : call.receive_counts) text += ";" + std::to_string(count);
+  return text;
+}
+
+void expect_equal(const std::vector<DryCall>& dry, const std::vector<DryCall>& real, bool with_places,
+                  const char* what) {
+  ASSERT_EQ(dry.size(), real.size()) << what;
+  for (std::size_t i = 0; i < dry.size(); ++i) {
+    ASSERT_EQ(text_of(dry[i], with_places), text_of(real[i], with_places)) << what << " call " << i;
+  }
+}
+
+using Counted = std::map<std::tuple<TrafficClass, sim::Collective, std::uint64_t>, std::uint64_t>;
+
+/// Collectives of all groups and messages of all ranks, by their elements as floats.
+Counted count(const std::vector<std::vector<DryCall>>& ranks) {
+  Counted counted;
+  for (const std::vector<DryCall>& calls : ranks) {
+    for (const DryCall& call : calls) {
+      if (call.traffic_class == TrafficClass::kControl || call.ranks->size() == 1) continue;
+      const auto floats = [&](std::uint64_t elems) { return (elems * comm::element_bytes(call.type) + 3) / 4; };
+      const auto add = [&](sim::Collective collective, std::uint64_t elems) {
+        if (elems > 0) ++counted[{call.traffic_class, collective, floats(elems)}];
+      };
+      const bool is_first = call.rank == 0;
+      switch (call.operation) {
+        case Operation::kAllReduce:
+          if (is_first) add(sim::Collective::kAllReduce, call.elems);
+          break;
+        case Operation::kReduceScatter:
+          if (is_first) add(sim::Collective::kReduceScatter, call.elems);
+          break;
+        case Operation::kAllGather:
+          if (is_first) add(sim::Collective::kAllGather, call.elems);
+          break;
+        case Operation::kSend:
+          add(sim::Collective::kBroadcast, call.elems);
+          break;
+        case Operation::kAllToAll:
+          for (std::size_t d = 0; d < call.counts.size(); ++d) {
+            if (d != static_cast<std::size_t>(call.rank)) add(sim::Collective::kBroadcast, call.counts[d]);
+          }
+          break;
+        case Operation::kRecv:
+          break;
+        default:
+          ADD_FAILURE() << comm::operation_name(call.operation);
+      }
+    }
+  }
+  return counted;
+}
+
+Counted count(const DryRun& run, std::uint64_t PlannedCollective::*times) {
+  Counted counted;
+  for (const TrafficClass of : sim::kAllTrafficClasses) {
+    if (of == TrafficClass::kOuter) continue;
+    for (const PlannedCollective& planned : run.of(of)) {
+      if (planned.*times > 0) counted[{of, planned.call.collective, planned.call.elements}] += planned.*times;
+    }
+  }
+  return counted;
+}
+
+std::vector<std::vector<DryCall>> part_of(const std::vector<Sent>& ranks, std::vector<DryCall> Sent::*part) {
+  std::vector<std::vector<DryCall>> parts;
+  for (const Sent& rank : ranks) parts.push_back(rank.*part);
+  return parts;
+}
+
+void expect_that_dry_runs_are_true(const RunConfig& config) {
+  const DryRun run(config);
+  const std::vector<Sent> sent = train(config);
+  const std::vector<TrafficClass> in_use = classes_in_use(config);
+  for (const TrafficClass of : sim::kAllTrafficClasses) {
+    // A frozen embedding is on two ranks, and sends nothing.
+    if (of == TrafficClass::kEmbeddingGradient && !updates_tied_embedding(config)) continue;
+    EXPECT_EQ(std::ranges::find(in_use, of) != in_use.end(), !run.of(of).empty()) << sim::traffic_class_name(of);
+  }
+  if (config.parallel.world_size() > 1) {
+    EXPECT_EQ(count(run, &PlannedCollective::otherwise), count(part_of(sent, &Sent::start)));
+    EXPECT_EQ(count(run, &PlannedCollective::times), count(part_of(sent, &Sent::step)));
+    EXPECT_EQ(count(run, &PlannedCollective::evaluated), count(part_of(sent, &Sent::evaluation)));
+  }
+  for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
+    const comm::ParallelNumbers at = config.parallel.coordinates(rank);
+    const DryRank& dry = run.of_rank(at);
+    const Sent& own = sent[static_cast<std::size_t>(rank)];
+    const bool is_same = at == dry.at;
+    expect_equal(dry.start, own.start, is_same, "start");
+    if (dry.shorter_step.empty()) expect_equal(dry.step, own.step, is_same, "step");
+    expect_equal(dry.evaluation, own.evaluation, is_same, "evaluation");
+  }
+}
+
+/// A spec of a small model with a random layout; it may be one that droptest refuses.
+json random_spec(std::mt19937& draws) {
+  const auto any = [&](auto... choices) {
+    const std::vector<json> all = {json(choices)...};
+    return all[draws() % all.size()];
+  };
+  const auto is_rare = [&] { return draws() % 4 == 0; };
+  json spec;
+  spec["name"] = "random";
+  spec["data"]["text"] = "a.txt";
+  spec["model"] = {
+      {"layers", any(2, 3, 4)}, {"width", 24}, {"heads", any(4, 6, 8)}, {"context", 12}, {"vocabulary", 256}};
+  spec["training"] = {{"steps", 4},
+                      {"warmup_steps", 1},
+                      {"batch_sequences", any(1, 2, 3)},
+                      {"sequence_tokens", any(8, 11, 12)},
+                      {"accumulation", any(1, 2, 3, 5)}};
+  spec["validation"]["tokens"] = 12;
+  json& parallel = spec["parallel"];
+  for (const char* dimension : {"tensor", "data", "sequence", "pipeline"}) parallel[dimension] = any(1, 1, 2, 3);
+  if (is_rare()) parallel["order"] = {"tensor", "sequence", "data", "pipeline"};
+  if (parallel["data"] != 1 || parallel["sequence"] != 1) {
+    parallel["zero"] = any(0, 1, 2, 3);
+    parallel["bucket_bytes"] = any(1000, 10000, 1000000);
+    parallel["first_bucket_bytes"] = any(1000, 10000);
+    if (parallel["zero"] == 2 || parallel["zero"] == 3) parallel["reduce"] = any("after_last", "after_each");
+  }
+  if (parallel["sequence"] != 1) {
+    if (is_rare()) parallel["sequence"] = 4;
+    parallel["sequence_kind"] = any("ulysses", "ring", "zigzag");
+    if (parallel["sequence"] == 4)
+      parallel["sequence_kind"] = {{"ulysses", 2}, {"ring", 2}, {"zigzag", any(false, true)}};
+  }
+  if (parallel["pipeline"] != 1) {
+    parallel["schedule"] = any("gpipe", "1f1b", "interleaved", "zero_bubble", "round_robin");
+    if (any(1, 2) == 2) parallel["chunks"] = 2;
+  }
+  if (parallel["tensor"] != 1 && parallel["sequence"] == 1) parallel["tensor_sequence"] = any(false, true);
+  if (is_rare()) {
+    json branches = json::array({{{"segment", 4}, {"dilation", 1}}, {{"segment", 8}, {"dilation", 2}}});
+    spec["model"]["attention"] = {{"kind", "dilated"}, {"branches", std::move(branches)}};
+  }
+  if (is_rare()) spec["memory"]["strategy"] = any("standard", "aggressive");
+  if (is_rare()) spec["memory"] = {{"recompute", any("selective", "full")}, {"recompute_traffic", "sent"}};
+  if (is_rare()) spec["memory"]["attention_chunk"] = 4;
+  if (is_rare()) spec["training"]["precision"] = {{"compute", "bfloat16"}, {"message", "bfloat16"}};
+  if (is_rare()) spec["training"]["tensors"] = json::array({{{"match", any("wte*", "h.0.*")}, {"frozen", true}}});
+  if (is_rare() && parallel["data"] != 1 && parallel["sequence"] == 1) spec["outer"]["every_steps"] = 2;
+  return spec;
+}
+
+TEST(DryRun, ListsTheCallsOfRandomLayouts) {
+  const int wanted = kSanitized ? 40 : 500;
+  std::mt19937 draws(46);
+  int runs = 0;
+  for (int tries = 0; runs < wanted; ++tries) {
+    ASSERT_LT(tries, 40 * wanted) << "most random specs are refused";
+    const json spec = random_spec(draws);
+    std::optional<RunConfig> config;
+    try {
+      config = resolve(spec, "s.json").config;
+    } catch (const ConfigError&) {
+      continue;
+    }
+    if (config->parallel.world_size() == 1 || config->parallel.world_size() > 8) continue;
+    ++runs;
+    expect_that_dry_runs_are_true(*config);
+    if (testing::Test::HasFailure()) FAIL() << spec.dump();
+  }
+}
+
+}  // namespace
+}  // namespace droptest::experiments::dry_run_test
