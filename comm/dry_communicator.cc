@@ -24,8 +24,11 @@ DryCommunicator::DryCommunicator(int world_size, int rank, std::vector<DryCall>&
   DROPTEST_CHECK(rank >= 0 && rank < world_size, "a dry run of a rank that is not of its world");
 }
 
+void DryCommunicator::run(const CallArguments& arguments) { note(arguments); }
+
 std::unique_ptr<WorkInFlight> DryCommunicator::begin(const CallArguments& arguments) {
-  note(arguments, true);
+  note(arguments);
+  calls_.back().is_started = true;
   return nullptr;
 }
 
@@ -37,7 +40,10 @@ std::unique_ptr<Communicator> DryCommunicator::subgroup(std::span<const int> ran
   const auto own = std::ranges::find(ranks, rank_);
   if (own == ranks.end()) return nullptr;
   std::vector<int> of_world;
-  for (const int rank : ranks) of_world.push_back(world_rank(rank));
+  for (const int rank : ranks) {
+    DROPTEST_CHECK(rank >= 0 && rank < world_size(), "rank " + std::to_string(rank) + " of a group that lacks it");
+    of_world.push_back(world_rank(rank));
+  }
   return std::unique_ptr<Communicator>(new DryCommunicator(
       std::make_shared<const std::vector<int>>(std::move(of_world)), static_cast<int>(own - ranks.begin()), calls_));
 }
@@ -56,7 +62,7 @@ DryCall DryCommunicator::call(Operation operation, const Message& message, Const
   return call;
 }
 
-void DryCommunicator::note(const CallArguments& arguments, bool is_started) {
+void DryCommunicator::note(const CallArguments& arguments) {
   if (arguments.operation == Operation::kExchange) {
     checked_exchange(*this, arguments.sends, arguments.receives, 0);
     for (const Send& send : arguments.sends) {
@@ -73,7 +79,6 @@ void DryCommunicator::note(const CallArguments& arguments, bool is_started) {
   const bool by_output = arguments.operation == Operation::kAllGather || arguments.operation == Operation::kRecv;
   DryCall noted = call(arguments.operation, arguments.message,
                        by_output ? ConstTensor(arguments.output) : ConstTensor(arguments.input));
-  noted.is_started = is_started;
   noted.op = arguments.op;
   noted.counts.assign(arguments.counts.begin(), arguments.counts.end());
   noted.receive_counts.assign(arguments.receive_counts.begin(), arguments.receive_counts.end());

@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -16,7 +15,7 @@ namespace droptest::comm {
 /// A call of one rank. An exchange is a send or a receive for each of its messages.
 struct DryCall {
   Operation operation = Operation::kBarrier;
-  bool is_started = false;  ///< by a start_ call
+  bool is_started = false;  ///< one of the start_ calls
   ReduceOp op = ReduceOp::kSum;
   ElementType type = ElementType::kFloat32;
   std::uint64_t elems = 0;                      ///< of the whole message; of the rank's own input of an all_to_all
@@ -44,7 +43,7 @@ class DryCommunicator final : public Communicator {
   int world_size() const override { return static_cast<int>(ranks_->size()); }
   int world_rank(int rank) const override { return (*ranks_)[static_cast<std::size_t>(rank)]; }
   std::string_view backend() const override { return "dry"; }
-  void run(const CallArguments& arguments) override { note(arguments, false); }
+  void run(const CallArguments& arguments) override;
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
   std::unique_ptr<Communicator> subgroup(std::span<const int> ranks) override;
@@ -53,7 +52,7 @@ class DryCommunicator final : public Communicator {
  private:
   DryCommunicator(std::shared_ptr<const std::vector<int>> ranks, int rank, std::vector<DryCall>& calls)
       : ranks_(std::move(ranks)), rank_(rank), calls_(calls) {}
-  void note(const CallArguments& arguments, bool is_started);
+  void note(const CallArguments& arguments);
   DryCall call(Operation operation, const Message& message, ConstTensor data) const;
 
   std::shared_ptr<const std::vector<int>> ranks_;

@@ -281,6 +281,24 @@ CallShape shape_of(const FateSimulation& simulation, std::span<const std::uint64
   return {operation_of(simulation.collective), ElementType::kFloat32, simulation.elements, counts};
 }
 
+std::uint64_t first_packets(const FateSimulation& simulation) {
+  if (simulation.ranks == 1) return 0;
+  const std::vector<std::uint64_t> counts = counts_of(simulation);
+  const CallShape shape = shape_of(simulation, counts);
+  PathMessages messages(simulation.network, path_in(simulation.network, simulation.elements), simulation.ranks);
+  std::uint64_t packets = 0;
+  for (const sim::Half half : kHalves) {
+    const sim::LinkRecovery* const recovery = simulation.network.of(half).recovery.get();
+    for (int source = 0; source < simulation.ranks; ++source) {
+      messages.visit_sent_by(shape, source, half, [&](const PathMessage& message) {
+        const std::uint64_t data = message.packets.packets();
+        packets += recovery == nullptr ? data : recovery->first_packets(data);
+      });
+    }
+  }
+  return packets;
+}
+
 SimulatedFates simulate_fates(const FateSimulation& simulation) {
   validate(simulation.network);
   return Simulation(simulation).run();

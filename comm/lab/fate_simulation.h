@@ -43,6 +43,9 @@ std::vector<std::uint64_t> counts_of(const FateSimulation& simulation);
 /// The shape of its collective; the counts are borrowed.
 CallShape shape_of(const FateSimulation& simulation, std::span<const std::uint64_t> counts);
 
+/// Packets of one trial, without those that are sent again: no fate decides about them.
+std::uint64_t first_packets(const FateSimulation& simulation);
+
 struct SimulatedFates {
   /// By trial, of an all-reduce, over elements and ranks: contributions that reach a result, and results that reach a
   /// receiver. All values are 1 for other collectives, and for sums of

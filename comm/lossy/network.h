@@ -17,6 +17,7 @@
 #include "comm/lossy/loss_selection.h"
 #include "comm/lossy/protection.h"
 #include "sim/boxed.h"
+#include "sim/loss/link.h"
 #include "sim/loss/loss_process.h"
 #include "sim/recovery/link_recovery.h"
 #include "sim/traffic_class.h"
@@ -101,6 +102,7 @@ struct ClassNetwork {
   std::optional<Quorum> quorum{};  ///< of all-reduces on the path contribution, with a clock; absent: all messages
   std::optional<LostGradient> lost_gradient{};  ///< absent: as lost_gradient_of() says
 
+  const HalfNetwork& of(sim::Half half) const { return half == sim::Half::kReduce ? reduce : gather; }
   /// The path of a collective of so many elements, all parts together.
   std::string_view path_of(std::uint64_t elems) const;
   /// The packets of a message of coded elements: of values of that type, or the pairs of top_k.

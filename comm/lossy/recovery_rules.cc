@@ -76,7 +76,7 @@ std::vector<RecoveryRefusal> with_states(const ClassNetwork& network, const std:
 std::optional<std::string> endless_repetition(const ClassNetwork& network, const AllReduceSize& size) {
   if (size.ranks < 2) return std::nullopt;
   for (const sim::Half half : {sim::Half::kReduce, sim::Half::kGather}) {
-    const HalfNetwork& of_half = half == sim::Half::kReduce ? network.reduce : network.gather;
+    const HalfNetwork& of_half = network.of(half);
     const sim::LinkRecovery* recovery = of_half.recovery.get();
     if (recovery == nullptr || !recovery->is_reliable()) continue;
     const std::uint64_t packets = largest_messages(network, size)[static_cast<std::size_t>(half)];

@@ -18,27 +18,41 @@ using Slots = decltype(comm::CallMemory::scratch);
 
 }  // namespace
 
-LayerMemory layer_memory(const RunConfig& config, const DryRunWhenAsked& run) {
+LayerMemory layer_memory(const RunConfig& config, const LazyDryRun& run) {
   LayerMemory memory;
   if (config.network.is_empty()) return memory;
-  std::map<std::pair<std::vector<comm::ParallelDimension>, bool>, Slots>
-      scratch;  // by group, and whether messages stay on the host
   const bool is_sampled = config.record.sample_every_steps > 0;
+  const auto is_on_host = [&](sim::TrafficClass of) {
+    return config.device == Device::kCuda && of == sim::TrafficClass::kOuter;
+  };
+  std::map<std::pair<sim::TrafficClass, std::size_t>, std::uint64_t> remembered;   // bytes for each name
+  std::map<std::pair<std::vector<comm::ParallelDimension>, bool>, Slots> scratch;  // by group, and whether on the host
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
     if (!network) continue;
-    const bool is_on_host = config.device == Device::kCuda && of == sim::TrafficClass::kOuter;
-    for (const PlannedCollective& planned : run.get().of(of)) {
+    const std::vector<PlannedCollective>& collectives = run.get().of(of);
+    for (std::size_t c = 0; c < collectives.size(); ++c) {
+      const PlannedCollective& planned = collectives[c];
       const std::vector<std::uint64_t> counts = comm::counts_of(planned.call);
       const comm::CallShape shape = comm::shape_of(planned.call, counts);
       const comm::CallMemory held = comm::memory_of({*network, shape, planned.call.ranks}, is_sampled);
-      const std::uint64_t remembered = sizeof(float) * planned.names * held.remembered;
-      memory.remembered += remembered;
-      if (is_on_host) memory.on_host += remembered;
-      if (planned.call.collective == sim::Collective::kBroadcast) continue;  // a message, which takes no scratch
-      Slots& most = scratch[{planned.dimensions, is_on_host}];
+      remembered[{of, c}] = sizeof(float) * held.remembered;
+      if (planned.is_message()) continue;  // a message takes no scratch
+      Slots& most = scratch[{planned.dimensions, is_on_host(of)}];
       for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], held.scratch[i]);
     }
+  }
+  for (const RankKind& kind : run.get().kinds()) {
+    std::uint64_t of_rank = 0;
+    std::uint64_t on_host = 0;
+    for (const auto& [at, names] : kind.names) {
+      const auto found = remembered.find(at);
+      if (found == remembered.end()) continue;
+      of_rank += names * found->second;
+      if (is_on_host(at.first)) on_host += names * found->second;
+    }
+    memory.remembered = std::max(memory.remembered, of_rank);
+    memory.on_host = std::max(memory.on_host, on_host);
   }
   for (const auto& [place, slots] : scratch) {
     const std::uint64_t bytes = sizeof(float) * std::accumulate(slots.begin(), slots.end(), std::uint64_t{0});

@@ -18,8 +18,8 @@ struct LayerMemory {
   std::uint64_t on_host = 0;     ///< of both, what is in host memory on CUDA too: outer steps compute there
 };
 
-/// A pure function of the config, whose dry run this is. Throws: ConfigError.
-LayerMemory layer_memory(const RunConfig& config, const DryRunWhenAsked& run);
-inline LayerMemory layer_memory(const RunConfig& config) { return layer_memory(config, DryRunWhenAsked(config)); }
+/// `run` is of the config. Throws: ConfigError.
+LayerMemory layer_memory(const RunConfig& config, const LazyDryRun& run);
+inline LayerMemory layer_memory(const RunConfig& config) { return layer_memory(config, LazyDryRun(config)); }
 
 }  // namespace droptest::experiments

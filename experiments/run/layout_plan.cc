@@ -310,7 +310,7 @@ json buckets_json(const Parts& parts) {
 std::uint64_t bytes_to_others(const std::vector<comm::DryCall>& calls) {
   std::uint64_t bytes = 0;
   for (const comm::DryCall& call : calls) {
-    for (const std::uint64_t elems : sent_by(call).to_others) bytes += elems * comm::element_bytes(call.type);
+    for (const std::uint64_t elems : message_elems(call).sent) bytes += elems * comm::element_bytes(call.type);
   }
   return bytes;
 }
@@ -320,15 +320,14 @@ json sequence_json(const RunConfig& config) {
   const models::SequenceLayout& layout = config.model.attention.sequence;
   json forward = json::array();
   json backward = json::array();
-  const DryRunWhenAsked run(config);
+  const LazyDryRun run(config);
   for (int rank = 0; rank < config.parallel.sequence; ++rank) {
     std::uint64_t sent = 0;
     std::uint64_t given_back = 0;
     if (config.parallel.sequence > 1) {
-      const DryRank& dry = run.get().of_rank({.data = 0, .sequence = rank, .pipeline = 0, .tensor = 0});
-      sent = bytes_to_others(of_first_block(dry.evaluation, sim::TrafficClass::kSequenceForward));
-      given_back = bytes_to_others(of_first_block(dry.step, sim::TrafficClass::kSequenceBackward)) /
-                   static_cast<std::uint64_t>(dry.micro_batches);
+      const RankKind& kind = run.get().kind_of({.data = 0, .sequence = rank, .pipeline = 0, .tensor = 0});
+      sent = bytes_to_others(kind.attention_forward);
+      given_back = bytes_to_others(kind.attention_backward) / static_cast<std::uint64_t>(kind.micro_batches);
     }
     forward.push_back(sent);
     backward.push_back(given_back);

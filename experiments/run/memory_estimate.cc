@@ -2,14 +2,12 @@
 #include "experiments/run/memory_estimate.h"
 
 #include <algorithm>
-#include <array>
-#include <cctype>
 #include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <span>
+#include <optional>
 #include <system_error>
 #include <tuple>
 #include <utility>
@@ -23,6 +21,7 @@
 #include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/shard_plan.h"
 #include "models/gpt2/stage_plan.h"
 #include "models/ops/offload_file.h"
 #include "sim/error.h"
@@ -74,11 +73,15 @@ std::uint64_t residual_elems(const RunConfig& config) {
   return static_cast<std::uint64_t>(shape.rows()) * static_cast<std::uint64_t>(config.model.width);
 }
 
-/// Over the plans of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.
+/// Of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.
 std::uint64_t largest_bucket_bytes(const RunConfig& config) {
+  if (config.parallel.gradient_ranks() == 1 || config.outer.is_on()) return 0;
   std::uint64_t elems = 0;
-  for (const PlannedCollective& reduction : DryRun(config).of(sim::TrafficClass::kDpGradient)) {
-    elems = std::max(elems, reduction.call.elements);
+  for (int part = 0; part < config.parallel.tensor * config.parallel.pipeline; ++part) {
+    const models::ParameterTable table(
+        tensors_of_rank(config, part / config.parallel.tensor, part % config.parallel.tensor));
+    const models::ShardPlan plan(table, sizeof(float), config.sharding, config.parallel.gradient_ranks(), 0);
+    for (const models::Bucket& bucket : plan.buckets()) elems = std::max<std::uint64_t>(elems, bucket.count);
   }
   return elems * sizeof(float);
 }
@@ -236,14 +239,13 @@ struct Received {
 };
 
 /// On the rank with these coordinates; absent where no packet is lost.
-std::optional<Received> received_in_block(const RunConfig& config, const DryRunWhenAsked& run,
+std::optional<Received> received_in_block(const RunConfig& config, const LazyDryRun& run,
                                           const comm::ParallelNumbers& at) {
   const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
   if (config.parallel.sequence == 1 || !network) return std::nullopt;
   Received received;
-  for (const comm::DryCall& call :
-       of_first_block(run.get().of_rank(at).evaluation, sim::TrafficClass::kSequenceForward)) {
-    for (const std::uint64_t elems : sent_by(call).from_others) {
+  for (const comm::DryCall& call : run.get().kind_of(at).attention_forward) {
+    for (const std::uint64_t elems : message_elems(call).received) {
       received.packets += static_cast<double>(network->packets(call.type, elems).packets());
       received.elems += static_cast<double>(elems);
     }
@@ -287,7 +289,7 @@ std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm&
 class Activations {
  public:
   Activations(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
-              const DryRunWhenAsked& run)
+              const LazyDryRun& run)
       : config_(config), form_(form), plan_(plan), run_(run) {}
 
   /// The bytes on the rank with these coordinates; at least kAbsurdBytes for a model that no machine holds.
@@ -312,7 +314,7 @@ class Activations {
   const RunConfig& config_;
   const models::OpsForm& form_;
   const models::PipelinePlan* plan_;
-  const DryRunWhenAsked& run_;
+  const LazyDryRun& run_;
   /// Results that later calls reuse: by pipeline coordinate, tensor coordinate and number of tokens.
   mutable std::map<std::tuple<int, int, std::int64_t>, std::uint64_t> planned_;
 };
@@ -390,7 +392,7 @@ class RankEstimates {
   const RunConfig& config_;
   std::unique_ptr<models::OpsForm> form_;
   std::shared_ptr<const models::PipelinePlan> plan_;
-  DryRunWhenAsked run_;
+  LazyDryRun run_;
   mutable std::optional<LayerMemory> layer_;  ///< from when it is first asked for
   Activations activations_;
 };
@@ -409,7 +411,7 @@ models::StatefulAttentionUse attention_use(const RunConfig& config, const models
 
 std::uint64_t largest_activation_bytes(const RunConfig& config, const models::OpsForm& form,
                                        const models::PipelinePlan* plan, int pipeline_rank) {
-  const DryRunWhenAsked run(config);
+  const LazyDryRun run(config);
   const Activations activations(config, form, plan, run);
   std::uint64_t most = 0;
   for (int sequence = 0; sequence < config.parallel.sequence; ++sequence) {

@@ -14,6 +14,7 @@
 #include "experiments/run/run_device.h"
 #include "experiments/run/trainer_parts.h"
 #include "experiments/run/training_model.h"
+#include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/rank_groups.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_weights.h"
@@ -30,7 +31,7 @@ class RankModel {
   RankModel(const RunConfig& config, comm::Communicator& group, const models::StoredTensors& weights,
             const std::string& where)
       : network_(group, lossy_options(config, 1)),
-        groups_(config, network_),
+        groups_(config, pipeline_plan(config), network_),
         model_(config, groups_.tensor(), groups_.model_ranks()) {
     models::load_gpt2_weights(config.model, model_.parameters(), groups_.tensor(), weights, where);
     model_.set_values();

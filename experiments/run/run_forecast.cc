@@ -41,9 +41,7 @@ std::uint64_t packets_of_class(const RunConfig& config, const DryRun& run, Traff
       planned.call.network.path = "direct";  // a message is one hop on every path
       planned.call.network.sized_paths.clear();
     }
-    planned.call.seed = config.seeds.network;
-    planned.call.time = config.time ? &*config.time : nullptr;
-    packets += times_in_run(config, planned) * comm::simulate_fates(planned.call).statistics.total().packets;
+    packets += times_in_run(config, planned) * comm::first_packets(planned.call);
   }
   return packets;
 }

@@ -97,7 +97,7 @@ class Trainer {
         network_(metered_, lossy_options(config, membership_)),
         // The loss layer loses no control traffic, but does not count its time as compute time.
         observed_(network_, &profile_),
-        groups_(config, observed_),
+        groups_(config, pipeline_plan(config), observed_),
         replicas_(groups_.layout().gradient_group()),
         absences_(config, observed_, groups_.layout()),
         attendance_(&absences_.at(0)),

@@ -93,8 +93,9 @@ const Candidate& fastest(const std::vector<Candidate>& candidates, const Planned
 
 void choose_for(json& section, std::vector<Candidate> candidates, std::vector<PlannedCollective> collectives,
                 std::uint64_t seed) {
-  std::sort(collectives.begin(), collectives.end(),
-            [](const PlannedCollective& a, const PlannedCollective& b) { return a.call.elements > b.call.elements; });
+  std::ranges::stable_sort(collectives, [](const PlannedCollective& a, const PlannedCollective& b) {
+    return std::pair(b.call.elements, a.call.collective) < std::pair(a.call.elements, b.call.collective);
+  });
   const Candidate first = fastest(candidates, collectives.front(), seed);
   std::erase_if(candidates, [&first](const Candidate& one) { return one.meaning != first.meaning; });
   section["path"] = first.path;
@@ -134,9 +135,18 @@ void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, c
       return;
     }
     std::vector<Candidate> candidates = candidates_of(network, traffic_class, config, time, where, errors);
-    if (!run) run.emplace(config);
+    if (candidates.empty()) continue;
+    try {
+      if (!run) run.emplace(config);
+    } catch (const ConfigError& error) {
+      errors.push_back(where + ": " + error.what());
+      return;
+    }
     const std::vector<PlannedCollective>& collectives = run->of(traffic_class);
-    if (candidates.empty() || collectives.empty()) continue;
+    if (collectives.empty()) {  // of a frozen embedding
+      chosen["classes"][name]["path"] = "direct";
+      continue;
+    }
     choose_for(chosen["classes"][name], std::move(candidates), collectives, config.seeds.network);
   }
   if (chosen["path"] == comm::kChosenPath) chosen["path"] = "direct";  // of classes without traffic

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "comm/dry_communicator.h"
@@ -15,60 +17,68 @@
 
 namespace droptest::experiments {
 
-/// The calls of a rank, and of those whose calls are alike.
-struct DryRank {
-  comm::ParallelNumbers at;                 ///< the first of them
-  comm::ParallelNumbers alike{1, 1, 1, 1};  ///< coordinates in each dimension with such calls
-  std::vector<comm::DryCall> start;         ///< the starting weights on their way to ranks that have none
-  int micro_batches = 1;                    ///< of `step`: the first few of a large number
-  std::vector<comm::DryCall> step;          ///< a training step with its update
-  std::vector<comm::DryCall> shorter_step;  ///< of one less than `step`; empty: that has all micro-batches
-  std::vector<comm::DryCall> evaluation;    ///< of one batch
-};
-
 /// Collectives and messages of one class that are alike: a message, and each part of an all-to-all, is a broadcast to
 /// one rank. Elements count as float32: two of 16 bits are one.
 struct PlannedCollective {
-  comm::FateSimulation call;    ///< without network, seed and time
-  std::uint64_t times = 0;      ///< in a training step, of all groups together
-  std::uint64_t evaluated = 0;  ///< in an evaluation of one batch on each replica
-  std::uint64_t otherwise = 0;  ///< in the whole run besides: of the starting weights, and of outer steps
-  std::uint64_t names = 0;      ///< of a step's calls on one rank, at most; a message's peer is part of its name
-  std::vector<comm::ParallelDimension> dimensions{};  ///< in which the ranks of a group differ
+  comm::FateSimulation call;                             ///< without network, seed and time
+  comm::ElementType type = comm::ElementType::kFloat32;  ///< of the elements that travel
+  std::uint64_t times = 0;                               ///< in a training step, of all groups together
+  std::uint64_t evaluated = 0;                           ///< in an evaluation of one batch on each replica
+  std::uint64_t once = 0;                                ///< in the whole run, for starting weights and in outer steps
+  std::vector<comm::ParallelDimension> dimensions{};     ///< in which the ranks of a group differ
 
-  bool is_over(comm::ParallelDimension dimension) const {
-    return std::ranges::find(dimensions, dimension) != dimensions.end();
+  bool is_message() const { return call.collective == sim::Collective::kBroadcast; }
+  /// Whether all ranks whose gradients are averaged take part, as in reductions of gradients and gathers of parameters:
+  /// its size does not depend on the number of tokens.
+  bool is_of_gradient_ranks() const {
+    return !is_message() && std::ranges::any_of(dimensions, [](comm::ParallelDimension dimension) {
+      return dimension == comm::ParallelDimension::kData || dimension == comm::ParallelDimension::kSequence;
+    });
   }
 };
 
-/// Runs Gpt2 and TrainingStep on a rank of each kind, with operations that compute nothing and a communicator that
-/// sends nothing (models/ops/planner_ops.h). What a step outside of them sends is no part of it: outer steps are
-/// counted from their fragments, and checkpoints, absences and measurements are left out. Reads the members model,
-/// parallel, sharding, pipeline, memory, device, outer and training. Throws: ConfigError of the model for a config that
-/// it does not take.
+/// Ranks that make the same calls, but for the places of other ranks in them.
+struct RankKind {
+  comm::ParallelNumbers first;                    ///< the coordinates of one of them
+  comm::ParallelNumbers number{1, 1, 1, 1};       ///< of their coordinates in each dimension
+  std::vector<comm::DryCall> attention_forward;   ///< messages between sequence ranks in the first block of a pass
+  std::vector<comm::DryCall> attention_backward;  ///< likewise, over `micro_batches` passes
+  int micro_batches = 1;
+  /// How many names, the peer of a message included, the calls of a step have that are a planned collective of a class.
+  std::map<std::pair<sim::TrafficClass, std::size_t>, std::uint64_t> names;
+};
+
+/// The calls of ranks of each kind (calls_of_rank()), added up over all ranks. Outer steps are counted from their
+/// fragments; the messages of checkpoints, absences and measurements are not part of the result. Of many micro-batches,
+/// few are run: each further one adds the same calls. Reads the members model, parallel, tensor_sequence, sharding,
+/// pipeline, memory, device, outer and training, and which classes have the fill `skip`. Throws: ConfigError of
+/// calls_of_rank().
 class DryRun {
  public:
   explicit DryRun(const RunConfig& config);
 
-  const std::vector<DryRank>& ranks() const { return ranks_; }
-  /// The rank of `ranks()` that stands for the one with these coordinates. Not of a world of one rank.
-  const DryRank& of_rank(const comm::ParallelNumbers& at) const;
-  /// Those of a class; none of one that the run does not use. In the order of a step.
-  const std::vector<PlannedCollective>& of(sim::TrafficClass traffic_class) const {
+  /// Empty for a world of one rank.
+  const std::vector<RankKind>& kinds() const { return kinds_; }
+  const RankKind& kind_of(const comm::ParallelNumbers& at) const;
+  /// In the order of a step, the starting weights first; empty for a class that the run does not send.
+  const std::vector<PlannedCollective>& of(sim::TrafficClass traffic_class) const& {
     return collectives_[static_cast<std::size_t>(traffic_class)];
   }
+  const std::vector<PlannedCollective>& of(sim::TrafficClass traffic_class) const&& = delete;
 
  private:
-  std::vector<int> of_tensor_, of_sequence_;  ///< the first coordinate with calls like those of each one
-  std::vector<DryRank> ranks_;
-  std::vector<std::vector<PlannedCollective>> collectives_;
+  void add_outer_steps(const RunConfig& config);
+
+  std::vector<int> of_tensor_, of_sequence_;  ///< for each coordinate the first of its kind
+  std::vector<RankKind> kinds_;
+  std::vector<std::vector<PlannedCollective>> collectives_;  ///< by class
 };
 
-/// A dry run from when its result is first needed.
-class DryRunWhenAsked {
+/// Makes the dry run when its result is needed for the first time.
+class LazyDryRun {
  public:
   /// The config is borrowed.
-  explicit DryRunWhenAsked(const RunConfig& config) : config_(config) {}
+  explicit LazyDryRun(const RunConfig& config) : config_(config) {}
   const DryRun& get() const;
 
  private:
@@ -76,15 +86,12 @@ class DryRunWhenAsked {
   mutable std::optional<DryRun> run_;
 };
 
-/// The messages of a call to and from other ranks, in elements: of sends, receives and the parts of an all-to-all.
-struct Sent {
-  using Numbers = std::vector<std::uint64_t>;
-  Numbers to_others, from_others;
+/// The elements of the messages that a call sends to other ranks and receives from them: of sends, receives and the
+/// parts of an all-to-all.
+struct MessageElems {
+  std::vector<std::uint64_t> sent, received;
 };
-Sent sent_by(const comm::DryCall& call);
-
-/// Of a rank's calls of a class those of its first block.
-std::vector<comm::DryCall> of_first_block(const std::vector<comm::DryCall>& calls, sim::TrafficClass traffic_class);
+MessageElems message_elems(const comm::DryCall& call);
 
 /// Whether training changes the token embedding.
 bool updates_tied_embedding(const RunConfig& config);

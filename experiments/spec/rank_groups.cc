@@ -3,16 +3,17 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 #include <vector>
-
-#include "experiments/spec/pipeline_plan.h"
 
 namespace droptest::experiments {
 
 using comm::ParallelDimension;
 
-RankGroups::RankGroups(const RunConfig& config, comm::Communicator& world)
+RankGroups::RankGroups(const RunConfig& config, std::shared_ptr<const models::PipelinePlan> plan,
+                       comm::Communicator& world)
     : config_(config),
+      plan_(std::move(plan)),
       groups_(config.parallel, world),
       alone_(groups_.group(ParallelDimension::kTensor) == nullptr ? world.subgroup(std::array{world.rank()}) : nullptr),
       tensor_(alone_ == nullptr ? *groups_.group(ParallelDimension::kTensor) : *alone_) {}
@@ -29,7 +30,7 @@ models::ModelRanks RankGroups::model_ranks() {
   models::ModelRanks ranks;
   ranks.pipeline.group = pipeline();
   ranks.pipeline.stride = deciding.stride(ParallelDimension::kPipeline);
-  ranks.pipeline.plan = pipeline_plan(config_);
+  ranks.pipeline.plan = plan_;
   if (config_.outer.is_on()) {
     std::vector<int> members =
         layout.ranks_along({ParallelDimension::kPipeline, ParallelDimension::kSequence, ParallelDimension::kTensor},

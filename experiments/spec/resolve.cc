@@ -517,8 +517,9 @@ class Resolver {
   }
 
   void check_indices(const RunConfig& config) {
-    if (config.network.is_empty()) return;
-    for (const IndexRefusal& refusal : index_refusals(config, dry_run(config))) {
+    const DryRun* const run = config.network.is_empty() ? nullptr : dry_run(config);
+    if (run == nullptr) return;
+    for (const IndexRefusal& refusal : index_refusals(config, *run)) {
       const std::string name(sim::traffic_class_name(refusal.of));
       report(refusal.member.empty() ? "/training/steps" : pointer_in_network(name, {refusal.member}), refusal.reason);
     }
@@ -535,21 +536,23 @@ class Resolver {
     return "/network";
   }
 
-  /// Nothing that a step sends changes after the first call.
-  const DryRun& dry_run(const RunConfig& config) {
-    if (!dry_run_) dry_run_.emplace(config);
-    return *dry_run_;
+  /// Null where the config has none, which is reported. Nothing that a step sends changes after the first call.
+  const DryRun* dry_run(const RunConfig& config) {
+    try {
+      if (!dry_run_) dry_run_.emplace(config);
+      return &*dry_run_;
+    } catch (const ConfigError& error) {
+      errors_.push_back(where_ + ": " + error.what());
+      return nullptr;
+    }
   }
 
   void check_repetitions() {
     if (!errors_.empty() || config_.network.is_empty()) return;
-    const bool halves = comm::element_bytes(models::element_type(config_.training.precision.message)) == 2;
+    const DryRun* const run = dry_run(config_);
+    if (run == nullptr) return;
     for (const sim::TrafficClass traffic_class : classes_in_use(config_)) {
-      for (const PlannedCollective& planned : dry_run(config_).of(traffic_class)) {
-        const bool activations = traffic_class == sim::TrafficClass::kTpForward ||
-                                 traffic_class == sim::TrafficClass::kTpBackward ||
-                                 traffic_class == sim::TrafficClass::kTpRecomputation;
-        const bool in_halves = halves && activations;
+      for (const PlannedCollective& planned : run->of(traffic_class)) {
         // Uneven parts are judged as if all were as large as the largest.
         const auto& counts = planned.call.counts;
         const auto ranks = static_cast<std::uint64_t>(planned.call.ranks);
@@ -557,8 +560,8 @@ class Resolver {
             counts.empty() ? planned.call.elements : ranks * *std::max_element(counts.begin(), counts.end());
         // The whole of a message between two ranks is as large as a part of an all-reduce of twice its size.
         const std::uint64_t whole = even * (planned.call.collective == sim::Collective::kBroadcast ? ranks : 1);
-        const comm::AllReduceSize size{planned.call.ranks, whole * (in_halves ? 2 : 1),
-                                       in_halves ? comm::ElementType::kBfloat16 : comm::ElementType::kFloat32};
+        const comm::AllReduceSize size{planned.call.ranks, whole * sizeof(float) / comm::element_bytes(planned.type),
+                                       planned.type};
         errors_ = comm::endless_repetitions(config_.network, size, full_.value("time", json()), where_);
         if (!errors_.empty()) return;
       }

@@ -68,9 +68,9 @@ std::uint64_t tokens_evaluated(const RunConfig& config) {
 }
 
 std::uint64_t times_in_run(const RunConfig& config, const PlannedCollective& planned) {
-  const std::uint64_t times = planned.times * config.training.steps + planned.otherwise;
+  const std::uint64_t times = planned.times * config.training.steps + planned.once;
   if (planned.evaluated == 0 || config.validation.network != ValidationConfig::Network::kLossy) return times;
-  if (planned.is_over(comm::ParallelDimension::kData)) {  // replicas without a batch take part in the last turn, too
+  if (planned.is_of_gradient_ranks()) {  // replicas without a batch take part in the last turn, too
     std::uint64_t turns = evaluations(config) * evaluation_turns(config, validated_tokens(config));
     if (const std::uint64_t targets = selection_targets(config)) turns += evaluation_turns(config, targets);
     return times + planned.evaluated * turns;

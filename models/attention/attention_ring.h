@@ -2,7 +2,6 @@
 // Ring attention: keys and values travel from rank to rank, and every rank's queries meet all of them.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <utility>

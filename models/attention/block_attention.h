@@ -22,9 +22,9 @@ namespace droptest::models {
 /// Pieces in the buffers of storage at once, at most: two on their way out, and two on their way back.
 inline constexpr std::uint64_t kResidentPieces = OffloadFile::kMostWrites + 2;
 
-/// Blocks: HostBlocks or DeviceBlocks. Kernel: SequenceAttentionOf or DilatedAttentionOf, of the memory of Blocks. With
-/// chunks, the saved tensors of a block wait outside of memory for the backward pass of the block, which brings them
-/// back piece by piece: all states share the memory of one.
+/// Blocks: HostBlocks, DeviceBlocks or PlannedBlocks. Kernel: SequenceAttentionOf or DilatedAttentionOf, of the memory
+/// of Blocks. With chunks, the saved tensors of a block wait outside of memory for the backward pass of the block,
+/// which brings them back piece by piece: all states share the memory of one.
 template <class Blocks, class Kernel>
 class BlockAttention final : public StatefulAttention {
  public:

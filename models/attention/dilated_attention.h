@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <numeric>
 #include <optional>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -85,8 +84,8 @@ struct SavedDilatedAttentionOf {
 /// A segment within a rank's tokens needs no other rank. Of longer ones the rank gets the keys and values of the heads'
 /// residues alone, from the ranks that share the segment: messages attention.branch0.keys and .values of
 /// sequence_forward, gradients back with .grad in sequence_backward. Losses are those of SequenceAttentionOf. Memory:
-/// HostHeads or DeviceHeads. Owner: one rank. Ranks: all make the same calls. Parts: consecutive, in the order of the
-/// ranks, of any length.
+/// HostHeads, DeviceHeads or PlannedHeads. Owner: one rank. Ranks: all make the same calls. Parts: consecutive, in the
+/// order of the ranks, of any length.
 template <class Memory>
 class DilatedAttentionOf {
   using E = typename Memory::Element;

@@ -18,7 +18,7 @@ namespace droptest::models {
 
 /// Heads dealt over the ranks of a group: the first heads % ranks of them have one more. The tensor of a rank's heads
 /// is [tokens, batch, heads, width], the tokens of rank 0 first. Source: DeepSpeed-Ulysses (Jacobs et al. 2023). Owner:
-/// one rank. Ranks: all make the same calls. Memory: HostHeads or DeviceHeads.
+/// one rank. Ranks: all make the same calls. Memory: HostHeads, DeviceHeads or PlannedHeads.
 template <class Memory>
 class HeadExchangeOf {
   using E = typename Memory::Element;

@@ -10,7 +10,7 @@
 
 namespace droptest::models {
 
-/// make_stateful_attention(), but for cached keys and values. Blocks: HostBlocks or DeviceBlocks.
+/// make_stateful_attention(), but for cached keys and values. Blocks: HostBlocks, DeviceBlocks or PlannedBlocks.
 template <class Blocks>
 std::unique_ptr<StatefulAttention> stateful_attention_of(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops) {

@@ -17,12 +17,12 @@
 
 namespace droptest::models {
 
-/// Blocks: HostBlocks or DeviceBlocks. Without chunks a state has the queries, keys and values. With chunks, the
-/// forward pass stores these outside of memory, by chunks of options.chunk_tokens tokens, the last one perhaps shorter.
-/// The backward pass takes the chunks of keys and values one after the other, and for each the chunks of queries that
-/// see it; the next chunk is read meanwhile. Pairs of chunks that the mask hides are left out. Source: Yao et al. 2024
-/// (Fully Pipelined Distributed Transformer), section 4; projections are those of whole sequences here. The operations
-/// are borrowed.
+/// Blocks: HostBlocks, DeviceBlocks or PlannedBlocks. Without chunks a state has the queries, keys and values. With
+/// chunks, the forward pass stores these outside of memory, by chunks of options.chunk_tokens tokens, the last one
+/// perhaps shorter. The backward pass takes the chunks of keys and values one after the other, and for each the chunks
+/// of queries that see it; the next chunk is read meanwhile. Pairs of chunks that the mask hides are left out. Source:
+/// Yao et al. 2024 (Fully Pipelined Distributed Transformer), section 4; projections are those of whole sequences here.
+/// The operations are borrowed.
 template <class Blocks>
 class WholeAttention final : public StatefulAttention {
   using Memory = typename Blocks::Memory;

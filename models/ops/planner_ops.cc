@@ -62,9 +62,9 @@ std::int64_t elems_of(const AttentionShape& s) { return s.batch * s.length * s.h
 std::int64_t elems_of(const ConstTensor& tensor) { return static_cast<std::int64_t>(tensor.count_elems()); }
 std::int64_t count_of(TokenIds tokens) { return static_cast<std::int64_t>(tokens.count); }
 
-class DryRun final : public PlannerOps {
+class Planner final : public PlannerOps {
  public:
-  DryRun(const OpsForm& form, comm::Communicator& group) : form_(form), group_(group) {}
+  Planner(const OpsForm& form, comm::Communicator& group) : form_(form), group_(group) {}
 
   Tensor buffer(std::string name, comm::ElementType type, std::uint64_t elems) override {
     const std::uint64_t bytes = elems * comm::element_bytes(type);
@@ -318,7 +318,8 @@ class DryRun final : public PlannerOps {
   }
   std::byte* reserve(std::uint64_t bytes) override {
     auto* const at = reinterpret_cast<std::byte*>(next_address_);  // NOLINT(performance-no-int-to-ptr)
-    next_address_ += bytes + MemoryPlan::kAlignmentBytes;
+    const std::uint64_t units = bytes / MemoryPlan::kAlignmentBytes + 1;
+    next_address_ += units * MemoryPlan::kAlignmentBytes;
     return at;
   }
 
@@ -375,14 +376,14 @@ class DryRun final : public PlannerOps {
   /// Uses the values, and stores nothing.
   class Offload final : public KeyedStorage {
    public:
-    explicit Offload(DryRun& run) : run_(run) {}
+    explicit Offload(Planner& run) : run_(run) {}
     void put(std::uint64_t /*key*/, ConstTensor values) override { run_.use({{"offloaded values", values, 0}}); }
     void expect(std::uint64_t /*key*/) override {}
     void take(std::uint64_t /*key*/, Tensor values) override { run_.use({{"values brought back", values, 0}}); }
     std::uint64_t buffer_bytes() const override { return 0; }
 
    private:
-    DryRun& run_;
+    Planner& run_;
   };
 
   const OpsForm& form_;
@@ -399,7 +400,7 @@ class DryRun final : public PlannerOps {
 }  // namespace
 
 std::unique_ptr<PlannerOps> make_planner_ops(const OpsForm& form, comm::Communicator& group) {
-  return std::make_unique<DryRun>(form, group);
+  return std::make_unique<Planner>(form, group);
 }
 
 }  // namespace droptest::models

@@ -29,7 +29,7 @@ class PlannerOps : public Ops {
   virtual const std::vector<PlannedBuffer>& buffers() const = 0;
   /// From now on errors about the tensor at that address say this name, too.
   virtual void name_tensor(comm::ConstTensor tensor, std::string name) = 0;
-  /// The address of so many bytes that no other tensor has.
+  /// The address of so many bytes that no other tensor has, a multiple of MemoryPlan::kAlignmentBytes.
   virtual std::byte* reserve(std::uint64_t bytes) = 0;
 };
 

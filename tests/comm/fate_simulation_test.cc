@@ -18,6 +18,7 @@
 #include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 #include "sim/loss/gilbert_elliott.h"
+#include "sim/recovery/parity.h"
 
 namespace droptest::comm::fate_simulation_test {
 namespace {
@@ -136,6 +137,25 @@ TEST(FateSimulation, HasTheDigestAndTheSurvivalOfRanksThatCarryTensors) {
       }
     }
   }
+}
+
+TEST(FateSimulation, PacketsAreCountedWithoutFates) {
+  for (const PathEntry& path : paths()) {
+    for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {
+      if (consistency == Consistency::kShared && !path.can_share) continue;
+      for (const bool is_coded : {false, true}) {
+        FateSimulation simulation = simulation_of(path, 5, consistency);
+        if (is_coded) simulation.network.reduce.recovery = std::make_shared<sim::Parity>(sim::ParityCode{4, 2});
+        const std::uint64_t packets = simulate_fates(simulation).statistics.total().packets;
+        EXPECT_EQ(first_packets(simulation) * simulation.trials, packets) << path.name;
+      }
+    }
+  }
+  FateSimulation simulation = simulation_of(path_entry("direct"), 5, Consistency::kPerReceiver);
+  simulation.network.compression = {.kind = CompressionKind::kTopK, .fraction = 0.1};
+  EXPECT_EQ(first_packets(simulation) * simulation.trials, simulate_fates(simulation).statistics.total().packets);
+  simulation.ranks = 1;
+  EXPECT_EQ(first_packets(simulation), 0U);
 }
 
 // Whoever has a result has at least its owner's contribution, so results that are not zero have arrived. From an

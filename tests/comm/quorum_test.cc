@@ -110,7 +110,7 @@ TEST(Quorum, AMessageAtTheEndOfTheGraceCountsWhole) {
   EXPECT_EQ(all.first[3], 2.5F);
 }
 
-TEST(Quorum, OfAllRanksIsNone) {
+TEST(Quorum, AQuorumOfAllRanksHasNoEffect) {
   LossyOptions without = with_quorum(4, 0, 0.1);
   without.network.of(kClass)->quorum.reset();
   const Mean want = mean_of_four(without);

@@ -51,7 +51,8 @@ TEST(ChoosePaths, EachBucketTakesThePathOfLeastTime) {
   comm::TimeModel model = *config.time;
   model.compute_seconds = 0;
   std::size_t sizes = 0;
-  for (const PlannedCollective& planned : DryRun(config).of(TrafficClass::kDpGradient)) {
+  const DryRun run(config);
+  for (const PlannedCollective& planned : run.of(TrafficClass::kDpGradient)) {
     ++sizes;
     const double chosen = seconds_on(network.path_of(planned.call.elements), planned, model);
     for (const comm::PathEntry& path : comm::paths()) {

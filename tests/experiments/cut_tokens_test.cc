@@ -153,8 +153,9 @@ TEST(SequenceRanks, MessagesOf16BitsOfADeviceHaveHalfThePackets) {
     config.device = device;
     config.training.precision.compute = compute;
     std::uint64_t sum = 0;
+    const DryRun run(config);
     for (const TrafficClass of : {TrafficClass::kSequenceForward, TrafficClass::kSequenceBackward}) {
-      for (const PlannedCollective& one : DryRun(config).of(of)) sum += one.times * one.call.elements;
+      for (const PlannedCollective& one : run.of(of)) sum += one.times * one.call.elements;
     }
     return sum;
   };

@@ -6,11 +6,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
+#include <set>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,9 +24,10 @@
 #include "comm/run_ranks.h"
 #include "experiments/run/training_model.h"
 #include "experiments/spec/class_layouts.h"
+#include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/rank_calls.h"
 #include "experiments/spec/rank_groups.h"
 #include "experiments/spec/resolve.h"
-#include "experiments/spec/run_traffic.h"
 #include "sim/error.h"
 #include "tests/experiments/resolved_spec.h"
 #include "tests/sanitizers.h"
@@ -71,11 +76,6 @@ class NotingCommunicator final : public comm::Communicator {
   std::unique_ptr<comm::Communicator> owned_;
 };
 
-/// What one rank sends at its start, in a step, and in an evaluation.
-struct Sent {
-  std::vector<DryCall> start, step, evaluation;
-};
-
 Batch random_batch(const RunConfig& config, std::mt19937& draws) {
   Batch batch;
   batch.sequences = config.training.batch_sequences;
@@ -89,13 +89,14 @@ Batch random_batch(const RunConfig& config, std::mt19937& draws) {
 }
 
 /// Of all ranks of a world.
-std::vector<Sent> train(const RunConfig& config) {
-  std::vector<Sent> sent(static_cast<std::size_t>(config.parallel.world_size()));
+std::vector<RankCalls> train(const RunConfig& config) {
+  std::vector<RankCalls> sent(static_cast<std::size_t>(config.parallel.world_size()));
+  const auto plan = pipeline_plan(config);
   comm::run_ranks(config.parallel.world_size(), std::chrono::minutes(10), [&](comm::Communicator& group) {
-    Sent& own = sent[static_cast<std::size_t>(group.rank())];
+    RankCalls& own = sent[static_cast<std::size_t>(group.rank())];
     std::vector<DryCall> calls;
     NotingCommunicator world(std::make_unique<comm::DryCommunicator>(group.world_size(), group.rank(), calls), group);
-    RankGroups groups(config, world);
+    RankGroups groups(config, plan, world);
     TrainingModel model(config, groups.tensor(), groups.model_ranks());
     set_starting_weights(model, config, groups.tensor());
     calls.clear();
@@ -114,28 +115,22 @@ std::vector<Sent> train(const RunConfig& config) {
   return sent;
 }
 
-/// Without places in groups, which differ among ranks that are alike.
-std::string text_of(const DryCall& call, bool with_places) {
+std::string text_of(const DryCall& call) {
   std::string text = std::string(comm::operation_name(call.operation)) + (call.is_started ? " started " : " ") +
                      std::string(sim::traffic_class_name(call.traffic_class)) + " " + call.name + " layer " +
                      std::to_string(call.layer) + " " + std::to_string(call.bytes()) + " bytes of " +
                      std::to_string(comm::element_bytes(call.type)) +
-                     (call.delivery == comm::Delivery::kCertain ? " certain" : "") + " over " +
-                     std::to_string(call.ranks->size());
-  if (!with_places) return text;
-  text += " as " + std::to_string(call.rank) + " with " + std::to_string(call.peer) + " in";
+                     (call.delivery == comm::Delivery::kCertain ? " certain" : "") + " as " +
+                     std::to_string(call.rank) + " with " + std::to_string(call.peer) + " in";
   for (const int rank : *call.ranks) text += " " + std::to_string(rank);
   for (const std::uint64_t count : call.counts) text += "," + std::to_string(count);
   for (const std::uint64_t count : call.receive_counts) text += ";" + std::to_string(count);
   return text;
 }
 
-void expect_equal(const std::vector<DryCall>& dry, const std::vector<DryCall>& real, bool with_places,
-                  const char* what) {
+void expect_equal(const std::vector<DryCall>& dry, const std::vector<DryCall>& real, const char* what) {
   ASSERT_EQ(dry.size(), real.size()) << what;
-  for (std::size_t i = 0; i < dry.size(); ++i) {
-    ASSERT_EQ(text_of(dry[i], with_places), text_of(real[i], with_places)) << what << " call " << i;
-  }
+  for (std::size_t i = 0; i < dry.size(); ++i) ASSERT_EQ(text_of(dry[i]), text_of(real[i])) << what << " call " << i;
 }
 
 using Counted = std::map<std::tuple<TrafficClass, sim::Collective, std::uint64_t>, std::uint64_t>;
@@ -190,34 +185,87 @@ Counted count(const DryRun& run, std::uint64_t PlannedCollective::*times) {
   return counted;
 }
 
-std::vector<std::vector<DryCall>> part_of(const std::vector<Sent>& ranks, std::vector<DryCall> Sent::*part) {
+std::vector<std::vector<DryCall>> part_of(const std::vector<RankCalls>& ranks, std::vector<DryCall> RankCalls::*part) {
   std::vector<std::vector<DryCall>> parts;
-  for (const Sent& rank : ranks) parts.push_back(rank.*part);
+  for (const RankCalls& rank : ranks) parts.push_back(rank.*part);
   return parts;
+}
+
+/// Names of calls of one rank in a step, by class; those of messages with their peers.
+std::map<TrafficClass, std::uint64_t> count_names(const std::vector<DryCall>& calls) {
+  std::map<TrafficClass, std::set<std::string>> names;
+  for (const DryCall& call : calls) {
+    if (call.traffic_class == TrafficClass::kControl || call.ranks->size() == 1) continue;
+    const auto add = [&](std::uint64_t elems, int peer) {
+      const std::string size = std::to_string(elems * comm::element_bytes(call.type));
+      if (elems > 0) {
+        names[call.traffic_class].insert(call.name + " " + std::to_string(call.layer) + " " + size + " " +
+                                         std::to_string(peer) + " " + std::to_string(static_cast<int>(call.operation)));
+      }
+    };
+    if (call.operation == Operation::kRecv) continue;
+    if (call.operation != Operation::kAllToAll) add(call.elems, call.peer);
+    for (int peer = 0; call.operation == Operation::kAllToAll && peer < static_cast<int>(call.counts.size()); ++peer) {
+      if (peer != call.rank) add(call.counts[static_cast<std::size_t>(peer)], peer);
+    }
+  }
+  std::map<TrafficClass, std::uint64_t> counted;
+  for (const auto& [of, set] : names) counted[of] = set.size();
+  return counted;
+}
+
+std::uint64_t sum(const std::vector<DryCall>& calls, std::vector<std::uint64_t> MessageElems::*elems) {
+  std::uint64_t sum = 0;
+  for (const DryCall& call : calls) {
+    const MessageElems of_call = message_elems(call);
+    for (const std::uint64_t number : of_call.*elems) sum += number;
+  }
+  return sum;
+}
+
+std::vector<DryCall> of_block(const std::vector<DryCall>& calls, TrafficClass traffic_class, int layer) {
+  std::vector<DryCall> of_block;
+  std::ranges::copy_if(calls, std::back_inserter(of_block),
+                       [&](const DryCall& call) { return call.traffic_class == traffic_class && call.layer == layer; });
+  return of_block;
 }
 
 void expect_that_dry_runs_are_true(const RunConfig& config) {
   const DryRun run(config);
-  const std::vector<Sent> sent = train(config);
+  const std::vector<RankCalls> sent = train(config);
   const std::vector<TrafficClass> in_use = classes_in_use(config);
   for (const TrafficClass of : sim::kAllTrafficClasses) {
     // A frozen embedding is on two ranks, and sends nothing.
     if (of == TrafficClass::kEmbeddingGradient && !updates_tied_embedding(config)) continue;
     EXPECT_EQ(std::ranges::find(in_use, of) != in_use.end(), !run.of(of).empty()) << sim::traffic_class_name(of);
   }
-  if (config.parallel.world_size() > 1) {
-    EXPECT_EQ(count(run, &PlannedCollective::otherwise), count(part_of(sent, &Sent::start)));
-    EXPECT_EQ(count(run, &PlannedCollective::times), count(part_of(sent, &Sent::step)));
-    EXPECT_EQ(count(run, &PlannedCollective::evaluated), count(part_of(sent, &Sent::evaluation)));
-  }
+  EXPECT_EQ(count(run, &PlannedCollective::once), count(part_of(sent, &RankCalls::start)));
+  EXPECT_EQ(count(run, &PlannedCollective::times), count(part_of(sent, &RankCalls::step)));
+  EXPECT_EQ(count(run, &PlannedCollective::evaluated), count(part_of(sent, &RankCalls::evaluation)));
+  const auto plan = pipeline_plan(config);
   for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
     const comm::ParallelNumbers at = config.parallel.coordinates(rank);
-    const DryRank& dry = run.of_rank(at);
-    const Sent& own = sent[static_cast<std::size_t>(rank)];
-    const bool is_same = at == dry.at;
-    expect_equal(dry.start, own.start, is_same, "start");
-    if (dry.shorter_step.empty()) expect_equal(dry.step, own.step, is_same, "step");
-    expect_equal(dry.evaluation, own.evaluation, is_same, "evaluation");
+    const RankCalls& own = sent[static_cast<std::size_t>(rank)];
+    const RankCalls dry = calls_of_rank(config, plan, at);
+    expect_equal(dry.start, own.start, "start");
+    expect_equal(dry.step, own.step, "step");
+    expect_equal(dry.evaluation, own.evaluation, "evaluation");
+    const RankKind& kind = run.kind_of(at);
+    std::map<TrafficClass, std::uint64_t> names;
+    for (const auto& [planned, number] : kind.names) {
+      if (planned.first != TrafficClass::kOuter) names[planned.first] += number;
+    }
+    EXPECT_EQ(names, count_names(own.step));
+    if (config.parallel.sequence == 1) continue;
+    const int layer =
+        plan == nullptr ? 0 : plan->stages[static_cast<std::size_t>(plan->stages_of(at.pipeline).front())].first;
+    const auto forward = of_block(own.evaluation, TrafficClass::kSequenceForward, layer);
+    const auto backward = of_block(own.step, TrafficClass::kSequenceBackward, layer);
+    EXPECT_EQ(sum(kind.attention_forward, &MessageElems::sent), sum(forward, &MessageElems::sent));
+    EXPECT_EQ(sum(kind.attention_forward, &MessageElems::received), sum(forward, &MessageElems::received));
+    EXPECT_EQ(
+        sum(kind.attention_backward, &MessageElems::sent) * static_cast<std::uint64_t>(config.training.accumulation),
+        sum(backward, &MessageElems::sent) * static_cast<std::uint64_t>(kind.micro_batches));
   }
 }
 
@@ -232,12 +280,13 @@ json random_spec(std::mt19937& draws) {
   spec["name"] = "random";
   spec["data"]["text"] = "a.txt";
   spec["model"] = {
-      {"layers", any(2, 3, 4)}, {"width", 24}, {"heads", any(4, 6, 8)}, {"context", 12}, {"vocabulary", 256}};
+      {"layers", any(2, 3, 4)}, {"heads", any(4, 5, 6, 8)}, {"context", 12}, {"vocabulary", any(256, 258, 301)}};
+  spec["model"]["width"] = spec["model"]["heads"].get<int>() * any(3, 4, 5).get<int>();
   spec["training"] = {{"steps", 4},
                       {"warmup_steps", 1},
                       {"batch_sequences", any(1, 2, 3)},
                       {"sequence_tokens", any(8, 11, 12)},
-                      {"accumulation", any(1, 2, 3, 5)}};
+                      {"accumulation", any(1, 2, 3, 5, 9)}};
   spec["validation"]["tokens"] = 12;
   json& parallel = spec["parallel"];
   for (const char* dimension : {"tensor", "data", "sequence", "pipeline"}) parallel[dimension] = any(1, 1, 2, 3);
@@ -257,6 +306,8 @@ json random_spec(std::mt19937& draws) {
   if (parallel["pipeline"] != 1) {
     parallel["schedule"] = any("gpipe", "1f1b", "interleaved", "zero_bubble", "round_robin");
     if (any(1, 2) == 2) parallel["chunks"] = 2;
+    if (is_rare()) parallel["layers_per_stage"] = any(json::array({1, 2}), json::array({2, 1, 1}));
+    if (is_rare()) spec["network"]["classes"]["pp_activation"]["fill"] = "skip";
   }
   if (parallel["tensor"] != 1 && parallel["sequence"] == 1) parallel["tensor_sequence"] = any(false, true);
   if (is_rare()) {
@@ -266,6 +317,11 @@ json random_spec(std::mt19937& draws) {
   if (is_rare()) spec["memory"]["strategy"] = any("standard", "aggressive");
   if (is_rare()) spec["memory"] = {{"recompute", any("selective", "full")}, {"recompute_traffic", "sent"}};
   if (is_rare()) spec["memory"]["attention_chunk"] = 4;
+  if (is_rare()) spec["memory"]["offload_optimizer"] = true;
+  if (is_rare()) spec["memory"]["offload_parameters"] = true;
+  if (is_rare()) spec["training"]["lora"] = {{"rank", 2}};
+  if (is_rare()) spec["training"]["optimizer"] = "sgd";
+  if (is_rare()) spec["training"]["dropout"] = 0.1;
   if (is_rare()) spec["training"]["precision"] = {{"compute", "bfloat16"}, {"message", "bfloat16"}};
   if (is_rare()) spec["training"]["tensors"] = json::array({{{"match", any("wte*", "h.0.*")}, {"frozen", true}}});
   if (is_rare() && parallel["data"] != 1 && parallel["sequence"] == 1) spec["outer"]["every_steps"] = 2;

@@ -76,7 +76,7 @@ TEST(IndexSpace, CollectivesOfARunAreThoseOfItsStepsAndEvaluations) {
                          .config;
   PlannedCollective planned;
   planned.times = 6;
-  planned.otherwise = 2;
+  planned.once = 2;
   planned.evaluated = 4;
   EXPECT_EQ(times_in_run(config, planned), 62U);
   config.validation.network = ValidationConfig::Network::kLossy;
@@ -84,7 +84,8 @@ TEST(IndexSpace, CollectivesOfARunAreThoseOfItsStepsAndEvaluations) {
   const std::uint64_t batches =
       8192 / static_cast<std::uint64_t>(config.training.batch_sequences * config.training.sequence_tokens);
   EXPECT_EQ(times_in_run(config, planned), 62 + 4 * batches * 4 / 2);
-  planned.dimensions = {comm::ParallelDimension::kData};
+  planned.call.collective = sim::Collective::kAllGather;
+  planned.dimensions = {comm::ParallelDimension::kSequence};
   EXPECT_EQ(times_in_run(config, planned), 62 + 4 * ((batches + 1) / 2) * 4);
 }
 

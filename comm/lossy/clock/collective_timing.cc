@@ -76,8 +76,7 @@ const sim::LinkCost& CollectiveTiming::slowest_link() const {
 }
 
 const HalfNetwork& CollectiveTiming::half_of(const What& what, sim::Half half) const {
-  const ClassNetwork& network = network_of(what);
-  return half == sim::Half::kReduce ? network.reduce : network.gather;
+  return network_of(what).of(half);
 }
 
 bool CollectiveTiming::repeats(const What& what, sim::Half half) const {

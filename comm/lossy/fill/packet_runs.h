@@ -23,10 +23,7 @@ struct PacketRun {
 class PacketRunCursor {
  public:
   /// `lost` has one bit per packet of `packets`; null: all delivered. Both are borrowed.
-  PacketRunCursor(const sim::PacketMask* lost, const sim::Packetizer& packets) : PacketRunCursor(lost, packets, 0) {}
-  /// The same from packet `first_packet` on.
-  PacketRunCursor(const sim::PacketMask* lost, const sim::Packetizer& packets, std::uint64_t first_packet)
-      : lost_(lost), packets_(packets), packet_(first_packet) {}
+  PacketRunCursor(const sim::PacketMask* lost, const sim::Packetizer& packets) : lost_(lost), packets_(packets) {}
 
   /// Sets `run` to the next run; false after the last one.
   bool next(PacketRun& run);
@@ -34,7 +31,7 @@ class PacketRunCursor {
  private:
   const sim::PacketMask* lost_;
   const sim::Packetizer& packets_;
-  std::uint64_t packet_;
+  std::uint64_t packet_ = 0;
 };
 
 /// Appends the lost elements, counted from `first_element`, to ascending ranges before it. Adjacent ranges are joined.

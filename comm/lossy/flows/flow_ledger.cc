@@ -16,7 +16,7 @@ Delivery delivery_of(const Message& message, const ClassNetwork& network, std::u
 const HalfNetwork& FlowLedger::half_of(const sim::Link& link) const {
   const auto& network = network_.of(link.traffic_class);
   DROPTEST_CHECK(network.has_value(), name_of(link) + " has no network");
-  return link.half == sim::Half::kReduce ? network->reduce : network->gather;
+  return network->of(link.half);
 }
 
 const sim::LossProcess* FlowLedger::process_of(const sim::Link& link) const {

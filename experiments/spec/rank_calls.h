@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The calls of one rank of a run, found by running its model without data.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/dry_communicator.h"
+#include "comm/parallel_layout.h"
+#include "experiments/run_config.h"
+#include "models/gpt2/pipeline_plan.h"
+
+namespace droptest::experiments {
+
+struct RankCalls {
+  std::vector<comm::DryCall> start;       ///< that bring the starting weights to ranks without a copy
+  std::vector<comm::DryCall> step;        ///< of a training step, update included
+  std::vector<comm::DryCall> evaluation;  ///< of one batch
+};
+
+/// Runs Gpt2 and TrainingStep on the rank with these coordinates, with operations that compute nothing
+/// (models/ops/planner_ops.h) and a communicator that sends nothing. `plan` is pipeline_plan(config). Throws:
+/// ConfigError for a config that the model does not take, and for a micro-batch of more than kMostRows tokens or more
+/// bytes of activations than addresses have room for.
+RankCalls calls_of_rank(const RunConfig& config, const std::shared_ptr<const models::PipelinePlan>& plan,
+                        const comm::ParallelNumbers& at);
+
+inline constexpr std::int64_t kMostRows = std::int64_t{1} << 28;  ///< tokens of a micro-batch
+
+}  // namespace droptest::experiments
