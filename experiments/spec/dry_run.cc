@@ -324,6 +324,15 @@ const DryRun& LazyDryRun::get() const {
   return *run_;
 }
 
+std::shared_ptr<const DryRun> shared_dry_run(const RunConfig& config, const std::string& key) {
+  constexpr std::size_t kMost = 256;
+  static thread_local std::map<std::string, std::shared_ptr<const DryRun>> runs;
+  const auto found = runs.find(key);
+  if (found != runs.end()) return found->second;
+  if (runs.size() == kMost) runs.clear();
+  return runs[key] = std::make_shared<const DryRun>(config);
+}
+
 MessageElems message_elems(const DryCall& call) {
   if (call.operation == Operation::kSend) return {{call.elems}, {}};
   if (call.operation == Operation::kRecv) return {{}, {call.elems}};

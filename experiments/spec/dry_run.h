@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -85,6 +87,9 @@ class LazyDryRun {
   const RunConfig& config_;
   mutable std::optional<DryRun> run_;
 };
+
+/// The dry run of a config, made once in this thread for all configs with one key, which has all that it reads.
+std::shared_ptr<const DryRun> shared_dry_run(const RunConfig& config, const std::string& key);
 
 /// The elements of the messages that a call sends to other ranks and receives from them: of sends, receives and the
 /// parts of an all-to-all.

@@ -536,11 +536,25 @@ class Resolver {
     return "/network";
   }
 
+  /// What a dry run reads, so that runs of other rates, seeds and learning rates have the same key.
+  std::string dry_run_key(const RunConfig& config) const {
+    json key = {{"vocabulary", config.model.vocabulary}, {"classes", config.model.classes}};
+    for (const char* section : {"model", "parallel", "memory", "device", "outer", "training"}) {
+      if (full_.contains(section)) key[section] = full_[section];
+    }
+    key["training"].erase("learning_rate");
+    for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
+      const auto& network = config.network.of(of);
+      key["skips"].push_back(network && network->gather.rule().source == comm::FillRule::Source::kSubstitute);
+    }
+    return key.dump();
+  }
+
   /// Null where the config has none, which is reported. Nothing that a step sends changes after the first call.
   const DryRun* dry_run(const RunConfig& config) {
     try {
-      if (!dry_run_) dry_run_.emplace(config);
-      return &*dry_run_;
+      if (!dry_run_) dry_run_ = shared_dry_run(config, dry_run_key(config));
+      return dry_run_.get();
     } catch (const ConfigError& error) {
       errors_.push_back(where_ + ": " + error.what());
       return nullptr;
@@ -581,7 +595,7 @@ class Resolver {
   NumericsUse use_;
   json full_;  ///< the spec with defaults; becomes the resolved one section by section
   RunConfig config_;
-  std::optional<DryRun> dry_run_;
+  std::shared_ptr<const DryRun> dry_run_;
   std::vector<std::string> errors_;
 };
 
