@@ -273,8 +273,8 @@ DryRun::DryRun(const RunConfig& config)
         if (config.parallel.sequence > 1) {
           kind.attention_forward = of_first_block(calls.evaluation, TrafficClass::kSequenceForward);
           kind.attention_backward = of_first_block(calls.step, TrafficClass::kSequenceBackward);
-          kind.micro_batches = longer.micro_batches();
         }
+        kind.micro_batches = longer.micro_batches();
         kinds_.push_back(std::move(kind));
       }
     }

@@ -102,6 +102,16 @@ TEST(ChoosePaths, AClassMayAskForItselfAndOthersKeepTheirs) {
   EXPECT_NE(run.spec["network"]["classes"]["dp_gradient"]["path"], "auto");
 }
 
+// A frozen embedding on two ranks has a class, but no message whose path could be chosen.
+TEST(ChoosePaths, AClassWithoutMessagesIsOnTheDirectPath) {
+  const ResolvedRun run =
+      resolved(kTwoRanks, replicas({"/parallel/data=1", "/parallel/pipeline=2", "/network/path=ring",
+                                    R"(/training/tensors=[{"match": "wte*", "frozen": true}])",
+                                    R"(/network/classes={"embedding_gradient": {"path": "auto"}})"}));
+  EXPECT_EQ(run.config.network.of(TrafficClass::kEmbeddingGradient)->path, "direct");
+  EXPECT_EQ(run.config.network.of(TrafficClass::kPpActivation)->path, "ring");
+}
+
 TEST(ChoosePaths, WithoutTimeThereIsNoChoice) {
   EXPECT_THAT(config_error_of([] { resolved(kTwoRanks, {"/network/path=auto"}); }),
               testing::HasSubstr(R"(/network/path: got "auto" without a time section, want one (/time))"));

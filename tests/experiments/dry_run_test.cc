@@ -328,6 +328,43 @@ json random_spec(std::mt19937& draws) {
   return spec;
 }
 
+TEST(DryRun, RefusesSizesThatNoRunHas) {
+  const auto error_with = [](std::vector<std::string> overrides) {
+    try {
+      resolved(kTwoRanks, overrides);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_EQ(error_with({"/training/batch_sequences=1000000", "/training/sequence_tokens=512", "/model/context=512"}),
+            "s.json: /training/batch_sequences: got 512000000 tokens in a micro-batch, want at most 268435456");
+}
+
+// Many micro-batches send what few would, so that their number costs nothing.
+TEST(DryRun, ManyMicroBatchesCostNoMoreThanFew) {
+  for (const char* parallel : {R"({"data": 2})", R"({"pipeline": 2, "schedule": "zero_bubble"})"}) {
+    const auto sums = [&](const char* micro_batches) {
+      const RunConfig config = resolved(kTwoRanks, {std::string("/parallel=") + parallel,
+                                                    std::string("/training/accumulation=") + micro_batches})
+                                   .config;
+      const DryRun run(config);
+      for (const RankKind& kind : run.kinds()) EXPECT_LE(kind.micro_batches, 4) << parallel;
+      std::map<TrafficClass, std::uint64_t> sums;
+      for (const TrafficClass of : sim::kAllTrafficClasses) {
+        for (const PlannedCollective& planned : run.of(of)) sums[of] += planned.times;
+      }
+      return sums;
+    };
+    const auto hundred = sums("100");
+    const auto thousand = sums("1000");
+    for (const auto& [of, number] : hundred) {
+      const bool is_of_passes = of == TrafficClass::kPpActivation || of == TrafficClass::kPpGradient;
+      EXPECT_EQ(thousand.at(of), is_of_passes ? 10 * number : number) << sim::traffic_class_name(of);
+    }
+  }
+}
+
 TEST(DryRun, ListsTheCallsOfRandomLayouts) {
   const int wanted = kSanitized ? 40 : 500;
   std::mt19937 draws(46);
