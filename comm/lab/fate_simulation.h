@@ -43,7 +43,7 @@ std::vector<std::uint64_t> counts_of(const FateSimulation& simulation);
 /// The shape of its collective; the counts are borrowed.
 CallShape shape_of(const FateSimulation& simulation, std::span<const std::uint64_t> counts);
 
-/// Packets of one trial, without those that are sent again: no fate decides about them.
+/// Packets of one trial, without those that are sent again. Draws no fates.
 std::uint64_t first_packets(const FateSimulation& simulation);
 
 struct SimulatedFates {

@@ -204,14 +204,15 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   if (config.device == Device::kCpu) options.kernels = config.kernels;
   const std::unique_ptr<models::OpsForm> form = models::host_ops_form(options, config.parallel.tensor);
   const auto plan = pipeline_plan(config);
-  const std::uint64_t remembered = layer_memory(config).remembered;
+  const LazyDryRun run(config);
+  const std::uint64_t remembered = layer_memory(config, run).remembered;
   double of_rank = 0;  // of the ranks of a pipeline the one with the most
   for (int p = 0; p < config.parallel.pipeline; ++p) {
     std::uint64_t bytes = remembered + models::ParameterStore::device_bytes(
                                            tensors_of_rank(config, p, 0), *form, config.sharding,
                                            config.parallel.gradient_ranks(), 0, config.training.optimizer.moments());
     if (config.device == Device::kCpu) {
-      bytes += largest_activation_bytes(config, *form, plan.get(), p);
+      bytes += largest_activation_bytes(config, *form, plan.get(), run, p);
     }
     of_rank = std::max(of_rank, static_cast<double>(bytes));
   }

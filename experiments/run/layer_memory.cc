@@ -42,6 +42,7 @@ LayerMemory layer_memory(const RunConfig& config, const LazyDryRun& run) {
       for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], held.scratch[i]);
     }
   }
+  std::uint64_t on_device = 0;  // of the rank that has most there
   for (const RankKind& kind : run.get().kinds()) {
     std::uint64_t of_rank = 0;
     std::uint64_t on_host = 0;
@@ -52,8 +53,9 @@ LayerMemory layer_memory(const RunConfig& config, const LazyDryRun& run) {
       if (is_on_host(at.first)) on_host += names * found->second;
     }
     memory.remembered = std::max(memory.remembered, of_rank);
-    memory.on_host = std::max(memory.on_host, on_host);
+    on_device = std::max(on_device, of_rank - on_host);
   }
+  memory.on_host = memory.remembered - on_device;
   for (const auto& [place, slots] : scratch) {
     const std::uint64_t bytes = sizeof(float) * std::accumulate(slots.begin(), slots.end(), std::uint64_t{0});
     memory.messages += bytes;

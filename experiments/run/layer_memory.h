@@ -9,9 +9,8 @@
 
 namespace droptest::experiments {
 
-/// Bytes of the rank that takes most of them, as comm::LayerBuffers has them. Exact for collectives; messages between
-/// stages and between sequence ranks are counted as if each had a name of its own, over uneven parts of sequences on
-/// average.
+/// Bytes of the rank that takes most of them, as comm::LayerBuffers has them. Exact for collectives and messages; of
+/// all-to-alls without a rank's own part.
 struct LayerMemory {
   std::uint64_t messages = 0;    ///< copies that calls work with: one scratch for each group of ranks
   std::uint64_t remembered = 0;  ///< stale values and residuals of error feedback

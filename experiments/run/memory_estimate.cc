@@ -18,6 +18,7 @@
 #include "experiments/spec/dry_run.h"
 #include "experiments/spec/model_options.h"
 #include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/rank_calls.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
@@ -410,8 +411,7 @@ models::StatefulAttentionUse attention_use(const RunConfig& config, const models
 }
 
 std::uint64_t largest_activation_bytes(const RunConfig& config, const models::OpsForm& form,
-                                       const models::PipelinePlan* plan, int pipeline_rank) {
-  const LazyDryRun run(config);
+                                       const models::PipelinePlan* plan, const LazyDryRun& run, int pipeline_rank) {
   const Activations activations(config, form, plan, run);
   std::uint64_t most = 0;
   for (int sequence = 0; sequence < config.parallel.sequence; ++sequence) {
@@ -478,6 +478,7 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
 
 int largest_micro_batch(const RunConfig& config, std::uint64_t bytes) {
   const auto fits = [&](int sequences) {
+    if (std::int64_t{sequences} * std::int64_t{config.training.sequence_tokens} > kMostRows) return false;
     RunConfig other = config;
     other.training.batch_sequences = sequences;
     return estimate_memory(other).of_process <= bytes;

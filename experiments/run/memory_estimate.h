@@ -8,6 +8,7 @@
 #include <string>
 
 #include "experiments/run_config.h"
+#include "experiments/spec/dry_run.h"
 #include "models/attention/stateful_attention.h"
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/pipeline_plan.h"
@@ -33,7 +34,7 @@ struct MemoryEstimate {
 /// The most bytes that Gpt2::memory_use() has for activations, over the ranks with that pipeline coordinate and the
 /// tensor coordinate 0. Needs no device. `plan`: as attention_use().
 std::uint64_t largest_activation_bytes(const RunConfig& config, const models::OpsForm& form,
-                                       const models::PipelinePlan* plan, int pipeline_rank);
+                                       const models::PipelinePlan* plan, const LazyDryRun& run, int pipeline_rank);
 
 /// Of the attention with state of the rank with these coordinates; of none, 0. `plan`: of the pipeline; null: one
 /// stage.

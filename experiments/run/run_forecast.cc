@@ -84,8 +84,9 @@ double processor_seconds() { return static_cast<double>(std::clock()) / CLOCKS_P
 }  // namespace
 
 std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config) {
-  const DryRun run(config);
   std::map<std::string, std::uint64_t> packets;
+  if (config.network.is_empty()) return packets;
+  const DryRun run(config);
   for (const TrafficClass of : sim::kAllTrafficClasses) {
     if (!config.network.of(of) || run.of(of).empty()) continue;
     packets[std::string(sim::traffic_class_name(of))] = packets_of_class(config, run, of);

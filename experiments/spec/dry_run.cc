@@ -3,6 +3,7 @@
 
 #include <iterator>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <set>
 #include <string>
@@ -90,6 +91,7 @@ sim::Collective collective_of(Operation operation) {
       return sim::Collective::kAllGather;
     case Operation::kBroadcast:
     case Operation::kSend:
+    case Operation::kRecv:
     case Operation::kAllToAll:
       return sim::Collective::kBroadcast;
     default:
@@ -127,14 +129,15 @@ class Collectives {
 
   /// `with_fewer`: the step of fewer micro-batches; unused where there is one number.
   void add(RankKind& kind, const RankCalls& calls, const std::vector<DryCall>& with_fewer) {
-    add_calls(kind, calls.start, [](Counted& counted) -> std::uint64_t& { return counted.once; });
-    add_calls(kind, calls.step, [](Counted& counted) -> std::uint64_t& { return counted.times; });
-    NamesByCollective names = std::exchange(names_, {});
-    add_calls(kind, with_fewer, [](Counted& counted) -> std::uint64_t& { return counted.times_of_fewer; });
-    NamesByCollective fewer_names = std::exchange(names_, {});
-    add_calls(kind, calls.evaluation, [](Counted& counted) -> std::uint64_t& { return counted.evaluated; });
-    names_.clear();
-    for (const auto& [at, of_step] : names) kind.names[at] = of_all(of_step.size(), fewer_names[at].size());
+    const NamesByCollective of_start = add_calls(kind, calls.start, &Counted::once);
+    const NamesByCollective of_step = add_calls(kind, calls.step, &Counted::times);
+    NamesByCollective of_fewer = add_calls(kind, with_fewer, &Counted::times_of_fewer);
+    add_calls(kind, calls.evaluation, &Counted::evaluated);
+    for (const auto& [at, names] : of_step) kind.names[at] = of_all(names.size(), of_fewer[at].size());
+    // Parameters have the same names at the start and in a step.
+    for (const auto& [at, names] : of_start) {
+      kind.names[at] = std::max<std::uint64_t>(kind.names[at], names.size());
+    }
   }
 
   void finish() {
@@ -152,6 +155,8 @@ class Collectives {
   struct Counted {
     std::uint64_t once = 0, times = 0, times_of_fewer = 0, evaluated = 0;
   };
+  using Times = std::uint64_t Counted::*;
+  using MessageKey = std::tuple<const std::vector<int>*, TrafficClass, comm::ElementType, std::uint64_t>;
   using Key = std::tuple<TrafficClass, sim::Collective, comm::ElementType, std::uint64_t, std::vector<std::uint64_t>,
                          std::vector<ParallelDimension>>;
 
@@ -162,32 +167,69 @@ class Collectives {
     return number + further * (number - of_fewer) / static_cast<std::uint64_t>(more_ - fewer_);
   }
 
-  template <class Number>
-  void add_calls(const RankKind& kind, const std::vector<DryCall>& calls, const Number& number) {
+  /// Returns the names of what the rank receives.
+  NamesByCollective add_calls(const RankKind& kind, const std::vector<DryCall>& calls, Times times) {
+    NamesByCollective names;
     for (const DryCall& call : calls) {
-      // A rank alone sends nothing, and the sender of a message counts it.
-      if (call.traffic_class == TrafficClass::kControl || call.ranks->size() == 1 || call.operation == Operation::kRecv)
-        continue;
-      if (call.operation != Operation::kAllToAll) {
-        add_call(kind, call, call.elems, call.peer, number);
-        continue;
-      }
-      for (int peer = 0; peer < static_cast<int>(call.counts.size()); ++peer) {
-        if (peer != call.rank) add_call(kind, call, call.counts[static_cast<std::size_t>(peer)], peer, number);
+      // A rank alone sends nothing.
+      if (call.traffic_class == TrafficClass::kControl || call.ranks->size() == 1) continue;
+      const auto note = [&](std::uint64_t elems, int peer) {
+        if (elems > 0) names[find(call, elems)].insert({call.name, call.layer, peer});
+      };
+      // Senders count messages, and loss layers of receivers remember them.
+      switch (call.operation) {
+        case Operation::kSend:
+          count(kind, call, call.elems, times);
+          break;
+        case Operation::kRecv:
+          note(call.elems, call.peer);
+          break;
+        case Operation::kAllToAll:
+          for (int peer = 0; peer < static_cast<int>(call.counts.size()); ++peer) {
+            if (peer == call.rank) continue;
+            count(kind, call, call.counts[static_cast<std::size_t>(peer)], times);
+            note(call.receive_counts[static_cast<std::size_t>(peer)], peer);
+          }
+          break;
+        default:
+          count(kind, call, call.elems, times);
+          note(call.elems, -1);
       }
     }
+    return names;
   }
 
-  template <class Number>
-  void add_call(const RankKind& kind, const DryCall& call, std::uint64_t elems, int peer, const Number& number) {
-    if (elems == 0) return;
+  void count(const RankKind& kind, const DryCall& call, std::uint64_t elems, Times times) {
+    const bool is_message = collective_of(call.operation) == sim::Collective::kBroadcast;
+    // The first rank of a group counts a collective for all.
+    if (elems == 0 || (!is_message && call.rank != 0)) return;
+    const At at = find(call, elems);
+    const std::vector<ParallelDimension>& dimensions =
+        by_class_[static_cast<std::size_t>(at.first)][at.second].dimensions;
+    std::uint64_t groups = 1;
+    for (const ParallelDimension dimension : comm::kParallelDimensions) {
+      const bool is_of_group = std::ranges::find(dimensions, dimension) != dimensions.end();
+      if (is_message || !is_of_group) groups *= static_cast<std::uint64_t>(kind.number.of(dimension));
+    }
+    counted_[at].*times += groups;
+  }
+
+  /// The planned collective of such a call, with these elements.
+  At find(const DryCall& call, std::uint64_t elems) {
+    const bool is_message = collective_of(call.operation) == sim::Collective::kBroadcast;
+    // Most messages of a rank repeat those of the block or the micro-batch before.
+    const MessageKey message{call.ranks.get(), call.traffic_class, call.type, elems};
+    if (is_message) {
+      const auto known = messages_.find(message);
+      if (known != messages_.end()) return known->second;
+    }
     PlannedCollective planned;
     planned.type = call.type;
     planned.dimensions = dimensions_of(config_.parallel, call);
     planned.call.traffic_class = call.traffic_class;
     planned.call.collective = collective_of(call.operation);
     planned.call.elements = floats_of(call, elems);
-    if (!planned.is_message() && !call.counts.empty()) {
+    if (!is_message && !call.counts.empty()) {
       for (const std::uint64_t count : call.counts) planned.call.counts.push_back(floats_of(call, count));
       planned.call.elements = std::reduce(planned.call.counts.begin(), planned.call.counts.end());
     }
@@ -197,18 +239,14 @@ class Collectives {
                                                     all.size());
     const At at{call.traffic_class, found->second};
     if (is_new) {
-      place(call, planned.dimensions, planned.is_message(), planned.call);
-      all.push_back(planned);
+      place(call, planned.dimensions, is_message, planned.call);
+      all.push_back(std::move(planned));
     }
-    names_[at].insert({call.name, call.layer, planned.is_message() ? peer : -1});
-    // The first rank of a group counts a collective for all.
-    if (!planned.is_message() && call.rank != 0) return;
-    std::uint64_t groups = 1;
-    for (const ParallelDimension dimension : comm::kParallelDimensions) {
-      const bool is_of_group = std::ranges::find(planned.dimensions, dimension) != planned.dimensions.end();
-      if (planned.is_message() || !is_of_group) groups *= static_cast<std::uint64_t>(kind.number.of(dimension));
+    if (is_message) {
+      groups_.push_back(call.ranks);  // so that its address stays that of this group
+      messages_[message] = at;
     }
-    number(counted_[at]) += groups;
+    return at;
   }
 
   void place(const DryCall& call, const std::vector<ParallelDimension>& dimensions, bool is_message,
@@ -230,7 +268,8 @@ class Collectives {
   std::vector<std::vector<PlannedCollective>>& by_class_;
   std::map<Key, std::size_t> known_;
   std::map<At, Counted> counted_;
-  NamesByCollective names_;  ///< of the calls of one rank
+  std::map<MessageKey, At> messages_;
+  std::vector<std::shared_ptr<const std::vector<int>>> groups_;
 };
 
 /// The messages of the first block among those of a class.
@@ -244,6 +283,15 @@ std::vector<DryCall> of_first_block(const std::vector<DryCall>& calls, TrafficCl
   std::ranges::copy_if(calls, std::back_inserter(of_block),
                        [&](const DryCall& call) { return is_message(call) && call.layer == layer; });
   return of_block;
+}
+
+std::vector<models::OuterFragment> fragments_of(const models::OuterOptions& options,
+                                                const std::vector<std::uint64_t>& sizes) {
+  try {
+    return models::outer_fragments(options, sizes);
+  } catch (const ConfigError& error) {
+    throw ConfigError(std::string("/outer/fragments: ") + error.what());
+  }
 }
 
 }  // namespace
@@ -293,7 +341,7 @@ void DryRun::add_outer_steps(const RunConfig& config) {
         if (!tensor_of_rank.is_copy) sizes.push_back(tensor_of_rank.slice.local_elems());
       }
       const auto kind = std::ranges::find(kinds_, ParallelNumbers{0, 0, pipeline, tensor}, &RankKind::first);
-      for (const models::OuterFragment& fragment : models::outer_fragments(config.outer, sizes)) {
+      for (const models::OuterFragment& fragment : fragments_of(config.outer, sizes)) {
         PlannedCollective mean;
         mean.call.traffic_class = kClass;
         mean.call.ranks = config.parallel.data;
@@ -315,7 +363,7 @@ const RankKind& DryRun::kind_of(const ParallelNumbers& at) const {
   const ParallelNumbers first{0, of_sequence_[static_cast<std::size_t>(at.sequence)], at.pipeline,
                               of_tensor_[static_cast<std::size_t>(at.tensor)]};
   const auto found = std::ranges::find(kinds_, first, &RankKind::first);
-  DROPTEST_CHECK(found != kinds_.end(), "the calls of a rank alone");
+  DROPTEST_CHECK(found != kinds_.end(), "a dry run of one rank has no kinds of ranks");
   return *found;
 }
 
@@ -324,9 +372,25 @@ const DryRun& LazyDryRun::get() const {
   return *run_;
 }
 
-std::shared_ptr<const DryRun> shared_dry_run(const RunConfig& config, const std::string& key) {
+std::string dry_run_key(const nlohmann::json& spec, const RunConfig& config) {
+  nlohmann::json key = {{"vocabulary", config.model.vocabulary},
+                        {"classes", config.model.classes},
+                        {"within", config.model.attention.within}};
+  for (const char* section : {"model", "parallel", "memory", "device", "outer", "training"}) {
+    if (spec.contains(section)) key[section] = spec[section];
+  }
+  for (const char* of_rate : {"learning_rate", "final_learning_rate"}) key["training"].erase(of_rate);
+  for (const TrafficClass of : sim::kAllTrafficClasses) {
+    const auto& network = config.network.of(of);
+    key["skips"].push_back(network && network->gather.rule().source == comm::FillRule::Source::kSubstitute);
+  }
+  return key.dump();
+}
+
+std::shared_ptr<const DryRun> shared_dry_run(const nlohmann::json& spec, const RunConfig& config) {
   constexpr std::size_t kMost = 256;
   static thread_local std::map<std::string, std::shared_ptr<const DryRun>> runs;
+  const std::string key = dry_run_key(spec, config);
   const auto found = runs.find(key);
   if (found != runs.end()) return found->second;
   if (runs.size() == kMost) runs.clear();

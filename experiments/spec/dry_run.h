@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -39,14 +40,15 @@ struct PlannedCollective {
   }
 };
 
-/// Ranks that make the same calls, but for the places of other ranks in them.
+/// Ranks that make calls of the same names and sizes; only which other ranks they are with differs.
 struct RankKind {
   comm::ParallelNumbers first;                    ///< the coordinates of one of them
   comm::ParallelNumbers number{1, 1, 1, 1};       ///< of their coordinates in each dimension
   std::vector<comm::DryCall> attention_forward;   ///< messages between sequence ranks in the first block of a pass
   std::vector<comm::DryCall> attention_backward;  ///< likewise, over `micro_batches` passes
   int micro_batches = 1;
-  /// How many names, the peer of a message included, the calls of a step have that are a planned collective of a class.
+  /// For each planned collective (its class, and its place in DryRun::of()) the different names with which one of the
+  /// ranks takes part in it, or receives it as a message; messages from different peers count apart.
   std::map<std::pair<sim::TrafficClass, std::size_t>, std::uint64_t> names;
 };
 
@@ -88,8 +90,10 @@ class LazyDryRun {
   mutable std::optional<DryRun> run_;
 };
 
-/// The dry run of a config, made once in this thread for all configs with one key, which has all that it reads.
-std::shared_ptr<const DryRun> shared_dry_run(const RunConfig& config, const std::string& key);
+/// What a dry run reads, in words: runs of other rates, seeds and learning rates have the same key. `spec`: resolved.
+std::string dry_run_key(const nlohmann::json& spec, const RunConfig& config);
+/// The dry run of a config, made once in this thread for all that have its key.
+std::shared_ptr<const DryRun> shared_dry_run(const nlohmann::json& spec, const RunConfig& config);
 
 /// The elements of the messages that a call sends to other ranks and receives from them: of sends, receives and the
 /// parts of an all-to-all.

@@ -536,24 +536,11 @@ class Resolver {
     return "/network";
   }
 
-  /// What a dry run reads, so that runs of other rates, seeds and learning rates have the same key.
-  std::string dry_run_key(const RunConfig& config) const {
-    json key = {{"vocabulary", config.model.vocabulary}, {"classes", config.model.classes}};
-    for (const char* section : {"model", "parallel", "memory", "device", "outer", "training"}) {
-      if (full_.contains(section)) key[section] = full_[section];
-    }
-    key["training"].erase("learning_rate");
-    for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
-      const auto& network = config.network.of(of);
-      key["skips"].push_back(network && network->gather.rule().source == comm::FillRule::Source::kSubstitute);
-    }
-    return key.dump();
-  }
-
-  /// Null where the config has none, which is reported. Nothing that a step sends changes after the first call.
+  /// Null for a config that cannot be run dry, with the reason among the errors. Nothing that a step sends changes
+  /// after the first call.
   const DryRun* dry_run(const RunConfig& config) {
     try {
-      if (!dry_run_) dry_run_ = shared_dry_run(config, dry_run_key(config));
+      if (!dry_run_) dry_run_ = shared_dry_run(full_, config);
       return dry_run_.get();
     } catch (const ConfigError& error) {
       errors_.push_back(where_ + ": " + error.what());

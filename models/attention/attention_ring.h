@@ -47,9 +47,9 @@ struct RingPass {
 /// Attention over a group of ranks. Forward, keys and values take ranks - 1 hops from rank r to r + 1. Backward they
 /// take the same hops again (Delivery::kCertain, with the losses of the forward pass), and the gradients with respect
 /// to them as many. Under Communicator::leaves_lost_out() the flags of absent keys travel with them, and under
-/// stops_lost_gradients() from the second hop on those of lost elements, in class control. Memory: HostHeads or
-/// DeviceHeads. Source: Liu, Zaharia and Abbeel 2023. Owner: one rank. Ranks: all make the same calls. Classes:
-/// sequence_forward, sequence_backward.
+/// stops_lost_gradients() from the second hop on those of lost elements, in class control. Memory: HostHeads,
+/// DeviceHeads or PlannedHeads. Source: Liu, Zaharia and Abbeel 2023. Owner: one rank. Ranks: all make the same calls.
+/// Classes: sequence_forward, sequence_backward.
 template <class Memory>
 class AttentionRing {
   using E = typename Memory::Element;

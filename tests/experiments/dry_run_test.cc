@@ -145,16 +145,21 @@ Counted count(const std::vector<std::vector<DryCall>>& ranks) {
       const auto add = [&](sim::Collective collective, std::uint64_t elems) {
         if (elems > 0) ++counted[{call.traffic_class, collective, floats(elems)}];
       };
+      const auto add_parts = [&](sim::Collective collective) {
+        std::uint64_t sum = 0;
+        for (const std::uint64_t part : call.counts) sum += floats(part);
+        if (sum > 0) ++counted[{call.traffic_class, collective, sum}];
+      };
       const bool is_first = call.rank == 0;
       switch (call.operation) {
         case Operation::kAllReduce:
           if (is_first) add(sim::Collective::kAllReduce, call.elems);
           break;
         case Operation::kReduceScatter:
-          if (is_first) add(sim::Collective::kReduceScatter, call.elems);
+          if (is_first) add_parts(sim::Collective::kReduceScatter);
           break;
         case Operation::kAllGather:
-          if (is_first) add(sim::Collective::kAllGather, call.elems);
+          if (is_first) add_parts(sim::Collective::kAllGather);
           break;
         case Operation::kSend:
           add(sim::Collective::kBroadcast, call.elems);
@@ -191,7 +196,7 @@ std::vector<std::vector<DryCall>> part_of(const std::vector<RankCalls>& ranks, s
   return parts;
 }
 
-/// Names of calls of one rank in a step, by class; those of messages with their peers.
+/// Names of collectives and of received messages of one rank in a step, by class; those of messages with their peers.
 std::map<TrafficClass, std::uint64_t> count_names(const std::vector<DryCall>& calls) {
   std::map<TrafficClass, std::set<std::string>> names;
   for (const DryCall& call : calls) {
@@ -203,10 +208,10 @@ std::map<TrafficClass, std::uint64_t> count_names(const std::vector<DryCall>& ca
                                          std::to_string(peer) + " " + std::to_string(static_cast<int>(call.operation)));
       }
     };
-    if (call.operation == Operation::kRecv) continue;
+    if (call.operation == Operation::kSend) continue;
     if (call.operation != Operation::kAllToAll) add(call.elems, call.peer);
     for (int peer = 0; call.operation == Operation::kAllToAll && peer < static_cast<int>(call.counts.size()); ++peer) {
-      if (peer != call.rank) add(call.counts[static_cast<std::size_t>(peer)], peer);
+      if (peer != call.rank) add(call.receive_counts[static_cast<std::size_t>(peer)], peer);
     }
   }
   std::map<TrafficClass, std::uint64_t> counted;
@@ -322,6 +327,7 @@ json random_spec(std::mt19937& draws) {
   if (is_rare()) spec["training"]["lora"] = {{"rank", 2}};
   if (is_rare()) spec["training"]["optimizer"] = "sgd";
   if (is_rare()) spec["training"]["dropout"] = 0.1;
+  if (is_rare()) spec["data"].update({{"documents", true}, {"end_of_text", 10}});
   if (is_rare()) spec["training"]["precision"] = {{"compute", "bfloat16"}, {"message", "bfloat16"}};
   if (is_rare()) spec["training"]["tensors"] = json::array({{{"match", any("wte*", "h.0.*")}, {"frozen", true}}});
   if (is_rare() && parallel["data"] != 1 && parallel["sequence"] == 1) spec["outer"]["every_steps"] = 2;
@@ -341,6 +347,34 @@ TEST(DryRun, RefusesSizesThatNoRunHas) {
             "s.json: /training/batch_sequences: got 512000000 tokens in a micro-batch, want at most 268435456");
 }
 
+// Documents belong to the data of a spec, and decide what is sent again.
+TEST(DryRun, HasAKeyOfAllThatItReads) {
+  const std::vector<std::string> layout = {
+      R"(/parallel={"pipeline": 2, "tensor": 2, "tensor_sequence": true, "schedule": "zero_bubble"})",
+      "/training/accumulation=4", R"(/memory={"recompute": "full"})",
+      R"(/network={"classes": {"pp_activation": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}}})"};
+  struct Found {
+    std::string key;
+    std::uint64_t calls = 0;
+  };
+  const auto with = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = layout;
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    const ResolvedRun resolved_run = resolved(kTwoRanks, overrides);
+    const DryRun run(resolved_run.config);
+    Found found{dry_run_key(resolved_run.spec, resolved_run.config)};
+    for (const PlannedCollective& planned : run.of(TrafficClass::kTpBackward)) found.calls += planned.times;
+    return found;
+  };
+  const Found plain = with({});
+  const Found documents = with({"/data/documents=true", "/data/end_of_text=0"});
+  EXPECT_NE(documents.calls, plain.calls);
+  EXPECT_NE(documents.key, plain.key);
+  EXPECT_EQ(with({"/seed=7", "/training/learning_rate=0.5", "/network/classes/pp_activation/loss/loss_rate=1%"}).key,
+            plain.key);
+  EXPECT_NE(with({"/network/classes/pp_activation/fill=skip"}).key, plain.key);
+}
+
 // Many micro-batches send what few would, so that their number costs nothing.
 TEST(DryRun, ManyMicroBatchesCostNoMoreThanFew) {
   for (const char* parallel : {R"({"data": 2})", R"({"pipeline": 2, "schedule": "zero_bubble"})"}) {
@@ -350,11 +384,11 @@ TEST(DryRun, ManyMicroBatchesCostNoMoreThanFew) {
                                    .config;
       const DryRun run(config);
       for (const RankKind& kind : run.kinds()) EXPECT_LE(kind.micro_batches, 4) << parallel;
-      std::map<TrafficClass, std::uint64_t> sums;
+      std::map<TrafficClass, std::uint64_t> times;
       for (const TrafficClass of : sim::kAllTrafficClasses) {
-        for (const PlannedCollective& planned : run.of(of)) sums[of] += planned.times;
+        for (const PlannedCollective& planned : run.of(of)) times[of] += planned.times;
       }
-      return sums;
+      return times;
     };
     const auto hundred = sums("100");
     const auto thousand = sums("1000");

@@ -352,8 +352,7 @@ TEST(MemoryEstimate, ClassesOfOneGroupShareTheirScratch) {
 }
 
 // Of each class by itself, on a network that puts the last values in the place of lost ones. Not all-to-alls of
-// sequence ranks, which keep a rank's own part, too, and of dilated attention more on the last rank: the plan is too
-// low there.
+// sequence ranks, which keep a rank's own part, too: the plan is too low there.
 TEST(MemoryEstimate, OfStaleValuesIsTheMemoryThatTheyTake) {
   const auto with = [](const std::function<void(RunConfig&)>& change) {
     RunConfig config = tiny_config();
@@ -412,6 +411,27 @@ TEST(MemoryEstimate, OfStaleValuesIsTheMemoryThatTheyTake) {
       EXPECT_EQ(remembered == 0, is_scattered);
     }
   }
+}
+
+// The first stage has less of both, and receives no activations.
+TEST(MemoryEstimate, OfStaleValuesIsThatOfOneRank) {
+  RunConfig config = tiny_config();
+  config.model.layers = 4;
+  config.parallel.tensor = 1;
+  config.parallel.data = config.parallel.pipeline = 2;
+  config.pipeline.layers_per_stage = {1, 3};
+  config.training.steps = 3;
+  config.training.accumulation = 5;
+  for (const TrafficClass of : {TrafficClass::kPpActivation, TrafficClass::kDpGradient}) {
+    lose(config, of, 0.1);
+    config.network.of(of)->gather.fill = comm::Fill::kStale;
+  }
+  std::vector<std::uint64_t> remembered;
+  for (const TrainingOutcome& outcome : train_locally(config, tiny_corpus()).by_rank) {
+    remembered.push_back(outcome.memory.of_model.at("loss_layer").bytes);
+  }
+  EXPECT_LT(*std::ranges::min_element(remembered), *std::ranges::max_element(remembered));
+  EXPECT_EQ(estimate_memory(config).loss_layer, *std::ranges::max_element(remembered));
 }
 
 TEST(MemoryEstimate, OfAModelThatNoMachineHoldsIsNotNothing) {
