@@ -116,7 +116,7 @@ struct ShortRun {
 std::pair<int, int> micro_batches_to_run(const RunConfig& config) {
   const int all = config.training.accumulation;
   const int ranks = config.parallel.pipeline;
-  const auto [fewer, more] = ranks == 1 ? std::pair(2, 3) : std::pair(ranks, 2 * ranks);
+  const auto [fewer, more] = ranks == 1 ? std::pair(1, 2) : std::pair(ranks, 2 * ranks);
   if (all <= more || !config.pipeline.rows.empty()) return {all, all};
   return {fewer, more};
 }
@@ -129,10 +129,11 @@ class Collectives {
 
   /// `with_fewer`: the step of fewer micro-batches; unused where there is one number.
   void add(RankKind& kind, const RankCalls& calls, const std::vector<DryCall>& with_fewer) {
-    const NamesByCollective of_start = add_calls(kind, calls.start, &Counted::once);
-    const NamesByCollective of_step = add_calls(kind, calls.step, &Counted::times);
-    NamesByCollective of_fewer = add_calls(kind, with_fewer, &Counted::times_of_fewer);
-    add_calls(kind, calls.evaluation, &Counted::evaluated);
+    NamesByCollective of_start, of_step, of_fewer;
+    add_calls(kind, calls.start, &Counted::once, &of_start);
+    add_calls(kind, calls.step, &Counted::times, &of_step);
+    add_calls(kind, with_fewer, &Counted::times_of_fewer, &of_fewer);
+    add_calls(kind, calls.evaluation, &Counted::evaluated, nullptr);
     for (const auto& [at, names] : of_step) kind.names[at] = of_all(names.size(), of_fewer[at].size());
     // Parameters have the same names at the start and in a step.
     for (const auto& [at, names] : of_start) {
@@ -167,14 +168,13 @@ class Collectives {
     return number + further * (number - of_fewer) / static_cast<std::uint64_t>(more_ - fewer_);
   }
 
-  /// Returns the names of what the rank receives.
-  NamesByCollective add_calls(const RankKind& kind, const std::vector<DryCall>& calls, Times times) {
-    NamesByCollective names;
+  /// `names`, unless null, get those of what the rank receives.
+  void add_calls(const RankKind& kind, const std::vector<DryCall>& calls, Times times, NamesByCollective* names) {
     for (const DryCall& call : calls) {
       // A rank alone sends nothing.
       if (call.traffic_class == TrafficClass::kControl || call.ranks->size() == 1) continue;
       const auto note = [&](std::uint64_t elems, int peer) {
-        if (elems > 0) names[find(call, elems)].insert({call.name, call.layer, peer});
+        if (elems > 0 && names != nullptr) (*names)[find(call, elems)].insert({call.name, call.layer, peer});
       };
       // Senders count messages, and loss layers of receivers remember them.
       switch (call.operation) {
@@ -196,7 +196,6 @@ class Collectives {
           note(call.elems, -1);
       }
     }
-    return names;
   }
 
   void count(const RankKind& kind, const DryCall& call, std::uint64_t elems, Times times) {

@@ -83,9 +83,9 @@ void check_rank_shape(const SequenceParts& parts, const SequenceFactors& factors
 /// ring; lost elements of queries and outputs are 0. Under other fills they get its values. Under
 /// Communicator::stops_lost_gradients() the backward pass is the gradient of the forward pass with its losses;
 /// otherwise the gradient of a filled value goes to the lost one. Messages: attention.queries, .keys, .values, .output
-/// and the same with .grad of class sequence_forward and sequence_backward; on a ring with .hop1, ... Memory: HostHeads,
-/// DeviceHeads or PlannedHeads. Owner: one rank. Ranks: all make the same calls. Determinism: as the communicator; sums
-/// over the parts of a ring begin with a rank's own part.
+/// and the same with .grad of class sequence_forward and sequence_backward; on a ring with .hop1, ... Memory:
+/// HostHeads, DeviceHeads or PlannedHeads. Owner: one rank. Ranks: all make the same calls. Determinism: as the
+/// communicator; sums over the parts of a ring begin with a rank's own part.
 template <class Memory>
 class SequenceAttentionOf {
   using E = typename Memory::Element;
