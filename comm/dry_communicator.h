@@ -15,19 +15,19 @@ namespace droptest::comm {
 /// A call of one rank. An exchange is a send or a receive for each of its messages.
 struct DryCall {
   Operation operation = Operation::kBarrier;
-  bool is_started = false;  ///< one of the start_ calls
+  bool is_started = false;  ///< whether a start_ call made it
   ReduceOp op = ReduceOp::kSum;
   ElementType type = ElementType::kFloat32;
-  std::uint64_t elems = 0;                      ///< of the whole message; of the rank's own input of an all_to_all
+  std::uint64_t elems = 0;                      ///< elements of the whole message; of an all_to_all, the rank's input
   std::vector<std::uint64_t> counts{};          ///< CallArguments::counts
-  std::vector<std::uint64_t> receive_counts{};  ///< of an all_to_all
-  int peer = -1;                                ///< of the group: root, destination or source
+  std::vector<std::uint64_t> receive_counts{};  ///< CallArguments::receive_counts
+  int peer = -1;                                ///< root, destination or source: its rank in the group
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::string name{};
   int layer = -1;
   Delivery delivery = Delivery::kByNetwork;
-  int rank = 0;                                     ///< of the group
-  std::shared_ptr<const std::vector<int>> ranks{};  ///< world ranks of the group
+  int rank = 0;                                     ///< the calling rank's number in the group
+  std::shared_ptr<const std::vector<int>> ranks{};  ///< world ranks of the group's members
 
   std::uint64_t bytes() const { return elems * element_bytes(type); }
 };

@@ -24,11 +24,11 @@ namespace droptest::experiments {
 /// one rank. Elements count as float32: two of 16 bits are one.
 struct PlannedCollective {
   comm::FateSimulation call;                             ///< without network, seed and time
-  comm::ElementType type = comm::ElementType::kFloat32;  ///< of the elements that travel
-  std::uint64_t times = 0;                               ///< in a training step, of all groups together
-  std::uint64_t evaluated = 0;                           ///< in an evaluation of one batch on each replica
-  std::uint64_t once = 0;                                ///< in the whole run, for starting weights and in outer steps
-  std::vector<comm::ParallelDimension> dimensions{};     ///< in which the ranks of a group differ
+  comm::ElementType type = comm::ElementType::kFloat32;  ///< the type in which elements travel
+  std::uint64_t times = 0;                               ///< calls in a training step, added up over all groups
+  std::uint64_t evaluated = 0;  ///< calls in an evaluation in which each replica has one batch, over all groups
+  std::uint64_t once = 0;       ///< calls in the whole run that bring starting weights or belong to outer steps
+  std::vector<comm::ParallelDimension> dimensions{};  ///< dimensions in which the ranks of a group differ
 
   bool is_message() const { return call.collective == sim::Collective::kBroadcast; }
   /// Whether all ranks whose gradients are averaged take part, as in reductions of gradients and gathers of parameters:
@@ -42,10 +42,10 @@ struct PlannedCollective {
 
 /// Ranks that make calls of the same names and sizes; only which other ranks they are with differs.
 struct RankKind {
-  comm::ParallelNumbers first;                    ///< the coordinates of one of them
-  comm::ParallelNumbers number{1, 1, 1, 1};       ///< of their coordinates in each dimension
-  std::vector<comm::DryCall> attention_forward;   ///< messages between sequence ranks in the first block of a pass
-  std::vector<comm::DryCall> attention_backward;  ///< likewise, over `micro_batches` passes
+  comm::ParallelNumbers first;               ///< the coordinates of one of the ranks
+  comm::ParallelNumbers number{1, 1, 1, 1};  ///< in each dimension how many coordinates such ranks have
+  /// Messages between sequence ranks in the first block: of one forward pass, and of `micro_batches` backward passes.
+  std::vector<comm::DryCall> attention_forward, attention_backward;
   int micro_batches = 1;
   /// For each planned collective (its class, and its place in DryRun::of()) the different names with which one of the
   /// ranks takes part in it, or receives it as a message; messages from different peers count apart.
