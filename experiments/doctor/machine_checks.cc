@@ -25,7 +25,7 @@
 #include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_device.h"
 #include "experiments/spec/pipeline_plan.h"
-#include "models/gpt2/gpt2.h"
+#include "models/gpt2/planned_memory.h"
 #include "models/ops/host_ops.h"
 #include "sim/error.h"
 
@@ -208,9 +208,9 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const std::uint64_t remembered = layer_memory(config, run).remembered;
   double of_rank = 0;  // of the ranks of a pipeline the one with the most
   for (int p = 0; p < config.parallel.pipeline; ++p) {
-    std::uint64_t bytes = remembered + models::ParameterStore::device_bytes(
-                                           tensors_of_rank(config, p, 0), *form, config.sharding,
-                                           config.parallel.gradient_ranks(), 0, config.training.optimizer.moments());
+    std::uint64_t bytes = remembered + models::state_use(tensors_of_rank(config, p, 0), *form, config.sharding,
+                                                         config.parallel.gradient_ranks(), 0, config.training.optimizer)
+                                           .total();
     if (config.device == Device::kCpu) {
       bytes += largest_activation_bytes(config, *form, plan.get(), run, p);
     }

@@ -21,10 +21,10 @@
 #include "experiments/spec/rank_calls.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/resolve_memory.h"
+#include "models/attention/stateful_attention.h"
 #include "models/gpt2/gpt2_tensors.h"
+#include "models/gpt2/planned_memory.h"
 #include "models/gpt2/shard_plan.h"
-#include "models/gpt2/stage_plan.h"
-#include "models/ops/offload_file.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -35,7 +35,6 @@ using nlohmann::json;
 constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
 constexpr std::uint64_t kProgramBytes = 40 * kMebi;   ///< of a process: code, libraries and records
 constexpr std::uint64_t kWorkspaceBytes = 6 * kMebi;  ///< of a rank: stacks, statistics, small buffers
-constexpr std::uint64_t kExpectedReads = 2;           ///< of an offload file at once
 // A little more than one H100 had in use beyond the model and the loss layer: 600 MB with one rank, 1,014 MB with
 // eight.
 constexpr std::uint64_t kContextBytes = 600'000'000;    ///< of a process: CUDA's context, code of kernels and libraries
@@ -102,49 +101,6 @@ std::uint64_t written_weights_bytes(const RunConfig& config) {
   return elems * sizeof(float);
 }
 
-/// The stages of a rank with their slots.
-struct OwnStages {
-  std::vector<models::StagePlan> plans;
-  std::vector<std::uint64_t> slots;
-};
-
-OwnStages stages_of(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
-                    const comm::ParallelNumbers& at) {
-  const models::SlotOptions options = slot_options(config);
-  const models::BatchShape shape = shape_on_rank(config, at.sequence);
-  const int tensor = config.parallel.tensor;
-  OwnStages own;
-  if (plan == nullptr) {
-    own.plans.emplace_back(config.model, models::StageRange::whole(config.model), tensor, at.tensor, form, shape,
-                           models::Keep::kForBackward, models::SentPast{}, options);
-    own.slots.push_back(1);
-    return own;
-  }
-  for (const int stage : plan->stages_of(at.pipeline)) {
-    const auto s = static_cast<std::size_t>(stage);
-    own.plans.emplace_back(config.model, plan->stages[s], tensor, at.tensor, form, shape, plan->keep_of(stage),
-                           plan->sent_past_of(stage), options);
-    own.slots.push_back(static_cast<std::uint64_t>(plan->program.slots[s]));
-  }
-  return own;
-}
-
-/// Residual streams of all blocks of these stages that leave the slots, in bytes of one slot; and the largest.
-std::pair<std::uint64_t, std::uint64_t> residuals_away(const RunConfig& config, const models::OpsForm& form,
-                                                       const comm::ParallelNumbers& at, int stages) {
-  const MemoryConfig& memory = config.memory;
-  if (!memory.place.offloaded || memory.recompute != models::Recompute::kBlock) return {0, 0};
-  auto rows = static_cast<std::uint64_t>(shape_on_rank(config, at.sequence).rows());
-  if (config.tensor_sequence) rows = comm::even_counts(rows, config.parallel.tensor).front();
-  std::uint64_t bytes =
-      rows * static_cast<std::uint64_t>(config.model.width) * comm::element_bytes(form.types().activations);
-  if (memory.place.cut)
-    bytes = (bytes + config.parallel.tensor - 1) / static_cast<std::uint64_t>(config.parallel.tensor);
-  const int blocks = config.model.layers / memory.every / std::max(1, config.parallel.pipeline);
-  const int residuals = std::max(0, 2 * blocks - (memory.every == 1 ? stages : 0));
-  return {bytes * static_cast<std::uint64_t>(residuals), bytes};
-}
-
 /// Of a rank while it takes its first weights: those of offloaded parameters are in memory then, activations are not.
 std::uint64_t at_start(const RunConfig& config, const models::MemoryUse& model) {
   if (!config.sharding.offloads_values) return 0;
@@ -202,18 +158,6 @@ models::AttentionShape attention_shape(const RunConfig& config, const comm::Para
           config.model.width / config.model.heads};
 }
 
-/// Of an attention with state: one of each block and slot, and one of all evaluations.
-std::uint64_t attention_states(const RunConfig& config, const models::PipelinePlan* plan,
-                               const comm::ParallelNumbers& at) {
-  std::uint64_t states = 1;
-  if (plan == nullptr) states += static_cast<std::uint64_t>(config.model.layers);
-  for (const int stage : plan == nullptr ? std::vector<int>() : plan->stages_of(at.pipeline)) {
-    const auto s = static_cast<std::size_t>(stage);
-    states += static_cast<std::uint64_t>(plan->stages[s].count() * plan->program.slots[s]);
-  }
-  return states;
-}
-
 /// The largest rate of missing packets of a link. Losses that depend on time are not counted.
 double largest_rate(const comm::HalfNetwork& half) {
   double rate = comm::residual_rate(half).value_or(half.loss == nullptr ? 0 : half.loss->loss_rate());
@@ -257,17 +201,12 @@ std::optional<Received> received_in_block(const RunConfig& config, const LazyDry
 /// Expected bytes of what a rank keeps of its losses from a forward pass to the backward pass: the ranges of lost
 /// elements, and on a ring the values in their place. Upper ends: a range may be of several packets, and each rank is
 /// counted as the one with the worst links.
-std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
-                                 const comm::ParallelNumbers& at, const std::optional<Received>& received) {
-  const comm::ElementType type = form.types().activations;
-  const std::uint64_t states = attention_states(config, plan, at);
+std::uint64_t lost_element_bytes(const RunConfig& config, comm::ElementType type, const models::PassUse& passes,
+                                 const std::optional<Received>& received) {
+  const std::uint64_t states = passes.states + 1;  // and of all evaluations
   double kept = 0;
-  if (plan != nullptr) {
-    std::uint64_t slots = 0;
-    for (const int stage : plan->stages_of(at.pipeline)) {
-      slots += static_cast<std::uint64_t>(plan->program.slots[static_cast<std::size_t>(stage)]);
-    }
-    kept += stopped_bytes(config, sim::TrafficClass::kPpActivation, type, residual_elems(config), slots);
+  if (config.parallel.pipeline > 1) {
+    kept += stopped_bytes(config, sim::TrafficClass::kPpActivation, type, residual_elems(config), passes.slots);
   }
   // The inputs of both sublayers; that of the head is one of them at most.
   if (config.tensor_sequence) {
@@ -285,39 +224,47 @@ std::uint64_t lost_element_bytes(const RunConfig& config, const models::OpsForm&
   return static_cast<std::uint64_t>(kept + largest_rate(network->gather) * of_state * static_cast<double>(states));
 }
 
-/// Computes the bytes of activations of single ranks. The model's own are equal on ranks with the same part of the
-/// model and equally many tokens, and are planned once.
-class Activations {
+/// What passes take on single ranks. The model's own part is equal on ranks with the same part of the model and equally
+/// many tokens, and is planned once.
+class PassUses {
  public:
-  Activations(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
-              const LazyDryRun& run)
+  PassUses(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan, const LazyDryRun& run)
       : config_(config), form_(form), plan_(plan), run_(run) {}
 
-  /// The bytes on the rank with these coordinates; at least kAbsurdBytes for a model that no machine holds.
-  std::uint64_t of(const comm::ParallelNumbers& at) const {
+  /// On the rank with these coordinates. The memory is at least kAbsurdBytes for a model that no machine holds.
+  models::PassUse of(const comm::ParallelNumbers& at) const {
     const models::BatchShape shape = shape_on_rank(config_, at.sequence);
-    const auto [planned, is_new] = planned_.try_emplace({at.pipeline, at.tensor, shape.length});
-    if (is_new) planned->second = of_model(at, shape);
-    if (planned->second >= kAbsurdBytes) return planned->second;
-    return planned->second + attention_use(config_, form_, plan_, at).memory +
-           lost_element_bytes(config_, form_, plan_, at, received_in_block(config_, run_, at));
+    const auto [model, is_new] = of_model_.try_emplace({at.pipeline, at.tensor, shape.length});
+    if (is_new) {
+      model->second = models::pass_use(config_.model, {config_.parallel.tensor, at.tensor, plan_, at.pipeline}, form_,
+                                       shape, slot_options(config_));
+    }
+    models::PassUse use = model->second;
+    if (use.memory >= kAbsurdBytes) return use;
+    const models::StatefulAttentionUse attention = of_attention(at, use.states);
+    use.memory += attention.memory +
+                  lost_element_bytes(config_, form_.types().activations, use, received_in_block(config_, run_, at));
+    use.stored += attention.stored;
+    return use;
   }
 
  private:
-  std::uint64_t of_model(const comm::ParallelNumbers& at, const models::BatchShape& shape) const {
-    const models::SlotOptions options = slot_options(config_);
-    const int tensor = config_.parallel.tensor;
-    return plan_ == nullptr ? models::Gpt2::activation_bytes(config_.model, tensor, at.tensor, form_, shape, options)
-                            : models::Gpt2::stage_activation_bytes(config_.model, tensor, at.tensor, form_, shape,
-                                                                   *plan_, at.pipeline, options);
+  models::StatefulAttentionUse of_attention(const comm::ParallelNumbers& at, std::uint64_t states) const {
+    const auto [attention, is_new] = of_attention_.try_emplace({at.pipeline, at.tensor, at.sequence});
+    if (is_new) {
+      attention->second = models::stateful_attention_use(config_.model.attention, at.sequence,
+                                                         attention_shape(config_, at), states, form_);
+    }
+    return attention->second;
   }
 
   const RunConfig& config_;
   const models::OpsForm& form_;
   const models::PipelinePlan* plan_;
   const LazyDryRun& run_;
-  /// Results that later calls reuse: by pipeline coordinate, tensor coordinate and number of tokens.
-  mutable std::map<std::tuple<int, int, std::int64_t>, std::uint64_t> planned_;
+  // Results that later calls reuse.
+  mutable std::map<std::tuple<int, int, std::int64_t>, models::PassUse> of_model_;
+  mutable std::map<std::tuple<int, int, int>, models::StatefulAttentionUse> of_attention_;
 };
 
 /// Makes the estimates of single ranks, without of_process.
@@ -328,38 +275,25 @@ class RankEstimates {
         form_(ops_form(config)),
         plan_(pipeline_plan(config)),
         run_(config),
-        activations_(config, *form_, plan_.get(), run_) {}
+        passes_(config, *form_, plan_.get(), run_) {}
 
   MemoryEstimate of(const comm::ParallelNumbers& at) const {
     MemoryEstimate own;
     const std::vector<models::Gpt2Tensor> tensors = tensors_of_rank(config_, at.pipeline, at.tensor);
-    own.model =
-        models::ParameterStore::memory_use(tensors, *form_, config_.sharding, config_.parallel.gradient_ranks(),
-                                           config_.parallel.gradient_rank(at), config_.training.optimizer.moments());
-    own.model.activations = activations_.of(at);
+    own.model = models::state_use(tensors, *form_, config_.sharding, config_.parallel.gradient_ranks(),
+                                  config_.parallel.gradient_rank(at), config_.training.optimizer);
+    const models::PassUse passes = passes_.of(at);
+    own.model.activations = passes.memory;
     if (own.model.activations >= kAbsurdBytes) return own;
-    own.offload =
-        (models::OffloadFile::kMostWrites + kExpectedReads) * residuals_away(config_, *form_, at, /*stages=*/1).second;
+    own.slot = passes.largest_slot;
+    own.slots = passes.slots;
+    own.offloaded = passes.stored;
+    own.offload = passes.passing;
     own.loss_layer = layer().remembered;
     own.collectives = layer().messages;
     std::uint64_t elems = 0;
     for (const models::Gpt2Tensor& tensor : tensors) elems += tensor.is_copy ? 0 : tensor.slice.local_elems();
     own.outer = models::outer_bytes(config_.outer, elems);
-    return own;
-  }
-
-  /// That of of(), with the slots of its stages and what leaves them.
-  MemoryEstimate with_slots(const comm::ParallelNumbers& at) const {
-    MemoryEstimate own = of(at);
-    if (own.model.activations >= kAbsurdBytes) return own;
-    const OwnStages stages = stages_of(config_, *form_, plan_.get(), at);
-    own.slots = 0;
-    for (std::size_t i = 0; i < stages.plans.size(); ++i) {
-      own.slot = std::max(own.slot, stages.plans[i].saved().bytes());
-      own.slots += stages.slots[i];
-    }
-    const std::uint64_t away = residuals_away(config_, *form_, at, static_cast<int>(stages.plans.size())).first;
-    own.offloaded = away * own.slots / stages.plans.size() + attention_use(config_, *form_, plan_.get(), at).stored;
     return own;
   }
 
@@ -369,7 +303,7 @@ class RankEstimates {
     std::map<std::pair<std::int64_t, std::uint64_t>, std::pair<comm::ParallelNumbers, int>> kinds;
     comm::ParallelNumbers at{.data = 0, .sequence = 0, .pipeline = pipeline_rank, .tensor = 0};
     for (; at.sequence < config_.parallel.sequence; ++at.sequence) {
-      ++kinds.try_emplace({shape_on_rank(config_, at.sequence).length, activations_.of(at)}, at, 0)
+      ++kinds.try_emplace({shape_on_rank(config_, at.sequence).length, passes_.of(at).memory}, at, 0)
             .first->second.second;
     }
     std::vector<std::pair<comm::ParallelNumbers, int>> all;
@@ -395,27 +329,17 @@ class RankEstimates {
   std::shared_ptr<const models::PipelinePlan> plan_;
   LazyDryRun run_;
   mutable std::optional<LayerMemory> layer_;  ///< from when it is first asked for
-  Activations activations_;
+  PassUses passes_;
 };
 
 }  // namespace
 
-models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
-                                           const models::PipelinePlan* plan, const comm::ParallelNumbers& at) {
-  const models::AttentionOptions& attention = config.model.attention;
-  if (!attention.is_stateful()) return {};
-  return models::stateful_attention_use(
-      attention, at.sequence, attention_shape(config, at), form.types().activations, attention_states(config, plan, at),
-      {config.device == Device::kCuda ? models::KernelDevice::kCuda : models::KernelDevice::kHost,
-       config.backend.threads_per_rank});
-}
-
 std::uint64_t largest_activation_bytes(const RunConfig& config, const models::OpsForm& form,
                                        const models::PipelinePlan* plan, const LazyDryRun& run, int pipeline_rank) {
-  const Activations activations(config, form, plan, run);
+  const PassUses passes(config, form, plan, run);
   std::uint64_t most = 0;
   for (int sequence = 0; sequence < config.parallel.sequence; ++sequence) {
-    most = std::max(most, activations.of({.data = 0, .sequence = sequence, .pipeline = pipeline_rank, .tensor = 0}));
+    most = std::max(most, passes.of({.data = 0, .sequence = sequence, .pipeline = pipeline_rank, .tensor = 0}).memory);
   }
   return most;
 }
@@ -454,7 +378,7 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
   std::uint64_t of_all = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
     for (const auto& [at, ranks] : estimates.kinds_of_sequence_ranks(p)) {
-      MemoryEstimate own = estimates.with_slots(at);
+      MemoryEstimate own = estimates.of(at);
       if (own.model.activations >= kAbsurdBytes) {
         own.of_process = own.model.activations;
         return own;
@@ -513,9 +437,8 @@ std::uint64_t state_bytes(const RunConfig& config) {
   const std::unique_ptr<models::OpsForm> form = ops_form(config);
   std::uint64_t bytes = 0;
   for (int p = 0; p < config.parallel.pipeline; ++p) {
-    const auto use =
-        models::ParameterStore::memory_use(tensors_of_rank(config, p, 0), *form, config.sharding,
-                                           config.parallel.gradient_ranks(), 0, config.training.optimizer.moments());
+    const models::MemoryUse use = models::state_use(tensors_of_rank(config, p, 0), *form, config.sharding,
+                                                    config.parallel.gradient_ranks(), 0, config.training.optimizer);
     bytes += use.parameters + use.gradients + use.optimizer;
   }
   return bytes * static_cast<std::uint64_t>(config.parallel.tensor) *

@@ -9,7 +9,6 @@
 
 #include "experiments/run_config.h"
 #include "experiments/spec/dry_run.h"
-#include "models/attention/stateful_attention.h"
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/pipeline_plan.h"
 
@@ -32,14 +31,9 @@ struct MemoryEstimate {
 };
 
 /// The most bytes that Gpt2::memory_use() has for activations, over the ranks with that pipeline coordinate and the
-/// tensor coordinate 0. Needs no device. `plan`: as attention_use().
+/// tensor coordinate 0. Needs no device. `plan`: of the pipeline; null: one stage.
 std::uint64_t largest_activation_bytes(const RunConfig& config, const models::OpsForm& form,
                                        const models::PipelinePlan* plan, const LazyDryRun& run, int pipeline_rank);
-
-/// Of the attention with state of the rank with these coordinates; of none, 0. `plan`: of the pipeline; null: one
-/// stage.
-models::StatefulAttentionUse attention_use(const RunConfig& config, const models::OpsForm& form,
-                                           const models::PipelinePlan* plan, const comm::ParallelNumbers& at);
 
 /// On CUDA, an allowance for copies of messages on their way, below the loss layer.
 std::uint64_t message_buffer_bytes(const RunConfig& config);

@@ -22,6 +22,7 @@ class FormOfTypes final : public models::OpsForm {
   FormOfTypes(std::unique_ptr<models::OpsForm> host, const models::OpsTypes& types)
       : host_(std::move(host)), types_(types) {}
   models::OpsTypes types() const override { return types_; }
+  models::KernelDevice device() const override { return models::KernelDevice::kCuda; }
   std::uint64_t attention_statistics_elems(const models::AttentionShape& shape) const override {
     return host_->attention_statistics_elems(shape);
   }

@@ -14,13 +14,10 @@
 #include "models/attention/dilated_attention.h"
 #include "models/attention/sequence_attention.h"
 #include "models/attention/stateful_attention.h"
-#include "models/ops/offload_file.h"
+#include "models/ops/keyed_storage.h"
 #include "sim/error.h"
 
 namespace droptest::models {
-
-/// Pieces in the buffers of storage at once, at most: two on their way out, and two on their way back.
-inline constexpr std::uint64_t kResidentPieces = OffloadFile::kMostWrites + 2;
 
 /// Blocks: HostBlocks, DeviceBlocks or PlannedBlocks. Kernel: SequenceAttentionOf or DilatedAttentionOf, of the memory
 /// of Blocks. With chunks, the saved tensors of a block wait outside of memory for the backward pass of the block,
@@ -83,7 +80,7 @@ class BlockAttention final : public StatefulAttention {
 
   std::uint64_t bytes() const override {
     std::uint64_t bytes = kernel_.bytes() + shared_.bytes();
-    if (storage_) bytes += Blocks::storage_bytes(*storage_, kResidentPieces * largest_piece_ * sizeof(E));
+    if (storage_) bytes += blocks_.storage_bytes(*storage_, KeyedStorage::kMostBuffers * largest_piece_);
     for (const auto& [place, state] : states_) bytes += state.saved.bytes() + state.documents.bytes();
     return bytes;
   }
@@ -118,7 +115,8 @@ class BlockAttention final : public StatefulAttention {
                        "more chunks than keys");
         const std::uint64_t size = std::min(most, count - first);
         pieces.push_back({state.number << kStateShift | tensor << kTensorShift | part, elems.subspan(first, size)});
-        largest_piece_ = std::max(largest_piece_, size);
+        largest_piece_ = std::max<std::uint64_t>(largest_piece_,
+                                                 Memory::tensor(pieces.back().elems, blocks_.processor()).bytes.size());
       }
       ++tensor;
     });
@@ -141,7 +139,7 @@ class BlockAttention final : public StatefulAttention {
   Kernel kernel_;
   std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
   std::int64_t chunk_tokens_;
-  std::uint64_t largest_piece_ = 0;  ///< in elements
+  std::uint64_t largest_piece_ = 0;  ///< in bytes
   typename Kernel::Saved shared_;    ///< the tensors of the pass that runs, with chunks
   std::unique_ptr<KeyedStorage> storage_;
 };

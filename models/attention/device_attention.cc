@@ -7,11 +7,8 @@
 #include "models/attention/device_dilated_attention.h"
 #include "models/attention/device_sequence_attention.h"
 #include "models/attention/stateful_attention_of.h"
-#include "models/ops/cuda_offload.h"
 
 namespace droptest::models {
-
-static_assert(kDevicePassages == 2 * CudaOffload::kPassages);
 
 std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops) {

@@ -13,7 +13,4 @@ namespace droptest::models {
 std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops);
 
-/// Buffers of chunks on their way to the host and back (CudaOffload), two each.
-inline constexpr std::uint64_t kDevicePassages = 2 + 2;
-
 }  // namespace droptest::models

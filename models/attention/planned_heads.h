@@ -2,6 +2,7 @@
 // Tokens of heads without memory, for dry runs of the algorithms that are written once for hosts and devices.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -51,7 +52,10 @@ struct PlannedHeads {
     Buffer<Element> values;
   };
   struct Scratch {
-    static std::uint64_t bytes() { return 0; }
+    Buffer<Element> strips;   ///< of the host
+    Buffer<Statistic> delta;  ///< of a device
+
+    std::uint64_t bytes() const { return bytes_of(strips, delta); }
   };
 
   template <class... Buffers>
@@ -104,12 +108,19 @@ struct PlannedHeads {
   static void save(Span<const Element> /*elems*/, Filled& /*filled*/, Processor& /*processor*/) {}
   static void restore(const Filled& /*filled*/, Span<Element> /*elems*/, Processor& /*processor*/) {}
   static void begin(const View<Element>& /*output*/, Span<Statistic> /*log_sum_exp*/, Processor& /*processor*/) {}
-  static void attend(const Inputs& /*inputs*/, const Absences& /*absent*/, const Pattern& /*pattern*/,
-                     const View<Element>& /*output*/, Span<Statistic> /*log_sum_exp*/, Scratch& /*scratch*/,
-                     Processor& /*processor*/) {}
-  static void attend_backward(const Inputs& /*inputs*/, const Absences& /*absent*/, const Pattern& /*pattern*/,
-                              const Results& /*results*/, const Gradients& /*gradients*/, Scratch& /*scratch*/,
-                              Processor& /*processor*/) {}
+  static void attend(const Inputs& inputs, const Absences& /*absent*/, const Pattern& /*pattern*/,
+                     const View<Element>& /*output*/, Span<Statistic> /*log_sum_exp*/, Scratch& scratch,
+                     Processor& processor) {
+    take_strips(inputs, scratch, processor);
+  }
+  static void attend_backward(const Inputs& inputs, const Absences& /*absent*/, const Pattern& /*pattern*/,
+                              const Results& results, const Gradients& /*gradients*/, Scratch& scratch,
+                              Processor& processor) {
+    take_strips(inputs, scratch, processor);
+    if (processor.form().device() == KernelDevice::kCuda) {
+      room(scratch.delta, results.log_sum_exp.size(), "scratch of attention", processor);
+    }
+  }
 
   using Rows = std::span<const TokenHead>;
   static Rows rows(const std::vector<TokenHead>& rows, Processor& /*processor*/) { return rows; }
@@ -130,6 +141,12 @@ struct PlannedHeads {
   static void take_flags(FlagWords& /*received*/, Scratch& /*scratch*/, Processor& /*processor*/) {}
 
  private:
+  static void take_strips(const Inputs& inputs, Scratch& scratch, Processor& processor) {
+    const OpsForm& form = processor.form();
+    if (form.device() != KernelDevice::kHost) return;
+    room(scratch.strips, token_attention_scratch_elems(inputs.queries.shape.width, form.threads()),
+         "scratch of attention", processor);
+  }
   static comm::ElementType type_in(Processor& processor) { return processor.form().types().activations; }
 };
 
@@ -147,10 +164,18 @@ class PlannedBlocks {
   }
   static std::span<std::byte> elems(const comm::Tensor& tensor) { return {tensor.bytes.data(), tensor.count_elems()}; }
 
-  struct Documents {
-    void take(const Sequences& /*sequences*/, const PlannedBlocks& /*blocks*/) {}
+  /// A device has a copy of their numbers.
+  class Documents {
+   public:
+    void take(const Sequences& sequences, const PlannedBlocks& blocks) {
+      if (!blocks.is_on_device()) return;
+      bytes_ = std::max<std::uint64_t>(bytes_, std::span(sequences.documents).size_bytes());
+    }
     AttentionMask mask(const Sequences& sequences, std::int64_t batch) const { return mask_of(sequences, batch); }
-    std::uint64_t bytes() const { return 0; }
+    std::uint64_t bytes() const { return bytes_; }
+
+   private:
+    std::uint64_t bytes_ = 0;
   };
   struct ChunkPatterns {
     AttentionPattern of(const AttentionShape& /*shape*/, const AttentionChunk& /*queries*/,
@@ -159,9 +184,13 @@ class PlannedBlocks {
       return {};
     }
   };
-  static std::uint64_t storage_bytes(const KeyedStorage& /*storage*/, std::uint64_t most) { return most; }
+  std::uint64_t storage_bytes(const KeyedStorage& storage, std::uint64_t most) const {
+    return is_on_device() ? storage.buffer_bytes() : most;
+  }
 
  private:
+  bool is_on_device() const { return ops_.form().device() == KernelDevice::kCuda; }
+
   PlannerOps& ops_;
 };
 

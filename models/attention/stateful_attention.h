@@ -9,7 +9,6 @@
 #include "comm/tensor.h"
 #include "models/attention/attention_options.h"
 #include "models/gpt2/sequence_cut.h"
-#include "models/ops/kernel_registry.h"
 #include "models/ops/ops.h"
 
 namespace droptest::models {
@@ -49,19 +48,13 @@ std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOption
 
 /// The memory of an attention with state, in bytes.
 struct StatefulAttentionUse {
-  std::uint64_t memory = 0;  ///< StatefulAttention::bytes() at most: parts of a ring, and last pieces, may be shorter
+  std::uint64_t memory = 0;  ///< StatefulAttention::bytes(); of chunks on their way to a device and back, at most
   std::uint64_t stored = 0;  ///< outside of memory
 };
-/// What computes.
-struct AttentionProcessor {
-  KernelDevice device = KernelDevice::kHost;
-  int threads = 1;  ///< of the host
-};
-/// On rank `rank` of a sequence group after passes over `whole` sequences with the heads of a tensor-parallel rank, for
-/// so many states: a block and a slot have one, and all evaluations have one. Without flags of absent keys, and what
-/// was lost with the values of a fill. 0 where attention has no state.
+/// On rank `rank` of a sequence group after evaluations and passes over `whole` sequences with the heads of a
+/// tensor-parallel rank, whose blocks and slots have so many states. Found by a dry run. Without flags of absent keys,
+/// and what was lost with the values of a fill. 0 where attention has no state.
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,
-                                            comm::ElementType type, std::uint64_t states,
-                                            const AttentionProcessor& processor);
+                                            std::uint64_t states, const OpsForm& form);
 
 }  // namespace droptest::models

@@ -130,7 +130,7 @@ class WholeAttention final : public StatefulAttention {
     std::uint64_t of_rooms = 0;
     for (const auto& room : rooms_) of_rooms += Memory::bytes_of(room);
     std::uint64_t bytes = scratch_.bytes() + of_rooms;
-    if (storage_) bytes += Blocks::storage_bytes(*storage_, of_rooms);
+    if (storage_) bytes += blocks_.storage_bytes(*storage_, of_rooms);
     for (const auto& [place, state] : states_) {
       bytes += Memory::bytes_of(state.qkv, state.log_sum_exp) + state.documents.bytes();
     }

@@ -37,12 +37,7 @@ void check_frozen(const Gpt2Config& config, const ShardOptions& sharding) {
 }
 
 const Gpt2Config& validated(const Gpt2Config& config, const SlotOptions& options, int world_size) {
-  validate(config, world_size);
-  validate(StageRange::whole(config), options, config);
-  if (options.tensor_sequence && config.attention.sequence.ranks() > 1) {
-    throw ConfigError("GPT-2: tensor_sequence: got a cut of tokens over tensor-parallel ranks with " +
-                      std::to_string(config.attention.sequence.ranks()) + " sequence ranks, want one of the two");
-  }
+  validate(config, options, world_size);
   return config;
 }
 
@@ -166,55 +161,6 @@ MemoryUse Gpt2::memory_use() const {
   use.activations = memory_bytes_ + (attention_ == nullptr ? 0 : attention_->bytes());
   use.offload += ops_->offload_bytes();
   return use;
-}
-
-std::uint64_t Gpt2::planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                  const BatchShape& shape, const SlotOptions& options, const ShardOptions& sharding,
-                                  int data_ranks, int data_rank, int moments) {
-  return ParameterStore::device_bytes(gpt2_tensors(config, world_size, rank), form, sharding, data_ranks, data_rank,
-                                      moments) +
-         activation_bytes(config, world_size, rank, form, shape, options);
-}
-
-std::uint64_t Gpt2::activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                     const BatchShape& shape, const SlotOptions& options) {
-  validated(config, options, world_size);
-  // An upper bound for all element types, in double: the sizes of a wrong spec may not fit into 64 bits.
-  const double most = 8.0 * options.slots * static_cast<double>(shape.batch) * static_cast<double>(shape.length) *
-                      (32.0 * config.layers * config.width + 32.0 * config.width + config.vocabulary);
-  if (most > 0x1p62) return std::uint64_t{1} << 63U;
-  // Blocks are alike: from the third on, each adds as much as the one before it. Where some are computed again, the
-  // places of their working memory depend on how many there are.
-  constexpr int kDifferent = 3;
-  const auto planned = [&](int layers) {
-    Gpt2Config few = config;
-    few.layers = layers;
-    const auto bytes = [&](Keep keep, int slots) {
-      return StagePlan(few, StageRange::whole(few), world_size, rank, form, shape, keep, {}, options)
-          .bytes(static_cast<std::uint64_t>(slots));
-    };
-    return std::max(bytes(Keep::kForBackward, options.slots), bytes(Keep::kNothing, 1));
-  };
-  if (config.layers <= kDifferent || !options.recompute.empty()) return planned(config.layers);
-  const auto more = static_cast<std::uint64_t>(config.layers - kDifferent);
-  return planned(kDifferent) + more * (planned(kDifferent) - planned(kDifferent - 1));
-}
-
-std::uint64_t Gpt2::stage_activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                           const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank,
-                                           const SlotOptions& options) {
-  const auto bytes = [&](bool training) {
-    std::vector<StagePlan> plans;
-    std::vector<std::uint64_t> slots;
-    for (const int stage : plan.stages_of(pipeline_rank)) {
-      const auto s = static_cast<std::size_t>(stage);
-      plans.emplace_back(config, plan.stages[s], world_size, rank, form, shape,
-                         training ? plan.keep_of(stage) : Keep::kNothing, plan.sent_past_of(stage), options);
-      slots.push_back(training ? static_cast<std::uint64_t>(plan.program.slots[s]) : 1);
-    }
-    return PassMemory(plans, slots, training).bytes();
-  };
-  return std::max(bytes(true), bytes(false));
 }
 
 void Gpt2::forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,

@@ -204,19 +204,6 @@ class Gpt2 {
   std::uint64_t memory_bytes() const { return memory_use().total(); }
   /// Of the activations: passes that took a slot, and those for which memory was allocated.
   comm::BufferUse slot_use() const { return {memory_bytes_, slots_taken_, slots_allocated_}; }
-  /// That number on a rank of `world_size` tensor-parallel ones that has trained on and evaluated batches of such a
-  /// size. Needs no device. Throws: ConfigError for a model that the ranks cannot have.
-  static std::uint64_t planned_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                     const BatchShape& shape, const SlotOptions& options = {},
-                                     const ShardOptions& sharding = {}, int data_ranks = 1, int data_rank = 0,
-                                     int moments = OptimizerConfig().moments());
-  /// The activations' part of it; 2^63 where 64 bits cannot count it.
-  static std::uint64_t activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                        const BatchShape& shape, const SlotOptions& options = {});
-  /// The same of one rank of a pipeline, which has the slots of its plan.
-  static std::uint64_t stage_activation_bytes(const Gpt2Config& config, int world_size, int rank, const OpsForm& form,
-                                              const BatchShape& shape, const PipelinePlan& plan, int pipeline_rank,
-                                              const SlotOptions& options = {});
 
  private:
   /// The buffers of each of the rank's stages, for batches of one shape.

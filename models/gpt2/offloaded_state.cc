@@ -78,16 +78,6 @@ std::vector<std::uint64_t> OffloadedState::other_rooms(const ParameterTable& tab
   return begins;
 }
 
-OffloadedState::Bytes OffloadedState::planned(const ParameterTable& table, const ShardPlan& plan,
-                                              comm::ElementType type, int moments) {
-  const Fields fields = fields_of(plan, table, moments);
-  const auto numbers = static_cast<std::uint64_t>(fields.moments) + (plan.options().offloads_values ? 1 : 0);
-  const std::uint64_t windows = kWindows * numbers * aligned(piece_elems(plan, fields));
-  const std::uint64_t stored = fields.value_elems + static_cast<std::uint64_t>(fields.moments) * fields.moment_elems;
-  const std::uint64_t bytes = comm::element_bytes(type);
-  return {bytes * (windows + other_rooms(table, plan).back()), bytes * stored};
-}
-
 OffloadedState::OffloadedState(const ParameterTable& table, const ShardPlan& plan, Ops& ops, comm::ElementType type,
                                int moments, const ParameterArena& values, const ParameterArena& rounded)
     : table_(table),
@@ -107,9 +97,8 @@ OffloadedState::OffloadedState(const ParameterTable& table, const ShardPlan& pla
   const OwnPart whole{0, table.trained_elems, 0};
   pieces_ = cut(plan.own(), most);
   if (values_ > 0 && !plan.options().shards_values()) whole_pieces_ = cut(std::span(&whole, 1), most);
-  const Bytes bytes = planned(table, plan, type, moments);
-  memory_bytes_ = bytes.memory;
-  storage_bytes_ = bytes.storage;
+  memory_bytes_ = comm::element_bytes(type) * others_.back();
+  storage_bytes_ = comm::element_bytes(type) * (fields_.value_elems + moments_ * fields_.moment_elems);
   memory_ =
       ops.allocate(memory_bytes_, "windows of offloaded parameters and optimizer state", Ops::Content::kUnspecified);
   all_ = {type, {memory_->data(), static_cast<std::size_t>(memory_bytes_)}, ops.stream()};

@@ -76,12 +76,6 @@ class OffloadedState {
   /// Bytes of the windows.
   std::uint64_t memory_bytes() const { return memory_bytes_; }
   std::uint64_t storage_bytes() const { return storage_bytes_; }
-  /// Both without a state.
-  struct Bytes {
-    std::uint64_t memory = 0;
-    std::uint64_t storage = 0;
-  };
-  static Bytes planned(const ParameterTable& table, const ShardPlan& plan, comm::ElementType type, int moments);
 
  private:
   /// The numbers that one storage holds one after another.

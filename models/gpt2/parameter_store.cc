@@ -365,41 +365,6 @@ MemoryUse ParameterStore::memory_use() const {
   return use;
 }
 
-MemoryUse ParameterStore::memory_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
-                                     int data_ranks, int data_rank, int moments) {
-  const OpsTypes types = form.types();
-  const std::uint64_t bytes = comm::element_bytes(types.parameters);
-  const ParameterTable table(std::move(tensors));
-  const ShardPlan plan(table, bytes, sharding, data_ranks, data_rank);
-  const auto elems = [&](Holds holds) { return ParameterArena::elems(table, plan, holds); };
-  MemoryUse use;
-  use.parameters = bytes * elems(holds_values(sharding));
-  for (const Gpt2Tensor& tensor : table.tensors) {
-    if (tensor.name.ends_with(".lora_A.weight")) {
-      use.parameters += bytes * table.ranges[table.number_of(tensor.adapts)].count;
-    }
-  }
-  use.gradients = bytes * elems(holds_gradients(sharding));
-  if (!sharding.offloads_moments) {
-    use.optimizer =
-        bytes * static_cast<std::uint64_t>(moments) * elems(sharding.shards_state() ? Holds::kOwn : Holds::kTrained);
-  }
-  if (sharding.offloads_values || (sharding.offloads_moments && moments > 0)) {
-    const OffloadedState::Bytes of = OffloadedState::planned(table, plan, types.parameters, moments);
-    use.offload = of.memory;
-    use.offloaded = of.storage;
-  }
-  if (types.operands != types.parameters) {
-    use.parameters += comm::element_bytes(types.operands) * elems(holds_rounded(sharding));
-  }
-  return use;
-}
-
-std::uint64_t ParameterStore::device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form,
-                                           const ShardOptions& sharding, int data_ranks, int data_rank, int moments) {
-  return memory_use(std::move(tensors), form, sharding, data_ranks, data_rank, moments).total();
-}
-
 template std::span<Parameter<float>> ParameterStore::host<float>();
 template std::span<Parameter<double>> ParameterStore::host<double>();
 

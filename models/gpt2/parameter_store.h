@@ -136,15 +136,8 @@ class ParameterStore {
   /// Values and the rounded copy, or this rank's part of them. Gradients are no state: a step starts from zeros.
   void visit_state(StateVisitor& visitor);
 
-  /// Bytes of the arenas of these tensors, with `moments` numbers of the optimizer for each element, on that
-  /// data-parallel rank.
-  static std::uint64_t device_bytes(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
-                                    int data_ranks, int data_rank, int moments);
   /// Memory that is taken now, without moments in memory and activations.
   MemoryUse memory_use() const;
-  /// That of device_bytes() by kind.
-  static MemoryUse memory_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding,
-                              int data_ranks, int data_rank, int moments);
 
  private:
   std::size_t unit_of(int layer) const;

@@ -148,6 +148,8 @@ StagePlan::StagePlan(const Gpt2Config& config, const StageRange& range, int worl
   }
   saved_ = MemoryPlan(std::move(saved));
   working_ = MemoryPlan(std::move(working));
+  stored_bytes_ = ops->stored_bytes();
+  passing_bytes_ = ops->offload_bytes();
 }
 
 std::string StagePlan::purpose() const {

@@ -30,6 +30,9 @@ class StagePlan {
   /// The calls of tensor-parallel ranks, in order: of the forward pass, and of the head and the backward pass.
   const std::vector<comm::DryCall>& forward_calls() const { return forward_calls_; }
   const std::vector<comm::DryCall>& later_calls() const { return later_calls_; }
+  /// Of a slot's values that are stored outside of memory (Ops::offload()), and of the buffers through which they pass.
+  std::uint64_t stored_bytes() const { return stored_bytes_; }
+  std::uint64_t passing_bytes() const { return passing_bytes_; }
   /// Of `slots` slots and the working memory.
   std::uint64_t bytes(std::uint64_t slots) const { return slots * saved_.bytes() + working_.bytes(); }
   /// The purpose of the memory, for errors: "activations of a batch of 4 x 1024 tokens (3.1 GiB qkv, ...)".
@@ -53,6 +56,8 @@ class StagePlan {
   SlotOptions options_;
   MemoryPlan saved_{{}};
   MemoryPlan working_{{}};
+  std::uint64_t stored_bytes_ = 0;
+  std::uint64_t passing_bytes_ = 0;
   std::vector<comm::DryCall> forward_calls_;
   std::vector<comm::DryCall> later_calls_;
 };

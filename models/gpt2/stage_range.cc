@@ -28,4 +28,13 @@ void validate(const StageRange& range, const SlotOptions& options, const Gpt2Con
   }
 }
 
+void validate(const Gpt2Config& config, const SlotOptions& options, int tensor_ranks) {
+  validate(config, tensor_ranks);
+  validate(StageRange::whole(config), options, config);
+  if (options.tensor_sequence && config.attention.sequence.ranks() > 1) {
+    throw ConfigError("GPT-2: tensor_sequence: got a cut of tokens over tensor-parallel ranks with " +
+                      std::to_string(config.attention.sequence.ranks()) + " sequence ranks, want one of the two");
+  }
+}
+
 }  // namespace droptest::models

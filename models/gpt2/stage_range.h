@@ -62,5 +62,7 @@ struct SlotOptions {
 
 /// Throws: ConfigError for a range without a block of the model, or for slots or policies that cannot be had.
 void validate(const StageRange& range, const SlotOptions& options, const Gpt2Config& config);
+/// Of a whole model on so many tensor-parallel ranks, and of the model itself. Throws: ConfigError.
+void validate(const Gpt2Config& config, const SlotOptions& options, int tensor_ranks);
 
 }  // namespace droptest::models

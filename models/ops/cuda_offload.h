@@ -20,7 +20,7 @@ namespace droptest::models {
 class CudaOffload final : public KeyedStorage {
  public:
   /// Buffers each way.
-  static constexpr std::size_t kPassages = 2;
+  static constexpr std::size_t kPassages = kMostBuffers / 2;
 
   /// `compute` is borrowed: the stream of the tensors.
   explicit CudaOffload(comm::Stream& compute) : compute_(compute), copies_(compute.device()) {}

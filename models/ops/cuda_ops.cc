@@ -60,6 +60,7 @@ class CudaForm final : public OpsForm {
             ElementType::kFloat32,
             ElementType::kFloat32};
   }
+  KernelDevice device() const override { return KernelDevice::kCuda; }
   std::uint64_t attention_statistics_elems(const AttentionShape& shape) const override {
     return attention_->statistics_elems(shape);
   }

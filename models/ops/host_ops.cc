@@ -68,6 +68,8 @@ class HostForm final : public OpsForm {
             ElementType::kFloat64,
             own};
   }
+  KernelDevice device() const override { return KernelDevice::kHost; }
+  int threads() const override { return options_.threads; }
   std::uint64_t attention_statistics_elems(const AttentionShape& shape) const override {
     return attention_->statistics_elems(shape);
   }

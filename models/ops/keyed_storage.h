@@ -2,6 +2,7 @@
 // Values that are outside of the memory of operations between two uses, found again by a key.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "comm/tensor.h"
@@ -13,6 +14,8 @@ namespace droptest::models {
 class KeyedStorage {
  public:
   virtual ~KeyedStorage() = default;
+  /// Buffers that values pass through at once, at most: half of them each way.
+  static constexpr std::size_t kMostBuffers = 4;
   /// Stores the values in place of those of the key so far. They may change when it returns; on a device, by work
   /// behind it on the stream.
   virtual void put(std::uint64_t key, comm::ConstTensor values) = 0;

@@ -44,7 +44,7 @@ std::unique_ptr<ByteFile> make_offload_file(const std::string& directory);
 class OffloadFile final : public KeyedStorage {
  public:
   /// Values that are on their way to the file at once, each in a buffer of its own.
-  static constexpr std::size_t kMostWrites = 2;
+  static constexpr std::size_t kMostWrites = kMostBuffers / 2;
 
   explicit OffloadFile(std::unique_ptr<ByteFile> file);
   /// Ends without the rest of the work.

@@ -6,6 +6,7 @@
 
 #include "comm/communicator.h"
 #include "models/kernels/attention.h"
+#include "models/ops/kernel_registry.h"
 
 namespace droptest::models {
 
@@ -30,6 +31,9 @@ class OpsForm {
  public:
   virtual ~OpsForm() = default;
   virtual OpsTypes types() const = 0;
+  virtual KernelDevice device() const = 0;
+  /// Of the host's team. Default: one.
+  virtual int threads() const { return 1; }
 
   /// Of attention's statistics, which the backward pass reads.
   virtual std::uint64_t attention_statistics_elems(const AttentionShape& shape) const = 0;

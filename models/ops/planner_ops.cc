@@ -277,7 +277,8 @@ class Planner final : public PlannerOps {
                       is_sent_as_it_is ? whole : message, counts, about);
   }
   KeyedStorage& offload() override { return offload_; }
-  std::uint64_t offload_bytes() const override { return 0; }
+  std::uint64_t offload_bytes() const override { return offload_.buffer_bytes(); }
+  std::uint64_t stored_bytes() const override { return stored_bytes_; }
   std::unique_ptr<KeyedStorage> make_keyed_storage() override { return std::make_unique<Offload>(*this); }
   std::unique_ptr<Storage> make_storage(std::uint64_t /*bytes*/, const std::string& /*purpose*/) override {
     return std::make_unique<PlannedStorage>();
@@ -373,21 +374,30 @@ class Planner final : public PlannerOps {
     buffer.last_time = time_;
   }
 
-  /// Uses the values, and stores nothing.
+  /// Uses the values, and stores their sizes.
   class Offload final : public KeyedStorage {
    public:
     explicit Offload(Planner& run) : run_(run) {}
-    void put(std::uint64_t /*key*/, ConstTensor values) override { run_.use({{"offloaded values", values, 0}}); }
+    void put(std::uint64_t key, ConstTensor values) override {
+      run_.use({{"offloaded values", values, 0}});
+      std::uint64_t& stored = bytes_[key];
+      run_.stored_bytes_ += values.bytes.size() - stored;
+      stored = values.bytes.size();
+      largest_ = std::max(largest_, stored);
+    }
     void expect(std::uint64_t /*key*/) override {}
     void take(std::uint64_t /*key*/, Tensor values) override { run_.use({{"values brought back", values, 0}}); }
-    std::uint64_t buffer_bytes() const override { return 0; }
+    std::uint64_t buffer_bytes() const override { return kMostBuffers * largest_; }
 
    private:
     Planner& run_;
+    std::map<std::uint64_t, std::uint64_t> bytes_;  ///< by key
+    std::uint64_t largest_ = 0;
   };
 
   const OpsForm& form_;
   comm::Communicator& group_;
+  std::uint64_t stored_bytes_ = 0;
   Offload offload_{*this};
   std::uint64_t next_address_ = kFirstAddress;
   int time_ = 0;

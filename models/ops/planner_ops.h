@@ -31,6 +31,9 @@ class PlannerOps : public Ops {
   virtual void name_tensor(comm::ConstTensor tensor, std::string name) = 0;
   /// The address of so many bytes that no other tensor has, a multiple of MemoryPlan::kAlignmentBytes.
   virtual std::byte* reserve(std::uint64_t bytes) = 0;
+  /// Of the values that all storage by key has had. The buffers of such storage are counted as those of the most values
+  /// that can be on their way at once.
+  virtual std::uint64_t stored_bytes() const = 0;
 };
 
 /// The form and the group, which sends nothing (comm::DryCommunicator), are borrowed.

@@ -16,7 +16,7 @@
 #include "experiments/doctor/launch_checks.h"
 #include "experiments/doctor/machine_checks.h"
 #include "experiments/records/atomic_file.h"
-#include "models/gpt2/gpt2.h"
+#include "models/gpt2/planned_memory.h"
 #include "models/ops/host_ops.h"
 #include "sim/loss/bernoulli.h"
 #include "tests/comm/temporary_folder.h"
@@ -209,8 +209,9 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
   models::HostOpsOptions options;
   options.threads = config.backend.threads_per_rank;
   const std::uint64_t activations =
-      models::Gpt2::activation_bytes(config.model, 4, 0, *models::host_ops_form(options, 4),
-                                     {config.training.batch_sequences, config.training.sequence_tokens});
+      models::pass_use(config.model, {.tensor_ranks = 4}, *models::host_ops_form(options, 4),
+                       {config.training.batch_sequences, config.training.sequence_tokens})
+          .memory;
   EXPECT_GT(activations, 0U);
   std::uint64_t elems = 0;  // of a rank, with its copies of replicated tensors
   for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 4, 0)) elems += tensor.slice.local_elems();

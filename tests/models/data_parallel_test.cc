@@ -15,6 +15,7 @@
 #include "models/ops/host_ops.h"
 #include "sim/loss/bernoulli.h"
 #include "tests/models/parallel_training.h"
+#include "tests/models/planned_bytes.h"
 #include "tests/models/recording_communicator.h"
 
 namespace droptest::models::data_parallel_test {
@@ -206,8 +207,8 @@ TEST(Zero, EachStageTakesLessMemory) {
     const TrainingResult got = train<float>(run);
     EXPECT_LT(got.bytes, before) << stage;
     before = got.bytes;
-    EXPECT_EQ(got.bytes, Gpt2::planned_bytes(run.config, 1, 0, *host_ops_form({}, 1), {1, Training::kLength}, {},
-                                             run.sharding, 4, 0));
+    EXPECT_EQ(got.bytes,
+              planned_bytes(run.config, 1, 0, *host_ops_form({}, 1), {1, Training::kLength}, {}, run.sharding, 4, 0));
   }
 }
 

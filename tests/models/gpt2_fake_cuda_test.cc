@@ -12,6 +12,7 @@
 #include "sim/error.h"
 #include "tests/fake_cuda/fake_cuda.h"
 #include "tests/models/device_pass.h"
+#include "tests/models/planned_bytes.h"
 
 namespace droptest::models::gpt2_fake_cuda_test {
 namespace {
@@ -93,8 +94,7 @@ TEST(Gpt2OnFakeDevice, TakesTheMemoryThatWasPlanned) {
       model->evaluate(tokens, tokens, {2, 12});
       model->zero_gradients();
       model->forward_backward(tokens, tokens, {2, 12}, 1.0);
-      EXPECT_EQ(Gpt2::planned_bytes(kConfig, 3, group.rank(), *cuda_ops_form(options, 3), {2, 12}),
-                model->memory_bytes());
+      EXPECT_EQ(planned_bytes(kConfig, 3, group.rank(), *cuda_ops_form(options, 3), {2, 12}), model->memory_bytes());
     });
   }
 }

@@ -6,6 +6,7 @@
 
 #include "sim/error.h"
 #include "tests/models/formula_model.h"
+#include "tests/models/planned_bytes.h"
 
 namespace droptest::models::gpt2_test {
 namespace {
@@ -244,13 +245,13 @@ TEST(Gpt2, TakesTheMemoryThatWasPlanned) {
         model.forward_backward(tokens, tokens, 2, 12, 1.0);
         model.evaluate(tokens, tokens, 2, 12);
         const auto form = host_ops_form({.type = comm::ElementType::kFloat32, .threads = 2}, ranks);
-        EXPECT_EQ(Gpt2::planned_bytes(config, ranks, group.rank(), *form, {2, 12}), model.model().memory_bytes());
+        EXPECT_EQ(planned_bytes(config, ranks, group.rank(), *form, {2, 12}), model.model().memory_bytes());
       });
     }
   }
   const auto form = host_ops_form({}, 1);
   const std::int64_t absurd = std::int64_t{1} << 40U;
-  EXPECT_EQ(Gpt2::activation_bytes({1, 32, 4, 12, 97}, 1, 0, *form, {absurd, absurd}), std::uint64_t{1} << 63U);
+  EXPECT_EQ(pass_use({1, 32, 4, 12, 97}, {}, *form, {absurd, absurd}).memory, std::uint64_t{1} << 63U);
 }
 
 TEST(Gpt2, TrainingLowersTheLoss) {

@@ -15,6 +15,7 @@
 #include "models/ops/host_ops.h"
 #include "sim/loss/bernoulli.h"
 #include "tests/models/parallel_training.h"
+#include "tests/models/planned_bytes.h"
 #include "tests/models/recompute_options.h"
 
 namespace droptest::models::offloaded_state_test {
@@ -121,8 +122,7 @@ TEST(Offload, TakesTheMemoryThatItPlans) {
       const TrainingResult got = train<float>(run);
       const auto form = host_ops_form({}, 1);
       EXPECT_LT(got.bytes, before) << what.name << ", zero " << zero;
-      EXPECT_EQ(got.bytes,
-                Gpt2::planned_bytes(run.config, 1, 0, *form, {1, Training::kLength}, {}, run.sharding, 2, 0));
+      EXPECT_EQ(got.bytes, planned_bytes(run.config, 1, 0, *form, {1, Training::kLength}, {}, run.sharding, 2, 0));
     }
   }
 }

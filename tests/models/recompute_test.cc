@@ -7,6 +7,7 @@
 
 #include "tests/models/counting_clock.h"
 #include "tests/models/every_implementation.h"
+#include "tests/models/planned_bytes.h"
 #include "tests/models/recompute_options.h"
 
 namespace droptest::models::recompute_test {
@@ -70,8 +71,8 @@ TEST(Recomputation, ThePlannedMemoryIsTheMemory) {
         model.evaluate(tokens, tokens, {2, 5});
         // How many buffers an offload needs depends on when its thread runs.
         const std::uint64_t buffers = model.memory_use().offload;
-        EXPECT_EQ(model.memory_bytes() - buffers, Gpt2::planned_bytes(config, group.world_size(), group.rank(),
-                                                                      *implementation.form(2), {2, 5}, item.options));
+        EXPECT_EQ(model.memory_bytes() - buffers, planned_bytes(config, group.world_size(), group.rank(),
+                                                                *implementation.form(2), {2, 5}, item.options));
       }
     }
   });

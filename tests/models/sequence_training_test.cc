@@ -19,6 +19,7 @@
 #include "sim/error.h"
 #include "tests/models/formula_model.h"
 #include "tests/models/parallel_training.h"
+#include "tests/models/planned_bytes.h"
 #include "tests/sanitizers.h"
 
 namespace droptest::models::sequence_training_test {
@@ -285,13 +286,12 @@ TEST(SequenceTraining, MemoryIsThatOfTheFormula) {
     const SequenceLayout& layout = config.attention.sequence;
     const std::uint64_t all = train<double>(run).bytes;
     const AttentionShape whole{2, Training::kLength, 4, 8};
-    const std::uint64_t states =
-        stateful_attention_use(run.config.attention, 0, whole, comm::ElementType::kFloat64, 4 + 1, {}).memory;
     const std::unique_ptr<OpsForm> form = host_ops_form({.type = comm::ElementType::kFloat64}, 1);
+    const std::uint64_t states = stateful_attention_use(run.config.attention, 0, whole, 4, *form).memory;
     const BatchShape own{2, layout.parts(Training::kLength).length_of(0)};
     EXPECT_GT(states, 0U);
     // The evaluation is of one sequence, whose state is smaller.
-    const std::uint64_t planned = states + Gpt2::planned_bytes(run.config, 1, 0, *form, own);
+    const std::uint64_t planned = states + planned_bytes(run.config, 1, 0, *form, own);
     EXPECT_LE(all, planned);
     EXPECT_GT(static_cast<double>(all), 0.97 * static_cast<double>(planned));
   }
@@ -321,7 +321,7 @@ TEST(SequenceTraining, WhatDoesNotGoTogetherIsRefused) {
   const auto error_of = [](const Gpt2Config& config, const SlotOptions& options) {
     const std::unique_ptr<OpsForm> form = host_ops_form({}, 2);
     try {
-      (void)Gpt2::planned_bytes(config, 2, 0, *form, {1, 4}, options);
+      (void)planned_bytes(config, 2, 0, *form, {1, 4}, options);
       return std::string("no error");
     } catch (const ConfigError& error) {
       return std::string(error.what());

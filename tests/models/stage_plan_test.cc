@@ -230,6 +230,7 @@ constexpr std::int64_t kFormElems = 7;
 class EvenForm final : public OpsForm {
  public:
   OpsTypes types() const override { return {.operands = comm::ElementType::kBfloat16}; }
+  KernelDevice device() const override { return KernelDevice::kHost; }
   std::uint64_t attention_statistics_elems(const AttentionShape& /*shape*/) const override { return kFormElems; }
   std::uint64_t attention_forward_scratch_elems(const AttentionShape& /*shape*/) const override { return kFormElems; }
   std::uint64_t attention_backward_scratch_elems(const AttentionShape& /*shape*/) const override { return kFormElems; }

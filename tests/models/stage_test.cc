@@ -9,6 +9,7 @@
 #include "models/optimizer.h"
 #include "sim/error.h"
 #include "tests/models/every_implementation.h"
+#include "tests/models/planned_bytes.h"
 
 namespace droptest::models::stage_test {
 namespace {
@@ -273,9 +274,8 @@ TEST(Slots, BackwardPassesInAnyOrderGiveWhatOneSlotGivesInThatOrder) {
         EXPECT_EQ(many.step_sums().losses, one->step_sums().losses);
         expect_equal(numbers_of(many, Field::kGradient), numbers_of(*one, Field::kGradient), "gradient");
       }
-      EXPECT_EQ(many.memory_bytes(),
-                Gpt2::planned_bytes(kConfig, group.world_size(), group.rank(), *implementation.form(group.world_size()),
-                                    kShape, {.slots = 3}));
+      EXPECT_EQ(many.memory_bytes(), planned_bytes(kConfig, group.world_size(), group.rank(),
+                                                   *implementation.form(group.world_size()), kShape, {.slots = 3}));
     });
   }
 }

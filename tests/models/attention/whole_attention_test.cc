@@ -213,7 +213,7 @@ TEST(WholeAttention, HoldsTheMemoryOfItsFormula) {
       pass(attention);
       const auto measured = static_cast<double>(bytes_in_use() - before);
       const StatefulAttentionUse use =
-          stateful_attention_use(in_chunks(chunk), 0, shape, comm::ElementType::kFloat32, kBlocks + 1, {.threads = 2});
+          stateful_attention_use(in_chunks(chunk), 0, shape, kBlocks, *host_ops_form({.threads = 2}, 1));
       EXPECT_EQ(attention.bytes(), use.memory);
       EXPECT_EQ(use.stored, kBlocks * 3 * elems * sizeof(float));
       const double share = measured / static_cast<double>(use.memory);

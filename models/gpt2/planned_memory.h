@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The memory of a rank's model, found by dry runs.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "models/gpt2/batch.h"
+#include "models/gpt2/parameter_store.h"
+#include "models/gpt2/pipeline_plan.h"
+#include "models/gpt2/stage_range.h"
+#include "models/ops/ops_form.h"
+#include "models/optimizer.h"
+
+namespace droptest::models {
+
+/// The part of a model that a rank has.
+struct ModelPart {
+  int tensor_ranks = 1;
+  int tensor_rank = 0;
+  const PipelinePlan* plan = nullptr;  ///< borrowed; null: all stages
+  int pipeline_rank = 0;
+};
+
+/// What training on and evaluations of batches of one shape take, in bytes.
+struct PassUse {
+  std::uint64_t memory = 0;        ///< activations, but for those of an attention with state
+  std::uint64_t largest_slot = 0;  ///< of the rank's stages
+  std::uint64_t slots = 0;         ///< of all of them
+  std::uint64_t states = 0;        ///< of an attention with state: a block and slot has one
+  std::uint64_t stored = 0;        ///< outside of memory, of all slots
+  std::uint64_t passing = 0;       ///< of the buffers between memory and storage, at most
+};
+/// Batch: of this rank's tokens. Needs no device. The memory is 2^63 where 64 bits cannot count it. Throws: ConfigError
+/// for a model that the ranks cannot have.
+PassUse pass_use(const Gpt2Config& config, const ModelPart& part, const OpsForm& form, const BatchShape& batch,
+                 const SlotOptions& options = {});
+
+/// Parameters, gradients and moments of these tensors on that data-parallel rank. Throws: ConfigError of
+/// ParameterStore.
+MemoryUse state_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding, int data_ranks,
+                    int data_rank, const OptimizerConfig& optimizer);
+
+}  // namespace droptest::models
