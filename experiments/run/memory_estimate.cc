@@ -228,7 +228,8 @@ std::uint64_t lost_element_bytes(const RunConfig& config, comm::ElementType type
 /// many tokens, and is planned once.
 class PassUses {
  public:
-  PassUses(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan, const LazyDryRun& run)
+  PassUses(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
+           const LazyDryRun& run)
       : config_(config), form_(form), plan_(plan), run_(run) {}
 
   /// On the rank with these coordinates. The memory is at least kAbsurdBytes for a model that no machine holds.
@@ -401,21 +402,33 @@ MemoryEstimate estimate_memory(const RunConfig& config) {
 }
 
 int largest_micro_batch(const RunConfig& config, std::uint64_t bytes) {
-  const auto fits = [&](int sequences) {
-    if (std::int64_t{sequences} * std::int64_t{config.training.sequence_tokens} > kMostRows) return false;
+  const auto memory_of = [&](std::int64_t sequences) {
     RunConfig other = config;
-    other.training.batch_sequences = sequences;
-    return estimate_memory(other).of_process <= bytes;
+    other.training.batch_sequences = static_cast<int>(sequences);
+    return static_cast<double>(estimate_memory(other).of_process);
   };
-  constexpr int kMost = 1 << 20;
-  int below = 0;
-  int above = 1;
-  while (above < kMost && fits(above)) below = std::exchange(above, 2 * above);
-  while (above - below > 1) {
-    const int middle = below + (above - below) / 2;
-    (fits(middle) ? below : above) = middle;
+  const auto limit = static_cast<double>(bytes);
+  constexpr std::int64_t kMost = std::int64_t{1} << 20;
+  std::int64_t below = 0;  // fits
+  std::int64_t above = std::min(kMost, kMostRows / config.training.sequence_tokens + 1);
+  double of_one = 0;
+  double slope = 0;
+  // Memory is nearly linear in the batch: a line through one sequence and the last guess leads to the next one.
+  constexpr int kMostLines = 12;
+  for (int guesses = 0; above - below > 1; ++guesses) {
+    std::int64_t guess = below + (above - below) / 2;
+    if (guesses < 2) {
+      guess = below + 1;
+    } else if (guesses < kMostLines && slope > 0) {
+      const double at = std::min(1 + (limit - of_one) / slope, static_cast<double>(kMost));
+      guess = std::clamp(static_cast<std::int64_t>(at), below + 1, above - 1);
+    }
+    const double memory = memory_of(guess);
+    (memory <= limit ? below : above) = guess;
+    if (guess == 1) of_one = memory;
+    if (guess > 1) slope = (memory - of_one) / static_cast<double>(guess - 1);
   }
-  return below;
+  return static_cast<int>(below);
 }
 
 json memory_plan_json(const RunConfig& config, std::optional<std::uint64_t> bytes) {

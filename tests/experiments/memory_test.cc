@@ -487,11 +487,18 @@ TEST(MemoryEstimate, OfTheProcessIsTheSumOfItsParts) {
 
 TEST(MemoryEstimate, FindsTheLargestMicroBatch) {
   RunConfig config = tiny_config();
-  config.training.batch_sequences = 7;
-  const std::uint64_t seven = estimate_memory(config).of_process;
-  EXPECT_EQ(largest_micro_batch(config, seven), 7);
-  EXPECT_EQ(largest_micro_batch(config, seven - 1), 6);
-  EXPECT_EQ(largest_micro_batch(config, 1000), 0);
+  RunConfig again = config;  // whose working memory is no linear function of the batch
+  again.memory.recompute = models::Recompute::kBlock;
+  for (const RunConfig& of : {config, again}) {
+    for (const int sequences : {1, 2, 3, 7, 64, 65, 1000, 1 << 14}) {
+      RunConfig other = of;
+      other.training.batch_sequences = sequences;
+      const std::uint64_t bytes = estimate_memory(other).of_process;
+      EXPECT_EQ(largest_micro_batch(of, bytes), sequences);
+      EXPECT_EQ(largest_micro_batch(of, bytes - 1), sequences - 1);
+    }
+    EXPECT_EQ(largest_micro_batch(of, 1000), 0);
+  }
 }
 
 TEST(MemoryEstimate, NamesTheFirstStrategyThatFits) {
