@@ -46,6 +46,10 @@ struct OuterFragment {
   bool starts_at(std::uint64_t step, std::uint64_t every_steps) const {
     return step >= every_steps + offset_steps && (step - offset_steps) % every_steps == 0;
   }
+  /// Of the first `steps` steps those with a start.
+  std::uint64_t starts_within(std::uint64_t steps, std::uint64_t every_steps) const {
+    return steps < offset_steps ? 0 : (steps - offset_steps) / every_steps;
+  }
 };
 /// The fragments of tensors of these sizes, of about as many elements each. Throws: ConfigError for fewer tensors than
 /// fragments.

@@ -46,11 +46,11 @@ LayerMemory layer_memory(const RunConfig& config, const LazyDryRun& run) {
   for (const RankKind& kind : run.get().kinds()) {
     std::uint64_t of_rank = 0;
     std::uint64_t on_host = 0;
-    for (const auto& [at, names] : kind.names) {
+    for (const auto& [at, share] : kind.shares) {
       const auto found = remembered.find(at);
       if (found == remembered.end()) continue;
-      of_rank += names * found->second;
-      if (is_on_host(at.first)) on_host += names * found->second;
+      of_rank += share.names * found->second;
+      if (is_on_host(at.first)) on_host += share.names * found->second;
     }
     memory.remembered = std::max(memory.remembered, of_rank);
     on_device = std::max(on_device, of_rank - on_host);

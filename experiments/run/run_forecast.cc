@@ -41,7 +41,7 @@ std::uint64_t packets_of_class(const RunConfig& config, const DryRun& run, Traff
       planned.call.network.path = "direct";  // a message is one hop on every path
       planned.call.network.sized_paths.clear();
     }
-    packets += times_in_run(config, planned) * comm::first_packets(planned.call);
+    packets += times_in_run(config, planned, planned.counts) * comm::first_packets(planned.call);
   }
   return packets;
 }

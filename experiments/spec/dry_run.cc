@@ -130,23 +130,22 @@ class Collectives {
   /// `with_fewer`: the step of fewer micro-batches; unused where there is one number.
   void add(RankKind& kind, const RankCalls& calls, const std::vector<DryCall>& with_fewer) {
     NamesByCollective of_start, of_step, of_fewer;
-    add_calls(kind, calls.start, &Counted::once, &of_start);
-    add_calls(kind, calls.step, &Counted::times, &of_step);
-    add_calls(kind, with_fewer, &Counted::times_of_fewer, &of_fewer);
-    add_calls(kind, calls.evaluation, &Counted::evaluated, nullptr);
-    for (const auto& [at, names] : of_step) kind.names[at] = of_all(names.size(), of_fewer[at].size());
+    CountedByCollective of_rank;
+    add_calls(kind, calls.start, &Counted::once, of_rank, &of_start);
+    add_calls(kind, calls.step, &Counted::times, of_rank, &of_step);
+    add_calls(kind, with_fewer, &Counted::times_of_fewer, of_rank, &of_fewer);
+    add_calls(kind, calls.evaluation, &Counted::evaluated, of_rank, nullptr);
+    for (const auto& [at, counted] : of_rank) kind.shares[at].counts = counts_of(counted);
+    for (const auto& [at, names] : of_step) kind.shares[at].names = of_all(names.size(), of_fewer[at].size());
     // Parameters have the same names at the start and in a step.
     for (const auto& [at, names] : of_start) {
-      kind.names[at] = std::max<std::uint64_t>(kind.names[at], names.size());
+      kind.shares[at].names = std::max<std::uint64_t>(kind.shares[at].names, names.size());
     }
   }
 
   void finish() {
-    for (const auto& [at, counted] : counted_) {
-      PlannedCollective& planned = by_class_[static_cast<std::size_t>(at.first)][at.second];
-      planned.times = of_all(counted.times, counted.times_of_fewer);
-      planned.evaluated = counted.evaluated;
-      planned.once = counted.once;
+    for (const auto& [at, counted] : of_groups_) {
+      by_class_[static_cast<std::size_t>(at.first)][at.second].counts = counts_of(counted);
     }
   }
 
@@ -156,6 +155,7 @@ class Collectives {
   struct Counted {
     std::uint64_t once = 0, times = 0, times_of_fewer = 0, evaluated = 0;
   };
+  using CountedByCollective = std::map<At, Counted>;
   using Times = std::uint64_t Counted::*;
   using MessageKey = std::tuple<const std::vector<int>*, TrafficClass, comm::ElementType, std::uint64_t>;
   using Key = std::tuple<TrafficClass, sim::Collective, comm::ElementType, std::uint64_t, std::vector<std::uint64_t>,
@@ -168,8 +168,13 @@ class Collectives {
     return number + further * (number - of_fewer) / static_cast<std::uint64_t>(more_ - fewer_);
   }
 
+  CallCounts counts_of(const Counted& counted) const {
+    return {of_all(counted.times, counted.times_of_fewer), counted.evaluated, counted.once};
+  }
+
   /// `names`, unless null, get those of what the rank receives.
-  void add_calls(const RankKind& kind, const std::vector<DryCall>& calls, Times times, NamesByCollective* names) {
+  void add_calls(const RankKind& kind, const std::vector<DryCall>& calls, Times times, CountedByCollective& of_rank,
+                 NamesByCollective* names) {
     for (const DryCall& call : calls) {
       // A rank alone sends nothing.
       if (call.traffic_class == TrafficClass::kControl || call.ranks->size() == 1) continue;
@@ -179,7 +184,7 @@ class Collectives {
       // Senders count messages, and loss layers of receivers remember them.
       switch (call.operation) {
         case Operation::kSend:
-          count(kind, call, call.elems, times);
+          count(kind, call, call.elems, times, of_rank);
           break;
         case Operation::kRecv:
           note(call.elems, call.peer);
@@ -187,22 +192,24 @@ class Collectives {
         case Operation::kAllToAll:
           for (int peer = 0; peer < static_cast<int>(call.counts.size()); ++peer) {
             if (peer == call.rank) continue;
-            count(kind, call, call.counts[static_cast<std::size_t>(peer)], times);
+            count(kind, call, call.counts[static_cast<std::size_t>(peer)], times, of_rank);
             note(call.receive_counts[static_cast<std::size_t>(peer)], peer);
           }
           break;
         default:
-          count(kind, call, call.elems, times);
+          count(kind, call, call.elems, times, of_rank);
           note(call.elems, -1);
       }
     }
   }
 
-  void count(const RankKind& kind, const DryCall& call, std::uint64_t elems, Times times) {
+  void count(const RankKind& kind, const DryCall& call, std::uint64_t elems, Times times,
+             CountedByCollective& of_rank) {
     const bool is_message = collective_of(call.operation) == sim::Collective::kBroadcast;
-    // The first rank of a group counts a collective for all.
-    if (elems == 0 || (!is_message && call.rank != 0)) return;
+    if (elems == 0) return;
     const At at = find(call, elems);
+    ++(of_rank[at].*times);
+    if (!is_message && call.rank != 0) return;  // the first rank of a group counts a collective for all
     const std::vector<ParallelDimension>& dimensions =
         by_class_[static_cast<std::size_t>(at.first)][at.second].dimensions;
     std::uint64_t groups = 1;
@@ -210,7 +217,7 @@ class Collectives {
       const bool is_of_group = std::ranges::find(dimensions, dimension) != dimensions.end();
       if (is_message || !is_of_group) groups *= static_cast<std::uint64_t>(kind.number.of(dimension));
     }
-    counted_[at].*times += groups;
+    of_groups_[at].*times += groups;
   }
 
   /// The planned collective of such a call, with these elements.
@@ -266,7 +273,7 @@ class Collectives {
   int fewer_, more_;  ///< micro-batches of the two steps
   std::vector<std::vector<PlannedCollective>>& by_class_;
   std::map<Key, std::size_t> known_;
-  std::map<At, Counted> counted_;
+  CountedByCollective of_groups_;
   std::map<MessageKey, At> messages_;
   std::vector<std::shared_ptr<const std::vector<int>>> groups_;
 };
@@ -347,11 +354,9 @@ void DryRun::add_outer_steps(const RunConfig& config) {
         mean.call.rank_stride = config.parallel.stride(ParallelDimension::kData);
         mean.call.elements = fragment.elems;
         mean.dimensions = {ParallelDimension::kData};
-        for (std::uint64_t step = 1; step <= config.training.steps; ++step) {
-          if (fragment.starts_at(step, config.outer.every_steps)) ++mean.once;
-        }
-        if (mean.once == 0) continue;
-        if (kind != kinds_.end()) kind->names[{kClass, means.size()}] = 1;
+        mean.counts.once = fragment.starts_within(config.training.steps, config.outer.every_steps);
+        if (mean.counts.once == 0) continue;
+        if (kind != kinds_.end()) kind->shares[{kClass, means.size()}] = {mean.counts, 1};
         means.push_back(std::move(mean));
       }
     }

@@ -20,15 +20,20 @@
 
 namespace droptest::experiments {
 
+/// How often calls are made.
+struct CallCounts {
+  std::uint64_t times = 0;      ///< in a training step
+  std::uint64_t evaluated = 0;  ///< in an evaluation in which each replica has one batch
+  std::uint64_t once = 0;       ///< in the whole run: they bring starting weights or belong to outer steps
+};
+
 /// Collectives and messages of one class that are alike: a message, and each part of an all-to-all, is a broadcast to
 /// one rank. Elements count as float32: two of 16 bits are one.
 struct PlannedCollective {
   comm::FateSimulation call;                             ///< without network, seed and time
   comm::ElementType type = comm::ElementType::kFloat32;  ///< the type in which elements travel
-  std::uint64_t times = 0;                               ///< calls in a training step, added up over all groups
-  std::uint64_t evaluated = 0;  ///< calls in an evaluation in which each replica has one batch, over all groups
-  std::uint64_t once = 0;       ///< calls in the whole run that bring starting weights or belong to outer steps
-  std::vector<comm::ParallelDimension> dimensions{};  ///< dimensions in which the ranks of a group differ
+  CallCounts counts;                                     ///< added up over all groups
+  std::vector<comm::ParallelDimension> dimensions{};     ///< dimensions in which the ranks of a group differ
 
   bool is_message() const { return call.collective == sim::Collective::kBroadcast; }
   /// Whether all ranks whose gradients are averaged take part, as in reductions of gradients and gathers of parameters:
@@ -47,9 +52,13 @@ struct RankKind {
   /// Messages between sequence ranks in the first block: of one forward pass, and of `micro_batches` backward passes.
   std::vector<comm::DryCall> attention_forward, attention_backward;
   int micro_batches = 1;
-  /// For each planned collective (its class, and its place in DryRun::of()) the different names with which one of the
-  /// ranks takes part in it, or receives it as a message; messages from different peers count apart.
-  std::map<std::pair<sim::TrafficClass, std::size_t>, std::uint64_t> names;
+  /// Of a planned collective.
+  struct Share {
+    CallCounts counts;        ///< collectives in which a rank takes part, and messages that it sends
+    std::uint64_t names = 0;  ///< different ones of collectives, and of messages that it receives, each peer's apart
+  };
+  /// By class, and by place in DryRun::of().
+  std::map<std::pair<sim::TrafficClass, std::size_t>, Share> shares;
 };
 
 /// The calls of ranks of each kind (calls_of_rank()), added up over all ranks. Outer steps are counted from their

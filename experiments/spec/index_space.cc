@@ -17,22 +17,6 @@ namespace {
 using comm::LinkPosition;
 using sim::TrafficClass;
 
-/// The largest share of the blocks that one rank of a pipeline has; the head counts as one.
-double largest_stage(const RunConfig& config) {
-  const auto plan = pipeline_plan(config);
-  if (plan == nullptr) return 1;
-  int most = 0;
-  for (int rank = 0; rank < config.parallel.pipeline; ++rank) {
-    int blocks = 1;
-    for (const int stage : plan->stages_of(rank)) {
-      const models::StageRange& range = plan->stages[static_cast<std::size_t>(stage)];
-      blocks += range.last - range.first;
-    }
-    most = std::max(most, blocks);
-  }
-  return std::min(1.0, static_cast<double>(most) / config.model.layers);
-}
-
 /// What no link exceeds in the whole run.
 struct LinkUse {
   std::uint64_t packets_of_message = 0;  ///< of the largest, with its redundancy
@@ -41,39 +25,49 @@ struct LinkUse {
   double packets = 0;                    ///< of all messages
 };
 
-LinkUse use_of(const RunConfig& config, const DryRun& run, TrafficClass of, const comm::ClassNetwork& network) {
-  LinkUse use;
-  for (const PlannedCollective& planned : run.of(of)) {
-    std::uint64_t of_message = 0;
-    const std::uint64_t data = network.packets(comm::ElementType::kFloat32, planned.call.elements).packets();
-    for (const comm::HalfNetwork* half : {&network.reduce, &network.gather}) {
-      const std::uint64_t packets = half->recovery == nullptr ? data : half->recovery->first_packets(data);
-      of_message = std::max(of_message, packets);
-    }
-    use.packets_of_message = std::max(use.packets_of_message, of_message);
-    // `times` counts all groups, which are alike but for the stages of a pipeline.
-    const auto ranks = static_cast<double>(planned.call.ranks);
-    const double groups = std::max(1.0, config.parallel.world_size() / ranks / config.parallel.pipeline);
-    const double calls = std::ceil(static_cast<double>(times_in_run(config, planned)) / groups * largest_stage(config));
-    const auto packets = static_cast<double>(of_message);
-    if (planned.call.collective == sim::Collective::kBroadcast) {  // a message from rank to rank, on every path
-      use.messages += calls;
-      use.packets += calls * packets;
-      continue;
-    }
-    const comm::PathEntry& path = comm::path_in(network, planned.call.elements);
-    const comm::CallShape shape{comm::operation_of(planned.call.collective), comm::ElementType::kFloat32,
-                                planned.call.elements, planned.call.counts};
-    const auto collectives = static_cast<double>(comm::sub_calls_of(network, path, shape, planned.call.ranks).size());
-    use.to_all += collectives * calls;
-    // In each half, a link carries every element at most once, in at most one message for each rank.
-    use.messages += ranks * calls;
-    use.packets += collectives * calls * (packets + ranks);
+/// A rank's part of a planned collective.
+void add(LinkUse& use, const comm::ClassNetwork& network, const PlannedCollective& planned, double calls) {
+  std::uint64_t of_message = 0;
+  const std::uint64_t data = network.packets(comm::ElementType::kFloat32, planned.call.elements).packets();
+  for (const comm::HalfNetwork* half : {&network.reduce, &network.gather}) {
+    const std::uint64_t packets = half->recovery == nullptr ? data : half->recovery->first_packets(data);
+    of_message = std::max(of_message, packets);
   }
-  const bool sends_to_all = comm::path_entry(network.path).route == comm::Route::kAggregated ||
-                            network.consistency == comm::Consistency::kShared;
-  if (!sends_to_all && network.sized_paths.empty()) use.to_all = 0;
-  return use;
+  use.packets_of_message = std::max(use.packets_of_message, of_message);
+  const auto packets = static_cast<double>(of_message);
+  if (planned.is_message()) {  // from rank to rank, on every path
+    use.messages += calls;
+    use.packets += calls * packets;
+    return;
+  }
+  const auto ranks = static_cast<double>(planned.call.ranks);
+  const comm::PathEntry& path = comm::path_in(network, planned.call.elements);
+  const comm::CallShape shape{comm::operation_of(planned.call.collective), comm::ElementType::kFloat32,
+                              planned.call.elements, planned.call.counts};
+  const auto collectives = static_cast<double>(comm::sub_calls_of(network, path, shape, planned.call.ranks).size());
+  const bool sends_to_all = path.route == comm::Route::kAggregated || network.consistency == comm::Consistency::kShared;
+  if (sends_to_all) use.to_all += collectives * calls;
+  // In each half, a link carries every element at most once, in at most one message for each rank.
+  use.messages += ranks * calls;
+  use.packets += collectives * calls * (packets + ranks);
+}
+
+/// Of the rank that sends most.
+LinkUse use_of(const RunConfig& config, const DryRun& run, TrafficClass of, const comm::ClassNetwork& network) {
+  LinkUse most;
+  for (const RankKind& kind : run.kinds()) {
+    LinkUse use;
+    for (auto share = kind.shares.lower_bound({of, 0}); share != kind.shares.end() && share->first.first == of;
+         ++share) {
+      const PlannedCollective& planned = run.of(of)[share->first.second];
+      add(use, network, planned, static_cast<double>(times_in_run(config, planned, share->second.counts)));
+    }
+    most.packets_of_message = std::max(most.packets_of_message, use.packets_of_message);
+    most.messages = std::max(most.messages, use.messages);
+    most.to_all = std::max(most.to_all, use.to_all);
+    most.packets = std::max(most.packets, use.packets);
+  }
+  return most;
 }
 
 std::string count(double number) { return std::to_string(static_cast<std::uint64_t>(std::min(number, 1e18))); }

@@ -67,16 +67,16 @@ std::uint64_t tokens_evaluated(const RunConfig& config) {
          tokens_gone_through(config, selection_targets(config));
 }
 
-std::uint64_t times_in_run(const RunConfig& config, const PlannedCollective& planned) {
-  const std::uint64_t times = planned.times * config.training.steps + planned.once;
-  if (planned.evaluated == 0 || config.validation.network != ValidationConfig::Network::kLossy) return times;
+std::uint64_t times_in_run(const RunConfig& config, const PlannedCollective& planned, const CallCounts& counts) {
+  const std::uint64_t times = counts.times * config.training.steps + counts.once;
+  if (counts.evaluated == 0 || config.validation.network != ValidationConfig::Network::kLossy) return times;
   if (planned.is_of_gradient_ranks()) {  // replicas without a batch take part in the last turn, too
     std::uint64_t turns = evaluations(config) * evaluation_turns(config, validated_tokens(config));
     if (const std::uint64_t targets = selection_targets(config)) turns += evaluation_turns(config, targets);
-    return times + planned.evaluated * turns;
+    return times + counts.evaluated * turns;
   }
   const double batches = static_cast<double>(tokens_evaluated(config)) / static_cast<double>(tokens_of_batch(config));
-  const double of_replica = static_cast<double>(planned.evaluated) / static_cast<double>(config.parallel.data);
+  const double of_replica = static_cast<double>(counts.evaluated) / static_cast<double>(config.parallel.data);
   return times + static_cast<std::uint64_t>(std::llround(batches * of_replica));
 }
 

@@ -19,7 +19,8 @@ std::uint64_t tokens_of_step(const RunConfig& config);
 /// Tokens that all evaluations of a run go through.
 std::uint64_t tokens_evaluated(const RunConfig& config);
 
-/// How often a run makes a planned collective, all groups together, evaluations over a lossy network included.
-std::uint64_t times_in_run(const RunConfig& config, const PlannedCollective& planned);
+/// How often a run makes a planned collective, evaluations over a lossy network included: all groups together with
+/// `planned.counts`, a rank on average with those of its share.
+std::uint64_t times_in_run(const RunConfig& config, const PlannedCollective& planned, const CallCounts& counts);
 
 }  // namespace droptest::experiments

@@ -155,7 +155,7 @@ TEST(SequenceRanks, MessagesOf16BitsOfADeviceHaveHalfThePackets) {
     std::uint64_t sum = 0;
     const DryRun run(config);
     for (const TrafficClass of : {TrafficClass::kSequenceForward, TrafficClass::kSequenceBackward}) {
-      for (const PlannedCollective& one : run.of(of)) sum += one.times * one.call.elements;
+      for (const PlannedCollective& one : run.of(of)) sum += one.counts.times * one.call.elements;
     }
     return sum;
   };

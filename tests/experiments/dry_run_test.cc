@@ -135,8 +135,11 @@ void expect_equal(const std::vector<DryCall>& dry, const std::vector<DryCall>& r
 
 using Counted = std::map<std::tuple<TrafficClass, sim::Collective, std::uint64_t>, std::uint64_t>;
 
-/// Collectives of all groups and messages of all ranks, by their elements as floats.
-Counted count(const std::vector<std::vector<DryCall>>& ranks) {
+/// Who counts a collective. Senders count messages.
+enum class Counts : std::uint8_t { kFirstOfGroup, kEachRank };
+
+/// Collectives and messages of these ranks, by their elements as floats.
+Counted count(const std::vector<std::vector<DryCall>>& ranks, Counts who = Counts::kFirstOfGroup) {
   Counted counted;
   for (const std::vector<DryCall>& calls : ranks) {
     for (const DryCall& call : calls) {
@@ -150,16 +153,16 @@ Counted count(const std::vector<std::vector<DryCall>>& ranks) {
         for (const std::uint64_t part : call.counts) sum += floats(part);
         if (sum > 0) ++counted[{call.traffic_class, collective, sum}];
       };
-      const bool is_first = call.rank == 0;
+      const bool is_counted = call.rank == 0 || who == Counts::kEachRank;
       switch (call.operation) {
         case Operation::kAllReduce:
-          if (is_first) add(sim::Collective::kAllReduce, call.elems);
+          if (is_counted) add(sim::Collective::kAllReduce, call.elems);
           break;
         case Operation::kReduceScatter:
-          if (is_first) add_parts(sim::Collective::kReduceScatter);
+          if (is_counted) add_parts(sim::Collective::kReduceScatter);
           break;
         case Operation::kAllGather:
-          if (is_first) add_parts(sim::Collective::kAllGather);
+          if (is_counted) add_parts(sim::Collective::kAllGather);
           break;
         case Operation::kSend:
           add(sim::Collective::kBroadcast, call.elems);
@@ -179,13 +182,27 @@ Counted count(const std::vector<std::vector<DryCall>>& ranks) {
   return counted;
 }
 
-Counted count(const DryRun& run, std::uint64_t PlannedCollective::*times) {
+Counted count(const DryRun& run, std::uint64_t CallCounts::*times) {
   Counted counted;
   for (const TrafficClass of : sim::kAllTrafficClasses) {
     if (of == TrafficClass::kOuter) continue;
     for (const PlannedCollective& planned : run.of(of)) {
-      if (planned.*times > 0) counted[{of, planned.call.collective, planned.call.elements}] += planned.*times;
+      const std::uint64_t number = planned.counts.*times;
+      if (number > 0) counted[{of, planned.call.collective, planned.call.elements}] += number;
     }
+  }
+  return counted;
+}
+
+/// Of one of the ranks.
+Counted count(const DryRun& run, const RankKind& kind, std::uint64_t CallCounts::*times) {
+  Counted counted;
+  for (const auto& [at, share] : kind.shares) {
+    const auto& [of, place] = at;
+    const std::uint64_t number = share.counts.*times;
+    if (of == TrafficClass::kOuter || number == 0) continue;
+    const comm::FateSimulation& call = run.of(of)[place].call;
+    counted[{of, call.collective, call.elements}] += number;
   }
   return counted;
 }
@@ -244,9 +261,9 @@ void expect_that_dry_runs_are_true(const RunConfig& config) {
     if (of == TrafficClass::kEmbeddingGradient && !updates_tied_embedding(config)) continue;
     EXPECT_EQ(std::ranges::find(in_use, of) != in_use.end(), !run.of(of).empty()) << sim::traffic_class_name(of);
   }
-  EXPECT_EQ(count(run, &PlannedCollective::once), count(part_of(sent, &RankCalls::start)));
-  EXPECT_EQ(count(run, &PlannedCollective::times), count(part_of(sent, &RankCalls::step)));
-  EXPECT_EQ(count(run, &PlannedCollective::evaluated), count(part_of(sent, &RankCalls::evaluation)));
+  EXPECT_EQ(count(run, &CallCounts::once), count(part_of(sent, &RankCalls::start)));
+  EXPECT_EQ(count(run, &CallCounts::times), count(part_of(sent, &RankCalls::step)));
+  EXPECT_EQ(count(run, &CallCounts::evaluated), count(part_of(sent, &RankCalls::evaluation)));
   const auto plan = pipeline_plan(config);
   for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
     const comm::ParallelNumbers at = config.parallel.coordinates(rank);
@@ -257,10 +274,13 @@ void expect_that_dry_runs_are_true(const RunConfig& config) {
     expect_equal(dry.evaluation, own.evaluation, "evaluation");
     const RankKind& kind = run.kind_of(at);
     std::map<TrafficClass, std::uint64_t> names;
-    for (const auto& [planned, number] : kind.names) {
-      if (planned.first != TrafficClass::kOuter) names[planned.first] += number;
+    for (const auto& [planned, share] : kind.shares) {
+      if (planned.first != TrafficClass::kOuter && share.names > 0) names[planned.first] += share.names;
     }
     EXPECT_EQ(names, count_names(own.step));
+    EXPECT_EQ(count(run, kind, &CallCounts::once), count({own.start}, Counts::kEachRank));
+    EXPECT_EQ(count(run, kind, &CallCounts::times), count({own.step}, Counts::kEachRank));
+    EXPECT_EQ(count(run, kind, &CallCounts::evaluated), count({own.evaluation}, Counts::kEachRank));
     if (config.parallel.sequence == 1) continue;
     const int layer =
         plan == nullptr ? 0 : plan->stages[static_cast<std::size_t>(plan->stages_of(at.pipeline).front())].first;
@@ -363,7 +383,7 @@ TEST(DryRun, HasAKeyOfAllThatItReads) {
     const ResolvedRun resolved_run = resolved(kTwoRanks, overrides);
     const DryRun run(resolved_run.config);
     Found found{dry_run_key(resolved_run.spec, resolved_run.config)};
-    for (const PlannedCollective& planned : run.of(TrafficClass::kTpBackward)) found.calls += planned.times;
+    for (const PlannedCollective& planned : run.of(TrafficClass::kTpBackward)) found.calls += planned.counts.times;
     return found;
   };
   const Found plain = with({});
@@ -386,7 +406,7 @@ TEST(DryRun, ManyMicroBatchesCostNoMoreThanFew) {
       for (const RankKind& kind : run.kinds()) EXPECT_LE(kind.micro_batches, 4) << parallel;
       std::map<TrafficClass, std::uint64_t> times;
       for (const TrafficClass of : sim::kAllTrafficClasses) {
-        for (const PlannedCollective& planned : run.of(of)) times[of] += planned.times;
+        for (const PlannedCollective& planned : run.of(of)) times[of] += planned.counts.times;
       }
       return times;
     };

@@ -51,6 +51,18 @@ TEST(IndexSpace, LinksToEveryRankHaveRoomForSixteenMillionMessages) {
               testing::HasSubstr("want at most 281474976710655"));
 }
 
+// Each tensor-parallel rank averages its own part with its replicas.
+TEST(IndexSpace, OuterStepsCountOnTheLinksOfEachTensorRank) {
+  const auto with_steps = [](const std::string& steps) {
+    return error_with({kByMessage, "/network/path=contribution", "/network/classes/tp_forward/burst_scope=link",
+                       "/network/classes/tp_backward/burst_scope=link", "/parallel/data=2", "/outer/every_steps=1",
+                       "/training/steps=" + steps});
+  };
+  EXPECT_EQ(with_steps("16700000"), "(no error)");
+  EXPECT_THAT(with_steps("16800000"), testing::HasSubstr("with up to 16800000 messages of outer on a link to every"));
+  EXPECT_THAT(with_steps("1000000000000000"), testing::HasSubstr("/training/steps"));
+}
+
 TEST(IndexSpace, APipelineHasRoomForHalfABillionMessagesOfALink) {
   const auto error = [](const std::string& steps, const std::string& schedule, const std::string& chunks = "1") {
     return error_with({"/parallel/pipeline=2", "/model/layers=4", schedule, "/parallel/chunks=" + chunks,
@@ -75,18 +87,16 @@ TEST(IndexSpace, CollectivesOfARunAreThoseOfItsStepsAndEvaluations) {
                                           "/validation/every_steps=4", "/validation/tokens=8192"})
                          .config;
   PlannedCollective planned;
-  planned.times = 6;
-  planned.once = 2;
-  planned.evaluated = 4;
-  EXPECT_EQ(times_in_run(config, planned), 62U);
+  planned.counts = {.times = 6, .evaluated = 4, .once = 2};
+  EXPECT_EQ(times_in_run(config, planned, planned.counts), 62U);
   config.validation.network = ValidationConfig::Network::kLossy;
   // Four evaluations: before the first step, after 4, 8 and 10. Two replicas take batches in turn.
   const std::uint64_t batches =
       8192 / static_cast<std::uint64_t>(config.training.batch_sequences * config.training.sequence_tokens);
-  EXPECT_EQ(times_in_run(config, planned), 62 + 4 * batches * 4 / 2);
+  EXPECT_EQ(times_in_run(config, planned, planned.counts), 62 + 4 * batches * 4 / 2);
   planned.call.collective = sim::Collective::kAllGather;
   planned.dimensions = {comm::ParallelDimension::kSequence};
-  EXPECT_EQ(times_in_run(config, planned), 62 + 4 * ((batches + 1) / 2) * 4);
+  EXPECT_EQ(times_in_run(config, planned, planned.counts), 62 + 4 * ((batches + 1) / 2) * 4);
 }
 
 }  // namespace

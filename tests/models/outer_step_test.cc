@@ -230,6 +230,13 @@ TEST(OuterStep, FragmentsTakeTurnsAndDelaysMix) {
     EXPECT_EQ(fragments[f].offset_steps, 2 * f);
   }
   EXPECT_TRUE(fragments[1].starts_at(8, 6));
+  for (const OuterFragment& fragment : fragments) {
+    std::uint64_t starts = 0;
+    for (std::uint64_t step = 0; step < 40; ++step) {
+      starts += fragment.starts_at(step, 6) ? 1 : 0;
+      EXPECT_EQ(fragment.starts_within(step, 6), starts) << step;
+    }
+  }
   EXPECT_FALSE(fragments[1].starts_at(2, 6)) << "the first message after as many steps as later ones";
   EXPECT_THROW(outer_fragments({6, OuterOptimizer::kSgd, 1, 0, 4}, sizes), ConfigError);
 
