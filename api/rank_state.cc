@@ -7,7 +7,7 @@
 #include "api/argument_error.h"
 #include "api/rank_network.h"
 #include "experiments/checkpoint/state_bytes.h"
-#include "experiments/records/crc32c.h"
+#include "experiments/files/crc32c.h"
 #include "sim/error.h"
 
 using droptest::ConfigError;

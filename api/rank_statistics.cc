@@ -14,8 +14,8 @@
 #include "api/network_identity.h"
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
-#include "experiments/records/atomic_file.h"
-#include "experiments/records/file_lock.h"
+#include "experiments/files/atomic_file.h"
+#include "experiments/files/file_lock.h"
 #include "experiments/records/loss_statistics_record.h"
 #include "sim/error.h"
 

@@ -13,9 +13,9 @@
 #include <system_error>
 
 #include "comm/json/read_file.h"
-#include "experiments/data/mapped_file.h"
-#include "experiments/records/atomic_file.h"
-#include "experiments/records/crc32c.h"
+#include "experiments/files/atomic_file.h"
+#include "experiments/files/crc32c.h"
+#include "experiments/files/mapped_file.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

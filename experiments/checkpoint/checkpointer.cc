@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "comm/json/json_text.h"
+#include "comm/rank_agreement.h"
 #include "experiments/checkpoint/rescue.h"
 #include "experiments/checkpoint/restore.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "experiments/records/run_records.h"
-#include "experiments/run/rank_agreement.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "sim/error.h"
 

@@ -12,11 +12,11 @@
 
 #include "comm/communicator.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
-#include "experiments/checkpoint/manifest.h"
 #include "experiments/checkpoint/rank_snapshot.h"
+#include "experiments/files/manifest.h"
+#include "experiments/process/child_process.h"
 #include "experiments/records/metrics.h"
-#include "experiments/run/child_process.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

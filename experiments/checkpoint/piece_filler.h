@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/checkpoint/manifest.h"
+#include "experiments/files/manifest.h"
 #include "models/files/safetensors.h"
 #include "models/gpt2/tensor_slice.h"
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/checkpoint/manifest.h"
+#include "experiments/files/manifest.h"
 #include "models/files/safetensors.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/ops/ops.h"

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/json/read_file.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -7,8 +7,8 @@
 #include <string>
 
 #include "experiments/checkpoint/checkpoint_folder.h"
-#include "experiments/checkpoint/manifest.h"
 #include "experiments/checkpoint/rank_snapshot.h"
+#include "experiments/files/manifest.h"
 
 namespace droptest::experiments {
 

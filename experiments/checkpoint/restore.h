@@ -6,9 +6,9 @@
 #include <memory>
 #include <string>
 
-#include "experiments/checkpoint/manifest.h"
 #include "experiments/checkpoint/piece_filler.h"
 #include "experiments/checkpoint/rank_snapshot.h"
+#include "experiments/files/manifest.h"
 
 namespace droptest::experiments {
 

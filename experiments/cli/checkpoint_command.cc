@@ -16,8 +16,8 @@
 #include "experiments/cli/copies_text.h"
 #include "experiments/cli/known_names.h"
 #include "experiments/cli/outcome_text.h"
-#include "experiments/records/weights_file.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/files/weights_file.h"
+#include "experiments/schema/schema_kinds.h"
 #include "models/files/safetensors.h"
 #include "sim/error.h"
 

@@ -10,7 +10,7 @@
 #include "experiments/cli/number_options.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/doctor/doctor.h"
-#include "experiments/run/child_process.h"
+#include "experiments/process/child_process.h"
 #include "sim/error.h"
 
 namespace droptest::cli {

@@ -20,7 +20,7 @@
 #include "experiments/data/token_sidecar.h"
 #include "experiments/data/token_source.h"
 #include "experiments/data/vocabulary.h"
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/run/classification.h"
 #include "experiments/run/rank_model.h"
 #include "experiments/run/single_rank.h"

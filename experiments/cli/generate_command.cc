@@ -15,7 +15,7 @@
 #include "experiments/cli/number_options.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/data/vocabulary.h"
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/run/rank_model.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/spec.h"

@@ -18,10 +18,10 @@
 #include "comm/rendezvous/launch_environment.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
+#include "experiments/process/last_words.h"
 #include "experiments/records/provenance.h"
 #include "experiments/run/execute_run.h"
-#include "experiments/run/last_words.h"
 #include "models/process_settings.h"
 #include "sim/error.h"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/lossy/statistics/loss_statistics.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::cli {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "experiments/records/point_text.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace droptest::cli {

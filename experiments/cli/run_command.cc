@@ -18,7 +18,7 @@
 #include "experiments/cli/run_one.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
-#include "experiments/run/child_process.h"
+#include "experiments/process/child_process.h"
 #include "experiments/run/execute_run.h"
 #include "sim/error.h"
 

@@ -12,7 +12,7 @@
 #include "experiments/cli/outcome_text.h"
 #include "experiments/cli/progress_display.h"
 #include "experiments/cli/stop_signal.h"
-#include "experiments/run/child_process.h"
+#include "experiments/process/child_process.h"
 #include "experiments/run/repetition.h"
 
 namespace droptest::cli {

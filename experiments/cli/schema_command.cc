@@ -7,7 +7,7 @@
 
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 
 namespace droptest::cli {
 

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "experiments/cli/commands.h"
+#include "experiments/data/shard_list.h"
+#include "experiments/data/shard_manifest.h"
 #include "experiments/records/run_records.h"
-#include "experiments/spec/shard_list.h"
-#include "experiments/spec/shard_manifest.h"
 
 namespace droptest::cli {
 

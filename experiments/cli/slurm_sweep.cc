@@ -14,7 +14,7 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/number_options.h"
 #include "experiments/cli/outcome_text.h"
-#include "experiments/run/child_process.h"
+#include "experiments/process/child_process.h"
 #include "experiments/run/sweep_runner.h"
 #include "experiments/slurm/sbatch_options.h"
 #include "sim/error.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
 #include "experiments/spec/file_hashes.h"
 #include "experiments/spec/sweep_plan.h"
 

@@ -17,8 +17,8 @@
 #include "experiments/cli/stop_signal.h"
 #include "experiments/cli/sweep_outcome.h"
 #include "experiments/cli/watch_outputs.h"
+#include "experiments/process/child_process.h"
 #include "experiments/run/best_over.h"
-#include "experiments/run/child_process.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/sweep_runner.h"
 

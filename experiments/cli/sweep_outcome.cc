@@ -4,7 +4,7 @@
 #include <iostream>
 
 #include "experiments/cli/outcome_text.h"
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
 
 namespace droptest::cli {
 

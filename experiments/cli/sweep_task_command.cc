@@ -17,11 +17,11 @@
 #include "experiments/cli/spec_options.h"
 #include "experiments/cli/stop_signal.h"
 #include "experiments/cli/sweep_outcome.h"
-#include "experiments/run/child_process.h"
+#include "experiments/process/child_process.h"
+#include "experiments/process/program_output.h"
 #include "experiments/run/run_device.h"
 #include "experiments/run/sweep_runner.h"
 #include "experiments/slurm/array_record.h"
-#include "experiments/slurm/program_output.h"
 #include "sim/error.h"
 
 namespace droptest::cli {

@@ -11,8 +11,8 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/doctor/machine_checks.h"
+#include "experiments/process/core_shares.h"
 #include "experiments/records/run_records.h"
-#include "experiments/run/core_shares.h"
 
 namespace droptest::cli {
 namespace {

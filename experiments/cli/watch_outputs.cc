@@ -6,7 +6,7 @@
 #include <iostream>
 #include <utility>
 
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "experiments/watch/open_metrics.h"
 #include "sim/error.h"
 

@@ -4,9 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "experiments/data/example_set.h"
-#include "experiments/spec/run_traffic.h"
-#include "experiments/spec/shard_list.h"
 #include "sim/error.h"
 #include "sim/random/philox.h"
 
@@ -123,34 +120,6 @@ Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint6
                       " or /data/validation_fraction");
   }
   return {tokens.part(0, training_size), tokens.part(training_size, validation_size)};
-}
-
-std::uint64_t global_batch_sequences(const RunConfig& config) {
-  return static_cast<std::uint64_t>(config.parallel.data) * static_cast<std::uint64_t>(config.training.accumulation) *
-         static_cast<std::uint64_t>(config.training.batch_sequences);
-}
-
-Corpus load_corpus(const RunConfig& config, const FileAccess& access) {
-  const std::uint64_t validation_needs = validation_targets(config) + selection_targets(config) + 1;
-  if (config.data.examples) {
-    Corpus corpus;
-    corpus.examples =
-        std::make_shared<const ExampleSets>(load_examples(*config.data.examples, config.data.validation_fraction,
-                                                          config.model.vocabulary, config.training.sequence_tokens));
-    return corpus;
-  }
-  if (config.data.shards) {
-    DataConfig data = config.data;
-    list_shards(data);
-    Corpus corpus;
-    corpus.validation = read_validation_tokens(config, *data.shards, validation_needs, access);
-    corpus.shards = std::make_shared<const ShardedData>(config, *data.shards, access);
-    return corpus;
-  }
-  const Tokens tokens = open_tokens(config.data, config.model.vocabulary);
-  const std::string& where = config.data.text.empty() ? config.data.tokens : config.data.text;
-  return split_corpus(tokens, config.data.validation_fraction,
-                      static_cast<std::uint64_t>(config.training.sequence_tokens) + 1, validation_needs, where);
 }
 
 }  // namespace droptest::experiments

@@ -90,10 +90,4 @@ struct Corpus {
 Corpus split_corpus(const Tokens& tokens, double validation_fraction, std::uint64_t training_needs,
                     std::uint64_t validation_needs, const std::string& where);
 
-/// Sequences of a step of all replicas.
-std::uint64_t global_batch_sequences(const RunConfig& config);
-
-/// Opens and splits the data of a run. `access` is for shards. Throws: ConfigError.
-Corpus load_corpus(const RunConfig& config, const FileAccess& access = {});
-
 }  // namespace droptest::experiments

@@ -9,7 +9,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/data/vocabulary.h"
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -5,7 +5,7 @@
 #include <cmath>
 #include <span>
 
-#include "experiments/records/crc32c.h"
+#include "experiments/files/crc32c.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -6,7 +6,7 @@
 #include <thread>
 
 #include "comm/spec/sha256.h"
-#include "experiments/records/crc32c.h"
+#include "experiments/files/crc32c.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -70,11 +70,11 @@ std::optional<std::string> damage_of(const ShardFile& file, FileReads& files, co
 
 }  // namespace
 
-ShardedData::ShardedData(const RunConfig& config, const ShardConfig& shards, FileAccess access)
-    : table_(shards.files, shards.token_bytes(), held_out_tokens(shards, config.data.validation_fraction),
-             config.training.sequence_tokens),
+ShardedData::ShardedData(const ShardConfig& shards, double validation_fraction, int sequence_tokens, int vocabulary,
+                         FileAccess access)
+    : table_(shards.files, shards.token_bytes(), held_out_tokens(shards, validation_fraction), sequence_tokens),
       content_(shards.content),
-      vocabulary_(config.model.vocabulary),
+      vocabulary_(vocabulary),
       retries_(retries_of(shards)),
       lost_limit_(shards.lost_limit),
       access_(std::move(access)) {
@@ -104,12 +104,12 @@ std::optional<std::string> ShardedData::read(std::uint64_t sample, std::span<std
   return std::nullopt;
 }
 
-Tokens read_validation_tokens(const RunConfig& config, const ShardConfig& shards, std::uint64_t needed,
-                              const FileAccess& access) {
+Tokens read_validation_tokens(const ShardConfig& shards, double validation_fraction, int vocabulary,
+                              std::uint64_t needed, const FileAccess& access) {
   const bool own = !shards.validation_patterns.empty();
   const std::vector<ShardFile>& list = own ? shards.validation_files : shards.files;
   const std::uint64_t all = tokens_of(list);
-  const std::uint64_t held_out = own ? all : held_out_tokens(shards, config.data.validation_fraction);
+  const std::uint64_t held_out = own ? all : held_out_tokens(shards, validation_fraction);
   if (held_out < needed) {
     throw ConfigError("validation data: " + std::to_string(held_out) + " tokens of " + std::to_string(list.size()) +
                       " shards, want at least " + std::to_string(needed) +
@@ -132,8 +132,7 @@ Tokens read_validation_tokens(const RunConfig& config, const ShardConfig& shards
     }
     if (error) throw ConfigError(file.file + ": " + *error + "; validation needs these tokens");
     std::vector<std::int32_t> of_file(count);
-    Tokens(part.bytes, layout_of(shards.content), config.model.vocabulary, file.file, part.first)
-        .read(first - part.first, of_file);
+    Tokens(part.bytes, layout_of(shards.content), vocabulary, file.file, part.first).read(first - part.first, of_file);
     if (!tokens.empty()) begins.push_back(tokens.size());
     tokens.insert(tokens.end(), of_file.begin(), of_file.end());
   }
@@ -142,7 +141,7 @@ Tokens read_validation_tokens(const RunConfig& config, const ShardConfig& shards
     words->push_back(static_cast<std::byte>(static_cast<std::uint32_t>(token) & 255U));
     words->push_back(static_cast<std::byte>(static_cast<std::uint32_t>(token) >> 8U));
   }
-  return Tokens(*words, Tokens::Layout::kUint16, config.model.vocabulary, "validation tokens")
+  return Tokens(*words, Tokens::Layout::kUint16, vocabulary, "validation tokens")
       .kept_in(words)
       .with_files_at(std::move(begins));
 }

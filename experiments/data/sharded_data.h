@@ -14,7 +14,6 @@
 #include "experiments/data/file_reads.h"
 #include "experiments/data/sample_table.h"
 #include "experiments/data/token_source.h"
-#include "experiments/run_config.h"
 
 namespace droptest::experiments {
 
@@ -34,9 +33,10 @@ struct FileAccess {
 /// Thread safety: const.
 class ShardedData {
  public:
-  /// `shards` has its files. Compares the content of those with a checksum to it: that is the time it takes. Throws:
-  /// ConfigError where no sample is left to train on.
-  ShardedData(const RunConfig& config, const ShardConfig& shards, FileAccess access);
+  /// `shards` has its files; the last part of their tokens validates, unless other files do. Compares the content of
+  /// those with a checksum to it: that is the time it takes. Throws: ConfigError where no sample is left to train on.
+  ShardedData(const ShardConfig& shards, double validation_fraction, int sequence_tokens, int vocabulary,
+              FileAccess access);
 
   const SampleTable& table() const { return table_; }
   const std::vector<ShardFailure>& damaged() const { return damaged_; }
@@ -63,7 +63,7 @@ class ShardedData {
 /// The first `needed` validation tokens of the shards, read into memory: those of the validation shards, else the last
 /// ones of the training shards. Throws: ConfigError with the tokens needed where there are fewer; with the name of a
 /// file that cannot be read, or that is not what its manifest says.
-Tokens read_validation_tokens(const RunConfig& config, const ShardConfig& shards, std::uint64_t needed,
-                              const FileAccess& access);
+Tokens read_validation_tokens(const ShardConfig& shards, double validation_fraction, int vocabulary,
+                              std::uint64_t needed, const FileAccess& access);
 
 }  // namespace droptest::experiments

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "experiments/data/mapped_file.h"
-#include "experiments/run_config.h"
+#include "experiments/data/data_config.h"
+#include "experiments/files/mapped_file.h"
 
 namespace droptest::experiments {
 

@@ -14,8 +14,8 @@
 #include <span>
 
 #include "experiments/doctor/machine_checks.h"
+#include "experiments/process/core_shares.h"
 #include "experiments/records/provenance.h"
-#include "experiments/run/core_shares.h"
 
 namespace droptest::experiments {
 namespace {
@@ -29,36 +29,6 @@ constexpr std::uint64_t kMemoryShare = 2;
 constexpr std::uint64_t kBuffersPerRank = 2;
 
 comm::Message control(const char* name) { return {sim::TrafficClass::kControl, name, -1}; }
-
-/// Every rank's text, in rank order.
-std::vector<std::string> gather_texts(comm::Communicator& group, const std::string& own) {
-  const auto ranks = static_cast<std::size_t>(group.world_size());
-  const std::uint64_t own_size = own.size();
-  std::vector<std::uint64_t> sizes(ranks);
-  const std::vector<std::uint64_t> ones(ranks, 1);
-  group.all_gather(comm::ConstTensor(std::span<const std::uint64_t>(&own_size, 1)),
-                   comm::Tensor(std::span<std::uint64_t>(sizes)), ones, control("facts size"));
-  // Collectives carry numbers: eight characters each.
-  constexpr std::size_t kWordBytes = sizeof(std::uint64_t);
-  std::vector<std::uint64_t> counts;
-  std::uint64_t total = 0;
-  for (const std::uint64_t size : sizes) {
-    counts.push_back((size + kWordBytes - 1) / kWordBytes);
-    total += counts.back();
-  }
-  std::vector<std::uint64_t> words(counts[static_cast<std::size_t>(group.rank())]);
-  std::memcpy(words.data(), own.data(), own.size());
-  std::vector<std::uint64_t> all(total);
-  group.all_gather(comm::ConstTensor(std::span<const std::uint64_t>(words)),
-                   comm::Tensor(std::span<std::uint64_t>(all)), counts, control("facts"));
-  std::vector<std::string> texts;
-  std::uint64_t first = 0;
-  for (std::size_t r = 0; r < ranks; ++r) {
-    texts.emplace_back(reinterpret_cast<const char*>(all.data() + first), sizes[r]);
-    first += counts[r];
-  }
-  return texts;
-}
 
 /// Each rank's clock is read when all have come to a barrier; the middle one of several differences counts.
 std::vector<double> measure_clock_offsets(comm::Communicator& group) {
@@ -263,7 +233,7 @@ GroupReport group_report_from_json(const nlohmann::json& record) {
 
 GroupReport examine_group(comm::Communicator& group, const RankFacts& own, const BandwidthPlan& plan) {
   GroupReport report;
-  for (const std::string& text : gather_texts(group, facts_text(own))) {
+  for (const std::string& text : comm::gather_texts(facts_text(own), group, "facts")) {
     report.ranks.push_back(facts_from_json(nlohmann::json::parse(text)));
   }
   report.clock_offsets_seconds = measure_clock_offsets(group);

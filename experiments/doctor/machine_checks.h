@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "experiments/doctor/finding.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

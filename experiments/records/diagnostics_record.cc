@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "sim/error.h"
 #include "sim/loss/gap_theory.h"
 

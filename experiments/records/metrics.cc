@@ -14,7 +14,7 @@
 
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

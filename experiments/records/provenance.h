@@ -10,7 +10,7 @@
 #include <string>
 #include <string_view>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

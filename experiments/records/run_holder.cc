@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
 
 namespace droptest::experiments {
 namespace {

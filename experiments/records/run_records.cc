@@ -9,12 +9,12 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/point_text.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/run_id.h"
-#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -17,8 +17,8 @@
 #include "experiments/records/metrics.h"
 #include "experiments/records/provenance.h"
 #include "experiments/records/replaced_kernel.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/resolve.h"
-#include "experiments/spec/schema_kinds.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace droptest::experiments {

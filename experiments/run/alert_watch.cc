@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "comm/json/json_text.h"
-#include "experiments/run/last_words.h"
+#include "experiments/process/last_words.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -10,10 +10,10 @@
 #include <string>
 #include <vector>
 
+#include "experiments/process/child_process.h"
 #include "experiments/records/metrics.h"
 #include "experiments/records/run_records.h"
-#include "experiments/run/child_process.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "experiments/watch/anomalies.h"
 
 namespace droptest::experiments {

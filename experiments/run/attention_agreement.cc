@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/device/stream.h"
-#include "experiments/run/rank_agreement.h"
+#include "comm/rank_agreement.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "experiments/spec/run_traffic.h"
 #include "models/gpt2/gpt2_tensors.h"

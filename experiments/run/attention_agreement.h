@@ -7,7 +7,7 @@
 #include "comm/communicator.h"
 #include "experiments/checkpoint/checkpointer.h"
 #include "experiments/records/replaced_kernel.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

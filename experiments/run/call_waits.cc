@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <unordered_map>
 
-#include "experiments/run/rank_agreement.h"
+#include "comm/rank_agreement.h"
 
 namespace droptest::experiments {
 namespace {

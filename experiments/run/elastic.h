@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run/child_process.h"
-#include "experiments/run_config.h"
+#include "experiments/process/child_process.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

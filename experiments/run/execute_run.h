@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "experiments/checkpoint/checkpointer.h"
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
 #include "experiments/records/run_records.h"
 #include "experiments/spec/file_hashes.h"
 #include "experiments/spec/resolve.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/call.h"
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/spec/dry_run.h"
 #include "experiments/spec/model_options.h"
 #include "experiments/spec/pipeline_plan.h"

@@ -7,8 +7,8 @@
 #include <optional>
 #include <string>
 
-#include "experiments/run_config.h"
 #include "experiments/spec/dry_run.h"
+#include "experiments/spec/run_config.h"
 #include "models/gpt2/parameter_store.h"
 #include "models/gpt2/pipeline_plan.h"
 

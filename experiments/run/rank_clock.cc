@@ -8,7 +8,7 @@
 #include <system_error>
 #include <vector>
 
-#include "experiments/run/rank_agreement.h"
+#include "comm/rank_agreement.h"
 
 namespace droptest::experiments {
 namespace {

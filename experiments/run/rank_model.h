@@ -10,7 +10,7 @@
 #include "comm/lossy/statistics/loss_statistics.h"
 #include "experiments/data/corpus.h"
 #include "experiments/run/evaluation.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "models/files/safetensors.h"
 
 namespace droptest::experiments {

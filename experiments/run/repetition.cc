@@ -11,7 +11,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "experiments/run/execute_run.h"
 #include "sim/error.h"
 

@@ -10,7 +10,7 @@
 #include "comm/parallel_layout.h"
 #include "experiments/records/metrics.h"
 #include "experiments/run/training_model.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <optional>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

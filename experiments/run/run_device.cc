@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "comm/device/device_info.h"
-#include "experiments/run/core_shares.h"
+#include "experiments/process/core_shares.h"
 #include "experiments/run/memory_estimate.h"
 #include "sim/error.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <span>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace droptest::experiments {

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

@@ -7,11 +7,11 @@
 #include <nlohmann/json.hpp>
 #include <system_error>
 
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/records/diagnostics_record.h"
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/trace.h"
-#include "experiments/records/weights_file.h"
 #include "experiments/run/replica_absences.h"
 #include "models/gpt2/lora.h"
 #include "sim/error.h"

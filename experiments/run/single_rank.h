@@ -5,7 +5,7 @@
 #include <string>
 
 #include "experiments/run/evaluation.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "models/files/safetensors.h"
 
 namespace droptest::experiments {

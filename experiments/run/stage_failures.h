@@ -9,7 +9,7 @@
 #include "comm/communicator.h"
 #include "comm/parallel_layout.h"
 #include "experiments/run/training_model.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::experiments {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
 #include "experiments/records/run_records.h"
 #include "experiments/spec/file_hashes.h"
 #include "experiments/spec/sweep_plan.h"

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "comm/rank_agreement.h"
 #include "experiments/run/attention_agreement.h"
-#include "experiments/run/rank_agreement.h"
 #include "experiments/spec/resolve_failures.h"
 #include "sim/error.h"
 

@@ -13,6 +13,7 @@
 
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/metered_communicator.h"
+#include "comm/rank_agreement.h"
 #include "experiments/checkpoint/restore.h"
 #include "experiments/checkpoint/state_bytes.h"
 #include "experiments/data/example_set.h"
@@ -20,7 +21,6 @@
 #include "experiments/records/run_records.h"
 #include "experiments/run/call_waits.h"
 #include "experiments/run/evaluation.h"
-#include "experiments/run/rank_agreement.h"
 #include "experiments/run/rank_clock.h"
 #include "experiments/run/rank_usage.h"
 #include "experiments/run/replica_absences.h"
@@ -374,7 +374,7 @@ class Trainer {
     const auto pause = network_.pause_clock();
     const StepProfile::Scope scope(profile_, TrainerPhase::kRecords);
     std::vector<nlohmann::json> ranks;
-    for (const std::string& of_rank : experiments::gather_texts(profile_.take_recording().dump(), group_, "trace")) {
+    for (const std::string& of_rank : comm::gather_texts(profile_.take_recording().dump(), group_, "trace")) {
       if (group_.rank() == 0) ranks.push_back(nlohmann::json::parse(of_rank));
     }
     if (group_.rank() == 0) hooks_.on_trace(ranks);

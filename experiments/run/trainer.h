@@ -19,7 +19,7 @@
 #include "experiments/records/replaced_kernel.h"
 #include "experiments/run/alert_watch.h"
 #include "experiments/run/classification.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "models/files/safetensors.h"
 
 namespace droptest::experiments {

@@ -5,9 +5,10 @@
 
 #include "comm/backend_registry.h"
 #include "comm/json/read_file.h"
+#include "comm/rank_agreement.h"
 #include "experiments/data/example_set.h"
-#include "experiments/run/rank_agreement.h"
 #include "experiments/spec/run_traffic.h"
+#include "models/kernels/update_decision.h"
 #include "sim/error.h"
 #include "sim/random/philox.h"
 
@@ -90,6 +91,15 @@ void add_to(comm::VirtualTime& total, const comm::VirtualTime& more) {
   total.repeated += more.repeated;
   total.timeouts += more.timeouts;
   total.late += more.late;
+}
+
+double agree_on_mean(double value, comm::Communicator& group, std::string_view name) {
+  const auto ranks = static_cast<std::size_t>(group.world_size());
+  std::vector<double> values(ranks);
+  const std::vector<std::uint64_t> counts(ranks, 1);
+  group.all_gather(comm::ConstTensor(std::span<const double>(&value, 1)), comm::Tensor(std::span<double>(values)),
+                   counts, {sim::TrafficClass::kControl, name, -1});
+  return models::mean_of_ranks(values);
 }
 
 Manifest manifest_of_root(const std::string& path, comm::Communicator& group) {

@@ -8,10 +8,10 @@
 
 #include "comm/communicator.h"
 #include "comm/lossy/lossy_communicator.h"
-#include "experiments/checkpoint/manifest.h"
 #include "experiments/data/corpus.h"
+#include "experiments/files/manifest.h"
 #include "experiments/run/rank_usage.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 
@@ -39,6 +39,10 @@ double backward_share(const RunConfig& config, int layer);
 
 /// Adds up all members.
 void add_to(comm::VirtualTime& total, const comm::VirtualTime& more);
+
+/// The mean over ranks, the same on every rank; exactly the value where all ranks have the same one, and not finite
+/// where any rank's value is not. Ranks: all. Traffic is of class control.
+double agree_on_mean(double value, comm::Communicator& group, std::string_view name);
 
 /// The manifest in that file, which rank 0 reads. Ranks: all. Throws: ConfigError, on every rank.
 Manifest manifest_of_root(const std::string& path, comm::Communicator& group);

@@ -6,11 +6,13 @@
 #include <utility>
 
 #include "comm/json/json_text.h"
+#include "comm/rank_agreement.h"
 #include "experiments/data/example_set.h"
 #include "experiments/data/read_ahead.h"
 #include "experiments/data/sample_plan.h"
-#include "experiments/records/crc32c.h"
-#include "experiments/run/rank_agreement.h"
+#include "experiments/data/shard_list.h"
+#include "experiments/files/crc32c.h"
+#include "experiments/spec/run_traffic.h"
 #include "models/kernels/cross_entropy.h"
 #include "sim/error.h"
 
@@ -183,7 +185,7 @@ class ShardedSamples final : public TrainingData {
     nlohmann::json failures = nlohmann::json::array();
     for (const ShardFailure& failure : own) failures.push_back({failure.shard, failure.error});
     const std::string text = own.empty() ? "" : failures.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    for (const std::string& of_rank : experiments::gather_texts(text, group_, "failed shards")) {
+    for (const std::string& of_rank : comm::gather_texts(text, group_, "failed shards")) {
       if (of_rank.empty()) continue;
       for (const nlohmann::json& failure : comm::parse_json(of_rank, "failed shards")) {
         const auto shard = failure.at(0).get<std::size_t>();
@@ -325,6 +327,36 @@ std::unique_ptr<TrainingData> make_training_data(const RunConfig& config, const 
     return std::make_unique<LabelledSamples>(config, corpus.examples, std::move(share_of));
   if (corpus.shards == nullptr) return std::make_unique<RandomPlaces>(config, corpus, std::move(share_of));
   return std::make_unique<ShardedSamples>(config, corpus.shards, group, std::move(share_of), std::move(on_lost));
+}
+
+std::uint64_t global_batch_sequences(const RunConfig& config) {
+  return static_cast<std::uint64_t>(config.parallel.data) * static_cast<std::uint64_t>(config.training.accumulation) *
+         static_cast<std::uint64_t>(config.training.batch_sequences);
+}
+
+Corpus load_corpus(const RunConfig& config, const FileAccess& access) {
+  const std::uint64_t validation_needs = validation_targets(config) + selection_targets(config) + 1;
+  if (config.data.examples) {
+    Corpus corpus;
+    corpus.examples =
+        std::make_shared<const ExampleSets>(load_examples(*config.data.examples, config.data.validation_fraction,
+                                                          config.model.vocabulary, config.training.sequence_tokens));
+    return corpus;
+  }
+  if (config.data.shards) {
+    DataConfig data = config.data;
+    list_shards(data);
+    Corpus corpus;
+    corpus.validation = read_validation_tokens(*data.shards, data.validation_fraction, config.model.vocabulary,
+                                               validation_needs, access);
+    corpus.shards = std::make_shared<const ShardedData>(
+        *data.shards, data.validation_fraction, config.training.sequence_tokens, config.model.vocabulary, access);
+    return corpus;
+  }
+  const Tokens tokens = open_tokens(config.data, config.model.vocabulary);
+  const std::string& where = config.data.text.empty() ? config.data.tokens : config.data.text;
+  return split_corpus(tokens, config.data.validation_fraction,
+                      static_cast<std::uint64_t>(config.training.sequence_tokens) + 1, validation_needs, where);
 }
 
 }  // namespace droptest::experiments

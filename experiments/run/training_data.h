@@ -12,7 +12,7 @@
 #include "comm/communicator.h"
 #include "experiments/data/corpus.h"
 #include "experiments/records/data_record.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::experiments {
@@ -52,5 +52,11 @@ std::unique_ptr<TrainingData> make_training_data(const RunConfig& config, const 
                                                  comm::Communicator& group,
                                                  std::function<ReplicaShare(std::uint64_t)> share_of,
                                                  std::function<void(const LostShard&)> on_lost);
+
+/// Sequences of a step of all replicas.
+std::uint64_t global_batch_sequences(const RunConfig& config);
+
+/// Opens and splits the data of a run. `access` is for shards. Throws: ConfigError.
+Corpus load_corpus(const RunConfig& config, const FileAccess& access = {});
 
 }  // namespace droptest::experiments

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/spec/model_options.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/gpt2_weights.h"

@@ -13,7 +13,7 @@
 #include "comm/communicator.h"
 #include "comm/device/stream_timer.h"
 #include "experiments/data/corpus.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "models/gpt2/gpt2.h"
 #include "models/parameter.h"
 #include "models/phase_times.h"

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "experiments/spec/sweep_plan.h"
 
 namespace droptest::experiments {

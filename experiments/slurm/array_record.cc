@@ -11,9 +11,9 @@
 
 #include "comm/json/json_text.h"
 #include "comm/json/schema.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "experiments/records/run_records.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

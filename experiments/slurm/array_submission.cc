@@ -8,7 +8,7 @@
 #include <system_error>
 #include <utility>
 
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "experiments/records/run_holder.h"
 #include "experiments/slurm/batch_script.h"
 #include "experiments/slurm/sbatch_options.h"

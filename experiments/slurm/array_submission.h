@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
 #include "experiments/records/run_records.h"
 #include "experiments/slurm/array_plan.h"
 #include "experiments/slurm/array_record.h"

@@ -6,7 +6,7 @@
 #include <optional>
 #include <sstream>
 
-#include "experiments/slurm/program_output.h"
+#include "experiments/process/program_output.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::experiments {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "comm/spec/resolve_network.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::experiments {

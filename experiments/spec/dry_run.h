@@ -15,7 +15,7 @@
 #include "comm/dry_communicator.h"
 #include "comm/lab/fate_simulation.h"
 #include "comm/parallel_layout.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::experiments {

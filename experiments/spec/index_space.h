@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run_config.h"
 #include "experiments/spec/dry_run.h"
+#include "experiments/spec/run_config.h"
 #include "sim/traffic_class.h"
 
 namespace droptest::experiments {

@@ -4,7 +4,7 @@
 
 #include <memory>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "models/gpt2/gpt2_config.h"
 #include "models/ops/cuda_ops.h"
 #include "models/ops/host_ops.h"

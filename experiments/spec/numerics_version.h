@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

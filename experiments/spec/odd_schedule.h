@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "experiments/run_config.h"
 #include "experiments/spec/idle_network.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

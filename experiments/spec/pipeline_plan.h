@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "models/gpt2/gpt2.h"
 #include "models/pipeline/schedule.h"
 

@@ -7,7 +7,7 @@
 
 #include "comm/dry_communicator.h"
 #include "comm/parallel_layout.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "models/gpt2/pipeline_plan.h"
 
 namespace droptest::experiments {

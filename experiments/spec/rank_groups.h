@@ -6,7 +6,7 @@
 
 #include "comm/communicator.h"
 #include "comm/parallel_layout.h"
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 #include "models/gpt2/gpt2.h"
 
 namespace droptest::experiments {

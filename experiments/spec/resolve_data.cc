@@ -8,13 +8,13 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
-#include "experiments/checkpoint/manifest.h"
 #include "experiments/data/example_set.h"
 #include "experiments/data/sample_plan.h"
 #include "experiments/data/sample_table.h"
+#include "experiments/data/shard_list.h"
+#include "experiments/data/shard_manifest.h"
+#include "experiments/files/manifest.h"
 #include "experiments/spec/read_resolved.h"
-#include "experiments/spec/shard_list.h"
-#include "experiments/spec/shard_manifest.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run_config.h"
 #include "experiments/spec/file_hashes.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

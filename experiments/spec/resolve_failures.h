@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "experiments/run_config.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

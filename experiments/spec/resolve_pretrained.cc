@@ -11,11 +11,11 @@
 #include "comm/json/json_text.h"
 #include "comm/spec/sha256.h"
 #include "experiments/data/pretrained_folder.h"
+#include "experiments/data/shard_list.h"
 #include "experiments/data/token_sidecar.h"
 #include "experiments/data/vocabulary.h"
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/spec/read_resolved.h"
-#include "experiments/spec/shard_list.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"
 

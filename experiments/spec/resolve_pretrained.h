@@ -8,8 +8,8 @@
 
 #include "experiments/data/example_file.h"
 #include "experiments/data/pretrained_folder.h"
-#include "experiments/run_config.h"
 #include "experiments/spec/file_hashes.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

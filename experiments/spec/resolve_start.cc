@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/read_file.h"
-#include "experiments/checkpoint/manifest.h"
+#include "experiments/files/manifest.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

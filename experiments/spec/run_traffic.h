@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "experiments/run_config.h"
 #include "experiments/spec/dry_run.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

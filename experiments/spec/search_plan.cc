@@ -6,8 +6,8 @@
 
 #include "comm/json/json_text.h"
 #include "comm/spec/parameters_from_json.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/resolve.h"
-#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -8,7 +8,7 @@
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "comm/json/schema_checker.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"
 

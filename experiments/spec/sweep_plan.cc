@@ -14,8 +14,8 @@
 #include "comm/json/json_text.h"
 #include "comm/json/nearest_name.h"
 #include "comm/json/schema_checker.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/run_id.h"
-#include "experiments/spec/schema_kinds.h"
 #include "experiments/spec/search_plan.h"
 #include "sim/error.h"
 

@@ -5,8 +5,8 @@
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
-#include "experiments/run_config.h"
 #include "experiments/spec/idle_network.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 

@@ -6,7 +6,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "experiments/records/crc32c.h"
+#include "experiments/files/crc32c.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "comm/json/read_file.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "experiments/watch/event_file.h"
 #include "sim/error.h"
 

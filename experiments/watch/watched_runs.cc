@@ -13,8 +13,8 @@
 
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
+#include "experiments/process/core_shares.h"
 #include "experiments/records/run_holder.h"
-#include "experiments/run/core_shares.h"
 #include "experiments/watch/shown_values.h"
 #include "sim/error.h"
 

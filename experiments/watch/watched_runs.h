@@ -13,11 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "experiments/records/metrics_tail.h"
 #include "experiments/records/point_text.h"
 #include "experiments/records/run_holder.h"
 #include "experiments/records/run_records.h"
-#include "experiments/run/metrics_tail.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 
 namespace droptest::experiments {
 

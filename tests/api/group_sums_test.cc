@@ -16,7 +16,7 @@
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
 #include "experiments/records/loss_statistics_record.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "tests/api/networks.h"
 #include "tests/comm/temporary_folder.h"
 

@@ -33,7 +33,7 @@ def test_the_citation_has_the_members_that_its_format_wants():
 
 ROWS = {
     "numerics": ("experiments/spec/numerics_version.h", r"kNewestNumerics = (\d+);"),
-    "checkpoint": ("experiments/checkpoint/manifest.h", r"kCheckpointVersion = (\d+);"),
+    "checkpoint": ("experiments/files/manifest.h", r"kCheckpointVersion = (\d+);"),
     "`summary.json`": ("analysis/droptest/files.py", r"SCHEMA_VERSION = (\d+)"),
     "saved state": ("api/rank_state.cc", r"kVersion = (\d+);"),
     "statistics of a rank": ("api/rank_statistics.cc", r"kSchemaVersion = (\d+);"),

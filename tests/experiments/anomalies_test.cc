@@ -10,7 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments::anomalies_test {

@@ -12,7 +12,7 @@
 #include <random>
 
 #include "experiments/data/example_set.h"
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/run/single_rank.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/layouts_of_runs.h"

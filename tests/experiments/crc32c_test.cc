@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/records/crc32c.h"
+#include "experiments/files/crc32c.h"
 
 namespace droptest::experiments::crc32c_test {
 namespace {

@@ -17,6 +17,7 @@
 
 #include "experiments/data/corpus.h"
 #include "experiments/data/token_source.h"
+#include "experiments/run/training_data.h"
 #include "experiments/spec/run_traffic.h"
 #include "sim/error.h"
 

@@ -11,7 +11,7 @@
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"
 #include "comm/json/json_text.h"
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/run/execute_run.h"
 #include "experiments/run/single_rank.h"
 #include "experiments/run/training_model.h"

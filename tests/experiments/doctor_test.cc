@@ -15,7 +15,7 @@
 #include "experiments/doctor/group_checks.h"
 #include "experiments/doctor/launch_checks.h"
 #include "experiments/doctor/machine_checks.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "models/gpt2/planned_memory.h"
 #include "models/ops/host_ops.h"
 #include "sim/loss/bernoulli.h"

@@ -19,7 +19,7 @@
 
 #include "comm/json/read_file.h"
 #include "comm/spec/sha256.h"
-#include "experiments/records/crc32c.h"
+#include "experiments/files/crc32c.h"
 #include "experiments/records/diagnostics_record.h"
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"

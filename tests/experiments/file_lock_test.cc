@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "comm/json/read_file.h"
-#include "experiments/records/atomic_file.h"
-#include "experiments/run/child_process.h"
+#include "experiments/files/atomic_file.h"
+#include "experiments/process/child_process.h"
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
 

@@ -16,9 +16,9 @@
 #include <thread>
 
 #include "comm/json/read_file.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/records/metrics.h"
-#include "experiments/records/weights_file.h"
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
 

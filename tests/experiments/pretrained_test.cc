@@ -13,7 +13,7 @@
 #include "comm/json/read_file.h"
 #include "experiments/data/token_sidecar.h"
 #include "experiments/data/vocabulary.h"
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/spec/resolve_pretrained.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "sim/error.h"

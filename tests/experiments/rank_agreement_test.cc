@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/run/rank_agreement.h"
+#include "comm/rank_agreement.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of the ranks that this process starts when one of them fails.
-#include "experiments/run/rank_processes.h"
+#include "experiments/process/rank_processes.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

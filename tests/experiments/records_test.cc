@@ -12,11 +12,11 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "experiments/records/diagnostics_record.h"
 #include "experiments/records/metrics.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/run_id.h"
-#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"

@@ -13,7 +13,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 #include "experiments/run/attention_agreement.h"
 #include "experiments/run/execute_run.h"
 #include "experiments/run/rank_model.h"

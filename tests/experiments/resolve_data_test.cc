@@ -13,8 +13,8 @@
 
 #include "comm/json/read_file.h"
 #include "comm/spec/sha256.h"
-#include "experiments/spec/shard_list.h"
-#include "experiments/spec/shard_manifest.h"
+#include "experiments/data/shard_list.h"
+#include "experiments/data/shard_manifest.h"
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/resolved_spec.h"

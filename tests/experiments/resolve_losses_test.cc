@@ -9,8 +9,8 @@
 
 #include "comm/json/json_text.h"
 #include "comm/spec/sha256.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/resolve.h"
-#include "experiments/spec/schema_kinds.h"
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 

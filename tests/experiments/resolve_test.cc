@@ -9,7 +9,7 @@
 #include <set>
 
 #include "comm/json/json_text.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/spec.h"
 #include "experiments/spec/sweep_plan.h"
 #include "sim/error.h"

@@ -14,6 +14,7 @@
 
 #include "comm/run_ranks.h"
 #include "experiments/run/trainer.h"
+#include "experiments/run/training_data.h"
 #include "experiments/spec/resolve.h"
 #include "tests/comm/temporary_folder.h"
 

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/device/device_buffer.h"
-#include "experiments/run/core_shares.h"
+#include "experiments/process/core_shares.h"
 #include "experiments/run/layer_memory.h"
 #include "experiments/run/memory_estimate.h"
 #include "experiments/run/rank_usage.h"

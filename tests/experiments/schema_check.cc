@@ -7,7 +7,7 @@
 #include <string>
 
 #include "comm/json/json_text.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 
 int main() {
   namespace comm = droptest::comm;

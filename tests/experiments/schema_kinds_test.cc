@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "comm/json/json_text.h"
-#include "experiments/spec/resolved_schema.h"
+#include "experiments/schema/resolved_schema.h"
 #include "sim/error.h"
 #include "sim/traffic_class.h"
 

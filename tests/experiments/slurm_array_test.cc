@@ -6,9 +6,9 @@
 #include <numeric>
 
 #include "comm/json/json_text.h"
+#include "experiments/process/program_output.h"
 #include "experiments/slurm/array_plan.h"
 #include "experiments/slurm/batch_script.h"
-#include "experiments/slurm/program_output.h"
 #include "experiments/slurm/sbatch_options.h"
 #include "experiments/slurm/slurm_queue.h"
 #include "sim/error.h"

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "experiments/spec/spec.h"
 #include "experiments/spec/sweep_plan.h"
 #include "tests/comm/error_text.h"

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
+#include "experiments/data/shard_list.h"
 #include "experiments/data/token_format.h"
 #include "experiments/data/token_source.h"
-#include "experiments/spec/shard_list.h"
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 

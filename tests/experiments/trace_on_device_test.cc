@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "experiments/records/trace.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "tests/experiments/tiny_run.h"
 #include "tests/fake_cuda/fake_cuda.h"
 

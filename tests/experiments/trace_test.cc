@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "experiments/run/step_profile.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "tests/comm/fake_clock.h"
 #include "tests/experiments/tiny_run.h"
 #include "tests/sanitizers.h"

@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "comm/lossy/paths/path_registry.h"
-#include "experiments/run/rank_agreement.h"
 #include "experiments/run/replica_divergence.h"
+#include "experiments/run/trainer_parts.h"
 #include "tests/comm/observed_communicator.h"
 #include "tests/experiments/tiny_run.h"
 

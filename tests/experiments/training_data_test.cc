@@ -24,11 +24,11 @@
 
 #include "comm/json/read_file.h"
 #include "comm/run_ranks.h"
-#include "experiments/checkpoint/manifest.h"
 #include "experiments/checkpoint/state_bytes.h"
 #include "experiments/data/corpus.h"
 #include "experiments/data/read_ahead.h"
-#include "experiments/records/crc32c.h"
+#include "experiments/files/crc32c.h"
+#include "experiments/files/manifest.h"
 #include "experiments/spec/resolve_failures.h"
 #include "models/kernels/cross_entropy.h"
 #include "sim/error.h"
@@ -451,7 +451,9 @@ TEST_F(ShardedTraining, AReaderEndsWithoutWaitingForItsPause) {
       run({{"data", {{"retries", {{"backoff_seconds", 9000}}}}}, {"backend", {{"timeout_seconds", 100000}}}});
   FileAccess access = access_with(faults_);
   access.pause = nullptr;
-  const auto data = std::make_shared<const ShardedData>(slow.config, *slow.config.data.shards, access);
+  const auto data =
+      std::make_shared<const ShardedData>(*slow.config.data.shards, slow.config.data.validation_fraction,
+                                          slow.config.training.sequence_tokens, slow.config.model.vocabulary, access);
   ReadAhead reader(data, 0);
   reader.request({0, 1});
 }

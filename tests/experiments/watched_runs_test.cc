@@ -15,7 +15,7 @@
 #include <set>
 
 #include "comm/json/read_file.h"
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
 #include "experiments/records/provenance.h"
 #include "experiments/records/run_holder.h"
 #include "experiments/watch/event_file.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/watch/anomalies.h"
 #include "sim/error.h"
 

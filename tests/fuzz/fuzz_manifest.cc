@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "experiments/checkpoint/manifest.h"
+#include "experiments/files/manifest.h"
 #include "sim/error.h"
 
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "experiments/spec/shard_manifest.h"
+#include "experiments/data/shard_manifest.h"
 #include "sim/error.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

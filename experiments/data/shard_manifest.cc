@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/shard_manifest.h"
+#include "experiments/data/shard_manifest.h"
 
 #include <filesystem>
 #include <fstream>
@@ -10,9 +10,9 @@
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "comm/json/schema.h"
-#include "experiments/checkpoint/manifest.h"
-#include "experiments/records/crc32c.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/files/crc32c.h"
+#include "experiments/files/manifest.h"
+#include "experiments/schema/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

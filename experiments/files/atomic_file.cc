@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/run/child_process.h"
+#include "experiments/process/child_process.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

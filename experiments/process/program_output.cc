@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/slurm/program_output.h"
+#include "experiments/process/program_output.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -13,7 +13,7 @@
 #include <sstream>
 #include <system_error>
 
-#include "experiments/spec/program_path.h"
+#include "experiments/process/program_path.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/records/crc32c.h"
+#include "experiments/files/crc32c.h"
 
 #include <array>
 #include <cstring>

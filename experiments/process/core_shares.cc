@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/run/core_shares.h"
+#include "experiments/process/core_shares.h"
 
 #include <sched.h>
 

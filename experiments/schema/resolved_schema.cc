@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolved_schema.h"
+#include "experiments/schema/resolved_schema.h"
 
 #include <nlohmann/json.hpp>
 #include <set>

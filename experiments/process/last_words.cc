@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/run/last_words.h"
+#include "experiments/process/last_words.h"
 
 #include <sys/mman.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/run/metrics_tail.h"
+#include "experiments/records/metrics_tail.h"
 
 #include <sys/stat.h>
 

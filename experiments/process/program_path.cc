@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/program_path.h"
+#include "experiments/process/program_path.h"
 
 #include <unistd.h>
 

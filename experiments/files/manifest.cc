@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/checkpoint/manifest.h"
+#include "experiments/files/manifest.h"
 
 #include <array>
 #include <cstdio>
@@ -9,8 +9,8 @@
 
 #include "comm/json/json_text.h"
 #include "comm/json/schema.h"
-#include "experiments/records/crc32c.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/files/crc32c.h"
+#include "experiments/schema/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/data/mapped_file.h"
+#include "experiments/files/mapped_file.h"
 
 #include <sys/stat.h>
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/records/search_record.h"
+#include "experiments/run/search_record.h"
 
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "experiments/records/run_records.h"
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/schema_kinds.h"
+#include "experiments/schema/schema_kinds.h"
 
 #include <algorithm>
 #include <array>
@@ -12,8 +12,8 @@
 
 #include "comm/json/json_text.h"
 #include "comm/spec/network_schema.h"
-#include "experiments/spec/embedded_schemas.h"
-#include "experiments/spec/resolved_schema.h"
+#include "experiments/schema/embedded_schemas.h"
+#include "experiments/schema/resolved_schema.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run_config.h"
+#include "experiments/data/data_config.h"
 
 namespace droptest::experiments {
 

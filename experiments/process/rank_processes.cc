@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/run/rank_processes.h"
+#include "experiments/process/rank_processes.h"
 
 #include <algorithm>
 #include <csignal>
@@ -10,9 +10,9 @@
 #include <thread>
 #include <utility>
 
-#include "experiments/records/atomic_file.h"
-#include "experiments/run/child_process.h"
-#include "experiments/run/last_words.h"
+#include "experiments/files/atomic_file.h"
+#include "experiments/process/child_process.h"
+#include "experiments/process/last_words.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -11,25 +11,21 @@
 
 #include "comm/communicator.h"
 
-namespace droptest::experiments {
-
-/// The mean over ranks, the same on every rank; exactly the value where all ranks have the same one, and not finite
-/// where any rank's value is not. Ranks: all. Traffic is of class control.
-double agree_on_mean(double value, comm::Communicator& group, std::string_view name);
+namespace droptest::comm {
 
 /// Rank 0's number. Ranks: all. Traffic is of class control, here and below.
-std::uint64_t number_of_root(std::uint64_t number, comm::Communicator& group, std::string_view name);
+std::uint64_t number_of_root(std::uint64_t number, Communicator& group, std::string_view name);
 
 /// Rank 0's text. Ranks: all.
-std::string text_of_root(std::string text, comm::Communicator& group, std::string_view name);
+std::string text_of_root(std::string text, Communicator& group, std::string_view name);
 
 /// The texts of all ranks, in order. Ranks: all.
-std::vector<std::string> gather_texts(const std::string& text, comm::Communicator& group, std::string_view name);
+std::vector<std::string> gather_texts(const std::string& text, Communicator& group, std::string_view name);
 
 /// Runs `work` on rank 0, on a thread of its own, while the other ranks wait: they hear from rank 0 once each
 /// `interval`, so that they do not time out. Ranks: all. Throws on rank 0 what `work` throws, after the others have
 /// gone on. Where a rank has died, rank 0 still waits for the end of `work`.
-void run_on_root(comm::Communicator& group, std::chrono::milliseconds interval, std::string_view name,
+void run_on_root(Communicator& group, std::chrono::milliseconds interval, std::string_view name,
                  const std::function<void()>& work);
 
-}  // namespace droptest::experiments
+}  // namespace droptest::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/run/child_process.h"
+#include "experiments/process/child_process.h"
 
 #include <fcntl.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/records/file_lock.h"
+#include "experiments/files/file_lock.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "comm/json/read_file.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 
 namespace droptest::experiments {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/shard_list.h"
+#include "experiments/data/shard_list.h"
 
 #include <glob.h>
 
@@ -14,10 +14,10 @@
 #include <system_error>
 
 #include "comm/json/json_text.h"
+#include "experiments/data/shard_manifest.h"
 #include "experiments/data/token_format.h"
 #include "experiments/data/token_source.h"
-#include "experiments/records/crc32c.h"
-#include "experiments/spec/shard_manifest.h"
+#include "experiments/files/crc32c.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/records/weights_file.h"
+#include "experiments/files/weights_file.h"
 
 #include <cstddef>
 #include <filesystem>
@@ -11,7 +11,7 @@
 
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
-#include "experiments/records/atomic_file.h"
+#include "experiments/files/atomic_file.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a run trains on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "experiments/data/example_config.h"
+#include "experiments/data/shard_config.h"
+
+namespace droptest::experiments {
+
+/// How a token file is laid out (docs/formats.md).
+enum class TokenFormat : std::uint8_t {
+  kAuto,    ///< llm.c's header if it is there, else headerless uint16
+  kLlmc,    ///< 256 int32 header, magic 20240520, then uint16
+  kUint16,  ///< headerless little-endian uint16
+};
+
+struct DataConfig {
+  std::string text;    ///< UTF-8 file, tokens are its bytes; or
+  std::string tokens;  ///< file of tokens; or
+  std::optional<ShardConfig> shards;
+  std::optional<ExampleConfig> examples;  ///< labelled texts, which a classification head is trained on
+  TokenFormat format = TokenFormat::kAuto;
+  std::optional<int> end_of_text;    ///< the last token of a document; absent: a sequence is one document
+  double validation_fraction = 0.1;  ///< the last part of the data, by position
+};
+
+}  // namespace droptest::experiments
