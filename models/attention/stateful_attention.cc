@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/attention/stateful_attention.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <vector>
 
@@ -60,21 +59,20 @@ StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int
   const comm::Tensor grad_output = tensor(1);
   const std::unique_ptr<StatefulAttention> attention = make_stateful_attention(options, ranks, 0, whole.heads, *ops);
   attention->forward({0, AttentionPlace::kEvaluation}, sequences, own, qkv, output);
-  StatefulAttentionUse use{attention->bytes(), ops->stored_bytes()};
-  // A state more is as large as the one before it.
-  constexpr std::uint64_t kRun = 2;
-  StatefulAttentionUse before;
-  for (std::uint64_t state = 0; state < std::min(states, kRun); ++state) {
-    before = use;
-    const AttentionPlace at{static_cast<int>(state), 0};
+  const auto pass = [&](int state) {
+    const AttentionPlace at{state, 0};
     attention->forward(at, sequences, own, qkv, output);
     attention->backward(at, sequences, own, output, grad_output, grad_qkv);
-    use = {attention->bytes(), ops->stored_bytes()};
-  }
-  if (states > kRun) {
-    use.memory += (states - kRun) * (use.memory - before.memory);
-    use.stored += (states - kRun) * (use.stored - before.stored);
-  }
+    return StatefulAttentionUse{attention->bytes(), ops->stored_bytes()};
+  };
+  if (states == 0) return {attention->bytes(), 0};
+  // The buffers of a ring take turns: two passes have used each of them for each part.
+  pass(0);
+  StatefulAttentionUse use = pass(0);
+  if (states == 1) return use;
+  const StatefulAttentionUse with_another = pass(1);
+  use.memory += (states - 1) * (with_another.memory - use.memory);
+  use.stored += (states - 1) * (with_another.stored - use.stored);
   return use;
 }
 

@@ -87,11 +87,19 @@ PassUse pass_use(const Gpt2Config& config, const ModelPart& part, const OpsForm&
 
 MemoryUse state_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding, int data_ranks,
                     int data_rank, const OptimizerConfig& optimizer) {
+  // The pieces in which state is outside of memory are listed, which machines have room for up to here.
+  constexpr double kMostPieces = 1 << 24;
+  ShardOptions options = sharding;
+  double elems = 0;
+  for (const Gpt2Tensor& tensor : tensors) elems += static_cast<double>(tensor.slice.local_elems());
+  if (elems / static_cast<double>(options.offload_piece_elems) > kMostPieces) {
+    options.offloads_values = options.offloads_moments = false;
+  }
   std::vector<comm::DryCall> calls;
   comm::DryCommunicator alone(1, 0, calls);
   comm::DryCommunicator replicas(data_ranks, data_rank, calls);
   const std::unique_ptr<PlannerOps> ops = make_planner_ops(form, alone);
-  ParameterStore store(std::move(tensors), *ops, {data_ranks > 1 ? &replicas : nullptr, sharding}, optimizer.moments());
+  ParameterStore store(std::move(tensors), *ops, {data_ranks > 1 ? &replicas : nullptr, options}, optimizer.moments());
   MemoryUse use = store.memory_use();
   use.optimizer = Optimizer(store, optimizer, *ops).memory_bytes();
   return use;

@@ -36,7 +36,8 @@ struct PassUse {
 PassUse pass_use(const Gpt2Config& config, const ModelPart& part, const OpsForm& form, const BatchShape& batch,
                  const SlotOptions& options = {});
 
-/// Parameters, gradients and moments of these tensors on that data-parallel rank. Throws: ConfigError of
+/// Parameters, gradients and moments of these tensors on that data-parallel rank. Of more than 2^24 pieces outside of
+/// memory (ShardOptions::offload_piece_elems), which no machine stores, all counts as memory. Throws: ConfigError of
 /// ParameterStore.
 MemoryUse state_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding, int data_ranks,
                     int data_rank, const OptimizerConfig& optimizer);

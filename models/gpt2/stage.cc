@@ -2,6 +2,8 @@
 #include "models/gpt2/stage.h"
 
 #include <string>
+#include <string_view>
+#include <unordered_map>
 
 #include "models/gpt2/linear_head.h"
 #include "sim/error.h"
@@ -22,9 +24,13 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
   const StageExtents x = stage_extents(config, range, ops.world_size(), ops.rank(), {});
   if (range.has_embedding()) tokens_ = store.table().number_of("wte.weight");
   if (range.has_embedding()) positions_ = store.table().number_of("wpe.weight");
+  std::unordered_map<std::string_view, std::size_t> numbers;
+  for (std::size_t i = 0; i < store.tensors().size(); ++i) numbers.emplace(store.tensors()[i].name, i);
   for (int layer = range.first; layer < range.last; ++layer) {
     const auto number = [&](const char* tensor) {
-      return store.table().number_of("h." + std::to_string(layer) + "." + tensor);
+      const std::string name = "h." + std::to_string(layer) + "." + tensor;
+      const auto found = numbers.find(name);
+      return found != numbers.end() ? found->second : store.table().number_of(name);  // which says that it is missing
     };
     attention_.push_back({number("ln_1.weight"),
                           {number("attn.c_attn.weight"), x.width, 3 * x.attention_width()},

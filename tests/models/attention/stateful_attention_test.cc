@@ -212,7 +212,11 @@ std::vector<RankResult> run(const Case& of, const Inputs& inputs, const Implemen
     result.output = numbers_of(output);
     result.evaluated = numbers_of(evaluated);
     result.grad_qkv = numbers_of(grad_qkv);
-    if (!of.fill) expect_planned(of, *attention, group.rank(), *ops);
+    if (of.fill) return;
+    // Another pass, since the buffers of a ring take turns.
+    attention->forward({0, 0, dropout}, sequences, shape, qkv, output);
+    attention->backward({0, 0, dropout}, sequences, shape, output, grad_output, grad_qkv);
+    expect_planned(of, *attention, group.rank(), *ops);
   });
   return results;
 }
