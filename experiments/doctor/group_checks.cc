@@ -13,6 +13,7 @@
 #include <set>
 #include <span>
 
+#include "comm/rank_agreement.h"
 #include "experiments/doctor/machine_checks.h"
 #include "experiments/process/core_shares.h"
 #include "experiments/records/provenance.h"

@@ -2,7 +2,6 @@
 #include "experiments/run/memory_estimate.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <map>
 #include <memory>

@@ -2,8 +2,9 @@
 #include "experiments/spec/index_space.h"
 
 #include <algorithm>
-#include <cmath>
 #include <optional>
+#include <string>
+#include <utility>
 
 #include "comm/lossy/flows/flow.h"
 #include "comm/lossy/paths/path_registry.h"

@@ -41,7 +41,8 @@ StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int
   if (options.sequence.ranks() > 1) ranks.group = &group;
   SequenceCut cut(options.sequence, ranks);
   std::vector<std::int32_t> documents;
-  if (options.within == AttentionOptions::Within::kDocument) {
+  // A device has a copy of their numbers; of which document a token is changes no size.
+  if (options.within == AttentionOptions::Within::kDocument && form.device() == KernelDevice::kCuda) {
     documents.resize(static_cast<std::size_t>(whole.batch * whole.length));
   }
   const Sequences sequences = cut.sequences({{}, {}, {whole.batch, whole.length}, documents});

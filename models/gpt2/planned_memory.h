@@ -22,14 +22,14 @@ struct ModelPart {
   int pipeline_rank = 0;
 };
 
-/// What training on and evaluations of batches of one shape take, in bytes.
+/// What training on batches of one shape, and evaluations of them, take. In bytes, but for the two numbers.
 struct PassUse {
   std::uint64_t memory = 0;        ///< activations, but for those of an attention with state
-  std::uint64_t largest_slot = 0;  ///< of the rank's stages
-  std::uint64_t slots = 0;         ///< of all of them
-  std::uint64_t states = 0;        ///< of an attention with state: a block and slot has one
-  std::uint64_t stored = 0;        ///< outside of memory, of all slots
-  std::uint64_t passing = 0;       ///< of the buffers between memory and storage, at most
+  std::uint64_t largest_slot = 0;  ///< a micro-batch between its passes, in the stage where it takes most
+  std::uint64_t slots = 0;         ///< number of slots of all stages of the rank
+  std::uint64_t states = 0;        ///< number of states of an attention: each block has one for each slot
+  std::uint64_t stored = 0;        ///< residual streams of all slots that are outside of memory
+  std::uint64_t passing = 0;       ///< buffers between memory and storage, at most
 };
 /// Batch: of this rank's tokens. Needs no device. The memory is 2^63 where 64 bits cannot count it. Throws: ConfigError
 /// for a model that the ranks cannot have.

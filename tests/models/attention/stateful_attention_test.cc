@@ -216,6 +216,7 @@ std::vector<RankResult> run(const Case& of, const Inputs& inputs, const Implemen
     // Another pass, since the buffers of a ring take turns.
     attention->forward({0, 0, dropout}, sequences, shape, qkv, output);
     attention->backward({0, 0, dropout}, sequences, shape, output, grad_output, grad_qkv);
+    ops->synchronize();
     expect_planned(of, *attention, group.rank(), *ops);
   });
   return results;
