@@ -22,9 +22,9 @@ namespace droptest::experiments {
 
 /// How often calls are made.
 struct CallCounts {
-  std::uint64_t times = 0;      ///< in a training step
-  std::uint64_t evaluated = 0;  ///< in an evaluation in which each replica has one batch
-  std::uint64_t once = 0;       ///< in the whole run: they bring starting weights or belong to outer steps
+  std::uint64_t times = 0;      ///< calls in a training step
+  std::uint64_t evaluated = 0;  ///< calls in an evaluation in which each replica has one batch
+  std::uint64_t once = 0;       ///< calls in a whole run that bring starting weights or belong to outer steps
 };
 
 /// Collectives and messages of one class that are alike: a message, and each part of an all-to-all, is a broadcast to
@@ -55,7 +55,7 @@ struct RankKind {
   /// Of a planned collective.
   struct Share {
     CallCounts counts;        ///< collectives in which a rank takes part, and messages that it sends
-    std::uint64_t names = 0;  ///< different ones of collectives, and of messages that it receives, each peer's apart
+    std::uint64_t names = 0;  ///< different names of these collectives, and of (message that a rank receives, sender)
   };
   /// By class, and by place in DryRun::of().
   std::map<std::pair<sim::TrafficClass, std::size_t>, Share> shares;

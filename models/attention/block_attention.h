@@ -139,7 +139,7 @@ class BlockAttention final : public StatefulAttention {
   Kernel kernel_;
   std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
   std::int64_t chunk_tokens_;
-  std::uint64_t largest_piece_ = 0;  ///< in bytes
+  std::uint64_t largest_piece_ = 0;  ///< bytes of the largest piece so far
   typename Kernel::Saved shared_;    ///< the tensors of the pass that runs, with chunks
   std::unique_ptr<KeyedStorage> storage_;
 };

@@ -52,8 +52,8 @@ struct PlannedHeads {
     Buffer<Element> values;
   };
   struct Scratch {
-    Buffer<Element> strips;   ///< of the host
-    Buffer<Statistic> delta;  ///< of a device
+    Buffer<Element> strips;   ///< scratch of the host's kernels
+    Buffer<Statistic> delta;  ///< scratch of a device's backward kernel
 
     std::uint64_t bytes() const { return bytes_of(strips, delta); }
   };

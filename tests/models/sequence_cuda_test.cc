@@ -437,7 +437,7 @@ TEST_F(AttentionOnDevice, OverSequenceRanksRefusesOtherShapesAndParts) {
   });
 }
 
-TEST_F(AttentionOnDevice, TakesTheMemoryOfItsFormula) {
+TEST_F(AttentionOnDevice, TakesTheMemoryOfItsPlan) {
   Gpt2Config chunks = config_of(AttentionOptions::Within::kDocument);
   chunks.attention.chunk_tokens = 4;
   for (const Gpt2Config& config : {chunks, config_of(AttentionOptions::Within::kDocument),

@@ -273,7 +273,7 @@ TEST(Documents, OfAnotherNumberAreRefused) {
   }
 }
 
-TEST(SequenceTraining, MemoryIsThatOfTheFormula) {
+TEST(SequenceTraining, MemoryIsThatOfThePlan) {
   std::vector<Gpt2Config> configs = {over(kUlysses2), over(kRing2), over(kBoth),
                                      dilated(1),      dilated(2),   dilated(2, BranchGradient::kStopped)};
   for (const Gpt2Config& config : std::vector(configs)) {

@@ -186,7 +186,7 @@ std::uint64_t bytes_in_use() {
 }
 
 // Rooms of chunks and buffers of the file stay after a pass.
-TEST(WholeAttention, HoldsTheMemoryOfItsFormula) {
+TEST(WholeAttention, HoldsTheMemoryOfItsPlan) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's allocator, which does not tell the memory in use";
   const AttentionShape shape{1, 1100, 4, 64};
   constexpr int kBlocks = 5;
