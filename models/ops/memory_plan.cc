@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstdio>
 #include <map>
 #include <numeric>
@@ -15,61 +16,92 @@ std::uint64_t aligned(std::uint64_t bytes) {
   return (bytes + MemoryPlan::kAlignmentBytes - 1) / MemoryPlan::kAlignmentBytes * MemoryPlan::kAlignmentBytes;
 }
 
-using Times = std::pair<int, int>;
+using Times = std::pair<int, int>;                      // first and last
+using Range = std::pair<std::uint64_t, std::uint64_t>;  // of addresses: begin and end
 
-bool meet(const Times& a, const Times& b) { return a.first <= b.second && b.first <= a.second; }
-
-/// Whether the times are among the buffer's.
-bool uses(const PlannedBuffer& buffer, const Times& times) {
-  return meet({buffer.first_time, buffer.last_time}, times) ||
-         std::any_of(buffer.earlier.begin(), buffer.earlier.end(), [&](const Times& e) { return meet(e, times); });
+/// Adds a range to ranges that lie apart and in order; those that touch become one.
+void unite(std::vector<Range>& ranges, Range added) {
+  const auto first = std::lower_bound(ranges.begin(), ranges.end(), added.first,
+                                      [](const Range& range, std::uint64_t begin) { return range.second < begin; });
+  auto last = first;
+  for (; last != ranges.end() && last->first <= added.second; ++last) {
+    added = {std::min(added.first, last->first), std::max(added.second, last->second)};
+  }
+  if (first == last) {
+    ranges.insert(first, added);
+    return;
+  }
+  *first = added;
+  ranges.erase(std::next(first), last);
 }
 
-/// Finds placed buffers by the times of their use. Times are cut into spans, and a buffer is listed in each span that
-/// it is in use in: most buffers are in use for a few operations, so few are compared with one another.
-class PlacedByTime {
+/// The addresses taken at each time, in a segment tree (de Berg et al., Computational Geometry, 10.3). Buffers that are
+/// placed at the lowest free address leave few gaps, so a node has few ranges however many buffers are in use at once.
+class TakenByTime {
  public:
-  PlacedByTime(int first, int last) : first_(first), spans_(static_cast<std::size_t>((last - first) / kSpan + 1)) {}
+  explicit TakenByTime(const Times& all)
+      : first_(all.first),
+        count_(std::bit_ceil(static_cast<std::size_t>(all.second - all.first) + 1)),
+        nodes_(2 * count_) {}
 
-  void add(std::size_t number, const PlannedBuffer& buffer) {
-    for_spans(buffer, [&](std::vector<std::size_t>& span) { span.push_back(number); });
+  /// Calls visit(ranges) for lists that together are what is taken at some of the times.
+  template <class Visit>
+  void visit_taken(const Times& times, const Visit& visit) {
+    for_nodes(
+        times, [&](const Node& node) { visit(node.at_some_time); },
+        [&](const Node& node) { visit(node.at_all_times); });
   }
-  /// Those listed in a span of the buffer's uses, each once.
-  std::vector<std::size_t> near(const PlannedBuffer& buffer) {
-    std::vector<std::size_t> found;
-    for_spans(buffer,
-              [&](const std::vector<std::size_t>& span) { found.insert(found.end(), span.begin(), span.end()); });
-    std::sort(found.begin(), found.end());
-    found.erase(std::unique(found.begin(), found.end()), found.end());
-    return found;
+  void take(const Times& times, const Range& range) {
+    for_nodes(
+        times,
+        [&](Node& node) {
+          unite(node.at_all_times, range);
+          unite(node.at_some_time, range);
+        },
+        [&](Node& node) { unite(node.at_some_time, range); });
   }
 
  private:
-  static constexpr int kSpan = 8;
-  template <class Visit>
-  void for_spans(const PlannedBuffer& buffer, const Visit& visit) {
-    int next = 0;  // a span is visited once
-    const auto visit_times = [&](const Times& times) {
-      const int end = (times.second - first_) / kSpan;
-      for (int span = std::max(next, (times.first - first_) / kSpan); span <= end; ++span) {
-        visit(spans_[static_cast<std::size_t>(span)]);
-      }
-      next = std::max(next, end + 1);
-    };
-    for (const Times& times : buffer.earlier) visit_times(times);
-    visit_times({buffer.first_time, buffer.last_time});
+  struct Node {
+    std::vector<Range> at_all_times;  ///< what was taken for all times of the node and not all of the node above
+    std::vector<Range> at_some_time;  ///< what was taken within the node
+  };
+
+  /// Calls whole(node) for the largest nodes within the times, and part(node) for each node that these lie in.
+  template <class Whole, class Part>
+  void for_nodes(const Times& times, const Whole& whole, const Part& part) {
+    for_nodes(times, whole, part, 1, first_, count_);
+  }
+  template <class Whole, class Part>
+  void for_nodes(const Times& times, const Whole& whole, const Part& part, std::size_t number, std::int64_t first,
+                 std::size_t count) {
+    const std::int64_t last = first + static_cast<std::int64_t>(count) - 1;
+    if (times.second < first || last < times.first) return;
+    if (times.first <= first && last <= times.second) return whole(nodes_[number]);
+    part(nodes_[number]);
+    const std::size_t half = count / 2;
+    for_nodes(times, whole, part, 2 * number, first, half);
+    for_nodes(times, whole, part, 2 * number + 1, first + static_cast<std::int64_t>(half), half);
   }
 
-  int first_;
-  std::vector<std::vector<std::size_t>> spans_;
+  std::int64_t first_;
+  std::size_t count_;        // of times; a power of two
+  std::vector<Node> nodes_;  // node 1 has all times; node n has the halves 2n and 2n + 1
 };
+
+template <class Visit>
+void for_uses(const PlannedBuffer& buffer, const Visit& visit) {
+  for (const Times& times : buffer.earlier) visit(times);
+  visit({buffer.first_time, buffer.last_time});
+}
 
 /// The first and the last time of all uses.
 Times times_of(const std::vector<PlannedBuffer>& buffers) {
   Times all{buffers.front().first_time, buffers.front().last_time};
   for (const PlannedBuffer& buffer : buffers) {
-    all.first = std::min(all.first, buffer.earlier.empty() ? buffer.first_time : buffer.earlier.front().first);
-    all.second = std::max(all.second, buffer.last_time);
+    for_uses(buffer, [&](const Times& times) {
+      all = {std::min(all.first, times.first), std::max(all.second, times.second)};
+    });
   }
   return all;
 }
@@ -88,11 +120,6 @@ std::string size_text(std::uint64_t bytes) {
 
 }  // namespace
 
-bool in_use_at_once(const PlannedBuffer& a, const PlannedBuffer& b) {
-  return uses(b, {a.first_time, a.last_time}) ||
-         std::any_of(a.earlier.begin(), a.earlier.end(), [&](const Times& e) { return uses(b, e); });
-}
-
 MemoryPlan::MemoryPlan(std::vector<PlannedBuffer> buffers) : buffers_(std::move(buffers)), offsets_(buffers_.size()) {
   std::vector<std::size_t> order(buffers_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -107,18 +134,17 @@ MemoryPlan::MemoryPlan(std::vector<PlannedBuffer> buffers) : buffers_(std::move(
     }
     return;
   }
-  using Range = std::pair<std::uint64_t, std::uint64_t>;  // begin, end
-  PlacedByTime placed(all.first, all.second);
+  TakenByTime taken_by_time(all);
   std::vector<Range> taken;
   for (const std::size_t i : order) {
+    const PlannedBuffer& buffer = buffers_[i];
     taken.clear();
-    for (const std::size_t other : placed.near(buffers_[i])) {
-      if (in_use_at_once(buffers_[i], buffers_[other])) {
-        taken.emplace_back(offsets_[other], offsets_[other] + aligned(buffers_[other].bytes));
-      }
-    }
+    for_uses(buffer, [&](const Times& times) {
+      taken_by_time.visit_taken(
+          times, [&](const std::vector<Range>& ranges) { taken.insert(taken.end(), ranges.begin(), ranges.end()); });
+    });
     std::sort(taken.begin(), taken.end());
-    const std::uint64_t wanted = aligned(buffers_[i].bytes);
+    const std::uint64_t wanted = aligned(buffer.bytes);
     std::uint64_t offset = 0;
     for (const Range& range : taken) {
       if (offset + wanted <= range.first) break;
@@ -126,7 +152,8 @@ MemoryPlan::MemoryPlan(std::vector<PlannedBuffer> buffers) : buffers_(std::move(
     }
     offsets_[i] = offset;
     bytes_ = std::max(bytes_, offset + wanted);
-    placed.add(i, buffers_[i]);
+    if (wanted == 0) continue;
+    for_uses(buffer, [&](const Times& times) { taken_by_time.take(times, {offset, offset + wanted}); });
   }
 }
 

@@ -20,9 +20,6 @@ struct PlannedBuffer {
   /// Uses before, between which the buffer holds nothing; each from its first time to its last.
   std::vector<std::pair<int, int>> earlier{};
 };
-/// Whether both hold something at some time.
-bool in_use_at_once(const PlannedBuffer& a, const PlannedBuffer& b);
-
 /// Determinism: a pure function of the buffers and their order.
 class MemoryPlan {
  public:

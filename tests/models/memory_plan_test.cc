@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "tests/models/formula_model.h"
+#include "tests/models/planned_buffers.h"
 
 namespace droptest::models::memory_plan_test {
 namespace {

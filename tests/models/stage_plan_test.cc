@@ -16,6 +16,7 @@
 #include "models/ops/host_ops.h"
 #include "models/ops/planner_ops.h"
 #include "sim/error.h"
+#include "tests/models/planned_buffers.h"
 
 namespace droptest::models::stage_plan_test {
 namespace {
