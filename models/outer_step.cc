@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <numeric>
+#include <string>
 
 #include "sim/error.h"
 
@@ -41,6 +42,15 @@ std::vector<OuterFragment> outer_fragments(const OuterOptions& options, std::spa
   return fragments;
 }
 
+std::string outer_message_name(std::size_t fragment) { return "outer.fragment" + std::to_string(fragment); }
+
+comm::Work start_outer_mean(comm::Communicator& workers, const std::string& name, comm::ConstTensor sent,
+                            comm::Tensor mean, std::vector<sim::ElementRange>* lost) {
+  comm::Message message{sim::TrafficClass::kOuter, name};
+  message.lost = lost;
+  return workers.start_all_reduce(sent, mean, comm::ReduceOp::kMean, message);
+}
+
 std::uint64_t outer_bytes(const OuterOptions& options, std::uint64_t elems) {
   if (!options.is_on()) return 0;
   const std::uint64_t vectors = options.optimizer == OuterOptimizer::kAverage ? 3 : 4;
@@ -63,7 +73,7 @@ OuterStep::OuterStep(const OuterOptions& options, comm::Communicator& workers,
   for (const OuterFragment& place : outer_fragments(options, sizes)) {
     Fragment& fragment = fragments_.emplace_back();
     fragment.place = place;
-    fragment.name = "outer.fragment" + std::to_string(fragments_.size() - 1);
+    fragment.name = outer_message_name(fragments_.size() - 1);
     fragment.reference.resize(place.elems);
     fragment.momentum.resize(options.optimizer == OuterOptimizer::kAverage ? 0 : place.elems);
   }
@@ -103,11 +113,9 @@ void OuterStep::start(Fragment& fragment, std::uint64_t step, std::span<const Pa
   if (options_.optimizer != OuterOptimizer::kAverage) {
     std::ranges::transform(fragment.reference, fragment.sent, fragment.sent.begin(), std::minus<>());
   }
-  comm::Message message{sim::TrafficClass::kOuter, fragment.name};
   fragment.lost.clear();
-  message.lost = &fragment.lost;
-  fragment.work = workers_.start_all_reduce(comm::ConstTensor(std::span<const float>(fragment.sent)),
-                                            comm::Tensor(std::span(fragment.mean)), comm::ReduceOp::kMean, message);
+  fragment.work = start_outer_mean(workers_, fragment.name, comm::ConstTensor(std::span<const float>(fragment.sent)),
+                                   comm::Tensor(std::span(fragment.mean)), &fragment.lost);
   fragment.is_under_way = true;
   fragment.due_step = step + options_.delay_steps;
 }

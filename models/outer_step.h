@@ -55,6 +55,14 @@ struct OuterFragment {
 /// fragments.
 std::vector<OuterFragment> outer_fragments(const OuterOptions& options, std::span<const std::uint64_t> tensor_elems);
 
+/// The name of the messages of a fragment.
+std::string outer_message_name(std::size_t fragment);
+
+/// Starts the mean of a fragment over the workers. `lost`: Message::lost. All are borrowed until the work is done.
+/// Ranks: all workers.
+comm::Work start_outer_mean(comm::Communicator& workers, const std::string& name, comm::ConstTensor sent,
+                            comm::Tensor mean, std::vector<sim::ElementRange>* lost);
+
 /// Bytes that a rank with so many elements takes for outer steps from the first one on: references, momentum, messages
 /// and their means.
 std::uint64_t outer_bytes(const OuterOptions& options, std::uint64_t elems);

@@ -34,7 +34,7 @@ inline constexpr std::array kAllTrafficClasses = {
     TrafficClass::kSequenceBackward, TrafficClass::kOuter,           TrafficClass::kTpRecomputation,
 };
 
-/// What a class is. Who sends it depends on the layout of a run (experiments/spec/class_layouts.h).
+/// What a class is. Which layouts of a run send it: `x-sent-with` in comm/spec/network.schema.json.
 struct TrafficClassEntry {
   TrafficClass traffic_class;
   std::string_view name;           ///< its name in specs and records

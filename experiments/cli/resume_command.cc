@@ -15,7 +15,7 @@
 #include "experiments/cli/run_one.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/run/repetition.h"
-#include "experiments/spec/class_layouts.h"
+#include "experiments/spec/dry_run.h"
 #include "experiments/spec/recorded_files.h"
 #include "experiments/spec/spec.h"
 #include "sim/error.h"
@@ -85,7 +85,8 @@ int resume_in_place(const ResumeOptions& options, const RunDirectory& directory,
 std::optional<std::vector<std::string>> classes_of_layout(const nlohmann::json& spec) {
   try {
     std::vector<std::string> names;
-    for (const auto of : experiments::classes_in_use(experiments::resolve(spec, "a changed layout").config)) {
+    const experiments::ResolvedRun run = experiments::resolve(spec, "a changed layout");
+    for (const auto of : experiments::shared_dry_run(run.spec, run.config)->classes()) {
       names.emplace_back(sim::traffic_class_name(of));
     }
     return names;

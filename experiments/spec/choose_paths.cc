@@ -12,7 +12,6 @@
 #include "comm/lossy/paths/path_registry.h"
 #include "comm/spec/resolve_network.h"
 #include "comm/spec/resolve_time.h"
-#include "experiments/spec/class_layouts.h"
 #include "experiments/spec/dry_run.h"
 #include "sim/error.h"
 
@@ -40,7 +39,8 @@ std::string pointer_of(const json& network, const std::string& name) {
 
 /// Candidates in the order of the registry; why the first path is none goes to `errors` where there is no other either.
 std::vector<Candidate> candidates_of(const json& network, sim::TrafficClass traffic_class, const RunConfig& config,
-                                     const json& time, const std::string& where, std::vector<std::string>& errors) {
+                                     const comm::ClassRoles& roles, const json& time, const std::string& where,
+                                     std::vector<std::string>& errors) {
   const std::string name(sim::traffic_class_name(traffic_class));
   std::vector<Candidate> candidates;
   std::vector<std::string> refusals;
@@ -48,9 +48,9 @@ std::vector<Candidate> candidates_of(const json& network, sim::TrafficClass traf
     if (path.schedule == nullptr) continue;
     json tried = network;
     tried["classes"][name]["path"] = path.name;
-    comm::ResolvedNetwork resolved = comm::resolve_network(
-        tried, {traffic_class}, config.seeds.network, where, config.parallel.world_size(), comm::network_use(time),
-        time, {scattered_class(config), exchanged_class(config), {}, value_classes(config), config.tensor_sequence});
+    comm::ResolvedNetwork resolved =
+        comm::resolve_network(tried, {traffic_class}, config.seeds.network, where, config.parallel.world_size(),
+                              comm::network_use(time), time, roles);
     if (resolved.errors.empty()) {
       comm::ResolvedTime timed = comm::resolve_time(time, resolved.network, where);
       resolved.errors = std::move(timed.errors);
@@ -119,11 +119,10 @@ void choose_for(json& section, std::vector<Candidate> candidates, std::vector<Pl
 
 }  // namespace
 
-void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, const RunConfig& config,
+void choose_paths(json& network, const DryRun& run, const comm::ClassRoles& roles, const RunConfig& config,
                   const json& time, const std::string& where, std::vector<std::string>& errors) {
   json chosen = network;
-  std::optional<DryRun> run;
-  for (const sim::TrafficClass traffic_class : in_use) {
+  for (const sim::TrafficClass traffic_class : run.classes()) {
     const std::string name(sim::traffic_class_name(traffic_class));
     // It has the section of the class that it repeats.
     if (sim::repeated_class(traffic_class) && !network.contains(json::json_pointer("/classes/" + name))) continue;
@@ -134,20 +133,9 @@ void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, c
                        ": got \"auto\" without a time section, want one (/time), or the name of a path");
       return;
     }
-    std::vector<Candidate> candidates = candidates_of(network, traffic_class, config, time, where, errors);
+    std::vector<Candidate> candidates = candidates_of(network, traffic_class, config, roles, time, where, errors);
     if (candidates.empty()) continue;
-    try {
-      if (!run) run.emplace(config);
-    } catch (const ConfigError& error) {
-      errors.push_back(where + ": " + error.what());
-      return;
-    }
-    const std::vector<PlannedCollective>& collectives = run->of(traffic_class);
-    if (collectives.empty()) {  // of a frozen embedding
-      chosen["classes"][name]["path"] = "direct";
-      continue;
-    }
-    choose_for(chosen["classes"][name], std::move(candidates), collectives, config.seeds.network);
+    choose_for(chosen["classes"][name], std::move(candidates), run.of(traffic_class), config.seeds.network);
   }
   if (chosen["path"] == comm::kChosenPath) chosen["path"] = "direct";  // of classes without traffic
   network = std::move(chosen);

@@ -13,7 +13,6 @@
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/rank_calls.h"
 #include "models/gpt2/gpt2_tensors.h"
-#include "models/outer_step.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -129,14 +128,18 @@ class Collectives {
 
   /// `with_fewer`: the step of fewer micro-batches; unused where there is one number.
   void add(RankKind& kind, const RankCalls& calls, const std::vector<DryCall>& with_fewer) {
-    NamesByCollective of_start, of_step, of_fewer;
+    NamesByCollective of_start, of_step, of_fewer, of_outer;
     CountedByCollective of_rank;
     add_calls(kind, calls.start, &Counted::once, of_rank, &of_start);
     add_calls(kind, calls.step, &Counted::times, of_rank, &of_step);
     add_calls(kind, with_fewer, &Counted::times_of_fewer, of_rank, &of_fewer);
     add_calls(kind, calls.evaluation, &Counted::evaluated, of_rank, nullptr);
+    for (const RankCalls::OfFragment& of : calls.outer) {
+      if (of.starts > 0) add_calls(kind, {of.call}, &Counted::once, of_rank, &of_outer, of.starts);
+    }
     for (const auto& [at, counted] : of_rank) kind.shares[at].counts = counts_of(counted);
     for (const auto& [at, names] : of_step) kind.shares[at].names = of_all(names.size(), of_fewer[at].size());
+    for (const auto& [at, names] : of_outer) kind.shares[at].names = names.size();
     // Parameters have the same names at the start and in a step.
     for (const auto& [at, names] : of_start) {
       kind.shares[at].names = std::max<std::uint64_t>(kind.shares[at].names, names.size());
@@ -172,9 +175,9 @@ class Collectives {
     return {of_all(counted.times, counted.times_of_fewer), counted.evaluated, counted.once};
   }
 
-  /// `names`, unless null, get those of what the rank receives.
+  /// Calls that are made `each` times. `names`, unless null, get those of what the rank receives.
   void add_calls(const RankKind& kind, const std::vector<DryCall>& calls, Times times, CountedByCollective& of_rank,
-                 NamesByCollective* names) {
+                 NamesByCollective* names, std::uint64_t each = 1) {
     for (const DryCall& call : calls) {
       // A rank alone sends nothing.
       if (call.traffic_class == TrafficClass::kControl || call.ranks->size() == 1) continue;
@@ -184,7 +187,7 @@ class Collectives {
       // Senders count messages, and loss layers of receivers remember them.
       switch (call.operation) {
         case Operation::kSend:
-          count(kind, call, call.elems, times, of_rank);
+          count(kind, call, call.elems, each, times, of_rank);
           break;
         case Operation::kRecv:
           note(call.elems, call.peer);
@@ -192,23 +195,23 @@ class Collectives {
         case Operation::kAllToAll:
           for (int peer = 0; peer < static_cast<int>(call.counts.size()); ++peer) {
             if (peer == call.rank) continue;
-            count(kind, call, call.counts[static_cast<std::size_t>(peer)], times, of_rank);
+            count(kind, call, call.counts[static_cast<std::size_t>(peer)], each, times, of_rank);
             note(call.receive_counts[static_cast<std::size_t>(peer)], peer);
           }
           break;
         default:
-          count(kind, call, call.elems, times, of_rank);
+          count(kind, call, call.elems, each, times, of_rank);
           note(call.elems, -1);
       }
     }
   }
 
-  void count(const RankKind& kind, const DryCall& call, std::uint64_t elems, Times times,
+  void count(const RankKind& kind, const DryCall& call, std::uint64_t elems, std::uint64_t each, Times times,
              CountedByCollective& of_rank) {
     const bool is_message = collective_of(call.operation) == sim::Collective::kBroadcast;
     if (elems == 0) return;
     const At at = find(call, elems);
-    ++(of_rank[at].*times);
+    of_rank[at].*times += each;
     if (!is_message && call.rank != 0) return;  // the first rank of a group counts a collective for all
     const std::vector<ParallelDimension>& dimensions =
         by_class_[static_cast<std::size_t>(at.first)][at.second].dimensions;
@@ -217,7 +220,7 @@ class Collectives {
       const bool is_of_group = std::ranges::find(dimensions, dimension) != dimensions.end();
       if (is_message || !is_of_group) groups *= static_cast<std::uint64_t>(kind.number.of(dimension));
     }
-    of_groups_[at].*times += groups;
+    of_groups_[at].*times += each * groups;
   }
 
   /// The planned collective of such a call, with these elements.
@@ -291,15 +294,6 @@ std::vector<DryCall> of_first_block(const std::vector<DryCall>& calls, TrafficCl
   return of_block;
 }
 
-std::vector<models::OuterFragment> fragments_of(const models::OuterOptions& options,
-                                                const std::vector<std::uint64_t>& sizes) {
-  try {
-    return models::outer_fragments(options, sizes);
-  } catch (const ConfigError& error) {
-    throw ConfigError(std::string("/outer/fragments: ") + error.what());
-  }
-}
-
 }  // namespace
 
 DryRun::DryRun(const RunConfig& config)
@@ -334,33 +328,29 @@ DryRun::DryRun(const RunConfig& config)
     }
   }
   collectives.finish();
-  if (config.outer.is_on() && config.parallel.data > 1) add_outer_steps(config);
 }
 
-void DryRun::add_outer_steps(const RunConfig& config) {
-  constexpr TrafficClass kClass = TrafficClass::kOuter;
-  std::vector<PlannedCollective>& means = collectives_[static_cast<std::size_t>(kClass)];
-  for (int pipeline = 0; pipeline < config.parallel.pipeline; ++pipeline) {
-    for (int tensor = 0; tensor < config.parallel.tensor; ++tensor) {
-      std::vector<std::uint64_t> sizes;
-      for (const models::Gpt2Tensor& tensor_of_rank : tensors_of_rank(config, pipeline, tensor)) {
-        if (!tensor_of_rank.is_copy) sizes.push_back(tensor_of_rank.slice.local_elems());
-      }
-      const auto kind = std::ranges::find(kinds_, ParallelNumbers{0, 0, pipeline, tensor}, &RankKind::first);
-      for (const models::OuterFragment& fragment : fragments_of(config.outer, sizes)) {
-        PlannedCollective mean;
-        mean.call.traffic_class = kClass;
-        mean.call.ranks = config.parallel.data;
-        mean.call.rank_stride = config.parallel.stride(ParallelDimension::kData);
-        mean.call.elements = fragment.elems;
-        mean.dimensions = {ParallelDimension::kData};
-        mean.counts.once = fragment.starts_within(config.training.steps, config.outer.every_steps);
-        if (mean.counts.once == 0) continue;
-        if (kind != kinds_.end()) kind->shares[{kClass, means.size()}] = {mean.counts, 1};
-        means.push_back(std::move(mean));
-      }
-    }
+std::vector<TrafficClass> DryRun::classes() const {
+  std::vector<TrafficClass> classes;
+  std::ranges::copy_if(sim::kAllTrafficClasses, std::back_inserter(classes),
+                       [this](TrafficClass traffic_class) { return !of(traffic_class).empty(); });
+  return classes;
+}
+
+std::optional<TrafficClass> DryRun::scattered_class() const {
+  return class_of_sums_with(sim::Collective::kReduceScatter);
+}
+
+std::optional<TrafficClass> DryRun::exchanged_class() const { return class_of_sums_with(sim::Collective::kBroadcast); }
+
+std::optional<TrafficClass> DryRun::class_of_sums_with(sim::Collective only) const {
+  for (const TrafficClass traffic_class : classes()) {
+    const bool has_others = std::ranges::any_of(
+        of(traffic_class), [only](const PlannedCollective& planned) { return planned.call.collective != only; });
+    const sim::TrafficClassEntry& entry = sim::traffic_class_entry(traffic_class);
+    if (entry.is_summed && !entry.repeats && !has_others) return traffic_class;
   }
+  return std::nullopt;
 }
 
 const RankKind& DryRun::kind_of(const ParallelNumbers& at) const {
@@ -423,16 +413,6 @@ bool shares_tied_embedding(const RunConfig& config) {
   const auto plan = pipeline_plan(config);
   return plan != nullptr && !config.model.classifies() &&
          plan->rank_of(0) != plan->rank_of(static_cast<int>(plan->stages.size()) - 1);
-}
-
-std::optional<TrafficClass> scattered_class(const RunConfig& config) {
-  if (!config.sharding.shards_state()) return std::nullopt;
-  return TrafficClass::kDpGradient;
-}
-
-std::optional<TrafficClass> exchanged_class(const RunConfig& config) {
-  if (config.parallel.sequence == 1) return std::nullopt;
-  return TrafficClass::kSequenceBackward;
 }
 
 }  // namespace droptest::experiments

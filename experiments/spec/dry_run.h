@@ -61,11 +61,10 @@ struct RankKind {
   std::map<std::pair<sim::TrafficClass, std::size_t>, Share> shares;
 };
 
-/// The calls of ranks of each kind (calls_of_rank()), added up over all ranks. Outer steps are counted from their
-/// fragments; the messages of checkpoints, absences and measurements are not part of the result. Of many micro-batches,
-/// few are run: each further one adds the same calls. Reads the members model, parallel, tensor_sequence, sharding,
-/// pipeline, memory, device, outer and training, and which classes have the fill `skip`. Throws: ConfigError of
-/// calls_of_rank().
+/// The calls of ranks of each kind (calls_of_rank()), added up over all ranks. The messages of checkpoints, absences
+/// and measurements are not part of the result. Of many micro-batches, few are run: each further one adds the same
+/// calls. Reads the members model, parallel, tensor_sequence, sharding, pipeline, memory, device, outer and training,
+/// and which classes have the fill `skip`. Throws: ConfigError of calls_of_rank().
 class DryRun {
  public:
   explicit DryRun(const RunConfig& config);
@@ -78,9 +77,16 @@ class DryRun {
     return collectives_[static_cast<std::size_t>(traffic_class)];
   }
   const std::vector<PlannedCollective>& of(sim::TrafficClass traffic_class) const&& = delete;
+  /// The classes that the run sends packets of, in the order of their values.
+  std::vector<sim::TrafficClass> classes() const;
+  /// The class of sums of which the run has only reduce-scatters: gradients that only their owners get. A class that
+  /// repeats another one has the network of that one.
+  std::optional<sim::TrafficClass> scattered_class() const;
+  /// The class of sums of which the run has only messages between two ranks.
+  std::optional<sim::TrafficClass> exchanged_class() const;
 
  private:
-  void add_outer_steps(const RunConfig& config);
+  std::optional<sim::TrafficClass> class_of_sums_with(sim::Collective only) const;
 
   std::vector<int> of_tensor_, of_sequence_;  ///< for each coordinate the first of its kind
   std::vector<RankKind> kinds_;
@@ -115,11 +121,5 @@ MessageElems message_elems(const comm::DryCall& call);
 bool updates_tied_embedding(const RunConfig& config);
 /// Whether the embedding and the head, which have one tensor, are on two ranks.
 bool shares_tied_embedding(const RunConfig& config);
-
-/// The class whose reductions are reduce-scatters: with sharded state, gradients go to their owners alone.
-std::optional<sim::TrafficClass> scattered_class(const RunConfig& config);
-
-/// The class that has sums with a cut of tokens, in a run where it has messages between sequence ranks.
-std::optional<sim::TrafficClass> exchanged_class(const RunConfig& config);
 
 }  // namespace droptest::experiments

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "experiments/spec/class_layouts.h"
+#include "comm/spec/network_schema.h"
 
 namespace droptest::experiments {
 namespace {
@@ -28,6 +28,13 @@ Said said_by(const json& section) {
   return said;
 }
 
+/// What a spec wants so that its run has packets of the class: "want /parallel/tensor 2 or more".
+std::string wanted_for(const std::string& class_name) {
+  static const json document = comm::network_schema_document();
+  return "want " + document["properties"]["network"]["properties"]["classes"]["properties"][class_name]["x-sent-with"]
+                       .get<std::string>();
+}
+
 }  // namespace
 
 std::vector<Warning> idle_network(const json& network, const std::vector<sim::TrafficClass>& in_use,
@@ -46,8 +53,7 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
     }
     for (const auto& [name, section] : classes.items()) {
       if (said_by(section) == Said::kNone) continue;
-      warnings.push_back({"/network/classes/" + name, nothing + "; " + wanted_for(sim::traffic_class_from_name(name)),
-                          Warning::About::kOneClass});
+      warnings.push_back({"/network/classes/" + name, nothing + "; " + wanted_for(name), Warning::About::kOneClass});
     }
     return warnings;
   }
@@ -79,7 +85,7 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
     if (classes_in_use.contains(name) || said_by(section) == Said::kNone) continue;
     warnings.push_back({"/network/classes/" + name,
                         "no packet of this class is sent, so none is lost; the classes with traffic are " + used +
-                            "; " + wanted_for(sim::traffic_class_from_name(name)),
+                            "; " + wanted_for(name),
                         Warning::About::kOneClass});
   }
   if (use != comm::NetworkUse::kLossOnly || of_all != Said::kNothing) return warnings;

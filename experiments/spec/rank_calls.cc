@@ -8,7 +8,9 @@
 #include "experiments/spec/model_options.h"
 #include "experiments/spec/rank_groups.h"
 #include "models/gpt2/gpt2.h"
+#include "models/gpt2/gpt2_tensors.h"
 #include "models/ops/planner_ops.h"
+#include "models/outer_step.h"
 #include "models/training_step.h"
 #include "sim/error.h"
 
@@ -77,6 +79,33 @@ void check_size(const RunConfig& config) {
   }
 }
 
+std::vector<models::OuterFragment> fragments_of(const models::OuterOptions& options,
+                                                const std::vector<models::Gpt2Tensor>& tensors) {
+  std::vector<std::uint64_t> sizes;
+  for (const models::Gpt2Tensor& tensor : tensors) {
+    if (!tensor.is_copy) sizes.push_back(tensor.slice.local_elems());
+  }
+  try {
+    return models::outer_fragments(options, sizes);
+  } catch (const ConfigError& error) {
+    throw ConfigError(std::string("/outer/fragments: ") + error.what());
+  }
+}
+
+std::vector<RankCalls::OfFragment> outer_calls(const RunConfig& config, const std::vector<models::Gpt2Tensor>& tensors,
+                                               models::PlannerOps& ops, comm::Communicator& workers,
+                                               std::vector<comm::DryCall>& calls) {
+  std::vector<RankCalls::OfFragment> outer;
+  std::vector<sim::ElementRange> lost;
+  for (const models::OuterFragment& fragment : fragments_of(config.outer, tensors)) {
+    const std::uint64_t bytes = fragment.elems * sizeof(float);
+    const comm::Tensor mean(comm::ElementType::kFloat32, {ops.reserve(bytes), bytes});
+    models::start_outer_mean(workers, models::outer_message_name(outer.size()), mean, mean, &lost).wait();
+    outer.push_back({calls.back(), fragment.starts_within(config.training.steps, config.outer.every_steps)});
+  }
+  return outer;
+}
+
 }  // namespace
 
 RankCalls calls_of_rank(const RunConfig& config, const std::shared_ptr<const models::PipelinePlan>& plan,
@@ -86,8 +115,10 @@ RankCalls calls_of_rank(const RunConfig& config, const std::shared_ptr<const mod
   std::vector<comm::DryCall> calls;
   comm::DryCommunicator world(config.parallel.world_size(), config.parallel.rank(at), calls);
   RankGroups groups(config, plan, world);
-  models::Gpt2 model(model_of(config), models::make_planner_ops(*form, groups.tensor()), config.training.optimizer,
-                     slot_options(config), groups.model_ranks());
+  std::unique_ptr<models::PlannerOps> planner = models::make_planner_ops(*form, groups.tensor());
+  models::PlannerOps& ops = *planner;
+  models::Gpt2 model(model_of(config), std::move(planner), config.training.optimizer, slot_options(config),
+                     groups.model_ranks());
   models::TrainingStep step(model, config.training.gradient_clip, config.training.gradient_norm,
                             config.training.loss_scale);
   calls.clear();
@@ -106,6 +137,10 @@ RankCalls calls_of_rank(const RunConfig& config, const std::shared_ptr<const mod
   result.step = std::exchange(calls, {});
   model.evaluate(batch);
   result.evaluation = std::exchange(calls, {});
+  comm::Communicator* const workers = groups.layout().gradient_group();
+  if (config.outer.is_on() && workers != nullptr) {
+    result.outer = outer_calls(config, model.tensors(), ops, *workers, calls);
+  }
   return result;
 }
 

@@ -2,6 +2,7 @@
 // The calls of one rank of a run, found by running its model without data.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <vector>
 
@@ -16,12 +17,17 @@ struct RankCalls {
   std::vector<comm::DryCall> start;       ///< that bring the starting weights to ranks without a copy
   std::vector<comm::DryCall> step;        ///< of a training step, update included
   std::vector<comm::DryCall> evaluation;  ///< of one batch
+  struct OfFragment {
+    comm::DryCall call;
+    std::uint64_t starts = 0;  ///< calls in the whole run
+  };
+  std::vector<OfFragment> outer;  ///< of outer steps
 };
 
-/// Runs Gpt2 and TrainingStep on the rank with these coordinates, with operations that compute nothing
-/// (models/ops/planner_ops.h) and a communicator that sends nothing. `plan` is pipeline_plan(config). Throws:
+/// Runs Gpt2 and TrainingStep on the rank with these coordinates, and its outer steps, with operations that compute
+/// nothing (models/ops/planner_ops.h) and a communicator that sends nothing. `plan` is pipeline_plan(config). Throws:
 /// ConfigError for a config that the model does not take, and for a micro-batch of more than kMostRows tokens or more
-/// bytes of activations than addresses have room for.
+/// bytes of activations than addresses have room for, and for outer steps in more fragments than there are tensors.
 RankCalls calls_of_rank(const RunConfig& config, const std::shared_ptr<const models::PipelinePlan>& plan,
                         const comm::ParallelNumbers& at);
 

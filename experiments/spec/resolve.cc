@@ -12,7 +12,6 @@
 #include "experiments/process/program_path.h"
 #include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/choose_paths.h"
-#include "experiments/spec/class_layouts.h"
 #include "experiments/spec/dry_run.h"
 #include "experiments/spec/idle_protection.h"
 #include "experiments/spec/index_space.h"
@@ -129,7 +128,8 @@ class Resolver {
       }
     }
     const json network = given_.value("network", json::object());
-    run.warnings = idle_network(network, classes_in_use(run.config), comm::network_use(full_.value("time", json())));
+    run.warnings = idle_network(network, shared_dry_run(full_, run.config)->classes(),
+                                comm::network_use(full_.value("time", json())));
     const std::vector<Warning> of_protection = idle_protection(network, run.config);
     run.warnings.insert(run.warnings.end(), of_protection.begin(), of_protection.end());
     const std::vector<Warning> of_values = zeroed_values(network, run.config);
@@ -431,16 +431,23 @@ class Resolver {
   void resolve_network_section() {
     json& network = full_["network"];
     const json time = full_.value("time", json());
+    // Beside other errors, what the run sends is not known: the sections of all classes are checked.
+    std::vector<sim::TrafficClass> sent(std::next(sim::kAllTrafficClasses.begin()), sim::kAllTrafficClasses.end());
+    comm::ClassRoles roles{{}, {}, class_with_quorum(full_), value_classes(config_), config_.tensor_sequence};
+    int world_size = 1;
     if (errors_.empty()) {
       read_training(full_["training"], config_.training);
-      choose_paths(network, classes_in_use(config_), config_, time, where_, errors_);
+      const std::shared_ptr<const DryRun> run = dry_run(config_);
+      if (run == nullptr) return;
+      sent = run->classes();
+      roles.scattered = run->scattered_class();
+      roles.exchanged = run->exchanged_class();
+      choose_paths(network, *run, roles, config_, time, where_, errors_);
       if (!errors_.empty()) return;
+      world_size = config_.parallel.world_size();
     }
-    comm::ResolvedNetwork resolved =
-        comm::resolve_network(network, classes_in_use(config_), config_.seeds.network, where_,
-                              errors_.empty() ? config_.parallel.world_size() : 1, comm::network_use(time), time,
-                              {scattered_class(config_), exchanged_class(config_), class_with_quorum(full_),
-                               value_classes(config_), config_.tensor_sequence});
+    comm::ResolvedNetwork resolved = comm::resolve_network(network, sent, config_.seeds.network, where_, world_size,
+                                                           comm::network_use(time), time, roles);
     errors_.insert(errors_.end(), resolved.errors.begin(), resolved.errors.end());
     network = {{"classes", std::move(resolved.classes)}};
     config_.network = std::move(resolved.network);
@@ -517,7 +524,7 @@ class Resolver {
   }
 
   void check_indices(const RunConfig& config) {
-    const DryRun* const run = config.network.is_empty() ? nullptr : dry_run(config);
+    const std::shared_ptr<const DryRun> run = config.network.is_empty() ? nullptr : dry_run(config);
     if (run == nullptr) return;
     for (const IndexRefusal& refusal : index_refusals(config, *run)) {
       const std::string name(sim::traffic_class_name(refusal.of));
@@ -536,12 +543,10 @@ class Resolver {
     return "/network";
   }
 
-  /// Null for a config that cannot be run dry, with the reason among the errors. Nothing that a step sends changes
-  /// after the first call.
-  const DryRun* dry_run(const RunConfig& config) {
+  /// Null for a config that cannot be run dry, with the reason among the errors.
+  std::shared_ptr<const DryRun> dry_run(const RunConfig& config) {
     try {
-      if (!dry_run_) dry_run_ = shared_dry_run(full_, config);
-      return dry_run_.get();
+      return shared_dry_run(full_, config);
     } catch (const ConfigError& error) {
       errors_.push_back(where_ + ": " + error.what());
       return nullptr;
@@ -550,9 +555,9 @@ class Resolver {
 
   void check_repetitions() {
     if (!errors_.empty() || config_.network.is_empty()) return;
-    const DryRun* const run = dry_run(config_);
+    const std::shared_ptr<const DryRun> run = dry_run(config_);
     if (run == nullptr) return;
-    for (const sim::TrafficClass traffic_class : classes_in_use(config_)) {
+    for (const sim::TrafficClass traffic_class : run->classes()) {
       for (const PlannedCollective& planned : run->of(traffic_class)) {
         // Uneven parts are judged as if all were as large as the largest.
         const auto& counts = planned.call.counts;
@@ -582,7 +587,6 @@ class Resolver {
   NumericsUse use_;
   json full_;  ///< the spec with defaults; becomes the resolved one section by section
   RunConfig config_;
-  std::shared_ptr<const DryRun> dry_run_;
   std::vector<std::string> errors_;
 };
 

@@ -5,9 +5,14 @@
 #include <string>
 
 #include "comm/lossy/fill/reduction_fill.h"
-#include "experiments/spec/class_layouts.h"
 
 namespace droptest::experiments {
+
+std::vector<comm::ValueClass> value_classes(const RunConfig& config) {
+  return {
+      {sim::TrafficClass::kParameterGather, config.sharding.shards_values() ? comm::Fill::kStale : comm::Fill::kOwn},
+      {sim::TrafficClass::kEmbeddingGradient, comm::Fill::kOwn}};
+}
 
 std::vector<Warning> zeroed_values(const nlohmann::json& network, const RunConfig& config) {
   std::vector<Warning> warnings;

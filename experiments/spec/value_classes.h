@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warnings about lost values of parameters.
+// Traffic classes that carry values of parameters.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
 #include <vector>
 
+#include "comm/spec/resolve_network.h"
 #include "experiments/spec/idle_network.h"
 #include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
+
+/// The classes that carry values of parameters. Their fills in this run keep what a rank computed with before: its own
+/// values, or where it has none (ZeRO 3) the last ones that arrived. Reads the member sharding.
+std::vector<comm::ValueClass> value_classes(const RunConfig& config);
 
 /// Warnings about value_classes() that put zeros in the place of lost parameters. `network`: the section as its user
 /// wrote it. `config`: sharding and network.

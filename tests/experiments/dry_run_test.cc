@@ -23,11 +23,11 @@
 #include "comm/call.h"
 #include "comm/run_ranks.h"
 #include "experiments/run/training_model.h"
-#include "experiments/spec/class_layouts.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/rank_calls.h"
 #include "experiments/spec/rank_groups.h"
 #include "experiments/spec/resolve.h"
+#include "models/outer_step.h"
 #include "sim/error.h"
 #include "tests/experiments/resolved_spec.h"
 #include "tests/sanitizers.h"
@@ -88,12 +88,30 @@ Batch random_batch(const RunConfig& config, std::mt19937& draws) {
   return batch;
 }
 
+/// The calls of a rank that trains.
+struct Sent : RankCalls {
+  std::vector<DryCall> outer_steps;  ///< of all steps of a run
+};
+
+std::vector<DryCall> take_outer_steps(const RunConfig& config, TrainingModel& model, comm::Communicator& workers,
+                                      std::vector<DryCall>& calls) {
+  std::vector<models::Parameter<float>> parameters;
+  for (std::size_t i = 0; i < model.tensors().size(); ++i) {
+    if (!model.tensors()[i].is_copy) parameters.push_back(model.parameters()[i]);
+  }
+  models::OuterStep outer(config.outer, workers, parameters);
+  calls.clear();
+  for (std::uint64_t step = 1; step <= config.training.steps; ++step) (void)outer.take(step, parameters);
+  outer.settle();
+  return std::exchange(calls, {});
+}
+
 /// Of all ranks of a world.
-std::vector<RankCalls> train(const RunConfig& config) {
-  std::vector<RankCalls> sent(static_cast<std::size_t>(config.parallel.world_size()));
+std::vector<Sent> train(const RunConfig& config) {
+  std::vector<Sent> sent(static_cast<std::size_t>(config.parallel.world_size()));
   const auto plan = pipeline_plan(config);
   comm::run_ranks(config.parallel.world_size(), std::chrono::minutes(10), [&](comm::Communicator& group) {
-    RankCalls& own = sent[static_cast<std::size_t>(group.rank())];
+    Sent& own = sent[static_cast<std::size_t>(group.rank())];
     std::vector<DryCall> calls;
     NotingCommunicator world(std::make_unique<comm::DryCommunicator>(group.world_size(), group.rank(), calls), group);
     RankGroups groups(config, plan, world);
@@ -111,6 +129,10 @@ std::vector<RankCalls> train(const RunConfig& config) {
     own.step = std::exchange(calls, {});
     (void)model.evaluate(batches.front());
     own.evaluation = std::exchange(calls, {});
+    comm::Communicator* const workers = groups.layout().gradient_group();
+    if (config.outer.is_on() && workers != nullptr) {
+      own.outer_steps = take_outer_steps(config, model, *workers, calls);
+    }
   });
   return sent;
 }
@@ -185,7 +207,6 @@ Counted count(const std::vector<std::vector<DryCall>>& ranks, Counts who = Count
 Counted count(const DryRun& run, std::uint64_t CallCounts::*times) {
   Counted counted;
   for (const TrafficClass of : sim::kAllTrafficClasses) {
-    if (of == TrafficClass::kOuter) continue;
     for (const PlannedCollective& planned : run.of(of)) {
       const std::uint64_t number = planned.counts.*times;
       if (number > 0) counted[{of, planned.call.collective, planned.call.elements}] += number;
@@ -200,16 +221,16 @@ Counted count(const DryRun& run, const RankKind& kind, std::uint64_t CallCounts:
   for (const auto& [at, share] : kind.shares) {
     const auto& [of, place] = at;
     const std::uint64_t number = share.counts.*times;
-    if (of == TrafficClass::kOuter || number == 0) continue;
+    if (number == 0) continue;
     const comm::FateSimulation& call = run.of(of)[place].call;
     counted[{of, call.collective, call.elements}] += number;
   }
   return counted;
 }
 
-std::vector<std::vector<DryCall>> part_of(const std::vector<RankCalls>& ranks, std::vector<DryCall> RankCalls::*part) {
+std::vector<std::vector<DryCall>> part_of(const std::vector<Sent>& ranks, std::vector<DryCall> RankCalls::*part) {
   std::vector<std::vector<DryCall>> parts;
-  for (const RankCalls& rank : ranks) parts.push_back(rank.*part);
+  for (const Sent& rank : ranks) parts.push_back(rank.*part);
   return parts;
 }
 
@@ -254,31 +275,39 @@ std::vector<DryCall> of_block(const std::vector<DryCall>& calls, TrafficClass tr
 
 void expect_that_dry_runs_are_true(const RunConfig& config) {
   const DryRun run(config);
-  const std::vector<RankCalls> sent = train(config);
-  const std::vector<TrafficClass> in_use = classes_in_use(config);
-  for (const TrafficClass of : sim::kAllTrafficClasses) {
-    // A frozen embedding is on two ranks, and sends nothing.
-    if (of == TrafficClass::kEmbeddingGradient && !updates_tied_embedding(config)) continue;
-    EXPECT_EQ(std::ranges::find(in_use, of) != in_use.end(), !run.of(of).empty()) << sim::traffic_class_name(of);
-  }
-  EXPECT_EQ(count(run, &CallCounts::once), count(part_of(sent, &RankCalls::start)));
+  const std::vector<Sent> sent = train(config);
+  EXPECT_EQ(run.scattered_class(),
+            config.sharding.shards_state() ? std::optional(TrafficClass::kDpGradient) : std::nullopt);
+  EXPECT_EQ(run.exchanged_class(),
+            config.parallel.sequence > 1 ? std::optional(TrafficClass::kSequenceBackward) : std::nullopt);
+  std::vector<std::vector<DryCall>> once = part_of(sent, &RankCalls::start);
+  for (const Sent& rank : sent) once.push_back(rank.outer_steps);
+  EXPECT_EQ(count(run, &CallCounts::once), count(once));
   EXPECT_EQ(count(run, &CallCounts::times), count(part_of(sent, &RankCalls::step)));
   EXPECT_EQ(count(run, &CallCounts::evaluated), count(part_of(sent, &RankCalls::evaluation)));
   const auto plan = pipeline_plan(config);
   for (int rank = 0; rank < config.parallel.world_size(); ++rank) {
     const comm::ParallelNumbers at = config.parallel.coordinates(rank);
-    const RankCalls& own = sent[static_cast<std::size_t>(rank)];
+    const Sent& own = sent[static_cast<std::size_t>(rank)];
     const RankCalls dry = calls_of_rank(config, plan, at);
     expect_equal(dry.start, own.start, "start");
     expect_equal(dry.step, own.step, "step");
     expect_equal(dry.evaluation, own.evaluation, "evaluation");
+    std::map<std::string, std::uint64_t> outer, dry_outer;
+    for (const DryCall& call : own.outer_steps) ++outer[text_of(call)];
+    for (const auto& [call, starts] : dry.outer) {
+      if (starts > 0) dry_outer[text_of(call)] = starts;
+    }
+    EXPECT_EQ(dry_outer, outer);
     const RankKind& kind = run.kind_of(at);
     std::map<TrafficClass, std::uint64_t> names;
     for (const auto& [planned, share] : kind.shares) {
-      if (planned.first != TrafficClass::kOuter && share.names > 0) names[planned.first] += share.names;
+      if (share.names > 0) names[planned.first] += share.names;
     }
-    EXPECT_EQ(names, count_names(own.step));
-    EXPECT_EQ(count(run, kind, &CallCounts::once), count({own.start}, Counts::kEachRank));
+    std::vector<DryCall> named = own.step;
+    named.insert(named.end(), own.outer_steps.begin(), own.outer_steps.end());
+    EXPECT_EQ(names, count_names(named));
+    EXPECT_EQ(count(run, kind, &CallCounts::once), count({own.start, own.outer_steps}, Counts::kEachRank));
     EXPECT_EQ(count(run, kind, &CallCounts::times), count({own.step}, Counts::kEachRank));
     EXPECT_EQ(count(run, kind, &CallCounts::evaluated), count({own.evaluation}, Counts::kEachRank));
     if (config.parallel.sequence == 1) continue;
@@ -316,7 +345,11 @@ json random_spec(std::mt19937& draws) {
   json& parallel = spec["parallel"];
   for (const char* dimension : {"tensor", "data", "sequence", "pipeline"}) parallel[dimension] = any(1, 1, 2, 3);
   if (is_rare()) parallel["order"] = {"tensor", "sequence", "data", "pipeline"};
-  if (parallel["data"] != 1 || parallel["sequence"] != 1) {
+  const bool has_workers = parallel["data"] != 1 && parallel["sequence"] == 1 && is_rare();
+  if (has_workers) {
+    spec["outer"] = {{"every_steps", any(1, 2, 3)}, {"fragments", any(1, 2, 5)}, {"delay_steps", any(0, 1)}};
+    spec["training"]["steps"] = any(4, 7);
+  } else if (parallel["data"] != 1 || parallel["sequence"] != 1) {
     parallel["zero"] = any(0, 1, 2, 3);
     parallel["bucket_bytes"] = any(1000, 10000, 1000000);
     parallel["first_bucket_bytes"] = any(1000, 10000);
@@ -350,8 +383,16 @@ json random_spec(std::mt19937& draws) {
   if (is_rare()) spec["data"].update({{"documents", true}, {"end_of_text", 10}});
   if (is_rare()) spec["training"]["precision"] = {{"compute", "bfloat16"}, {"message", "bfloat16"}};
   if (is_rare()) spec["training"]["tensors"] = json::array({{{"match", any("wte*", "h.0.*")}, {"frozen", true}}});
-  if (is_rare() && parallel["data"] != 1 && parallel["sequence"] == 1) spec["outer"]["every_steps"] = 2;
   return spec;
+}
+
+TEST(DryRun, CountsTheOuterStepsOfAnyNumberOfSteps) {
+  const DryRun run(resolved(kTwoRanks, {R"(/parallel={"data": 2})", R"(/outer={"every_steps": 4, "fragments": 2})",
+                                        "/training/steps=1000000000000"})
+                       .config);
+  std::uint64_t starts = 0;
+  for (const PlannedCollective& planned : run.of(TrafficClass::kOuter)) starts += planned.counts.once;
+  EXPECT_EQ(starts, 250'000'000'000U + 249'999'999'999U);  // those of the second fragment begin 2 steps later
 }
 
 TEST(DryRun, RefusesSizesThatNoRunHas) {

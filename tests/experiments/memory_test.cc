@@ -14,7 +14,7 @@
 #include "experiments/run/layer_memory.h"
 #include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_device.h"
-#include "experiments/spec/class_layouts.h"
+#include "experiments/spec/dry_run.h"
 #include "experiments/spec/resolve_memory.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/parameter_table.h"
@@ -394,7 +394,7 @@ TEST(MemoryEstimate, OfStaleValuesIsTheMemoryThatTheyTake) {
       }),
   };
   for (const RunConfig& layout : layouts) {
-    for (const TrafficClass traffic_class : classes_in_use(layout)) {
+    for (const TrafficClass traffic_class : DryRun(layout).classes()) {
       RunConfig config = layout;
       lose(config, traffic_class, 0.1);
       config.network.of(traffic_class)->gather.fill = comm::Fill::kStale;
