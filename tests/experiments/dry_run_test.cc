@@ -387,12 +387,13 @@ json random_spec(std::mt19937& draws) {
 }
 
 TEST(DryRun, CountsTheOuterStepsOfAnyNumberOfSteps) {
-  const DryRun run(resolved(kTwoRanks, {R"(/parallel={"data": 2})", R"(/outer={"every_steps": 4, "fragments": 2})",
-                                        "/training/steps=1000000000000"})
-                       .config);
+  const DryRun run(
+      resolved(kTwoRanks, {R"(/parallel={"data": 2})", R"(/outer={"every_steps": 4, "fragments": 2})",
+                           "/training/steps=100000000000", R"(/network/classes={"outer": {"path": "contribution"}})"})
+          .config);
   std::uint64_t starts = 0;
   for (const PlannedCollective& planned : run.of(TrafficClass::kOuter)) starts += planned.counts.once;
-  EXPECT_EQ(starts, 250'000'000'000U + 249'999'999'999U);  // those of the second fragment begin 2 steps later
+  EXPECT_EQ(starts, 25'000'000'000U + 24'999'999'999U);  // those of the second fragment begin 2 steps later
 }
 
 TEST(DryRun, RefusesSizesThatNoRunHas) {
