@@ -55,6 +55,15 @@ std::vector<ReplicaAbsenceRecord> absences_until(const RunConfig& config, std::u
   return records;
 }
 
+std::uint64_t steps_with_fewer_replicas(const RunConfig& config, std::uint64_t first, std::uint64_t last) {
+  if (config.full_data) return config.parallel.data < *config.full_data ? last + 1 - first : 0;
+  std::uint64_t steps = 0;
+  for (std::uint64_t step = first; config.failures && step <= last; ++step) {
+    steps += absent_replicas(config.failures->replicas, step).empty() ? 0 : 1;
+  }
+  return steps;
+}
+
 ReplicaAbsences::ReplicaAbsences(const RunConfig& config, comm::Communicator& network, comm::ParallelGroups& all)
     : config_(config), all_(all) {
   const int own = all.coordinates().data;

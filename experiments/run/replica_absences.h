@@ -18,6 +18,9 @@ namespace droptest::experiments {
 /// begin later.
 std::vector<ReplicaAbsenceRecord> absences_until(const RunConfig& config, std::uint64_t last);
 
+/// How many of the steps first, ..., last were taken by fewer replicas than the run has at most.
+std::uint64_t steps_with_fewer_replicas(const RunConfig& config, std::uint64_t first, std::uint64_t last);
+
 /// The replicas that take a step together, as one of the run's ranks sees them.
 struct Attendance {
   std::vector<int> absent;  ///< data ranks, in order

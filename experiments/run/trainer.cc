@@ -15,27 +15,30 @@
 #include "comm/metered_communicator.h"
 #include "comm/rank_agreement.h"
 #include "experiments/checkpoint/restore.h"
-#include "experiments/checkpoint/state_bytes.h"
 #include "experiments/data/example_set.h"
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/call_waits.h"
-#include "experiments/run/evaluation.h"
+#include "experiments/run/compute_time.h"
+#include "experiments/run/profiled_steps.h"
 #include "experiments/run/rank_clock.h"
 #include "experiments/run/rank_usage.h"
 #include "experiments/run/replica_absences.h"
-#include "experiments/run/replica_divergence.h"
+#include "experiments/run/rescue_state.h"
 #include "experiments/run/stage_failures.h"
 #include "experiments/run/step_profile.h"
+#include "experiments/run/step_samples.h"
 #include "experiments/run/trainer_parts.h"
 #include "experiments/run/training_data.h"
+#include "experiments/run/training_history.h"
 #include "experiments/run/training_model.h"
+#include "experiments/run/validation.h"
+#include "experiments/run/workers.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/rank_groups.h"
 #include "experiments/spec/resolve_failures.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_weights.h"
-#include "models/outer_step.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -48,40 +51,6 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 
 bool is_multiple(std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; }
 
-/// The results of a step before its line of metrics.jsonl.
-struct UnrecordedStep {
-  UnrecordedStep() = default;
-  explicit UnrecordedStep(const MetricsLine& line)
-      : step(line.step),
-        train_loss(line.train_loss),
-        gradient_norm(line.gradient_norm),
-        learning_rate(line.learning_rate),
-        loss_scale(line.loss_scale),
-        skipped_steps(line.skipped_steps),
-        replicas(line.replicas) {}
-  MetricsLine line() const {
-    MetricsLine line;
-    line.step = step;
-    line.train_loss = train_loss;
-    line.gradient_norm = gradient_norm;
-    line.learning_rate = learning_rate;
-    line.loss_scale = loss_scale;
-    line.skipped_steps = skipped_steps;
-    line.replicas = replicas;
-    return line;
-  }
-  void visit_state(sim::StateVisitor& visitor) {
-    visit_values(visitor, step, train_loss, gradient_norm, learning_rate, loss_scale, skipped_steps, replicas);
-  }
-  std::uint64_t step = 0;
-  std::optional<double> train_loss;
-  std::optional<double> gradient_norm;
-  std::optional<double> learning_rate;
-  std::optional<double> loss_scale;
-  std::optional<std::uint64_t> skipped_steps;
-  std::optional<int> replicas;
-};
-
 /// One rank's run: the objects of training, and the measurements so far.
 class Trainer {
  public:
@@ -89,54 +58,39 @@ class Trainer {
       : config_(config),
         group_(group),
         hooks_(hooks),
-        membership_(membership_at_start(hooks.checkpoints, config, group)),
+        history_(membership_at_start(hooks.checkpoints, config, group), config.parallel.text()),
         profile_([this] { return network_.packet_totals(); }),
         usage_(usage_scope(config), device_of(config)),
         clock_(group),
         metered_(group),
-        network_(metered_, lossy_options(config, membership_)),
+        network_(metered_, lossy_options(config, history_.membership())),
         // The loss layer loses no control traffic, but does not count its time as compute time.
         observed_(network_, &profile_),
+        traces_(config, group, network_, clock_, profile_, hooks.on_trace),
         groups_(config, pipeline_plan(config), observed_),
-        replicas_(groups_.layout().gradient_group()),
         absences_(config, observed_, groups_.layout()),
         attendance_(&absences_.at(0)),
         model_(config, groups_.tensor(), groups_.model_ranks(), {&profile_.times(), &profile_.device_timer()}),
         data_(make_training_data(
             config, corpus, group, [this](std::uint64_t step) { return share_of(step); }, hooks.on_lost_shard)),
-        validation_(validation_data(config, corpus)),
-        labels_(corpus.examples == nullptr ? std::vector<std::int32_t>() : corpus.examples->validation.labels),
-        selection_(selection_batches(config, corpus)) {
+        validation_(config, corpus, group, network_, model_, [this] { tell_at_work(); }) {
     if (corpus.examples != nullptr) {
       outcome_.cut_examples = {corpus.examples->training.cut, corpus.examples->validation.cut};
     }
-    std::function<void(const models::Action&)> pass_time;
-    if (config.time && config.parallel.pipeline > 1) {
-      pass_time = [this, plan = model_.pipeline()](const models::Action& action) {
-        const auto stage = static_cast<std::size_t>(action.stage);
-        network_.pass_compute_share(compute_share(config_, plan->stages[stage], action.kind));
-      };
-    } else if (config.time && config.parallel.gradient_ranks() > 1 && !config.outer.is_on()) {
-      // The time of a block passes before its sums over tensor-parallel ranks: these need the port of the buckets that
-      // the block behind it has started, and wait for what is left of them then.
-      pass_time = [this](const models::Action& action) {
-        if (action.is_forward()) network_.pass_compute_share(backward_share(config_, config_.model.layers - 1));
-      };
-      model_.set_backward_passed(
-          [this](int layer) { network_.pass_compute_share(backward_share(config_, layer - 1)); });
-    }
-    model_.set_computed([this, pass_time = std::move(pass_time)](const models::Action& action) {
+    model_.set_computed([this, pass_time = follow_passes(config, network_, model_)](const models::Action& action) {
       if (pass_time) pass_time(action);
       tell_at_work();
       if (action.is_forward()) hooks_.after_forward(group_.rank(), outcome_.steps + 1);
     });
-    if (config.outer.is_on()) outer_.emplace(config.outer, *replicas_, updated_parameters());
+    if (config.outer.is_on()) workers_.emplace(config, *groups_.layout().gradient_group(), network_, model_);
     if (config.failures && config.failures->stage_rate > 0)
       failures_.emplace(config, *groups_.pipeline(), groups_.tensor(), model_);
     if (config.checkpoint && hooks.checkpoints) {
-      checkpointer_.emplace(*hooks.checkpoints, config, membership_, group, hooks.on_checkpoint_error,
+      checkpointer_.emplace(*hooks.checkpoints, config, history_.membership(), group, hooks.on_checkpoint_error,
                             hooks.is_at_work);
     }
+    rescue_ = RescueState(config.elastic && checkpointer_ && config.sharding.zero == 0 && !failures_ &&
+                          config.training.flag_loss_rate == 0);
   }
 
   TrainingOutcome run() {
@@ -152,16 +106,13 @@ class Trainer {
   TrainingOutcome run_to_end() {
     start_ = Clock::now();
     const auto resumed = checkpointer_ ? checkpointer_->restore(training_state()) : std::nullopt;
-    start_records(resumed ? std::optional(resumed->step - (unrecorded_ ? 1 : 0)) : std::nullopt);
+    start_records(resumed ? std::optional(resumed->step - (rescue_.has_unrecorded() ? 1 : 0)) : std::nullopt);
     if (resumed) {
-      outcome_.resumed_at.push_back(resumed->step);
+      history_.resume(resumed->step);
       attendance_ = &absences_.at(resumed->step);
       if (!attendance_->absent.empty()) absences_.adopt(*attendance_, model_);
       if (resumed->memberships) begin_membership(*resumed->memberships);
-      if (unrecorded_) {
-        MetricsLine line = std::exchange(unrecorded_, std::nullopt)->line();
-        record_step(line);
-      }
+      if (auto line = rescue_.take_unrecorded()) record_step(*line);
     } else {
       begin();
     }
@@ -169,19 +120,26 @@ class Trainer {
            outcome_.alert.empty()) {
       const std::uint64_t step = outcome_.steps + 1;
       hooks_.before_step(group_.rank(), step);
-      follow_profile(step);
-      profile_.begin_step();
+      traces_.begin_step(step, model_.ops().stream());
       take_step(step);
-      profile_.end_step(step);
-      if (config_.record.profile_steps && step == config_.record.profile_steps->second) send_trace();
+      traces_.end_step(step);
     }
-    send_trace();
+    traces_.finish();
     if (checkpointer_) {
       checkpointer_->finish();
       outcome_.checkpoints = checkpoint_totals();
     }
     outcome_.skipped_steps = model_.scaler().skipped();
     outcome_.loss_scale = model_.scaler().scale();
+    outcome_.resumed_at = history_.resumed_at();
+    outcome_.started_from = history_.started_from();
+    outcome_.earlier_memberships = history_.earlier_memberships();
+    outcome_.validation_final_loss = validation_.results().final_loss;
+    outcome_.validation_best_loss = validation_.results().best_loss;
+    outcome_.validation_tokens = validation_.results().tokens;
+    outcome_.selection_loss = validation_.results().selection_loss;
+    outcome_.selection_tokens = validation_.results().selection_tokens;
+    outcome_.predictions = std::move(validation_.predictions());
     if (!outcome_.stopped_after) finish();
     // Of a run that never updated its parameters nothing was trained.
     const bool ended =
@@ -210,7 +168,7 @@ class Trainer {
       set_starting_weights(model_, config_, groups_.tensor());
       spread_starting_weights();
     }
-    if (outer_) outer_->begin(updated_parameters());
+    if (workers_) workers_->begin();
     MetricsLine first;
     first.step = outcome_.steps;
     validate(first);
@@ -225,7 +183,7 @@ class Trainer {
                            [this](sim::StateVisitor& visitor) {
                              network_.visit_state(visitor);
                              if (failures_) failures_->visit_state(visitor);
-                             if (outer_) outer_->visit_state(visitor);
+                             if (workers_) workers_->visit_state(visitor);
                            },
                            [this](sim::StateVisitor& visitor) { visit_progress(visitor); },
                            [this] { return memberships(); }};
@@ -234,11 +192,7 @@ class Trainer {
 
   /// After the state of another layout.
   void begin_membership(const nlohmann::json& before) {
-    outcome_.earlier_memberships = before.dump();
-    time_before_ = time_so_far_;
-    membership_start_ = outcome_.steps;
-    counted_ = "{}";
-    counted_to_step_ = outcome_.steps;
+    history_.begin_membership(before, outcome_.steps);
     (void)model_.parameters();
     model_.set_values();  // also the rounded ones
     spread_starting_weights();
@@ -246,63 +200,35 @@ class Trainer {
 
   /// Of all memberships. Ranks: all.
   std::optional<comm::VirtualTime> collect_time() {
-    std::optional<comm::VirtualTime> time = network_.collect_time();
-    if (time) add_to(*time, time_before_);
-    return time;
+    const std::optional<comm::VirtualTime> own = network_.collect_time();
+    return own ? std::optional(history_.with_time_before(*own)) : std::nullopt;
   }
 
   /// The losses of the memberships so far, the own one last.
   nlohmann::json memberships() {
-    nlohmann::json all = nlohmann::json::array();
-    if (!outcome_.earlier_memberships.empty()) all = nlohmann::json::parse(outcome_.earlier_memberships);
     const std::vector<comm::ClassStatistics> statistics =
         network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
-    if (const auto time = collect_time()) time_so_far_ = *time;
-    nlohmann::json own = own_membership(outcome_.steps, loss_statistics_json(statistics, config_.network)["classes"]);
-    counted_ = own["classes"].dump();
-    counted_to_step_ = outcome_.steps;
-    all.push_back(std::move(own));
-    return all;
+    (void)collect_time();
+    return history_.count(outcome_.steps, loss_statistics_json(statistics, config_.network)["classes"]);
   }
 
-  nlohmann::json own_membership(std::uint64_t to_step, nlohmann::json classes) const {
-    return {{"epoch", membership_},
-            {"from_step", membership_start_},
-            {"to_step", to_step},
-            {"layout", config_.parallel.text()},
-            {"classes", std::move(classes)}};
-  }
-
-  /// Another rank has died. Replicas that are whole go on from the state after the last update (rescue.h). With ZeRO 0
-  /// the values change after all messages of a step but one, which gives the first stage the new values of the tied
-  /// embedding: without it the state is still that of the update, since other layouts take the values of its owner.
+  /// Another rank has died.
   void leave_state(const std::string& why) {
-    if (!updated_) return;
+    const std::optional<std::uint64_t> step = rescue_.step();
+    if (!step) return;
     group_.abort(why);  // so that no other rank waits for this one
-    nlohmann::json memberships = nlohmann::json::array();
-    if (!outcome_.earlier_memberships.empty()) memberships = nlohmann::json::parse(outcome_.earlier_memberships);
-    nlohmann::json own = own_membership(updated_->step, nlohmann::json::parse(counted_));
-    if (counted_to_step_ < updated_->step) own["counted_to_step"] = counted_to_step_;
-    memberships.push_back(std::move(own));
     try {
-      checkpointer_->leave(updated_->step, training_state(), std::move(updated_->progress), std::move(memberships));
+      rescue_.leave(*checkpointer_, training_state(), history_);
     } catch (const ConfigError& error) {
-      hooks_.on_checkpoint_error(updated_->step,
+      hooks_.on_checkpoint_error(*step,
                                  "rank " + std::to_string(group_.rank()) + " cannot leave its state: " + error.what());
     }
   }
 
   /// After an update: the state that the rank would leave.
   void keep_for_rescue(const MetricsLine& line) {
-    const bool can_leave = config_.elastic && checkpointer_ && config_.sharding.zero == 0 && !failures_ &&
-                           config_.training.flag_loss_rate == 0;
-    updated_.reset();
-    if (!can_leave || !attendance_->absent.empty()) return;
-    unrecorded_ = UnrecordedStep(line);
-    StateSaver saver;
-    visit_progress(saver);
-    unrecorded_.reset();
-    updated_ = Updated{line.step, saver.take()};
+    if (!attendance_->absent.empty()) return rescue_.forget();
+    rescue_.keep(line, [this](sim::StateVisitor& visitor) { visit_progress(visitor); });
   }
 
   /// The parameters and the optimizer of another run.
@@ -318,20 +244,16 @@ class Trainer {
     const TrainingState state = training_state();
     RestoredState restored = RestoredState::recut(std::filesystem::path(path).parent_path(), manifest, state);
     restored.put(state);
-    unrecorded_.reset();  // a line of the other run
-    outcome_.resumed_at.clear();
-    outcome_.started_from = {manifest.run_id, manifest.step, config_.start->membership, restored.difference().max,
-                             restored.difference().tensors};
+    (void)rescue_.take_unrecorded();  // a line of the other run
+    history_.start_from({manifest.run_id, manifest.step, config_.start->membership, restored.difference().max,
+                         restored.difference().tensors});
     begin_membership(manifest.memberships);
   }
 
   void visit_progress(sim::StateVisitor& visitor) {
     double seconds = seconds_since(start_);
-    visit_values(visitor, outcome_.steps, outcome_.tokens, outcome_.validation_final_loss,
-                 outcome_.validation_best_loss, outcome_.validation_tokens, outcome_.selection_loss,
-                 outcome_.selection_tokens, outcome_.stage_failures, time_before_, time_so_far_, outcome_.started_from,
-                 outcome_.resumed_at, outcome_.earlier_memberships, membership_start_, counted_, counted_to_step_,
-                 unrecorded_, last_losses_, training_seconds_, seconds, *data_, outcome_.predictions);
+    visit_values(visitor, outcome_.steps, outcome_.tokens, validation_.results(), outcome_.stage_failures, history_,
+                 rescue_, last_losses_, training_seconds_, seconds, *data_, validation_.predictions());
     if (visitor.turn() != sim::StateVisitor::Turn::kRestore) return;
     start_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
@@ -358,26 +280,6 @@ class Trainer {
   std::uint64_t last_step() const {
     const std::optional<std::uint64_t> left = data_->steps_left();
     return left ? outcome_.steps + *left : config_.training.steps;
-  }
-
-  /// Begins to record, where the profiled steps begin, or where a run continues among them.
-  void follow_profile(std::uint64_t step) {
-    const auto& steps = config_.record.profile_steps;
-    if (!steps || step < steps->first || step > steps->second || profile_.is_recording()) return;
-    const auto pause = network_.pause_clock();
-    profile_.start_recording(clock_.meet(group_, "begin of a trace"), model_.ops().stream());
-  }
-
-  /// Where steps were recorded. Ranks: all.
-  void send_trace() {
-    if (!profile_.is_recording()) return;
-    const auto pause = network_.pause_clock();
-    const StepProfile::Scope scope(profile_, TrainerPhase::kRecords);
-    std::vector<nlohmann::json> ranks;
-    for (const std::string& of_rank : comm::gather_texts(profile_.take_recording().dump(), group_, "trace")) {
-      if (group_.rank() == 0) ranks.push_back(nlohmann::json::parse(of_rank));
-    }
-    if (group_.rank() == 0) hooks_.on_trace(ranks);
   }
 
   StepData take_data(std::uint64_t step) {
@@ -415,7 +317,7 @@ class Trainer {
       const double scale = model_.scaler().scale();
       if (attendance_->takes_part) result = train_model(data, *line.learning_rate, step);
       share(result);
-      if (outer_) finish_step_of_workers(result, step);
+      if (workers_) workers_->finish_step(step, result);
       line.train_loss = result.loss;
       line.gradient_norm = result.gradient_norm;
       if (model_.scaler().is_on()) note_scale(scale, result, line);
@@ -450,9 +352,12 @@ class Trainer {
     const bool last = step == last_step();
     const bool sampled = is_multiple(step, config_.record.sample_every_steps);
     const bool validated = last || is_multiple(step, config_.validation.every_steps);
-    if (sampled) sample(line);
+    if (sampled) {
+      const StepProfile::Scope scope(profile_, TrainerPhase::kSampling);
+      sample(config_, *attendance_, model_, network_, line);
+    }
     if (validated) validate(line);
-    if (last && selection_) select(line);
+    if (last && validation_.has_selection()) select(line);
     note_memory(step);
     if (last || sampled || validated || is_multiple(step, config_.record.every_steps)) log(line);
     if (checkpointer_ && !outcome_.diverged_step) take_checkpoint(step);
@@ -467,7 +372,7 @@ class Trainer {
   void attend(std::uint64_t step) {
     const Attendance& next = absences_.at(step);
     if (&next == attendance_) return;
-    updated_.reset();
+    rescue_.forget();
     const auto stop = network_.stop_clock();
     const bool returns = !attendance_->takes_part && next.takes_part;
     absences_.change(*attendance_, next, model_);
@@ -492,37 +397,13 @@ class Trainer {
     const comm::LayerBuffers layer = network_.buffers();
     memory.note("collectives", layer.messages.bytes, step);
     memory.note("loss_layer", layer.remembered, step);
-    if (outer_) memory.note("outer", outer_->bytes(), step);
+    if (workers_) memory.note("outer", workers_->bytes(), step);
     memory.pools = {{"slots", model_.slot_use()}, {"messages", layer.messages}, {"calls", layer.calls}};
     memory.note_process(step);
   }
 
   void note_device_memory(std::uint64_t step) {
     if (const auto bytes = usage_.device_peak_bytes()) outcome_.memory.note_device(*bytes, step);
-  }
-
-  /// The mean over the workers, and the outer step.
-  void finish_step_of_workers(models::StepResult& result, std::uint64_t step) {
-    std::array<double, 3> numbers = {result.loss, result.gradient_norm, result.updated ? 0.0 : 1.0};
-    {
-      const auto pause = network_.pause_clock();
-      replicas_->all_reduce(comm::Tensor(std::span<double>(numbers)), comm::ReduceOp::kMean,
-                            {sim::TrafficClass::kControl, "results of the workers"});
-    }
-    result = {numbers[0], numbers[1], numbers[2] == 0, result.loss_scale};
-    if (!result.updated || !outer_->is_due(step)) return;
-    std::vector<models::Parameter<float>> parameters = updated_parameters();
-    if (outer_->take(step, parameters)) model_.set_values();
-  }
-
-  /// The parameters whose values are this rank's: without the copy of another stage's embedding.
-  std::vector<models::Parameter<float>> updated_parameters() {
-    std::vector<models::Parameter<float>> updated;
-    const std::span<models::Parameter<float>> all = model_.parameters();
-    for (std::size_t i = 0; i < all.size(); ++i) {
-      if (!model_.tensors()[i].is_copy) updated.push_back(all[i]);
-    }
-    return updated;
   }
 
   /// Ranks that take no part hear of the step from rank 0, which always does.
@@ -563,7 +444,7 @@ class Trainer {
     const bool goes_on = step < last_step() && outcome_.alert.empty();
     const auto change = goes_on ? hooks_.replicas_change_after(step) : std::nullopt;
     const std::uint64_t completed = checkpointer_->totals().completed;
-    if (outer_) outer_->settle();
+    if (workers_) workers_->settle();
     using enum Checkpointer::Because;
     checkpointer_->after_step(step, training_state(),
                               change.value_or(stops || checkpoint_asked_ ? kRequested : kInterval));
@@ -579,80 +460,15 @@ class Trainer {
     for (const int stage : failures_->take(step)) outcome_.stage_failures.push_back({step, stage});
   }
 
-  Evaluated evaluate(const EvaluationData& data, const char* name) {
-    const auto stop = network_.stop_clock();
-    std::optional<comm::LossyCommunicator::LosslessScope> lossless;
-    if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);
-    Evaluated result;
-    if (attendance_->takes_part) {
-      comm::Communicator& ranks = attendance_->absent.empty() ? group_ : attendance_->groups->world();
-      const auto detail =
-          model_.config().classifies() ? models::EvaluationDetail::kLogits : models::EvaluationDetail::kLoss;
-      result = experiments::evaluate(model_, data, attendance_->groups, detail, [this] { tell_at_work(); });
-      result.mean_loss = agree_on_mean(result.mean_loss, ranks, name);
-    }
-    if (!attendance_->absent.empty()) {
-      group_.broadcast(comm::Tensor(std::span<double>(&result.mean_loss, 1)), 0, {sim::TrafficClass::kControl, name});
-    }
-    return result;
-  }
-
-  /// Measures the validation loss, and compares the ranks' views of the fates so far.
   void validate(MetricsLine& line) {
     const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
     tell_at_work();
-    const Evaluated evaluated = evaluate(*validation_, "validation_loss");
-    const double loss = evaluated.mean_loss;
-    network_.verify_fates();
-    if (model_.config().classifies() && group_.rank() == 0) {
-      outcome_.predictions = predictions_of(evaluated.logits, labels_);
-      line.classification = to_json(quality_of(*outcome_.predictions, model_.config().classes, config_.seeds.data));
-    }
-    line.validation_loss = loss;
-    outcome_.validation_final_loss = loss;
-    outcome_.validation_tokens = validation_->count_targets();
-    if (!std::isfinite(loss)) {
-      outcome_.diverged_step = line.step;
-    } else if (!outcome_.validation_best_loss || loss < *outcome_.validation_best_loss) {
-      outcome_.validation_best_loss = loss;
-    }
+    if (!validation_.validate(*attendance_, line)) outcome_.diverged_step = line.step;
   }
 
-  /// Measures the loss by which the best of several runs is chosen.
   void select(MetricsLine& line) {
     const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
-    const double loss = evaluate(*selection_, "selection_loss").mean_loss;
-    line.selection_loss = loss;
-    outcome_.selection_loss = loss;
-    outcome_.selection_tokens = selection_->count_targets();
-    if (!std::isfinite(loss)) outcome_.diverged_step = line.step;
-  }
-
-  /// Only its own messages can make a copy of the tied embedding differ from its owner's values.
-  TiedCopies tied_copies() const {
-    return config_.network.of(sim::TrafficClass::kEmbeddingGradient) ? TiedCopies::kCompared : TiedCopies::kLeftOut;
-  }
-
-  /// Samples the replicas' divergence, and each class's error since the last sample.
-  void sample(MetricsLine& line) {
-    const StepProfile::Scope scope(profile_, TrainerPhase::kSampling);
-    // The parameters that passes gathered are gone by now; what owners have is equal everywhere.
-    if (!config_.sharding.shards_values() && attendance_->takes_part) {
-      const ReplicaDivergence divergence =
-          measure_replica_divergence(model_.parameters(), *attendance_->groups, tied_copies());
-      line.divergence = divergence.all;
-      line.divergence_groups = divergence.groups;
-      model_.release_parameters();
-    }
-    for (const comm::ClassSample& sampled : network_.take_samples()) {
-      line.classes[std::string(sim::traffic_class_name(sampled.traffic_class))] = {sampled.nmse, sampled.cosine};
-    }
-    for (const comm::ClassStatistics& of_class :
-         network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit)) {
-      const comm::LossCounts total = of_class.total();
-      line.losses[std::string(sim::traffic_class_name(of_class.traffic_class))] = {
-          total.packets, total.lost_packets, total.configured_rate(), total.realised_rate(), total.z()};
-    }
+    if (!validation_.select(*attendance_, line)) outcome_.diverged_step = line.step;
   }
 
   void log(MetricsLine& line) {
@@ -662,7 +478,6 @@ class Trainer {
     if (const auto record = data_->record()) line.lost_samples = record->lost_samples;
     if (checkpointer_) line.failed_checkpoints = checkpoint_totals().failed;
     outcome_.time = collect_time();
-    if (outcome_.time) time_so_far_ = *outcome_.time;
     if (outcome_.time) line.virtual_seconds = outcome_.time->seconds;
     if (line.train_loss) {
       last_losses_.push_back(*line.train_loss);
@@ -690,25 +505,15 @@ class Trainer {
     if ((asked & kStop) != 0 && goes_on) outcome_.alert = text_of_root(request.stop, group_, "alert");
   }
 
-  /// Of this layout.
-  std::uint64_t steps_with_fewer_replicas() const {
-    if (config_.full_data) return config_.parallel.data < *config_.full_data ? outcome_.steps - membership_start_ : 0;
-    std::uint64_t steps = 0;
-    for (std::uint64_t step = membership_start_ + 1; config_.failures && step <= outcome_.steps; ++step) {
-      steps += absent_replicas(config_.failures->replicas, step).empty() ? 0 : 1;
-    }
-    return steps;
-  }
-
   void finish() {
     network_.verify_fates();
     outcome_.data = data_->record();
-    outcome_.steps_with_fewer_replicas = steps_with_fewer_replicas();
+    outcome_.steps_with_fewer_replicas = steps_with_fewer_replicas(config_, history_.begun_after() + 1, outcome_.steps);
     outcome_.statistics = network_.collect_statistics(config_.record.links == RecordConfig::Links::kInclude
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
-      updated_.reset();  // moments are part of the state of a rescue
+      rescue_.forget();  // moments are part of the state of a rescue
       tell_at_work();
       model_.end_training();
       outcome_.weights =
@@ -729,41 +534,27 @@ class Trainer {
   const RunConfig& config_;
   comm::Communicator& group_;
   const TrainingHooks& hooks_;
-  const int membership_;  ///< how many layouts the training has behind it
+  TrainingHistory history_;
   StepProfile profile_;
   RankUsageMeter usage_;
   RankClock clock_;
   comm::MeteredCommunicator metered_;
   comm::LossyCommunicator network_;
   comm::MeteredCommunicator observed_;  ///< the loss layer, with all that it waits for
+  ProfiledSteps traces_;
   RankGroups groups_;
-  comm::Communicator* replicas_;  ///< ranks of which gradients are averaged; null: there is one
   ReplicaAbsences absences_;
   const Attendance* attendance_;  ///< of the step under way, or the last one
   TrainingModel model_;
-  std::optional<models::OuterStep> outer_;
+  std::optional<Workers> workers_;
   std::optional<StageFailures> failures_;
   std::unique_ptr<TrainingData> data_;
-  std::unique_ptr<const EvaluationData> validation_;
-  std::vector<std::int32_t> labels_;            ///< of the examples of validation_; none: tokens
-  std::optional<EvaluationBatches> selection_;  ///< the tokens after those of validation_
+  Validation validation_;
   std::optional<Checkpointer> checkpointer_;
 
   Clock::time_point start_;
   double training_seconds_ = 0;
-  std::uint64_t membership_start_ = 0;  ///< the last step before the membership
-  std::string counted_ = "{}";          ///< the membership's losses by class as JSON, as they were last collected
-  std::uint64_t counted_to_step_ = 0;   ///< of those
-  /// In the state of a rescue: the step whose line may not have been written.
-  std::optional<UnrecordedStep> unrecorded_;
-  /// The state of now, or of the update before. Absent: a rank that dies sends the run back to its last checkpoint.
-  struct Updated {
-    std::uint64_t step;
-    std::vector<std::byte> progress;
-  };
-  std::optional<Updated> updated_;
-  comm::VirtualTime time_before_;  ///< of the memberships before
-  comm::VirtualTime time_so_far_;  ///< of all memberships, at the last line or checkpoint
+  RescueState rescue_{false};
   bool checkpoint_asked_ = false;  ///< by an alert
   std::vector<double> last_losses_;
   TrainingOutcome outcome_;

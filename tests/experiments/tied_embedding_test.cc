@@ -18,7 +18,7 @@
 #include "experiments/checkpoint/restore.h"
 #include "experiments/run/single_rank.h"
 #include "experiments/run/trainer.h"
-#include "experiments/run/trainer_parts.h"
+#include "experiments/run/validation.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"

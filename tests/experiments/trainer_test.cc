@@ -10,7 +10,7 @@
 
 #include "comm/lossy/paths/path_registry.h"
 #include "experiments/run/replica_divergence.h"
-#include "experiments/run/trainer_parts.h"
+#include "experiments/run/validation.h"
 #include "tests/comm/observed_communicator.h"
 #include "tests/experiments/tiny_run.h"
 
