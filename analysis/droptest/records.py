@@ -27,7 +27,7 @@ from droptest.files import (
     read_run,
     seeds_of,
 )
-from droptest.frames import frames_of
+from droptest.frames import KEYS, frames_of
 from droptest.run_rows import COLUMNS, RunRows
 from droptest.search import Search, read_search
 from droptest.series import SeriesNamer
@@ -77,7 +77,7 @@ class Records:
         place: where it loses packets, as far as runs differ in it ("gather half"); rest: its series without the place.
     metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),
         train_loss and validation_loss (in `unit`), learning_rate, gradient_norm, divergence_max, divergence_rms
-        (units of the parameters).
+        (units of the parameters), and each further number that some line has, by its name (NaN: the line has none).
     divergence: step, group (parameter group, or "all"), max, rms: difference between replicas.
     samples: step, class, nmse (fraction of energy), cosine: of collectives' results against the exact ones.
     loss_statistics: one row per class and half ("both" is the whole class): messages, packets, bytes, lost,
@@ -160,8 +160,9 @@ class Records:
     def _rows_of(self, run_ids: Collection[str]) -> dict[str, dict[str, np.ndarray]]:
         """The columns of the rows of these runs by frame, without those that a namer gives."""
         found = {}
-        for kind, names in COLUMNS.items():
+        for kind in COLUMNS:
             frame = getattr(self, kind)
+            names = [name for name in frame.columns if name not in KEYS and not name.startswith("/")]
             rows = frame[frame["run_id"].isin(run_ids)]
             found[kind] = {name: rows[name].to_numpy() for name in ("run_id", *names)}
         return found

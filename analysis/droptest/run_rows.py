@@ -38,7 +38,9 @@ TIME_COLUMNS = (
 RECOVERY_COLUMNS = ("packets", "lost", "repaired", "residual", "residual_bytes", "resent", "resend_rounds")
 LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
 LINK_ENDS = ("class", "half", "source", "destination")
-# The columns of each frame that differ between the rows of a run.
+# Numbers of a line have columns of their names; these members are none, or are told by the frames of other columns.
+OTHER_MEMBERS = frozenset({"step", "divergence", "classes", "losses", "ranks", "classification", *METRIC_COLUMNS})
+# The columns of each frame that differ between the rows of a run. `metrics` has those of further numbers, too.
 COLUMNS = {
     "metrics": ("step", *METRIC_COLUMNS, "divergence_max", "divergence_rms"),
     "divergence": ("step", "group", "max", "rms"),
@@ -73,9 +75,17 @@ class _Table:
     def __init__(self, columns: Sequence[str]):
         self.new: list[tuple] = []  # rows of the run that is read
         self._run_ids: list[str] = []
+        self._further: dict[str, array] = {}  # columns of numbers that some rows have; NaN before their ends
         self._columns: dict[str, Any] = {
             name: array("q") if name in WHOLE else array("d") if name in NUMBERS else [] for name in columns
         }
+
+    def add_further(self, name: str, value: float) -> None:
+        """A number of the row that was added last."""
+        column = self._further.setdefault(name, array("d"))
+        row = len(self._run_ids) + len(self.new) - 1
+        column.extend([NAN] * (row - len(column)))
+        column.append(value)
 
     def take_new(self, run_id: str) -> None:
         """Puts the new rows, each with a value for every column, after those of the runs before."""
@@ -92,13 +102,16 @@ class _Table:
     def cut(self, rows: int) -> None:
         """Forgets the new rows, and all after the first ones."""
         self.new.clear()
-        for column in (self._run_ids, *self._columns.values()):
+        for column in (self._run_ids, *self._columns.values(), *self._further.values()):
             del column[rows:]
 
     def columns(self) -> dict[str, np.ndarray]:
         found = {"run_id": objects(self._run_ids)}
         for name, values in self._columns.items():
             found[name] = objects(values) if isinstance(values, list) else np.array(values)
+        for name, numbers in self._further.items():
+            numbers.extend([NAN] * (len(self) - len(numbers)))
+            found[name] = np.array(numbers)
         return found
 
 
@@ -118,7 +131,7 @@ class RunRows:
         self._new = {kind: table.new for kind, table in self._tables.items()}
 
     def columns(self) -> dict[str, dict[str, np.ndarray]]:
-        """`run_id` and the columns of COLUMNS by frame. To be called once: the rows are given away, since two copies
+        """`run_id` and the columns by frame. To be called once: the rows are given away, since two copies
         of them would take much memory."""
         return {kind: self._tables.pop(kind).columns() for kind in COLUMNS}
 
@@ -161,6 +174,9 @@ class RunRows:
         step, divergence = line["step"], object_of(line.get("divergence"))
         whole = (number(divergence.get("max")), number(divergence.get("rms")))
         self._new["metrics"].append((step, *map(number, map(line.get, METRIC_COLUMNS)), *whole))
+        for name in line.keys() - OTHER_MEMBERS:
+            if not math.isnan(value := number(line[name])):
+                self._tables["metrics"].add_further(name, value)
         groups = object_of(divergence.get("groups"))
         for group, value in [("all", divergence), *groups.items()] if divergence else ():
             value = object_of(value)

@@ -30,6 +30,17 @@ json to_json(const Divergence& divergence) {
   return {{"max", finite_or_null(divergence.max)}, {"rms", finite_or_null(divergence.rms)}};
 }
 
+void put_number(json& out, const char* name, const std::optional<double>& value) {
+  if (value) out[name] = finite_or_null(*value);
+}
+template <class Count>
+void put_number(json& out, const char* name, const std::optional<Count>& value) {
+  if (value) out[name] = *value;
+}
+void put_number(json& out, const char* name, std::uint64_t count) {
+  if (count != 0) out[name] = count;
+}
+
 /// Calls take(text, name) for each line that ends with a newline, without it, until take returns false; `name` is that
 /// of the line in messages.
 template <class Take>
@@ -58,18 +69,7 @@ json to_json(const RankUsage& usage) {
 
 json to_json_line(const MetricsLine& line) {
   json out = {{"step", line.step}, {"tokens", line.tokens}, {"seconds", line.seconds}};
-  const auto put = [&out](const char* name, const std::optional<double>& value) {
-    if (value) out[name] = finite_or_null(*value);
-  };
-  put("virtual_seconds", line.virtual_seconds);
-  put("train_loss", line.train_loss);
-  if (line.replicas) out["replicas"] = *line.replicas;
-  put("learning_rate", line.learning_rate);
-  put("gradient_norm", line.gradient_norm);
-  put("loss_scale", line.loss_scale);
-  if (line.skipped_steps) out["skipped_steps"] = *line.skipped_steps;
-  put("validation_loss", line.validation_loss);
-  put("selection_loss", line.selection_loss);
+  line.visit_numbers([&out](const char* name, const auto& value) { put_number(out, name, value); });
   if (!line.classification.is_null()) out["classification"] = line.classification;
   if (line.divergence) {
     out["divergence"] = to_json(*line.divergence);
@@ -78,8 +78,6 @@ json to_json_line(const MetricsLine& line) {
       out["divergence"]["groups"][group] = to_json(divergence);
     }
   }
-  if (line.lost_samples != 0) out["lost_samples"] = line.lost_samples;
-  if (line.failed_checkpoints != 0) out["failed_checkpoints"] = line.failed_checkpoints;
   for (const auto& [name, error] : line.classes) {
     out["classes"][name] = {{"nmse", finite_or_null(error.nmse)}, {"cosine", finite_or_null(error.cosine)}};
   }

@@ -85,7 +85,8 @@ struct StartRecord {
   }
 };
 
-/// One logged step; values that were not measured are absent. Values that are not finite become null.
+/// One logged step; values that were not measured are absent. Values that are not finite become null. A number is
+/// declared here and in experiments/schema/metrics.schema.json; all readers find it by its name.
 struct MetricsLine {
   std::uint64_t step = 0;  ///< finished optimizer steps
   std::uint64_t tokens = 0;
@@ -95,7 +96,7 @@ struct MetricsLine {
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;
   std::optional<double> loss_scale;            ///< of the step; absent: losses are not scaled
-  std::optional<std::uint64_t> skipped_steps;  ///< so far, with an overflow; likewise
+  std::optional<std::uint64_t> skipped_steps;  ///< so far, with an overflow; absent: losses are not scaled
   std::optional<double> validation_loss;
   nlohmann::json classification{};       ///< ClassificationQuality of that validation; null: not measured
   std::optional<int> replicas;           ///< that took the step; absent: all
@@ -105,8 +106,24 @@ struct MetricsLine {
   std::map<std::string, CollectiveError> classes;       ///< by traffic class; written where not empty
   std::uint64_t lost_samples = 0;                       ///< so far, in shards set aside; written where not 0
   std::uint64_t failed_checkpoints = 0;                 ///< so far; written where not 0
-  std::map<std::string, RealisedLoss> losses;           ///< likewise
+  std::map<std::string, RealisedLoss> losses;           ///< by traffic class; written where not empty
   nlohmann::json ranks = nlohmann::json::array();       ///< RankUsage of each; written where not empty
+
+  /// Calls visit(name, value) for each number that some lines lack: an optional, or a count that is not written if 0.
+  template <class Visit>
+  void visit_numbers(const Visit& visit) const {
+    visit("virtual_seconds", virtual_seconds);
+    visit("train_loss", train_loss);
+    visit("learning_rate", learning_rate);
+    visit("gradient_norm", gradient_norm);
+    visit("loss_scale", loss_scale);
+    visit("skipped_steps", skipped_steps);
+    visit("validation_loss", validation_loss);
+    visit("replicas", replicas);
+    visit("selection_loss", selection_loss);
+    visit("lost_samples", lost_samples);
+    visit("failed_checkpoints", failed_checkpoints);
+  }
 };
 
 nlohmann::json to_json_line(const MetricsLine& line);

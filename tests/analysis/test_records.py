@@ -88,6 +88,24 @@ def test_skipped_steps_are_those_of_the_summary(tmp_path):
     assert sorted(status) == ["completed", f"completed, 3 of {steps:.0f} steps skipped"]
 
 
+def test_each_number_of_a_line_has_a_column_of_its_name(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli("5%")]}, seeds=1, name="columns")
+    first, second = sorted(path.parent for path in folder.glob("*/metrics.jsonl"))
+    lines = [json.loads(line) for line in (second / "metrics.jsonl").read_text().splitlines()]
+    lines[1] |= {"lost_samples": 3, "perplexity": 9.5, "of_no_number": "text", "flag": True}
+    lines[-1] |= {"lost_samples": 4}
+    (second / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    metrics = droptest.load(folder).metrics
+    assert not {"of_no_number", "flag", "classes"} & set(metrics.columns)
+    rows = metrics[metrics["run_id"] == second.name].reset_index(drop=True)
+    assert metrics[metrics["run_id"] == first.name]["lost_samples"].isna().all()
+    known = {row: value for row, value in rows["lost_samples"].items() if not math.isnan(value)}
+    assert known == {1: 3, len(lines) - 1: 4}
+    assert rows["perplexity"].dropna().to_dict() == {1: 9.5}
+    chosen = droptest.load(folder)._rows_of([second.name])["metrics"]  # of the best values of a sweep
+    assert {number for number in chosen["lost_samples"] if not math.isnan(number)} == {3, 4}
+
+
 def test_rates_in_percent_text_are_the_same_points(mixed, tmp_path):
     folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli("5%")]}, seeds=2)
     records = droptest.load(folder)
