@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "experiments/run/step_profile.h"
+#include "experiments/training/step_profile.h"
 
 namespace droptest::experiments {
 namespace {

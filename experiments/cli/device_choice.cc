@@ -6,7 +6,7 @@
 #include <string>
 
 #include "comm/device/device_info.h"
-#include "experiments/run/run_device.h"
+#include "experiments/training/run_device.h"
 
 namespace droptest::cli {
 namespace {

@@ -21,10 +21,10 @@
 #include "experiments/data/token_source.h"
 #include "experiments/data/vocabulary.h"
 #include "experiments/files/weights_file.h"
-#include "experiments/run/classification.h"
-#include "experiments/run/rank_model.h"
-#include "experiments/run/single_rank.h"
 #include "experiments/spec/resolve_pretrained.h"
+#include "experiments/training/classification.h"
+#include "experiments/training/rank_model.h"
+#include "experiments/training/single_rank.h"
 #include "sim/error.h"
 
 namespace droptest::cli {

@@ -19,7 +19,7 @@
 #include "experiments/files/weights_file.h"
 #include "experiments/records/metrics_tail.h"
 #include "experiments/records/run_records.h"
-#include "experiments/run/single_rank.h"
+#include "experiments/training/single_rank.h"
 #include "experiments/watch/tensorboard.h"
 #include "experiments/watch/watched_runs.h"
 #include "models/gpt2/gpt2_weights.h"

@@ -16,9 +16,9 @@
 #include "experiments/cli/spec_options.h"
 #include "experiments/data/vocabulary.h"
 #include "experiments/files/weights_file.h"
-#include "experiments/run/rank_model.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/spec.h"
+#include "experiments/training/rank_model.h"
 #include "sim/error.h"
 
 namespace droptest::cli {

@@ -27,9 +27,9 @@
 #include "experiments/process/core_shares.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/layout_plan.h"
-#include "experiments/run/memory_estimate.h"
-#include "experiments/run/run_device.h"
 #include "experiments/run/run_forecast.h"
+#include "experiments/training/memory_estimate.h"
+#include "experiments/training/run_device.h"
 #include "models/process_settings.h"
 #include "sim/error.h"
 

@@ -18,12 +18,12 @@
 #include "experiments/cli/stop_signal.h"
 #include "experiments/cli/watch_outputs.h"
 #include "experiments/process/child_process.h"
-#include "experiments/run/run_device.h"
 #include "experiments/run/search_record.h"
 #include "experiments/run/sweep_runner.h"
 #include "experiments/run/threshold_search.h"
 #include "experiments/spec/search_plan.h"
 #include "experiments/spec/spec.h"
+#include "experiments/training/run_device.h"
 
 namespace droptest::cli {
 namespace {

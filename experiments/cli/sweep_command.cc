@@ -19,8 +19,8 @@
 #include "experiments/cli/watch_outputs.h"
 #include "experiments/process/child_process.h"
 #include "experiments/run/best_over.h"
-#include "experiments/run/run_device.h"
 #include "experiments/run/sweep_runner.h"
+#include "experiments/training/run_device.h"
 
 namespace droptest::cli {
 namespace {

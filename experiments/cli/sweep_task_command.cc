@@ -19,9 +19,9 @@
 #include "experiments/cli/sweep_outcome.h"
 #include "experiments/process/child_process.h"
 #include "experiments/process/program_output.h"
-#include "experiments/run/run_device.h"
 #include "experiments/run/sweep_runner.h"
 #include "experiments/slurm/array_record.h"
+#include "experiments/training/run_device.h"
 #include "sim/error.h"
 
 namespace droptest::cli {

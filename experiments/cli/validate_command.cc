@@ -10,8 +10,8 @@
 #include "experiments/cli/commands.h"
 #include "experiments/cli/spec_options.h"
 #include "experiments/doctor/machine_checks.h"
-#include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_forecast.h"
+#include "experiments/training/memory_estimate.h"
 #include "sim/error.h"
 
 namespace droptest::cli {

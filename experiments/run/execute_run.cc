@@ -37,12 +37,12 @@
 #include "experiments/run/hold_points.h"
 #include "experiments/run/repetition.h"
 #include "experiments/run/restart_policy.h"
-#include "experiments/run/run_device.h"
 #include "experiments/run/run_recorder.h"
 #include "experiments/run/sigterm_watch.h"
-#include "experiments/run/train_run.h"
-#include "experiments/run/training_data.h"
 #include "experiments/spec/recorded_files.h"
+#include "experiments/training/run_device.h"
+#include "experiments/training/train_run.h"
+#include "experiments/training/training_data.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

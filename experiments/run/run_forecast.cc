@@ -11,9 +11,9 @@
 #include "comm/run_ranks.h"
 #include "experiments/data/corpus.h"
 #include "experiments/data/example_set.h"
-#include "experiments/run/trainer.h"
 #include "experiments/spec/dry_run.h"
 #include "experiments/spec/run_traffic.h"
+#include "experiments/training/trainer.h"
 
 namespace droptest::experiments {
 namespace {

@@ -12,7 +12,7 @@
 #include "experiments/records/diagnostics_record.h"
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/trace.h"
-#include "experiments/run/replica_absences.h"
+#include "experiments/training/replica_absences.h"
 #include "models/gpt2/lora.h"
 #include "sim/error.h"
 

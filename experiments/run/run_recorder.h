@@ -11,9 +11,9 @@
 
 #include "experiments/records/metrics.h"
 #include "experiments/records/run_records.h"
-#include "experiments/run/alert_watch.h"
-#include "experiments/run/trainer.h"
 #include "experiments/spec/resolve.h"
+#include "experiments/training/alert_watch.h"
+#include "experiments/training/trainer.h"
 
 namespace droptest::experiments {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // events.jsonl and the actions of alerts.
-#include "experiments/run/alert_watch.h"
+#include "experiments/training/alert_watch.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

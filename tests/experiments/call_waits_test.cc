@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/run/call_waits.h"
+#include "experiments/training/call_waits.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "comm/run_ranks.h"
-#include "experiments/run/rank_clock.h"
+#include "experiments/training/rank_clock.h"
 
 namespace droptest::experiments::call_waits_test {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The quality of predictions, and classifiers that are trained in many layouts.
-#include "experiments/run/classification.h"
+#include "experiments/training/classification.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,7 +13,7 @@
 
 #include "experiments/data/example_set.h"
 #include "experiments/files/weights_file.h"
-#include "experiments/run/single_rank.h"
+#include "experiments/training/single_rank.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/layouts_of_runs.h"
 

@@ -9,10 +9,10 @@
 #include <vector>
 
 #include "comm/lossy/paths/path_registry.h"
-#include "experiments/run/memory_estimate.h"
 #include "experiments/run/run_forecast.h"
-#include "experiments/run/trainer.h"
 #include "experiments/spec/dry_run.h"
+#include "experiments/training/memory_estimate.h"
+#include "experiments/training/trainer.h"
 #include "sim/error.h"
 #include "tests/experiments/layouts_of_runs.h"
 #include "tests/experiments/resolved_spec.h"

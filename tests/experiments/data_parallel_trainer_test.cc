@@ -14,7 +14,7 @@
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/run_forecast.h"
-#include "experiments/run/trainer.h"
+#include "experiments/training/trainer.h"
 #include "tests/experiments/layouts_of_runs.h"
 
 namespace droptest::experiments::data_parallel_trainer_test {

@@ -17,8 +17,8 @@
 
 #include "experiments/data/corpus.h"
 #include "experiments/data/token_source.h"
-#include "experiments/run/training_data.h"
 #include "experiments/spec/run_traffic.h"
+#include "experiments/training/training_data.h"
 #include "sim/error.h"
 
 namespace droptest::experiments::data_test {

@@ -22,11 +22,11 @@
 
 #include "comm/call.h"
 #include "comm/run_ranks.h"
-#include "experiments/run/training_model.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/rank_calls.h"
 #include "experiments/spec/rank_groups.h"
 #include "experiments/spec/resolve.h"
+#include "experiments/training/training_model.h"
 #include "models/outer_step.h"
 #include "sim/error.h"
 #include "tests/experiments/resolved_spec.h"

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "comm/backend_registry.h"
-#include "experiments/run/trainer.h"
+#include "experiments/training/trainer.h"
 #include "sim/time/link_cost.h"
 #include "sim/traffic_class.h"
 #include "tests/comm/temporary_folder.h"

@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run/trainer.h"
-#include "experiments/run/trainer_parts.h"
+#include "experiments/training/trainer.h"
+#include "experiments/training/trainer_parts.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments::loss_scale_trainer_test {

@@ -5,8 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "experiments/run/memory_estimate.h"
 #include "experiments/spec/resolve.h"
+#include "experiments/training/memory_estimate.h"
 #include "tests/comm/error_text.h"
 
 namespace droptest::experiments::lost_gradient_spec_test {

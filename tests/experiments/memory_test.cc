@@ -11,11 +11,11 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/run/layer_memory.h"
-#include "experiments/run/memory_estimate.h"
-#include "experiments/run/run_device.h"
 #include "experiments/spec/dry_run.h"
 #include "experiments/spec/resolve_memory.h"
+#include "experiments/training/layer_memory.h"
+#include "experiments/training/memory_estimate.h"
+#include "experiments/training/run_device.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/gpt2/parameter_table.h"
 #include "sim/error.h"

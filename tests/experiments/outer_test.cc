@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/run/memory_estimate.h"
+#include "experiments/training/memory_estimate.h"
 #include "sim/error.h"
 #include "sim/time/straggler.h"
 #include "tests/experiments/layouts_of_runs.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "experiments/run/run_forecast.h"
-#include "experiments/run/trainer.h"
+#include "experiments/training/trainer.h"
 #include "sim/loss/gilbert_elliott.h"
 #include "tests/experiments/layouts_of_runs.h"
 #include "tests/sim/z_values.h"

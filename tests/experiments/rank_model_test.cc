@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Evaluation over a lossy network, and generation of text.
-#include "experiments/run/rank_model.h"
+#include "experiments/training/rank_model.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 
-#include "experiments/run/single_rank.h"
+#include "experiments/training/single_rank.h"
 #include "sim/error.h"
 #include "tests/experiments/tiny_run.h"
 

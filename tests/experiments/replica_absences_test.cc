@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Replicas that take no part in some steps.
-#include "experiments/run/replica_absences.h"
+#include "experiments/training/replica_absences.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run/trainer.h"
 #include "experiments/spec/resolve_failures.h"
+#include "experiments/training/trainer.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments::replica_absences_test {

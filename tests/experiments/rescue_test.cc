@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "comm/run_ranks.h"
-#include "experiments/run/trainer.h"
-#include "experiments/run/trainer_parts.h"
+#include "experiments/training/trainer.h"
+#include "experiments/training/trainer_parts.h"
 #include "tests/comm/observed_communicator.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "comm/run_ranks.h"
-#include "experiments/run/trainer.h"
-#include "experiments/run/training_data.h"
 #include "experiments/spec/resolve.h"
+#include "experiments/training/trainer.h"
+#include "experiments/training/training_data.h"
 #include "tests/comm/temporary_folder.h"
 
 namespace droptest::experiments {

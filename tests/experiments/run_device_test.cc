@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many runs fit into a device's memory, on the fake device.
-#include "experiments/run/run_device.h"
+#include "experiments/training/run_device.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,10 +13,10 @@
 
 #include "comm/device/device_buffer.h"
 #include "experiments/process/core_shares.h"
-#include "experiments/run/layer_memory.h"
-#include "experiments/run/memory_estimate.h"
-#include "experiments/run/rank_usage.h"
-#include "experiments/run/training_model.h"
+#include "experiments/training/layer_memory.h"
+#include "experiments/training/memory_estimate.h"
+#include "experiments/training/rank_usage.h"
+#include "experiments/training/training_model.h"
 #include "models/gpt2/parameter_table.h"
 #include "models/gpt2/shard_plan.h"
 #include "sim/error.h"

@@ -8,7 +8,7 @@
 #include <tuple>
 
 #include "experiments/data/corpus.h"
-#include "experiments/run/training_data.h"
+#include "experiments/training/training_data.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/layouts_of_runs.h"
 #include "tests/experiments/sharded_runs.h"

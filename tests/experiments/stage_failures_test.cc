@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stages of a pipeline that lose their weights, and the replacements.
-#include "experiments/run/stage_failures.h"
+#include "experiments/training/stage_failures.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run/trainer.h"
+#include "experiments/training/trainer.h"
 #include "tests/experiments/tiny_run.h"
 
 namespace droptest::experiments::stage_failures_test {

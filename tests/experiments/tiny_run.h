@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/run_ranks.h"
-#include "experiments/run/trainer.h"
+#include "experiments/training/trainer.h"
 #include "sim/loss/bernoulli.h"
 
 namespace droptest::experiments {

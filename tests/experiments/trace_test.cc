@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "experiments/run/step_profile.h"
 #include "experiments/schema/schema_kinds.h"
+#include "experiments/training/step_profile.h"
 #include "tests/comm/fake_clock.h"
 #include "tests/experiments/tiny_run.h"
 #include "tests/sanitizers.h"

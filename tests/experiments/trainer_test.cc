@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/run/trainer.h"
+#include "experiments/training/trainer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,8 +9,8 @@
 #include <limits>
 
 #include "comm/lossy/paths/path_registry.h"
-#include "experiments/run/replica_divergence.h"
-#include "experiments/run/validation.h"
+#include "experiments/training/replica_divergence.h"
+#include "experiments/training/validation.h"
 #include "tests/comm/observed_communicator.h"
 #include "tests/experiments/tiny_run.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which samples ranks read from shards, and what happens to those that cannot be read.
-#include "experiments/run/training_data.h"
+#include "experiments/training/training_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

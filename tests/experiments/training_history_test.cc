@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/run/training_history.h"
+#include "experiments/training/training_history.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// The state of a rank after its last update, which it leaves where another rank dies.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "experiments/checkpoint/checkpointer.h"
+#include "experiments/records/metrics.h"
+#include "experiments/training/training_history.h"
+#include "sim/state_visitor.h"
+
+namespace droptest::experiments {
+
+/// Replicas that are whole go on from the state after the last update (checkpoint/rescue.h). With ZeRO 0 the values
+/// change after all messages of a step but one, which gives the first stage the new values of the tied embedding:
+/// without it the state is still that of the update, since other layouts take the values of its owner.
+/// Owner: one rank's trainer.
+class RescueState {
+ public:
+  using VisitProgress = std::function<void(sim::StateVisitor&)>;
+
+  /// `can_leave`: the run's ranks leave their states.
+  explicit RescueState(bool can_leave) : can_leave_(can_leave) {}
+
+  /// After an update: the progress of now, with the results of the step, whose line may not be written before a rank
+  /// dies. `visit_progress` visits unrecorded(), too.
+  void keep(const MetricsLine& line, const VisitProgress& visit_progress);
+  /// There is nothing to leave: a rank that dies sends the run back to its last checkpoint.
+  void forget() { updated_.reset(); }
+  /// The step of the state that leave() would leave; absent: none.
+  std::optional<std::uint64_t> step() const;
+  /// Throws: ConfigError of Checkpointer::leave().
+  void leave(Checkpointer& checkpointer, const TrainingState& state, const TrainingHistory& history);
+
+  /// In the progress of a rescue: the step whose line was not written.
+  std::optional<MetricsLine> take_unrecorded();
+  bool has_unrecorded() const { return unrecorded_.has_value(); }
+  void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, unrecorded_); }
+
+ private:
+  /// The results of a step in its line.
+  struct Results {
+    std::uint64_t step = 0;
+    std::optional<double> train_loss, gradient_norm, learning_rate, loss_scale;
+    std::optional<std::uint64_t> skipped_steps;
+    std::optional<int> replicas;
+    void visit_state(sim::StateVisitor& visitor) {
+      visit_values(visitor, step, train_loss, gradient_norm, learning_rate, loss_scale, skipped_steps, replicas);
+    }
+  };
+  struct Updated {
+    std::uint64_t step;
+    std::vector<std::byte> progress;
+  };
+
+  bool can_leave_;
+  std::optional<Results> unrecorded_;
+  std::optional<Updated> updated_;  ///< the state of now, or of the update before
+};
+
+}  // namespace droptest::experiments

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// The losses that a run measures on data that it does not train on.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "comm/lossy/lossy_communicator.h"
+#include "experiments/data/corpus.h"
+#include "experiments/records/metrics.h"
+#include "experiments/spec/run_config.h"
+#include "experiments/training/classification.h"
+#include "experiments/training/evaluation.h"
+#include "experiments/training/replica_absences.h"
+#include "experiments/training/training_model.h"
+#include "sim/state_visitor.h"
+
+namespace droptest::experiments {
+
+/// The mean over ranks, the same on every rank; exactly the value where all ranks have the same one, and not finite
+/// where any rank's value is not. Ranks: all. Traffic is of class control.
+double agree_on_mean(double value, comm::Communicator& group, std::string_view name);
+
+/// The tokens or the examples that validation predicts.
+std::unique_ptr<const EvaluationData> validation_data(const RunConfig& config, const Corpus& corpus);
+
+/// Owner: one rank's trainer. Ranks: all of the group, after the same steps. Everything is borrowed.
+class Validation {
+ public:
+  /// `network`: the loss layer over the group. `is_at_work`: called after each batch.
+  Validation(const RunConfig& config, const Corpus& corpus, comm::Communicator& group, comm::LossyCommunicator& network,
+             TrainingModel& model, std::function<void()> is_at_work);
+
+  /// Measures the validation loss, and compares the ranks' views of the fates so far. Returns whether it is finite.
+  bool validate(const Attendance& there, MetricsLine& line);
+  /// Whether the config wants select() after the last step.
+  bool has_selection() const { return selection_.has_value(); }
+  /// Measures the loss by which the best of several runs is chosen. Returns whether it is finite.
+  bool select(const Attendance& there, MetricsLine& line);
+
+  struct Results {
+    std::optional<double> final_loss;
+    std::optional<double> best_loss;
+    std::uint64_t tokens = 0;
+    std::optional<double> selection_loss;  ///< of the weights after the last step
+    std::uint64_t selection_tokens = 0;
+    void visit_state(sim::StateVisitor& visitor) {
+      visit_values(visitor, final_loss, best_loss, tokens, selection_loss, selection_tokens);
+    }
+  };
+  Results& results() { return results_; }
+  /// Of a classification head at the last validation, on rank 0.
+  std::optional<Predictions>& predictions() { return predictions_; }
+
+ private:
+  Evaluated evaluate(const Attendance& there, const EvaluationData& data, const char* name);
+
+  const RunConfig& config_;
+  comm::Communicator& group_;
+  comm::LossyCommunicator& network_;
+  TrainingModel& model_;
+  std::function<void()> is_at_work_;
+  std::unique_ptr<const EvaluationData> data_;
+  std::vector<std::int32_t> labels_;            ///< of the examples of data_; none: tokens
+  std::optional<EvaluationBatches> selection_;  ///< the tokens after those of data_
+  Results results_;
+  std::optional<Predictions> predictions_;
+};
+
+}  // namespace droptest::experiments
