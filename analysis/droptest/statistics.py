@@ -109,6 +109,12 @@ def paired_difference(
     return mean_interval((values[seed] - twins[seed] for seed in seeds), confidence)
 
 
+def interval_columns(interval: Interval, prefix: str = "") -> dict[str, float]:
+    """An interval as columns: `mean`, `low` and `high` (NaN with one value), `seeds` (values it is over)."""
+    low, high = (interval.low, interval.high) if interval.has_width else (math.nan, math.nan)
+    return {f"{prefix}mean": interval.mean, f"{prefix}low": low, f"{prefix}high": high, f"{prefix}seeds": interval.n}
+
+
 def pooled_z(z: Iterable[float]) -> float:
     """Stouffer's z of independent checks: sum / sqrt(n); NaN without any.
 
