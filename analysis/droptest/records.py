@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from droptest import loss_model, words
+from droptest import words
 from droptest.best_values import values_at_points
 from droptest.files import (
     MalformedRecord,
@@ -132,8 +132,6 @@ class Records:
     # A user's functions of labels and predictions: measures of classifiers next to accuracy.
     own_measures: tuple[Any, ...] = ()
     unit: str = "nats per token"  # of losses; nats per byte where all runs train on the bytes of a text
-    # Loss processes that are two-state chains, by (run_id, class, half).
-    chains: dict[tuple[str, str, str], loss_model.GilbertElliott] = field(default_factory=dict)
 
     @cached_property
     def best_namer(self) -> SeriesNamer:
@@ -410,7 +408,5 @@ def _of_runs(
         rate_pointer=namer.rate_pointer, names=namer.given_names, best_over=tuple(best_over),
         search=search, warnings=warnings,
         unit=words.unit_of(run.spec for run in runs if run.spec), files={run.run_id: run for run in runs},
-        chains={(run.run_id, *key): model.chain for run in runs for key, model in namer.models(run).items()
-                if model.chain is not None},
         **frames,
     )  # fmt: skip

@@ -76,10 +76,7 @@ def loss_models(run: Run) -> dict[tuple[str, str], LossModel]:
     linked = _of_links(run, spec)
     if summary:
         # The spec has the parameters, the summary the rates: together they name the process and its rate.
-        named = {
-            key: replace(m, label=spec[key].label, chain=spec[key].chain) if key in spec else m
-            for key, m in summary.items()
-        }
+        named = {key: replace(m, label=spec[key].label) if key in spec else m for key, m in summary.items()}
         return _with_rates_of_run(named | linked, run)
     if spec or run.spec or run.summary:
         return spec | linked
