@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from droptest.library import HALVES
+
 NAN = float("nan")
 
 
@@ -225,7 +227,7 @@ def processes_in(network: dict[str, Any]) -> dict[tuple[str, str], Any]:
     processes = {}
     classes = network.get("classes", network)
     for traffic_class, settings in sorted(classes.items() if isinstance(classes, dict) else ()):
-        for half in ("reduce", "gather"):
+        for half in HALVES:
             part = settings.get(half) if isinstance(settings, dict) else None
             if isinstance(part, dict) and "loss" in part:
                 processes[traffic_class, half] = part["loss"]
