@@ -28,7 +28,7 @@ _MODULE_OF = {
     "RecordError": "droptest.files",
     "Records": "droptest.records",
     "Statistics": "droptest.network",
-    "best_over": "droptest.best_values",
+    "best_over": "droptest.records",
     "binary": "droptest.commands",
     "experiments_in": "droptest.records",
     "fates": "droptest.commands",

@@ -9,7 +9,6 @@ from itertools import combinations
 from typing import Any
 
 from droptest.files import Run
-from droptest.plots.panels import named_with_rate
 from droptest.pointers import canonical, without
 from droptest.records import Records
 from droptest.rows_by_run import RowsByRun
@@ -55,7 +54,7 @@ def _point(records: Records, rows: RowsByRun, lines: RowsByRun, group: Group) ->
         steps, losses = lines.columns([run_id], "step", "validation_loss")
         some = slice(None, None, math.ceil(len(steps) / MOST_STEPS) or 1)
         runs.append({"seed": str(seed), "step": steps[some], "loss": losses[some]})
-    return {"name": named_with_rate(group), "lossless": group.lossless, "runs": runs,
+    return {"name": group.name_with_rate, "lossless": group.lossless, "runs": runs,
             "spec": {pointer: canonical(value) for pointer, value in leaves(spec).items()}}  # fmt: skip
 
 

@@ -120,7 +120,6 @@ def _loaded() -> ctypes.CDLL:
             "DROPTEST_LIBRARY names another place"
         ) from None
     library.droptest_last_error.restype = c_char_p
-    library.droptest_version.restype = c_char_p
     library.droptest_network_destroy.argtypes = (c_void_p,)
     library.droptest_network_destroy.restype = None
     for name, arguments in _FUNCTIONS.items():
@@ -162,11 +161,6 @@ def text(name: str, *arguments: Any) -> str:
 
 def destroy(network: int) -> None:
     _loaded().droptest_network_destroy(network)
-
-
-def version() -> str:
-    """Of the library."""
-    return _loaded().droptest_version().decode()
 
 
 def integer(value: Any, kind: Any, what: str) -> int:

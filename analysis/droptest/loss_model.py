@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from droptest.library import HALVES
+
 NAN = float("nan")
 
 
@@ -35,14 +37,12 @@ class LossModel:
 
     model: the spec's name. loss_rate: fraction of packets lost. mean_burst_packets: mean run of losses.
     label: the process without its rate, so that processes of one label make one curve over the rate.
-    chain: the process as a two-state chain, where it is one and is known.
     """
 
     model: str
     loss_rate: float
     mean_burst_packets: float
     label: str
-    chain: GilbertElliott | None = None
 
     @property
     def lossless(self) -> bool:
@@ -136,8 +136,7 @@ def from_spec(value: Any) -> LossModel:
     rate = probability(value.get("loss_rate"))
     if model == "bernoulli":
         burst = 1 / (1 - rate) if rate < 1 else math.inf
-        return LossModel(model, rate, burst if rate else 0.0, "Bernoulli",
-                         GilbertElliott.bernoulli(rate) if 0 < rate < 1 else None)  # fmt: skip
+        return LossModel(model, rate, burst if rate else 0.0, "Bernoulli")
     if model == "gilbert_elliott":
         return _gilbert_elliott(value, rate)
     if model in CHANGING:
@@ -176,19 +175,33 @@ def _gilbert_elliott(value: dict[str, Any], rate: float) -> LossModel:
     if "mean_burst_packets" in value:
         burst = value["mean_burst_packets"]
         burst = float(burst) if isinstance(burst, int | float) else NAN
-        chain = GilbertElliott.of_rate_and_burst(rate, burst) if 0 < rate < 1 and burst >= 1 else None
-        return LossModel("gilbert_elliott", rate, burst, f"Gilbert-Elliott, burst {burst:.4g}", chain)
-    p, r = probability(value.get("p_good_to_bad")), probability(value.get("p_bad_to_good"))
-    g, b = probability(value.get("loss_good", 0)), probability(value.get("loss_bad", 1))
-    if not p + r > 0 or math.isnan(g + b):
+        return LossModel("gilbert_elliott", rate, burst, f"Gilbert-Elliott, burst {burst:.4g}")
+    chain = chain_of(value)
+    if chain is None:
         return LossModel("gilbert_elliott", NAN, NAN, "Gilbert-Elliott")
-    chain = GilbertElliott(p, r, g, b)
     burst = chain.mean_burst_packets if 0 < chain.loss_rate < 1 else NAN
     # Without loss in the good state the mean burst does not depend on p, and so names the curve.
-    label = f"burst {burst:.4g}" if g == 0 else f"r {r:.4g}, loss in good {g:.4g}"
-    if b != 1:
-        label += f", loss in bad {b:.4g}"
-    return LossModel("gilbert_elliott", chain.loss_rate, burst, f"Gilbert-Elliott, {label}", chain)
+    label = f"burst {burst:.4g}" if chain.g == 0 else f"r {chain.r:.4g}, loss in good {chain.g:.4g}"
+    if chain.b != 1:
+        label += f", loss in bad {chain.b:.4g}"
+    return LossModel("gilbert_elliott", chain.loss_rate, burst, f"Gilbert-Elliott, {label}")
+
+
+def chain_of(value: Any) -> GilbertElliott | None:
+    """A loss process of a spec as a two-state chain; None where it is none, or its parameters make none."""
+    if not isinstance(value, dict):
+        return None
+    model, rate = value.get("model"), probability(value.get("loss_rate"))
+    if model == "gilbert_elliott" and "mean_burst_packets" not in value:
+        p, r = probability(value.get("p_good_to_bad")), probability(value.get("p_bad_to_good"))
+        g, b = probability(value.get("loss_good", 0)), probability(value.get("loss_bad", 1))
+        return GilbertElliott(p, r, g, b) if p + r > 0 and not math.isnan(g + b) else None
+    if not 0 < rate < 1 or model not in ("bernoulli", "gilbert_elliott"):
+        return None
+    if model == "bernoulli":
+        return GilbertElliott.bernoulli(rate)
+    burst = probability(value["mean_burst_packets"])
+    return GilbertElliott.of_rate_and_burst(rate, burst) if burst >= 1 else None
 
 
 def of_summary(loss: dict[str, Any]) -> dict[tuple[str, str], LossModel]:
@@ -200,17 +213,22 @@ def of_summary(loss: dict[str, Any]) -> dict[tuple[str, str], LossModel]:
                 model = from_spec(process)
                 rate, burst = probability(process.get("loss_rate")), probability(process.get("mean_burst_packets"))
                 rate = NAN if model.model in CHANGING else rate
-                models[traffic_class, half] = LossModel(model.model, rate, burst, model.label, model.chain)
+                models[traffic_class, half] = LossModel(model.model, rate, burst, model.label)
     return models
 
 
 def of_network(network: dict[str, Any]) -> dict[tuple[str, str], LossModel]:
     """A resolved spec's `network`: the process of each (traffic class, half)."""
-    models = {}
+    return {place: from_spec(process) for place, process in processes_in(network).items()}
+
+
+def processes_in(network: dict[str, Any]) -> dict[tuple[str, str], Any]:
+    """A resolved spec's `network`: the process of each (traffic class, half) as the spec has it."""
+    processes = {}
     classes = network.get("classes", network)
     for traffic_class, settings in sorted(classes.items() if isinstance(classes, dict) else ()):
-        for half in ("reduce", "gather"):
+        for half in HALVES:
             part = settings.get(half) if isinstance(settings, dict) else None
             if isinstance(part, dict) and "loss" in part:
-                models[traffic_class, half] = from_spec(part["loss"])
-    return models
+                processes[traffic_class, half] = part["loss"]
+    return processes

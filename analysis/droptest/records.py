@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from droptest import loss_model, words
+from droptest import words
+from droptest.best_values import values_at_points
 from droptest.files import (
     MalformedRecord,
     MissingRecord,
@@ -31,9 +32,11 @@ from droptest.frames import KEYS, frames_of
 from droptest.run_rows import COLUMNS, RunRows
 from droptest.search import Search, read_search
 from droptest.series import SeriesNamer
+from droptest.summary import points
 from droptest.twins import fill_omits
 
-__all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "experiments_in", "load", "load_all"]
+__all__ = ["MalformedRecord", "MissingRecord", "RecordError", "Records", "best_over", "experiments_in", "load",
+           "load_all"]  # fmt: skip
 
 FRAMES = ("runs", "metrics", "divergence", "samples", "loss_statistics", "bursts", "layers", "gaps", "links", "time",
           "recoveries", "searches", "wall_seconds")  # fmt: skip
@@ -129,8 +132,6 @@ class Records:
     # A user's functions of labels and predictions: measures of classifiers next to accuracy.
     own_measures: tuple[Any, ...] = ()
     unit: str = "nats per token"  # of losses; nats per byte where all runs train on the bytes of a text
-    # Loss processes that are two-state chains, by (run_id, class, half).
-    chains: dict[tuple[str, str, str], loss_model.GilbertElliott] = field(default_factory=dict)
 
     @cached_property
     def best_namer(self) -> SeriesNamer:
@@ -146,8 +147,6 @@ class Records:
         """
         if not self.best_over:
             return self
-        from droptest.best_values import best_over
-
         found = best_over(self)
         chosen = {run_id for run_ids in found.loc[found["best"], "run_ids"] for run_id in run_ids}
         runs = [run for run in self.files.values() if run.run_id in chosen]
@@ -172,8 +171,6 @@ class Records:
 
         Raises: OSError where the folder cannot be written.
         """
-        from droptest.summary import points
-
         frames = {name: getattr(self, name) for name in FRAMES} | {"points": points(self)}
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
@@ -192,6 +189,19 @@ class Records:
     def of_status(self, *statuses: str) -> pd.DataFrame:
         """The runs of these statuses."""
         return self.runs[self.runs["status"].isin(statuses)]
+
+
+def best_over(records: Records) -> pd.DataFrame:
+    """One row per point and value of the pointers of best_over: every value that was trained, with the one that won.
+
+    Columns: series (without the pointers), loss_rate (fraction), lossless, value ("learning rate 0.001"), a column for
+    each of the pointers; runs, completed, diverged, failed (counts); selection_loss (mean over the seeds; NaN unless
+    all runs have completed, since the value takes no part then); mean, low and high of the final validation loss over
+    the completed seeds; best; run_ids; marks (events of its runs that results may depend on, joined by
+    commas). Losses are in nats per token (or byte).
+    Where no value of a point takes part, the one with the most completed runs stands for it, of equal ones the first.
+    """
+    return values_at_points(records.files.values(), records.runs, records.best_namer)
 
 
 def _is_experiment(path: Path) -> bool:
@@ -399,7 +409,5 @@ def _of_runs(
         rate_pointer=namer.rate_pointer, names=namer.given_names, best_over=tuple(best_over),
         search=search, warnings=warnings,
         unit=words.unit_of(run.spec for run in runs if run.spec), files={run.run_id: run for run in runs},
-        chains={(run.run_id, *key): model.chain for run in runs for key, model in namer.models(run).items()
-                if model.chain is not None},
         **frames,
     )  # fmt: skip

@@ -16,6 +16,7 @@ from typing import Any
 
 from droptest import class_links, link_losses, loss_model, words
 from droptest.files import Run, object_of
+from droptest.library import HALVES
 from droptest.loss_model import NO_LOSS, LossModel, percent, probability
 from droptest.pointers import canonical, short_names, within, without
 from droptest.twins import compressions, omits, transforms, without_effect
@@ -39,7 +40,6 @@ KNOWN_POINTERS = {
     "/training/precision/message": "message precision",
     "/training/precision/master": "master precision",
 }
-HALVES = ("reduce", "gather")
 RATE_KEYS = ("loss_rate", "p_good_to_bad")
 ABSENT = canonical(None)  # the text of a value that a run does not have
 LOSSLESS = "lossless"
@@ -76,10 +76,7 @@ def loss_models(run: Run) -> dict[tuple[str, str], LossModel]:
     linked = _of_links(run, spec)
     if summary:
         # The spec has the parameters, the summary the rates: together they name the process and its rate.
-        named = {
-            key: replace(m, label=spec[key].label, chain=spec[key].chain) if key in spec else m
-            for key, m in summary.items()
-        }
+        named = {key: replace(m, label=spec[key].label) if key in spec else m for key, m in summary.items()}
         return _with_rates_of_run(named | linked, run)
     if spec or run.spec or run.summary:
         return spec | linked
@@ -200,7 +197,7 @@ def point_of(run: Run) -> dict[str, Any]:
     shared: dict[str, list[Any]] = defaultdict(list)
     for settings in network.values():
         for key, value in object_of(settings).items():
-            parts = object_of(value).items() if key in ("reduce", "gather") else [(None, value)]
+            parts = object_of(value).items() if key in HALVES else [(None, value)]
             for part, part_value in parts:
                 shared[part or key].append(part_value)
     if network and all(len({canonical(v) for v in values}) == 1 for values in shared.values()):

@@ -11,8 +11,6 @@ from functools import lru_cache
 import numpy as np
 from scipy import stats
 
-from droptest.loss_model import GilbertElliott
-
 CONFIDENCE = 0.95
 
 
@@ -109,6 +107,12 @@ def paired_difference(
     return mean_interval((values[seed] - twins[seed] for seed in seeds), confidence)
 
 
+def interval_columns(interval: Interval, prefix: str = "") -> dict[str, float]:
+    """An interval as columns: `mean`, `low` and `high` (NaN with one value), `seeds` (values it is over)."""
+    low, high = (interval.low, interval.high) if interval.has_width else (math.nan, math.nan)
+    return {f"{prefix}mean": interval.mean, f"{prefix}low": low, f"{prefix}high": high, f"{prefix}seeds": interval.n}
+
+
 def pooled_z(z: Iterable[float]) -> float:
     """Stouffer's z of independent checks: sum / sqrt(n); NaN without any.
 
@@ -127,8 +131,3 @@ def rms_z(z: Iterable[float]) -> float:
 def z_limit(checks: int, confidence: float = CONFIDENCE) -> float:
     """The |z| that all of `checks` independent checks stay below with probability `confidence` (Sidak)."""
     return float(stats.norm.ppf(0.5 + 0.5 * confidence ** (1 / max(checks, 1))))
-
-
-def expected_burst_histogram(chain: GilbertElliott, packets: int, lengths: Iterable[int]) -> np.ndarray:
-    """Expected number of bursts of each length among `packets` of one long link; the ends of the link are ignored."""
-    return packets * chain.bursts_per_packet(np.array(list(lengths), dtype=int))

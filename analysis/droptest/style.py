@@ -228,11 +228,6 @@ def plain_ticks(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(formatter)
 
 
-def step_axis(axes: Axes) -> None:
-    axes.set_xlabel("step")
-    axes.margins(x=0.02)
-
-
 def save(result: Figure, folder: Path, name: str) -> list[Path]:
     """Writes the figure as PNG and SVG; the files appear whole or not at all. Returns their paths.
 

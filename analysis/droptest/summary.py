@@ -7,22 +7,35 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pandas as pd
 
 from droptest.files import COUNTED, NOT_COUNTED, OF_PROGRAMS, PARTLY_COUNTED
 from droptest.loss_model import percent
-from droptest.records import Records
 from droptest.rows_by_run import RowsByRun
 from droptest.series import NO_PROCESS
-from droptest.statistics import NOTHING, Interval, pooled_z
+from droptest.statistics import NOTHING, Interval, interval_columns, pooled_z
 from droptest.variance import ONE_NETWORK, ONE_TRAINING, design_of, interval_of
 from droptest.words import decimal, shortened
 
 # The limits of an interval over runs that share a seed.
 LIMITS = {ONE_TRAINING: "interval over networks of one training", ONE_NETWORK: "interval over trainings of one network"}
+
+
+class Frames(Protocol):
+    """The frames that a summary is made of; records.Records has them all."""
+
+    runs: pd.DataFrame
+    loss_statistics: pd.DataFrame
+    time: pd.DataFrame
+    recoveries: pd.DataFrame
+    varied: list[str]
+
+    @property
+    def best(self) -> Frames:
+        """The frames of the best value of each point."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +88,12 @@ class Group:
             return "-" if self.loss_model == NO_PROCESS else percent(self.loss_rate)
         late = f"{100 * self.late_rate:.3g} % late"
         return late if self.loss_model == NO_PROCESS else f"{percent(self.loss_rate)} lost, {late}"
+
+    @property
+    def name_with_rate(self) -> str:
+        """A row's name in figures with one row per series and loss rate."""
+        words = [self.series] if self.without_loss or self.rate_words == "-" else [self.series, self.rate_words]
+        return ", ".join(filter(None, [*words, self.best_value]))
 
     def count(self, status: str) -> int:
         return self.statuses.get(status, 0)
@@ -131,7 +150,7 @@ def _difference(runs: Columns) -> tuple[Interval, str]:
 class _Counts:
     """The counts of packets of the runs of a point."""
 
-    def __init__(self, records: Records):
+    def __init__(self, records: Frames):
         self._statistics = RowsByRun(records.loss_statistics)
         self._time = RowsByRun(records.time)
         self._recoveries = RowsByRun(records.recoveries)
@@ -196,7 +215,7 @@ def points_in(runs: pd.DataFrame) -> Iterator[tuple[str, float, dict[str, list[A
         yield series, math.nan if rate is None else float(rate), members
 
 
-def groups(records: Records) -> list[Group]:
+def groups(records: Frames) -> list[Group]:
     """One group per series and loss rate: lossless ones first, then by series in order of the sweep, and by rate.
 
     With best_over they are of the best value of each point.
@@ -238,14 +257,14 @@ def groups(records: Records) -> list[Group]:
     return sorted(result, key=lambda g: (not g.lossless, not g.without_loss, order[g.series], g.loss_rate))
 
 
-def series_in(records: Records) -> list[str]:
+def series_in(records: Frames) -> list[str]:
     """The series that lose packets, in order of the sweep; where there are none, the lossless ones."""
     runs = records.best.runs
     lossy = runs[~runs["without_loss"]]
     return list(dict.fromkeys((lossy if len(lossy) else runs)["series"]))
 
 
-def curves(records: Records) -> dict[str, list[Group]]:
+def curves(records: Frames) -> dict[str, list[Group]]:
     """The groups of each series by rate, its lossless twins first unless it has loss rate 0 itself.
 
     Runs without loss that are the twins of none are a series of their own, at the end.
@@ -285,12 +304,6 @@ def with_interval(interval: Interval, digits: int = 4, signed: str = "") -> str:
         return "-"
     mean = decimal(interval.mean, digits, signed)
     return f"{mean} ± {decimal(interval.half_width, digits)}" if interval.has_width else mean
-
-
-def interval_columns(interval: Interval, prefix: str = "") -> dict[str, float]:
-    """An interval as columns: `mean`, `low` and `high` (NaN with one value), `seeds` (values it is over)."""
-    low, high = (interval.low, interval.high) if interval.has_width else (math.nan, math.nan)
-    return {f"{prefix}mean": interval.mean, f"{prefix}low": low, f"{prefix}high": high, f"{prefix}seeds": interval.n}
 
 
 def interval_json(interval: Interval) -> dict[str, Any]:
@@ -344,7 +357,7 @@ def row_of(group: Group) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def summary_table(records: Records) -> pd.DataFrame:
+def summary_table(records: Frames) -> pd.DataFrame:
     """The summary as a frame of text, one row per point, with the columns of HEADER.
 
     Losses are nats per token, mean with the 95 % Student-t interval over seeds; the difference is paired by seed.
@@ -352,7 +365,7 @@ def summary_table(records: Records) -> pd.DataFrame:
     return pd.DataFrame([row_of(group) for group in groups(records)], columns=list(HEADER))
 
 
-def points(records: Records) -> pd.DataFrame:
+def points(records: Frames) -> pd.DataFrame:
     """The summary in numbers: one row per point, over its seeds.
 
     Columns: series, label, loss_rate (fraction of the loss process), lossless, without_loss, compressed, loss_model,
@@ -407,7 +420,7 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Containe
     return "\n".join(lines)
 
 
-def text_table(records: Records) -> str:
+def text_table(records: Frames) -> str:
     """The summary for a terminal. Columns that are empty throughout are left out."""
     rows = [row_of(group) for group in groups(records)]
     kept = [i for i in range(len(HEADER)) if i < 1 or any(row[i] not in ("", "-") for row in rows)]

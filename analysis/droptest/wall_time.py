@@ -236,21 +236,17 @@ NOTE = (
 
 
 def rows_of(found: Breakdown, parts: list[Part] | tuple[Part, ...]) -> Iterator[tuple[str, ...]]:
-    from droptest.plots.panels import named_with_rate  # late: tables can be had without matplotlib
-
     for part in parts:
         shares = (f"{100 * share:.1f} %" for share in (part.share, part.least, part.most))
-        yield (named_with_rate(found.group), part.title, *shares,
+        yield (found.group.name_with_rate, part.title, *shares,
                "-" if math.isnan(part.step_seconds) else f"{1e3 * part.step_seconds:.4g} ms", part.severity or "-",
                part.help or "-")  # fmt: skip
 
 
 def findings(every: list[Breakdown]) -> Iterator[str]:
     """Per point its bottlenecks in words, the largest first."""
-    from droptest.plots.panels import named_with_rate
-
     for found in every:
-        where = f"{named_with_rate(found.group)}: " if len(every) > 1 else ""
+        where = f"{found.group.name_with_rate}: " if len(every) > 1 else ""
         compute = sum(part.share for part in found.parts if part.part in WORK)
         text = f"{where}{100 * compute:.0f} % of the time is compute"
         named = [f"{p.title} {100 * p.share:.0f} % ({p.severity}): {p.help}." for p in found.bottlenecks()]
@@ -270,8 +266,6 @@ def text_table(records: Records) -> str:
 
     Shares are means over the points. The remedy is that of the point in which the part has the largest share.
     """
-    from droptest.plots.panels import named_with_rate
-
     every = breakdowns(records)
     if not every:
         return ""
@@ -289,7 +283,7 @@ def text_table(records: Records) -> str:
     lines = ["where the time goes:" if len(every) == 1 else f"where the time goes, mean over {len(every)} points:"]
     for name in found[:MOST_ROWS]:
         one, part = largest[name]
-        where = f" (at most {100 * part.share:.1f} %: {named_with_rate(one.group)})" if len(every) > 1 else ""
+        where = f" (at most {100 * part.share:.1f} %: {one.group.name_with_rate})" if len(every) > 1 else ""
         lines.append(f"{100 * means[name]:6.1f} %  {severity_of(name, means[name]):6}  {part.title}{printable(where)}: "
                      f"{part.help}")  # fmt: skip
     if len(found) > MOST_ROWS:

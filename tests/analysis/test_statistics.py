@@ -9,7 +9,6 @@ import pytest
 
 from droptest.loss_model import GilbertElliott, from_spec, probability
 from droptest.statistics import (
-    expected_burst_histogram,
     geometric_interval,
     mean_interval,
     paired_difference,
@@ -123,7 +122,7 @@ def test_burst_laws_equal_the_oracles(name):
     assert (law * lengths).sum() == pytest.approx(oracle["p_E"], rel=1e-6)  # every lost packet is in one burst
 
 
-def test_expected_histogram_agrees_with_counted_bursts():
+def test_the_law_of_bursts_agrees_with_counted_bursts():
     rng = np.random.default_rng(7)
     packets, chain = 400_000, GilbertElliott.of_rate_and_burst(0.1, 4)
     bad, lost = rng.random() < chain.share_bad, np.zeros(packets, bool)
@@ -132,7 +131,7 @@ def test_expected_histogram_agrees_with_counted_bursts():
         bad = u >= chain.r if bad else u < chain.p
     edges = np.flatnonzero(np.diff(np.concatenate([[False], lost, [False]]).astype(int)))
     runs = edges[1::2] - edges[::2]
-    expected = expected_burst_histogram(chain, packets, range(1, 9))
+    expected = packets * chain.bursts_per_packet(np.arange(1, 9))
     counted = np.array([(runs == length).sum() for length in range(1, 9)])
     z = (counted - expected) / np.sqrt(expected)
     assert np.abs(z).max() < 4

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import droptest
-from droptest import class_links, library
+from droptest import library
 
 ANALYSIS = Path(droptest.__file__).parents[1]
 LOSS = {"model": "gilbert_elliott", "loss_rate": 0.1, "mean_burst_packets": 4}
@@ -247,12 +247,11 @@ def test_a_child_by_fork_is_refused_and_makes_its_own():
     assert flow.counts().messages == 0
 
 
-def test_names_and_links_of_classes_are_those_of_the_library():
+def test_names_of_classes_are_those_of_the_library():
     loaded = ctypes.CDLL(str(library.path()))
     loaded.droptest_class_name.restype = ctypes.c_char_p
     names = [loaded.droptest_class_name(number) for number in range(len(library.CLASSES) + 1)]
     assert [name and name.decode() for name in names] == [*library.CLASSES, None]
-    assert set(class_links.GROUPS) == set(library.CLASSES[1:])
 
 
 def test_the_statistics_of_a_rank_are_json_of_the_schema():

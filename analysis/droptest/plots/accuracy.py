@@ -11,7 +11,7 @@ from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
 from droptest.rows_by_run import RowsByRun
-from droptest.summary import interval_columns
+from droptest.statistics import interval_columns
 
 NAME = "accuracy"
 TITLE = "Accuracy"
@@ -49,7 +49,7 @@ def data(records: Records) -> pd.DataFrame:
                     {"measure": measure} | panels.point_columns(series, group) | value
                     | interval_columns(difference, "difference_")
                     | {"missing_rate": group.missing_rate, "majority": majority,
-                       "name": panels.named_with_rate(group)}
+                       "name": group.name_with_rate}
                 )  # fmt: skip
     if not any(row["value_seeds"] for row in rows):
         raise NothingToDraw("no run has finished yet")

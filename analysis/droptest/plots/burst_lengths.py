@@ -10,7 +10,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from droptest import style
-from droptest.loss_model import GilbertElliott
+from droptest.files import Run, object_of
+from droptest.loss_model import GilbertElliott, chain_of, processes_in
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -101,13 +102,20 @@ def counts(records: Records, bursts: pd.DataFrame, run_ids: tuple[str, ...]) -> 
         own = np.full(len(lengths), np.nan)
         own[place[known]] = 0.0
         np.add.at(own, place[known], expected[known])
-        chain = records.chains.get(key)
-        if chain is not None and np.isnan(own).any() and own[place[known]].max(initial=0.0) > 0:
-            if chain not in laws:
-                laws[chain] = chain.bursts_per_packet(lengths)
-            own = _completed(own, laws[chain])
+        if np.isnan(own).any() and own[place[known]].max(initial=0.0) > 0:
+            run_id, *half = key
+            if (chain := _chain_of(records.files[run_id], *half)) is not None:
+                if chain not in laws:
+                    laws[chain] = chain.bursts_per_packet(lengths)
+                own = _completed(own, laws[chain])
         total["expected"] += own
     return pd.DataFrame(total, index=lengths)
+
+
+def _chain_of(run: Run, traffic_class: str, half: str) -> GilbertElliott | None:
+    """The process of the spec; of the summary, which has its rate and mean burst, where there is no spec."""
+    process = processes_in(object_of(run.spec.get("network"))).get((traffic_class, half))
+    return chain_of(process or object_of(object_of(run.summary.get("loss")).get(traffic_class)).get(half))
 
 
 def _completed(expected: np.ndarray, law: np.ndarray) -> np.ndarray:

@@ -48,7 +48,7 @@ def data(records: Records) -> pd.DataFrame:
     if len(found) > MAX_POINTS:
         remark = "; ".join(filter(None, [remark, f"first {MAX_POINTS} of {len(found)} points"]))
     rows = [
-        {"panel": panels.named_with_rate(group), "label": label, "prediction": prediction,
+        {"panel": group.name_with_rate, "label": label, "prediction": prediction,
          "examples": count, "share": count / sum(of_label) if sum(of_label) else math.nan}
         for group, classes, counts in found[:MAX_POINTS]
         for label, of_label in zip(classes, counts, strict=True)

@@ -13,7 +13,7 @@ from droptest import style, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
-from droptest.summary import interval_columns
+from droptest.statistics import interval_columns
 
 NAME = "final_loss"
 TITLE = "Final validation loss"
@@ -41,7 +41,7 @@ def data(records: Records) -> pd.DataFrame:
         panels.point_columns(series, group)
         | interval_columns(group.final, "final_") | interval_columns(group.difference, "difference_")
         | {"diverged": group.count("diverged"), "runs": sum(group.statuses.values()),
-           "missing_rate": group.missing_rate, "name": panels.named_with_rate(group)}
+           "missing_rate": group.missing_rate, "name": group.name_with_rate}
         for series, groups in shown.items() for group in groups
     ]  # fmt: skip
     if not any(row["final_seeds"] or row["diverged"] for row in rows):

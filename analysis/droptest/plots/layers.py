@@ -14,8 +14,8 @@ from droptest import style, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
-from droptest.statistics import Interval, mean_interval, ratio_interval
-from droptest.summary import Group, interval_columns
+from droptest.statistics import Interval, interval_columns, mean_interval, ratio_interval
+from droptest.summary import Group
 
 NAME = "layers"
 TITLE = "Error by layer"

@@ -45,7 +45,7 @@ def data(records: Records) -> pd.DataFrame:
             packets=("packets", "sum"), lost=("lost", "sum"), z=("z", "sum"), seeds=("run_id", "nunique"))  # fmt: skip
         found = found[found["packets"] > 0]
         found["realised_rate"], found["z"] = found["lost"] / found["packets"], found["z"] / np.sqrt(found["seeds"])
-        parts.append(found.assign(**panels.point_columns(series, group), name=panels.named_with_rate(group)))
+        parts.append(found.assign(**panels.point_columns(series, group), name=group.name_with_rate))
     result = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame({"lost": []})
     if not (result["lost"] > 0).any():
         raise NothingToDraw("no link lost a packet")

@@ -18,8 +18,8 @@ from droptest import style
 from droptest.loss_model import percent
 from droptest.records import Records
 from droptest.series import NO_PROCESS
-from droptest.statistics import Interval
-from droptest.summary import Group, curves, interval_columns
+from droptest.statistics import Interval, interval_columns
+from droptest.summary import Group, curves
 from droptest.words import MOST_IN_DIGITS
 
 MAX_SERIES = 12
@@ -110,12 +110,6 @@ def rate_label(group: Group) -> str:
     if group.without_loss or group.loss_model == NO_PROCESS:
         return group.loss_model
     return "rate ?" if math.isnan(group.loss_rate) else percent(group.loss_rate)
-
-
-def named_with_rate(group: Group) -> str:
-    """A row's name in figures with one row per series and loss rate."""
-    words = [group.series] if group.without_loss or group.rate_words == "-" else [group.series, group.rate_words]
-    return ", ".join(filter(None, [*words, group.best_value]))
 
 
 def rate_marks(data: pd.DataFrame) -> dict[str, style.Mark]:

@@ -13,8 +13,8 @@ from droptest.loss_model import percent
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
-from droptest.statistics import Interval
-from droptest.summary import Group, interval_columns, with_interval
+from droptest.statistics import Interval, interval_columns
+from droptest.summary import Group, with_interval
 
 NAME = "places"
 TITLE = "Difference by place of the loss"

@@ -11,11 +11,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from droptest import style, words
-from droptest.best_values import best_over
 from droptest.loss_model import percent
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
-from droptest.records import Records
+from droptest.records import Records, best_over
 
 NAME = "rate_map"
 TITLE = "Loss rate and the best value"

@@ -17,8 +17,8 @@ from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.plots.step_time import seconds_per_step
 from droptest.records import Records
 from droptest.rows_by_run import RowsByRun
-from droptest.statistics import mean_interval
-from droptest.summary import Group, cells_of, interval_columns
+from droptest.statistics import interval_columns, mean_interval
+from droptest.summary import Group, cells_of
 from droptest.variance import interval_of
 
 NAME = "recoveries"
@@ -71,7 +71,7 @@ def _row(runs: pd.DataFrame, packets: _Packets, seconds: Mapping[str, float], gr
     saved = interval_of(cells_of(mine.assign(saved=bare - mine["final_validation_loss"]), "saved"))
     return {
         "panel": f"{group.loss_model}, {group.rate_words}", "series": group.series,
-        "name": panels.named_with_rate(group), "loss_rate": group.loss_rate,
+        "name": group.name_with_rate, "loss_rate": group.loss_rate,
         **packets.shares(mine), **interval_columns(group.difference), **interval_columns(saved, "saved_"),
         "step_seconds": mean_interval(seconds.get(run_id, math.nan) for run_id in group.run_ids).mean,
         "diverged": group.count("diverged"), "runs": sum(group.statuses.values()),

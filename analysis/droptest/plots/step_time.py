@@ -12,8 +12,8 @@ from droptest import style, virtual_time
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
-from droptest.statistics import mean_interval
-from droptest.summary import groups, interval_columns
+from droptest.statistics import interval_columns, mean_interval
+from droptest.summary import groups
 
 NAME = "step_time"
 TITLE = "Virtual time of a step"
@@ -46,7 +46,7 @@ def data(records: Records) -> pd.DataFrame:
         if interval.n:
             rows.append({"series": group.series, "loss_rate": group.loss_rate, "lossless": group.lossless,
                          "without_loss": group.without_loss, "late_rate": group.late_rate,
-                         "name": panels.named_with_rate(group), **interval_columns(interval)})  # fmt: skip
+                         "name": group.name_with_rate, **interval_columns(interval)})  # fmt: skip
     if len(rows) > MOST_ROWS:
         raise NothingToDraw(f"{len(rows)} series and loss rates, of which one figure holds {MOST_ROWS}")
     return panels.frame_of(rows, "")

@@ -37,7 +37,7 @@ def data(records: Records) -> pd.DataFrame:
         shares["row"] = [f"rank {rank}" for rank in shares["rank"]]
         rows = list(dict.fromkeys(shares.sort_values("rank")["row"]))
     else:
-        name_of = {i: panels.named_with_rate(one.group) for one in wall_time.breakdowns(records)
+        name_of = {i: one.group.name_with_rate for one in wall_time.breakdowns(records)
                    for i in one.group.run_ids}  # fmt: skip
         shares["row"] = shares["run_id"].map(name_of)
         rows = list(dict.fromkeys(name for name in name_of.values() if name in set(shares["row"])))

@@ -12,7 +12,7 @@ from droptest import style, virtual_time
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
-from droptest.summary import interval_columns
+from droptest.statistics import interval_columns
 
 NAME = "time_to_target"
 TITLE = "Time to a target loss"

@@ -16,7 +16,8 @@ from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
 from droptest.rows_by_run import RowsByRun
-from droptest.summary import Group, cells_in, interval_columns
+from droptest.statistics import interval_columns
+from droptest.summary import Group, cells_in
 from droptest.variance import interval_of
 
 NAME = "tolerance"

@@ -49,7 +49,7 @@ def data(records: Records) -> pd.DataFrame:
         raise NothingToDraw(f"{len(rows)} series and loss rates, of which one figure holds {MOST_ROWS}")
     return panels.frame_of(
         [{"series": spread.group.series, "loss_rate": spread.group.loss_rate,
-          "name": panels.named_with_rate(spread.group), "part": part, "deviation": math.sqrt(found.variance),
+          "name": spread.group.name_with_rate, "part": part, "deviation": math.sqrt(found.variance),
           "low": math.sqrt(found.low), "high": math.sqrt(found.high)}
          for spread, parts in rows for part, found in parts.items()],
         "",
