@@ -45,11 +45,11 @@ const std::set<std::string, std::less<>>& known_keywords() {
       "oneOf",
       "anyOf",
       "patternProperties",
-      "x-planned",   // name -> description of a planned member; until it is built there is none
-      "x-resolved",  // the difference of the rule in documents with all defaults written out (experiments/spec)
-      "x-words",     // another word for a value of `enum` -> that value, which the word stands for
+      "x-planned",    // name -> description of a planned member; until it is built there is none
+      "x-resolved",   // the difference of the rule in documents with all defaults written out (experiments/spec)
+      "x-words",      // another word for a value of `enum` -> that value, which the word stands for
       "x-sent-with",  // the members of a run's spec with which it sends packets of the traffic class
-      "x-synonyms",  // a common wrong value -> the value of `enum` to suggest
+      "x-synonyms",   // a common wrong value -> the value of `enum` to suggest
   };
   return kKeywords;
 }
