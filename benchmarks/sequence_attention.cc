@@ -123,7 +123,7 @@ struct Measured {
 /// A pass of one rank over the whole sequence.
 template <class Attention>
 Measured whole(const Options& options, std::int64_t context, const std::function<Attention()>& make,
-               const std::function<std::uint64_t(const Attention&, const SequenceParts&)>& formula_elems) {
+               std::uint64_t formula_elems) {
   Tensors t({1, context, options.heads, options.width});
   const Team team(options.threads);
   const PeakMemory peak;
@@ -145,7 +145,7 @@ Measured whole(const Options& options, std::int64_t context, const std::function
     }
   });
   result.peak_bytes = peak.bytes();
-  result.formula_bytes = sizeof(float) * formula_elems(attention, parts);
+  result.formula_bytes = sizeof(float) * formula_elems;
   return result;
 }
 
@@ -154,11 +154,9 @@ Measured dense(const Options& options, std::int64_t context) {
   const std::uint64_t tensor = HeadShape{1, context, options.heads, options.width}.elems();
   return whole<Attention>(
       options, context, [&] { return Attention(nullptr, {}, options.heads); },
-      [&](const Attention& attention, const SequenceParts& parts) {
-        // And a gradient of each of output, queries, keys and values, and the threads' scores.
-        return attention.saved_elems(parts, 1, options.width) + 4 * tensor +
-               token_attention_scratch_elems(options.width, options.threads);
-      });
+      // Queries, keys, values and the output as saved, and a gradient of each; log_sum_exp, and the threads' scores.
+      8 * tensor + static_cast<std::uint64_t>(context * options.heads) +
+          token_attention_scratch_elems(options.width, options.threads));
 }
 
 /// One chunk's tensors stand for those of all chunks, as a caller has them who computes them chunk by chunk.
@@ -205,11 +203,9 @@ Measured dilated(const Options& options, std::int64_t context) {
   const std::uint64_t tensor = HeadShape{1, context, options.heads, options.width}.elems();
   return whole<Attention>(
       options, context, [&] { return Attention(nullptr, {.branches = branches_of(context)}, options.heads); },
-      [&](const Attention& /*attention*/, const SequenceParts& /*parts*/) {
-        // Queries, keys and values as saved, log_sum_exp, and the threads' scores.
-        return 3 * tensor + static_cast<std::uint64_t>(context * options.heads) +
-               token_attention_scratch_elems(options.width, options.threads);
-      });
+      // Queries, keys and values as saved, log_sum_exp, and the threads' scores.
+      3 * tensor + static_cast<std::uint64_t>(context * options.heads) +
+          token_attention_scratch_elems(options.width, options.threads));
 }
 
 /// Each rank a thread with its part. Times are of all ranks, from barrier to barrier.

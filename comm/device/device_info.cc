@@ -7,21 +7,18 @@
 #include "sim/error.h"
 
 namespace droptest::comm {
-namespace {
 
-std::string gibibytes(std::uint64_t bytes) {
+std::string gibibytes_text(std::uint64_t bytes) {
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f GiB", static_cast<double>(bytes) / (std::uint64_t{1} << 30));
+  std::snprintf(text.data(), text.size(), "%.1f GiB", static_cast<double>(bytes) / 0x1p30);
   return text.data();
 }
-
-}  // namespace
 
 std::string describe(const DeviceInfo& device) {
   const std::string start = std::to_string(device.index) + ": ";
   if (!device.trouble.empty()) return start + device.trouble;
   return start + device.name + " (compute capability " + std::to_string(device.compute_major) + "." +
-         std::to_string(device.compute_minor) + ", " + gibibytes(device.total_bytes) + ", " +
+         std::to_string(device.compute_minor) + ", " + gibibytes_text(device.total_bytes) + ", " +
          std::to_string(device.multiprocessors) + " multiprocessors, " + device.pci_bus_id + ")";
 }
 

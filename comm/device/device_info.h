@@ -47,4 +47,7 @@ void require_device(int index);
 /// "0: NVIDIA H100 80GB HBM3 (compute capability 9.0, 79.1 GiB, 132 multiprocessors, 0000:3b:00.0)".
 std::string describe(const DeviceInfo& device);
 
+/// "79.1 GiB": the memory of a device, or a part of it.
+std::string gibibytes_text(std::uint64_t bytes);
+
 }  // namespace droptest::comm

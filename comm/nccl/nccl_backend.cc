@@ -4,9 +4,7 @@
 
 #include <cuda_runtime_api.h>
 #include <nccl.h>
-#include <unistd.h>
 
-#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -16,6 +14,7 @@
 
 #include "comm/device/cuda_error.h"
 #include "comm/device/device_tensor.h"
+#include "comm/host_name.h"
 #include "comm/nccl/device_choice.h"
 #include "comm/nccl/nccl_communicator.h"
 #include "comm/nccl/nccl_handles.h"
@@ -27,9 +26,7 @@ namespace {
 
 // The same for all processes of a host, as NCCL identifies hosts: by name and boot.
 std::uint64_t host_digest() {
-  std::array<char, 256> name{};
-  ::gethostname(name.data(), name.size() - 1);
-  std::string text(name.data());
+  std::string text = host_name();
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   for (std::string line; std::getline(boot, line);) text += line;
   std::vector<std::uint64_t> letters(text.begin(), text.end());

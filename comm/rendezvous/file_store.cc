@@ -10,24 +10,11 @@
 #include <filesystem>
 #include <system_error>
 
+#include "comm/file_descriptor.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
 namespace {
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 class FileStore final : public LaunchStore {
  public:
@@ -55,14 +42,14 @@ class FileStore final : public LaunchStore {
   std::optional<std::string> get(const std::string& key) override {
     const std::string path = path_of(key);
     const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-    if (file.get() < 0) {
+    if (file.value() < 0) {
       if (errno == ENOENT) return std::nullopt;
       fail("open", path, errno);
     }
     std::string value;
     char block[4096];
     for (;;) {
-      const ssize_t got = ::read(file.get(), block, sizeof block);
+      const ssize_t got = ::read(file.value(), block, sizeof block);
       if (got == 0) return value;
       if (got > 0) {
         value.append(block, static_cast<std::size_t>(got));
@@ -104,10 +91,10 @@ class FileStore final : public LaunchStore {
   std::string write_draft(const std::string& path, std::string_view value) const {
     std::string draft = path + ".draft.XXXXXX";
     const FileDescriptor file(::mkostemp(draft.data(), O_CLOEXEC));
-    if (file.get() < 0) fail("create", draft, errno);
-    ::fchmod(file.get(), 0644);
+    if (file.value() < 0) fail("create", draft, errno);
+    ::fchmod(file.value(), 0644);
     while (!value.empty()) {
-      const ssize_t written = ::write(file.get(), value.data(), value.size());
+      const ssize_t written = ::write(file.value(), value.data(), value.size());
       if (written >= 0) {
         value.remove_prefix(static_cast<std::size_t>(written));
       } else if (errno != EINTR) {

@@ -9,6 +9,7 @@
 #include <set>
 #include <system_error>
 
+#include "comm/host_name.h"
 #include "comm/json/json_text.h"
 #include "experiments/doctor/machine_checks.h"
 #include "experiments/process/core_shares.h"
@@ -80,7 +81,7 @@ void TimeEstimate::take(const std::string& folder) {
   try {
     if (!experiments::has_result(run)) return;
     const json summary = *experiments::read_summary(run);
-    if (summary.at("status") != "completed" || summary.at("provenance").at("host") != experiments::this_host()) return;
+    if (summary.at("status") != "completed" || summary.at("provenance").at("host") != comm::host_name()) return;
     const double seconds = summary.at("seconds").get<double>() / summary.at("steps").get<double>();
     const auto shape = finished_.find(experiments::shape_of(comm::load_json(run.spec())).dump());
     if (shape == finished_.end()) return;

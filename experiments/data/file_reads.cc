@@ -6,8 +6,11 @@
 
 #include <cerrno>
 #include <list>
+#include <memory>
 #include <system_error>
 #include <utility>
+
+#include "comm/file_descriptor.h"
 
 namespace droptest::experiments {
 namespace {
@@ -15,22 +18,6 @@ namespace {
 [[noreturn]] void fail_read(const std::string& what, int error) {
   throw ReadError(what + ": " + std::error_code(error, std::system_category()).message());
 }
-
-class Descriptor {
- public:
-  explicit Descriptor(const std::string& path) : value_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-    if (value_ < 0) fail_read("open", errno);
-    // Samples are read in random order: the kernel's own read-ahead would read what is not needed.
-    (void)::posix_fadvise(value_, 0, 0, POSIX_FADV_RANDOM);
-  }
-  ~Descriptor() { ::close(value_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int value() const { return value_; }
-
- private:
-  int value_;
-};
 
 class SystemFiles final : public FileReads {
  public:
@@ -53,7 +40,11 @@ class SystemFiles final : public FileReads {
       open_.splice(open_.begin(), open_, one);
       return open_.front().second->value();
     }
-    auto opened = std::make_unique<Descriptor>(path);
+    const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (descriptor < 0) fail_read("open", errno);
+    auto opened = std::make_unique<comm::FileDescriptor>(descriptor);
+    // Samples are read in random order: the kernel's own read-ahead would read what is not needed.
+    (void)::posix_fadvise(descriptor, 0, 0, POSIX_FADV_RANDOM);
     while (open_.size() >= most_open_) open_.pop_back();
     open_.emplace_front(path, std::move(opened));
     return open_.front().second->value();
@@ -74,7 +65,7 @@ class SystemFiles final : public FileReads {
   }
 
   std::size_t most_open_;
-  std::list<std::pair<std::string, std::unique_ptr<Descriptor>>> open_;
+  std::list<std::pair<std::string, std::unique_ptr<comm::FileDescriptor>>> open_;
 };
 
 }  // namespace

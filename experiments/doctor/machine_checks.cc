@@ -18,6 +18,7 @@
 #include <system_error>
 
 #include "comm/backend_registry.h"
+#include "comm/host_name.h"
 #include "experiments/data/corpus.h"
 #include "experiments/data/example_set.h"
 #include "experiments/files/atomic_file.h"
@@ -97,12 +98,6 @@ std::string bytes_text(std::uint64_t bytes) {
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.3g %s", value, kUnits[unit]);
   return text.data();
-}
-
-std::string this_host() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
 }
 
 Finding check_backend(const std::string& name) {
@@ -297,7 +292,7 @@ std::optional<std::uint64_t> available_memory_bytes() { return memory_bytes("Mem
 std::optional<std::uint64_t> total_memory_bytes() { return memory_bytes("MemTotal:"); }
 
 Finding check_host_name(OtherMachines others) {
-  const std::string host = this_host();
+  const std::string host = comm::host_name();
   const Resolved resolved = resolve_host(host);
   const bool reachable = resolved.error.empty() && !resolved.loopback;
   const std::string seen = resolved.error.empty()

@@ -67,7 +67,4 @@ Finding check_host_name(OtherMachines others);
 /// "1.5 GiB", "512 bytes".
 std::string bytes_text(std::uint64_t bytes);
 
-/// This machine's name.
-std::string this_host();
-
 }  // namespace droptest::experiments

@@ -10,33 +10,13 @@
 #include <filesystem>
 #include <system_error>
 
+#include "comm/file_descriptor.h"
 #include "comm/json/read_file.h"
 
 namespace droptest::experiments {
 namespace {
 
 using comm::fail_on_file;
-
-/// An open file that closes itself.
-class Descriptor {
- public:
-  explicit Descriptor(int value) : value_(value) {}
-  ~Descriptor() {
-    if (value_ >= 0) ::close(value_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int value() const { return value_; }
-  /// Closes now: a full disk may show itself only here. 0, or the error.
-  int close() {
-    const int result = ::close(value_) == 0 ? 0 : errno;
-    value_ = -1;
-    return result;
-  }
-
- private:
-  int value_;
-};
 
 /// Removes the temporary file unless it was renamed.
 class TemporaryFile {
@@ -68,7 +48,7 @@ int write_all(int descriptor, std::string_view content) {
 
 /// Writes into an existing device or pipe, such as /dev/null, which stays.
 void write_into(const std::string& path, const std::function<void(const WritePiece& write)>& content) {
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
+  comm::FileDescriptor file(::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
   if (file.value() < 0) fail_on_file("write", path, errno);
   content([&](std::string_view piece) {
     if (const int error = write_all(file.value(), piece)) fail_on_file("write", path, error);
@@ -113,7 +93,7 @@ void write_file_atomically(const std::string& given, const std::function<void(co
     descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (descriptor < 0 && errno != EEXIST) fail_on_file("write", path, errno);
   }
-  Descriptor file(descriptor);
+  comm::FileDescriptor file(descriptor);
   TemporaryFile guard(temporary);
   content([&](std::string_view piece) {
     if (const int error = write_all(file.value(), piece)) fail_on_file("write", path, error);
@@ -123,7 +103,7 @@ void write_file_atomically(const std::string& given, const std::function<void(co
   if (::rename(temporary.c_str(), path.c_str()) != 0) fail_on_file("rename to", path, errno);
   guard.keep();
 
-  const Descriptor folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  const comm::FileDescriptor folder(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (folder.value() < 0) fail_on_file("sync", directory, errno);
   // Some file systems cannot sync a directory and say so with EINVAL; the rename has happened all the same.
   if (::fsync(folder.value()) != 0 && errno != EINVAL) fail_on_file("sync", directory, errno);

@@ -13,6 +13,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/host_name.h"
 #include "comm/json/read_file.h"
 #include "experiments/files/atomic_file.h"
 
@@ -33,11 +34,7 @@ bool is_named(int descriptor, const std::string& path) {
          opened.st_dev == named.st_dev;
 }
 
-std::string on_this_host() {
-  std::array<char, 256> host{};
-  ::gethostname(host.data(), host.size() - 1);
-  return std::string(" on host ") + host.data();
-}
+std::string on_this_host() { return " on host " + comm::host_name(); }
 
 /// Lets the open file name this process.
 void write_name(int descriptor, const std::string& path) {

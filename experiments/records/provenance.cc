@@ -3,7 +3,6 @@
 
 #include <oneapi/dnnl/dnnl_version.h>
 #include <openssl/opensslv.h>
-#include <unistd.h>
 
 #include <Eigen/Core>
 #include <array>
@@ -16,6 +15,7 @@
 
 #include "comm/device/device_info.h"
 #include "comm/device/device_libraries.h"
+#include "comm/host_name.h"
 #include "experiments/records/build_facts.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "sim/error.h"
@@ -27,12 +27,6 @@ std::string dotted(int major, int minor, int patch) {
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
 }
 
-std::string host_name() {
-  std::array<char, 256> name{};
-  if (::gethostname(name.data(), name.size() - 1) != 0) return "unknown";
-  return name.data();
-}
-
 }  // namespace
 
 Provenance build_provenance() {
@@ -40,7 +34,7 @@ Provenance build_provenance() {
   Provenance provenance;
   provenance.version = facts.version;
   provenance.commit = facts.commit;
-  provenance.host = host_name();
+  provenance.host = comm::host_name();
   provenance.compiler = facts.compiler;
   provenance.libraries = {
       {"oneDNN", dotted(DNNL_VERSION_MAJOR, DNNL_VERSION_MINOR, DNNL_VERSION_PATCH)},

@@ -2,8 +2,6 @@
 #include "experiments/training/run_device.h"
 
 #include <algorithm>
-#include <array>
-#include <cstdio>
 
 #include "comm/device/device_info.h"
 #include "experiments/process/core_shares.h"
@@ -15,12 +13,6 @@ namespace {
 
 /// Each run is a process with a CUDA context of its own, and they take turns on the device.
 constexpr int kMostJobsOfOneDevice = 8;
-
-std::string gibibytes_text(std::uint64_t bytes) {
-  std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "%.1f GiB", static_cast<double>(bytes) / 0x1p30);
-  return text.data();
-}
 
 }  // namespace
 
@@ -51,8 +43,8 @@ int runs_that_fit(const RunConfig& config) {
     const std::uint64_t free = comm::free_device_bytes(device);
     if (free < wanted) {
       throw ConfigError(
-          "device \"cuda\": a run takes about " + gibibytes_text(wanted) + " of a device, and device " +
-          std::to_string(device) + " has " + gibibytes_text(free) +
+          "device \"cuda\": a run takes about " + comm::gibibytes_text(wanted) + " of a device, and device " +
+          std::to_string(device) + " has " + comm::gibibytes_text(free) +
           " free; want a smaller /training/batch_sequences or /model, fewer ranks on the device, or other "
           "programs off it");
     }

@@ -116,10 +116,6 @@ class DilatedAttentionOf {
   void backward(const Pass& pass, const View<const E>& output, const View<const E>& grad_output, const Saved& saved,
                 const typename Memory::Gradients& gradients, Processor& processor);
 
-  /// This rank's share of a pass over so many sequences.
-  SequenceTraffic traffic(const SequenceParts& parts, Causality causality, std::int64_t batch,
-                          std::int64_t width) const;
-
   /// Of working memory, now.
   std::uint64_t bytes() const {
     return Memory::bytes_of(sent_, received_, grad_keys_, grad_values_, output_, weighted_grad_, log_sum_exp_) +
@@ -400,23 +396,6 @@ void DilatedAttentionOf<Memory>::backward(const Pass& pass, const View<const E>&
     give("keys.grad", keys, gradients.keys, gathered.lost_keys);
     give("values.grad", values, gradients.values, gathered.lost_values);
   }
-}
-
-template <class Memory>
-SequenceTraffic DilatedAttentionOf<Memory>::traffic(const SequenceParts& parts, Causality causality, std::int64_t batch,
-                                                    std::int64_t width) const {
-  const auto elems = [&](const std::vector<std::vector<TokenRun>>& by_rank) {
-    std::int64_t tokens = 0;
-    for (const std::vector<TokenRun>& by_head : by_rank) tokens += DilatedPlan::tokens(by_head);
-    return static_cast<std::uint64_t>(tokens * batch * width);
-  };
-  SequenceTraffic traffic;
-  for (const DilatedBranch& branch : options_.branches) {
-    const DilatedPlan of_branch = dilated_plan(branch, parts, rank_, options_.first_head, heads_, causality);
-    traffic.forward_elems += 2 * elems(of_branch.sent);
-    traffic.backward_elems += 2 * elems(of_branch.received);
-  }
-  return traffic;
 }
 
 extern template class DilatedAttentionOf<HostHeads<float>>;

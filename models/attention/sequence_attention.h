@@ -67,12 +67,6 @@ struct SavedAttentionOf {
   }
 };
 
-/// Elements that a rank sends to other ranks in a pass.
-struct SequenceTraffic {
-  std::uint64_t forward_elems = 0;
-  std::uint64_t backward_elems = 0;
-};
-
 /// Throws: ConfigError that names the tensor and the axis, unless `got` are the tokens of a rank with all heads and the
 /// batch and width of `like`, and ConfigError for parts of another number of ranks.
 void check_rank_shape(const SequenceParts& parts, const SequenceFactors& factors, int rank, std::int64_t heads,
@@ -116,13 +110,6 @@ class SequenceAttentionOf {
   /// Sets the gradients of this rank's tokens.
   void backward(const Pass& pass, const View<const E>& grad_output, const Saved& saved,
                 const typename Memory::Gradients& gradients, Processor& processor);
-
-  /// This rank's share of a pass over so many sequences. Without flags.
-  SequenceTraffic traffic(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const;
-  /// Elements of saved activations but for flags and losses.
-  std::uint64_t saved_elems(const SequenceParts& parts, std::int64_t batch, std::int64_t width) const;
-  /// Pairs of a query and a key that this rank computes for one sequence.
-  std::int64_t pairs(const SequenceParts& parts, Causality causality) const;
 
   /// Of working memory, now.
   std::uint64_t bytes() const {
@@ -286,46 +273,6 @@ void SequenceAttentionOf<Memory>::backward(const Pass& pass, const View<const E>
   send("attention.queries.grad", queries, gradients.queries);
   send("attention.keys.grad", keys, gradients.keys);
   send("attention.values.grad", values, gradients.values);
-}
-
-template <class Memory>
-SequenceTraffic SequenceAttentionOf<Memory>::traffic(const SequenceParts& parts, std::int64_t batch,
-                                                     std::int64_t width) const {
-  const HeadShape shape = gathered(parts, batch, width);
-  const HeadShape mine{batch, parts.length_of(rank_), heads_, width};
-  const HeadShape stays{batch, mine.tokens, shape.heads, width};
-  // To the heads three times, back once; and the other way round.
-  const std::uint64_t to_heads = mine.elems() - stays.elems();
-  const std::uint64_t to_tokens = shape.elems() - stays.elems();
-  SequenceTraffic traffic{3 * to_heads + to_tokens, to_heads + 3 * to_tokens};
-  // All parts but the next rank's go on as keys and values, and all but this rank's as gradients.
-  for (int part = 0; part < factors_.ring; ++part) {
-    HeadShape of_part = shape;
-    of_part.tokens = tokens_of(parts, part);
-    const std::uint64_t keys_and_values = 2 * of_part.elems();
-    const bool is_next = part == (ring_.rank() + 1) % factors_.ring;
-    if (!is_next) traffic.forward_elems += keys_and_values;
-    if (!is_next) traffic.backward_elems += keys_and_values;
-    if (part != ring_.rank()) traffic.backward_elems += keys_and_values;
-  }
-  return traffic;
-}
-
-template <class Memory>
-std::uint64_t SequenceAttentionOf<Memory>::saved_elems(const SequenceParts& parts, std::int64_t batch,
-                                                       std::int64_t width) const {
-  const HeadShape shape = gathered(parts, batch, width);
-  return 4 * shape.elems() + shape.elems() / static_cast<std::uint64_t>(shape.width);
-}
-
-template <class Memory>
-std::int64_t SequenceAttentionOf<Memory>::pairs(const SequenceParts& parts, Causality causality) const {
-  std::vector<TokenRun> all;
-  for (int part = 0; part < factors_.ring; ++part) {
-    const std::vector<TokenRun> runs = runs_of(parts, part);
-    all.insert(all.end(), runs.begin(), runs.end());
-  }
-  return visible_pairs(pattern_of(runs_of(parts, ring_.rank()), all), exchange_.heads(), causality);
 }
 
 extern template class SequenceAttentionOf<HostHeads<float>>;

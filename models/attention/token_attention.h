@@ -42,9 +42,6 @@ using AttentionPattern = std::vector<std::vector<AttentionBlock>>;
 /// All tokens of `queries` attend to all of `keys`.
 AttentionPattern pattern_of(std::vector<TokenRun> queries, std::vector<TokenRun> keys);
 
-/// The pairs of a query and a key that causality allows, over all heads: the work of an attention, before other masks.
-std::int64_t visible_pairs(const AttentionPattern& pattern, std::int64_t heads, Causality causality);
-
 /// Borrowed. Shapes: queries, keys and values agree in batch, heads and width.
 template <class T>
 struct AttentionInputs {

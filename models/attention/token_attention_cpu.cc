@@ -240,23 +240,6 @@ AttentionPattern pattern_of(std::vector<TokenRun> queries, std::vector<TokenRun>
   return {{AttentionBlock{std::move(queries), std::move(keys)}}};
 }
 
-std::int64_t visible_pairs(const AttentionPattern& pattern, std::int64_t heads, Causality causality) {
-  const AttentionMask mask(causality);
-  std::int64_t pairs = 0;
-  for (const std::vector<AttentionBlock>& blocks : pattern) {
-    for (const AttentionBlock& block : blocks) {
-      for (const TokenRun& queries : block.queries) {
-        for (std::int64_t i = 0; i < queries.count; ++i) {
-          for (const TokenRun& keys : block.keys) {
-            pairs += mask.visible(queries.positions(i).first, keys.positions(0), keys.count);
-          }
-        }
-      }
-    }
-  }
-  return pattern.size() == 1 ? pairs * heads : pairs;
-}
-
 std::uint64_t token_attention_scratch_elems(std::int64_t width, int threads) {
   return static_cast<std::uint64_t>(threads * scratch_elems(width));
 }

@@ -201,10 +201,6 @@ std::optional<LostCount> TimedGilbertElliott::count_by_clock(const MessagePositi
   return LostCount{count * rate, count * rate * (1 - rate) + 2 * covariance * weights};
 }
 
-double TimedGilbertElliott::state_correlation(double microseconds) const {
-  return std::exp(-microseconds * (1 / rates_.mean_good_microseconds + 1 / rates_.mean_bad_microseconds));
-}
-
 std::string TimedGilbertElliott::describe() const {
   return "timed_gilbert_elliott(mean_good_microseconds=" + shortest_text(rates_.mean_good_microseconds) +
          ", mean_bad_microseconds=" + shortest_text(rates_.mean_bad_microseconds) +

@@ -68,10 +68,6 @@ class TimedGilbertElliott final : public LossProcess {
                                           ClockMemory& memory) const override;
   std::string describe() const override;
 
-  /// Correlation of the states of two packets that leave that many microseconds apart.
-  double state_correlation(double microseconds) const;
-  std::uint64_t gap_packets() const { return gap_packets_; }
-
  private:
   /// From packet to packet, where the link has a packet time of its own; else chain_.
   GilbertElliott chain_of(double packet_microseconds) const;

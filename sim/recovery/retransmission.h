@@ -152,11 +152,4 @@ const std::vector<RetransmissionEntry>& retransmission_protocols();
 std::shared_ptr<const Retransmission> make_retransmission(const Parameters& parameters,
                                                           const std::optional<Parity>& parity = std::nullopt);
 
-/// P(more than k rounds) of selective repeat with independent loss: 1 - (1 - p^k)^m.
-double more_rounds_probability(double p, std::uint64_t packets, std::uint64_t rounds);
-
-/// E[rounds] until all packets of a message have arrived by selective repeat, with independent loss; infinity for p
-/// = 1. The sum over k >= 0 of 1 - (1 - p^k)^m. Source: the maximum of m geometric variables.
-double expected_rounds(double p, std::uint64_t packets);
-
 }  // namespace droptest::sim

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <limits>
 #include <utility>
 
 #include "sim/recovery/retransmission.h"
@@ -20,6 +19,13 @@ constexpr std::uint64_t kMostDoublings = 1000;
 
 // Terms of a sum over rounds that no longer change it.
 constexpr double kNegligible = 1e-17;
+
+// P(more than k rounds) with independent loss: 1 - (1 - p^k)^m.
+double more_rounds_probability(double p, std::uint64_t packets, std::uint64_t rounds) {
+  if (rounds == 0) return 1;
+  // In logarithms: for small p^k, 1 - (1 - p^k)^m would lose all digits.
+  return -std::expm1(static_cast<double>(packets) * std::log1p(-std::pow(p, static_cast<double>(rounds))));
+}
 
 }  // namespace
 
@@ -144,23 +150,6 @@ std::string SelectiveRepeat::describe() const {
             ", longest_timeout_seconds=" + std::to_string(timer_.longest_seconds);
   }
   return text + ")";
-}
-
-double more_rounds_probability(double p, std::uint64_t packets, std::uint64_t rounds) {
-  if (rounds == 0) return 1;
-  // In logarithms: for small p^k, 1 - (1 - p^k)^m would lose all digits.
-  return -std::expm1(static_cast<double>(packets) * std::log1p(-std::pow(p, static_cast<double>(rounds))));
-}
-
-double expected_rounds(double p, std::uint64_t packets) {
-  if (packets == 0) return 0;
-  if (p >= 1) return std::numeric_limits<double>::infinity();
-  double sum = 1;
-  for (std::uint64_t k = 1;; ++k) {
-    const double term = more_rounds_probability(p, packets, k);
-    sum += term;
-    if (term < kNegligible * sum) return sum;
-  }
 }
 
 }  // namespace droptest::sim

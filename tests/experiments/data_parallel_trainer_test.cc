@@ -15,6 +15,7 @@
 #include "experiments/records/run_records.h"
 #include "experiments/run/run_forecast.h"
 #include "experiments/training/trainer.h"
+#include "tests/comm/exposed_time.h"
 #include "tests/experiments/layouts_of_runs.h"
 
 namespace droptest::experiments::data_parallel_trainer_test {
@@ -126,8 +127,8 @@ TEST(Replicas, BucketsHideBehindTheBackwardPass) {
   const comm::VirtualTime several = virtual_time(1U << 15U);
   EXPECT_NEAR(one.compute_seconds, 5e-3, 1e-12);
   EXPECT_NEAR(several.compute_seconds, 5e-3, 1e-12);
-  EXPECT_NEAR(one.exposed_seconds(), one.network_seconds, 1e-9);  // nothing is left to compute
-  EXPECT_LT(several.exposed_seconds(), 0.7 * several.network_seconds);
+  EXPECT_NEAR(exposed_seconds(one), one.network_seconds, 1e-9);  // nothing is left to compute
+  EXPECT_LT(exposed_seconds(several), 0.7 * several.network_seconds);
   EXPECT_LT(several.seconds, one.seconds);
 }
 
@@ -144,9 +145,9 @@ TEST(Replicas, BucketsHideBesideTensorParallelismToo) {
   const comm::VirtualTime several = *train_locally(config, tiny_corpus()).outcome.time;
   config.sharding.bucket_bytes = config.sharding.first_bucket_bytes = 1U << 30U;
   const comm::VirtualTime one = *train_locally(config, tiny_corpus()).outcome.time;
-  EXPECT_NEAR(one.exposed_seconds(), one.network_seconds, 1e-9);
+  EXPECT_NEAR(exposed_seconds(one), one.network_seconds, 1e-9);
   // The sums of tensor parallelism are exposed, and the last bucket.
-  EXPECT_LT(several.exposed_seconds(), 0.85 * several.network_seconds);
+  EXPECT_LT(exposed_seconds(several), 0.85 * several.network_seconds);
 }
 
 TEST(Replicas, SendAsManyPacketsAsTheForecastSays) {

@@ -10,8 +10,8 @@
 #include "models/kernels/matmul_bf16.h"
 #include "models/kernels/narrow_floats.h"
 #include "sim/error.h"
+#include "tests/comm/recording_communicator.h"
 #include "tests/models/formula_model.h"
-#include "tests/models/recording_communicator.h"
 
 namespace droptest::models::bf16_test {
 namespace {
@@ -202,8 +202,8 @@ TEST(Bf16Messages, AreThoseOfTensorParallelSumsAlone) {
   const auto tokens = formula_tokens(0, 10, 97);
   for (const int ranks : {1, 2}) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      RecordingCommunicator wide(group);
-      RecordingCommunicator narrow(group);
+      comm::RecordingCommunicator wide(group);
+      comm::RecordingCommunicator narrow(group);
       HostGpt2<float>({2, 32, 4, 12, 97}, wide, 1).forward_backward(tokens, tokens, 2, 5, 1.0);
       HostGpt2<float>({2, 32, 4, 12, 97}, narrow, 1, kMessages).forward_backward(tokens, tokens, 2, 5, 1.0);
       EXPECT_EQ(narrow.calls, wide.calls) << "the same messages with as many elements";

@@ -14,9 +14,9 @@
 #include "models/gpt2/shard_plan.h"
 #include "models/ops/host_ops.h"
 #include "sim/loss/bernoulli.h"
+#include "tests/comm/recording_communicator.h"
 #include "tests/models/parallel_training.h"
 #include "tests/models/planned_bytes.h"
-#include "tests/models/recording_communicator.h"
 
 namespace droptest::models::data_parallel_test {
 namespace {
@@ -33,7 +33,7 @@ std::unique_ptr<comm::Communicator> loses_gradients(comm::Communicator& group) {
 }
 
 std::unique_ptr<comm::Communicator> eager(comm::Communicator& group) {
-  return std::make_unique<RecordingCommunicator>(group);
+  return std::make_unique<comm::RecordingCommunicator>(group);
 }
 
 constexpr auto kEach = ShardOptions::Reduce::kAfterEach;

@@ -8,8 +8,8 @@
 
 #include "models/gpt2/stage_plan.h"
 #include "models/ops/host_ops.h"
+#include "tests/comm/recording_communicator.h"
 #include "tests/models/formula_model.h"
-#include "tests/models/recording_communicator.h"
 
 namespace droptest::models::gpt2_collectives_test {
 namespace {
@@ -37,7 +37,7 @@ TEST(Gpt2Collectives, AStepMakesExactlyTheListedCallsOnEveryRank) {
   const auto targets = formula_tokens(1, 10, config.vocabulary);
   for (const int ranks : {1, 3}) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      RecordingCommunicator recording(group);
+      comm::RecordingCommunicator recording(group);
       HostGpt2<float> model(config, recording, 1);
       model.initialize(3);
       EXPECT_THAT(recording.calls, testing::IsEmpty());
@@ -65,7 +65,7 @@ TEST(Gpt2Collectives, RecomputationSendsTheSumsOfItsBlocksAgain) {
   const SlotOptions sent{.recompute = {Recompute::kSaveAll, Recompute::kBlock}, .traffic = RecomputeTraffic::kSent};
   for (const int ranks : {1, 3}) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      RecordingCommunicator recording(group);
+      comm::RecordingCommunicator recording(group);
       Gpt2 model(config, make_host_ops({}, recording), {}, sent);
       set_formula_weights(config, model.parameters<float>(), group);
       model.upload_values();

@@ -6,8 +6,8 @@
 #include <gtest/gtest.h>
 
 #include "sim/error.h"
+#include "tests/comm/recording_communicator.h"
 #include "tests/models/device_pass.h"
-#include "tests/models/recording_communicator.h"
 
 namespace droptest::models::gpt2_cuda_test {
 namespace {
@@ -368,11 +368,11 @@ TEST_F(Gpt2OnDevice, MakesTheHostModelsCollectivesInItsOrder) {
   const auto targets = formula_tokens(1, 10, kOdd.vocabulary);
   for (const int ranks : {1, 3}) {
     comm::run_ranks(ranks, kTestTimeout, [&](comm::Communicator& group) {
-      RecordingCommunicator host(group);
+      comm::RecordingCommunicator host(group);
       HostGpt2<float> model(kOdd, host, 1);
       model.forward_backward(tokens, targets, 2, 5, 1.0);
       model.evaluate(tokens, targets, 2, 5);
-      RecordingCommunicator device(group);
+      comm::RecordingCommunicator device(group);
       const auto twin = formula_device_model(kOdd, device, {});
       EXPECT_THAT(device.calls, testing::IsEmpty());
       twin->zero_gradients();

@@ -14,7 +14,7 @@
 #include "models/ops/host_ops.h"
 #include "models/pipeline/schedule_csv.h"
 #include "sim/loss/bernoulli.h"
-#include "tests/models/recording_communicator.h"
+#include "tests/comm/recording_communicator.h"
 
 namespace droptest::models {
 namespace {
@@ -193,8 +193,8 @@ TrainingResult train(const Training& run) {
     ranks.sequence = {groups.group(comm::ParallelDimension::kSequence),
                       layout.stride(comm::ParallelDimension::kSequence)};
     ranks.pipeline.group = groups.group(comm::ParallelDimension::kPipeline);
-    std::unique_ptr<RecordingCommunicator> recorder;
-    if (run.records) recorder = std::make_unique<RecordingCommunicator>(*ranks.pipeline.group);
+    std::unique_ptr<comm::RecordingCommunicator> recorder;
+    if (run.records) recorder = std::make_unique<comm::RecordingCommunicator>(*ranks.pipeline.group);
     if (run.records) ranks.pipeline.group = recorder.get();
     ranks.pipeline.stride = layout.stride(comm::ParallelDimension::kPipeline);
     if (run.file != nullptr || run.pipeline * run.chunks > 1) ranks.pipeline.plan = plan_of(run);

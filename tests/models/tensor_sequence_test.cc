@@ -12,8 +12,8 @@
 #include "models/gpt2/stage_plan.h"
 #include "models/gpt2/token_cut.h"
 #include "models/ops/host_ops.h"
+#include "tests/comm/recording_communicator.h"
 #include "tests/models/parallel_training.h"
-#include "tests/models/recording_communicator.h"
 
 namespace droptest::models::tensor_sequence_test {
 namespace {
@@ -210,7 +210,7 @@ TEST(TensorSequenceTraining, ACutOfSavedResidualStreamsIsRefused) {
 }
 
 /// "operation name class elements" of a pass, in order.
-std::vector<std::string> calls_of(const RecordingCommunicator& recording) {
+std::vector<std::string> calls_of(const comm::RecordingCommunicator& recording) {
   std::vector<std::string> calls;
   for (std::string call : recording.calls) {
     const std::size_t layer = call.find(" layer ");
@@ -268,7 +268,7 @@ TEST(TensorSequenceCollectives, AStepMakesExactlyTheListedCallsOnEveryRank) {
   SlotOptions options;
   options.tensor_sequence = true;
   comm::run_ranks(3, kTestTimeout, [&](comm::Communicator& group) {
-    RecordingCommunicator recording(group);
+    comm::RecordingCommunicator recording(group);
     Gpt2 model(config, make_host_ops({}, recording), {}, options);
     set_formula_weights(config, model.parameters<float>(), group);
     model.upload_values();

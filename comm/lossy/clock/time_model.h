@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <string>
 
@@ -53,7 +52,6 @@ struct VirtualTime {
 
   double& exposed_in(sim::TrafficClass of) { return exposed[static_cast<std::size_t>(of)]; }
   double exposed_in(sim::TrafficClass of) const { return exposed[static_cast<std::size_t>(of)]; }
-  double exposed_seconds() const { return std::accumulate(exposed.begin(), exposed.end(), 0.0); }
   void visit_state(sim::StateVisitor& visitor) {
     visit_values(visitor, seconds, compute_seconds, idle_seconds, exposed, network_seconds, packets, repeated, timeouts,
                  late);

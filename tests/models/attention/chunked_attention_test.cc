@@ -225,7 +225,7 @@ std::pair<double, double> most_memory(const HeadShape& shape, double& of_forward
 }
 
 // The two tensors on their way to the file may be there or not at the moment of the measurement.
-TEST(ChunkedAttention, HoldsTheMemoryOfItsFormula) {
+TEST(ChunkedAttention, MostMemoryIsForwardBytesAndBackwardBytes) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's allocator, which does not tell the memory in use";
   const HeadShape shape{1, 5 * kChunk, 4, 64};
   double of_forward = 0;

@@ -6,8 +6,8 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/lossy/lossy_communicator.h"
@@ -32,50 +32,33 @@ comm::LossyOptions lossy_options(double rate, comm::Fill fill) {
   return options;
 }
 
-TEST(SequenceAttention, SendsTheElementsOfItsFormula) {
-  const HeadShape shape{3, 13, 7, kWidth};
-  const Whole whole(shape, {MaskKind::kCausal});
-  for (int ranks = 2; ranks <= 4; ++ranks) {
-    for (const SequenceFactors& factors : factors_of(ranks)) {
-      for (const SequenceParts& parts : parts_of(13, factors)) {
-        std::mutex mutex;
-        SequenceTraffic expected;
-        std::map<std::string, std::uint64_t> sent;
-        comm::run_ranks(ranks, kTimeout, [&](comm::Communicator& inner) {
-          comm::LossyOptions options = lossy_options(0, comm::Fill::kZero);
-          options.network.of(sim::TrafficClass::kSequenceBackward) =
-              options.network.of(sim::TrafficClass::kSequenceForward);
-          comm::LossyCommunicator group(inner, options);
-          SequenceAttention<double> attention(&group, factors, shape.heads);
-          run_part(attention, parts, group.rank(), whole, whole.mask.mask(), TokenLayout::kBatchFirst);
-          const SequenceTraffic mine = attention.traffic(parts, shape.batch, shape.width);
-          const auto statistics = group.collect_statistics(comm::LinkDetail::kOmit);
-          const std::lock_guard lock(mutex);
-          expected.forward_elems += mine.forward_elems;
-          expected.backward_elems += mine.backward_elems;
-          if (group.rank() == 0) {
-            for (const auto& of_class : statistics) {
-              sent[std::string(sim::traffic_class_name(of_class.traffic_class))] = of_class.total().bytes;
-            }
-          }
-        });
-        EXPECT_EQ(sent["sequence_forward"], 8 * expected.forward_elems) << text(factors);
-        EXPECT_EQ(sent["sequence_backward"], 8 * expected.backward_elems) << text(factors);
-      }
-    }
-  }
-  // In words: of even parts, Ulysses sends 4 (P - 1) / P of the local tensors each way, a ring P - 1 times keys and
-  // values forward, and those and their gradients backward.
-  comm::run_ranks(4, kTimeout, [](comm::Communicator& group) {
-    const SequenceParts parts = SequenceParts::even(16, 4);
-    const std::uint64_t local = 4 * 8 * 2;
-    const SequenceTraffic ulysses = SequenceAttention<float>(&group, {4, 1}, 8).traffic(parts, 1, 2);
-    EXPECT_EQ(ulysses.forward_elems, 4 * local * 3 / 4);
-    EXPECT_EQ(ulysses.backward_elems, 4 * local * 3 / 4);
-    const SequenceTraffic ring = SequenceAttention<float>(&group, {1, 4}, 8).traffic(parts, 1, 2);
-    EXPECT_EQ(ring.forward_elems, 3 * 2 * local);
-    EXPECT_EQ(ring.backward_elems, 3 * 4 * local);
+// The elements that four ranks send in a forward pass and in a backward pass, from even parts.
+std::pair<std::uint64_t, std::uint64_t> sent_elems(const SequenceFactors& factors, const Whole& whole) {
+  std::map<sim::TrafficClass, std::uint64_t> bytes;
+  comm::run_ranks(4, kTimeout, [&](comm::Communicator& inner) {
+    comm::LossyOptions options = lossy_options(0, comm::Fill::kZero);
+    options.network.of(sim::TrafficClass::kSequenceBackward) = options.network.of(sim::TrafficClass::kSequenceForward);
+    comm::LossyCommunicator group(inner, options);
+    SequenceAttention<double> attention(&group, factors, whole.shape.heads);
+    const SequenceParts parts = SequenceParts::even(whole.shape.tokens, 4);
+    run_part(attention, parts, group.rank(), whole, whole.mask.mask(), TokenLayout::kBatchFirst);
+    const auto statistics = group.collect_statistics(comm::LinkDetail::kOmit);
+    if (group.rank() != 0) return;
+    for (const auto& of_class : statistics) bytes[of_class.traffic_class] = of_class.total().bytes;
   });
+  return {bytes[sim::TrafficClass::kSequenceForward] / sizeof(double),
+          bytes[sim::TrafficClass::kSequenceBackward] / sizeof(double)};
+}
+
+TEST(SequenceAttention, UlyssesSendsPartsOfFourTensorsEachWay) {
+  const Whole whole({3, 16, 8, kWidth}, {MaskKind::kCausal});
+  const std::uint64_t elems = 4 * whole.shape.elems() * 3 / 4;
+  EXPECT_EQ(sent_elems({4, 1}, whole), std::pair(elems, elems));
+}
+
+TEST(SequenceAttention, ARingSendsKeysAndValuesForwardAndTheirGradientsTooBackward) {
+  const Whole whole({3, 16, 8, kWidth}, {MaskKind::kCausal});
+  EXPECT_EQ(sent_elems({1, 4}, whole), std::pair(3 * 2 * whole.shape.elems(), 3 * 4 * whole.shape.elems()));
 }
 
 /// The elements that each rank received in a lossy forward pass, found by sending ones over the same network: the

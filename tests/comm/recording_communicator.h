@@ -14,47 +14,47 @@
 #include "comm/call.h"
 #include "comm/communicator.h"
 
-namespace droptest::models {
+namespace droptest::comm {
 
 /// Forwards everything; `calls` has a line per collective: operation, name, layer, class, elements and reduction.
-class RecordingCommunicator final : public comm::Communicator {
+class RecordingCommunicator final : public Communicator {
  public:
-  explicit RecordingCommunicator(comm::Communicator& inner) : inner_(inner) {}
+  explicit RecordingCommunicator(Communicator& inner) : inner_(inner) {}
 
   std::vector<std::string> calls;
   std::atomic<std::size_t> calls_so_far = 0;  ///< other threads may read it
-  std::vector<comm::ElementType> types;       ///< an element type for each call; a barrier has float
+  std::vector<ElementType> types;             ///< an element type for each call; a barrier has float
   std::vector<std::optional<std::uint64_t>> ordinals;
 
   int rank() const override { return inner_.rank(); }
   int world_size() const override { return inner_.world_size(); }
   int world_rank(int rank) const override { return inner_.world_rank(rank); }
   std::string_view backend() const override { return inner_.backend(); }
-  void run(const comm::CallArguments& arguments) override {
-    using enum comm::Operation;
+  void run(const CallArguments& arguments) override {
+    using enum Operation;
     switch (arguments.operation) {
       case kAllReduceWith:
       case kReduceScatterWith:
         return run_as_other_calls(arguments);
       case kExchange:
-        for (const comm::Send& send : arguments.sends) record("exchange", send.message, send.data);
+        for (const Send& send : arguments.sends) record("exchange", send.message, send.data);
         break;
       case kAllReduce:
-        record(arguments.op == comm::ReduceOp::kSum ? "sum" : "max", arguments.message, arguments.input);
+        record(arguments.op == ReduceOp::kSum ? "sum" : "max", arguments.message, arguments.input);
         break;
       default: {
         const bool by_output = arguments.operation == kAllGather || arguments.operation == kRecv;
-        record(comm::operation_name(arguments.operation), arguments.message,
-               by_output ? comm::ConstTensor(arguments.output) : arguments.input);
+        record(operation_name(arguments.operation), arguments.message,
+               by_output ? ConstTensor(arguments.output) : arguments.input);
       }
     }
     inner_.run(arguments);
   }
-  std::unique_ptr<comm::Communicator> split(int color, int key) override { return inner_.split(color, key); }
+  std::unique_ptr<Communicator> split(int color, int key) override { return inner_.split(color, key); }
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 
  private:
-  void record(std::string_view operation, const comm::Message& message, comm::ConstTensor data) {
+  void record(std::string_view operation, const Message& message, ConstTensor data) {
     ++calls_so_far;
     types.push_back(data.type);
     ordinals.push_back(message.ordinal);
@@ -63,7 +63,7 @@ class RecordingCommunicator final : public comm::Communicator {
                     " " + std::to_string(data.count_elems()));
   }
 
-  comm::Communicator& inner_;
+  Communicator& inner_;
 };
 
-}  // namespace droptest::models
+}  // namespace droptest::comm
