@@ -38,8 +38,11 @@ TIME_COLUMNS = (
 RECOVERY_COLUMNS = ("packets", "lost", "repaired", "residual", "residual_bytes", "resent", "resend_rounds")
 LINK_COLUMNS = ("packets", "lost", "realised_rate", "z", "mean_burst_packets")
 LINK_ENDS = ("class", "half", "source", "destination")
-# Numbers of a line have columns of their names; these members are none, or are told by the frames of other columns.
-OTHER_MEMBERS = frozenset({"step", "divergence", "classes", "losses", "ranks", "classification", *METRIC_COLUMNS})
+# Further numbers of a line have columns of their names, unless a column of another meaning has that name.
+OTHER_MEMBERS = frozenset({
+    "step", *METRIC_COLUMNS, "divergence_max", "divergence_rms", "run_id", "series", "label", "loss_rate", "seed",
+    "divergence", "classes", "losses", "ranks", "classification",
+})  # fmt: skip
 # The columns of each frame that differ between the rows of a run. `metrics` has those of further numbers, too.
 COLUMNS = {
     "metrics": ("step", *METRIC_COLUMNS, "divergence_max", "divergence_rms"),
@@ -110,6 +113,8 @@ class _Table:
         for name, values in self._columns.items():
             found[name] = objects(values) if isinstance(values, list) else np.array(values)
         for name, numbers in self._further.items():
+            if not numbers:  # those that had some are cut off
+                continue
             numbers.extend([NAN] * (len(self) - len(numbers)))
             found[name] = np.array(numbers)
         return found
@@ -174,8 +179,8 @@ class RunRows:
         step, divergence = line["step"], object_of(line.get("divergence"))
         whole = (number(divergence.get("max")), number(divergence.get("rms")))
         self._new["metrics"].append((step, *map(number, map(line.get, METRIC_COLUMNS)), *whole))
-        for name in line.keys() - OTHER_MEMBERS:
-            if not math.isnan(value := number(line[name])):
+        for name, value in line.items():
+            if name not in OTHER_MEMBERS and not math.isnan(value := number(value)):
                 self._tables["metrics"].add_further(name, value)
         groups = object_of(divergence.get("groups"))
         for group, value in [("all", divergence), *groups.items()] if divergence else ():

@@ -86,7 +86,8 @@ std::optional<std::vector<std::string>> classes_of_layout(const nlohmann::json& 
   try {
     std::vector<std::string> names;
     const experiments::ResolvedRun run = experiments::resolve(spec, "a changed layout");
-    for (const auto of : experiments::shared_dry_run(run.spec, run.config)->classes()) {
+    for (const auto of :
+         experiments::classes_with_network(*experiments::shared_dry_run(run.spec, run.config), run.config)) {
       names.emplace_back(sim::traffic_class_name(of));
     }
     return names;

@@ -119,10 +119,11 @@ void choose_for(json& section, std::vector<Candidate> candidates, std::vector<Pl
 
 }  // namespace
 
-void choose_paths(json& network, const DryRun& run, const comm::ClassRoles& roles, const RunConfig& config,
-                  const json& time, const std::string& where, std::vector<std::string>& errors) {
+void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, const DryRun& run,
+                  const comm::ClassRoles& roles, const RunConfig& config, const json& time, const std::string& where,
+                  std::vector<std::string>& errors) {
   json chosen = network;
-  for (const sim::TrafficClass traffic_class : run.classes()) {
+  for (const sim::TrafficClass traffic_class : in_use) {
     const std::string name(sim::traffic_class_name(traffic_class));
     // It has the section of the class that it repeats.
     if (sim::repeated_class(traffic_class) && !network.contains(json::json_pointer("/classes/" + name))) continue;
@@ -135,6 +136,10 @@ void choose_paths(json& network, const DryRun& run, const comm::ClassRoles& role
     }
     std::vector<Candidate> candidates = candidates_of(network, traffic_class, config, roles, time, where, errors);
     if (candidates.empty()) continue;
+    if (run.of(traffic_class).empty()) {  // of a frozen embedding
+      chosen["classes"][name]["path"] = "direct";
+      continue;
+    }
     choose_for(chosen["classes"][name], std::move(candidates), run.of(traffic_class), config.seeds.network);
   }
   if (chosen["path"] == comm::kChosenPath) chosen["path"] = "direct";  // of classes without traffic

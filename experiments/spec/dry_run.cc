@@ -306,6 +306,7 @@ DryRun::DryRun(const RunConfig& config)
   std::optional<ShortRun> shorter;
   if (fewer < more) shorter.emplace(config, fewer);
   Collectives collectives(config, fewer, more, collectives_);
+  bool has_outer_steps = false;
   const auto count = [](const FirstAlike& of, int rank) { return static_cast<int>(std::ranges::count(of, rank)); };
   for (int pipeline = 0; pipeline < config.parallel.pipeline; ++pipeline) {
     for (int sequence = 0; sequence < config.parallel.sequence; ++sequence) {
@@ -315,6 +316,7 @@ DryRun::DryRun(const RunConfig& config)
         kind.number = {config.parallel.data, count(of_sequence_, sequence), 1, count(of_tensor_, tensor)};
         if (kind.number.sequence == 0 || kind.number.tensor == 0) continue;
         const RankCalls calls = calls_of_rank(longer.config, longer.plan, kind.first);
+        has_outer_steps = has_outer_steps || !calls.outer.empty();
         collectives.add(
             kind, calls,
             shorter ? calls_of_rank(shorter->config, shorter->plan, kind.first).step : std::vector<DryCall>());
@@ -328,13 +330,10 @@ DryRun::DryRun(const RunConfig& config)
     }
   }
   collectives.finish();
-}
-
-std::vector<TrafficClass> DryRun::classes() const {
-  std::vector<TrafficClass> classes;
-  std::ranges::copy_if(sim::kAllTrafficClasses, std::back_inserter(classes),
-                       [this](TrafficClass traffic_class) { return !of(traffic_class).empty(); });
-  return classes;
+  for (const TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    const bool is_outer = traffic_class == TrafficClass::kOuter && has_outer_steps;
+    if (is_outer || !of(traffic_class).empty()) classes_.push_back(traffic_class);
+  }
 }
 
 std::optional<TrafficClass> DryRun::scattered_class() const {
@@ -344,7 +343,8 @@ std::optional<TrafficClass> DryRun::scattered_class() const {
 std::optional<TrafficClass> DryRun::exchanged_class() const { return class_of_sums_with(sim::Collective::kBroadcast); }
 
 std::optional<TrafficClass> DryRun::class_of_sums_with(sim::Collective only) const {
-  for (const TrafficClass traffic_class : classes()) {
+  for (const TrafficClass traffic_class : classes_) {
+    if (of(traffic_class).empty()) continue;
     const bool has_others = std::ranges::any_of(
         of(traffic_class), [only](const PlannedCollective& planned) { return planned.call.collective != only; });
     const sim::TrafficClassEntry& entry = sim::traffic_class_entry(traffic_class);
@@ -402,6 +402,17 @@ MessageElems message_elems(const DryCall& call) {
     elems.received.push_back(call.receive_counts[peer]);
   }
   return elems;
+}
+
+std::vector<TrafficClass> classes_with_network(const DryRun& run, const RunConfig& config) {
+  std::vector<TrafficClass> classes;
+  for (const TrafficClass traffic_class : sim::kAllTrafficClasses) {
+    const bool is_of_embedding = traffic_class == TrafficClass::kEmbeddingGradient && shares_tied_embedding(config);
+    if (is_of_embedding || std::ranges::find(run.classes(), traffic_class) != run.classes().end()) {
+      classes.push_back(traffic_class);
+    }
+  }
+  return classes;
 }
 
 bool updates_tied_embedding(const RunConfig& config) {

@@ -77,10 +77,12 @@ class DryRun {
     return collectives_[static_cast<std::size_t>(traffic_class)];
   }
   const std::vector<PlannedCollective>& of(sim::TrafficClass traffic_class) const&& = delete;
-  /// The classes that the run sends packets of, in the order of their values.
-  std::vector<sim::TrafficClass> classes() const;
-  /// The class of sums of which the run has only reduce-scatters: gradients that only their owners get. A class that
-  /// repeats another one has the network of that one.
+  /// The classes that such runs send packets of, in the order of their values; `outer` also if the run ends before its
+  /// first outer step, so that of() is empty.
+  const std::vector<sim::TrafficClass>& classes() const& { return classes_; }
+  const std::vector<sim::TrafficClass>& classes() const&& = delete;
+  /// The class of sums of which the run has only reduce-scatters: gradients that only their owners get. Classes that
+  /// repeat another one do not count.
   std::optional<sim::TrafficClass> scattered_class() const;
   /// The class of sums of which the run has only messages between two ranks.
   std::optional<sim::TrafficClass> exchanged_class() const;
@@ -90,6 +92,7 @@ class DryRun {
 
   std::vector<int> of_tensor_, of_sequence_;  ///< for each coordinate the first of its kind
   std::vector<RankKind> kinds_;
+  std::vector<sim::TrafficClass> classes_;
   std::vector<std::vector<PlannedCollective>> collectives_;  ///< by class
 };
 
@@ -116,6 +119,10 @@ struct MessageElems {
   std::vector<std::uint64_t> sent, received;
 };
 MessageElems message_elems(const comm::DryCall& call);
+
+/// The classes with a network in a resolved spec: those that the run sends packets of, and that of a tied embedding on
+/// two ranks. If the embedding is frozen it sends nothing, but recorded specs of such runs name its network.
+std::vector<sim::TrafficClass> classes_with_network(const DryRun& run, const RunConfig& config);
 
 /// Whether training changes the token embedding.
 bool updates_tied_embedding(const RunConfig& config);

@@ -6,6 +6,7 @@
 
 #include "comm/lossy/clock/group_timeline.h"
 #include "comm/lossy/fill/reduction_fill.h"
+#include "comm/lossy/paths/path_registry.h"
 #include "experiments/spec/dry_run.h"
 #include "experiments/spec/resolve_kernels.h"
 #include "models/gpt2/gpt2_tensors.h"
@@ -40,12 +41,18 @@ bool loses_in_sequences(const RunConfig& config) {
   return network->gather.rule().source != comm::FillRule::Source::kAbsent || !loses_keys_alone;
 }
 
+/// Whether a sum without elements takes time, as an aggregation does.
+bool times_empty_sums(const RunConfig& config, sim::TrafficClass of) {
+  const auto& network = config.network.of(of);
+  return config.time && network && comm::path_entry(network->path_of(0)).route == comm::Route::kAggregated;
+}
+
 /// Losses and times of what changes the tied embedding, where the first stage only has a copy of it. A frozen one sends
-/// nothing to the other stage, and the copy is no part of outer steps either.
+/// nothing to the other stage (in version 1: sums without elements), and the copy is no part of outer steps either.
 bool shows_owner_of_tied_embedding(const RunConfig& config) {
   if (!shares_tied_embedding(config)) return false;
   if (config.outer.fragments > 1 || config.network.of(sim::TrafficClass::kOuter)) return true;
-  if (!updates_tied_embedding(config)) return false;
+  if (!updates_tied_embedding(config)) return times_empty_sums(config, sim::TrafficClass::kEmbeddingGradient);
   constexpr std::array kOfParameters = {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather,
                                         sim::TrafficClass::kEmbeddingGradient};
   return config.training.flag_loss_rate > 0 ||

@@ -59,6 +59,14 @@ bool loses_own_parts(const comm::ClassNetwork& network, comm::NetworkUse use) {
          (network.consistency == comm::Consistency::kShared || network.path == "contribution" || by_sized_path);
 }
 
+std::vector<sim::TrafficClass> named_classes(const json& network) {
+  std::vector<sim::TrafficClass> named;
+  for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
+    if (network.value("classes", json::object()).contains(sim::traffic_class_name(of))) named.push_back(of);
+  }
+  return named;
+}
+
 class Resolver {
  public:
   Resolver(const json& document, const std::string& where, FileHashes* files, NumericsUse use)
@@ -128,7 +136,7 @@ class Resolver {
       }
     }
     const json network = given_.value("network", json::object());
-    run.warnings = idle_network(network, shared_dry_run(full_, run.config)->classes(),
+    run.warnings = idle_network(network, classes_with_network(*shared_dry_run(full_, run.config), run.config),
                                 comm::network_use(full_.value("time", json())));
     const std::vector<Warning> of_protection = idle_protection(network, run.config);
     run.warnings.insert(run.warnings.end(), of_protection.begin(), of_protection.end());
@@ -431,18 +439,19 @@ class Resolver {
   void resolve_network_section() {
     json& network = full_["network"];
     const json time = full_.value("time", json());
-    // Beside other errors, what the run sends is not known: the sections of all classes are checked.
-    std::vector<sim::TrafficClass> sent(std::next(sim::kAllTrafficClasses.begin()), sim::kAllTrafficClasses.end());
+    // Beside other errors, what the run sends is not known: only the sections of classes that the spec names are
+    // checked.
+    std::vector<sim::TrafficClass> sent = named_classes(network);
     comm::ClassRoles roles{{}, {}, class_with_quorum(full_), value_classes(config_), config_.tensor_sequence};
     int world_size = 1;
     if (errors_.empty()) {
       read_training(full_["training"], config_.training);
       const std::shared_ptr<const DryRun> run = dry_run(config_);
       if (run == nullptr) return;
-      sent = run->classes();
+      sent = classes_with_network(*run, config_);
       roles.scattered = run->scattered_class();
       roles.exchanged = run->exchanged_class();
-      choose_paths(network, *run, roles, config_, time, where_, errors_);
+      choose_paths(network, sent, *run, roles, config_, time, where_, errors_);
       if (!errors_.empty()) return;
       world_size = config_.parallel.world_size();
     }

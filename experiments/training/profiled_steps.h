@@ -27,7 +27,7 @@ class ProfiledSteps {
   /// device; null: none.
   void begin_step(std::uint64_t step, comm::Stream* stream);
   void end_step(std::uint64_t step);
-  /// Sends what is recorded, after the last step of the run, too.
+  /// Gives the spans to on_trace(), if steps were recorded. The trainer calls it after its last step.
   void finish();
 
  private:

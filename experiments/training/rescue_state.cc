@@ -10,7 +10,7 @@ namespace droptest::experiments {
 
 void RescueState::keep(const MetricsLine& line, const VisitProgress& visit_progress) {
   updated_.reset();
-  if (!can_leave_) return;
+  if (leaves_ == Leaves::kNo) return;
   unrecorded_ = Results{line.step,       line.train_loss,    line.gradient_norm, line.learning_rate,
                         line.loss_scale, line.skipped_steps, line.replicas};
   StateSaver saver;

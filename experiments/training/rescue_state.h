@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of a rank after its last update, which it leaves where another rank dies.
+// The state of a rank after its last update, which it leaves behind if another rank dies.
 #pragma once
 
 #include <cstddef>
@@ -23,11 +23,12 @@ class RescueState {
  public:
   using VisitProgress = std::function<void(sim::StateVisitor&)>;
 
-  /// `can_leave`: the run's ranks leave their states.
-  explicit RescueState(bool can_leave) : can_leave_(can_leave) {}
+  /// Whether the run's ranks leave their states: if not, keep() keeps nothing.
+  enum class Leaves : std::uint8_t { kNo, kYes };
+  explicit RescueState(Leaves leaves) : leaves_(leaves) {}
 
-  /// After an update: the progress of now, with the results of the step, whose line may not be written before a rank
-  /// dies. `visit_progress` visits unrecorded(), too.
+  /// After an update: keeps the progress of now, with the results of the step, whose line may not be written before a
+  /// rank dies. `visit_progress` calls visit_state() of this object, too.
   void keep(const MetricsLine& line, const VisitProgress& visit_progress);
   /// There is nothing to leave: a rank that dies sends the run back to its last checkpoint.
   void forget() { updated_.reset(); }
@@ -57,7 +58,7 @@ class RescueState {
     std::vector<std::byte> progress;
   };
 
-  bool can_leave_;
+  Leaves leaves_;
   std::optional<Results> unrecorded_;
   std::optional<Updated> updated_;  ///< the state of now, or of the update before
 };

@@ -89,8 +89,9 @@ class Trainer {
       checkpointer_.emplace(*hooks.checkpoints, config, history_.membership(), group, hooks.on_checkpoint_error,
                             hooks.is_at_work);
     }
-    rescue_ = RescueState(config.elastic && checkpointer_ && config.sharding.zero == 0 && !failures_ &&
-                          config.training.flag_loss_rate == 0);
+    const bool leaves_states = config.elastic && checkpointer_ && config.sharding.zero == 0 && !failures_ &&
+                               config.training.flag_loss_rate == 0;
+    if (leaves_states) rescue_ = RescueState(RescueState::Leaves::kYes);
   }
 
   TrainingOutcome run() {
@@ -554,7 +555,7 @@ class Trainer {
 
   Clock::time_point start_;
   double training_seconds_ = 0;
-  RescueState rescue_{false};
+  RescueState rescue_{RescueState::Leaves::kNo};
   bool checkpoint_asked_ = false;  ///< by an alert
   std::vector<double> last_losses_;
   TrainingOutcome outcome_;

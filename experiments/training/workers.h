@@ -25,9 +25,10 @@ class Workers {
   /// After a worker's own step: the result becomes the mean over the workers, and an outer step that is due is taken
   /// unless a worker skipped its update.
   void finish_step(std::uint64_t step, models::StepResult& result);
-  /// OuterStep::settle(), visit_state(), bytes().
+  /// Waits for all messages under way, before visit_state(). Ranks: all.
   void settle() { outer_.settle(); }
   void visit_state(sim::StateVisitor& visitor) { outer_.visit_state(visitor); }
+  /// Memory of the outer steps now.
   std::uint64_t bytes() const { return outer_.bytes(); }
 
  private:

@@ -63,8 +63,8 @@ class TakenByTime {
 
  private:
   struct Node {
-    std::vector<Range> at_all_times;  ///< what was taken for all times of the node and not all of the node above
-    std::vector<Range> at_some_time;  ///< what was taken within the node
+    std::vector<Range> at_all_times;  ///< taken by uses that cover this node and not its parent
+    std::vector<Range> at_some_time;  ///< taken by uses of any of its times
   };
 
   /// Calls whole(node) for the largest nodes within the times, and part(node) for each node that these lie in.

@@ -103,19 +103,13 @@ TEST(ChoosePaths, AClassMayAskForItselfAndOthersKeepTheirs) {
 }
 
 // A frozen embedding on two ranks has a class, but no message whose path could be chosen.
-TEST(ChoosePaths, AFrozenEmbeddingHasNoMessagesAndSoNoPath) {
+TEST(ChoosePaths, AClassWithoutMessagesIsOnTheDirectPath) {
   const ResolvedRun run =
       resolved(kTwoRanks, replicas({"/parallel/data=1", "/parallel/pipeline=2", "/network/path=ring",
                                     R"(/training/tensors=[{"match": "wte*", "frozen": true}])",
                                     R"(/network/classes={"embedding_gradient": {"path": "auto"}})"}));
-  EXPECT_FALSE(run.config.network.of(TrafficClass::kEmbeddingGradient));
+  EXPECT_EQ(run.config.network.of(TrafficClass::kEmbeddingGradient)->path, "direct");
   EXPECT_EQ(run.config.network.of(TrafficClass::kPpActivation)->path, "ring");
-  ASSERT_EQ(run.warnings.size(), 1U);
-  EXPECT_EQ(run.warnings[0].pointer, "/network/classes/embedding_gradient");
-  EXPECT_THAT(run.warnings[0].message,
-              testing::HasSubstr("no packet of this class is sent, so none is lost; the classes with traffic are "
-                                 "pp_activation, pp_gradient; want /parallel/pipeline 2 or more, with the first and "
-                                 "the last stage on two ranks, and a token embedding that training changes"));
 }
 
 TEST(ChoosePaths, WithoutTimeThereIsNoChoice) {

@@ -276,6 +276,17 @@ std::vector<DryCall> of_block(const std::vector<DryCall>& calls, TrafficClass tr
 void expect_that_dry_runs_are_true(const RunConfig& config) {
   const DryRun run(config);
   const std::vector<Sent> sent = train(config);
+  std::set<TrafficClass> sent_classes;
+  if (config.outer.is_on() && config.parallel.data > 1) sent_classes.insert(TrafficClass::kOuter);
+  for (const Sent& rank : sent) {
+    for (const std::vector<DryCall>* calls : {&rank.start, &rank.step, &rank.evaluation}) {
+      for (const DryCall& call : *calls) {
+        const bool is_sent = call.ranks->size() > 1 && (call.elems > 0 || !call.counts.empty());
+        if (is_sent && call.traffic_class != TrafficClass::kControl) sent_classes.insert(call.traffic_class);
+      }
+    }
+  }
+  EXPECT_EQ(std::set(run.classes().begin(), run.classes().end()), sent_classes);
   EXPECT_EQ(run.scattered_class(),
             config.sharding.shards_state() ? std::optional(TrafficClass::kDpGradient) : std::nullopt);
   EXPECT_EQ(run.exchanged_class(),
@@ -347,7 +358,7 @@ json random_spec(std::mt19937& draws) {
   if (is_rare()) parallel["order"] = {"tensor", "sequence", "data", "pipeline"};
   const bool has_workers = parallel["data"] != 1 && parallel["sequence"] == 1 && is_rare();
   if (has_workers) {
-    spec["outer"] = {{"every_steps", any(1, 2, 3)}, {"fragments", any(1, 2, 5)}, {"delay_steps", any(0, 1)}};
+    spec["outer"] = {{"every_steps", any(1, 2, 3, 9)}, {"fragments", any(1, 2, 5)}, {"delay_steps", any(0, 1)}};
     spec["training"]["steps"] = any(4, 7);
   } else if (parallel["data"] != 1 || parallel["sequence"] != 1) {
     parallel["zero"] = any(0, 1, 2, 3);

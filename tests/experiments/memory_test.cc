@@ -394,7 +394,8 @@ TEST(MemoryEstimate, OfStaleValuesIsTheMemoryThatTheyTake) {
       }),
   };
   for (const RunConfig& layout : layouts) {
-    for (const TrafficClass traffic_class : DryRun(layout).classes()) {
+    const DryRun run(layout);
+    for (const TrafficClass traffic_class : run.classes()) {
       RunConfig config = layout;
       lose(config, traffic_class, 0.1);
       config.network.of(traffic_class)->gather.fill = comm::Fill::kStale;

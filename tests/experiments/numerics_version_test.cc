@@ -258,11 +258,13 @@ TEST(NumericsVersion, OfAPipelineFollowsFromTheNetworkOfItsTiedEmbedding) {
     const json scaled = {{"precision", "float16"}, {"loss_scale", {{"flag_loss_rate", flag_loss_rate}}}};
     EXPECT_EQ(version(both, json::object(), with_training(scaled)), expected) << "lost flags of overflows";
   }
-  // A frozen one is not sent at all.
+  // A frozen one is not sent at all, where sums without elements took the latencies of an aggregation.
   const json frozen = {{"tensors", {{{"match", "wte.weight"}, {"frozen", true}}}}};
+  const json contribution = {{"embedding_gradient", {{"path", "contribution"}}}};
   EXPECT_EQ(version(both, {{"dp_gradient", lossy}}, with_training(frozen)), 1);
   EXPECT_EQ(version(both, json::object(), with_training(frozen, {{"time", clock}})), 1);
-  EXPECT_EQ(version(both, {{"embedding_gradient", lossy}}, with_training(frozen)), 1);
+  EXPECT_EQ(version(both, contribution, with_training(frozen)), 1);
+  EXPECT_EQ(version(both, contribution, with_training(frozen, {{"time", clock}})), 2);
   // The first stage's copy of a frozen one is no part of outer steps, as any copy is none.
   const auto outer = [](const json& fragments) {
     return json{{"outer", {{"every_steps", 4}, {"fragments", fragments}}}};

@@ -41,6 +41,15 @@ std::string refusal(const std::vector<std::string>& overrides) {
   return "";
 }
 
+TEST(OuterSection, ARunThatEndsBeforeItsFirstOuterStepHasTheNetworkOfOuterSteps) {
+  const ResolvedRun run = resolved(kWorkers, {"/training/steps=3", "/training/warmup_steps=1"});
+  EXPECT_EQ(run.config.network.of(sim::TrafficClass::kOuter)->path, "contribution");
+  EXPECT_TRUE(run.warnings.empty());
+  EXPECT_THAT(refusal({"/training/steps=3", "/training/warmup_steps=1",
+                       R"(/network/classes={"outer": {"path": "ring", "loss": {"model": "none"}}})", kTime}),
+              HasSubstr("want the path contribution"));
+}
+
 TEST(OuterSection, RefusesWhatHasNoMeaning) {
   EXPECT_EQ(refusal({}), "");
   EXPECT_THAT(refusal({"/parallel/data=1"}), HasSubstr("/outer: got outer steps with /parallel/data 1, want at least"));

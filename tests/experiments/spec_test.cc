@@ -12,6 +12,7 @@
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/sweep_plan.h"
 #include "tests/comm/error_text.h"
+#include "tests/experiments/resolved_spec.h"
 
 namespace droptest::experiments::spec_test {
 namespace {
@@ -122,6 +123,27 @@ TEST(Spec, WhatNeedsSeveralKeysToSeeIsCheckedToo) {
   EXPECT_EQ(error_with({"/parallel/tensor=8", "/training/sequence_tokens=1000"}),
             "s.json: /parallel/tensor: got 8, want at most 4, the model's heads\n"
             "s.json: /training/sequence_tokens: got 1000, want at most 128, the model's context");
+}
+
+// What a run sends is not known then, so that a fill for all classes may have no meaning for some that it does not
+// send.
+TEST(Spec, OneMistakeGivesNoErrorsAboutClassesThatTheRunDoesNotSend) {
+  const auto errors_with = [](const std::vector<std::string>& more) {
+    std::vector<std::string> overrides = {R"(/network/gather={"fill": "own_scaled"})",
+                                          "/training/sequence_tokens=900000"};
+    overrides.insert(overrides.end(), more.begin(), more.end());
+    try {
+      resolved(kTwoRanks, overrides);
+    } catch (const ConfigError& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(errors_with({}), testing::AllOf(testing::HasSubstr("/training/sequence_tokens: got 900000"),
+                                              testing::Not(testing::HasSubstr("/network"))));
+  EXPECT_THAT(errors_with({R"(/network/classes={"pp_gradient": {"gather": {"fill": "own_scaled"}}})"}),
+              testing::AllOf(testing::HasSubstr("/training/sequence_tokens: got 900000"),
+                             testing::HasSubstr("/network/classes/pp_gradient/gather/fill")));
 }
 
 TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
