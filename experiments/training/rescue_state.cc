@@ -11,8 +11,8 @@ namespace droptest::experiments {
 void RescueState::keep(const MetricsLine& line, const VisitProgress& visit_progress) {
   updated_.reset();
   if (leaves_ == Leaves::kNo) return;
-  unrecorded_ = Results{line.step,       line.train_loss,    line.gradient_norm, line.learning_rate,
-                        line.loss_scale, line.skipped_steps, line.replicas};
+  unrecorded_ = StepResults{line.step,       line.train_loss,    line.gradient_norm, line.learning_rate,
+                            line.loss_scale, line.skipped_steps, line.replicas};
   StateSaver saver;
   visit_progress(saver);
   unrecorded_.reset();
@@ -29,7 +29,7 @@ void RescueState::leave(Checkpointer& checkpointer, const TrainingState& state, 
 
 std::optional<MetricsLine> RescueState::take_unrecorded() {
   if (!unrecorded_) return std::nullopt;
-  const Results results = *std::exchange(unrecorded_, std::nullopt);
+  const StepResults results = *std::exchange(unrecorded_, std::nullopt);
   MetricsLine line;
   line.step = results.step;
   line.train_loss = results.train_loss;

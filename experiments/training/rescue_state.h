@@ -15,6 +15,17 @@
 
 namespace droptest::experiments {
 
+/// The results of a step in its line.
+struct StepResults {
+  std::uint64_t step = 0;
+  std::optional<double> train_loss, gradient_norm, learning_rate, loss_scale;
+  std::optional<std::uint64_t> skipped_steps;
+  std::optional<int> replicas;
+  void visit_state(sim::StateVisitor& visitor) {
+    visit_values(visitor, step, train_loss, gradient_norm, learning_rate, loss_scale, skipped_steps, replicas);
+  }
+};
+
 /// Replicas that are whole go on from the state after the last update (checkpoint/rescue.h). With ZeRO 0 the values
 /// change after all messages of a step but one, which gives the first stage the new values of the tied embedding:
 /// without it the state is still that of the update, since other layouts take the values of its owner.
@@ -43,23 +54,13 @@ class RescueState {
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, unrecorded_); }
 
  private:
-  /// The results of a step in its line.
-  struct Results {
-    std::uint64_t step = 0;
-    std::optional<double> train_loss, gradient_norm, learning_rate, loss_scale;
-    std::optional<std::uint64_t> skipped_steps;
-    std::optional<int> replicas;
-    void visit_state(sim::StateVisitor& visitor) {
-      visit_values(visitor, step, train_loss, gradient_norm, learning_rate, loss_scale, skipped_steps, replicas);
-    }
-  };
   struct Updated {
     std::uint64_t step;
     std::vector<std::byte> progress;
   };
 
   Leaves leaves_;
-  std::optional<Results> unrecorded_;
+  std::optional<StepResults> unrecorded_;
   std::optional<Updated> updated_;  ///< the state of now, or of the update before
 };
 
