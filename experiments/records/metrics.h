@@ -106,7 +106,7 @@ struct MetricsLine {
   std::map<std::string, CollectiveError> classes;       ///< by traffic class; written where not empty
   std::uint64_t lost_samples = 0;                       ///< so far, in shards set aside; written where not 0
   std::uint64_t failed_checkpoints = 0;                 ///< so far; written where not 0
-  std::map<std::string, RealisedLoss> losses;           ///< by traffic class; written where not empty
+  std::map<std::string, RealisedLoss> losses;           ///< losses by traffic class; written if not empty
   nlohmann::json ranks = nlohmann::json::array();       ///< RankUsage of each; written where not empty
 
   /// Calls visit(name, value) for each number that some lines lack: an optional, or a count that is not written if 0.

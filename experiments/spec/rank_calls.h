@@ -21,7 +21,7 @@ struct RankCalls {
     comm::DryCall call;
     std::uint64_t starts = 0;  ///< calls in the whole run
   };
-  std::vector<OfFragment> outer;  ///< of outer steps
+  std::vector<OfFragment> outer;  ///< the outer steps of the run
 };
 
 /// Runs Gpt2 and TrainingStep on the rank with these coordinates, and its outer steps, with operations that compute

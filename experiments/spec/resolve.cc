@@ -439,8 +439,8 @@ class Resolver {
   void resolve_network_section() {
     json& network = full_["network"];
     const json time = full_.value("time", json());
-    // Beside other errors, what the run sends is not known: only the sections of classes that the spec names are
-    // checked.
+    // A spec with other errors does not say what its run sends: only the sections of the classes that it names are
+    // checked then.
     std::vector<sim::TrafficClass> sent = named_classes(network);
     comm::ClassRoles roles{{}, {}, class_with_quorum(full_), value_classes(config_), config_.tensor_sequence};
     int world_size = 1;

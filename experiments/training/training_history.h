@@ -52,8 +52,8 @@ class TrainingHistory {
 
   int membership_;
   std::string layout_;
-  comm::VirtualTime time_before_;  ///< of the memberships before
-  comm::VirtualTime time_so_far_;  ///< of all memberships, at the last line or checkpoint
+  comm::VirtualTime time_before_;  ///< the virtual time of the memberships before
+  comm::VirtualTime time_so_far_;  ///< the virtual time of all memberships at the last line or checkpoint
   std::optional<StartRecord> started_from_;
   std::vector<std::uint64_t> resumed_at_;
   std::string earlier_;

@@ -47,7 +47,7 @@ class Validation {
     std::optional<double> final_loss;
     std::optional<double> best_loss;
     std::uint64_t tokens = 0;
-    std::optional<double> selection_loss;  ///< of the weights after the last step
+    std::optional<double> selection_loss;  ///< the loss of the weights after the last step
     std::uint64_t selection_tokens = 0;
     void visit_state(sim::StateVisitor& visitor) {
       visit_values(visitor, final_loss, best_loss, tokens, selection_loss, selection_tokens);
@@ -66,7 +66,7 @@ class Validation {
   TrainingModel& model_;
   std::function<void()> is_at_work_;
   std::unique_ptr<const EvaluationData> data_;
-  std::vector<std::int32_t> labels_;            ///< of the examples of data_; none: tokens
+  std::vector<std::int32_t> labels_;            ///< the labels of the examples in data_; empty if data_ is tokens
   std::optional<EvaluationBatches> selection_;  ///< the tokens after those of data_
   Results results_;
   std::optional<Predictions> predictions_;
