@@ -107,7 +107,7 @@ droptest_status droptest_network_create(const char* json, const char* where, int
       throw ArgumentError("rank, world_size: got rank " + std::to_string(rank) + " of " + std::to_string(world_size) +
                           ", want 0 <= rank < world_size <= 65534");
     }
-    auto made = std::make_unique<droptest_network>(droptest::api::program_network_from_json(json, where, world_size),
+    auto made = std::make_unique<droptest_network>(droptest::comm::program_network_from_json(json, where, world_size),
                                                    rank, world_size);
     made->statistics = std::make_unique<droptest::api::StatisticsPlace>(made->program.statistics, rank, where);
     *network = made.release();
@@ -193,7 +193,7 @@ droptest_status droptest_classify(droptest_network* network, const droptest_call
     droptest_network& of = own(network);
     require(traffic_class != nullptr, "traffic_class: got NULL, want a place for the result");
     const ProgramCall checked = checked_call(call);
-    const droptest::api::CallClass found = of.program.rules.of(checked, of.program.network);
+    const droptest::api::CallClass found = of.rules.of(checked, of.program.network);
     const bool counts = checked.operation != "recv";  // whose sender does
     if (found.exemption && counts) {
       const std::scoped_lock lock(of.mutex);

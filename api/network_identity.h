@@ -9,7 +9,7 @@
 
 namespace droptest::api {
 
-/// Of ProgramNetwork::identity: the first 64 bits of its SHA-256.
+/// Of comm::ProgramNetwork::identity: the first 64 bits of its SHA-256.
 std::uint64_t network_digest(const droptest_network& network);
 
 /// Throws: MismatchError with the first member that differs from that of the rank `peer`, whose identity is the text;

@@ -33,8 +33,13 @@ Verdict verdict_of(const DrawnMessage& drawn) { return drawn.any_missing ? Verdi
 
 }  // namespace
 
-droptest_network::droptest_network(droptest::api::ProgramNetwork of_program, int of_rank, int ranks)
-    : rank(of_rank), world_size(ranks), process(::getpid()), program(std::move(of_program)), ledger(program.network) {}
+droptest_network::droptest_network(droptest::comm::ProgramNetwork of_program, int of_rank, int ranks)
+    : rank(of_rank),
+      world_size(ranks),
+      process(::getpid()),
+      program(std::move(of_program)),
+      rules(*program.rules),
+      ledger(program.network) {}
 
 droptest_flow& droptest_network::flow(const Link& link, GroupNumber number, Tally tally) {
   const auto key = droptest::comm::key_of(link, number);

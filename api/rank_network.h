@@ -17,13 +17,13 @@
 
 #include "api/call_rules.h"
 #include "api/foreign_memory.h"
-#include "api/program_network.h"
 #include "api/statistics_place.h"
 #include "comm/lossy/fill/reduction_fill.h"
 #include "comm/lossy/flows/flow_ledger.h"
 #include "comm/lossy/statistics/result_sampler.h"
 #include "comm/lossy/statistics/statistics_collection.h"
 #include "comm/lossy/statistics/verdict_record.h"
+#include "comm/spec/program_network.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::api {
@@ -72,7 +72,7 @@ struct droptest_group {
 
 /// Thread safety: `mutex` is held in every function but of(), which reads what never changes.
 struct droptest_network {
-  droptest_network(droptest::api::ProgramNetwork program, int rank, int world_size);
+  droptest_network(droptest::comm::ProgramNetwork program, int rank, int world_size);
 
   const droptest::comm::ClassNetwork& of(droptest::sim::TrafficClass traffic_class) const {
     return *program.network.of(traffic_class);
@@ -115,7 +115,8 @@ struct droptest_network {
   const int rank;
   const int world_size;
   const pid_t process;  ///< that made it
-  const droptest::api::ProgramNetwork program;
+  const droptest::comm::ProgramNetwork program;
+  const droptest::api::CallRules rules;  ///< of the program
   std::mutex mutex;
   droptest::comm::FlowLedger ledger;
   droptest::comm::VerdictRecord verdicts;

@@ -131,6 +131,7 @@ class PrintedRuns {
   PrintedRuns(const PlanOptions& options, WhichMemory which_memory)
       : which_memory_(which_memory), memory_(options.memory) {
     auto [plan, no_ids] = plan_of_files(options.spec);
+    require_training(options.spec.file, plan);
     const std::string folder = options.out + "/" + plan.name;
     about_ = {{"name", plan.name},
               {"folder", folder},
@@ -279,6 +280,7 @@ void draw_schedule(const json& layouts, const std::string& file) {
 /// The different layouts among the runs, each with the points that have it.
 int plan_layouts(const PlanOptions& options) {
   const SweepPlan plan = load_plan(options.spec, nullptr);
+  require_training(options.spec.file, plan);
   json layouts = json::array();
   for (const PlannedRun& planned : plan.runs) {
     json layout = experiments::layout_plan(planned.run.config);

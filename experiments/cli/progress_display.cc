@@ -34,8 +34,9 @@ double share_done(const SweepProgress& progress) {
   for (const SweepRun& run : progress.runs) {
     const bool going = run.state == SweepRun::State::kWaiting || run.state == SweepRun::State::kRunning ||
                        run.state == SweepRun::State::kBusy;
-    all += static_cast<double>(run.steps);
-    done += static_cast<double>(going ? std::min(run.step, run.steps) : run.steps);
+    const std::uint64_t steps = std::max(run.steps, std::uint64_t{1});  // 0: not known, of a program of the user's own
+    all += static_cast<double>(steps);
+    done += static_cast<double>(going ? std::min(run.step, run.steps) : steps);
   }
   return all == 0 ? 1 : done / all;
 }
@@ -113,7 +114,7 @@ void RunDisplay::show(const nlohmann::json& line) {
   if (mode_ == DisplayMode::kQuiet) return;
   bar_.clear();
   std::cerr << step_text(line) << "\n" << std::flush;
-  if (mode_ == DisplayMode::kTerminal) bar_.draw(bar_line().substr(0, terminal_columns() - 1));
+  if (mode_ == DisplayMode::kTerminal && steps_ != 0) bar_.draw(bar_line().substr(0, terminal_columns() - 1));
 }
 
 void RunDisplay::close() {
@@ -129,15 +130,15 @@ bool RunDisplay::empty() const {
 
 std::string RunDisplay::summary() const {
   const std::lock_guard lock(mutex_);
-  return "step " + std::to_string(last_.value("step", std::uint64_t{0})) + " of " + std::to_string(steps_) +
-         ": validation loss " + loss_text(validation_loss_) + " (best " + loss_text(best_validation_loss_) +
-         "), training loss " + loss_text(train_loss_);
+  return "step " + std::to_string(last_.value("step", std::uint64_t{0})) +
+         (steps_ == 0 ? "" : " of " + std::to_string(steps_)) + ": validation loss " + loss_text(validation_loss_) +
+         " (best " + loss_text(best_validation_loss_) + "), training loss " + loss_text(train_loss_);
 }
 
 /// The step's measurements, and the speed of training since the first line.
 std::string RunDisplay::step_text(const nlohmann::json& line) const {
-  std::string text =
-      "step " + std::to_string(line.value("step", std::uint64_t{0})) + "/" + std::to_string(steps_) + ":";
+  std::string text = "step " + std::to_string(line.value("step", std::uint64_t{0})) +
+                     (steps_ == 0 ? "" : "/" + std::to_string(steps_)) + ":";
   std::string comma;
   const auto add = [&](const std::string& part) {
     text += comma + " " + part;

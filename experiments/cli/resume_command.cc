@@ -158,6 +158,15 @@ int resume(const ResumeOptions& options) {
     throw ConfigError(options.folder + ": no spec.json; want the folder of a run, e.g. results/quickstart/<run_id>");
   }
   const CheckpointFolder checkpoints(directory.checkpoints());
+  if (comm::load_json(directory.spec()).contains("command")) {
+    if (options.at || !options.changes.overrides.empty()) {
+      throw ConfigError(directory.spec() + ": /command: got a program of your own with " +
+                        (options.at ? "--at" : "--set") + ", want the folder alone: its checkpoints are the program's");
+    }
+    if (!options.how.quiet) {
+      std::cerr << "droptest: the command is called again; where it goes on is up to checkpoints of its own\n";
+    }
+  }
   return options.changes.overrides.empty() ? resume_in_place(options, directory, checkpoints)
                                            : resume_elsewhere(options, directory, checkpoints);
 }

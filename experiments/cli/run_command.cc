@@ -93,9 +93,11 @@ int work(const WorkerOptions& options) {
   ExecuteOptions execute{comm::parse_json(options.point, "--point"), worker_command(), kExitUserError, &files};
   execute.lock = options.lock;
   execute.states_not_left = options.states_not_left;
-  if (resolved.config.checkpoint && !comm::launch_environment(comm::process_environment())) {
+  if ((resolved.config.checkpoint || resolved.config.command) &&
+      !comm::launch_environment(comm::process_environment())) {
     catch_stop_signals();
     execute.stop_requested = [] { return stop_requested(); };
+    if (resolved.config.command) experiments::end_after_parent();
   }
   execute.say_problem = [](const std::string& text) { std::cerr << "droptest: " << text << std::endl; };
   experiments::execute_run(resolved, directory, execute);

@@ -67,7 +67,15 @@ PlanOfFiles plan_of_files(const SpecOptions& options) {
 
 experiments::RunConfig load_run(SpecOptions options) {
   if (!options.overrides.empty()) options.overrides.emplace_back("/sweep=null");
-  return load_plan(options, nullptr, experiments::NumericsUse::kToRead).runs.front().run.config;
+  const experiments::SweepPlan plan = load_plan(options, nullptr, experiments::NumericsUse::kToRead);
+  require_training(options.file, plan);
+  return plan.runs.front().run.config;
+}
+
+void require_training(const std::string& file, const experiments::SweepPlan& plan) {
+  if (!plan.runs.front().run.config.command) return;
+  throw ConfigError(file + ": /command: got a program of your own, whose model and messages droptest does not know; " +
+                    "want a spec that trains a model of droptest's");
 }
 
 void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan) {

@@ -50,6 +50,9 @@ PlanOfFiles plan_of_files(const SpecOptions& options);
 /// word; else the first. No file that the spec names is read. Throws: ConfigError.
 experiments::RunConfig load_run(SpecOptions options);
 
+/// Throws: ConfigError, naming the file of the spec, where its runs are those of a user's own command.
+void require_training(const std::string& file, const experiments::SweepPlan& plan);
+
 /// A line on standard error for each part of the spec that has no effect.
 void say_warnings(const SpecOptions& options, const experiments::SweepPlan& plan);
 

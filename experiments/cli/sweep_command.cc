@@ -103,6 +103,11 @@ std::string local_command_of(const SweepCommandOptions& options) {
 int sweep_by_slurm(const SweepCommandOptions& options) {
   experiments::FileHashes files;
   const experiments::SweepPlan plan = load_plan(options.spec, &files);
+  if (plan.runs.front().run.config.command) {
+    throw ConfigError(options.spec.file +
+                      ": /command: got a program of your own with --slurm, which does not know what " +
+                      "it needs; want the spec without --slurm, as in a batch script of your own");
+  }
   if (options.again == Again::kNo) require_records(plan, options.out);
   if (!options.quiet) say_warnings(options.spec, plan);
   experiments::SubmissionOptions submission;
@@ -131,7 +136,9 @@ int sweep(const SweepCommandOptions& options) {
     say_warnings(options.spec, plan);
     say_device(plan.spec, demanding);
   }
-  sweep_options.jobs = experiments::jobs_at_once(options.jobs, demanding);
+  // A program may take all cores, or a GPU: several at once are for their user to ask for.
+  const int asked = options.jobs == 0 && demanding.command ? 1 : options.jobs;
+  sweep_options.jobs = experiments::jobs_at_once(asked, demanding);
   using Pin = experiments::SweepOptions::Pin;
   sweep_options.pin = options.pin == "cores" ? Pin::kCores : Pin::kNone;
   sweep_options.if_busy = options.if_busy;

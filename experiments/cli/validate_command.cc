@@ -33,7 +33,7 @@ class Shortcomings {
     // Seeds change none of this: the first ones are those of all points.
     for (std::size_t i = 0; i < plan.points; ++i) {
       const experiments::PlannedRun& planned = plan.runs[i];
-      if (planned.same_as != i) continue;
+      if (planned.same_as != i || planned.run.config.command) continue;
       const std::string& backend = planned.run.config.backend.name;
       if (backends_.insert(backend).second) add("/backend/name", experiments::check_backend(backend));
       if (no_files.empty()) check_corpus(planned.run);

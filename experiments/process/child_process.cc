@@ -181,12 +181,23 @@ void ChildProcess::tell(int signal) {
   if (signal == SIGTERM) told_ = Told::kToEnd;
 }
 
+void ChildProcess::tell_group(int signal) {
+  if (poll() || pid_ == 0) return;
+  if (::kill(-pid_, signal) != 0) ::kill(pid_, signal);  // it has not made its group yet
+  if (signal == SIGTERM) told_ = Told::kToEnd;
+}
+
 ExitStatus ChildProcess::stop(std::chrono::milliseconds grace) {
   if (told_ == Told::kNothing) tell(SIGTERM);
   if (!wait_for(grace)) ::kill(pid_, SIGKILL);
   while (!wait_for(std::chrono::seconds(1))) {
   }
   return *status_;
+}
+
+void end_after_parent() {
+  int signal = 0;
+  if (::prctl(PR_GET_PDEATHSIG, &signal) == 0 && signal == SIGKILL) ::prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
 std::string this_program() {

@@ -55,6 +55,8 @@ class ChildProcess {
   void move_to(const std::vector<int>& cores);
   /// Sends it a signal, if it has not ended.
   void tell(int signal);
+  /// Sends it to all processes of its process group, if it has not ended.
+  void tell_group(int signal);
   /// Asks it to end, and kills it where it has not within `grace`. Blocks.
   ExitStatus stop(std::chrono::milliseconds grace);
 
@@ -65,6 +67,10 @@ class ChildProcess {
   /// A second SIGTERM would interrupt what the first one began.
   enum class Told : std::uint8_t { kNothing, kToEnd } told_ = Told::kNothing;
 };
+
+/// Where the kernel kills this process at the end of its parent, as a ChildProcess: from now on it asks it to end, by
+/// SIGTERM, so that it can end its own children first.
+void end_after_parent();
 
 /// The path of this program, to start it again.
 std::string this_program();

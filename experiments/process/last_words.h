@@ -11,6 +11,11 @@ namespace droptest::experiments {
 /// is no log.
 std::string last_words(const std::string& log_path);
 
+/// Why a program of somebody else has failed, as far as its log says: the last line that begins as errors of Python do
+/// ("ValueError: ...", also behind a launcher's "[rank0]: "), but for the launcher's own about its ranks; without one,
+/// the last line with a letter. Empty where there is no log.
+std::string last_error(const std::string& log_path);
+
 /// A file in memory, owned by the parent of a process. The process writes its error into its log and into this file.
 class SpokenWords {
  public:

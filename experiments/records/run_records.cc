@@ -178,7 +178,7 @@ json summary_json(const ResolvedRun& run, const RunSummary& summary) {
   }
   if (summary.data) out["data"] = data_json(*summary.data);
   if (!summary.classification.is_null()) out["classification"] = summary.classification;
-  out["kernels"] = kernels_json(run.spec, run.config);
+  if (!run.config.command) out["kernels"] = kernels_json(run.spec, run.config);
   if (!summary.knows_kernels && uses_cudnn(run.config)) out["kernels"].erase("attention");
   if (const auto& replaced = summary.replaced_kernel) out["kernels"][replaced->operation] = replaced->used;
   if (summary.memory) out["memory"] = to_json(*summary.memory);
@@ -241,7 +241,7 @@ void write_record(SchemaKind kind, const std::string& path, const json& record) 
 }
 
 void write_spec_record(const RunDirectory& directory, const ResolvedRun& run) {
-  write_record(SchemaKind::kResolvedSpec, directory.spec(), run.spec);
+  write_record(run.config.command ? SchemaKind::kCommandSpec : SchemaKind::kResolvedSpec, directory.spec(), run.spec);
 }
 
 void write_loss_statistics_record(const RunDirectory& directory, const json& record) {
@@ -283,6 +283,7 @@ std::optional<json> read_summary(const RunDirectory& directory, const SayUnread&
 
 std::vector<std::string> missing_records(const RunDirectory& directory, const ResolvedRun& run) {
   std::vector<std::string> missing;
+  if (run.config.command) return missing;
   const json asked = run.spec["record"];
   json written;
   try {

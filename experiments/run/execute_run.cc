@@ -34,6 +34,7 @@
 #include "experiments/records/provenance.h"
 #include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/elastic.h"
+#include "experiments/run/execute_command.h"
 #include "experiments/run/hold_points.h"
 #include "experiments/run/repetition.h"
 #include "experiments/run/restart_policy.h"
@@ -506,8 +507,14 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
   }
   try {
     if (launch) return run_as_rank(run, directory, options, *launch, *sigterm, lock);
-    nlohmann::json summary = backend.rank_kind == comm::RankKind::kThreads ? run_threads(run, attempt, options, lock)
-                                                                           : run_processes(run, attempt, options, lock);
+    nlohmann::json summary;
+    if (run.config.command) {
+      summary = execute_command(run, attempt, options);
+    } else if (backend.rank_kind == comm::RankKind::kThreads) {
+      summary = run_threads(run, attempt, options, lock);
+    } else {
+      summary = run_processes(run, attempt, options, lock);
+    }
     if (attempt.path != directory.path) complete_repetition(directory);
     return summary;
   } catch (const BusyError&) {

@@ -2,6 +2,7 @@
 // A resolved run -> a folder of records.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <nlohmann/json.hpp>
@@ -46,6 +47,9 @@ struct ExecuteOptions {
   /// How many times ranks of attempts before could not leave their state (rescue.h).
   std::uint64_t states_not_left = 0;
 };
+
+/// What the program of a run with a command has to end in once it is asked to.
+inline constexpr std::chrono::milliseconds kProgramGrace{10000};
 
 /// Whether the run may continue from checkpoints in its folder, so that its records so far stay.
 bool may_resume(const RunDirectory& directory, CheckpointPlace::Resume resume);

@@ -23,7 +23,8 @@ namespace fs = std::filesystem;
 /// Files and folders of a run, without its summary.
 constexpr std::array kRecords = {"spec.json",        "metrics.jsonl", "events.jsonl",        "loss_statistics.json",
                                  "diagnostics.json", "alert.log",     "weights.safetensors", "predictions.json",
-                                 "trace.json",       "adapter",       "checkpoints"};
+                                 "trace.json",       "adapter",       "checkpoints",         "network.json",
+                                 "program.log",      "ranks"};
 
 void check(const std::error_code& error, const std::string& what, const std::string& path) {
   if (error) throw ConfigError(what + " " + path + ": " + error.message());
@@ -109,7 +110,9 @@ RunDirectory prepare_attempt(const ResolvedRun& run, const RunDirectory& directo
   }
   std::error_code ignored;
   fs::remove(attempt.summary(), ignored);  // of an attempt that failed
-  if (!may_resume(attempt, resume)) fs::remove(attempt.metrics(), ignored);
+  // The program of a command may go on from a state of its own.
+  const bool goes_on = run.config.command && resume == CheckpointPlace::Resume::kNewest;
+  if (!goes_on && !may_resume(attempt, resume)) fs::remove(attempt.metrics(), ignored);
   return attempt;
 }
 

@@ -12,6 +12,7 @@
 #include "experiments/records/diagnostics_record.h"
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/trace.h"
+#include "experiments/run/execute_command.h"
 #include "experiments/training/replica_absences.h"
 #include "models/gpt2/lora.h"
 #include "sim/error.h"
@@ -185,17 +186,19 @@ void record_failure(const ResolvedRun& run, const RunDirectory& directory, const
   summary.point = point;
   // Reads the metrics as far as possible: a damaged line may be why the run failed.
   try {
-    for_each_line(directory.metrics(), [&summary](const nlohmann::json& line) {
-      summary.steps = line.at("step").get<std::uint64_t>();
-      summary.tokens = line.at("tokens").get<std::uint64_t>();
-      summary.seconds = line.at("seconds").get<double>();
-      summary.skipped_steps = line.value("skipped_steps", std::uint64_t{0});
-      summary.loss_scale = line.value("loss_scale", summary.loss_scale);
-      if (!line.contains("validation_loss") || !line.at("validation_loss").is_number()) return;
-      const double loss = line.at("validation_loss").get<double>();
-      summary.validation_final_loss = loss;
-      summary.validation_best_loss = std::min(loss, summary.validation_best_loss.value_or(loss));
-    });
+    if (run.config.command) take_outcome(outcome_of_lines(directory.metrics()), summary);
+    if (!run.config.command)
+      for_each_line(directory.metrics(), [&summary](const nlohmann::json& line) {
+        summary.steps = line.at("step").get<std::uint64_t>();
+        summary.tokens = line.at("tokens").get<std::uint64_t>();
+        summary.seconds = line.at("seconds").get<double>();
+        summary.skipped_steps = line.value("skipped_steps", std::uint64_t{0});
+        summary.loss_scale = line.value("loss_scale", summary.loss_scale);
+        if (!line.contains("validation_loss") || !line.at("validation_loss").is_number()) return;
+        const double loss = line.at("validation_loss").get<double>();
+        summary.validation_final_loss = loss;
+        summary.validation_best_loss = std::min(loss, summary.validation_best_loss.value_or(loss));
+      });
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch)
   }
   summary.provenance = provenance_from(start_of(directory), run.config);

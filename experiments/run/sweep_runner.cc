@@ -319,9 +319,10 @@ class SweepRunner {
   void stop_running() {
     for (RunningRun& run : running_) run.process.tell(SIGTERM);  // at once, so that they stop together
     for (RunningRun& run : running_) {
-      const auto& checkpoint = plan_.runs[run.index].run.config.checkpoint;
+      const RunConfig& config = plan_.runs[run.index].run.config;
+      const auto& checkpoint = config.checkpoint;
       const bool takes = checkpoint && checkpoint->on_signal == CheckpointConfig::OnSignal::kTake;
-      run.process.stop(takes ? kCheckpointGrace : kStopGrace);
+      run.process.stop(takes ? kCheckpointGrace : config.command ? kProgramGrace + kStopGrace : kStopGrace);
       std::error_code ignored;
       std::filesystem::remove(log_of(run.directory), ignored);
       progress_.runs[run.index].state = SweepRun::State::kWaiting;

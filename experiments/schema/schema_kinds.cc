@@ -12,6 +12,7 @@
 
 #include "comm/json/json_text.h"
 #include "comm/spec/network_schema.h"
+#include "comm/spec/program_network.h"
 #include "experiments/schema/embedded_schemas.h"
 #include "experiments/schema/resolved_schema.h"
 #include "sim/error.h"
@@ -89,9 +90,10 @@ class Adoption {
 }  // namespace
 
 std::span<const std::pair<std::string_view, SchemaKind>> schema_names() {
-  static constexpr std::array<std::pair<std::string_view, SchemaKind>, 15> kNames = {{
+  static constexpr std::array<std::pair<std::string_view, SchemaKind>, 16> kNames = {{
       {"spec", SchemaKind::kSpec},
       {"resolved_spec", SchemaKind::kResolvedSpec},
+      {"command_spec", SchemaKind::kCommandSpec},
       {"metrics", SchemaKind::kMetrics},
       {"loss_statistics", SchemaKind::kLossStatistics},
       {"summary", SchemaKind::kSummary},
@@ -117,8 +119,14 @@ json schema_document(std::string_view name) {
       std::find_if(schemas.begin(), schemas.end(), [&file](const auto& one) { return one.first == file; });
   DROPTEST_CHECK(found != schemas.end(), "no schema " + file);
   json document = comm::parse_json(found->second, "schema " + file);
-  if (name != "spec") return document;
-  const json network = comm::network_schema_document();
+  if (name != "spec" && name != "command_spec") return document;
+  json network = comm::network_schema_document();
+  if (name == "command_spec") {
+    document["properties"]["rules"] = comm::program_schema_document()["properties"]["rules"];
+    network["properties"].erase("time");
+    network["properties"]["network"].erase("default");
+    document["$defs"] = json::object();
+  }
   for (const char* part : {"properties", "$defs"}) {
     document[part].insert(network[part].begin(), network[part].end());  // keeps the members of the spec's own file
   }
@@ -139,6 +147,27 @@ const comm::Schema& schema_of(SchemaKind kind) {
     return schemas;
   }();
   return kSchemas.at(static_cast<std::size_t>(kind));
+}
+
+const comm::Schema& schema_of_spec(const json& document) {
+  const bool has_command = document.is_object() && document.contains("command");
+  return schema_of(has_command ? SchemaKind::kCommandSpec : SchemaKind::kSpec);
+}
+
+std::vector<comm::Violation> violations_of_spec(const json& document) {
+  const comm::Schema& schema = schema_of_spec(document);
+  if (&schema == &schema_of(SchemaKind::kSpec)) return schema.check(document);
+  json without_others = document;
+  std::vector<comm::Violation> violations;
+  const json& of_training = schema_of(SchemaKind::kSpec).source()["properties"];
+  for (const auto& [name, value] : document.items()) {
+    if (schema.source()["properties"].contains(name) || !of_training.contains(name)) continue;
+    violations.push_back({"/" + name, "got it with /command, want it absent: the program trains a model of its own"});
+    without_others.erase(name);
+  }
+  const std::vector<comm::Violation> others = schema.check(without_others);
+  violations.insert(violations.end(), others.begin(), others.end());
+  return violations;
 }
 
 json self_contained_schema(std::string_view name) { return Adoption(name).take(); }

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "comm/json/schema.h"
 
@@ -17,6 +18,7 @@ namespace droptest::experiments {
 enum class SchemaKind : std::uint8_t {
   kSpec,
   kResolvedSpec,
+  kCommandSpec,  ///< of specs, given and resolved, whose program is the user's own
   kMetrics,
   kLossStatistics,
   kSummary,
@@ -34,6 +36,12 @@ enum class SchemaKind : std::uint8_t {
 
 /// The schema of that kind.
 const comm::Schema& schema_of(SchemaKind kind);
+
+/// That of the document, a spec: kCommandSpec where it has a command, else kSpec.
+const comm::Schema& schema_of_spec(const nlohmann::json& document);
+
+/// What is wrong with a spec by its schema. With a command, members of droptest's own training are named as such.
+std::vector<comm::Violation> violations_of_spec(const nlohmann::json& document);
 
 /// "resolved_spec" -> SchemaKind::kResolvedSpec, and so on; in the order of the kinds.
 std::span<const std::pair<std::string_view, SchemaKind>> schema_names();

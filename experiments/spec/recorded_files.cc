@@ -41,6 +41,9 @@ std::vector<RecordedFile> files_of(const json& spec) {
   add("/data", "validation_examples", "validation_sha256", Need::kAlways);
   add("/model", "weights", "sha256", Need::kAtTheStart);
   add("/start", "manifest", "sha256", Need::kAtTheStart);
+  for (std::size_t i = 0; i < spec.value("files", json::array()).size(); ++i) {  // of a command
+    add("/files/" + std::to_string(i), "file", "sha256", Need::kAlways);
+  }
   const json kernels = spec.value("kernels", json::object());
   for (const auto& [operation, ignored] : kernels.items()) {
     add("/kernels/" + operation, "library", "sha256", Need::kAlways);

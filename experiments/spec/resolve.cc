@@ -12,6 +12,7 @@
 #include "experiments/process/program_path.h"
 #include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/choose_paths.h"
+#include "experiments/spec/common_members.h"
 #include "experiments/spec/dry_run.h"
 #include "experiments/spec/idle_protection.h"
 #include "experiments/spec/index_space.h"
@@ -19,6 +20,7 @@
 #include "experiments/spec/odd_schedule.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/read_resolved.h"
+#include "experiments/spec/resolve_command.h"
 #include "experiments/spec/resolve_data.h"
 #include "experiments/spec/resolve_examples.h"
 #include "experiments/spec/resolve_failures.h"
@@ -77,14 +79,8 @@ class Resolver {
         full_(schema_of(SchemaKind::kSpec).with_defaults(document)) {}
 
   ResolvedRun resolve() {
-    if (full_.contains("sweep")) report("/sweep", "got a sweep, want a spec of one run");
-    for (const json& repeats : full_.value("repeat", json::object())) {
-      if (repeats != 1) report("/repeat", "got repeats, want one run");
-    }
-    if (full_.contains("search")) report("/search", "got a search, want a spec of one run");
-    if (full_.contains("extends")) report("/extends", "got the name of a file, want a file that is merged already");
-    for (const char* several : {"sweep", "repeat", "search"}) full_.erase(several);
-    resolve_seeds();
+    refuse_several_runs(full_, where_, errors_);
+    config_.seeds = resolve_seeds(full_, given_, where_, errors_);
     resolve_model();
     resolve_device();
     resolve_kernels(full_, where_, files_, config_, errors_);
@@ -188,20 +184,6 @@ class Resolver {
       report(pointer + path,
              std::string(error.what()) + "; paths are relative to " + std::filesystem::current_path().string());
     }
-  }
-
-  void resolve_seeds() {
-    json& seeds = full_["seeds"];
-    if (given_.contains("seed") && seeds.size() == 3) {
-      report("/seed", "got " + quote_json(given_["seed"]) +
-                          ", which changes nothing, since /seeds has weights, data and network; want one of the two");
-    }
-    const auto take = [this, &seeds](const char* name) {
-      if (!seeds.contains(name)) seeds[name] = full_["seed"];
-      return seeds[name].get<std::uint64_t>();
-    };
-    config_.seeds = {take("weights"), take("data"), take("network")};
-    full_.erase("seed");
   }
 
   void resolve_model() {
@@ -602,8 +584,9 @@ class Resolver {
 }  // namespace
 
 ResolvedRun resolve(const json& given, const std::string& where, FileHashes* files, NumericsUse use) {
-  const json document = schema_of(SchemaKind::kSpec).with_one_word(given);
-  comm::require_valid(schema_of(SchemaKind::kSpec), document, where);
+  const json document = schema_of_spec(given).with_one_word(given);
+  comm::require_none(violations_of_spec(document), where);
+  if (document.contains("command")) return resolve_command(document, where, files);
   ResolvedRun run = Resolver(document, where, files, use).resolve();
   const std::vector<comm::Violation> violations = schema_of(SchemaKind::kResolvedSpec).check(run.spec);
   DROPTEST_CHECK(violations.empty(), "resolved spec: " + violations.at(0).pointer + ": " + violations.at(0).message);

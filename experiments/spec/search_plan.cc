@@ -64,12 +64,12 @@ SearchPlan::SearchPlan(const Spec& spec, FileHashes* files) : where_(spec.where)
 }
 
 void SearchPlan::read(const Spec& spec, FileHashes* files) {
-  comm::require_valid(schema_of(SchemaKind::kSpec), spec.document, where_);
+  comm::require_none(violations_of_spec(spec.document), where_);
   base_ = spec.document;
   for (const char* several : {"sweep", "repeat", "search"}) base_.erase(several);
   nlohmann::json asking = spec.document;
   if (!asking.contains("search")) asking["search"] = nlohmann::json::object();
-  const nlohmann::json complete = schema_of(SchemaKind::kSpec).with_defaults(asking);
+  const nlohmann::json complete = schema_of_spec(asking).with_defaults(asking);
   name_ = complete.at("name").get<std::string>();
   description_ = complete.at("description").get<std::string>();
   settings_ = read_settings(complete.at("search"), where_);
@@ -78,7 +78,7 @@ void SearchPlan::read(const Spec& spec, FileHashes* files) {
     violations.push_back({"/sweep", "got a sweep, want a spec of one run to search from; --set /sweep=null leaves it"});
   }
   tokens_ = pointer_tokens(settings_.pointer, where_ + ": /search/pointer");
-  const std::string reason = schema_of(SchemaKind::kSpec).unknown_pointer(tokens_);
+  const std::string reason = schema_of_spec(base_).unknown_pointer(tokens_);
   if (!reason.empty()) {
     violations.push_back({"/search/pointer", reason});
   } else if (tokens_[0] != "network") {
@@ -89,10 +89,13 @@ void SearchPlan::read(const Spec& spec, FileHashes* files) {
 
   nlohmann::json lossless = base_;
   lossless.erase("network");
+  if (lossless.contains("command")) lossless["network"] = {{"loss", {{"model", "none"}}}};
   lossless.erase("numerics_version");  // of a resolved spec; it depends on the network
   twin_.run = resolve(lossless, where_, files);
   // All runs of a search have the files that it began with.
+  if (twin_.run.spec.contains("files")) base_["files"] = twin_.run.spec["files"];
   for (const char* section : {"data", "model"}) {
+    if (!twin_.run.spec.contains(section)) continue;
     const nlohmann::json& resolved = twin_.run.spec.at(section);
     for (const char* member : {"sha256", "files", "validation_files"}) {
       if (resolved.contains(member)) base_[section][member] = resolved.at(member);

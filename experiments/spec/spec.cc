@@ -127,7 +127,7 @@ void apply_override(json& document, std::string_view assignment) {
     throw ConfigError(where + ": want /pointer=value, such as /training/steps=100");
   }
   const std::vector<std::string> tokens = pointer_tokens(assignment.substr(0, equals), where);
-  const std::string reason = schema_of(SchemaKind::kSpec).unknown_pointer(tokens);
+  const std::string reason = schema_of_spec(document).unknown_pointer(tokens);
   if (!reason.empty()) throw ConfigError(where + ": " + reason);
   set_member(document, tokens, override_value(assignment.substr(equals + 1), where), where);
 }
@@ -144,7 +144,7 @@ Spec read_spec_text(std::string_view text, const std::string& where, std::span<c
     spec.swept.add_override(assignment);
     if (!spec.origins.empty()) spec.origins.set(assignment.substr(0, assignment.find('=')), where);
   }
-  spec.document = schema_of(SchemaKind::kSpec).with_one_word(std::move(spec.document));
+  spec.document = schema_of_spec(spec.document).with_one_word(std::move(spec.document));
   return spec;
 }
 

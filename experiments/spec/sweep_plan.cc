@@ -129,12 +129,12 @@ Values values_of(const json& given, const std::string& place, Labels labels) {
 }
 
 /// The value in the words of the schema, as a spec that has it at these tokens of its pointer: "bf16" is "bfloat16".
-json with_words_of_specs(const std::vector<std::string>& tokens, const json& value) {
+json with_words_of_specs(const comm::Schema& schema, const std::vector<std::string>& tokens, const json& value) {
   json spec = json::object();
   json* place = &spec;
   for (const std::string& token : tokens) place = &(*place)[token];
   *place = value;
-  spec = schema_of(SchemaKind::kSpec).with_one_word(std::move(spec));
+  spec = schema.with_one_word(std::move(spec));
   place = &spec;
   for (const std::string& token : tokens) place = &(*place)[token];
   return *place;
@@ -146,9 +146,9 @@ class Planner {
 
   SweepPlan plan() {
     const json& document = spec_.document;
-    violations_ = schema_of(SchemaKind::kSpec).check(document);
+    violations_ = violations_of_spec(document);
     refuse_violations();
-    const json complete = schema_of(SchemaKind::kSpec).with_defaults(document);
+    const json complete = schema().with_defaults(document);
     base_ = document;
     for (const char* several : {"sweep", "repeat", "search"}) base_.erase(several);
     find_repeats();
@@ -165,7 +165,7 @@ class Planner {
     plan.spec = document;
     plan.best_over = best_over_;
     plan.swept = swept();
-    evaluation_tokens_ = complete["validation"]["tokens"];
+    evaluation_tokens_ = complete.value("/validation/tokens"_json_pointer, json());
     resolve_points();
     plan.points = resolved_.size();
     collect_warnings(plan);
@@ -179,6 +179,8 @@ class Planner {
   }
 
  private:
+  const comm::Schema& schema() const { return schema_of_spec(spec_.document); }
+
   void refuse_violations() const {
     try {
       comm::require_none(violations_, spec_.where);
@@ -245,7 +247,7 @@ class Planner {
         violations_.push_back({place, "got the key " + quote_json(pointer) + ", want a JSON pointer"});
         continue;
       }
-      const std::string reason = schema_of(SchemaKind::kSpec).unknown_pointer(tokens);
+      const std::string reason = schema().unknown_pointer(tokens);
       if (!reason.empty()) {
         violations_.push_back({place, reason});
         continue;
@@ -268,7 +270,7 @@ class Planner {
         violations_.push_back({place + message.substr(0, end), message.substr(end + 2)});
         continue;
       }
-      for (json& value : list.values) value = with_words_of_specs(tokens, value);
+      for (json& value : list.values) value = with_words_of_specs(schema(), tokens, value);
       if (std::ranges::none_of(list.values,
                                [&at = pointer](const json& value) { return changes_results(at, value); })) {
         refuse_idle();
@@ -296,6 +298,11 @@ class Planner {
   void find_best_over() {
     const json& sweep = spec_.document["sweep"];
     if (!sweep.contains("best_over")) return;
+    if (spec_.document.contains("command")) {
+      violations_.push_back(
+          {"/sweep/best_over", "got it with /command, want it absent: a program has no selection loss"});
+      return;
+    }
     best_over_ = sweep["best_over"].get<std::vector<std::string>>();
     const auto listed = [this](const std::string& pointer) {
       return std::find(best_over_.begin(), best_over_.end(), pointer) != best_over_.end();

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "api/program_network.h"
+#include "comm/spec/program_network.h"
 #include "comm/json/json_text.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
@@ -42,7 +42,7 @@ std::vector<float> input_of(int rank, std::size_t count, int call) {
 
 comm::LossyOptions options_of(const std::string& text) {
   comm::LossyOptions options;
-  options.network = program_network_from_json(text, "net.json", kRanks).network;
+  options.network = comm::program_network_from_json(text, "net.json", kRanks).network;
   return options;
 }
 

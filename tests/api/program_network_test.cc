@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "api/program_network.h"
+#include "comm/spec/program_network.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/spec/lossy_options_from_json.h"
 #include "sim/error.h"
@@ -86,7 +86,7 @@ TEST(ProgramNetwork, ANetworkThatNamesNoLossIsRefused) {
 }
 
 TEST(ProgramNetwork, ThePathIsContributionAndEveryClassHasANetwork) {
-  const ProgramNetwork program = program_network_from_json(bernoulli_text(0), "net.json", 2);
+  const comm::ProgramNetwork program = comm::program_network_from_json(bernoulli_text(0), "net.json", 2);
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     if (of == sim::TrafficClass::kControl) continue;
     ASSERT_TRUE(program.network.of(of).has_value());

@@ -7,24 +7,26 @@
 #include <string>
 #include <string_view>
 
-#include "api/call_rules.h"
 #include "comm/lossy/network.h"
 
-namespace droptest::api {
+namespace droptest::comm {
 
 struct ProgramNetwork {
-  comm::Network network;  ///< every class that a rule can name, those without loss too
+  Network network;  ///< every class that a rule can name, those without loss too
   /// By name, as a resolved spec has them; shared by copies of this struct, since the header only declares the JSON
   /// type.
   std::shared_ptr<const nlohmann::json> classes;
-  CallRules rules;
-  std::string statistics;  ///< folder; empty: none
-  std::string identity;    ///< the text of droptest_network_identity()
+  std::shared_ptr<const nlohmann::json> rules;  ///< list of objects, valid by program.schema.json
+  std::string statistics;                       ///< folder; empty: none
+  std::string identity;                         ///< the text of droptest_network_identity()
 };
 
 /// `text` is {"network": SECTION, "seed": INTEGER, "rules": [..], "statistics": FOLDER} (docs/c_interface.md). The path
 /// is `contribution` where it is absent. Throws: ConfigError that lists all errors, a line each, as
-/// comm::lossy_options_from_json(); members that need a communicator of droptest's own are errors, too.
+/// lossy_options_from_json(); members that need a communicator of droptest's own are errors, too.
 ProgramNetwork program_network_from_json(std::string_view text, const std::string& where, int world_size);
 
-}  // namespace droptest::api
+/// The rules of such documents but for network and seed, which are those of network_schema_document().
+nlohmann::json program_schema_document();
+
+}  // namespace droptest::comm

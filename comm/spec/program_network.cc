@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "api/program_network.h"
+#include "comm/spec/program_network.h"
 
 #include <algorithm>
 #include <array>
@@ -8,31 +8,30 @@
 #include <utility>
 #include <vector>
 
-#include "api/embedded_schemas.h"
 #include "comm/json/json_text.h"
 #include "comm/json/schema.h"
+#include "comm/spec/embedded_schemas.h"
 #include "comm/spec/network_schema.h"
 #include "comm/spec/resolve_network.h"
 #include "sim/error.h"
 
-namespace droptest::api {
+namespace droptest::comm {
 namespace {
 
-using comm::ClassNetwork;
 using nlohmann::json;
 
 constexpr const char* kPath = "contribution";
 
 // The rules of this folder's file, with the network section, the seed and the definitions of a network's own file.
-const comm::Schema& program_schema() {
-  static const comm::Schema kSchema = [] {
-    const auto& [file, text] = embedded_schemas().front();
-    json document = comm::parse_json(text, std::string(file));
-    const json network = comm::network_schema_document();
+const Schema& program_schema() {
+  static const Schema kSchema = [] {
+    const std::string file(embedded_schemas().at(1).first);
+    json document = program_schema_document();
+    const json network = network_schema_document();
     for (const char* member : {"network", "seed"}) document["properties"][member] = network["properties"][member];
     document["$defs"] = network["$defs"];
-    const std::vector<std::pair<std::string, json>> files = {{std::string(file), std::move(document)}};
-    return comm::Schema(std::make_shared<const comm::SchemaFiles>(files), std::string(file));
+    const std::vector<std::pair<std::string, json>> files = {{file, std::move(document)}};
+    return Schema(std::make_shared<const SchemaFiles>(files), file);
   }();
   return kSchema;
 }
@@ -48,19 +47,19 @@ class Refusals {
     };
     refuse(network.path != kPath, "path", "\"contribution\": the sums are those of another library");
     refuse(!network.sized_paths.empty(), "sized_paths", "it absent: every message takes the path contribution");
-    const bool leaves_out = network.reduce.rule().source == comm::FillRule::Source::kZero;
+    const bool leaves_out = network.reduce.rule().source == FillRule::Source::kZero;
     refuse(!leaves_out, own_or_shared(name, "reduce/fill"), "zero, count_rescale or inverse_probability");
-    refuse(network.gather.rule() != comm::FillRule{}, own_or_shared(name, "gather/fill"), "zero");
-    refuse(network.compression.kind != comm::CompressionKind::kNone, "compression", "it absent");
-    const comm::ClassRecovery& recovery = network.recovery;
+    refuse(network.gather.rule() != FillRule{}, own_or_shared(name, "gather/fill"), "zero");
+    refuse(network.compression.kind != CompressionKind::kNone, "compression", "it absent");
+    const ClassRecovery& recovery = network.recovery;
     refuse(recovery.interleave_packets != 1, "recovery/interleave", "it absent");
     refuse(recovery.hadamard_block_elems != 0, "recovery/hadamard", "it absent");
-    refuse(recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff, "recovery/error_feedback",
+    refuse(recovery.error_feedback != ClassRecovery::ErrorFeedback::kOff, "recovery/error_feedback",
            "it absent or false");
-    const comm::Protection& protect = recovery.protect;
+    const Protection& protect = recovery.protect;
     refuse(!protect.layers.empty(), "recovery/protect/layers", "it absent: other programs' messages have no layer");
     refuse(!protect.names.empty(), "recovery/protect/names", "it absent: other programs' messages have no name");
-    refuse(network.reduce.selection != comm::LossSelection::kByFate, "reduce/selection", "by_fate");
+    refuse(network.reduce.selection != LossSelection::kByFate, "reduce/selection", "by_fate");
     refuse(has_backward(name), "backward", "it absent: the backward pass is that of another library");
   }
   std::vector<std::string> take() { return std::move(errors_); }
@@ -84,7 +83,7 @@ class Refusals {
     const json& section = section_of(name, member);
     const std::string pointer = (&section == &network_ ? "/network/" : "/network/classes/" + name + "/") + member;
     const json::json_pointer place("/" + member);
-    const std::string got = section.contains(place) ? comm::quote_json(section[place]) : "it";
+    const std::string got = section.contains(place) ? quote_json(section[place]) : "it";
     const std::string error = where_ + ": " + pointer + ": got " + got + ", want " + want;
     if (std::find(errors_.begin(), errors_.end(), error) == errors_.end()) errors_.push_back(error);
   }
@@ -102,8 +101,8 @@ bool names_a_loss(const json& section) {
 
 // With defaults, and the path of other programs in the place of the default of specs.
 json checked_document(std::string_view text, const std::string& where) {
-  json document = program_schema().with_one_word(comm::parse_json(text, where));
-  comm::require_valid(program_schema(), document, where);
+  json document = program_schema().with_one_word(parse_json(text, where));
+  require_valid(program_schema(), document, where);
   if (!names_a_loss(document["network"])) {
     throw ConfigError(where + ": /network: got no loss, want \"loss\" in it, in a half or in a class; " +
                       R"({"loss": {"model": "none"}} is a network that loses nothing)");
@@ -114,24 +113,29 @@ json checked_document(std::string_view text, const std::string& where) {
 
 }  // namespace
 
+json program_schema_document() {
+  const auto& [file, text] = embedded_schemas().at(1);
+  return parse_json(text, std::string(file));
+}
+
 ProgramNetwork program_network_from_json(std::string_view text, const std::string& where, int world_size) {
   const json document = checked_document(text, where);
   const std::vector<sim::TrafficClass> classes(sim::kAllTrafficClasses.begin() + 1, sim::kAllTrafficClasses.end());
   // As with a clock, classes without loss have a network too: their packets are counted.
-  comm::ResolvedNetwork resolved = comm::resolve_network(
-      document["network"], classes, document["seed"].get<std::uint64_t>(), where, world_size, comm::NetworkUse::kTimed);
-  comm::require_none(resolved.errors);
+  ResolvedNetwork resolved = resolve_network(document["network"], classes, document["seed"].get<std::uint64_t>(), where,
+                                             world_size, NetworkUse::kTimed);
+  require_none(resolved.errors);
   Refusals refusals(document["network"], where);
   for (const sim::TrafficClass of : classes) {
     refusals.check(std::string(sim::traffic_class_name(of)), *resolved.network.of(of));
   }
-  comm::require_none(refusals.take());
+  require_none(refusals.take());
   const json identity = {{"version", DROPTEST_VERSION},
                          {"seed", document["seed"]},
                          {"rules", document["rules"]},
                          {"classes", resolved.classes}};
   return {std::move(resolved.network), std::make_shared<const json>(std::move(resolved.classes)),
-          CallRules(document["rules"]), document.value("statistics", ""), identity.dump()};
+          std::make_shared<const json>(document["rules"]), document.value("statistics", ""), identity.dump()};
 }
 
-}  // namespace droptest::api
+}  // namespace droptest::comm

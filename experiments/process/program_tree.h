@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// A program of somebody else with all processes that it starts: a launcher's ranks have sessions of their own.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <optional>
+#include <vector>
+
+#include "experiments/process/child_process.h"
+
+namespace droptest::experiments {
+
+/// Owner: the object; its destructor kills what still runs. One at a time in a process that has no other children:
+/// from the first one on, processes whose parents have ended are children of this process.
+class ProgramTree {
+ public:
+  /// Throws: as ChildProcess::start().
+  explicit ProgramTree(const ChildProcess::Options& options);
+  ~ProgramTree();
+  ProgramTree(const ProgramTree&) = delete;
+  ProgramTree& operator=(const ProgramTree&) = delete;
+
+  /// The status of the program itself once it has ended; does not block.
+  std::optional<ExitStatus> poll() { return program_.poll(); }
+  /// Asks the program and its process group to end, and kills every process of the tree that has not within `grace`.
+  /// Blocks.
+  void stop(std::chrono::milliseconds grace);
+  /// After the end of the program: waits that long for the processes that it has left, then stops them likewise.
+  void end_rest(std::chrono::milliseconds patience, std::chrono::milliseconds grace);
+
+ private:
+  bool wait_for_all(std::chrono::milliseconds longest);
+
+  ChildProcess program_;
+};
+
+/// The processes below this one that have not ended, children before theirs. Reaps orphans that have. Source: proc(5).
+std::vector<pid_t> descendants();
+
+}  // namespace droptest::experiments

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// A run whose program is the user's own -> a folder of records.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "experiments/run/execute_run.h"
+
+namespace droptest::experiments {
+
+/// What the lines of a program's metrics.jsonl say of its run. The same rule as droptest.Network.finish() of the Python
+/// package, which writes the summary of a program that no sweep has started.
+struct ProgramOutcome {
+  std::uint64_t steps = 0;                      ///< of the last line
+  std::uint64_t tokens = 0;                     ///< the last that a line has
+  double seconds = 0;                           ///< likewise
+  std::optional<double> train_final_loss;       ///< mean of the last ten that lines have; absent: none, or not finite
+  std::optional<double> validation_final_loss;  ///< the last; absent: none, or not finite
+  std::optional<double> validation_best_loss;   ///< the smallest
+  std::optional<std::uint64_t> diverged_step;   ///< of the first line with a loss that is not finite
+};
+/// Throws: ConfigError with the file and the number of a line that is no object with a step.
+ProgramOutcome outcome_of_lines(const std::string& metrics_file);
+void take_outcome(const ProgramOutcome& outcome, RunSummary& summary);
+
+/// Starts the program of the run, waits for its end, and writes network.json, spec.json, program.log (its output) and
+/// summary.json into the folder; metrics.jsonl and the counts of its packets are the program's own. The caller holds
+/// the lock of the folder. Returns the summary. Throws: CommError where the program ends with an error, or without the
+/// counts of the network that it was given; StoppedError.
+nlohmann::json execute_command(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options);
+
+}  // namespace droptest::experiments
