@@ -113,12 +113,15 @@ def metric_lines(path: Path, warnings: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def read_metrics(path: Path) -> MetricsFile:
-    """The lines of a metrics.jsonl, in order of their steps. Of two lines with one step the later counts.
+    """The lines of a metrics.jsonl, in order of their steps. Of two lines with one step the later counts, and has the
+    members of the earlier one that it lacks: a program's last line has only the validation loss.
 
     Raises: as metric_lines.
     """
     warnings: list[str] = []
-    by_step = {line["step"]: line for line in metric_lines(path, warnings)}
+    by_step: dict[int, dict[str, Any]] = {}
+    for line in metric_lines(path, warnings):
+        by_step[line["step"]] = by_step.get(line["step"], {}) | line
     return MetricsFile([by_step[step] for step in sorted(by_step)], *warnings)
 
 
@@ -307,6 +310,12 @@ def read_run(path: Path, take: Callable[[Run, Contents], object] | None = None) 
             _read_program(run, contents)
         except MalformedRecord as error:
             problems.append(str(error))
+    elif not problems and ((path / "ranks").is_dir() or "ranks" in contents.loss_statistics):
+        try:
+            if missing_text := _read_counts(run, contents):
+                run.warnings.append(f"{path}: {missing_text}")
+        except MalformedRecord as error:
+            problems.append(str(error))
     run.seeds = run.seeds or seeds_of(run.summary, run.spec)
     run.idle = idle_parts(run.summary)
     run.marks = marks_of(run.summary)
@@ -341,25 +350,16 @@ def _without_entries(statistics: Any) -> Any:
 def _read_program(run: Run, contents: Contents) -> None:
     """Another program has no records but its counts, which have its network. Where the last rank did not add up the
     counts of all, this does. Raises: MalformedRecord for a file that no rank has written."""
+    missing_text = _read_counts(run, contents)
     counts = contents.loss_statistics
-    if (run.path / "ranks").is_dir():
-        counts = _counts_of_ranks(run.path / "ranks", counts)
-    contents.loss_statistics, run.loss_statistics = counts, _without_entries(counts)
     network, ranks = object_of(counts.get("network")), object_of(counts.get("ranks"))
-    classes, missing = object_of(network.get("classes")), ranks.get("missing")
-    if ranks and not (type(ranks.get("world_size")) is int and isinstance(missing, list)):
-        raise MalformedRecord(f"{run.path / 'loss_statistics.json'}: /ranks: got {json.dumps(ranks)}, want world_size "
-                              "and missing")  # fmt: skip
+    classes = object_of(network.get("classes"))
     run.status = COUNTED
     if not ranks:
         run.status = NOT_COUNTED
         run.error = "no rank has written its counts: the program still runs, or has ended without them"
-    elif missing:
-        run.status = PARTLY_COUNTED
-        one = len(missing) == 1
-        run.error = (f"the counts of rank{'s' * (not one)} {', '.join(map(str, missing))} are missing, of "
-                     f"{ranks['world_size']} ranks: {'it still runs, or has' if one else 'they still run, or have'} "
-                     "ended without them")  # fmt: skip
+    elif missing_text:
+        run.status, run.error = PARTLY_COUNTED, missing_text
     if type(network.get("seed")) is int:
         run.seeds = (network["seed"],) * 3  # it has no others that anybody knows
     if classes or (run.status == COUNTED and not counts.get("classes")):
@@ -373,6 +373,26 @@ def _read_program(run: Run, contents: Contents) -> None:
     if counts and not classes:
         run.warnings.append(f"{run.path}: no rank has written loss_statistics.json: the counts are added up from "
                             "ranks/, which does not have the loss process")  # fmt: skip
+
+
+def _read_counts(run: Run, contents: Contents) -> str:
+    """The counts of a program's ranks, added up where the last rank has not done so. Returns which ranks' are missing
+    in words; "": none. Raises: MalformedRecord."""
+    counts = contents.loss_statistics
+    if (run.path / "ranks").is_dir():
+        counts = _counts_of_ranks(run.path / "ranks", counts)
+    contents.loss_statistics, run.loss_statistics = counts, _without_entries(counts)
+    ranks = object_of(counts.get("ranks"))
+    missing = ranks.get("missing")
+    if ranks and not (type(ranks.get("world_size")) is int and isinstance(missing, list)):
+        raise MalformedRecord(f"{run.path / 'loss_statistics.json'}: /ranks: got {json.dumps(ranks)}, want world_size "
+                              "and missing")  # fmt: skip
+    if not missing:
+        return ""
+    one = len(missing) == 1
+    return (f"the counts of rank{'s' * (not one)} {', '.join(map(str, missing))} are missing, of "
+            f"{ranks['world_size']} ranks: {'it still runs, or has' if one else 'they still run, or have'} ended "
+            "without them")  # fmt: skip
 
 
 def _counts_of_ranks(folder: Path, record: dict[str, Any]) -> dict[str, Any]:

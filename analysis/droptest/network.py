@@ -8,19 +8,22 @@ import ctypes
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref
 from dataclasses import dataclass
 from multiprocessing import util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from droptest import library
 from droptest.json_values import UnusableValue, json_text
 from droptest.library import Counts, Message, NetworkError
+from droptest.program_run import ProgramRun, UnusableArgument
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["Counts", "Flow", "Group", "Message", "Network", "NetworkError", "Statistics"]
 
@@ -48,6 +51,8 @@ class Statistics:
     def links(self) -> pd.DataFrame:
         """A row per link: class, half, source, destination (None: every receiver), packets, lost, realised_rate, z,
         mean_burst_packets, digest."""
+        import pandas as pd  # which programs need for nothing else
+
         return pd.DataFrame(self.record.get("links", []))
 
     @property
@@ -86,6 +91,8 @@ class Network:
         places = self._int32("rank", self.rank), self._int32("world_size", self.world_size)
         self._handle = self._checked(library.opened, "network_create", text.encode(), where.encode(), *places)
         self._at_exit = util.Finalize(self, _write_and_destroy, (self._handle,), exitpriority=_EXIT_PRIORITY)
+        self._run = ProgramRun(text, self.rank, lambda: self.statistics().record,
+                               lambda: json.loads(self.identity())["version"], lambda: self.is_resumed)  # fmt: skip
 
     def _checked(self, function: Any, *arguments: Any) -> Any:
         try:
@@ -198,6 +205,48 @@ class Network:
         """Writes this rank's counts, and loss_statistics.json of all ranks that have written theirs. None: into the
         folder of the source, where it names one. Every rank calls it; the last one completes the file."""
         self._call("network_write_statistics", self._handle, None if folder is None else os.fsencode(folder))
+
+    def log(
+        self, step: int, *, training_loss: float | None = None, validation_loss: float | None = None,
+        tokens: int | None = None, **columns: float,
+    ) -> None:  # fmt: skip
+        """Appends a line to metrics.jsonl in the folder `statistics`: the losses of the training after this step, the
+        tokens trained on so far, and further numbers by their names.
+
+        Numbers may be numpy's, and tensors of one element. Those that are not finite become null. Rank 0 writes; the
+        other ranks may call it too, and write nothing. The first line replaces the lines of an earlier program in that
+        folder; after load_state_dict() it replaces those from its step on. Raises: NetworkError that names the
+        argument, also for a step that is not greater than the last one; OSError.
+        """
+        losses = {"training_loss": training_loss, "validation_loss": validation_loss}
+        self._record("log", lambda: self._run.log(step, losses, tokens, columns))
+
+    def finish(
+        self, *, step: int | None = None, training_loss: float | None = None, validation_loss: float | None = None,
+        tokens: int | None = None, validation_tokens: int = 0, settings: Mapping[str, Any] | None = None,
+        seed: int | None = None, seeds: Mapping[str, int] | None = None, unit: str | None = None, **columns: float,
+    ) -> None:  # fmt: skip
+        """Makes the program a run that has ended: writes spec.json and summary.json into the folder `statistics`
+        (docs/records.md). Losses and columns make one more line, of `step`, else of the last step that was logged.
+
+        validation_tokens: of one validation. settings: hyperparameters of the program, by which runs are told apart:
+        numbers, texts, booleans. seed: of the weights and the data; seeds: {"weights": 1, "data": 2}. Without them they
+        are those of the environment variables DROPTEST_WEIGHTS_SEED and DROPTEST_DATA_SEED, else the network's. unit:
+        of the losses, default "nats per token". Rank 0 writes. Under `droptest sweep`, which writes these files itself,
+        only the line is written. Raises: NetworkError that names the argument; OSError.
+        """
+        losses = {"training_loss": training_loss, "validation_loss": validation_loss}
+        self._record("finish", lambda: self._run.finish(
+            step, losses, tokens, columns, validation_tokens=validation_tokens, settings=settings, seed=seed,
+            seeds=seeds, unit=unit))  # fmt: skip
+
+    def _record(self, name: str, write: Callable[[], None]) -> None:
+        self._open(lambda: None)
+        try:
+            write()
+        except UnusableArgument as error:
+            where = f"rank {self.rank} of {self.world_size}"
+            raise NetworkError("argument", f"{where}: {name}: {error}") from None
 
     def close(self) -> None:
         """Writes the counts, where the source names a folder, and frees the network. Its flows end with it."""

@@ -204,25 +204,32 @@ def best_over(records: Records) -> pd.DataFrame:
     return values_at_points(records.files.values(), records.runs, records.best_namer)
 
 
+def _is_listed(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("sweep.json", "search.json"))
+
+
 def _is_experiment(path: Path) -> bool:
     if not path.is_dir():
         return False
-    return any((path / name).is_file() for name in ("sweep.json", "search.json")) or any(
-        is_run(child) and not is_program(child) for child in sorted(path.iterdir())
-    )
+    return _is_listed(path) or any(is_run(child) and not is_program(child) for child in sorted(path.iterdir()))
 
 
 def experiments_in(path: str | Path) -> list[Path]:
-    """The folders that `load` takes, at or directly below `path`: a run, an experiment, or experiments and programs.
+    """The folders that `load` takes, at or directly below `path`: a run, an experiment, or experiments with programs
+    and runs next to them.
 
     Raises: MissingRecord where there is none.
     """
     path = Path(path)
     if not path.is_dir():
         raise MissingRecord(f"{path}: no such folder; give a folder of records, such as results/quickstart")
-    if is_run(path) or _is_experiment(path):
+    if is_run(path) or _is_listed(path):
         return [path]
-    found = [child for child in sorted(path.iterdir()) if _is_experiment(child) or is_program(child)]
+    children = sorted(path.iterdir())
+    beside = [child for child in children if not is_run(child) and _is_experiment(child)]
+    if not beside and _is_experiment(path):
+        return [path]
+    found = [child for child in children if child in beside or is_run(child)]
     if not found:
         raise MissingRecord(f"{path}: no records here (no sweep.json or search.json, and no folder with a spec.json)")
     return found
@@ -285,8 +292,9 @@ def load(path: str | Path) -> Records:
                    and not (run.path / name).is_file()]  # fmt: skip
         if without:
             more = f" and {len(without) - 1} more" if len(without) > 1 else ""
-            warnings.append(f"{without[0].path / name}{more}: no such file: these runs have no {what} here; "
-                            "droptest run or sweep with --again trains them once more")  # fmt: skip
+            again = "; droptest run or sweep with --again trains them once more"
+            again = "" if any((run.path / "ranks").is_dir() for run in without) else again
+            warnings.append(f"{without[0].path / name}{more}: no such file: these runs have no {what} here{again}")
     first = next((run for run in runs if run.spec), runs[0] if runs else Run("", path))
     return _of_runs(
         path,

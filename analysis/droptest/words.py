@@ -60,8 +60,12 @@ def cut(name: str, width: int) -> str:
 
 
 def unit_of(specs: Iterable[dict[str, Any]]) -> str:
-    """The unit of the losses of runs with these specs: per byte where every run trains on the bytes of a text, per
-    example where every run classifies."""
+    """The unit of the losses of runs with these specs: the one that all programs name, per byte where every run trains
+    on the bytes of a text, per example where every run classifies."""
+    specs = list(specs)
+    named = {spec["unit"] for spec in specs if isinstance(spec.get("unit"), str)}
+    if len(named) == 1 and all("unit" in spec for spec in specs):
+        return named.pop()
     data = [spec["data"] for spec in specs if isinstance(spec.get("data"), dict)]
     if data and all("examples" in d for d in data):
         return "nats per example"
