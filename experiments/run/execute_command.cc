@@ -179,10 +179,10 @@ json execute_command(const ResolvedRun& run, const RunDirectory& directory, cons
     status = program.poll();
     metrics.update([&](const NumberedLine& line) { options.on_line(line.value); });
     if (status || !options.stop_requested()) continue;
-    program.stop(kProgramGrace);
+    program.stop(options.program_grace);
     throw StoppedError(directory.path + ": stopped before its end");
   }
-  program.end_rest(kRestPatience, kProgramGrace);
+  program.end_rest(kRestPatience, options.program_grace);
   metrics.update([&](const NumberedLine& line) { options.on_line(line.value); });
   if (!status->succeeded()) {
     if (options.stop_requested()) throw StoppedError(directory.path + ": stopped before its end");

@@ -19,6 +19,9 @@
 
 namespace droptest::experiments {
 
+/// What the program of a run with a command has to end in once it is asked to.
+inline constexpr std::chrono::milliseconds kProgramGrace{10000};
+
 struct ExecuteOptions {
   nlohmann::json point = nlohmann::json::object();  ///< of the sweep that the run belongs to, for its summary
   /// Command of a rank process that no launcher started. With a run's folder and its sweep point appended, it runs the
@@ -44,12 +47,10 @@ struct ExecuteOptions {
   std::function<void(const std::string& text)> say_problem = [](const std::string&) {};
   CheckpointPlace::Resume resume = CheckpointPlace::Resume::kNewest;
   std::optional<std::uint64_t> from_step{};  ///< the run goes on from this checkpoint; those after it are removed
+  std::chrono::milliseconds program_grace = kProgramGrace;  ///< that the program of a command has to end in
   /// How many times ranks of attempts before could not leave their state (rescue.h).
   std::uint64_t states_not_left = 0;
 };
-
-/// What the program of a run with a command has to end in once it is asked to.
-inline constexpr std::chrono::milliseconds kProgramGrace{10000};
 
 /// Whether the run may continue from checkpoints in its folder, so that its records so far stay.
 bool may_resume(const RunDirectory& directory, CheckpointPlace::Resume resume);

@@ -125,7 +125,7 @@ TEST(Schema, ASelfContainedDocumentHasAllThatItRefersTo) {
   const json statistics = self_contained_schema("loss_statistics");
   EXPECT_EQ(statistics["$defs"]["fill"], schema_document("spec")["$defs"]["fill"]);
   const json sweep = self_contained_schema("sweep");
-  EXPECT_EQ(sweep["properties"]["spec"]["$ref"], "#/$defs/spec");
+  EXPECT_EQ(sweep["properties"]["spec"]["anyOf"][0]["$ref"], "#/$defs/spec");
   EXPECT_EQ(sweep["$defs"]["spec"]["required"], schema_document("spec")["required"]);
   // A sweep refers to the definitions "seed" of specs and of summaries.
   EXPECT_EQ(sweep["$defs"]["spec"]["properties"]["data"]["title"], "Data");

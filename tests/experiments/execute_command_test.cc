@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs of programs of the user's own: what becomes of their lines, their errors and their processes.
+#include "experiments/run/execute_command.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "comm/json/json_text.h"
+#include "comm/json/read_file.h"
+#include "experiments/process/last_words.h"
+#include "experiments/process/program_tree.h"
+#include "sim/error.h"
+#include "tests/comm/temporary_folder.h"
+
+namespace droptest::experiments::execute_command_test {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+/// A run of `sh -c SCRIPT` that loses every tenth packet.
+ResolvedRun run_of(const std::string& script) {
+  json document = {{"name", "mine"},
+                   {"command", {"/bin/sh", "-c", script}},
+                   {"settings", {{"rate", 0.5}}},
+                   {"seeds", {{"weights", 3}, {"data", 4}, {"network", 5}}},
+                   {"files", json::array()},
+                   {"network", {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.1}}}}}};
+  return resolve(document, "s.json");
+}
+
+/// Shell that writes the counts of a rank with the network's own section.
+std::string counts_script(int seed = 5) {
+  return R"(printf '{"network": {"seed": )" + std::to_string(seed) +
+         R"(, "classes": {}}, "ranks": {"world_size": 1, "missing": []}}' > "$DROPTEST_RUN_FOLDER/loss_statistics.json"; )";
+}
+
+json executed(const std::string& script, const TemporaryFolder& folder) {
+  return execute_command(run_of(script), RunDirectory{folder.path() + "/run"}, {});
+}
+
+std::string error_of(const std::string& script, const TemporaryFolder& folder) {
+  try {
+    (void)executed(script, folder);
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ExecuteCommand, TheProgramGetsItsNetworkFolderSeedsSettingsAndAPort) {
+  const TemporaryFolder folder;
+  (void)executed(counts_script() + "env | sort", folder);
+  const std::string run = std::filesystem::absolute(folder.path() + "/run").string();
+  const std::string log = comm::read_file(run + "/program.log");
+  for (const std::string& line :
+       {"DROPTEST_NETWORK=" + run + "/network.json\n", "DROPTEST_RUN_FOLDER=" + run + "\n",
+        std::string("DROPTEST_WEIGHTS_SEED=3\n"), std::string("DROPTEST_DATA_SEED=4\n"),
+        std::string("DROPTEST_NETWORK_SEED=5\n"), std::string("DROPTEST_SETTINGS={\"rate\":0.5}\n"),
+        std::string("MASTER_ADDR=127.0.0.1\n"), std::string("PET_MASTER_PORT=")}) {
+    EXPECT_THAT(log, HasSubstr(line));
+  }
+  const json network = comm::load_json(run + "/network.json");
+  EXPECT_EQ(network["seed"], 5);
+  EXPECT_EQ(network["statistics"], run);
+}
+
+TEST(ExecuteCommand, TheSummaryIsThatOfItsLines) {
+  const TemporaryFolder folder;
+  std::string lines;
+  for (int step = 1; step <= 12; ++step) {
+    const json line = {{"step", step},
+                       {"tokens", 10 * step},
+                       {"seconds", 0.5 * step},
+                       {"train_loss", 12.0 - step},
+                       {"validation_loss", step == 11 ? 1.5 : 2.0}};
+    lines += "echo '" + line.dump() + "' >> \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; ";
+  }
+  const json summary = executed(counts_script() + lines, folder);
+  EXPECT_EQ(summary["status"], "completed");
+  EXPECT_EQ(summary["steps"], 12);
+  EXPECT_EQ(summary["tokens"], 120);
+  EXPECT_EQ(summary["seconds"], 6.0);
+  EXPECT_EQ(summary["tokens_per_second"], 20.0);
+  EXPECT_EQ(summary["train"]["final_loss"], 4.5);  // of 9, 8, ..., 0
+  EXPECT_EQ(summary["validation"]["final_loss"], 2.0);
+  EXPECT_EQ(summary["validation"]["best_loss"], 1.5);
+  EXPECT_EQ(summary["seeds"], json({{"weights", 3}, {"data", 4}, {"network", 5}}));
+  EXPECT_EQ(summary["loss"]["dp_gradient"]["reduce"]["loss_rate"], 0.1);
+  EXPECT_EQ(summary["warnings"], json::array());
+  EXPECT_EQ(comm::load_json(folder.path() + "/run/summary.json"), summary);
+}
+
+TEST(ExecuteCommand, ALossThatIsNotFiniteIsADivergence) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/metrics.jsonl";
+  std::ofstream(file) << R"({"step": 1, "train_loss": 3.0, "validation_loss": 2.5})"
+                         "\n"
+                      << R"({"step": 2, "train_loss": null})"
+                         "\n"
+                      << R"({"step": 3, "train_loss": 4.0, "validation_loss": null})"
+                         "\n";
+  const ProgramOutcome outcome = outcome_of_lines(file);
+  EXPECT_EQ(outcome.diverged_step, 2u);
+  EXPECT_EQ(outcome.steps, 3u);
+  EXPECT_FALSE(outcome.train_final_loss.has_value());
+  EXPECT_FALSE(outcome.validation_final_loss.has_value());
+  EXPECT_EQ(outcome.validation_best_loss, 2.5);
+}
+
+TEST(ExecuteCommand, AProgramWithoutCountsIsNoResult) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(error_of("true", folder), HasSubstr("its ranks have written no counts of the network"));
+  EXPECT_THAT(error_of(counts_script(6), folder), HasSubstr("/network/seed: got another seed"));
+  // Counts of an attempt before are not taken for those of this one.
+  EXPECT_EQ(error_of(counts_script(), folder), "");
+  EXPECT_THAT(error_of("true", folder), HasSubstr("no counts of the network"));
+}
+
+TEST(ExecuteCommand, LinesOfAnAttemptBeforeAreNotTakenForThoseOfThisOne) {
+  const TemporaryFolder folder;
+  const std::string line = R"(echo '{"step": 9, "train_loss": 1.0}' >> "$DROPTEST_RUN_FOLDER/metrics.jsonl"; )";
+  EXPECT_EQ(executed(counts_script() + line, folder)["steps"], 9);
+  const json without = executed(counts_script(), folder);
+  EXPECT_EQ(without["steps"], 0);
+  EXPECT_THAT(without["warnings"][0]["message"], HasSubstr("has written no metrics.jsonl"));
+  // A program that goes on adds to them.
+  EXPECT_EQ(executed(counts_script() + line, folder)["steps"], 9);
+  const std::string more = R"(echo '{"step": 10, "train_loss": 1.0}' >> "$DROPTEST_RUN_FOLDER/metrics.jsonl"; )";
+  const json resumed = executed(counts_script() + more, folder);
+  EXPECT_EQ(resumed["steps"], 10);
+  EXPECT_THAT(resumed["warnings"][0]["message"], HasSubstr("no line of metrics.jsonl has a validation_loss"));
+}
+
+TEST(ExecuteCommand, AnErrorIsToldInTheProgramsOwnWords) {
+  const TemporaryFolder folder;
+  EXPECT_THAT(error_of("echo first; echo 'ValueError: nothing fits' >&2; echo '=====' >&2; exit 3", folder),
+              testing::StartsWith("the program ended with exit code 3: ValueError: nothing fits; its output is in "));
+  EXPECT_THAT(error_of("kill -KILL $$", folder), HasSubstr("the program was killed by signal 9"));
+  EXPECT_THAT(error_of(counts_script() + "echo '{\"loss\": 1}' > \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"", folder),
+              HasSubstr("metrics.jsonl: line 1: /step: got nothing, want an integer of at least 0"));
+}
+
+TEST(ExecuteCommand, TheErrorOfALaunchersRankIsFound) {
+  const TemporaryFolder folder;
+  const std::string log = folder.path() + "/log";
+  std::ofstream(log) << "epoch 1: 3 errors\n"
+                     << "[rank1]: Traceback (most recent call last):\n"
+                     << "[rank1]: torch.cuda.OutOfMemoryError: no memory: 3 GiB\n"
+                     << "Traceback (most recent call last):\n"
+                     << "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
+                     << "====\n  traceback : To enable traceback see: https://pytorch.org\n====\n";
+  EXPECT_EQ(last_error(log), "torch.cuda.OutOfMemoryError: no memory: 3 GiB");
+  std::ofstream(log) << "bash: torchrun: command not found\n====\n";
+  EXPECT_EQ(last_error(log), "bash: torchrun: command not found");
+  EXPECT_EQ(last_error(folder.path() + "/absent"), "");
+}
+
+TEST(ExecuteCommand, ARequestToStopEndsAllProcessesThatTheProgramHasStarted) {
+  const TemporaryFolder folder;
+  const std::string started = folder.path() + "/started";
+  ExecuteOptions options;
+  options.program_grace = std::chrono::milliseconds(300);
+  options.stop_requested = [&] { return std::filesystem::exists(started); };
+  // One with a session of its own, as a launcher's ranks have, and one that does not listen.
+  const std::string script = "setsid sleep 1000 & (trap '' TERM; sleep 1001) & echo $! > " + started + ".new; mv " +
+                             started + ".new " + started + "; wait";
+  EXPECT_THROW(execute_command(run_of(script), RunDirectory{folder.path() + "/run"}, options), StoppedError);
+  EXPECT_THAT(descendants(), testing::IsEmpty());
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/run/summary.json"));
+}
+
+TEST(ExecuteCommand, WhatAProgramLeavesIsEndedWithIt) {
+  const TemporaryFolder folder;
+  ProgramTree program({.arguments = {"/bin/sh", "-c", "setsid sleep 1000 & exit 0"}, .environment = {}, .log = ""});
+  while (!program.poll()) {
+  }
+  EXPECT_EQ(descendants().size(), 1u);
+  program.end_rest(std::chrono::milliseconds(0), std::chrono::milliseconds(1000));
+  EXPECT_THAT(descendants(), testing::IsEmpty());
+}
+
+}  // namespace
+}  // namespace droptest::experiments::execute_command_test
