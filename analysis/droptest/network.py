@@ -197,6 +197,11 @@ class Network:
         self._call("network_load_state", self._handle, content, len(content))
         self.is_resumed = True
 
+    @property
+    def statistics_folder(self) -> Path | None:
+        """The folder `statistics` of the source, where log() and finish() write; None: it names none."""
+        return self._run.folder
+
     def statistics(self) -> Statistics:
         """The counts of this rank so far."""
         return Statistics(json.loads(self._open(library.text, "network_statistics", self._handle)))

@@ -111,11 +111,11 @@ class ProgramRun:
     _first_step: int | None = None  # of this process
     _seconds_before: float = 0.0  # of the processes before
     _is_finished: bool = False
-    _folder: Path | None = None
+    folder: Path | None = field(init=False)  # where the records are
 
     def __post_init__(self) -> None:
         statistics = object_of(json.loads(self.source)).get("statistics")
-        self._folder = Path(statistics).absolute() if isinstance(statistics, str) else None
+        self.folder = Path(statistics).absolute() if isinstance(statistics, str) else None
 
     def log(self, step: Any, losses: Mapping[str, Any], tokens: Any, columns: Mapping[str, Any]) -> None:
         """Appends a line. losses: train_loss and validation_loss by the names of the arguments. Raises:
@@ -163,12 +163,12 @@ class ProgramRun:
             _write(folder / "summary.json", self._summary(spec, outcome_of(lines, validation_tokens)))
 
     def _check_open(self) -> Path:
-        if self._folder is None:
+        if self.folder is None:
             raise UnusableArgument('statistics: the network names no folder; want "statistics": "results/mine/lossy_1" '
                                    'beside "network", the folder of this run')  # fmt: skip
         if self._is_finished:
             raise UnusableArgument("got a call after finish(), which has written the records of this run")
-        return self._folder
+        return self.folder
 
     def _append(self, step: int, members: dict[str, Any]) -> None:
         self._tokens = members.get("tokens", self._tokens)
@@ -177,7 +177,7 @@ class ProgramRun:
             seconds = self._seconds_before + time.monotonic() - self._made
             tokens = {"tokens": members.pop("tokens")} if "tokens" in members else {}
             line = {"step": step, **tokens, "seconds": seconds, **members}
-            with (self._folder / "metrics.jsonl").open("ab", buffering=0) as file:
+            with (self.folder / "metrics.jsonl").open("ab", buffering=0) as file:
                 file.write(json.dumps(line).encode() + b"\n")
         self._last_step = step
 
@@ -186,12 +186,12 @@ class ProgramRun:
         a checkpoint, the lines before this step stay."""
         if self._first_step is not None:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if not _is_swept(self._folder):
-            _check_is_of_program(self._folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not _is_swept(self.folder):
+            _check_is_of_program(self.folder)
             for name in ("summary.json", "spec.json"):
-                (self._folder / name).unlink(missing_ok=True)
-        file = self._folder / "metrics.jsonl"
+                (self.folder / name).unlink(missing_ok=True)
+        file = self.folder / "metrics.jsonl"
         kept = [line for line in _lines_of(file) if line["step"] < step] if self.is_resumed() else []
         if kept:
             self._seconds_before = kept[-1].get("seconds", 0.0)
