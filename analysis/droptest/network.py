@@ -91,8 +91,7 @@ class Network:
         places = self._int32("rank", self.rank), self._int32("world_size", self.world_size)
         self._handle = self._checked(library.opened, "network_create", text.encode(), where.encode(), *places)
         self._at_exit = util.Finalize(self, _write_and_destroy, (self._handle,), exitpriority=_EXIT_PRIORITY)
-        self._run = ProgramRun(text, self.rank, lambda: self.statistics().record,
-                               lambda: json.loads(self.identity())["version"], lambda: self.is_resumed)  # fmt: skip
+        self._run = ProgramRun(text, self.rank)
 
     def _checked(self, function: Any, *arguments: Any) -> Any:
         try:
@@ -197,6 +196,11 @@ class Network:
         self._call("network_load_state", self._handle, content, len(content))
         self.is_resumed = True
 
+    @property
+    def statistics_folder(self) -> Path | None:
+        """The folder `statistics` of the source, where log() and finish() write; None: it names none."""
+        return self._run.folder
+
     def statistics(self) -> Statistics:
         """The counts of this rank so far."""
         return Statistics(json.loads(self._open(library.text, "network_statistics", self._handle)))
@@ -219,7 +223,7 @@ class Network:
         argument, also for a step that is not greater than the last one; OSError.
         """
         losses = {"training_loss": training_loss, "validation_loss": validation_loss}
-        self._record("log", lambda: self._run.log(step, losses, tokens, columns))
+        self._record("log", lambda: self._run.log(self, step, losses, tokens, columns))
 
     def finish(
         self, *, step: int | None = None, training_loss: float | None = None, validation_loss: float | None = None,
@@ -237,7 +241,7 @@ class Network:
         """
         losses = {"training_loss": training_loss, "validation_loss": validation_loss}
         self._record("finish", lambda: self._run.finish(
-            step, losses, tokens, columns, validation_tokens=validation_tokens, settings=settings, seed=seed,
+            self, step, losses, tokens, columns, validation_tokens=validation_tokens, settings=settings, seed=seed,
             seeds=seeds, unit=unit))  # fmt: skip
 
     def _record(self, name: str, write: Callable[[], None]) -> None:
@@ -252,6 +256,7 @@ class Network:
         """Writes the counts, where the source names a folder, and frees the network. Its flows end with it."""
         if self._handle is not None:
             self.write_statistics()
+            self._run.release()
             self._at_exit.cancel()
             library.destroy(self._handle)
             self._handle = None

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import math
@@ -13,14 +14,14 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import IO, Any
 
 from droptest import loss_model
 from droptest.json_values import UnusableValue, json_text, object_of
@@ -40,6 +41,7 @@ MEMBERS_OF_SPEC = {"name", "seeds", "network", "settings", "unit"}  # of a progr
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 SEEDS = ("weights", "data")
 LIBRARIES = ("numpy", "torch", "transformers", "accelerate", "lightning")
+LOOKS = 50  # at a lock that another process may hold for a moment
 LAST_LINES = 10  # whose mean is the final training loss
 TWIN_OMITS = ("/name", "/network", "/seeds/network")  # in which a run and its lossless twin may differ
 
@@ -95,14 +97,12 @@ def outcome_of(lines: Iterable[Mapping[str, Any]], validation_tokens: int = 0) -
 class ProgramRun:
     """The lines and the summary of a program. Rank 0 writes them; the other ranks check their arguments.
 
-    source: the text of the network. network: its record, as network.statistics() has it; version: of the library.
+    source: the text of the network. The network itself is an argument of calls, so that it ends with its last
+    reference in the program.
     """
 
     source: str
     rank: int
-    network: Callable[[], dict[str, Any]]
-    version: Callable[[], str]
-    is_resumed: Callable[[], bool]
     _made: float = field(default_factory=time.monotonic)
     _started: str = field(default_factory=lambda: _utc())
     _lock: Lock = field(default_factory=Lock)
@@ -111,13 +111,14 @@ class ProgramRun:
     _first_step: int | None = None  # of this process
     _seconds_before: float = 0.0  # of the processes before
     _is_finished: bool = False
-    _folder: Path | None = None
+    _held: IO[str] | None = None  # the lock of the folder, which shows that the program runs
+    folder: Path | None = field(init=False)  # where the records are
 
     def __post_init__(self) -> None:
         statistics = object_of(json.loads(self.source)).get("statistics")
-        self._folder = Path(statistics).absolute() if isinstance(statistics, str) else None
+        self.folder = Path(statistics).absolute() if isinstance(statistics, str) else None
 
-    def log(self, step: Any, losses: Mapping[str, Any], tokens: Any, columns: Mapping[str, Any]) -> None:
+    def log(self, network: Any, step: Any, losses: Mapping[str, Any], tokens: Any, columns: Mapping[str, Any]) -> None:
         """Appends a line. losses: train_loss and validation_loss by the names of the arguments. Raises:
         UnusableArgument, OSError."""
         with self._lock:
@@ -126,10 +127,10 @@ class ProgramRun:
             if self._last_step is not None and number <= self._last_step:
                 raise UnusableArgument(f"step: got {number}, want more than {self._last_step}, the last one logged")
             members = members_of_line(losses, tokens, columns)
-            self._append(number, members)
+            self._append(network, number, members)
 
     def finish(
-        self, step: Any, losses: Mapping[str, Any], tokens: Any, columns: Mapping[str, Any], *,
+        self, network: Any, step: Any, losses: Mapping[str, Any], tokens: Any, columns: Mapping[str, Any], *,
         validation_tokens: Any, settings: Mapping[str, Any] | None, seed: Any, seeds: Mapping[str, Any] | None,
         unit: str | None,
     ) -> None:  # fmt: skip
@@ -148,51 +149,62 @@ class ProgramRun:
             if unit is not None and not (isinstance(unit, str) and unit):
                 raise UnusableArgument(f'unit: got {unit!r}, want a text such as "nats per byte"')
             if members:
-                self._append(number, ({} if self._tokens is None else {"tokens": self._tokens}) | members)
+                self._append(network, number, ({} if self._tokens is None else {"tokens": self._tokens}) | members)
             self._is_finished = True
             if self.rank != 0 or _is_swept(folder):
                 return
-            self._begin(number)
-            record = object_of(self.network().get("network"))
+            self._begin(network, number)
+            counts = network.statistics().record
+            record = object_of(counts.get("network"))
             all_seeds = seeds_of_run(own_seeds, record["seed"])
             spec = {"name": _name(folder), "seeds": all_seeds, "network": {"classes": record["classes"]}}
             spec |= {"settings": plain_settings} if plain_settings else {}
             spec |= {"unit": unit} if unit is not None else {}
             lines = _lines_of(folder / "metrics.jsonl")
             _write(folder / "spec.json", spec)
-            _write(folder / "summary.json", self._summary(spec, outcome_of(lines, validation_tokens)))
+            summary = self._summary(network, spec, object_of(counts.get("classes")))
+            _write(folder / "summary.json", summary | outcome_of(lines, validation_tokens))
+            self.release()
+
+    def release(self) -> None:
+        """The program writes no more."""
+        if self._held is not None:
+            Path(self._held.name).unlink(missing_ok=True)  # before the lock ends, so that a later holder's file stays
+            self._held.close()
+            self._held = None
 
     def _check_open(self) -> Path:
-        if self._folder is None:
+        if self.folder is None:
             raise UnusableArgument('statistics: the network names no folder; want "statistics": "results/mine/lossy_1" '
                                    'beside "network", the folder of this run')  # fmt: skip
         if self._is_finished:
             raise UnusableArgument("got a call after finish(), which has written the records of this run")
-        return self._folder
+        return self.folder
 
-    def _append(self, step: int, members: dict[str, Any]) -> None:
+    def _append(self, network: Any, step: int, members: dict[str, Any]) -> None:
         self._tokens = members.get("tokens", self._tokens)
         if self.rank == 0:
-            self._begin(step)
+            self._begin(network, step)
             seconds = self._seconds_before + time.monotonic() - self._made
             tokens = {"tokens": members.pop("tokens")} if "tokens" in members else {}
             line = {"step": step, **tokens, "seconds": seconds, **members}
-            with (self._folder / "metrics.jsonl").open("ab", buffering=0) as file:
+            with (self.folder / "metrics.jsonl").open("ab", buffering=0) as file:
                 file.write(json.dumps(line).encode() + b"\n")
         self._last_step = step
 
-    def _begin(self, step: int) -> None:
+    def _begin(self, network: Any, step: int) -> None:
         """Before the first line: removes the records of an earlier program in the folder. If this program goes on after
         a checkpoint, the lines before this step stay."""
         if self._first_step is not None:
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        if not _is_swept(self._folder):
-            _check_is_of_program(self._folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if not _is_swept(self.folder):
+            _check_is_of_program(self.folder)
+            self._held = _taken(self.folder / "lock")
             for name in ("summary.json", "spec.json"):
-                (self._folder / name).unlink(missing_ok=True)
-        file = self._folder / "metrics.jsonl"
-        kept = [line for line in _lines_of(file) if line["step"] < step] if self.is_resumed() else []
+                (self.folder / name).unlink(missing_ok=True)
+        file = self.folder / "metrics.jsonl"
+        kept = [line for line in _lines_of(file) if line["step"] < step] if network.is_resumed else []
         if kept:
             self._seconds_before = kept[-1].get("seconds", 0.0)
             temporary = file.with_name(f"{file.name}.{os.getpid()}")
@@ -202,14 +214,15 @@ class ProgramRun:
             file.unlink(missing_ok=True)
         self._first_step = step
 
-    def _summary(self, spec: dict[str, Any], outcome: dict[str, Any]) -> dict[str, Any]:
+    def _summary(self, network: Any, spec: dict[str, Any], counted: dict[str, Any]) -> dict[str, Any]:
+        """All but the outcome. counted: the classes of the network's record."""
         seeds = spec["seeds"]
         section = object_of(json.loads(self.source)["network"])
         point = {f"/network/{_escaped(name)}": value for name, value in section.items()}
         point |= {f"/settings/{_escaped(name)}": value for name, value in spec.get("settings", {}).items()}
         identity = {name: member for name, member in spec.items() if name != "name"}
         resumed = {}
-        if self.is_resumed():
+        if network.is_resumed:
             message = f"went on after step {max(0, self._first_step - 1)}, with the network's state of a checkpoint"
             resumed = {"pointer": "/network", "message": message, "mark": "resumed"}
         return {
@@ -217,15 +230,14 @@ class ProgramRun:
             "run_id": hashlib.sha256(_canonical(identity).encode()).hexdigest()[:16],
             "name": spec["name"],
             "error": None,
-            **outcome,
             "seeds": seeds,
             **({"seed": seeds["network"]} if len(set(seeds.values())) == 1 else {}),
             "point": point,
-            "loss": loss_of(spec["network"]["classes"], object_of(self.network().get("classes"))),
+            "loss": loss_of(spec["network"]["classes"], counted),
             "warnings": [resumed] if resumed else [],
             "twin_omits": list(TWIN_OMITS),
             "provenance": {
-                "version": self.version(),
+                "version": json.loads(network.identity())["version"],
                 "commit": "unknown",
                 "host": socket.gethostname(),
                 "compiler": platform.python_compiler(),
@@ -368,6 +380,32 @@ def _check_is_of_program(folder: Path) -> None:
     if not isinstance(spec, dict) or not set(spec) <= MEMBERS_OF_SPEC:
         raise UnusableArgument(f"statistics: got {folder}, where another run has its spec.json; want a folder of this "
                                "run's own")  # fmt: skip
+
+
+def _taken(lock: Path) -> IO[str] | None:
+    """The lock of a run's folder, as droptest takes it (docs/records.md); None: the file system has none. Raises:
+    UnusableArgument where another process has it."""
+    for look in range(LOOKS):
+        file = lock.open("a+")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:  # also of a process that looks at it for a moment
+            file.seek(0)
+            holder = file.readline().strip() or "another process"
+            file.close()
+            if look == LOOKS - 1:
+                raise UnusableArgument(f"statistics: got {lock.parent}, on which {holder} is at work; want a folder of "
+                                       "this run's own") from None  # fmt: skip
+            time.sleep(0.002)
+        except OSError:
+            file.close()
+            return None
+        else:
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on host {socket.gethostname()}\n")
+            file.flush()
+            return file
+    return None
 
 
 def _lines_of(file: Path) -> list[dict[str, Any]]:

@@ -6,9 +6,8 @@ torchrun --nproc-per-node 2 examples/torch/accelerate_loop.py --network examples
 
 import torch
 from accelerate import Accelerator
-from tiny_gpt import TinyGpt, arguments, batches
+from tiny_gpt import TinyGpt, arguments, batches, validation_loss
 
-import droptest
 import droptest.torch
 
 
@@ -18,16 +17,19 @@ def main():
     torch.manual_seed(1)
     model = TinyGpt()
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
-    if args.network:  # after prepare(), which makes it a DistributedDataParallel
-        model.register_comm_hook(None, droptest.torch.ddp_hook(droptest.Network(args.network)))
+    network = droptest.torch.attach(model, args.network) if args.network else None
     for step, tokens in enumerate(batches(accelerator.process_index, args.steps), start=1):
         optimizer.zero_grad()
         loss = model(tokens)
         accelerator.backward(loss)
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if network:
+            network.log(step, training_loss=loss)
         if accelerator.is_main_process:
             print(f"step {step}: loss {loss.item():.9g}", flush=True)
+    if network:
+        network.finish(validation_loss=validation_loss(accelerator.unwrap_model(model)), unit="nats per byte")
     accelerator.end_training()
 
 

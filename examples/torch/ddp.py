@@ -6,10 +6,9 @@ torchrun --nproc-per-node 2 examples/torch/ddp.py --network examples/torch/netwo
 
 import torch
 import torch.distributed as dist
-from tiny_gpt import TinyGpt, arguments, batches
+from tiny_gpt import TinyGpt, arguments, batches, validation_loss
 from torch.nn.parallel import DistributedDataParallel
 
-import droptest
 import droptest.torch
 
 
@@ -18,9 +17,7 @@ def main():
     dist.init_process_group("gloo")
     torch.manual_seed(1)
     model = DistributedDataParallel(TinyGpt())
-    if args.network:
-        network = droptest.Network(args.network)
-        model.register_comm_hook(None, droptest.torch.ddp_hook(network))
+    network = droptest.torch.attach(model, args.network) if args.network else None
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for step, tokens in enumerate(batches(dist.get_rank(), args.steps), start=1):
         optimizer.zero_grad()
@@ -28,8 +25,12 @@ def main():
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
+        if network:
+            network.log(step, training_loss=loss)
         if dist.get_rank() == 0:
             print(f"step {step}: loss {loss.item():.9g}", flush=True)
+    if network:
+        network.finish(validation_loss=validation_loss(model.module), unit="nats per byte")
     dist.destroy_process_group()
 
 

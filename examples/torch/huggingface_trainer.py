@@ -11,20 +11,7 @@ import torch.distributed as dist
 from tiny_gpt import CONTEXT, VOCABULARY, arguments, batches
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
-import droptest
 import droptest.torch
-
-
-class LossyTrainer(Trainer):
-    """Registers the hook once the model is a DistributedDataParallel."""
-
-    network = None
-
-    def training_step(self, model, *args, **kwargs):
-        if self.network is not None:
-            model.register_comm_hook(None, droptest.torch.ddp_hook(self.network))
-            self.network = None  # once
-        return super().training_step(model, *args, **kwargs)
 
 
 class PrintLosses(TrainerCallback):
@@ -41,11 +28,13 @@ def main():
     examples = [{"input_ids": row, "labels": row} for rows in batches(0, 2 * args.steps) for row in rows]
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingArguments(folder, max_steps=args.steps, per_device_train_batch_size=8, learning_rate=1e-3,
-                                     logging_steps=1, save_strategy="no", report_to=[], use_cpu=True,
+                                     logging_steps=1, eval_strategy="steps", eval_steps=args.steps,
+                                     save_strategy="no", report_to=[], use_cpu=True,
                                      disable_tqdm=True)  # fmt: skip
-        trainer = LossyTrainer(GPT2LMHeadModel(config), settings, train_dataset=examples, callbacks=[PrintLosses()])
+        trainer = Trainer(GPT2LMHeadModel(config), settings, train_dataset=examples, eval_dataset=examples[:16],
+                          callbacks=[PrintLosses()])  # fmt: skip
         if args.network:
-            trainer.network = droptest.Network(args.network)
+            trainer.add_callback(droptest.torch.TrainerCallback(args.network, unit="nats per byte"))
         trainer.train()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from tiny_gpt import TinyGpt, arguments, batches
 from torch.utils.data import DataLoader
 
-import droptest
 import droptest.torch
 
 
@@ -33,16 +32,11 @@ class Training(lightning.LightningModule):
             print(f"step {self.global_step + 1}: loss {loss.item():.9g}", flush=True)
         return loss
 
+    def val_dataloader(self):
+        return DataLoader(list(batches(1000, 4)), batch_size=None)
 
-class PacketLoss(lightning.Callback):
-    """Registers the hook once the model is a DistributedDataParallel."""
-
-    def __init__(self, network):
-        self.network = network
-
-    def on_train_start(self, trainer, module):
-        hook = droptest.torch.ddp_hook(droptest.Network(self.network))
-        trainer.strategy.model.register_comm_hook(None, hook)
+    def validation_step(self, tokens):
+        self.log("val_loss", self.model(tokens), batch_size=len(tokens))
 
 
 def main():
@@ -52,7 +46,7 @@ def main():
         accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp", max_epochs=1,
         use_distributed_sampler=False, gradient_clip_val=1.0, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[PacketLoss(args.network)] if args.network else [],
+        callbacks=[droptest.torch.LightningCallback(args.network, unit="nats per byte")] if args.network else [],
     )  # fmt: skip
     trainer.fit(Training(args.steps))
     dist.destroy_process_group()

@@ -6,7 +6,7 @@ torchrun --nproc-per-node 2 examples/torch/tensor_parallel.py --network examples
 
 import torch
 import torch.distributed as dist
-from tiny_gpt import TinyGpt, arguments, batches
+from tiny_gpt import TinyGpt, arguments, batches, validation_loss
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -18,6 +18,7 @@ def main():
 
         droptest.torch.backend.use(args.network)
     dist.init_process_group("droptest" if args.network else "gloo")
+    network = droptest.torch.backend.network() if args.network else None
     torch.manual_seed(1)
     model = TinyGpt()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
@@ -29,8 +30,12 @@ def main():
         loss = model(tokens)
         loss.backward()
         optimizer.step()
+        if network:
+            network.log(step, training_loss=loss)
         if dist.get_rank() == 0:
             print(f"step {step}: loss {loss.item():.9g}", flush=True)
+    if network:
+        network.finish(validation_loss=validation_loss(model), unit="nats per byte")
     dist.destroy_process_group()
 
 

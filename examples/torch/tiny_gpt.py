@@ -53,6 +53,12 @@ def batches(rank, steps, size=8):
         yield data[first + torch.arange(CONTEXT + 1)]
 
 
+def validation_loss(model):
+    """The mean over bytes that no rank trains on in this order. Ranks: all, where the model is sharded."""
+    with torch.no_grad():
+        return torch.stack([model(tokens) for tokens in batches(1000, 4)]).mean()
+
+
 def arguments(description):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)

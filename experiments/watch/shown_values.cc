@@ -72,9 +72,10 @@ json shown_of_line(const std::string& text) {
     return kOfRanks.contains(name);
   });
   if (!line.is_object()) return nullptr;
-  for (const char* required : {"step", "tokens", "seconds"}) {
+  for (const char* required : {"step", "seconds"}) {
     if (!line.contains(required) || !line[required].is_number()) return nullptr;
   }
+  if (line.contains("tokens") && !line["tokens"].is_number()) return nullptr;
   if (!line["step"].is_number_unsigned()) return nullptr;
   for (const char* number : {"train_loss", "validation_loss", "gradient_norm"}) {
     if (line.contains(number) && !is_number_or_null(line[number])) return nullptr;

@@ -40,11 +40,17 @@ std::string problem_of(const json& value, SchemaKind kind, const std::string& wh
   return where + ": " + (first.pointer.empty() ? "/" : first.pointer) + ": " + first.message;
 }
 
+/// Whether this is the spec of a user's program, which has the settings of another framework (docs/records.md).
+bool is_spec_of_program(const json& spec) {
+  return spec.is_object() && !spec.contains("model") && spec.contains("network") && spec.contains("seeds");
+}
+
 FoundRecord record_in(const std::string& path, SchemaKind kind) {
   std::error_code error;
   if (!fs::is_regular_file(path, error)) return {};
   try {
     json value = comm::parse_json(comm::read_file(path), path);
+    if (kind == SchemaKind::kResolvedSpec && is_spec_of_program(value)) return {std::move(value), {}};
     std::string problem = problem_of(value, kind, path);
     if (problem.empty()) return {std::move(value), {}};
     return {{}, std::move(problem)};
@@ -57,6 +63,9 @@ bool exists(const std::string& path) {
   std::error_code error;
   return fs::exists(path, error);
 }
+
+/// Whether the folder is that of a run. A program of a user has lines before it has a spec.
+bool is_run(const std::string& folder) { return exists(folder + "/spec.json") || exists(folder + "/metrics.jsonl"); }
 
 std::vector<std::string> folders_in(const std::string& folder) {
   std::vector<std::string> names;
@@ -173,7 +182,7 @@ void WatchedRun::update() {
   if (steps_ == 0 || seeds_.is_null()) {
     const json spec = read(directory_.spec(), SchemaKind::kResolvedSpec);
     if (!spec.is_null()) {
-      steps_ = spec["training"]["steps"].get<std::uint64_t>();
+      if (!is_spec_of_program(spec)) steps_ = spec["training"]["steps"].get<std::uint64_t>();
       if (seeds_.is_null()) seeds_ = spec["seeds"];
     }
   }
@@ -339,7 +348,7 @@ double WatchedRun::started() const {
 }
 
 std::string tensorboard_folder(const std::string& folder) {
-  if (!exists(folder + "/spec.json")) return folder + "/tensorboard";
+  if (!is_run(folder)) return folder + "/tensorboard";
   return (fs::absolute(folder + "/").lexically_normal().parent_path().parent_path() / "tensorboard")
       .lexically_proximate(fs::current_path())
       .string();
@@ -405,7 +414,7 @@ const WatchedRuns::List& WatchedRuns::list_in(const std::string& folder) {
 }
 
 void WatchedRuns::find(const std::string& folder, int depth) {
-  if (exists(folder + "/spec.json")) {
+  if (is_run(folder)) {
     const fs::path path = fs::absolute(folder + "/").lexically_normal().parent_path();
     json own;
     const List& list = list_in(path.parent_path().string());
@@ -417,7 +426,7 @@ void WatchedRuns::find(const std::string& folder, int depth) {
   find_experiment(folder);
   if (depth > 0) return;
   for (const std::string& name : folders_in(folder)) {
-    if (!exists(folder + "/" + name + "/spec.json")) find(folder + "/" + name, depth + 1);
+    if (!is_run(folder + "/" + name)) find(folder + "/" + name, depth + 1);
   }
 }
 
@@ -428,7 +437,7 @@ void WatchedRuns::find_experiment(const std::string& folder) {
     add(name, folder + "/" + listed.at("run_id").get<std::string>(), listed, list);
   }
   for (const std::string& found : folders_in(folder)) {
-    if (exists(folder + "/" + found + "/spec.json")) add(name, folder + "/" + found, {}, list);
+    if (is_run(folder + "/" + found)) add(name, folder + "/" + found, {}, list);
   }
 }
 

@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
 """Losses that a program logs are the records of a run, which all readers take."""
 
+import fcntl
+import gc
 import json
 import math
 import os
 import re
+import socket
 import subprocess
 import sys
+import weakref
 from itertools import pairwise
 from pathlib import Path
 
@@ -294,6 +298,67 @@ def test_the_folder_of_another_run_is_refused(tmp_path):
     with network(tmp_path) as one, pytest.raises(droptest.NetworkError, match=text):
         one.log(1, training_loss=1)
     assert "model" in read(tmp_path, "spec.json") and not (tmp_path / "metrics.jsonl").exists()
+
+
+@pytest.mark.parametrize("end", ["close", "finish"])
+def test_a_program_holds_the_lock_of_its_folder_until_its_end(tmp_path, end):
+    one = network(tmp_path / "run")
+    one.log(1, training_loss=1)
+    lock = tmp_path / "run/lock"
+    assert lock.read_text() == f"process {os.getpid()} on host {socket.gethostname()}\n"
+    with lock.open() as looks, pytest.raises(BlockingIOError):
+        fcntl.flock(looks, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    getattr(one, end)()
+    assert not lock.exists()
+    one.close()
+
+
+def test_a_folder_that_another_process_holds_is_refused(tmp_path):
+    one = network(tmp_path / "run")
+    with (tmp_path / "run/lock").open("w") as held:
+        held.write("process 4711 on host node3\n")
+        held.flush()
+        fcntl.flock(held, fcntl.LOCK_EX)
+        text = f"statistics: got {tmp_path / 'run'}, on which process 4711 on host node3 is at work; want a folder of"
+        with pytest.raises(droptest.NetworkError, match=re.escape(text)):
+            one.log(1, training_loss=1)
+    one.log(1, training_loss=1)
+    one.close()
+
+
+def test_the_command_watches_a_program_before_its_end(tmp_path):
+    words = [os.environ["DROPTEST_BINARY"], "watch", str(tmp_path / "mine"), "--once"]
+    one = network(tmp_path / "mine/run")
+    one.log(3, training_loss=1.5, my_number=1)
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert re.search("1 runs?: 1 running", out) and "1.5000" in out and "left out" not in out, out
+    one.close()
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert re.search("1 runs?: 1 stopped", out), out
+
+
+def test_the_command_watches_programs_of_a_sweep_and_diverged_ones(tmp_path):
+    """The spec of neither is that of a run of droptest, and no reason to leave it out."""
+    words = [os.environ["DROPTEST_BINARY"], "watch", str(tmp_path / "mine"), "--once"]
+    with network(tmp_path / "mine/run") as one:
+        one.finish(training_loss=math.nan)
+    swept = tmp_path / "mine/swept"
+    swept.mkdir()
+    (swept / "spec.json").write_text((tmp_path / "mine/run/spec.json").read_text())
+    out = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    assert "2 runs: 1 waiting, 1 diverged" in out and "left out" not in out
+
+
+def test_a_network_that_logs_ends_with_its_last_reference(tmp_path):
+    one = network(tmp_path / "run")
+    one.log(1, training_loss=1)
+    ended = weakref.ref(one)
+    gc.disable()
+    try:
+        del one
+        assert ended() is None and (tmp_path / "run/loss_statistics.json").exists()
+    finally:
+        gc.enable()
 
 
 LINES = [{"step": step, "seconds": 0.5 * step, "train_loss": 0.1 * step} for step in range(1, 13)]

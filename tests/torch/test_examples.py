@@ -15,6 +15,8 @@ import forks
 import torch
 from ranks import new_process
 
+import droptest
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "torch"
 PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem != "tiny_gpt")
 NEEDED = {"accelerate_loop": ("accelerate",), "huggingface_trainer": ("transformers", "accelerate"),
@@ -74,7 +76,7 @@ def test_the_example_is_pytorchs_without_loss_and_loses_packets_with_it(program,
     if reason := missing(program):
         pytest.skip(reason)
     lossless = tmp_path / "lossless.json"
-    lossless.write_text('{"network": {"loss": {"model": "none"}}}')
+    lossless.write_text('{"network": {"loss": {"model": "none"}}, "statistics": "results/lossless"}')
     fork = forks.parent().start
     plain = losses(program, tmp_path, start=fork)
     assert len(plain) == STEPS
@@ -85,3 +87,19 @@ def test_the_example_is_pytorchs_without_loss_and_loses_packets_with_it(program,
     record = json.loads((tmp_path / "results/torch/loss_statistics.json").read_text())
     assert record["ranks"]["missing"] == []
     assert record["classes"]["dp_gradient"]["lost"] > 0
+    check_records(tmp_path / "results", {"torch": lossy, "lossless": plain})
+
+
+def check_records(folder, printed):
+    """The losses of the programs are in their records, and the lossy one has the lossless one as its twin."""
+    records = droptest.load(folder)
+    runs = records.runs.set_index("run_id")
+    assert set(runs["status"]) == {"completed"} and records.unit == "nats per byte"
+    for name, losses_of_steps in printed.items():
+        lines = records.metrics.query("run_id == @name")
+        assert list(lines["step"]) == list(range(1, STEPS + 1))
+        assert list(lines["train_loss"]) == pytest.approx([float(loss) for loss in losses_of_steps], rel=1e-8)
+        assert runs.loc[name, "final_validation_loss"] == lines["validation_loss"].iloc[-1] > 0
+    assert runs.loc["torch", "twin"] == "lossless"
+    difference = runs.loc["torch", "final_validation_loss"] - runs.loc["lossless", "final_validation_loss"]
+    assert runs.loc["torch", "difference"] == difference != 0

@@ -37,12 +37,56 @@ def test_gradients_alone_lose_packets_where_parameters_have_no_loss(tmp_path):
 
 
 @needs_custom
-def test_the_all_reduce_between_replicas_is_counted_as_exempt(tmp_path):
-    for one in results(run_ranks(tmp_path, 4, "training:train_fsdp", source=network(0.3), steps=3, replicas=2)):
-        exempt = one["record"]["exempt"]
-        assert {reason: counts["calls"] for reason, counts in exempt.items()} == {"no_loss_layer": 3 * 2}
-        assert exempt["no_loss_layer"]["bytes"] > 3 * 4 * 200 * 200 / 2
-        assert one["record"]["classes"]["dp_gradient"]["lost"] > 0
+@pytest.mark.parametrize("is_accumulated", [False, True])
+def test_hybrid_sharding_without_loss_has_the_bits_of_pytorch(tmp_path, is_accumulated):
+    words = {"steps": 5, "replicas": 2, "is_accumulated": is_accumulated}
+    plain = results(run_ranks(tmp_path, 4, "training:train_fsdp", **words))
+    hooked = results(run_ranks(tmp_path, 4, "training:train_fsdp", source=network(0), **words))
+    assert [one["digests"] for one in hooked] == [one["digests"] for one in plain]
+    collectives = 2 * 5 * (3 if is_accumulated else 2)  # modules, steps, and the calls of a step
+    assert {one["record"]["classes"]["dp_gradient"]["collectives"] for one in hooked} == {collectives}
+    assert {len(one["record"]["exempt"]) for one in hooked} == {0}
+
+
+@needs_custom
+def test_hybrid_sharding_loses_packets_in_the_reduce_scatter_and_in_the_all_reduce(tmp_path):
+    source = network(0.3, parameter_gather={"loss": {"model": "none"}})
+    ended = results(run_ranks(tmp_path, 4, "training:train_fsdp", source=source, steps=3, replicas=2))
+    for rank, one in enumerate(ended):
+        assert one["digests"] == ended[(rank + 2) % 4]["digests"]  # replicas stay equal
+        counts = one["record"]["classes"]["dp_gradient"]
+        assert counts["collectives"] == 3 * 2 * 2 and abs(counts["z"]) <= 4 and counts["lost"] > 0
+    assert ended[0]["digests"] != ended[1]["digests"]
+
+
+@needs_custom
+@pytest.mark.parametrize("is_accumulated", [False, True])
+@pytest.mark.parametrize("operation", ["reduce_scatter", "all_reduce"])
+def test_each_collective_of_hybrid_sharding_loses_all_where_it_alone_loses_all(tmp_path, operation, is_accumulated):
+    other = {"reduce_scatter": "all_reduce", "all_reduce": "reduce_scatter"}[operation]
+    rules = [{"operation": name, "class": "control"} for name in (other, "all_gather")]
+    source = {"network": {"loss": bernoulli(1)}, "rules": rules}
+    for one in results(
+        run_ranks(tmp_path, 4, "training:hybrid_gradients", source=source, is_accumulated=is_accumulated)
+    ):
+        assert set(one["values"]) == {0}
+
+
+@needs_custom
+@pytest.mark.parametrize(("fill", "values"), [("zero", {0, 0.75, 1.75, 2.5}), ("count_rescale", {0, 1.5, 3.5, 2.5})])
+def test_the_mean_of_the_replicas_is_that_of_the_contributions_that_arrive(tmp_path, fill, values):
+    """Ranks 0 and 1 have the shards of one replica, whose mean is 1.5; 2 and 3 those of the other one, 3.5."""
+    rules = [{"operation": name, "class": "control"} for name in ("reduce_scatter", "all_gather")]
+    source = {"network": {"loss": bernoulli(0.4), "fill": fill}, "seed": 3, "rules": rules}
+    ended = results(run_ranks(tmp_path, 4, "training:hybrid_gradients", source=source))
+    assert set().union(*(one["values"] for one in ended)) == values
+    assert ended[0]["values"] == ended[2]["values"] and ended[1]["values"] == ended[3]["values"]
+
+
+@needs_custom
+def test_replicas_of_one_shard_are_refused(tmp_path):
+    for text in results(run_ranks(tmp_path, 2, "training:replicas_of_one_shard")):
+        assert "with 2 replicas of one shard each, for which FSDP2 has no custom communication; want 2 shards" in text
 
 
 @pytest.mark.skipif(VERSION >= (2, 11), reason="this PyTorch has custom communication")

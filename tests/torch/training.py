@@ -96,9 +96,12 @@ def readme_lines(rank, world_size, lines):
     return names["network"].statistics().classes["dp_gradient"]["lost"]
 
 
-def train_fsdp(rank, world_size, source=None, steps=20, device="cpu", replicas=1, precision="fp32"):
+def train_fsdp(
+    rank, world_size, source=None, steps=20, device="cpu", replicas=1, precision="fp32", is_accumulated=False
+):
     """Digest of this rank's shards after each step, losses, and the statistics; source None: without hooks. replicas:
-    of the shards, in hybrid sharding. precision: of what travels, "fp32" or "bf16"."""
+    of the shards, in hybrid sharding. precision: of what travels, "fp32" or "bf16". is_accumulated: gradients of two
+    backward passes, of which the first one has no all-reduce between the replicas."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -118,6 +121,10 @@ def train_fsdp(rank, world_size, source=None, steps=20, device="cpu", replicas=1
     digests, losses = [], []
     for inputs, targets in batches(rank, steps, device):
         optimizer.zero_grad()
+        if is_accumulated:
+            model.set_requires_all_reduce(False)
+            torch.nn.functional.cross_entropy(model(-inputs), targets).backward()
+            model.set_requires_all_reduce(True)
         loss = torch.nn.functional.cross_entropy(model(inputs), targets)
         loss.backward()
         optimizer.step()
@@ -199,3 +206,63 @@ def resumed(rank, world_size, source, is_loaded):
         for inputs, targets in batches(rank, 4):
             torch.nn.functional.cross_entropy(model(inputs), targets).backward()
     return [str(one.message) for one in caught if "cut its buckets anew" in str(one.message)]
+
+
+def hybrid_gradients(rank, world_size, source, is_accumulated=False):
+    """The values in this rank's shards of the gradient of 1 + rank, of two replicas of the shards, and the statistics;
+    is_accumulated: of two backward passes, of which the first one has no all-reduce."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (2, world_size // 2), mesh_dim_names=("replicas", "shards"))
+    model = torch.nn.Linear(20000, 2, bias=False)
+    fully_shard(model, mesh=mesh)
+    network = droptest.torch.attach(model, source)
+    inputs = torch.full((1, 20000), 1.0 + rank)
+    if is_accumulated:
+        model.set_requires_all_reduce(False)
+        model(inputs).sum().backward()
+        model.set_requires_all_reduce(True)
+    model(inputs).sum().backward()
+    values = model.weight.grad.to_local().reshape(-1).tolist()
+    return {"values": values, "record": network.statistics().record}
+
+
+def replicas_of_one_shard(rank, world_size):
+    """What attach() raises."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (world_size, 1), mesh_dim_names=("replicas", "shards"))
+    model = torch.nn.Linear(20, 2)
+    fully_shard(model, mesh=mesh)
+    try:
+        droptest.torch.attach(model, {"network": {"loss": bernoulli(0)}})
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def attached(rank, world_size, case):
+    """What attach() of a model raises, or the packets of a step and the ranks of the network."""
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, world_size, 2)]
+    own = [dist.new_group([one]) for one in range(world_size)][rank]
+    source = {"network": {"loss": bernoulli(0.5)}, "seed": 7}
+    plain = torch.nn.Linear(2000, 8)
+    model = DistributedDataParallel(plain, process_group=pairs[rank // 2] if case == "pair" else None)
+    refused = {"plain": plain, "no module": "model", "data parallel": torch.nn.DataParallel(plain)}
+    for name in ("FullyShardedDataParallel", "DeepSpeedEngine"):
+        refused[name] = type(name, (torch.nn.Module,), {})()
+    try:
+        if case in refused:
+            droptest.torch.attach(refused[case], source)
+        network = droptest.Network(source) if case == "network" else None
+        group = own if case == "other group" else None
+        found = droptest.torch.attach(model, network or source, group)
+        if case == "twice":
+            droptest.torch.attach(model, source)
+    except droptest.NetworkError as error:
+        return str(error)
+    assert network in (None, found)
+    model(torch.ones(4, 2000)).sum().backward()
+    return [found.statistics().classes["dp_gradient"]["packets"], found.world_size]

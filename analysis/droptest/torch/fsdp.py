@@ -10,29 +10,63 @@ import torch
 import torch.distributed as dist
 
 from droptest.network import Network
-from droptest.torch.group import LossyGroup
-from droptest.torch.tensors import shape_of
+from droptest.torch.group import LossyGroup, Sum
 
 
 def fully_shard_hooks(module: torch.nn.Module, network: Network) -> None:
     """Puts loss under the reduce-scatters (traffic class dp_gradient) and all-gathers (parameter_gather) of every
-    module in `module` that fully_shard() has made.
+    module in `module` that fully_shard() has made, and under the all-reduces (dp_gradient) between the replicas of
+    hybrid sharding.
 
     Each rank loses packets of its own message in FSDP's buffers, without copies. A mean (AVG) divides by all ranks of
-    the group, whatever has arrived; the fills count_rescale and inverse_probability scale it. The all-reduce between
-    the replicas of hybrid sharding loses nothing, and is counted as exempt. Ranks: all, after fully_shard() and before
-    the first step. Raises: RuntimeError where PyTorch has no custom communication, ValueError where no module is
-    sharded.
+    the group, whatever has arrived; the fills count_rescale and inverse_probability scale it. Ranks: all, after
+    fully_shard() and before the first step. Raises: RuntimeError where PyTorch has no custom communication, ValueError
+    where no module is sharded, and for replicas that are not sharded.
     """
-    sharded = [part for part in module.modules() if hasattr(part, "unshard") and hasattr(part, "reshard")]
+    sharded = sharded_parts(module)
     if not sharded:
         raise ValueError("module: got one without a part made by fully_shard(), want fully_shard(module) before")
     if not hasattr(sharded[0], "set_custom_all_gather"):
         raise RuntimeError(f"FSDP2: got torch {torch.__version__}, want 2.11 or later, which has custom communication")
     groups = _Groups(network)
+    registered = []
     for part in sharded:
+        parameters = _parameters_of(part)
+        replicas = _replicas_of(parameters)
+        if replicas is not None and _shards_of(parameters) == 1:
+            raise ValueError(
+                f"module: got {type(part).__name__} with {replicas.size()} replicas of one shard each, for which FSDP2 "
+                "has no custom communication; want 2 shards or more, or a DistributedDataParallel"
+            )
+        registered.append((part, _ReduceScatter(groups, parameters, replicas)))
+    for part, reduce_scatter in registered:
         part.set_custom_all_gather(_AllGather(groups))
-        part.set_custom_reduce_scatter(_ReduceScatter(groups, part))
+        part.set_custom_reduce_scatter(reduce_scatter)
+        if reduce_scatter.replicas is not None:
+            part.set_all_reduce_hook(reduce_scatter.after_all_reduce)
+
+
+def sharded_parts(module: torch.nn.Module) -> list[torch.nn.Module]:
+    """The modules in it that fully_shard() has made."""
+    return [part for part in module.modules() if hasattr(part, "unshard") and hasattr(part, "reshard")]
+
+
+def _parameters_of(part: torch.nn.Module) -> Any:
+    """The parameter group of a sharded module; None: it has no parameters of its own. PyTorch has custom communication
+    for modules with one group alone, and refuses others."""
+    state = part._get_fsdp_state()
+    groups = getattr(state, "_fsdp_param_groups", None) or [getattr(state, "_fsdp_param_group", None)]
+    return groups[0]
+
+
+def _replicas_of(parameters: Any) -> Any:
+    """The process group of the replicas in hybrid sharding; None: there are none."""
+    return getattr(getattr(parameters, "mesh_info", None), "replicate_process_group", None)
+
+
+def _shards_of(parameters: Any) -> int:
+    shards = getattr(parameters.mesh_info, "shard_process_group", None)
+    return 1 if shards is None else shards.size()
 
 
 class _Groups:
@@ -64,9 +98,15 @@ class _AllGather(_Communication):
 
 
 class _ReduceScatter(_Communication):
-    def __init__(self, groups: _Groups, part: torch.nn.Module) -> None:
+    """The reduce-scatter of a module, and what it loses in the all-reduce between replicas, which FSDP calls itself
+    right after it."""
+
+    def __init__(self, groups: _Groups, parameters: Any, replicas: Any) -> None:
         super().__init__(groups)
-        self._part = part
+        self.replicas = replicas
+        self._parameters = parameters
+        self._begun: Sum | None = None  # the all-reduce under way
+        self._hook = getattr(parameters, "_all_reduce_hook", None)  # of the program
 
     def __call__(
         self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
@@ -74,16 +114,25 @@ class _ReduceScatter(_Communication):
         # The input is FSDP's buffer, which nobody reads later.
         lossy = self._groups.of(group)
         begun = lossy.before_sum("reduce_scatter", input_tensor, op)
-        self._count_replicas(output_tensor)
         work = dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group=group, async_op=async_op)
-        return lossy.finished(work, begun, lambda: lossy.after_part(begun, output_tensor))
+        work = lossy.finished(work, begun, lambda: lossy.after_part(begun, output_tensor))
+        if self.replicas is not None and self._parameters.all_reduce_grads:
+            if work is not None:
+                work.wait()
+            self._begin_all_reduce(output_tensor)
+        return work
 
-    def _count_replicas(self, output: torch.Tensor) -> None:
-        """The all-reduce that follows between the replicas of hybrid sharding, which FSDP calls itself."""
-        state = self._part._get_fsdp_state()
-        for parameters in getattr(state, "_fsdp_param_groups", None) or [state._fsdp_param_group]:
-            replicas = getattr(parameters.mesh_info, "replicate_process_group", None)
-            if replicas is not None and parameters.all_reduce_grads:
-                elements, dtype = shape_of(output)
-                self._groups.network.count_exempt("all_reduce", elements, dtype, group_ranks=replicas.size(),
-                                                  group=str(getattr(replicas, "group_desc", "")))  # fmt: skip
+    def _begin_all_reduce(self, output: torch.Tensor) -> None:
+        """Loses packets of this rank's contribution to the all-reduce, which has the sums of earlier backward passes
+        without an all-reduce in it. FSDP adds these after this call, so they are added here: adding -0 is exact."""
+        earlier = self._parameters._partial_reduce_output
+        if earlier is not None:
+            output += earlier
+            earlier.fill_(-0.0)
+        self._begun = self._groups.of(self.replicas).before_sum("all_reduce", output)
+
+    def after_all_reduce(self, output: torch.Tensor) -> None:
+        begun, self._begun = self._begun, None
+        self._groups.of(self.replicas).after_sum(begun, output)
+        if self._hook is not None:
+            self._hook(output)
