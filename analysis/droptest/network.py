@@ -22,7 +22,7 @@ from droptest import library
 from droptest.json_values import UnusableValue, json_text
 from droptest.library import Counts, Message, NetworkError
 
-__all__ = ["Counts", "Flow", "Group", "Message", "Network", "NetworkError", "Statistics"]
+__all__ = ["CollectiveGroup", "Counts", "Flow", "Message", "Network", "NetworkError", "Statistics"]
 
 _MOST_FATES = 2**33  # that the library draws at once
 _EXIT_PRIORITY = 10  # of the finalizers of multiprocessing: any number, so that it runs
@@ -120,14 +120,14 @@ class Network:
                             self._int32("source", source), to, self._uint32("group", group))  # fmt: skip
         return Flow(self, self._open(library.opened, "flow_open", self._handle, byref(link), int(counted)))
 
-    def group(self, traffic_class: str, members: Sequence[int], number: int = 0) -> Group:
+    def group(self, traffic_class: str, members: Sequence[int], number: int = 0) -> CollectiveGroup:
         """The collectives of a class in a process group. members: world ranks in the order of the group, each once;
         number: 0 for the group of all ranks, another one for each other group of this rank, equal on all its members.
         """
         ranks = (ctypes.c_int32 * len(members))(*(self._int32("members", member) for member in members))
         handle = self._open(library.opened, "group_open", self._handle, _class(traffic_class),
                             self._uint32("number", number), ranks, len(members))  # fmt: skip
-        return Group(self, handle)
+        return CollectiveGroup(self, handle)
 
     def classify(
         self, operation: str, elements: int, dtype: str = "float32", *, group_ranks: int, group: str = ""
@@ -279,7 +279,7 @@ class Flow:
         return json.loads(self.network._open(library.text, "flow_report", self._handle, *packets))
 
 
-class Group:
+class CollectiveGroup:
     """The collectives of a traffic class in a process group, made by Network.group(). Addresses are those of
     contiguous elements; memory: of a CUDA device, None for host memory. All members make the same calls in one
     order."""
