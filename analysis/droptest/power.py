@@ -143,6 +143,6 @@ def equivalence(mean: float, standard_error: float, degrees_of_freedom: float, m
     if margin is not None and standard_error > 0:
         above, below = (mean + margin) / standard_error, (margin - mean) / standard_error
         p = float(max(stats.t.sf(above, degrees_of_freedom), stats.t.sf(below, degrees_of_freedom)))
-    elif margin is not None:
+    elif margin is not None and standard_error == 0:
         p = 0.0 if abs(mean) <= margin else 1.0
     return Equivalence(mean, mean - half, mean + half, abs(mean) + half, margin, p)
