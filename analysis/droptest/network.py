@@ -13,14 +13,17 @@ from ctypes import byref
 from dataclasses import dataclass
 from multiprocessing import util
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from droptest import library
+from droptest.extras import needed_by
 from droptest.json_values import UnusableValue, json_text
 from droptest.library import Counts, Message, NetworkError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 __all__ = ["CollectiveGroup", "Counts", "Flow", "Message", "Network", "NetworkError", "Statistics"]
 
@@ -48,6 +51,9 @@ class Statistics:
     def links(self) -> pd.DataFrame:
         """A row per link: class, half, source, destination (None: every receiver), packets, lost, realised_rate, z,
         mean_burst_packets, digest."""
+        with needed_by("Statistics.links"):
+            import pandas as pd
+
         return pd.DataFrame(self.record.get("links", []))
 
     @property
