@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-from droptest.extras import REPORT
+from droptest.extras import REPORT, how_to_install
 from droptest.program import CommandError, NoProgram, become
 
 NEEDED = ("numpy", *REPORT)
@@ -328,7 +328,7 @@ def _lacks(needed: Sequence[str]) -> bool:
     """Whether a package is not there; says which, and how to install it."""
     absent = [name for name in needed if find_spec(name) is None]
     if absent:
-        hint = f"pip install 'droptest[report]', or install Debian's {PACKAGES} and use /usr/bin/python3"
+        hint = f"{how_to_install('report')}; or install Debian's {PACKAGES} and use /usr/bin/python3"
         print(f"droptest: error: {sys.executable} has no {', '.join(absent)}; {hint}", file=sys.stderr)
     return bool(absent)
 

@@ -19,5 +19,10 @@ def needed_by(what: str) -> Iterator[None]:
         package = (error.name or "").partition(".")[0]
         if package not in EXTRA_OF:
             raise
-        text = f"{what} needs {package}, which is not installed: pip install 'droptest[{EXTRA_OF[package]}]'"
+        text = f"{what} needs {package}, which is not installed: {how_to_install(EXTRA_OF[package])}"
         raise ModuleNotFoundError(text, name=error.name) from None
+
+
+def how_to_install(extra: str) -> str:
+    """For errors."""
+    return f"install the extra droptest[{extra}], in a clone of the repository by pip install '.[{extra}]'"
