@@ -14,9 +14,13 @@ import re
 from importlib import import_module, metadata
 from pathlib import Path
 
-# Names are loaded at their first use, so that the command line can say which package is missing.
+from droptest.extras import needed_by
+
+# Names are loaded at their first use: a Network needs numpy only. __init__.pyi has the same names for type checkers.
 _MODULE_OF = {
-    "CommandError": "droptest.commands",
+    "CollectiveGroup": "droptest.network",
+    "CommandError": "droptest.program",
+    "Comparison": "droptest.comparison",
     "Flow": "droptest.network",
     "Group": "droptest.summary",
     "Interval": "droptest.statistics",
@@ -29,7 +33,8 @@ _MODULE_OF = {
     "Records": "droptest.records",
     "Statistics": "droptest.network",
     "best_over": "droptest.records",
-    "binary": "droptest.commands",
+    "binary": "droptest.program",
+    "compare": "droptest.comparison",
     "experiments_in": "droptest.records",
     "fates": "droptest.commands",
     "follow": "droptest.watching",
@@ -61,9 +66,11 @@ def __getattr__(name: str) -> object:
         return _version()
     if name not in _MODULE_OF:
         raise AttributeError(f"module 'droptest' has no attribute {name!r}")
-    module = import_module(_MODULE_OF[name])
+    with needed_by(f"droptest.{name}"):
+        module = import_module(_MODULE_OF[name])
     return module if _MODULE_OF[name] == f"droptest.{name}" else getattr(module, name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_MODULE_OF])
+    """The names for users: modules and helpers of the package are none."""
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])

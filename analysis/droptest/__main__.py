@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Command line: python3 -m droptest report | table | power | plot | wandb; as `droptest`, which pip installs, it calls
-the compiled program for all other commands."""
+"""Command line: python3 -m droptest report | table | power | plot | wandb | fates, which never calls the compiled
+program; as `droptest`, which pip installs, it becomes the compiled program for all other commands, and for fates where
+there is one."""
 
 from __future__ import annotations
 
@@ -9,13 +10,16 @@ import json
 import math
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
-CALLING = "DROPTEST_CALLED_BY_PACKAGE"
-NEEDED = ("numpy", "pandas", "scipy", "matplotlib", "jinja2", "plotly")
+from droptest.extras import REPORT, how_to_install
+from droptest.program import CommandError, NoProgram, become
+
+NEEDED = ("numpy", *REPORT)
 PACKAGES = " ".join(f"python3-{name}" for name in NEEDED)
 EXAMPLES = """examples:
   python3 -m droptest report results/quickstart            plots and report.html in the records' folder
@@ -26,17 +30,25 @@ EXAMPLES = """examples:
   python3 -m droptest plot final_loss results/quickstart   one figure
   python3 -m droptest report results/sections --measure mine.py:kappa
                                                            a measure of classifiers of your own
+  python3 -m droptest fates --loss '{"model": "bernoulli", "loss_rate": "5%"}' --class dp_gradient --count 1000
+                                                           which packets of a link are lost
 """
 
 
-OTHERS = "All other commands are those of the compiled program, where there is one: run, sweep, fates, list, ..."
+OTHERS = "All other commands are those of the compiled program, which `droptest` calls: run, sweep, list, ..."
+OF_PACKAGE = ("report", "table", "power", "plot", "wandb")
 
 
-def parser(prog: str = "python3 -m droptest") -> argparse.ArgumentParser:
+def parser(prog: str) -> argparse.ArgumentParser:
+    import droptest
+    from droptest import link_fates
+
     result = argparse.ArgumentParser(
-        prog=prog, description="Records of droptest -> statistics -> plots -> report.",
-        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog=prog, description=f"Records of droptest -> statistics -> plots -> report. {OTHERS}",
+        epilog=EXAMPLES.replace("python3 -m droptest", prog), formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
+    result.add_argument("--version", action="version", version=droptest.__version__)
+    result.set_defaults(needed=NEEDED)
     commands = result.add_subparsers(dest="command", required=True, metavar="COMMAND")
     folder = {"type": Path, "metavar": "DIR", "help": "results/<name>, one run's folder, or a folder of experiments"}
 
@@ -71,6 +83,10 @@ def parser(prog: str = "python3 -m droptest") -> argparse.ArgumentParser:
     wandb.add_argument("folder", **folder)
     wandb.add_argument("--out", type=Path, metavar="OUT", help="where to write the folder wandb (default: DIR)")
     wandb.set_defaults(run=run_wandb)
+
+    fates = commands.add_parser("fates", help="print which packets of a link are lost", allow_abbrev=False)
+    link_fates.add_options(fates)
+    fates.set_defaults(run=run_fates, needed=("numpy",))
     return result
 
 
@@ -238,6 +254,15 @@ def run_wandb(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_fates(arguments: argparse.Namespace) -> int:
+    from droptest import link_fates
+
+    found = link_fates.answer(link_fates.question_of(arguments), arguments.no_program)
+    for text in link_fates.text_of(found, arguments.format):
+        sys.stdout.write(text)
+    return 0
+
+
 class OutlivesReader:
     """Standard output that is dropped once nobody reads it, as in `droptest report RESULTS | head`."""
 
@@ -259,47 +284,53 @@ class OutlivesReader:
 
 def command() -> int:
     """The command `droptest` that pip installs: a command of this package, or of the compiled program."""
-    import droptest
-    from droptest.commands import CommandError, binary
-
-    of_package = parser("droptest")
-    of_package.description += f" {OTHERS}"
-    of_package.epilog = EXAMPLES.replace("python3 -m droptest", "droptest")
-    of_package.add_argument("--version", action="version", version=droptest.__version__)
     words = sys.argv[1:]
-    if not words or words[0].startswith("-") or words[0] in ("report", "table", "power", "plot", "wandb"):
-        return main(words, of_package)
+    if not words or words[0].startswith("-") or words[0] in OF_PACKAGE:
+        return main(words, "droptest")
     try:
-        program = binary()
-        if os.environ.get(CALLING) == str(os.getpid()):
-            raise CommandError(f"{program} calls this command of the Python package again; set DROPTEST_BINARY")
+        become(words)
+    except NoProgram as error:
+        if words[0] == "fates":
+            return main(words, "droptest", error)
+        problem = error
     except CommandError as error:
-        print(f"droptest: error: {words[0]}: a command of the compiled program: {error}", file=sys.stderr)
+        problem = error
+    print(f"droptest: error: {words[0]}: a command of the compiled program: {problem}", file=sys.stderr)
+    return 2
+
+
+def main(
+    arguments: list[str] | None = None, prog: str = "python3 -m droptest", no_program: NoProgram | None = None
+) -> int:
+    """Runs a command. no_program: why there is no compiled program. Returns: 0, or 2 where the records or the arguments
+    cannot be used."""
+    if _lacks(("numpy",)):
         return 2
-    os.environ[CALLING] = str(os.getpid())  # the process stays the same
-    os.execv(program, [str(program), *words])
-
-
-def main(arguments: list[str] | None = None, of_package: argparse.ArgumentParser | None = None) -> int:
-    """Runs a command. Returns: 0, or 2 where the records or the arguments cannot be used."""
-    parsed = (of_package or parser()).parse_args(arguments)
+    parsed = parser(prog).parse_args(arguments)
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(errors="replace")  # a name that the terminal cannot show must not stop the report
-    absent = [name for name in NEEDED if find_spec(name) is None]
-    if absent:
-        hint = f"install Debian's {PACKAGES} and use /usr/bin/python3"
-        print(f"droptest: error: {sys.executable} has no {', '.join(absent)}; {hint}", file=sys.stderr)
+    if _lacks(parsed.needed):
         return 2
     from droptest.files import RecordError
 
+    parsed.no_program = no_program or CommandError("`python3 -m droptest` never calls it, the command `droptest` does")
     try:
         with redirect_stdout(OutlivesReader(sys.stdout)):
             return parsed.run(parsed)
-    except RecordError as error:
+    except (RecordError, CommandError) as error:
         print(f"droptest: error: {error}", file=sys.stderr)
     except OSError as error:
         print(f"droptest: error: {error.filename or arguments}: {error.strerror}", file=sys.stderr)
     return 2
+
+
+def _lacks(needed: Sequence[str]) -> bool:
+    """Whether a package is not there; says which, and how to install it."""
+    absent = [name for name in needed if find_spec(name) is None]
+    if absent:
+        hint = f"{how_to_install('report')}; or install Debian's {PACKAGES} and use /usr/bin/python3"
+        print(f"droptest: error: {sys.executable} has no {', '.join(absent)}; {hint}", file=sys.stderr)
+    return bool(absent)
 
 
 if __name__ == "__main__":

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -14,52 +12,13 @@ from typing import Any
 
 import pandas as pd
 
+from droptest import link_fates
 from droptest.json_values import UnusableValue, json_text
+from droptest.program import CommandError, NoProgram, binary
 from droptest.records import Records, load
 
 Spec = str | Path | Mapping[str, Any]
 RUNS_FAILED = 1  # exit status of a sweep of which some runs failed, and of a run that failed
-
-
-class CommandError(RuntimeError):
-    """The droptest command is not there, or refused its arguments; the message is the command's own."""
-
-
-def binary() -> Path:
-    """The compiled droptest command: DROPTEST_BINARY, else the first on PATH, else the newest in the build folders. The
-    command that pip installs is none: it looks for this one itself.
-
-    Raises: CommandError that names the places.
-    """
-    if named := os.environ.get("DROPTEST_BINARY"):
-        if not os.access(named, os.X_OK) or not Path(named).is_file():
-            raise CommandError(f"DROPTEST_BINARY: got {named}, want a program that can be run")
-        if _is_of_pip(Path(named)):
-            raise CommandError(
-                f"DROPTEST_BINARY: got {named}, the command of the Python package, want the compiled one"
-            )
-        return Path(named)
-    for folder in os.environ.get("PATH", os.defpath).split(os.pathsep):
-        found = shutil.which("droptest", path=folder or os.curdir)
-        if found and not _is_of_pip(Path(found)):
-            return Path(found)
-    build = Path(__file__).resolve().parents[2] / "build"
-    built = [path for path in build.glob("*/experiments/droptest") if os.access(path, os.X_OK)]
-    if not built:
-        raise CommandError(
-            f"no droptest command: DROPTEST_BINARY is not set, PATH has no compiled droptest, and {build} has no "
-            "*/experiments/droptest; build it (README.md) or set DROPTEST_BINARY"
-        )
-    return max(built, key=lambda path: path.stat().st_mtime)
-
-
-def _is_of_pip(file: Path) -> bool:
-    try:
-        with file.open("rb") as content:
-            beginning = content.read(1000)
-    except PermissionError:  # a script that cannot be read cannot be run
-        return False
-    return beginning.startswith(b"#!") and b"droptest.__main__" in beginning
 
 
 def _call(words: Sequence[object], allowed: Sequence[int] = (0,)) -> str:
@@ -132,11 +91,17 @@ def fates(
 
     loss: a loss process as in specs, {"model": "bernoulli", "loss_rate": 0.05}. first, count: the packets. seed: of the
     network. source, destination: world ranks. step, message: for processes that change over steps or time.
-    A run with this loss and seed loses exactly these packets. Raises: CommandError.
+    A run with this loss and seed loses exactly these packets. Without the compiled program the library of the package
+    answers, except for the questions that link_fates.Question names. Raises: CommandError.
     """
-    output = _call(["fates", "--loss", _json(loss), "--seed", seed, "--class", traffic_class, "--src", source,
-                    "--dst", destination, "--half", half, "--first", first, "--count", count, "--step", step,
-                    "--message", message, "--format", "bits"])  # fmt: skip
-    bits = "".join(line for line in output.splitlines() if not line.startswith("#"))
-    index = pd.RangeIndex(first, first + count, name="packet")
-    return pd.Series([bit == "1" for bit in bits], index=index, name="lost", dtype=bool)
+    question = link_fates.Question(_json(loss), count, first, seed, traffic_class, source, destination, half, step,
+                                   message)  # fmt: skip
+    try:
+        binary()
+    except NoProgram as error:
+        lost = link_fates.answer(question, error).lost
+    else:
+        output = _call([*question.words(), "--format", "bits"])
+        bits = "".join(line for line in output.splitlines() if not line.startswith("#"))
+        lost = [bit == "1" for bit in bits]
+    return pd.Series(lost, index=pd.RangeIndex(first, first + count, name="packet"), name="lost", dtype=bool)

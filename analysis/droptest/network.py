@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from droptest import library
+from droptest.extras import needed_by
 from droptest.json_values import UnusableValue, json_text
 from droptest.library import Counts, Message, NetworkError
 from droptest.program_run import ProgramRun, UnusableArgument
@@ -25,7 +26,7 @@ from droptest.program_run import ProgramRun, UnusableArgument
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Counts", "Flow", "Group", "Message", "Network", "NetworkError", "Statistics"]
+__all__ = ["CollectiveGroup", "Counts", "Flow", "Message", "Network", "NetworkError", "Statistics"]
 
 _MOST_FATES = 2**33  # that the library draws at once
 _EXIT_PRIORITY = 10  # of the finalizers of multiprocessing: any number, so that it runs
@@ -51,7 +52,8 @@ class Statistics:
     def links(self) -> pd.DataFrame:
         """A row per link: class, half, source, destination (None: every receiver), packets, lost, realised_rate, z,
         mean_burst_packets, digest."""
-        import pandas as pd  # which programs need for nothing else
+        with needed_by("Statistics.links"):
+            import pandas as pd
 
         return pd.DataFrame(self.record.get("links", []))
 
@@ -126,14 +128,14 @@ class Network:
                             self._int32("source", source), to, self._uint32("group", group))  # fmt: skip
         return Flow(self, self._open(library.opened, "flow_open", self._handle, byref(link), int(counted)))
 
-    def group(self, traffic_class: str, members: Sequence[int], number: int = 0) -> Group:
+    def group(self, traffic_class: str, members: Sequence[int], number: int = 0) -> CollectiveGroup:
         """The collectives of a class in a process group. members: world ranks in the order of the group, each once;
         number: 0 for the group of all ranks, another one for each other group of this rank, equal on all its members.
         """
         ranks = (ctypes.c_int32 * len(members))(*(self._int32("members", member) for member in members))
         handle = self._open(library.opened, "group_open", self._handle, _class(traffic_class),
                             self._uint32("number", number), ranks, len(members))  # fmt: skip
-        return Group(self, handle)
+        return CollectiveGroup(self, handle)
 
     def classify(
         self, operation: str, elements: int, dtype: str = "float32", *, group_ranks: int, group: str = ""
@@ -333,7 +335,7 @@ class Flow:
         return json.loads(self.network._open(library.text, "flow_report", self._handle, *packets))
 
 
-class Group:
+class CollectiveGroup:
     """The collectives of a traffic class in a process group, made by Network.group(). Addresses are those of
     contiguous elements; memory: of a CUDA device, None for host memory. All members make the same calls in one
     order."""

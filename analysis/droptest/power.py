@@ -5,6 +5,10 @@ Power is that of the two-sided t test at 5 % of a mean difference: the chance th
 true difference is `effect`. Source: the noncentral t distribution, exact for paired differences; for a crossing of
 trainings and networks with Satterthwaite's degrees of freedom. Equivalence is two one-sided t tests (Schuirmann 1987):
 equal within a margin where the 90 % interval lies within it, so that a wrong `equal` has a chance of at most 5 %.
+
+statsmodels' TTestPower has the same power within 1e-6. Its solve_power() (version 0.13) gives 10 pairs in place of 2
+for effects above 12 standard deviations, and its import takes a second. It has no crossings, and its MixedLM has no
+intervals of variances.
 """
 
 from __future__ import annotations
@@ -143,6 +147,6 @@ def equivalence(mean: float, standard_error: float, degrees_of_freedom: float, m
     if margin is not None and standard_error > 0:
         above, below = (mean + margin) / standard_error, (margin - mean) / standard_error
         p = float(max(stats.t.sf(above, degrees_of_freedom), stats.t.sf(below, degrees_of_freedom)))
-    elif margin is not None:
+    elif margin is not None and standard_error == 0:
         p = 0.0 if abs(mean) <= margin else 1.0
     return Equivalence(mean, mean - half, mean + half, abs(mean) + half, margin, p)

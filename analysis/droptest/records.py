@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from droptest import words
+from droptest import overview, words
 from droptest.best_values import values_at_points
 from droptest.files import (
     MalformedRecord,
@@ -50,7 +50,7 @@ MARKED = {
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class Records:
     """One experiment. Every frame has `run_id`, and `series`, `label`, `loss_rate`, `seed` of the run, and a column for
     each pointer that varies over the runs, such as `/training/learning_rate`: its value, a loss process in words.
@@ -180,6 +180,12 @@ class Records:
                 paths.append(folder / f"{name}.csv")
                 frame.to_csv(paths[-1], index=False)
         return paths
+
+    def __repr__(self) -> str:
+        return "\n".join(overview.lines(self))
+
+    def _repr_html_(self) -> str:
+        return overview.html(self)
 
     @property
     def of_programs(self) -> bool:

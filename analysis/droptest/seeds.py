@@ -112,7 +112,7 @@ def plans(records: Records, effects: Sequence[float] = EFFECTS) -> list[Plan]:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class EqualityTest:
     """Whether two results at one rate are equal. first minus second, paired by training and network."""
 
     first: str
@@ -133,10 +133,10 @@ def _pairs_of_equal_rates(every: Sequence[Group]) -> list[tuple[Group, Group]]:
     return pairs[::-1]
 
 
-def comparisons(records: Records, margin: float | None) -> list[Comparison]:
+def comparisons(records: Records, margin: float | None) -> list[EqualityTest]:
     """Each point with its lossless twins, and with a margin also with every other series at its rate."""
     result = [
-        Comparison(s.group.series, "lossless", s.group.loss_rate, s.found.runs,
+        EqualityTest(s.group.series, "lossless", s.group.loss_rate, s.found.runs,
                    equivalence(s.found.mean, s.found.standard_error, s.found.degrees_of_freedom, margin))
         for s in spreads(records, DIFFERENCE)
     ]  # fmt: skip
@@ -151,7 +151,7 @@ def comparisons(records: Records, margin: float | None) -> list[Comparison]:
         found = decompose({key: mine[key] - its[key] for key in mine if key in its})
         if found is not None and found.runs > 1:
             test = equivalence(found.mean, found.standard_error, found.degrees_of_freedom, margin)
-            result.append(Comparison(first.series, second.series, first.loss_rate, found.runs, test))
+            result.append(EqualityTest(first.series, second.series, first.loss_rate, found.runs, test))
     return result
 
 

@@ -16,7 +16,7 @@ import pytest
 from synthetic import NONE, PACKAGES, ROOT, bernoulli
 
 import droptest
-from droptest import commands
+from droptest import program as program_of
 from droptest.json_values import UnusableValue, json_text
 
 BINARY = os.environ.get("DROPTEST_BINARY", str(ROOT / "build/dev/experiments/droptest"))
@@ -197,7 +197,7 @@ def test_the_command_is_found_by_variable_path_or_build_folder(tmp_path, monkeyp
         (folder / "droptest").chmod(0o755)
         return folder / "droptest"
 
-    monkeypatch.setattr(commands, "__file__", str(tmp_path / "tree/analysis/droptest/commands.py"))
+    monkeypatch.setattr(program_of, "__file__", str(tmp_path / "tree/analysis/droptest/program.py"))
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     monkeypatch.delenv("DROPTEST_BINARY", raising=False)
     with pytest.raises(
@@ -229,7 +229,7 @@ def test_the_command_is_found_by_variable_path_or_build_folder(tmp_path, monkeyp
         raise PermissionError
 
     monkeypatch.setenv("PATH", str(on_path.parent))
-    monkeypatch.setattr(commands.Path, "open", refused)  # a program that may be run, but not read
+    monkeypatch.setattr(program_of.Path, "open", refused)  # a program that may be run, but not read
     assert droptest.binary() == on_path
 
 

@@ -68,6 +68,8 @@ def test_an_unknown_option_is_refused_with_the_usage(call, script):
         (["test", "develop"], "test: got 'develop', want a preset: release dev unsanitized"),
         (["test", "dev", "build", "unit"], "test: got 'unit', want build, units, commands or package"),
         (["fuzz", "nowhere"], "fuzz: got 'nowhere', want the folder of a clang build"),
+        (["build-wheel", "wheels", "more"], "build-wheel: got 'more', want at most 1 arguments"),
+        (["build-wheel", "tree/scripts/test"], "build-wheel: got 'tree/scripts/test', want a folder"),
         (["test-torch", "2"], "test-torch: got '2', want a version of torch, for example 2.13, or newest"),
         (["fuzz", "scripts", "soon"], "fuzz: got 'soon', want a number of seconds"),
         (["fuzz", "merge", "scripts", "60"], "fuzz: got '60', want at most 2 arguments"),

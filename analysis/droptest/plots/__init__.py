@@ -8,6 +8,7 @@ figure shows and raises NothingToDraw where the records have none, and `draw(dat
 from __future__ import annotations
 
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
@@ -37,6 +38,9 @@ from droptest.plots import (
 )  # fmt: skip
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["FIGURES", "NotMeant", "NothingToDraw", "data", "draw"]
 
@@ -81,7 +85,7 @@ def data(name: str, records: Records) -> pd.DataFrame:
     return result
 
 
-def draw(name: str, records: Records):
+def draw(name: str, records: Records) -> Figure:
     """The matplotlib figure of that name. Raises: as `data`."""
     shown = data(name, records)
     with style.applied():

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from droptest.network import Group, Network, NetworkError
+from droptest.network import CollectiveGroup, Network, NetworkError
 from droptest.torch.callbacks import keep, then
 from droptest.torch.tensors import memory_of, reduction_of, shape_of
 
@@ -26,7 +26,7 @@ def lossy(process_group: Any, network: Network, *, name: str | None = None) -> L
 class Sum:
     """A sum under way, for LossyGroup.after_sum(). device: of its tensors."""
 
-    group: Group
+    group: CollectiveGroup
     number: int
     device: torch.device
 
@@ -43,7 +43,7 @@ class LossyGroup:
         check_place(network)
         self.ranks = world_ranks(self.process_group)
         self.number = _agreed_number(self.process_group, network, self.ranks)
-        self._groups: dict[str, Group] = {}
+        self._groups: dict[str, CollectiveGroup] = {}
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("_") and callable(getattr(dist, name, None)):
@@ -256,7 +256,7 @@ class LossyGroup:
             raise ValueError(f"{name}: got rank {rank}, want a rank of the group: {self.ranks}")
         return rank
 
-    def _group(self, traffic_class: str) -> Group:
+    def _group(self, traffic_class: str) -> CollectiveGroup:
         if traffic_class not in self._groups:
             self._groups[traffic_class] = self.network.group(traffic_class, self.ranks, self.number)
         return self._groups[traffic_class]
