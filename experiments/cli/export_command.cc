@@ -83,6 +83,7 @@ int export_weights(const ExportOptions& options) {
   models::StoredTensors tensors;
   if (options.initial) {
     const experiments::SweepPlan plan = load_plan(options.source, nullptr, experiments::NumericsUse::kToRead);
+    require_training(options.source.file, plan);
     const experiments::PlannedRun& first = plan.runs.front();
     tensors = experiments::initial_weights(first.run.config);
     what = "initial weights of " + options.source.file + ", seed " + std::to_string(first.seeds.weights);

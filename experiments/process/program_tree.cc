@@ -93,10 +93,12 @@ bool ProgramTree::wait_for_all(std::chrono::milliseconds longest) {
 }
 
 void ProgramTree::stop(std::chrono::milliseconds grace) {
-  if (grace.count() > 0 && !wait_for_all(std::chrono::milliseconds(0))) {
+  if (grace.count() > 0) {
+    const auto until = std::chrono::steady_clock::now() + grace;
     program_.tell_group(SIGTERM);
-    for (const pid_t pid : program_.poll() ? descendants() : std::vector<pid_t>()) ::kill(pid, SIGTERM);
-    if (wait_for_all(grace)) return;
+    program_.wait_for(grace);  // a launcher ends its ranks itself
+    for (const pid_t pid : descendants()) ::kill(pid, SIGTERM);
+    if (wait_for_all(std::chrono::ceil<std::chrono::milliseconds>(until - std::chrono::steady_clock::now()))) return;
   }
   // A process that is killed may just have started another one.
   const auto deadline = std::chrono::steady_clock::now() + kKillPatience;

@@ -18,6 +18,7 @@ using nlohmann::json;
 /// The one list of the members that a run id leaves out.
 constexpr std::array kChangesNoResult = {"/name",
                                          "/description",
+                                         "/unit",
                                          "/record",
                                          "/backend/timeout_seconds",
                                          "/backend/threads_per_rank",

@@ -61,7 +61,8 @@ TEST(CommandSpec, ResolvesToItselfByItsOwnSchema) {
 
 TEST(CommandSpec, TheIdIsOfCommandSettingsNetworkRulesAndSeeds) {
   const std::string base = id_of({});
-  for (const char* same : {"/name=other", "/description=words", "/seed=1", "/network/loss/loss_rate=0.05"}) {
+  for (const char* same :
+       {"/name=other", "/description=words", "/unit=bits", "/seed=1", "/network/loss/loss_rate=0.05"}) {
     EXPECT_EQ(id_of({same}), base) << same;
   }
   for (const char* other : {"/command/0=another", "/settings/rate=0.25", "/settings/more=1", "/seed=2", "/seeds/data=2",
