@@ -192,6 +192,12 @@ class Records:
         """Whether all runs are other programs, of which the network alone has records."""
         return bool(self.files) and all(run.of_program for run in self.files.values())
 
+    @property
+    def are_counted_by_ranks(self) -> bool:
+        """Whether the ranks of user's programs have counted the packets of all runs, finished ones too: there are no
+        samples of collectives, of divergence and of wall times."""
+        return bool(self.files) and all(run.of_program or "ranks" in run.loss_statistics for run in self.files.values())
+
     def of_status(self, *statuses: str) -> pd.DataFrame:
         """The runs of these statuses."""
         return self.runs[self.runs["status"].isin(statuses)]

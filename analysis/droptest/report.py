@@ -56,6 +56,10 @@ LEFT_OUT = (
     "A program has records of its network, and metrics.jsonl where it writes that itself; figures and tables that need "
     "other records are left out."
 )
+SAMPLED = ("divergence", "layers", "time_shares")  # figures of samples, which programs do not take
+SAMPLES_LEFT_OUT = (
+    "Programs of users take no samples of collectives, of divergence and of wall times; figures of these are left out."
+)
 SECTIONS_OF_PROGRAMS = (
     ("network", "Is the network what was asked for?",
      ("table summary", "figure loss_rate_check", "figure burst_lengths", "figure links", "table loss_statistics")),
@@ -86,6 +90,8 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
 
     written = Written(out / "report.html", warnings=list(records.warnings))
     written.notes += [LEFT_OUT] * records.of_programs
+    lacks_samples = records.are_counted_by_ranks and not records.of_programs
+    written.notes += [SAMPLES_LEFT_OUT] * lacks_samples
     drawn: dict[str, Any] = {}
     try:
         parts: dict[str, dict[str, Any]] = {}
@@ -94,8 +100,10 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
             try:
                 data = plots.data(name, records)
             except plots.NothingToDraw as reason:
-                if not isinstance(reason, plots.NotMeant) and (
-                    not records.of_programs or (name in OF_NETWORK and not records.loss_statistics.empty)
+                if (
+                    not isinstance(reason, plots.NotMeant)
+                    and not (lacks_samples and name in SAMPLED)
+                    and (not records.of_programs or (name in OF_NETWORK and not records.loss_statistics.empty))
                 ):
                     not_drawn[f"figure {name}"] = f"{module.TITLE}: {reason}"
                 for extension in (*style.FORMATS, "csv"):  # one of an earlier report would be out of date

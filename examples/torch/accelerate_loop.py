@@ -14,7 +14,7 @@ import droptest.torch
 def main():
     args = arguments(__doc__)
     accelerator = Accelerator(cpu=True)
-    torch.manual_seed(1)
+    torch.manual_seed(args.seed)
     model = TinyGpt()
     model, optimizer = accelerator.prepare(model, torch.optim.AdamW(model.parameters(), lr=1e-3))
     network = droptest.torch.attach(model, args.network) if args.network else None
@@ -29,7 +29,9 @@ def main():
         if accelerator.is_main_process:
             print(f"step {step}: loss {loss.item():.9g}", flush=True)
     if network:
-        network.finish(validation_loss=validation_loss(accelerator.unwrap_model(model)), unit="nats per byte")
+        network.finish(
+            validation_loss=validation_loss(accelerator.unwrap_model(model)), seed=args.seed, unit="nats per byte"
+        )
     accelerator.end_training()
 
 

@@ -15,7 +15,7 @@ import droptest.torch
 def main():
     args = arguments(__doc__)
     dist.init_process_group("gloo")
-    torch.manual_seed(1)
+    torch.manual_seed(args.seed)
     model = DistributedDataParallel(TinyGpt())
     network = droptest.torch.attach(model, args.network) if args.network else None
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -30,7 +30,7 @@ def main():
         if dist.get_rank() == 0:
             print(f"step {step}: loss {loss.item():.9g}", flush=True)
     if network:
-        network.finish(validation_loss=validation_loss(model.module), unit="nats per byte")
+        network.finish(validation_loss=validation_loss(model.module), seed=args.seed, unit="nats per byte")
     dist.destroy_process_group()
 
 

@@ -16,7 +16,7 @@ import droptest.torch
 def main():
     args = arguments(__doc__)
     dist.init_process_group("gloo")
-    torch.manual_seed(1)
+    torch.manual_seed(args.seed)
     model = TinyGpt()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.blocks:
@@ -34,7 +34,7 @@ def main():
         if dist.get_rank() == 0:
             print(f"step {step}: loss {loss.item():.9g}", flush=True)
     if network:
-        network.finish(validation_loss=validation_loss(model), unit="nats per byte")
+        network.finish(validation_loss=validation_loss(model), seed=args.seed, unit="nats per byte")
     dist.destroy_process_group()
 
 

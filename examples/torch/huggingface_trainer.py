@@ -22,7 +22,7 @@ class PrintLosses(TrainerCallback):
 
 def main():
     args = arguments(__doc__)
-    torch.manual_seed(1)
+    torch.manual_seed(args.seed)
     config = GPT2Config(vocab_size=VOCABULARY, n_positions=CONTEXT + 1, n_embd=64, n_layer=2, n_head=4, resid_pdrop=0,
                         embd_pdrop=0, attn_pdrop=0)  # fmt: skip
     examples = [{"input_ids": row, "labels": row} for rows in batches(0, 2 * args.steps) for row in rows]
@@ -34,7 +34,8 @@ def main():
         trainer = Trainer(GPT2LMHeadModel(config), settings, train_dataset=examples, eval_dataset=examples[:16],
                           callbacks=[PrintLosses()])  # fmt: skip
         if args.network:
-            trainer.add_callback(droptest.torch.TrainerCallback(args.network, unit="nats per byte"))
+            seeds = {"weights": args.seed, "data": args.seed}
+            trainer.add_callback(droptest.torch.TrainerCallback(args.network, seeds=seeds, unit="nats per byte"))
         trainer.train()
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -41,12 +41,14 @@ class Training(lightning.LightningModule):
 
 def main():
     args = arguments(__doc__)
-    torch.manual_seed(1)
+    torch.manual_seed(args.seed)
+    seeds = {"weights": args.seed, "data": args.seed}
+    callback = droptest.torch.LightningCallback(args.network, seeds=seeds, unit="nats per byte")
     trainer = lightning.Trainer(
         accelerator="cpu", devices=int(os.environ["LOCAL_WORLD_SIZE"]), strategy="ddp", max_epochs=1,
         use_distributed_sampler=False, gradient_clip_val=1.0, logger=False, enable_checkpointing=False,
         enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[droptest.torch.LightningCallback(args.network, unit="nats per byte")] if args.network else [],
+        callbacks=[callback] if args.network else [],
     )  # fmt: skip
     trainer.fit(Training(args.steps))
     dist.destroy_process_group()

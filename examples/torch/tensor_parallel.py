@@ -19,7 +19,7 @@ def main():
         droptest.torch.backend.use(args.network)
     dist.init_process_group("droptest" if args.network else "gloo")
     network = droptest.torch.backend.network() if args.network else None
-    torch.manual_seed(1)
+    torch.manual_seed(args.seed)
     model = TinyGpt()
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     for block in model.blocks:
@@ -35,7 +35,7 @@ def main():
         if dist.get_rank() == 0:
             print(f"step {step}: loss {loss.item():.9g}", flush=True)
     if network:
-        network.finish(validation_loss=validation_loss(model), unit="nats per byte")
+        network.finish(validation_loss=validation_loss(model), seed=args.seed, unit="nats per byte")
     dist.destroy_process_group()
 
 

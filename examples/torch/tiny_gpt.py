@@ -2,6 +2,7 @@
 """A small GPT-2 on the bytes of this folder, as the examples train it."""
 
 import argparse
+import os
 from pathlib import Path
 
 import torch
@@ -62,5 +63,6 @@ def validation_loss(model):
 def arguments(description):
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=os.environ.get("DROPTEST_WEIGHTS_SEED", 1), help="of the weights")
     parser.add_argument("--network", help="JSON file; without it nothing is lost")
     return parser.parse_args()

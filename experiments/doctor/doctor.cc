@@ -190,6 +190,11 @@ class Examination {
     for (const Finding& finding : launched_.findings) add(finding);
     made_.will_make(options_.out);
     if (!plan) return without_spec();
+    if (plan->runs.front().run.config.command) {
+      add({"program", "", Health::kWarning, "/command: what a program of your own needs is not known here",
+           "the other checks are those without a spec"});
+      return without_spec();
+    }
     check_machine(*plan);
     for (const PlannedRun* run : groups(*plan)) check_group(*run);
     return std::move(report_);

@@ -13,6 +13,7 @@ import sys
 import weakref
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -444,6 +445,7 @@ def test_a_report_of_programs_with_losses_has_tolerance_differences_and_curves(t
     for name in ("tolerance", "final_loss", "training_curves", "differences", "burst_lengths", "loss_rate_check"):
         assert f"{name}.png" in out
     assert "+0.2500 ± 0.0000" in out and "+0.5000 ± 0.0000" in out
+    assert "warning" not in out and "Programs of users take no samples of collectives" in out
 
 
 def test_a_unit_that_all_programs_name_is_that_of_the_records(tmp_path):
@@ -495,6 +497,31 @@ def test_the_command_watches_and_exports_the_runs(tmp_path):
     words = [binary, "export", str(tmp_path / "mine"), "--tensorboard"]
     subprocess.run(words, capture_output=True, check=True)
     assert len(list((tmp_path / "mine/tensorboard").rglob("events.out.tfevents.*"))) == 9
+
+
+def test_the_export_for_wandb_has_the_runs_by_their_points_and_seeds(tmp_path, monkeypatch):
+    write_runs(tmp_path / "mine")
+    sessions = []
+
+    class Session:
+        def __init__(self, **words):
+            self.words, self.logged, self.summary = words, {}, {}
+            sessions.append(self)
+
+        def log(self, values, step):
+            self.logged[step] = values
+
+        def finish(self, exit_code):
+            assert exit_code == 0
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=Session))
+    assert main(["wandb", str(tmp_path / "mine")]) == 0
+    assert len(sessions) == 9
+    (one,) = [session for session in sessions if session.words["id"] == "low_2"]
+    assert one.words["group"] == "loss: Bernoulli 1 %, width: 64" and one.words["name"].endswith(", seed 2")
+    assert one.words["config"]["/network/loss/loss_rate"] == 0.01 and one.words["config"]["/settings/width"] == 64
+    assert one.logged[3]["train_loss"] == 2.25 and one.logged[3]["validation_loss"] == 2.45
+    assert one.summary["validation/final_loss"] == 2.45 and one.summary["configured_rate/dp_gradient"] == 0.01
 
 
 def test_a_network_needs_numpy_alone():

@@ -82,14 +82,17 @@ def test_the_trainers_callback_makes_one_line_of_the_losses_of_a_step(tmp_path, 
     from droptest.torch import trainer_callback
 
     network = Attached(tmp_path)
-    monkeypatch.setattr(trainer_callback, "attach", lambda model, source: network)
+    sources = []
+    monkeypatch.setattr(trainer_callback, "attach", lambda model, source: sources.append(source) or network)
     callback = droptest.torch.TrainerCallback("network.json", settings={"width": 8}, unit="nats per byte")
     args = SimpleNamespace(learning_rate=0.1, per_device_train_batch_size=4, num_train_epochs=3, max_steps=-1, seed=5,
                            data_seed=None)  # fmt: skip
     state = SimpleNamespace(global_step=0)
-    callback.on_train_begin(args, state, None)
-    for state.global_step in (0, 1):
-        callback.on_step_begin(args, state, None, model=torch.nn.Linear(1, 1))
+    for _ in range(2):  # the Trainer begins again with smaller batches, and wraps the model again
+        callback.on_train_begin(args, state, None)
+        for state.global_step in (0, 1):
+            callback.on_step_begin(args, state, None, model=torch.nn.Linear(1, 1))
+    assert sources == ["network.json", network]
     state.global_step = 2
     callback.on_log(args, state, None, logs={"loss": 3.0, "grad_norm": 1.5, "num_input_tokens_seen": 64, "other": "x"})
     assert network.logged == []

@@ -218,4 +218,6 @@ def test_the_lines_of_the_readme_work(folder, monkeypatch):
     lines = re.search(r"```python\n(.*?)```", section, re.S)[1]
     monkeypatch.chdir(folder)
     assert all(lost > 0 for lost in results(run_ranks(folder, 2, "training:readme_lines", lines=lines)))
-    assert (folder / "results/mine/loss_statistics.json").is_file()
+    assert (folder / "results/mine/lossy_1/loss_statistics.json").is_file()
+    summary = json.loads((folder / "results/mine/lossy_1/summary.json").read_text())
+    assert (summary["train"]["final_loss"], summary["validation"]["final_loss"]) == (2.5, 2.25)

@@ -71,6 +71,11 @@ def attach(
     return used
 
 
+def is_attached(model: torch.nn.Module) -> bool:
+    """Whether the model, or a part of it, is attached to a network."""
+    return not _attached.isdisjoint(model.modules())
+
+
 def _check_group(model: Any, is_ddp: bool, process_group: Any) -> None:
     if process_group is None:
         return

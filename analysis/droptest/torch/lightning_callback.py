@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ from droptest.torch.attaching import attach
 from droptest.torch.pending_line import PendingLine
 
 # Two packages have the same classes; the program uses one of them.
-PACKAGE = "pytorch_lightning" if "lightning" not in sys.modules and "pytorch_lightning" in sys.modules else (
-    "lightning.pytorch")  # fmt: skip
+_OLDER = "pytorch_lightning"
+_IS_OLDER = find_spec("lightning") is None or (_OLDER in sys.modules and "lightning" not in sys.modules)
+PACKAGE = _OLDER if _IS_OLDER else "lightning.pytorch"
 
 
 class LightningCallback(import_module(PACKAGE).Callback):

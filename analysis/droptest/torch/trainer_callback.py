@@ -14,7 +14,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from droptest.network import Network, NetworkError
 from droptest.program_run import NAME, TAKEN
-from droptest.torch.attaching import attach
+from droptest.torch.attaching import attach, is_attached
 from droptest.torch.pending_line import PendingLine
 
 SETTINGS = ("learning_rate", "per_device_train_batch_size", "num_train_epochs", "max_steps")
@@ -39,16 +39,22 @@ class TrainerCallback(transformers.TrainerCallback):
         self._source = network
         self._settings, self._seeds, self._unit = settings or {}, seeds, unit
         self._line = PendingLine()
+        self._is_attached = False  # the model of this attempt: the Trainer may begin again with smaller batches
         self._is_finished = False
 
     def on_train_begin(self, args, state, control, **kwargs):
         if self._is_finished:
             raise NetworkError("argument", "TrainerCallback: got a second train(), want a callback and a folder "
                                "`statistics` for each")  # fmt: skip
+        self._is_attached = False
 
     def on_step_begin(self, args, state, control, model=None, **kwargs):
-        if self.network is None:
-            self.network = attach(wrapped_model(model), self._source)
+        if self._is_attached:
+            return
+        wrapped = wrapped_model(model)
+        if self.network is None or not is_attached(wrapped):
+            self.network = attach(wrapped, self._source if self.network is None else self.network)
+        self._is_attached = True
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         numbers = numbers_of(logs or {})
@@ -75,6 +81,7 @@ def wrapped_model(model: torch.nn.Module) -> torch.nn.Module:
     wanted = set(map(id, model.parameters()))
     found = [one for one in gc.get_objects() if issubclass(type(one), DistributedDataParallel)]
     found = [one for one in found if wanted == set(map(id, one.parameters()))]
+    found = [one for one in found if not is_attached(one)] or found  # one of an earlier attempt may be left
     if len(found) > 1:
         raise NetworkError("argument", f"TrainerCallback: model: got {len(found)} models of DistributedDataParallel "
                            "with its parameters, want one")  # fmt: skip
