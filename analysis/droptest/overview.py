@@ -15,7 +15,8 @@ from droptest.words import cut
 MOST_SERIES = 6
 MOST_CHARACTERS = 60  # of a name
 MOST_ROWS = 20
-MOST_BYTES = 16_000  # of the rows; the rest of the page is below 2 kB
+MOST_BYTES = 12_000  # of the rows
+MOST_OF_A_LINE = 400  # characters, of which each takes at most six bytes in HTML
 SHOWN = ("series", "loss rate", "best value", "seeds", "final validation loss", "difference to lossless", "diverged",
          "failed", "not there", "realised rate")  # fmt: skip
 
@@ -48,7 +49,7 @@ def html(records: Experiment) -> str:
     every = groups(records)
     rows = [dict(zip(HEADER, row_of(group), strict=True)) for group in every[:MOST_ROWS]]
     columns = [name for name in SHOWN if name == "series" or any(row[name] not in ("", "-") for row in rows)]
-    text = "".join(f"<div>{escape(line[:500])}</div>" for line in lines(records))
+    text = "".join(f"<div>{escape(cut(line, MOST_OF_A_LINE))}</div>" for line in lines(records))
     text += f"<table><thead>{_row(columns, 'th')}</thead><tbody>"
     room, shown = MOST_BYTES, 0
     for row in rows:

@@ -57,12 +57,14 @@ def test_a_notebook_shows_at_most_20_kB_of_10000_runs(tmp_path):
     row = records.runs.iloc[-1:]
     many = row.loc[row.index.repeat(10_000)].reset_index(drop=True)
     many["run_id"] = [f"{place:016x}" for place in range(len(many))]
-    many["series"] = [f"{'&<>' * 100} {place}" for place in range(len(many))]
-    records.runs = many
+    quotes = '"' * 300  # of six bytes each in HTML
+    many["series"] = [f"{place} {quotes} {place}" for place in range(len(many))]
+    many["best_value"] = quotes
+    records.runs, records.path, records.warnings = many, records.path / (10 * quotes), ["one"]
     page = records._repr_html_()
-    assert 5_000 < len(page.encode()) < MOST_BYTES and len(repr(records)) < 1000
+    assert 5_000 < len(page.encode()) < MOST_BYTES and len(repr(records)) < 5000
     shown = Cells(page)
-    assert 10 < len(shown.rows) < 30
+    assert 10 < len(shown.rows) < 1 + 20  # the bytes end it, before the rows do
     assert f"and {10_000 - (len(shown.rows) - 1)} more points, in droptest.points(records)" in shown.lines
     assert "runs: 10000 (10000 completed), up to step 200" in repr(records)
     assert "; and 9994 more" in repr(records)
