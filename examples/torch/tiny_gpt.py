@@ -53,8 +53,11 @@ def batches(rank, steps, size=8):
         yield data[first + torch.arange(CONTEXT + 1)]
 
 
-def arguments(description):
+def arguments(description, **numbers):
+    """numbers: further options of the program, each an integer with its default."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--network", help="JSON file; without it nothing is lost")
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()
