@@ -60,9 +60,12 @@ def validation_loss(model):
         return torch.stack([model(tokens) for tokens in batches(1000, 4)]).mean()
 
 
-def arguments(description):
+def arguments(description, **numbers):
+    """numbers: further options of the program, each an integer with its default."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--seed", type=int, default=os.environ.get("DROPTEST_WEIGHTS_SEED", 1), help="of the weights")
     parser.add_argument("--network", help="JSON file; without it nothing is lost")
+    for name, default in numbers.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
     return parser.parse_args()

@@ -18,9 +18,10 @@ from ranks import new_process
 import droptest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "torch"
-PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem != "tiny_gpt")
+PROGRAMS = sorted(file.stem for file in EXAMPLES.glob("*.py") if file.stem not in ("tiny_gpt", "host_memory"))
 NEEDED = {"accelerate_loop": ("accelerate",), "huggingface_trainer": ("transformers", "accelerate"),
-          "lightning_ddp": ("lightning",)}  # fmt: skip
+          "lightning_ddp": ("lightning",), "deepspeed_zero": ("deepspeed",), "megatron_ddp": ("megatron",)}  # fmt: skip
+BACKEND = ("tensor_parallel", "deepspeed_zero", "megatron_ddp")  # which need it
 LOSSY_FORWARD = ("tensor_parallel",)  # whose first loss is already another one
 STEPS = 20
 RANKS = 2
@@ -30,7 +31,7 @@ def missing(program):
     """Why the program cannot run here; None: it can."""
     if program == "fsdp2" and version() < (2, 11):
         return f"FSDP2's custom communication needs torch 2.11, here is {torch.__version__}"
-    if program == "tensor_parallel" and version() < (2, 6):
+    if program in BACKEND and version() < (2, 6):
         return f"the backend needs torch 2.6, here is {torch.__version__}"
     for needed in NEEDED.get(program, ()):
         if importlib.util.find_spec(needed) is None:

@@ -37,7 +37,7 @@ def launched(folder, *words, **variables):
     return done.stdout
 
 
-def trained(folder, program, backend="-", network=None):
+def trained(folder, program, backend="-", network=None, options=()):
     """The lines of the ranks' files, and the record of the network where there is one."""
     folder.mkdir()
     file, words = folder / "network.json", []
@@ -45,7 +45,7 @@ def trained(folder, program, backend="-", network=None):
         file.write_text(json.dumps(network))
         words = ["--network", file] if backend == "-" else []
     launched(folder, TESTS / "framework_program.py", backend, folder / "rank", EXAMPLES / f"{program}.py", "--steps",
-             STEPS, *words, DROPTEST_NETWORK=str(file))  # fmt: skip
+             STEPS, *options, *words, DROPTEST_NETWORK=str(file))  # fmt: skip
     ranks = [(folder / f"rank{rank}").read_text().splitlines() for rank in range(RANKS)]
     record = folder / "counts/loss_statistics.json"
     return ranks, json.loads(record.read_text()) if record.is_file() else None

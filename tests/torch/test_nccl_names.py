@@ -3,8 +3,10 @@
 when it loads PyTorch, and one that is passed by would lose nothing."""
 
 import importlib.util
+import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,3 +54,29 @@ def test_the_layer_has_every_function_of_the_installed_nccl(of_layer):
     if library is None:
         pytest.skip("no package of NCCL is installed beside PyTorch")
     assert names(library, "defined") <= of_layer, "api/nccl/nccl_names.json has an older version's functions"
+
+
+BY_PATH_AND_THEN_BY_NAME = """
+import ctypes, sys
+
+
+class Place(ctypes.Structure):
+    _fields_ = [("file", ctypes.c_char_p), ("others", ctypes.c_void_p * 3)]
+
+
+ctypes.CDLL(sys.argv[1])
+function = ctypes.cast(ctypes.CDLL("libnccl.so.2").ncclAllReduce, ctypes.c_void_p)
+place = Place()
+assert ctypes.CDLL(None).dladdr(function, ctypes.byref(place))
+print(place.file.decode())
+"""
+
+
+def test_a_program_that_opens_nccl_by_path_and_then_by_name_gets_the_layer(of_layer):
+    """JAX does both, in this order (docs/jax.md)."""
+    library = site_file("torch", "../nvidia/nccl/lib/libnccl.so.2")
+    if library is None:
+        pytest.skip("no package of NCCL is installed beside PyTorch")
+    done = subprocess.run([sys.executable, "-c", BY_PATH_AND_THEN_BY_NAME, library], capture_output=True, text=True,
+                          env=os.environ | {"LD_PRELOAD": str(LAYER)}, check=False)  # fmt: skip
+    assert done.stdout.strip() == str(LAYER), done.stderr
