@@ -199,7 +199,11 @@ def test_a_sweep_that_ends_takes_all_processes_of_its_programs_along(tmp_path, t
 
 def test_commands_about_training_say_that_they_do_not_know_the_program(tmp_path):
     command_spec(tmp_path)
-    for words in (("plan", "spec.json"), ("plan", "spec.json", "--layout"), ("export", "--initial", "spec.json", "--out", "w.safetensors")):
+    for words in (
+        ("plan", "spec.json"),
+        ("plan", "spec.json", "--layout"),
+        ("export", "--initial", "spec.json", "--out", "w.safetensors"),
+    ):
         refused = run(*words, cwd=tmp_path, expect=2)
         assert "/command: got a program of your own" in refused.err, words
     refused = run("sweep", "spec.json", "--slurm", cwd=tmp_path, expect=2)
