@@ -40,7 +40,7 @@ TEST(Schema, EmbeddedSchemasLoadAndForbidUnknownKeysEverywhere) {
     if (rule.is_object() && rule.contains("properties") && rule["properties"].is_object()) {
       // Lines of metrics.jsonl may have numbers that a program gives a name to.
       const json further = rule.value("additionalProperties", json(true));
-      const bool is_line = rule.value("title", json()) == "metrics.jsonl";
+      const bool is_line = rule.value("title", json()) == "Line of metrics.jsonl";
       EXPECT_TRUE(is_line ? further["type"] == json({"number", "null"}) : further == false) << place;
       for (const auto& [name, property] : rule["properties"].items()) {
         EXPECT_TRUE(has_keyword(property, "title") && has_keyword(property, "description")) << place << " " << name;

@@ -13,10 +13,13 @@ travels, and without loss the bits are those of PyTorch.
 
 from importlib import import_module
 
-from droptest.torch.attaching import attach
-from droptest.torch.ddp import ddp_hook
-from droptest.torch.fsdp import fully_shard_hooks
-from droptest.torch.group import LossyGroup, lossy
+from droptest.extras import needed_by
+
+with needed_by("droptest.torch"):
+    from droptest.torch.attaching import attach
+    from droptest.torch.ddp import ddp_hook
+    from droptest.torch.fsdp import fully_shard_hooks
+    from droptest.torch.group import LossyGroup, lossy
 
 # Loaded at their first use: they need packages of their own.
 _MODULE_OF = {
