@@ -189,6 +189,13 @@ def test_links_of_statistics_say_which_extra_they_need(tmp_path):
     assert "Statistics.links needs pandas, which is not installed: install the extra droptest[report]" in done.stderr
 
 
+def test_hooks_say_which_extra_has_pytorch(tmp_path):
+    program = "import sys; sys.modules['torch'] = None; import droptest.torch"
+    done = call(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=str(PACKAGES))
+    assert done.stderr.splitlines()[-1].startswith("ModuleNotFoundError: droptest.torch needs torch, which is not "
+                                                   "installed: install the extra droptest[torch]")  # fmt: skip
+
+
 def test_an_error_of_another_module_stays_as_it_is():
     with pytest.raises(ModuleNotFoundError, match="No module named 'nothing_of_this_name'"), extras.needed_by("all"):
         importlib.import_module("nothing_of_this_name")
