@@ -41,6 +41,9 @@ struct ExportOptions {
 std::string why_without_weights(const experiments::RunDirectory& run) {
   const std::optional<nlohmann::json> summary = experiments::read_summary(run);
   if (!summary) return "has no weights.safetensors, since no run has finished there";
+  if (comm::load_json(run.spec()).contains("command")) {
+    return "has no weights.safetensors: what its program keeps of its model is up to the program";
+  }
   const std::string error = summary->at("error").is_string() ? summary->at("error").get<std::string>() : "";
   if (!error.empty()) return "has no weights.safetensors, since the run failed: " + error;
   const std::filesystem::path folder = std::filesystem::absolute(run.path + "/").lexically_normal().parent_path();

@@ -56,10 +56,15 @@ std::string outcome_text(const nlohmann::json& summary) {
   if (const std::uint64_t skipped = summary.value("/loss_scale/skipped_steps"_json_pointer, std::uint64_t{0})) {
     steps += " (" + std::to_string(skipped) + " skipped: overflow)";
   }
+  std::string speed;  // a program of the user's own need not count tokens
+  if (const nlohmann::json& rate = summary.at("tokens_per_second"); rate.is_number()) {
+    speed = format(", %.0f", rate.get<double>()) + " tokens/s";
+  }
+  const nlohmann::json& seconds = summary.at("seconds");
+  if (seconds.is_number()) speed += ", " + duration_text(seconds.get<double>());
   return text + ": validation loss " + loss_text(validation.at("final_loss")) + " (best " +
          loss_text(validation.at("best_loss")) + "), train loss " + loss_text(summary.at("train").at("final_loss")) +
-         ", " + steps + ", " + format("%.0f", summary.at("tokens_per_second").get<double>()) + " tokens/s, " +
-         duration_text(summary.at("seconds").get<double>());
+         ", " + steps + speed;
 }
 
 std::string point_text(const experiments::SweepPlan& plan, const experiments::PlannedRun& planned) {

@@ -162,7 +162,9 @@ void take_outcome(const ProgramOutcome& outcome, RunSummary& summary) {
   summary.validation_final_loss = outcome.validation_final_loss;
   summary.validation_best_loss = outcome.validation_best_loss;
   summary.seconds = outcome.seconds;
-  summary.tokens_per_second = outcome.seconds > 0 ? static_cast<double>(outcome.tokens) / outcome.seconds : 0;
+  summary.tokens_per_second = outcome.seconds > 0 && outcome.tokens > 0
+                                  ? static_cast<double>(outcome.tokens) / outcome.seconds
+                                  : std::nan("");  // not known
 }
 
 json execute_command(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
@@ -200,6 +202,7 @@ json execute_command(const ResolvedRun& run, const RunDirectory& directory, cons
   summary.diverged_step = outcome.diverged_step;
   summary.point = options.point;
   take_outcome(outcome, summary);
+  if (outcome.seconds == 0) summary.seconds = std::chrono::duration<double>(SystemClock::now() - started).count();
   summary.provenance = build_provenance();
   summary.provenance.libraries.clear();  // of this program; those of the other one are not known
   summary.provenance.started = utc_text(started);

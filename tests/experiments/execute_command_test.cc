@@ -130,6 +130,7 @@ TEST(ExecuteCommand, LinesOfAnAttemptBeforeAreNotTakenForThoseOfThisOne) {
   EXPECT_EQ(executed(counts_script() + line, folder)["steps"], 9);
   const json without = executed(counts_script(), folder);
   EXPECT_EQ(without["steps"], 0);
+  EXPECT_EQ(without["tokens_per_second"], nullptr);
   EXPECT_THAT(without["warnings"][0]["message"], HasSubstr("has written no metrics.jsonl"));
   // A program that goes on adds to them.
   EXPECT_EQ(executed(counts_script() + line, folder)["steps"], 9);
