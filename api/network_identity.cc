@@ -28,8 +28,7 @@ std::string place_of(const json& difference, const json& own) {
 }  // namespace
 
 std::uint64_t network_digest(const droptest_network& network) {
-  constexpr std::size_t kHexDigits = 16;
-  return std::stoull(comm::sha256_hex(network.program.identity).substr(0, kHexDigits), nullptr, 16);
+  return std::stoull(comm::network_digest_text(network.program.identity), nullptr, 16);
 }
 
 void check_peer(const droptest_network& network, int peer, const std::string& identity) {

@@ -4,10 +4,8 @@
 #include <cerrno>
 #include <exception>
 #include <filesystem>
-#include <iomanip>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -31,11 +29,7 @@ std::string rank_file(const std::string& folder, int rank) {
   return folder + "/ranks/" + std::to_string(rank) + ".json";
 }
 
-std::string digest_of(const droptest_network& network) {
-  std::ostringstream digits;
-  digits << std::hex << std::setw(16) << std::setfill('0') << network_digest(network);
-  return digits.str();
-}
+std::string digest_of(const droptest_network& network) { return comm::network_digest_text(network.program.identity); }
 
 ExemptByReason exempt_of(const json& exempt) {
   ExemptByReason counts{};

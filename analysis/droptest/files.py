@@ -113,16 +113,24 @@ def metric_lines(path: Path, warnings: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def read_metrics(path: Path) -> MetricsFile:
-    """The lines of a metrics.jsonl, in order of their steps. Of two lines with one step the later counts, and has the
-    members of the earlier one that it lacks: a program's last line has only the validation loss.
+    """The lines of a metrics.jsonl, in order of their steps. A line with a smaller step than the one before is of a
+    program that has begun again, and replaces the lines from that step on. Of two lines with one step that follow each
+    other the later counts, and has the members of the earlier one that it lacks: a program's last line has only the
+    validation loss.
 
     Raises: as metric_lines.
     """
     warnings: list[str] = []
-    by_step: dict[int, dict[str, Any]] = {}
+    lines: list[dict[str, Any]] = []
     for line in metric_lines(path, warnings):
-        by_step[line["step"]] = by_step.get(line["step"], {}) | line
-    return MetricsFile([by_step[step] for step in sorted(by_step)], *warnings)
+        if lines and line["step"] < lines[-1]["step"]:
+            while lines and lines[-1]["step"] >= line["step"]:
+                lines.pop()
+        if lines and lines[-1]["step"] == line["step"]:
+            lines[-1] |= line
+        else:
+            lines.append(line)
+    return MetricsFile(lines, *warnings)
 
 
 STEP = re.compile(rb'"step"\s*:\s*(-?[0-9]+)')

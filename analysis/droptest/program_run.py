@@ -46,6 +46,9 @@ LAST_LINES = 10  # whose mean is the final training loss
 TWIN_OMITS = ("/name", "/network", "/seeds/network")  # in which a run and its lossless twin may differ
 
 
+_written: set[Path] = set()  # folders of runs, by networks of this process
+
+
 class UnusableArgument(ValueError):
     """Of log() or finish(); the message begins with the name of the argument."""
 
@@ -198,6 +201,9 @@ class ProgramRun:
         if self._first_step is not None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
+        if _is_swept(self.folder) and self.folder in _written:
+            raise UnusableArgument("got the first line of a second network of this program, want one network for a "
+                                   "run: its lines and counts would take the place of the first one's")  # fmt: skip
         if not _is_swept(self.folder):
             _check_is_of_program(self.folder)
             self._held = _taken(self.folder / "lock")
@@ -212,6 +218,7 @@ class ProgramRun:
             temporary.replace(file)
         else:
             file.unlink(missing_ok=True)
+        _written.add(self.folder)
         self._first_step = step
 
     def _summary(self, network: Any, spec: dict[str, Any], counted: dict[str, Any]) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from droptest.files import (
     seeds_of,
 )
 from droptest.frames import KEYS, frames_of
+from droptest.pointers import canonical
 from droptest.run_rows import COLUMNS, RunRows
 from droptest.search import Search, read_search
 from droptest.series import SeriesNamer
@@ -399,6 +400,7 @@ def _planned_runs(
         run.seeds = run.seeds or seeds_of(entry)
         run.idle = tuple(dict.fromkeys((*run.idle, *idle_parts(entry))))
         runs[run_id] = run
+    _give_specs(runs.values())
     for run_id, seed in search.run_ids if search is not None else ():
         if Path(run_id).name != run_id:
             raise MalformedRecord(f"{path / 'search.json'}: got run_id {run_id!r}, want a folder's name")
@@ -414,6 +416,15 @@ def _planned_runs(
         lists = " or ".join(name for name in ("sweep.json", "search.json") if (path / name).is_file())
         warnings.append(f"{len(extra)} run(s) here are not part of {lists} and were left out: {', '.join(extra)}")
     return list(runs.values())
+
+
+def _give_specs(runs: Iterable[Run]) -> None:
+    """Runs that have not begun lose what the runs of their point lose: they get the resolved spec of one of these."""
+    begun = {canonical(run.point): run.spec for run in runs if run.spec}
+    for run in runs:
+        spec = begun.get(canonical(run.point))
+        if run.status == "missing" and spec is not None and run.seeds is not None:
+            run.spec = {**spec, "seeds": dict(zip(("weights", "data", "network"), run.seeds, strict=True))}
 
 
 def _of_runs(

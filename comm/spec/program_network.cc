@@ -13,6 +13,7 @@
 #include "comm/spec/embedded_schemas.h"
 #include "comm/spec/network_schema.h"
 #include "comm/spec/resolve_network.h"
+#include "comm/spec/sha256.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -112,6 +113,8 @@ json checked_document(std::string_view text, const std::string& where) {
 }
 
 }  // namespace
+
+std::string network_digest_text(const std::string& identity) { return sha256_hex(identity).substr(0, 16); }
 
 json program_schema_document() {
   const auto& [file, text] = embedded_schemas().at(1);

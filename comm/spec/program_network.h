@@ -26,6 +26,9 @@ struct ProgramNetwork {
 /// lossy_options_from_json(); members that need a communicator of droptest's own are errors, too.
 ProgramNetwork program_network_from_json(std::string_view text, const std::string& where, int world_size);
 
+/// Of ProgramNetwork::identity, as records have it: the first 16 hex digits of its SHA-256.
+std::string network_digest_text(const std::string& identity);
+
 /// The rules of such documents but for network and seed, which are those of network_schema_document().
 nlohmann::json program_schema_document();
 

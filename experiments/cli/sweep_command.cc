@@ -170,6 +170,7 @@ int sweep(const SweepCommandOptions& options) {
     std::cout << summary_table(plan, progress);
     if (!plan.best_over.empty()) std::cout << best_table(plan, progress);
   }
+  if (!options.quiet) print_program_warnings(plan, progress);
   print_failures(plan, progress);
   print_busy(plan, progress);
   if (!progress.problem.empty()) {

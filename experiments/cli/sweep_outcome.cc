@@ -2,6 +2,8 @@
 #include "experiments/cli/sweep_outcome.h"
 
 #include <iostream>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "experiments/cli/outcome_text.h"
 #include "experiments/files/file_lock.h"
@@ -28,6 +30,20 @@ void print_busy(const experiments::SweepPlan& plan, const experiments::SweepProg
                                             seeds_text(plan.runs[i].seeds) + ")",
                                         run.holder)
               << "\n";
+  }
+}
+
+void print_program_warnings(const experiments::SweepPlan& plan, const experiments::SweepProgress& progress) {
+  std::map<std::string, std::size_t> runs;
+  for (std::size_t i = 0; i < plan.runs.size(); ++i) {
+    const SweepRun& run = progress.runs[i];
+    if (run.same_as != i || run.summary.is_null() || !plan.runs[i].run.config.command) continue;
+    for (const nlohmann::json& warning : run.summary.value("warnings", nlohmann::json::array())) {
+      if (warning.at("pointer") == "/command") ++runs[warning.at("message").get<std::string>()];
+    }
+  }
+  for (const auto& [message, count] : runs) {
+    std::cerr << "droptest: warning: " << message << " (" << count << (count == 1 ? " run" : " runs") << ")\n";
   }
 }
 

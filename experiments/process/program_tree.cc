@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
@@ -22,7 +23,7 @@ constexpr std::chrono::milliseconds kTreePollInterval{10};
 constexpr std::chrono::milliseconds kKillPatience{2000};  // of processes that the kernel holds, as in a read of a disk
 
 ChildProcess start_below_this_one(const ChildProcess::Options& options) {
-  ::prctl(PR_SET_CHILD_SUBREAPER, 1);
+  adopt_orphans();
   return ChildProcess::start(options);
 }
 
@@ -56,7 +57,20 @@ std::map<pid_t, ProcessFacts> all_processes() {
 
 }  // namespace
 
-std::vector<pid_t> descendants() {
+void adopt_orphans() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+void kill_descendants(const std::vector<pid_t>& without) {
+  // A process that is killed may just have started another one.
+  const auto deadline = std::chrono::steady_clock::now() + kKillPatience;
+  for (std::vector<pid_t> left;
+       !(left = descendants(without)).empty() && std::chrono::steady_clock::now() < deadline;) {
+    for (const pid_t pid : left) ::kill(pid, SIGKILL);
+    std::this_thread::sleep_for(kTreePollInterval);
+    for (const pid_t pid : left) ::waitpid(pid, nullptr, WNOHANG);
+  }
+}
+
+std::vector<pid_t> descendants(const std::vector<pid_t>& without) {
   std::map<pid_t, std::vector<pid_t>> children;
   const std::map<pid_t, ProcessFacts> all = all_processes();
   for (const auto& [pid, facts] : all) children[facts.parent].push_back(pid);
@@ -66,6 +80,7 @@ std::vector<pid_t> descendants() {
     const pid_t parent = parents.back();
     parents.pop_back();
     for (const pid_t child : children[parent]) {
+      if (std::find(without.begin(), without.end(), child) != without.end()) continue;
       parents.push_back(child);
       if (all.at(child).state != 'Z') found.push_back(child);
     }

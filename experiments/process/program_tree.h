@@ -36,7 +36,13 @@ class ProgramTree {
   ChildProcess program_;
 };
 
-/// The processes below this one that have not ended, children before theirs. Reaps orphans that have. Source: proc(5).
-std::vector<pid_t> descendants();
+/// From now on processes below this one whose parents have ended are children of this one.
+void adopt_orphans();
+
+/// The processes below this one that have not ended, but for those that are or are below one of these. Source: proc(5).
+std::vector<pid_t> descendants(const std::vector<pid_t>& without = {});
+
+/// Kills the descendants but for these, and reaps them.
+void kill_descendants(const std::vector<pid_t>& without);
 
 }  // namespace droptest::experiments

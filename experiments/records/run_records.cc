@@ -334,6 +334,7 @@ bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again aga
                 const SayUnread& say) {
   struct stat status {};
   if (::stat(directory.moved().c_str(), &status) == 0 || has_result(RunDirectory{directory.again()})) return false;
+  if (run.config.command && again == Again::kYes) return false;  // of its program nothing more is known
   if (stopped == Stopped::kAccept) {
     const std::optional<json> summary = read_summary(directory);
     if (summary && is_stopped_by_alert(*summary)) return true;

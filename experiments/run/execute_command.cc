@@ -1,10 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/run/execute_command.h"
 
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
-#include <deque>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <system_error>
@@ -14,13 +19,16 @@
 
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
+#include "comm/lossy/fill/reduction_fill.h"
 #include "comm/rendezvous/tcp_connection.h"
 #include "experiments/data/file_version.h"
 #include "experiments/files/atomic_file.h"
 #include "experiments/process/last_words.h"
+#include "experiments/process/program_output.h"
 #include "experiments/process/program_tree.h"
 #include "experiments/records/metrics_tail.h"
 #include "experiments/records/provenance.h"
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/resolve_command.h"
 #include "sim/error.h"
 
@@ -58,6 +66,13 @@ ChildProcess::Options program_of(const ResolvedRun& run, const std::string& fold
   write_file_atomically(network, network_of_command(run, folder).dump(2) + "\n");
   ChildProcess::Options program;
   program.arguments = with_values(command.words, command_values(command, run.config.seeds, port, folder), "/command");
+  const std::string& name = program.arguments.front();
+  const bool is_path = name.find('/') != std::string::npos;
+  if (is_path && ::access(name.c_str(), X_OK) != 0) {
+    throw ConfigError("/command/0: got " + comm::quote_json(name) +
+                      ", which is no program here: " + std::generic_category().message(errno));
+  }
+  if (!is_path) (void)path_of_program(name);
   program.log = folder + "/program.log";
   program.environment = {{"DROPTEST_NETWORK", network},
                          {"DROPTEST_RUN_FOLDER", folder},
@@ -72,28 +87,68 @@ ChildProcess::Options program_of(const ResolvedRun& run, const std::string& fold
   return program;
 }
 
-/// The counts that the program's ranks have written. Throws: CommError where there are none, or of another network.
+/// The counts that the program's ranks have written. Throws: CommError where there are none, of another network, or
+/// none of a packet that could be lost: nothing says then that the run is one with loss.
 json counts_of(const ResolvedRun& run, const RunDirectory& directory) {
+  constexpr const char* kWant =
+      "want droptest.Network() with droptest.torch.attach(model), or another layer of droptest in the program, on the "
+      "network that DROPTEST_NETWORK names";
   json counts;
   try {
     counts = comm::load_json(directory.loss_statistics());
   } catch (const ConfigError& error) {
     throw CommError("the program ended with exit code 0, but its ranks have written no counts of the network (" +
-                    std::string(error.what()) +
-                    "), so nothing says that it lost packets; want droptest.Network(), droptest.torch.attach(model) or "
-                    "another layer of droptest in the program, which take the network that DROPTEST_NETWORK names");
+                    std::string(error.what()) + "), so nothing says that it lost packets; " + kWant);
   }
   const json network = counts.value("network", json::object());
   const auto refuse = [&](const std::string& what) {
-    throw CommError(directory.loss_statistics() + ": /network" + what +
-                    " than the one of this run, which the program finds in the file that DROPTEST_NETWORK names");
+    throw CommError(directory.loss_statistics() + ": /network" + what + " than that of this run; " + kWant);
   };
   if (network.value("seed", json()) != run.config.seeds.network) refuse("/seed: got another seed");
-  const json classes = network.value("classes", json::object());
-  for (const auto& [name, section] : classes.items()) {
+  const json sections = network.value("classes", json::object());
+  for (const auto& [name, section] : sections.items()) {
     if (run.spec["network"]["classes"].value(name, json()) != section) refuse("/classes/" + name + ": got another one");
   }
+  if (network.value("digest", "") != network_digest_of(run)) {
+    refuse("/digest: got that of other rules, or of another version of droptest,");
+  }
+  const json classes = counts.value("classes", json::object());
+  std::uint64_t packets = 0;
+  std::uint64_t of_lossy = 0;
+  bool can_lose = false;
+  for (const auto& [name, section] : run.spec["network"]["classes"].items()) {
+    const comm::ClassNetwork& of_class = *run.config.network.of(sim::traffic_class_from_name(name));
+    const bool loses = comm::can_lose(of_class.reduce) || comm::can_lose(of_class.gather);
+    const std::uint64_t counted = classes.value(name, json::object()).value("packets", std::uint64_t{0});
+    can_lose = can_lose || loses;
+    packets += counted;
+    of_lossy += loses ? counted : 0;
+  }
+  if (packets == 0 || (can_lose && of_lossy == 0)) {
+    const json exempt = counts.value("exempt", json::object());
+    throw CommError(std::string("the program ended with exit code 0, but it has sent no packet ") +
+                    (packets == 0 ? "through the network" : "of a traffic class that can lose one") +
+                    (exempt.empty() ? "" : " (exempt calls: " + exempt.dump() + ")") + ", so nothing could be lost; " +
+                    kWant);
+  }
   return counts;
+}
+
+/// A program that has ended writes no more: what it has left is a line.
+void end_last_line(const std::string& path) {
+  std::ifstream file(path, std::ios::ate | std::ios::binary);
+  if (!file || file.tellg() == std::streampos(0)) return;
+  file.seekg(-1, std::ios::end);
+  if (file.get() != '\n') std::ofstream(path, std::ios::app) << "\n";
+}
+
+/// In the place of lines of which not all count.
+void write_lines(const std::string& path, const std::vector<json>& lines) {
+  std::string text;
+  for (const json& line : lines) text += line.dump() + "\n";
+  std::ifstream file(path);
+  const auto written = std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n');
+  if (static_cast<std::size_t>(written) != lines.size()) write_file_atomically(path, text);
 }
 
 /// About the program's records.
@@ -114,43 +169,54 @@ std::vector<Warning> warnings_about(const json& counts, const ProgramOutcome& ou
 
 }  // namespace
 
-ProgramOutcome outcome_of_lines(const std::string& metrics_file) {
+std::vector<json> lines_that_count(const std::string& metrics_file) {
+  std::vector<json> lines;
+  std::ifstream file(metrics_file);
+  std::uint64_t number = 0;
+  for (std::string text; std::getline(file, text);) {
+    ++number;
+    const auto fail = [&](const std::string& what) {
+      throw ConfigError(metrics_file + ": line " + std::to_string(number) + ": " + what);
+    };
+    json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    if (!line.is_object()) {
+      fail("got " + comm::quote_json(text, 80) +
+           ", want an object of JSON, which has no NaN and no Infinity: write null");
+    }
+    const std::vector<comm::Violation> violations = schema_of(SchemaKind::kMetrics).check(line);
+    if (!violations.empty()) fail(violations.front().pointer + ": " + violations.front().message);
+    if (!lines.empty() && line["step"] < lines.back()["step"]) {
+      while (!lines.empty() && lines.back()["step"] >= line["step"]) lines.pop_back();
+    }
+    lines.push_back(std::move(line));
+  }
+  return lines;
+}
+
+ProgramOutcome outcome_of(const std::vector<json>& lines) {
   ProgramOutcome outcome;
-  std::deque<double> last_losses;
-  bool last_is_finite = false;
-  MetricsTail lines(metrics_file);
-  lines.update([&](const NumberedLine& one) {
-    const json& line = one.value;
-    const auto step = line.find("step");
-    if (step == line.end() || !step->is_number_unsigned()) {
-      throw ConfigError(metrics_file + ": line " + std::to_string(one.number) + ": /step: got " +
-                        (step == line.end() ? "nothing" : comm::quote_json(*step)) + ", want an integer of at least 0");
-    }
-    outcome.steps = step->get<std::uint64_t>();
-    if (const json tokens = line.value("tokens", json()); tokens.is_number_unsigned()) outcome.tokens = tokens;
-    if (const json seconds = line.value("seconds", json()); seconds.is_number()) outcome.seconds = seconds;
+  std::vector<double> train_losses;
+  std::optional<double> last_validation;
+  for (const json& line : lines) {
+    outcome.steps = line["step"].get<std::uint64_t>();
+    outcome.seconds = line["seconds"].get<double>();
+    if (line.contains("tokens")) outcome.tokens = line["tokens"].get<std::uint64_t>();
     for (const char* name : {"train_loss", "validation_loss"}) {
-      if (line.contains(name) && !line[name].is_number() && !outcome.diverged_step)
-        outcome.diverged_step = outcome.steps;
+      if (line.contains(name) && line[name].is_null() && !outcome.diverged_step) outcome.diverged_step = outcome.steps;
     }
-    if (const auto loss = line.find("train_loss"); loss != line.end()) {
-      last_losses.push_back(loss->is_number() ? loss->get<double>() : std::nan(""));
-      if (last_losses.size() > kLinesOfFinalLoss) last_losses.pop_front();
-    }
-    if (const auto loss = line.find("validation_loss"); loss != line.end()) {
-      last_is_finite = loss->is_number();
-      if (!last_is_finite) return;
-      outcome.validation_final_loss = loss->get<double>();
-      outcome.validation_best_loss = std::min(*outcome.validation_final_loss,
-                                              outcome.validation_best_loss.value_or(*outcome.validation_final_loss));
-    }
-  });
-  if (!lines.bad_line().empty()) throw ConfigError(metrics_file + ": " + lines.bad_line());
-  if (!last_is_finite) outcome.validation_final_loss.reset();
-  if (!last_losses.empty()) {
-    const double mean =
-        std::accumulate(last_losses.begin(), last_losses.end(), 0.0) / static_cast<double>(last_losses.size());
-    if (std::isfinite(mean)) outcome.train_final_loss = mean;
+    const auto value_of = [](const json& loss) { return loss.is_null() ? std::nan("") : loss.get<double>(); };
+    if (line.contains("train_loss")) train_losses.push_back(value_of(line["train_loss"]));
+    if (!line.contains("validation_loss")) continue;
+    last_validation = value_of(line["validation_loss"]);
+    const double best = outcome.validation_best_loss.value_or(*last_validation);
+    if (std::isfinite(*last_validation)) outcome.validation_best_loss = std::min(best, *last_validation);
+  }
+  if (last_validation && std::isfinite(*last_validation)) outcome.validation_final_loss = last_validation;
+  const std::size_t count = std::min(train_losses.size(), kLinesOfFinalLoss);
+  if (count > 0) {
+    const double sum =
+        std::accumulate(train_losses.end() - static_cast<std::ptrdiff_t>(count), train_losses.end(), 0.0);
+    if (std::isfinite(sum)) outcome.train_final_loss = sum / static_cast<double>(count);
   }
   return outcome;
 }
@@ -185,18 +251,22 @@ json execute_command(const ResolvedRun& run, const RunDirectory& directory, cons
     throw StoppedError(directory.path + ": stopped before its end");
   }
   program.end_rest(kRestPatience, options.program_grace);
+  end_last_line(directory.metrics());
   metrics.update([&](const NumberedLine& line) { options.on_line(line.value); });
   if (!status->succeeded()) {
     if (options.stop_requested()) throw StoppedError(directory.path + ": stopped before its end");
     const std::string words = last_error(log_of(directory));
-    throw CommError("the program " + status->describe() + (words.empty() ? "" : ": " + words) + "; its output is in " +
-                    log_of(directory));
+    throw CommError("the program " + status->describe() +
+                    (words.empty() ? status->code == 127 ? ": it could not be started" : "" : ": " + words) +
+                    "; its output is in " + log_of(directory));
   }
   const json counts = counts_of(run, directory);
   const std::optional<FileVersion> lines = version_of(directory.metrics());
   const bool has_lines = lines && lines != old_lines;
   if (!has_lines) std::filesystem::remove(directory.metrics());
-  const ProgramOutcome outcome = outcome_of_lines(directory.metrics());
+  const std::vector<json> counted = lines_that_count(directory.metrics());
+  if (has_lines) write_lines(directory.metrics(), counted);
+  const ProgramOutcome outcome = outcome_of(counted);
   RunSummary summary;
   summary.status = outcome.diverged_step ? RunStatus::kDiverged : RunStatus::kCompleted;
   summary.diverged_step = outcome.diverged_step;
@@ -210,6 +280,7 @@ json execute_command(const ResolvedRun& run, const RunDirectory& directory, cons
   ResolvedRun told = run;
   const std::vector<Warning> more = warnings_about(counts, outcome, has_lines);
   told.warnings.insert(told.warnings.end(), more.begin(), more.end());
+  for (const Warning& one : more) options.say_problem("warning: " + one.message);
   const json record = summary_json(told, summary);
   write_summary_record(directory, record);
   return record;

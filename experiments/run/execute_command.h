@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "experiments/run/execute_run.h"
 
@@ -16,14 +17,18 @@ namespace droptest::experiments {
 struct ProgramOutcome {
   std::uint64_t steps = 0;                      ///< of the last line
   std::uint64_t tokens = 0;                     ///< the last that a line has
-  double seconds = 0;                           ///< likewise
+  double seconds = 0;                           ///< of the last line
   std::optional<double> train_final_loss;       ///< mean of the last ten that lines have; absent: none, or not finite
   std::optional<double> validation_final_loss;  ///< the last; absent: none, or not finite
   std::optional<double> validation_best_loss;   ///< the smallest
   std::optional<std::uint64_t> diverged_step;   ///< of the first line with a loss that is not finite
 };
-/// Throws: ConfigError with the file and the number of a line that is no object with a step.
-ProgramOutcome outcome_of_lines(const std::string& metrics_file);
+ProgramOutcome outcome_of(const std::vector<nlohmann::json>& lines);
+
+/// The lines of a program's metrics.jsonl that count: a line with a smaller step than the one before is of a program
+/// that has begun again, and replaces the lines from that step on. None without the file. Throws: ConfigError with the
+/// file, the number of the line and what is wrong with it by metrics.schema.json.
+std::vector<nlohmann::json> lines_that_count(const std::string& metrics_file);
 void take_outcome(const ProgramOutcome& outcome, RunSummary& summary);
 
 /// Starts the program of the run, waits for its end, and writes network.json, spec.json, program.log (its output) and

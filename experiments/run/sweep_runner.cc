@@ -17,6 +17,7 @@
 #include "experiments/process/child_process.h"
 #include "experiments/process/core_shares.h"
 #include "experiments/process/last_words.h"
+#include "experiments/process/program_tree.h"
 #include "experiments/records/metrics_tail.h"
 #include "experiments/run/execute_run.h"
 #include "experiments/run/repetition.h"
@@ -96,6 +97,9 @@ class SweepRunner {
   SweepProgress run(const std::function<void(const SweepProgress&)>& on_progress,
                     const std::function<bool()>& stop_requested) {
     if (options_.if_busy == IfBusy::kFail) refuse_busy();
+    const bool has_programs = std::any_of(plan_.runs.begin(), plan_.runs.end(),
+                                          [](const PlannedRun& one) { return one.run.config.command.has_value(); });
+    if (has_programs) adopt_orphans();
     Clock::time_point last_report = start_;
     Clock::time_point last_look = start_;
     bool looked_last = false;
@@ -267,6 +271,7 @@ class SweepRunner {
       take_result(ended.index, SweepRun::State::kFinished);
       return;
     }
+    if (status.signal != 0 && plan_.runs[ended.index].run.config.command) end_orphans(ended);
     Attempts& attempts = attempts_[ended.index];
     const std::uint64_t newest = newest_checkpoint(ended.directory);
     if (newest > attempts.reached) attempts = {0, newest};
@@ -287,6 +292,15 @@ class SweepRunner {
     SweepRun& run = progress_.runs[ended.index];
     if (options_.stopped == Stopped::kAccept && is_stopped_by_alert(run.summary))
       run.state = SweepRun::State::kFinished;
+  }
+
+  /// What the program of a run has started outlives a worker that is killed.
+  void end_orphans(const RunningRun& ended) {
+    std::vector<pid_t> others;
+    for (const RunningRun& run : running_) {
+      if (&run != &ended) others.push_back(run.process.id());
+    }
+    kill_descendants(others);
   }
 
   /// Records why an attempt without a summary of its own has no result.

@@ -6,7 +6,6 @@
 #include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "comm/json/json_text.h"
 #include "comm/json/nearest_name.h"
@@ -34,15 +33,21 @@ bool is_own_name(const std::string& name) {
 
 std::string text_of(const json& setting) { return setting.is_string() ? setting.get<std::string>() : setting.dump(); }
 
-/// The first argument that names a file; without one the program, where it is given by its path.
-std::optional<std::string> script_of(const std::vector<std::string>& command) {
+/// The files that arguments name, also those behind "--name="; without one the program, where it is given by its path.
+std::vector<std::string> files_of(const std::vector<std::string>& words) {
   const auto is_file = [](const std::string& word) {
     std::error_code ignored;
     return std::filesystem::is_regular_file(word, ignored);
   };
-  const auto script = std::find_if(command.begin() + 1, command.end(), is_file);
-  if (script != command.end()) return *script;
-  return is_file(command.front()) ? std::optional(command.front()) : std::nullopt;
+  std::vector<std::string> files;
+  for (std::size_t i = 1; i < words.size(); ++i) {
+    const std::string value = words[i].starts_with('-') ? words[i].substr(words[i].find('=') + 1) : "";
+    for (const std::string& word : {words[i], value}) {
+      if (is_file(word) && std::find(files.begin(), files.end(), word) == files.end()) files.push_back(word);
+    }
+  }
+  if (files.empty() && is_file(words.front())) files.push_back(words.front());
+  return files;
 }
 
 class CommandResolver {
@@ -68,8 +73,7 @@ class CommandResolver {
       }
       command.settings[name] = text_of(value);
     }
-    check_names(command, run.config.seeds);
-    resolve_files(run);
+    resolve_files(words_of(command, run.config.seeds), run);
     resolve_network(run.config);
     comm::require_none(errors_);
     run.config.command = std::move(command);
@@ -83,25 +87,42 @@ class CommandResolver {
     errors_.push_back(where_ + ": " + pointer + ": " + message);
   }
 
-  void check_names(const CommandConfig& command, const Seeds& seeds) {
+  /// The command with the values of this run, but for port and folder, which are not known yet.
+  std::vector<std::string> words_of(const CommandConfig& command, const Seeds& seeds) {
     try {
-      (void)with_values(command.words, command_values(command, seeds, 0, ""), where_ + ": /command");
+      return with_values(command.words, command_values(command, seeds, 0, ""), where_ + ": /command");
     } catch (const ConfigError& error) {
       errors_.emplace_back(error.what());
+      return command.words;
     }
   }
 
+  void warn(ResolvedRun& run, const std::string& pointer, const std::string& message) {
+    run.warnings.push_back({pointer, message, Warning::About::kRun});
+  }
+
   /// Each becomes {"file": .., "sha256": ..}.
-  void resolve_files(ResolvedRun& run) {
+  void resolve_files(const std::vector<std::string>& words, ResolvedRun& run) {
+    const std::vector<std::string> named = files_of(words);
     if (!full_.contains("files")) {
-      full_["files"] = json::array();
-      if (const auto script = script_of(full_["command"])) {
-        full_["files"].push_back(*script);
-      } else {
-        run.warnings.push_back({"/files",
-                                "no word of the command names a file that is there, so that another program under "
-                                "the same command is the same run",
-                                Warning::About::kRun});
+      full_["files"] = named;
+      const bool has_module = std::any_of(words.begin() + 1, words.end(), [](const std::string& word) {
+        return word == "-m" || word == "-c" || word == "--module";
+      });
+      if (named.empty() || has_module) {
+        warn(run, "/files",
+             named.empty()
+                 ? "no word of the command names a file that is there: another program under the same command "
+                   "is the same run"
+                 : "the command has a module or a text as its program, which is no file of /files: another "
+                   "one under the same name is the same run");
+      }
+    } else {
+      for (const std::string& file : named) {
+        const auto is_it = [&file](const json& one) { return (one.is_string() ? one : one["file"]) == file; };
+        if (file == words.front() || std::any_of(full_["files"].begin(), full_["files"].end(), is_it)) continue;
+        warn(run, "/files",
+             "the command names " + file + ", which is not among them: another content of it is the same run");
       }
     }
     for (std::size_t i = 0; i < full_["files"].size(); ++i) {
@@ -196,6 +217,11 @@ json network_of_command(const ResolvedRun& run, const std::string& folder) {
           {"rules", run.spec["rules"]},
           {"seed", run.config.seeds.network},
           {"statistics", folder}};
+}
+
+std::string network_digest_of(const ResolvedRun& run) {
+  const std::string text = network_of_command(run, "any").dump();
+  return comm::network_digest_text(comm::program_network_from_json(text, run.config.name, kMostRanks).identity);
 }
 
 }  // namespace droptest::experiments

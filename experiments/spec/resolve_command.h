@@ -28,4 +28,7 @@ std::map<std::string, std::string> command_values(const CommandConfig& command, 
 /// The text that the program reads as its network: section, seed, rules and the folder of its counts.
 nlohmann::json network_of_command(const ResolvedRun& run, const std::string& folder);
 
+/// The digest that the counts of a program with this network have.
+std::string network_digest_of(const ResolvedRun& run);
+
 }  // namespace droptest::experiments

@@ -37,8 +37,8 @@ constexpr int kFirstWithoutLoss = 3;
 
 /// The further members that cannot change the result of a run that loses and compresses nothing. A virtual clock only
 /// measures such a run.
-constexpr std::array kChangesNoLosslessResult = {"/network", "/time", "/seeds/network", kNumerics,
-                                                 "/validation/network"};
+constexpr std::array kChangesNoLosslessResult = {"/network",       "/rules",  "/time",
+                                                 "/seeds/network", kNumerics, "/validation/network"};
 
 /// The same for a run that compresses messages: those of all runs, and of each class that compresses.
 constexpr std::array kChangesNoCompressedResult = {"/time", kNumerics};
@@ -66,8 +66,12 @@ void find_own_files(const json& value, const std::string& at, FileMembers& found
   if (value.contains("files")) add({"shards", "validation_shards", "manifest"});
 }
 
+/// Of a program of the user's own: their names say nothing.
+constexpr const char* kSettings = "/settings";
+
 /// Adds those in the value at a pointer.
 void find_files(const json& value, const std::string& at, FileMembers& found) {
+  if (at == kSettings) return;
   if (value.is_object()) {
     find_own_files(value, at, found);
     for (const auto& [name, member] : value.items()) find_files(member, comm::child_pointer(at, name), found);
@@ -79,6 +83,7 @@ void find_files(const json& value, const std::string& at, FileMembers& found) {
 /// The same with one pattern for a list in which every entry has them: /data/files/*/file.
 FileMembers file_patterns_in(const json& value, const std::string& at) {
   FileMembers found;
+  if (at == kSettings) return found;
   if (value.is_array()) {
     std::vector<FileMembers> entries;
     for (const json& entry : value) entries.push_back(file_patterns_in(entry, ""));

@@ -102,22 +102,44 @@ TEST(CommandSpec, AFileCountsByItsContent) {
   EXPECT_THROW(with_file(folder.path() + "/absent.py"), ConfigError);
 }
 
-TEST(CommandSpec, WithoutFilesTheScriptCountsOrElseTheProgram) {
+TEST(CommandSpec, WithoutFilesThoseThatTheCommandNamesCount) {
   const TemporaryFolder folder;
   const std::string program = file_of(folder, "program", "");
   const std::string script = file_of(folder, "train.py", "print(1)");
-  const std::string data = file_of(folder, "data.bin", "0");
-  const auto files_with = [](const json& command) {
-    json document = comm::parse_json(kProgram, "s");
-    document.erase("files");
+  const std::string config = file_of(folder, "config.yaml", "0");
+  json document = comm::parse_json(kProgram, "s");
+  document.erase("files");
+  document["settings"] = {{"script", script}};
+  const auto run_with = [&](const json& command) {
     document["command"] = command;
-    const ResolvedRun run = resolve(document, "s.json");
-    EXPECT_EQ(run.warnings.empty(), !run.spec["files"].empty());
-    return run.spec["files"];
+    return resolve(document, "s.json");
   };
-  EXPECT_EQ(files_with({program, "-u", script, data}), json({script}));
+  const auto files_with = [&](const json& command) { return run_with(command).spec["files"]; };
+  EXPECT_EQ(files_with({program, "--config_file", config, script}), json({config, script}));
+  EXPECT_EQ(files_with({program, "--config=" + config, "{script}"}), json({config, script}));
   EXPECT_EQ(files_with({program, "--fast"}), json({program}));
+  EXPECT_TRUE(run_with({program, script}).warnings.empty());
+  // What no file shows is said.
   EXPECT_EQ(files_with({"python3", "-m", "package.that.is.no.file"}), json::array());
+  EXPECT_THAT(run_with({"python3", "train.py.that.is.no.file"}).warnings.at(0).message,
+              HasSubstr("no word of the command"));
+  EXPECT_THAT(run_with({"python3", "-m", "train", config}).warnings.at(0).message, HasSubstr("a module or a text"));
+  document["files"] = {config};
+  EXPECT_THAT(run_with({"python3", script, config}).warnings.at(0).message, HasSubstr("names " + script));
+}
+
+TEST(CommandSpec, SettingsWithNamesOfMembersThatNameFilesCount) {
+  for (const char* name : {"files", "shards", "manifest", "sha256", "crc32c", "file", "text", "version", "weights"}) {
+    const std::string pointer = std::string("/settings/") + name;
+    const std::vector<std::string> others = {"/settings/files=a", "/settings/sha256=a", "/settings/crc32c=a"};
+    std::vector<std::string> one = others;
+    std::vector<std::string> two = others;
+    one.push_back(pointer + "=1");
+    two.push_back(pointer + "=2");
+    EXPECT_NE(id_of(one), id_of(two)) << name;
+    const std::vector<std::string> omits = twin_omits(resolved(kProgram, one).spec);
+    EXPECT_THAT(omits, testing::Not(testing::Contains(pointer)));
+  }
 }
 
 TEST(CommandSpec, NamesInBracesStandForValues) {

@@ -6,9 +6,11 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -16,6 +18,7 @@
 #include "comm/json/read_file.h"
 #include "experiments/process/last_words.h"
 #include "experiments/process/program_tree.h"
+#include "experiments/spec/resolve_command.h"
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 
@@ -37,9 +40,12 @@ ResolvedRun run_of(const std::string& script) {
 }
 
 /// Shell that writes the counts of a rank with the network's own section.
-std::string counts_script(int seed = 5) {
-  return R"(printf '{"network": {"seed": )" + std::to_string(seed) +
-         R"(, "classes": {}}, "ranks": {"world_size": 1, "missing": []}}' > "$DROPTEST_RUN_FOLDER/loss_statistics.json"; )";
+std::string counts_script(int seed = 5, int packets = 10, const std::string& of_class = "dp_gradient") {
+  const json counts = {
+      {"network", {{"seed", seed}, {"digest", network_digest_of(run_of(""))}, {"classes", json::object()}}},
+      {"classes", {{of_class, {{"packets", packets}}}}},
+      {"ranks", {{"world_size", 1}, {"missing", json::array()}}}};
+  return "printf '" + counts.dump() + "' > \"$DROPTEST_RUN_FOLDER/loss_statistics.json\"; ";
 }
 
 json executed(const std::string& script, const TemporaryFolder& folder) {
@@ -101,13 +107,13 @@ TEST(ExecuteCommand, TheSummaryIsThatOfItsLines) {
 TEST(ExecuteCommand, ALossThatIsNotFiniteIsADivergence) {
   const TemporaryFolder folder;
   const std::string file = folder.path() + "/metrics.jsonl";
-  std::ofstream(file) << R"({"step": 1, "train_loss": 3.0, "validation_loss": 2.5})"
+  std::ofstream(file) << R"({"step": 1, "seconds": 1, "train_loss": 3.0, "validation_loss": 2.5})"
                          "\n"
-                      << R"({"step": 2, "train_loss": null})"
+                      << R"({"step": 2, "seconds": 1, "train_loss": null})"
                          "\n"
-                      << R"({"step": 3, "train_loss": 4.0, "validation_loss": null})"
+                      << R"({"step": 3, "seconds": 1, "train_loss": 4.0, "validation_loss": null})"
                          "\n";
-  const ProgramOutcome outcome = outcome_of_lines(file);
+  const ProgramOutcome outcome = outcome_of(lines_that_count(file));
   EXPECT_EQ(outcome.diverged_step, 2u);
   EXPECT_EQ(outcome.steps, 3u);
   EXPECT_FALSE(outcome.train_final_loss.has_value());
@@ -119,6 +125,8 @@ TEST(ExecuteCommand, AProgramWithoutCountsIsNoResult) {
   const TemporaryFolder folder;
   EXPECT_THAT(error_of("true", folder), HasSubstr("its ranks have written no counts of the network"));
   EXPECT_THAT(error_of(counts_script(6), folder), HasSubstr("/network/seed: got another seed"));
+  // A network that sends nothing, or nothing of a class that can lose.
+  EXPECT_THAT(error_of(counts_script(5, 0), folder), HasSubstr("it has sent no packet through the network"));
   // Counts of an attempt before are not taken for those of this one.
   EXPECT_EQ(error_of(counts_script(), folder), "");
   EXPECT_THAT(error_of("true", folder), HasSubstr("no counts of the network"));
@@ -126,7 +134,8 @@ TEST(ExecuteCommand, AProgramWithoutCountsIsNoResult) {
 
 TEST(ExecuteCommand, LinesOfAnAttemptBeforeAreNotTakenForThoseOfThisOne) {
   const TemporaryFolder folder;
-  const std::string line = R"(echo '{"step": 9, "train_loss": 1.0}' >> "$DROPTEST_RUN_FOLDER/metrics.jsonl"; )";
+  const std::string line =
+      R"(echo '{"step": 9, "seconds": 1, "train_loss": 1.0}' >> "$DROPTEST_RUN_FOLDER/metrics.jsonl"; )";
   EXPECT_EQ(executed(counts_script() + line, folder)["steps"], 9);
   const json without = executed(counts_script(), folder);
   EXPECT_EQ(without["steps"], 0);
@@ -134,10 +143,84 @@ TEST(ExecuteCommand, LinesOfAnAttemptBeforeAreNotTakenForThoseOfThisOne) {
   EXPECT_THAT(without["warnings"][0]["message"], HasSubstr("has written no metrics.jsonl"));
   // A program that goes on adds to them.
   EXPECT_EQ(executed(counts_script() + line, folder)["steps"], 9);
-  const std::string more = R"(echo '{"step": 10, "train_loss": 1.0}' >> "$DROPTEST_RUN_FOLDER/metrics.jsonl"; )";
+  const std::string more =
+      R"(echo '{"step": 10, "seconds": 1, "train_loss": 1.0}' >> "$DROPTEST_RUN_FOLDER/metrics.jsonl"; )";
   const json resumed = executed(counts_script() + more, folder);
   EXPECT_EQ(resumed["steps"], 10);
   EXPECT_THAT(resumed["warnings"][0]["message"], HasSubstr("no line of metrics.jsonl has a validation_loss"));
+}
+
+TEST(ExecuteCommand, PacketsOfClassesThatCannotLoseAreNoLosses) {
+  const TemporaryFolder folder;
+  json document = {
+      {"name", "mine"},
+      {"command", {"/bin/sh", "-c", ""}},
+      {"files", json::array()},
+      {"network", {{"classes", {{"tp_forward", {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.1}}}}}}}}}};
+  const std::string digest = network_digest_of(resolve(document, "s.json"));
+  const auto error_with = [&](const std::string& of_class) -> std::string {
+    const json counts = {{"network", {{"seed", 1}, {"digest", digest}}}, {"classes", {{of_class, {{"packets", 10}}}}}};
+    document["command"][2] = "printf '" + counts.dump() + "' > \"$DROPTEST_RUN_FOLDER/loss_statistics.json\"";
+    try {
+      (void)execute_command(resolve(document, "s.json"), RunDirectory{folder.path() + "/run"}, {});
+    } catch (const CommError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_with("tp_forward"), "");
+  EXPECT_THAT(error_with("dp_gradient"), HasSubstr("no packet of a traffic class that can lose one"));
+}
+
+TEST(ExecuteCommand, ANetworkWithOtherRulesIsAnotherOne) {
+  const TemporaryFolder folder;
+  json counts = {{"network", {{"seed", 5}, {"digest", "0123456789abcdef"}}}, {"classes", json::object()}};
+  EXPECT_THAT(error_of("printf '" + counts.dump() + "' > \"$DROPTEST_RUN_FOLDER/loss_statistics.json\"", folder),
+              HasSubstr("/network/digest: got that of other rules, or of another version of droptest"));
+}
+
+TEST(ExecuteCommand, LinesOfAProgramThatBeginsAgainReplaceTheOlderOnes) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/run/metrics.jsonl";
+  const auto lines = [](std::initializer_list<int> steps, double loss) {
+    std::string script;
+    for (const int step : steps) {
+      const json line = {{"step", step}, {"seconds", step}, {"train_loss", loss}, {"validation_loss", loss}};
+      script += "printf '" + line.dump() + "\\n' >> \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; ";
+    }
+    return script;
+  };
+  EXPECT_THAT(error_of(counts_script() + lines({1, 2, 3}, 9.0) + "exit 1", folder), HasSubstr("exit code 1"));
+  const json summary = executed(counts_script() + lines({1, 2}, 3.0), folder);
+  EXPECT_EQ(summary["steps"], 2);
+  EXPECT_EQ(summary["validation"]["best_loss"], 3.0);
+  const std::vector<json> kept = lines_that_count(file);
+  ASSERT_EQ(kept.size(), 2u);
+  EXPECT_EQ(std::count(kept.begin(), kept.end(),
+                       json::parse(R"({"step": 2, "seconds": 2, "train_loss": 3.0, "validation_loss": 3.0})")),
+            1);
+  std::ifstream text(file);
+  EXPECT_EQ(std::count(std::istreambuf_iterator<char>(text), std::istreambuf_iterator<char>(), '\n'), 2);
+
+  // A last line without its end is one all the same; half a line is an error.
+  const std::string whole = R"(printf '{"step": 5, "seconds": 5}' > "$DROPTEST_RUN_FOLDER/metrics.jsonl")";
+  EXPECT_EQ(executed(counts_script() + whole, folder)["steps"], 5);
+  EXPECT_THAT(error_of(counts_script() + R"(printf '{"step": 5, "sec' > "$DROPTEST_RUN_FOLDER/metrics.jsonl")", folder),
+              HasSubstr("metrics.jsonl: line 1: got \"{"));
+}
+
+TEST(ExecuteCommand, AProgramThatIsNotThereIsNamedBeforeItStarts) {
+  const TemporaryFolder folder;
+  json document = run_of("").spec;
+  for (const char* name : {"no-such-program", "./no-such-program"}) {
+    document["command"] = {name};
+    try {
+      (void)execute_command(resolve(document, "s.json"), RunDirectory{folder.path() + "/run"}, {});
+      FAIL() << "nothing was thrown";
+    } catch (const ConfigError& error) {
+      EXPECT_THAT(error.what(), HasSubstr(name));
+    }
+  }
 }
 
 TEST(ExecuteCommand, AnErrorIsToldInTheProgramsOwnWords) {
@@ -146,7 +229,15 @@ TEST(ExecuteCommand, AnErrorIsToldInTheProgramsOwnWords) {
               testing::StartsWith("the program ended with exit code 3: ValueError: nothing fits; its output is in "));
   EXPECT_THAT(error_of("kill -KILL $$", folder), HasSubstr("the program was killed by signal 9"));
   EXPECT_THAT(error_of(counts_script() + "echo '{\"loss\": 1}' > \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"", folder),
-              HasSubstr("metrics.jsonl: line 1: /step: got nothing, want an integer of at least 0"));
+              HasSubstr("metrics.jsonl: line 1: /step: got nothing"));
+  EXPECT_THAT(
+      error_of(counts_script() + "echo '{\"step\": 1, \"seconds\": -1}' > \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"",
+               folder),
+      HasSubstr("metrics.jsonl: line 1: /seconds: got -1"));
+  EXPECT_THAT(
+      error_of(counts_script() + "echo '{\"step\": 1, \"train_loss\": NaN}' > \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"",
+               folder),
+      HasSubstr("which has no NaN and no Infinity: write null"));
 }
 
 TEST(ExecuteCommand, TheErrorOfALaunchersRankIsFound) {

@@ -4,6 +4,7 @@
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -166,10 +167,57 @@ def test_a_program_that_fails_is_recorded_and_the_others_go_on(tmp_path):
     assert "/command: got a program of your own with --at" in refused.err
 
 
-def test_a_program_that_takes_no_network_is_no_result(tmp_path):
-    command_spec(tmp_path, "print('no network')")
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("print('no network')", "its ranks have written no counts of the network"),
+        ("import droptest; droptest.Network().log(1, training_loss=2)", "it has sent no packet through the network"),
+        (
+            "import os, json, droptest; source = json.load(open(os.environ['DROPTEST_NETWORK']))\n"
+            "source['rules'] = []; droptest.Network(source).flow('dp_gradient').next(4000)",
+            "/network/digest: got that of other rules",
+        ),
+    ],
+)
+def test_a_program_that_does_not_use_the_network_is_no_result(tmp_path, program, words):
+    command_spec(tmp_path, program, rules=[{"operation": "reduce", "class": "tp_forward"}])
     failed = run("run", "spec.json", cwd=tmp_path, expect=1, environment=ENVIRONMENT)
-    assert "its ranks have written no counts of the network" in failed.err
+    assert words in failed.err
+
+
+def test_what_a_program_leaves_out_is_said(tmp_path):
+    program = "import droptest; droptest.Network(rank=0, world_size=2).flow('dp_gradient').next(4000)"
+    command_spec(tmp_path, program)
+    for words in ("run", "sweep"):
+        result = run(words, "spec.json", "--again", cwd=tmp_path, environment=ENVIRONMENT)
+        assert "warning: ranks [1] have written no counts of their packets" in result.err
+        assert "warning: the program has written no metrics.jsonl" in result.err
+    second = "import droptest\nfor _ in range(2):\n    one = droptest.Network()\n    one.log(1, training_loss=1)\n"
+    command_spec(tmp_path, second)
+    failed = run("run", "spec.json", cwd=tmp_path, expect=1, environment=ENVIRONMENT)
+    assert "got the first line of a second network of this program" in failed.err
+
+
+def test_runs_that_have_not_begun_are_no_lossless_ones(tmp_path):
+    droptest = pytest.importorskip("droptest")
+    command_spec(tmp_path, repeat={"seeds": 3})
+    run("sweep", "spec.json", cwd=tmp_path, environment=ENVIRONMENT)
+    for folder in run_folders(tmp_path, "mine")[1:]:
+        shutil.rmtree(folder)
+    records = droptest.load(tmp_path / "results/mine")
+    assert set(records.runs["lossless"]) == {False} and set(records.runs["series"]) == {"Bernoulli"}
+    assert list(records.runs["status"]).count("missing") == 2
+
+
+def test_a_worker_that_is_killed_takes_the_processes_of_its_program_along(tmp_path):
+    command_spec(tmp_path, WAITING)
+    sweep = start("sweep", "spec.json", cwd=tmp_path, environment=ENVIRONMENT)
+    wait_until((tmp_path / "pids").exists)
+    pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
+    (worker,) = processes_with(" worker ", tmp_path)
+    os.kill(worker, signal.SIGKILL)
+    sweep.communicate()
+    assert sweep.returncode == 1 and not any(map(is_alive, pids))
 
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

@@ -99,6 +99,8 @@ def test_the_trainers_callback_makes_one_line_of_the_losses_of_a_step(tmp_path, 
     callback.on_log(args, state, None, logs={"eval_loss": 2.5, "eval_runtime": 0.1, "epoch": 1.0})
     state.global_step = 4
     callback.on_log(args, state, None, logs={"loss": 2.0})
+    with pytest.raises(droptest.NetworkError, match="begins again after it has logged steps"):
+        callback.on_train_begin(args, state, None)
     callback.on_log(args, state, None, logs={"train_loss": 9.0, "train_runtime": 1.0})  # at the end of train()
     callback.on_train_end(args, state, None)
     first = {"training_loss": 3.0, "gradient_norm": 1.5, "tokens": 64, "validation_loss": 2.5, "epoch": 1.0}

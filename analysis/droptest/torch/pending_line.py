@@ -14,6 +14,7 @@ class PendingLine:
     def __init__(self) -> None:
         self._step: int | None = None
         self._numbers: dict[str, Any] = {}
+        self.has_logged = False
 
     def add(self, network: Network, step: int, numbers: dict[str, Any]) -> None:
         if self._step is not None and step != self._step:
@@ -25,5 +26,6 @@ class PendingLine:
         """Writes what there is."""
         if self._numbers:
             numbers, self._numbers = self._numbers, {}
+            self.has_logged = True
             network.log(self._step, **numbers)
         self._step = None

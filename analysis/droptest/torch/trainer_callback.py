@@ -46,6 +46,11 @@ class TrainerCallback(transformers.TrainerCallback):
         if self._is_finished:
             raise NetworkError("argument", "TrainerCallback: got a second train(), want a callback and a folder "
                                "`statistics` for each")  # fmt: skip
+        if self._line.has_logged:
+            raise NetworkError("argument", "TrainerCallback: the Trainer begins again after it has logged steps, whose "
+                               "losses and counts are in the records; want a start of the program with the batches "
+                               "that it has found")  # fmt: skip
+        self._line = PendingLine()
         self._is_attached = False
 
     def on_step_begin(self, args, state, control, model=None, **kwargs):
