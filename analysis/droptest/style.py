@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import atexit
+import io
 import math
 import os
 import shutil
@@ -114,9 +115,21 @@ def scale(steps: int = 32) -> list[str]:
     return [matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](i / (steps - 1))) for i in range(steps)]
 
 
+class NotebookFigure(Figure):
+    """Shows itself in a notebook. Notebooks draw figures of pyplot only, and these are drawn without it."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        """The picture, and its size on the page, which is half of its pixels."""
+        picture = io.BytesIO()
+        with applied():
+            self.savefig(picture, format="png", metadata={"Software": None})
+        width, height = self.get_size_inches() * DPI / 2
+        return picture.getvalue(), {"width": round(width), "height": round(height)}
+
+
 def figure(width: float, height: float, rows: int = 1, columns: int = 1, **options) -> tuple[Figure, list[list[Axes]]]:
     """A figure of width x height inches with a grid of axes, laid out so that nothing overlaps."""
-    result = Figure(figsize=(width, height), layout="constrained")
+    result = NotebookFigure(figsize=(width, height), layout="constrained")
     result.get_layout_engine().set(w_pad=0.06, h_pad=0.05)
     axes = result.subplots(rows, columns, squeeze=False, **options)
     return result, [list(row) for row in axes]

@@ -111,6 +111,12 @@ def test_pictures_are_not_empty_and_nothing_is_cut_off(figures, tmp_path):
         assert b"<dc:date>" not in svg.read_bytes()
 
 
+def test_a_notebook_shows_the_picture_at_half_of_its_pixels(figures):
+    picture, size = figures["tolerance"]._repr_png_()
+    height, width = image.imread(io.BytesIO(picture)).shape[:2]
+    assert abs(2 * size["width"] - width) <= 2 and abs(2 * size["height"] - height) <= 2
+
+
 def test_pictures_are_the_same_bytes_in_another_process(experiment, tmp_path):
     program = (
         "import sys; from pathlib import Path; import droptest; from droptest import plots, style\n"
