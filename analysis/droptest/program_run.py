@@ -14,6 +14,7 @@ import re
 import socket
 import sys
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from typing import IO, Any
 
 from droptest import loss_model
 from droptest.json_values import UnusableValue, json_text, object_of
-from droptest.library import HALVES
+from droptest.library import CLASSES, HALVES
 
 # Further members of a line that the schema of metrics.jsonl has, with the least value of each; other names are free.
 KNOWN_NUMBERS = {"learning_rate": None, "gradient_norm": None, "selection_loss": None, "loss_scale": 0}
@@ -166,7 +167,11 @@ class ProgramRun:
             lines = _lines_of(folder / "metrics.jsonl")
             _write(folder / "spec.json", spec)
             summary = self._summary(network, spec, object_of(counts.get("classes")))
-            _write(folder / "summary.json", summary | outcome_of(lines, validation_tokens))
+            summary |= outcome_of(lines, validation_tokens)
+            if error := _idle(network, object_of(counts.get("classes"))):
+                summary |= {"status": "failed", "error": error, "diverged_step": None}
+                warnings.warn(f"rank {self.rank} of {network.world_size}: {error}", stacklevel=3)
+            _write(folder / "summary.json", summary)
             self.release()
 
     def release(self) -> None:
@@ -370,6 +375,15 @@ def loss_of(classes: Mapping[str, Any], counted: Mapping[str, Any]) -> dict[str,
             burst = burst if burst is not None and math.isfinite(burst) else None
             found[name][half] = {"model": model.model, "loss_rate": rate, "mean_burst_packets": burst}
     return found
+
+
+def _idle(network: Any, counted: Mapping[str, Any]) -> str:
+    """Why a run with loss is no result: this rank has sent nothing that can be lost. Empty: it has."""
+    lossy = [name for name in CLASSES[1:] if network.can_lose(name)]
+    if not lossy or any(object_of(counted.get(name)).get("packets") for name in lossy):
+        return ""
+    return ("the network can lose packets, but the program has sent none through it that can be lost, so this is no "
+            "run with loss; want attach(), or another layer of droptest, and more than one rank")  # fmt: skip
 
 
 def _is_swept(folder: Path) -> bool:

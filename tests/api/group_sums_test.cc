@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "comm/spec/program_network.h"
 #include "comm/json/json_text.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
+#include "comm/spec/program_network.h"
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/schema/schema_kinds.h"
 #include "tests/api/networks.h"

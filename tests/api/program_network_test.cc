@@ -6,9 +6,9 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "comm/spec/program_network.h"
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/spec/lossy_options_from_json.h"
+#include "comm/spec/program_network.h"
 #include "sim/error.h"
 #include "tests/api/networks.h"
 

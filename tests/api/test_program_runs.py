@@ -338,10 +338,34 @@ def test_the_command_watches_a_program_before_its_end(tmp_path):
     assert re.search("1 runs?: 1 stopped", out), out
 
 
+def test_a_run_with_loss_that_sends_nothing_is_no_result(tmp_path):
+    """It would be shown as lossless, and as its own twin."""
+    cases = {
+        "silent": (None, False, "failed"),
+        "lossy": (None, True, "completed"),
+        "lossless": ({"model": "none"}, False, "completed"),
+    }
+    for name, (loss, sent, status) in cases.items():
+        with network(tmp_path / "mine" / name, loss) as one:
+            if sent:
+                one.flow("dp_gradient").next(4000)
+            if status == "failed":
+                with pytest.warns(
+                    UserWarning, match="rank 0 of 1: the network can lose packets, but the program has sent none"
+                ):
+                    one.finish(validation_loss=2)
+            else:
+                one.finish(validation_loss=2)
+        summary = read(tmp_path / "mine" / name, "summary.json")
+        check("summary", summary)
+        assert summary["status"] == status and (summary["error"] is None) == (status == "completed")
+
+
 def test_the_command_watches_programs_of_a_sweep_and_diverged_ones(tmp_path):
     """The spec of neither is that of a run of droptest, and no reason to leave it out."""
     words = [os.environ["DROPTEST_BINARY"], "watch", str(tmp_path / "mine"), "--once"]
     with network(tmp_path / "mine/run") as one:
+        one.flow("dp_gradient").next(4000)
         one.finish(training_loss=math.nan)
     swept = tmp_path / "mine/swept"
     swept.mkdir()

@@ -192,7 +192,8 @@ def test_what_a_program_leaves_out_is_said(tmp_path):
         result = run(words, "spec.json", "--again", cwd=tmp_path, environment=ENVIRONMENT)
         assert "warning: ranks [1] have written no counts of their packets" in result.err
         assert "warning: the program has written no metrics.jsonl" in result.err
-    second = "import droptest\nfor _ in range(2):\n    one = droptest.Network()\n    one.log(1, training_loss=1)\n"
+    again = "    one = droptest.Network()\n    one.log(1, training_loss=1)\n    one.close()\n"
+    second = f"import droptest\nfor _ in range(2):\n{again}"
     command_spec(tmp_path, second)
     failed = run("run", "spec.json", cwd=tmp_path, expect=1, environment=ENVIRONMENT)
     assert "got the first line of a second network of this program" in failed.err
