@@ -29,7 +29,7 @@ def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
     without_loss: dict[tuple[str, tuple[int, int]], dict[Any, dict[int, tuple[int, Run]]]] = {}
     for place, run in enumerate(runs):
         key = keys.get(run.run_id)
-        if key is not None and run.status != "unreadable" and namer.loses_nothing(run):
+        if key is not None and run.status not in ("unreadable", "missing") and namer.loses_nothing(run):
             settings = (canonical(transforms(run.spec)), namer.settings_key(run))
             alike = without_loss.setdefault((key, run.seeds[:2]), {}).setdefault(settings, {})
             alike.setdefault(run.seeds[2], (place, run))
@@ -61,8 +61,9 @@ def _find_twins(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
 def _find_bare(runs: list[Run], namer: SeriesNamer) -> dict[str, str]:
     """run_id of each lossy run -> run_id of the run with the same spec and seeds that recovers nothing."""
     lossy = [
-        run for run in runs if run.spec and run.seeds and run.status != "unreadable" and not namer.loses_nothing(run)
-    ]
+        run for run in runs
+        if run.spec and run.seeds and run.status not in ("unreadable", "missing") and not namer.loses_nothing(run)
+    ]  # fmt: skip
     keys = {run.run_id: (_key_without_recovery(run, namer), run.seeds) for run in lossy}
     bare = {keys[run.run_id]: run.run_id for run in lossy if not has_recovery(run)}
     return {run_id: bare[key] for run_id, key in keys.items() if key in bare}

@@ -55,7 +55,6 @@ class ChildProcess {
   void move_to(const std::vector<int>& cores);
   /// Sends it a signal, if it has not ended.
   void tell(int signal);
-  pid_t id() const { return pid_; }
   /// Sends it to all processes of its process group, if it has not ended.
   void tell_group(int signal);
   /// Asks it to end, and kills it where it has not within `grace`. Blocks.

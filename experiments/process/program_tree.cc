@@ -6,10 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cctype>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <sstream>
 #include <string>
@@ -59,18 +59,27 @@ std::map<pid_t, ProcessFacts> all_processes() {
 
 void adopt_orphans() { ::prctl(PR_SET_CHILD_SUBREAPER, 1); }
 
-void kill_descendants(const std::vector<pid_t>& without) {
+void kill_descendants_with(const std::string& variable, const std::string& value) {
+  const std::string zero(1, '\0');
+  const std::string wanted = zero + variable + "=" + value + zero;
+  const auto has_it = [&](pid_t pid) {
+    std::ifstream file("/proc/" + std::to_string(pid) + "/environ", std::ios::binary);
+    const std::string environment((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    return (zero + environment).find(wanted) != std::string::npos;
+  };
   // A process that is killed may just have started another one.
   const auto deadline = std::chrono::steady_clock::now() + kKillPatience;
-  for (std::vector<pid_t> left;
-       !(left = descendants(without)).empty() && std::chrono::steady_clock::now() < deadline;) {
+  while (std::chrono::steady_clock::now() < deadline) {
+    std::vector<pid_t> left = descendants();
+    std::erase_if(left, [&has_it](pid_t pid) { return !has_it(pid); });
+    if (left.empty()) return;
     for (const pid_t pid : left) ::kill(pid, SIGKILL);
     std::this_thread::sleep_for(kTreePollInterval);
     for (const pid_t pid : left) ::waitpid(pid, nullptr, WNOHANG);
   }
 }
 
-std::vector<pid_t> descendants(const std::vector<pid_t>& without) {
+std::vector<pid_t> descendants() {
   std::map<pid_t, std::vector<pid_t>> children;
   const std::map<pid_t, ProcessFacts> all = all_processes();
   for (const auto& [pid, facts] : all) children[facts.parent].push_back(pid);
@@ -80,7 +89,6 @@ std::vector<pid_t> descendants(const std::vector<pid_t>& without) {
     const pid_t parent = parents.back();
     parents.pop_back();
     for (const pid_t child : children[parent]) {
-      if (std::find(without.begin(), without.end(), child) != without.end()) continue;
       parents.push_back(child);
       if (all.at(child).state != 'Z') found.push_back(child);
     }

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "experiments/process/child_process.h"
@@ -39,10 +40,10 @@ class ProgramTree {
 /// From now on processes below this one whose parents have ended are children of this one.
 void adopt_orphans();
 
-/// The processes below this one that have not ended, but for those that are or are below one of these. Source: proc(5).
-std::vector<pid_t> descendants(const std::vector<pid_t>& without = {});
+/// The processes below this one that have not ended. Source: proc(5).
+std::vector<pid_t> descendants();
 
-/// Kills the descendants but for these, and reaps them.
-void kill_descendants(const std::vector<pid_t>& without);
+/// Kills the descendants whose environment has this variable with this value, and reaps them.
+void kill_descendants_with(const std::string& variable, const std::string& value);
 
 }  // namespace droptest::experiments

@@ -26,6 +26,7 @@
 #include "experiments/process/last_words.h"
 #include "experiments/process/program_output.h"
 #include "experiments/process/program_tree.h"
+#include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/metrics_tail.h"
 #include "experiments/records/provenance.h"
 #include "experiments/schema/schema_kinds.h"
@@ -75,7 +76,7 @@ ChildProcess::Options program_of(const ResolvedRun& run, const std::string& fold
   if (!is_path) (void)path_of_program(name);
   program.log = folder + "/program.log";
   program.environment = {{"DROPTEST_NETWORK", network},
-                         {"DROPTEST_RUN_FOLDER", folder},
+                         {kRunFolderVariable, folder},
                          {"DROPTEST_WEIGHTS_SEED", std::to_string(run.config.seeds.weights)},
                          {"DROPTEST_DATA_SEED", std::to_string(run.config.seeds.data)},
                          {"DROPTEST_NETWORK_SEED", std::to_string(run.config.seeds.network)},
@@ -113,23 +114,23 @@ json counts_of(const ResolvedRun& run, const RunDirectory& directory) {
     refuse("/digest: got that of other rules, or of another version of droptest,");
   }
   const json classes = counts.value("classes", json::object());
-  std::uint64_t packets = 0;
-  std::uint64_t of_lossy = 0;
   bool can_lose = false;
+  std::uint64_t packets = 0;  // of halves that can lose
   for (const auto& [name, section] : run.spec["network"]["classes"].items()) {
     const comm::ClassNetwork& of_class = *run.config.network.of(sim::traffic_class_from_name(name));
-    const bool loses = comm::can_lose(of_class.reduce) || comm::can_lose(of_class.gather);
-    const std::uint64_t counted = classes.value(name, json::object()).value("packets", std::uint64_t{0});
-    can_lose = can_lose || loses;
-    packets += counted;
-    of_lossy += loses ? counted : 0;
+    const json halves = classes.value(name, json::object()).value("halves", json::object());
+    for (std::size_t half = 0; half < kHalfNames.size(); ++half) {
+      if (!comm::can_lose(half_of(of_class, half))) continue;
+      can_lose = true;
+      packets += halves.value(kHalfNames[half], json::object()).value("packets", std::uint64_t{0});
+    }
   }
-  if (packets == 0 || (can_lose && of_lossy == 0)) {
+  if (can_lose && packets == 0) {
     const json exempt = counts.value("exempt", json::object());
-    throw CommError(std::string("the program ended with exit code 0, but it has sent no packet ") +
-                    (packets == 0 ? "through the network" : "of a traffic class that can lose one") +
-                    (exempt.empty() ? "" : " (exempt calls: " + exempt.dump() + ")") + ", so nothing could be lost; " +
-                    kWant);
+    throw CommError("the program ended with exit code 0, but it has sent no packet that can be lost" +
+                    (exempt.empty() ? "" : " (exempt calls: " + exempt.dump() + ")") +
+                    ", so this is no run with loss; " + kWant +
+                    "; a program that has gone on from a checkpoint and had nothing left to do has to begin anew");
   }
   return counts;
 }
@@ -142,13 +143,17 @@ void end_last_line(const std::string& path) {
   if (file.get() != '\n') std::ofstream(path, std::ios::app) << "\n";
 }
 
+std::uint64_t count_of_lines(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  const std::istreambuf_iterator<char> begin(file);
+  return static_cast<std::uint64_t>(std::count(begin, std::istreambuf_iterator<char>(), '\n'));
+}
+
 /// In the place of lines of which not all count.
 void write_lines(const std::string& path, const std::vector<json>& lines) {
   std::string text;
   for (const json& line : lines) text += line.dump() + "\n";
-  std::ifstream file(path);
-  const auto written = std::count(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>(), '\n');
-  if (static_cast<std::size_t>(written) != lines.size()) write_file_atomically(path, text);
+  if (count_of_lines(path) != lines.size()) write_file_atomically(path, text);
 }
 
 /// About the program's records.
@@ -157,6 +162,9 @@ std::vector<Warning> warnings_about(const json& counts, const ProgramOutcome& ou
   const auto warn = [&warnings](const std::string& message) {
     warnings.push_back({"/command", message, Warning::About::kRun});
   };
+  if (counts.value("classes", json::object()).empty()) {
+    warn("the program has sent no packet through its network, which loses none");
+  }
   const json missing = counts.value("/ranks/missing"_json_pointer, json::array());
   if (!missing.empty()) warn("ranks " + missing.dump() + " have written no counts of their packets");
   if (!has_lines) {
@@ -169,23 +177,26 @@ std::vector<Warning> warnings_about(const json& counts, const ProgramOutcome& ou
 
 }  // namespace
 
-std::vector<json> lines_that_count(const std::string& metrics_file) {
+std::vector<json> lines_that_count(const std::string& metrics_file, std::uint64_t earlier_lines) {
   std::vector<json> lines;
   std::ifstream file(metrics_file);
   std::uint64_t number = 0;
   for (std::string text; std::getline(file, text);) {
     ++number;
-    const auto fail = [&](const std::string& what) {
-      throw ConfigError(metrics_file + ": line " + std::to_string(number) + ": " + what);
-    };
+    const bool is_earlier = number <= earlier_lines;
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     json line = json::parse(text, nullptr, /*allow_exceptions=*/false);
+    std::string wrong;
     if (!line.is_object()) {
-      fail("got " + comm::quote_json(text, 80) +
-           ", want an object of JSON, which has no NaN and no Infinity: write null");
+      wrong = "got " + comm::quote_json(text, 80) +
+              ", want an object of JSON, which has no NaN and no Infinity: write null";
+    } else if (const auto violations = schema_of(SchemaKind::kMetrics).check(line); !violations.empty()) {
+      wrong = violations.front().pointer + ": " + violations.front().message;
     }
-    const std::vector<comm::Violation> violations = schema_of(SchemaKind::kMetrics).check(line);
-    if (!violations.empty()) fail(violations.front().pointer + ": " + violations.front().message);
-    if (!lines.empty() && line["step"] < lines.back()["step"]) {
+    if (!wrong.empty() && is_earlier) continue;
+    if (!wrong.empty()) throw ConfigError(metrics_file + ": line " + std::to_string(number) + ": " + wrong);
+    const bool begins = number == earlier_lines + 1 && earlier_lines > 0;
+    if (begins || (!lines.empty() && line["step"] < lines.back()["step"])) {
       while (!lines.empty() && lines.back()["step"] >= line["step"]) lines.pop_back();
     }
     lines.push_back(std::move(line));
@@ -237,9 +248,12 @@ json execute_command(const ResolvedRun& run, const RunDirectory& directory, cons
   start_folder(run, directory);
   const std::string folder = std::filesystem::absolute(directory.path).lexically_normal().string();
   const SystemClock::time_point started = SystemClock::now();
+  end_last_line(directory.metrics());
   const std::optional<FileVersion> old_lines = version_of(directory.metrics());
   MetricsTail metrics(directory.metrics());
-  metrics.update([](const NumberedLine&) {});  // of an attempt before
+  std::uint64_t earlier_lines = count_of_lines(directory.metrics());  // of an attempt before
+  metrics.update([](const NumberedLine&) {});
+  const std::uint64_t earlier_file = metrics.files();
   ProgramTree program(program_of(run, folder));
   std::optional<ExitStatus> status;
   while (!status) {
@@ -264,7 +278,8 @@ json execute_command(const ResolvedRun& run, const RunDirectory& directory, cons
   const std::optional<FileVersion> lines = version_of(directory.metrics());
   const bool has_lines = lines && lines != old_lines;
   if (!has_lines) std::filesystem::remove(directory.metrics());
-  const std::vector<json> counted = lines_that_count(directory.metrics());
+  if (metrics.files() != earlier_file) earlier_lines = 0;
+  const std::vector<json> counted = lines_that_count(directory.metrics(), earlier_lines);
   if (has_lines) write_lines(directory.metrics(), counted);
   const ProgramOutcome outcome = outcome_of(counted);
   RunSummary summary;

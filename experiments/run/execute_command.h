@@ -26,9 +26,10 @@ struct ProgramOutcome {
 ProgramOutcome outcome_of(const std::vector<nlohmann::json>& lines);
 
 /// The lines of a program's metrics.jsonl that count: a line with a smaller step than the one before is of a program
-/// that has begun again, and replaces the lines from that step on. None without the file. Throws: ConfigError with the
+/// that has begun again, and replaces the lines from that step on, as the first line after `earlier_lines` does, those
+/// of an attempt before. Of these, what is no line is left out. None without the file. Throws: ConfigError with the
 /// file, the number of the line and what is wrong with it by metrics.schema.json.
-std::vector<nlohmann::json> lines_that_count(const std::string& metrics_file);
+std::vector<nlohmann::json> lines_that_count(const std::string& metrics_file, std::uint64_t earlier_lines = 0);
 void take_outcome(const ProgramOutcome& outcome, RunSummary& summary);
 
 /// Starts the program of the run, waits for its end, and writes network.json, spec.json, program.log (its output) and

@@ -21,6 +21,8 @@ namespace droptest::experiments {
 
 /// What the program of a run with a command has to end in once it is asked to.
 inline constexpr std::chrono::milliseconds kProgramGrace{10000};
+/// Environment variable of that program with the folder of its run.
+inline constexpr const char* kRunFolderVariable = "DROPTEST_RUN_FOLDER";
 
 struct ExecuteOptions {
   nlohmann::json point = nlohmann::json::object();  ///< of the sweep that the run belongs to, for its summary

@@ -186,7 +186,7 @@ void record_failure(const ResolvedRun& run, const RunDirectory& directory, const
   summary.point = point;
   // Reads the metrics as far as possible: a damaged line may be why the run failed.
   try {
-    if (run.config.command) take_outcome(outcome_of(lines_that_count(directory.metrics())), summary);
+    if (run.config.command) take_outcome(outcome_of(lines_that_count(directory.metrics(), ~std::uint64_t{0})), summary);
     if (!run.config.command)
       for_each_line(directory.metrics(), [&summary](const nlohmann::json& line) {
         summary.steps = line.at("step").get<std::uint64_t>();

@@ -271,7 +271,7 @@ class SweepRunner {
       take_result(ended.index, SweepRun::State::kFinished);
       return;
     }
-    if (status.signal != 0 && plan_.runs[ended.index].run.config.command) end_orphans(ended);
+    if (status.signal != 0) end_orphans(ended);
     Attempts& attempts = attempts_[ended.index];
     const std::uint64_t newest = newest_checkpoint(ended.directory);
     if (newest > attempts.reached) attempts = {0, newest};
@@ -295,12 +295,10 @@ class SweepRunner {
   }
 
   /// What the program of a run has started outlives a worker that is killed.
-  void end_orphans(const RunningRun& ended) {
-    std::vector<pid_t> others;
-    for (const RunningRun& run : running_) {
-      if (&run != &ended) others.push_back(run.process.id());
-    }
-    kill_descendants(others);
+  void end_orphans(const RunningRun& ended) const {
+    if (!plan_.runs[ended.index].run.config.command) return;
+    const std::string folder = std::filesystem::absolute(ended.directory.path).lexically_normal().string();
+    kill_descendants_with(kRunFolderVariable, folder);
   }
 
   /// Records why an attempt without a summary of its own has no result.
@@ -337,6 +335,7 @@ class SweepRunner {
       const auto& checkpoint = config.checkpoint;
       const bool takes = checkpoint && checkpoint->on_signal == CheckpointConfig::OnSignal::kTake;
       run.process.stop(takes ? kCheckpointGrace : config.command ? kProgramGrace + kStopGrace : kStopGrace);
+      end_orphans(run);
       std::error_code ignored;
       std::filesystem::remove(log_of(run.directory), ignored);
       progress_.runs[run.index].state = SweepRun::State::kWaiting;

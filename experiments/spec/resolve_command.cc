@@ -6,6 +6,7 @@
 #include <cctype>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "comm/json/json_text.h"
 #include "comm/json/nearest_name.h"
@@ -33,21 +34,46 @@ bool is_own_name(const std::string& name) {
 
 std::string text_of(const json& setting) { return setting.is_string() ? setting.get<std::string>() : setting.dump(); }
 
-/// The files that arguments name, also those behind "--name="; without one the program, where it is given by its path.
-std::vector<std::string> files_of(const std::vector<std::string>& words) {
+/// The files that a command names.
+struct NamedFiles {
+  std::vector<std::string> all{};       ///< by arguments, also behind "--name="; without one the program itself
+  std::optional<std::string> script{};  ///< of these
+  bool has_module = false;              ///< "-m", "-c" or "--module" before the first of them
+};
+
+/// The script is the first one that can be a program: with a suffix of scripts, or executable; without one the first.
+NamedFiles files_of(const std::vector<std::string>& words) {
+  namespace fs = std::filesystem;
   const auto is_file = [](const std::string& word) {
     std::error_code ignored;
-    return std::filesystem::is_regular_file(word, ignored);
+    return fs::is_regular_file(word, ignored);
   };
-  std::vector<std::string> files;
+  NamedFiles named;
   for (std::size_t i = 1; i < words.size(); ++i) {
+    if (named.all.empty() && (words[i] == "-m" || words[i] == "-c" || words[i] == "--module")) named.has_module = true;
     const std::string value = words[i].starts_with('-') ? words[i].substr(words[i].find('=') + 1) : "";
     for (const std::string& word : {words[i], value}) {
-      if (is_file(word) && std::find(files.begin(), files.end(), word) == files.end()) files.push_back(word);
+      if (is_file(word) && std::find(named.all.begin(), named.all.end(), word) == named.all.end()) {
+        named.all.push_back(word);
+      }
     }
   }
-  if (files.empty() && is_file(words.front())) files.push_back(words.front());
-  return files;
+  if (named.all.empty() && is_file(words.front())) named.all.push_back(words.front());
+  const auto is_program = [](const std::string& file) {
+    constexpr std::array kSuffixes = {".py", ".sh", ".bash", ".jl", ".r", ".R", ".lua", ".rb", ".pl"};
+    const std::string suffix = fs::path(file).extension().string();
+    std::error_code error;
+    const auto executable = fs::perms::owner_exec | fs::perms::group_exec | fs::perms::others_exec;
+    return std::find(kSuffixes.begin(), kSuffixes.end(), suffix) != kSuffixes.end() ||
+           (fs::status(file, error).permissions() & executable) != fs::perms::none;
+  };
+  const auto script = std::find_if(named.all.begin(), named.all.end(), is_program);
+  if (!named.all.empty()) named.script = script == named.all.end() ? named.all.front() : *script;
+  return named;
+}
+
+bool are_one_path(const std::string& a, const std::string& b) {
+  return std::filesystem::absolute(a).lexically_normal() == std::filesystem::absolute(b).lexically_normal();
 }
 
 class CommandResolver {
@@ -103,27 +129,28 @@ class CommandResolver {
 
   /// Each becomes {"file": .., "sha256": ..}.
   void resolve_files(const std::vector<std::string>& words, ResolvedRun& run) {
-    const std::vector<std::string> named = files_of(words);
+    const NamedFiles named = files_of(words);
     if (!full_.contains("files")) {
-      full_["files"] = named;
-      const bool has_module = std::any_of(words.begin() + 1, words.end(), [](const std::string& word) {
-        return word == "-m" || word == "-c" || word == "--module";
-      });
-      if (named.empty() || has_module) {
+      full_["files"] = json::array();
+      if (named.script) full_["files"].push_back(*named.script);
+      if (!named.script || named.has_module) {
         warn(run, "/files",
-             named.empty()
-                 ? "no word of the command names a file that is there: another program under the same command "
-                   "is the same run"
-                 : "the command has a module or a text as its program, which is no file of /files: another "
-                   "one under the same name is the same run");
+             named.has_module
+                 ? "the command has a module or a text as its program, which is no file of /files: another "
+                   "one under the same name is the same run"
+                 : "no word of the command names a file that is there: another program under the same "
+                   "command is the same run");
       }
-    } else {
-      for (const std::string& file : named) {
-        const auto is_it = [&file](const json& one) { return (one.is_string() ? one : one["file"]) == file; };
-        if (file == words.front() || std::any_of(full_["files"].begin(), full_["files"].end(), is_it)) continue;
-        warn(run, "/files",
-             "the command names " + file + ", which is not among them: another content of it is the same run");
-      }
+    }
+    for (const std::string& file : named.all) {
+      const auto is_it = [&file](const json& one) {
+        return are_one_path(one.is_string() ? one.get<std::string>() : one["file"].get<std::string>(), file);
+      };
+      if (file == words.front() || std::any_of(full_["files"].begin(), full_["files"].end(), is_it)) continue;
+      warn(run, "/files",
+           "the command names " + file +
+               ", which is not among them: another content of it is the same run; add it, "
+               "unless the program writes it");
     }
     for (std::size_t i = 0; i < full_["files"].size(); ++i) {
       json& file = full_["files"][i];

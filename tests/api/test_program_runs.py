@@ -361,6 +361,16 @@ def test_a_run_with_loss_that_sends_nothing_is_no_result(tmp_path):
         assert summary["status"] == status and (summary["error"] is None) == (status == "completed")
 
 
+def test_of_several_ranks_the_first_one_knows_only_its_own_packets(tmp_path):
+    halves = {"classes": {"dp_gradient": {"gather": {"loss": {"model": "bernoulli", "loss_rate": 0.5}}}}}
+    one = droptest.Network({"network": halves, "statistics": str(tmp_path / "mine/run")}, rank=0, world_size=2)
+    one.flow("dp_gradient").next(4000)  # of the half that loses nothing
+    with pytest.warns(UserWarning, match="rank 0 of 2: the network can lose packets"):
+        one.finish(validation_loss=2)
+    summary = read(tmp_path / "mine/run", "summary.json")
+    assert summary["status"] == "completed" and "on rank 0: the network can lose" in summary["warnings"][0]["message"]
+
+
 def test_the_command_watches_programs_of_a_sweep_and_diverged_ones(tmp_path):
     """The spec of neither is that of a run of droptest, and no reason to leave it out."""
     words = [os.environ["DROPTEST_BINARY"], "watch", str(tmp_path / "mine"), "--once"]

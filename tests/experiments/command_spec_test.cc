@@ -102,7 +102,7 @@ TEST(CommandSpec, AFileCountsByItsContent) {
   EXPECT_THROW(with_file(folder.path() + "/absent.py"), ConfigError);
 }
 
-TEST(CommandSpec, WithoutFilesThoseThatTheCommandNamesCount) {
+TEST(CommandSpec, WithoutFilesTheScriptCountsAndOtherFilesAreNamed) {
   const TemporaryFolder folder;
   const std::string program = file_of(folder, "program", "");
   const std::string script = file_of(folder, "train.py", "print(1)");
@@ -115,9 +115,13 @@ TEST(CommandSpec, WithoutFilesThoseThatTheCommandNamesCount) {
     return resolve(document, "s.json");
   };
   const auto files_with = [&](const json& command) { return run_with(command).spec["files"]; };
-  EXPECT_EQ(files_with({program, "--config_file", config, script}), json({config, script}));
-  EXPECT_EQ(files_with({program, "--config=" + config, "{script}"}), json({config, script}));
+  EXPECT_EQ(files_with({program, "--config_file", config, script}), json({script}));
+  EXPECT_EQ(files_with({program, "--config=" + config, "{script}"}), json({script}));
   EXPECT_EQ(files_with({program, "--fast"}), json({program}));
+  EXPECT_EQ(files_with({"torchrun", config}), json({config}));
+  EXPECT_THAT(run_with({program, "--config=" + config, script}).warnings.at(0).message,
+              HasSubstr("the command names " + config + ", which is not among them"));
+  EXPECT_TRUE(run_with({program, script, "-c", "text"}).warnings.empty());
   EXPECT_TRUE(run_with({program, script}).warnings.empty());
   // What no file shows is said.
   EXPECT_EQ(files_with({"python3", "-m", "package.that.is.no.file"}), json::array());
@@ -126,6 +130,8 @@ TEST(CommandSpec, WithoutFilesThoseThatTheCommandNamesCount) {
   EXPECT_THAT(run_with({"python3", "-m", "train", config}).warnings.at(0).message, HasSubstr("a module or a text"));
   document["files"] = {config};
   EXPECT_THAT(run_with({"python3", script, config}).warnings.at(0).message, HasSubstr("names " + script));
+  document["files"] = {folder.path() + "/./train.py"};
+  EXPECT_TRUE(run_with({"python3", script}).warnings.empty());
 }
 
 TEST(CommandSpec, SettingsWithNamesOfMembersThatNameFilesCount) {

@@ -43,7 +43,7 @@ ResolvedRun run_of(const std::string& script) {
 std::string counts_script(int seed = 5, int packets = 10, const std::string& of_class = "dp_gradient") {
   const json counts = {
       {"network", {{"seed", seed}, {"digest", network_digest_of(run_of(""))}, {"classes", json::object()}}},
-      {"classes", {{of_class, {{"packets", packets}}}}},
+      {"classes", {{of_class, {{"halves", {{"reduce", {{"packets", packets}}}}}}}}},
       {"ranks", {{"world_size", 1}, {"missing", json::array()}}}};
   return "printf '" + counts.dump() + "' > \"$DROPTEST_RUN_FOLDER/loss_statistics.json\"; ";
 }
@@ -126,7 +126,7 @@ TEST(ExecuteCommand, AProgramWithoutCountsIsNoResult) {
   EXPECT_THAT(error_of("true", folder), HasSubstr("its ranks have written no counts of the network"));
   EXPECT_THAT(error_of(counts_script(6), folder), HasSubstr("/network/seed: got another seed"));
   // A network that sends nothing, or nothing of a class that can lose.
-  EXPECT_THAT(error_of(counts_script(5, 0), folder), HasSubstr("it has sent no packet through the network"));
+  EXPECT_THAT(error_of(counts_script(5, 0), folder), HasSubstr("it has sent no packet that can be lost"));
   // Counts of an attempt before are not taken for those of this one.
   EXPECT_EQ(error_of(counts_script(), folder), "");
   EXPECT_THAT(error_of("true", folder), HasSubstr("no counts of the network"));
@@ -158,8 +158,9 @@ TEST(ExecuteCommand, PacketsOfClassesThatCannotLoseAreNoLosses) {
       {"files", json::array()},
       {"network", {{"classes", {{"tp_forward", {{"loss", {{"model", "bernoulli"}, {"loss_rate", 0.1}}}}}}}}}};
   const std::string digest = network_digest_of(resolve(document, "s.json"));
-  const auto error_with = [&](const std::string& of_class) -> std::string {
-    const json counts = {{"network", {{"seed", 1}, {"digest", digest}}}, {"classes", {{of_class, {{"packets", 10}}}}}};
+  const auto error_with = [&](const std::string& of_class, const std::string& half) -> std::string {
+    const json counts = {{"network", {{"seed", 1}, {"digest", digest}}},
+                         {"classes", {{of_class, {{"halves", {{half, {{"packets", 10}}}}}}}}}};
     document["command"][2] = "printf '" + counts.dump() + "' > \"$DROPTEST_RUN_FOLDER/loss_statistics.json\"";
     try {
       (void)execute_command(resolve(document, "s.json"), RunDirectory{folder.path() + "/run"}, {});
@@ -168,8 +169,9 @@ TEST(ExecuteCommand, PacketsOfClassesThatCannotLoseAreNoLosses) {
     }
     return "";
   };
-  EXPECT_EQ(error_with("tp_forward"), "");
-  EXPECT_THAT(error_with("dp_gradient"), HasSubstr("no packet of a traffic class that can lose one"));
+  EXPECT_EQ(error_with("tp_forward", "reduce"), "");
+  EXPECT_THAT(error_with("tp_forward", "gather"), HasSubstr("it has sent no packet that can be lost"));
+  EXPECT_THAT(error_with("dp_gradient", "reduce"), HasSubstr("it has sent no packet that can be lost"));
 }
 
 TEST(ExecuteCommand, ANetworkWithOtherRulesIsAnotherOne) {
@@ -201,6 +203,15 @@ TEST(ExecuteCommand, LinesOfAProgramThatBeginsAgainReplaceTheOlderOnes) {
             1);
   std::ifstream text(file);
   EXPECT_EQ(std::count(std::istreambuf_iterator<char>(text), std::istreambuf_iterator<char>(), '\n'), 2);
+
+  // Those of an attempt before, also of the same step; what it has left of a line is none.
+  EXPECT_THAT(error_of(counts_script() + "rm -f \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; " + lines({7}, 0.5) +
+                           "printf '{\"step\": 8, ' >> \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; exit 1",
+                       folder),
+              HasSubstr("exit code 1"));
+  const json next = executed(counts_script() + lines({7}, 1.0), folder);
+  EXPECT_EQ(next["validation"]["best_loss"], 1.0);
+  EXPECT_EQ(next["train"]["final_loss"], 1.0);
 
   // A last line without its end is one all the same; half a line is an error.
   const std::string whole = R"(printf '{"step": 5, "seconds": 5}' > "$DROPTEST_RUN_FOLDER/metrics.jsonl")";

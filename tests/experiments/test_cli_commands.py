@@ -6,11 +6,12 @@ import math
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from cli_harness import processes_with, run, run_folders, start, summary_of, wait_until
+from cli_harness import BINARY, CLEAN_ENVIRONMENT, processes_with, run, run_folders, start, summary_of, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "analysis"))
@@ -171,7 +172,7 @@ def test_a_program_that_fails_is_recorded_and_the_others_go_on(tmp_path):
     ("program", "words"),
     [
         ("print('no network')", "its ranks have written no counts of the network"),
-        ("import droptest; droptest.Network().log(1, training_loss=2)", "it has sent no packet through the network"),
+        ("import droptest; droptest.Network().log(1, training_loss=2)", "it has sent no packet that can be lost"),
         (
             "import os, json, droptest; source = json.load(open(os.environ['DROPTEST_NETWORK']))\n"
             "source['rules'] = []; droptest.Network(source).flow('dp_gradient').next(4000)",
@@ -219,6 +220,23 @@ def test_a_worker_that_is_killed_takes_the_processes_of_its_program_along(tmp_pa
     os.kill(worker, signal.SIGKILL)
     sweep.communicate()
     assert sweep.returncode == 1 and not any(map(is_alive, pids))
+
+
+def test_other_processes_of_the_users_script_go_on(tmp_path):
+    command_spec(tmp_path, WAITING)
+    words = f"sleep 1002 & echo $! > monitor; exec {BINARY} sweep spec.json"
+    script = subprocess.Popen(["sh", "-c", words], cwd=tmp_path, env={**CLEAN_ENVIRONMENT, **ENVIRONMENT},
+                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)  # fmt: skip
+    wait_until((tmp_path / "pids").exists)
+    monitor = int((tmp_path / "monitor").read_text())
+    pids = [int(word) for word in (tmp_path / "pids").read_text().split()]
+    (worker,) = processes_with(" worker ", tmp_path)
+    os.kill(worker, signal.SIGKILL)
+    script.wait()
+    try:
+        assert is_alive(monitor) and not any(map(is_alive, pids))
+    finally:
+        os.kill(monitor, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("told", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
