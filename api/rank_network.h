@@ -116,7 +116,7 @@ struct droptest_network {
   const int world_size;
   const pid_t process;  ///< that made it
   const droptest::comm::ProgramNetwork program;
-  const droptest::api::CallRules rules;  ///< of the program
+  const droptest::api::CallRules rules;  ///< the program's rules
   std::mutex mutex;
   droptest::comm::FlowLedger ledger;
   droptest::comm::VerdictRecord verdicts;

@@ -15,13 +15,13 @@ namespace droptest::experiments {
 /// What the lines of a program's metrics.jsonl say of its run. The same rule as droptest.Network.finish() of the Python
 /// package, which writes the summary of a program that no sweep has started.
 struct ProgramOutcome {
-  std::uint64_t steps = 0;                      ///< of the last line
-  std::uint64_t tokens = 0;                     ///< the last that a line has
-  double seconds = 0;                           ///< of the last line
-  std::optional<double> train_final_loss;       ///< mean of the last ten that lines have; absent: none, or not finite
-  std::optional<double> validation_final_loss;  ///< the last; absent: none, or not finite
-  std::optional<double> validation_best_loss;   ///< the smallest
-  std::optional<std::uint64_t> diverged_step;   ///< of the first line with a loss that is not finite
+  std::uint64_t steps = 0;                      ///< the last line's step
+  std::uint64_t tokens = 0;                     ///< the last number of tokens that a line has
+  double seconds = 0;                           ///< the last line's seconds
+  std::optional<double> train_final_loss;       ///< mean of the last ten training losses; absent: none, or not finite
+  std::optional<double> validation_final_loss;  ///< the last validation loss; absent: none, or not finite
+  std::optional<double> validation_best_loss;   ///< the smallest validation loss
+  std::optional<std::uint64_t> diverged_step;   ///< the step of the first line with a loss that is not finite
 };
 ProgramOutcome outcome_of(const std::vector<nlohmann::json>& lines);
 

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "comm/json/json_text.h"
+#include "comm/json/nearest_name.h"
+#include "comm/json/schema_checker.h"
 #include "comm/spec/network_schema.h"
 #include "comm/spec/program_network.h"
 #include "experiments/schema/embedded_schemas.h"
@@ -156,7 +158,15 @@ const comm::Schema& schema_of_spec(const json& document) {
 
 std::vector<comm::Violation> violations_of_spec(const json& document) {
   const comm::Schema& schema = schema_of_spec(document);
-  if (&schema == &schema_of(SchemaKind::kSpec)) return schema.check(document);
+  if (&schema == &schema_of(SchemaKind::kSpec)) {
+    // Which of the two schemas counts hangs on this one name.
+    const json members = document.is_object() ? document : json::object();
+    for (const auto& [name, value] : members.items()) {
+      if (schema.source()["properties"].contains(name) || comm::nearest_name(name, {"command"}).empty()) continue;
+      return {{comm::child_pointer("", name), "got an unknown key; did you mean \"command\"?"}};
+    }
+    return schema.check(document);
+  }
   json without_others = document;
   std::vector<comm::Violation> violations;
   const json& of_training = schema_of(SchemaKind::kSpec).source()["properties"];

@@ -18,7 +18,7 @@ namespace droptest::experiments {
 enum class SchemaKind : std::uint8_t {
   kSpec,
   kResolvedSpec,
-  kCommandSpec,  ///< of specs, given and resolved, whose program is the user's own
+  kCommandSpec,  ///< specs, given and resolved, whose program is the user's own
   kMetrics,
   kLossStatistics,
   kSummary,

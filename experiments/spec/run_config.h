@@ -166,13 +166,13 @@ enum class Device : std::uint8_t { kCpu, kCuda };
 /// A program of the user's own, which the run starts in the place of training.
 struct CommandConfig {
   std::vector<std::string> words;               ///< the program and its arguments, with names in braces
-  std::map<std::string, std::string> settings;  ///< by name, as text
+  std::map<std::string, std::string> settings;  ///< the value of each setting by its name, as text
 };
 
 struct RunConfig {
   std::string name;
   Seeds seeds;
-  std::optional<CommandConfig> command;  ///< with it only the name, the seeds and the network have a meaning
+  std::optional<CommandConfig> command;  ///< present: only the name, the seeds and the network have a meaning
   models::Gpt2Config model;
   std::string initial_weights;  ///< safetensors file, or folder of Hugging Face's files; empty: random
   DataConfig data;

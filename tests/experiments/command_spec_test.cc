@@ -174,6 +174,15 @@ TEST(CommandSpec, MembersOfDroptestsOwnTrainingAreRefusedAsSuch) {
                   HasSubstr("s.json: /" + std::string(member) + ": got it with /command, want it absent"));
     }
   }
+  json misspelt = comm::parse_json(kProgram, "s");
+  misspelt["comand"] = misspelt["command"];
+  misspelt.erase("command");
+  try {
+    (void)resolve(misspelt, "s.json");
+    FAIL() << "nothing was thrown";
+  } catch (const ConfigError& error) {
+    EXPECT_STREQ(error.what(), "s.json: /comand: got an unknown key; did you mean \"command\"?");
+  }
   EXPECT_THAT(error_of({"/network/path=ring"}), HasSubstr("/network/path: got \"ring\", want \"contribution\""));
   EXPECT_THAT(error_of({R"(/network={"fill": "zero"})"}), HasSubstr("/network: got no loss"));
   EXPECT_THAT(error_of({"/command=[]"}), HasSubstr("/command"));
