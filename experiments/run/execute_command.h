@@ -8,7 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "experiments/run/execute_run.h"
+#include "experiments/records/run_records.h"
+#include "experiments/run/execute_options.h"
+#include "experiments/spec/resolve.h"
 
 namespace droptest::experiments {
 

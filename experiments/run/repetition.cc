@@ -12,7 +12,6 @@
 #include "comm/json/json_text.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/files/atomic_file.h"
-#include "experiments/run/execute_run.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -78,7 +77,18 @@ void remove_folder(const std::string& path) {
   check(error, "remove", path);
 }
 
+/// Removes checkpoints and metrics of earlier attempts: the run starts from its beginning.
+void forget_attempts(const RunDirectory& directory) {
+  CheckpointFolder(directory.checkpoints()).forget_after(0);
+  std::error_code ignored;
+  std::filesystem::remove(directory.metrics(), ignored);
+}
+
 }  // namespace
+
+bool may_resume(const RunDirectory& directory, CheckpointPlace::Resume resume) {
+  return resume == CheckpointPlace::Resume::kNewest && !CheckpointFolder(directory.checkpoints()).steps().empty();
+}
 
 RunDirectory attempt_folder(const RunDirectory& directory) {
   return keeps_records(directory) ? RunDirectory{directory.again()} : directory;

@@ -12,6 +12,9 @@
 
 namespace droptest::experiments {
 
+/// Whether the run may continue from checkpoints in its folder, so that its records so far stay.
+bool may_resume(const RunDirectory& directory, CheckpointPlace::Resume resume);
+
 /// Where the next attempt of a run writes: the run's folder, or the folder `again` in it where the run's records must
 /// stay meanwhile (keeps_records()).
 RunDirectory attempt_folder(const RunDirectory& directory);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// DilatedAttention in the memory of a device: the same messages, losses and results, in the type E.
+// DilatedAttention in the memory of a device, with the same messages and losses. Results are those of the host, rounded
+// to the type of the elements.
 #pragma once
 
 #include "models/attention/device_sequence_attention.h"

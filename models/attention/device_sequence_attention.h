@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SequenceAttention in the memory of a device: the same messages, losses and results, in the type E.
+// SequenceAttention in the memory of a device, with the same messages and losses. Results are those of the host,
+// rounded to the type of the elements.
 #pragma once
 
 #include "comm/bfloat16.h"
@@ -9,7 +10,7 @@
 
 namespace droptest::models {
 
-/// The mask covers the whole sequences.
+/// The saved activations of DeviceSequenceAttention.
 template <class E>
 using DeviceSavedAttention = SavedAttentionOf<DeviceHeads<E>>;
 template <class E>

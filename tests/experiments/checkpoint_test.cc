@@ -20,7 +20,7 @@
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/checkpoint/piece_filler.h"
 #include "experiments/checkpoint/restore.h"
-#include "experiments/run/elastic.h"
+#include "experiments/run/attempt_series.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/training/trainer.h"
 #include "experiments/training/training_model.h"
