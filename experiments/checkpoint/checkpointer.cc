@@ -16,7 +16,7 @@
 #include "experiments/checkpoint/restore.h"
 #include "experiments/files/atomic_file.h"
 #include "experiments/records/run_records.h"
-#include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/kernels_in_use.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

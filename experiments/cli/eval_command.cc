@@ -21,7 +21,7 @@
 #include "experiments/data/token_source.h"
 #include "experiments/data/vocabulary.h"
 #include "experiments/files/weights_file.h"
-#include "experiments/spec/resolve_pretrained.h"
+#include "experiments/spec/pretrained_checks.h"
 #include "experiments/training/classification.h"
 #include "experiments/training/rank_model.h"
 #include "experiments/training/single_rank.h"

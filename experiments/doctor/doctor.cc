@@ -33,7 +33,7 @@
 #include "experiments/records/run_records.h"
 #include "experiments/run/choose_rendezvous.h"
 #include "experiments/run/hold_points.h"
-#include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/kernels_in_use.h"
 #include "experiments/spec/sweep_plan.h"
 #include "models/kernels/cudnn_attention.h"
 #include "sim/error.h"

@@ -17,7 +17,7 @@
 #include "comm/device/device_libraries.h"
 #include "comm/host_name.h"
 #include "experiments/records/build_facts.h"
-#include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/kernels_in_use.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -13,7 +13,7 @@
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/point_text.h"
 #include "experiments/schema/schema_kinds.h"
-#include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/kernels_in_use.h"
 #include "experiments/spec/run_id.h"
 #include "sim/error.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/model_options.h"
 
-#include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/kernels_in_use.h"
 
 namespace droptest::experiments {
 

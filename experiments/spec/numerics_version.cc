@@ -8,7 +8,7 @@
 #include "comm/lossy/fill/reduction_fill.h"
 #include "comm/lossy/paths/path_registry.h"
 #include "experiments/spec/dry_run.h"
-#include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/kernels_in_use.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/kernels/weight_layout.h"
 

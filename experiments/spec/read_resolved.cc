@@ -9,7 +9,6 @@
 #include <string>
 
 #include "comm/backend_registry.h"
-#include "experiments/spec/resolve_examples.h"
 
 namespace droptest::experiments {
 namespace {
@@ -81,6 +80,17 @@ std::vector<std::string> file_patterns(const json& data, const char* member) {
   if (!data.contains(member)) return {};
   if (data[member].is_string()) return {data[member].get<std::string>()};
   return data[member].get<std::vector<std::string>>();
+}
+
+ExampleConfig read_example_config(const json& data) {
+  ExampleConfig config;
+  config.training = data["examples"];
+  config.validation = data.value("validation_examples", "");
+  config.layout = data["layout"];
+  config.labels = data.value("labels", std::vector<std::string>());
+  config.separator = data["separator"];
+  config.too_long = data["too_long"] == "refuse" ? ExampleConfig::TooLong::kRefused : ExampleConfig::TooLong::kCut;
+  return config;
 }
 
 void read_data(const json& data, DataConfig& config) {

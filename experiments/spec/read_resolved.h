@@ -13,6 +13,9 @@ namespace droptest::experiments {
 /// The section /data of a spec with defaults; its shards may lack their files.
 void read_data(const nlohmann::json& data, DataConfig& config);
 
+/// The examples of a section /data.
+ExampleConfig read_example_config(const nlohmann::json& data);
+
 /// The patterns that this member has: one, a list, or none where it is absent.
 std::vector<std::string> file_patterns(const nlohmann::json& data, const char* member);
 

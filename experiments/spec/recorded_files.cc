@@ -10,7 +10,7 @@
 #include "experiments/data/file_version.h"
 #include "experiments/data/pretrained_folder.h"
 #include "experiments/data/vocabulary.h"
-#include "experiments/spec/resolve_pretrained.h"
+#include "experiments/spec/pretrained_checks.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {

@@ -12,8 +12,8 @@
 #include "comm/json/nearest_name.h"
 #include "comm/spec/program_network.h"
 #include "experiments/schema/schema_kinds.h"
-#include "experiments/spec/common_members.h"
 #include "experiments/spec/run_id.h"
+#include "experiments/spec/section_resolvers.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -85,11 +85,12 @@ class CommandResolver {
         full_(schema_of(SchemaKind::kCommandSpec).with_defaults(document)) {}
 
   ResolvedRun resolve() {
-    refuse_several_runs(full_, where_, errors_);
     ResolvedRun run;
+    Resolution resolution{full_, given_, where_, files_, run.config, errors_};
+    refuse_several_runs(resolution);
     run.config.name = full_["name"].get<std::string>();
     run.config.training.steps = 0;  // unknown
-    run.config.seeds = resolve_seeds(full_, given_, where_, errors_);
+    resolve_seeds(resolution);
     CommandConfig command;
     command.words = full_["command"].get<std::vector<std::string>>();
     if (command.words.front().empty()) report("/command/0", "got \"\", want a program");

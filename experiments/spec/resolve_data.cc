@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_data.h"
+#include "experiments/spec/section_resolvers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -23,40 +23,29 @@ namespace {
 using comm::quote_json;
 using nlohmann::json;
 
-constexpr std::uint64_t kMostSteps = 1'000'000'000'000;  // the schema's
-
-/// Collects the errors of a section.
-class Reporter {
- public:
-  Reporter(const std::string& where, std::vector<std::string>& errors) : where_(where), errors_(errors) {}
-  void report(const std::string& pointer, const std::string& message) {
-    errors_.push_back(where_ + ": " + pointer + ": " + message);
-  }
-
- private:
-  const std::string& where_;
-  std::vector<std::string>& errors_;
-};
-
 class ShardResolver {
  public:
-  ShardResolver(json& spec, const json& given, FileHashes* hashes, Reporter reporter)
-      : spec_(spec), data_(spec["data"]), given_(given.at("data")), hashes_(hashes), reporter_(reporter) {}
+  explicit ShardResolver(Resolution& resolution)
+      : resolution_(resolution),
+        spec_(resolution.spec),
+        data_(spec_["data"]),
+        given_(resolution.given.at("data")),
+        hashes_(resolution.files) {}
 
   void resolve() {
     if (!data_.contains("shards")) {
       refuse_members_of_shards();
       return;
     }
-    if (data_.contains("sha256")) reporter_.report("/data/sha256", "got a hash of shards, want /data/manifest");
+    if (data_.contains("sha256")) resolution_.report("/data/sha256", "got a hash of shards, want /data/manifest");
     if (data_.contains("validation_shards")) {
       if (given_.contains("validation_fraction")) {
-        reporter_.report("/data/validation_fraction", "got " + quote_json(given_["validation_fraction"]) +
-                                                          " and /data/validation_shards, want one of the two");
+        resolution_.report("/data/validation_fraction", "got " + quote_json(given_["validation_fraction"]) +
+                                                            " and /data/validation_shards, want one of the two");
       }
       data_.erase("validation_fraction");
     } else if (data_.contains("validation_files")) {
-      reporter_.report("/data/validation_files", "got a list, want none without /data/validation_shards");
+      resolution_.report("/data/validation_files", "got a list, want none without /data/validation_shards");
     }
     check_retries();
     if (hashes_ != nullptr && is_readable("manifest")) {
@@ -73,14 +62,14 @@ class ShardResolver {
     for (const char* member :
          {"validation_shards", "manifest", "shuffle", "lost_limit", "retries", "files", "validation_files"}) {
       if (given_.contains(member)) {
-        reporter_.report(
+        resolution_.report(
             std::string("/data/") + member,
             "got " + quote_json(given_[member]) + ", which /data/shards alone has a use for, want it absent");
       }
       data_.erase(member);
     }
     if (data_.contains("tokens") && data_["format"] == "text") {
-      reporter_.report("/data/format", R"(got "text", want it with /data/shards alone; /data/text names one text)");
+      resolution_.report("/data/format", R"(got "text", want it with /data/shards alone; /data/text names one text)");
     }
   }
 
@@ -89,9 +78,9 @@ class ShardResolver {
                            (std::exp2(data_["retries"]["attempts"].get<double>() - 1) - 1);
     const double timeout = spec_["backend"]["timeout_seconds"].get<double>();
     if (seconds < timeout) return;
-    reporter_.report("/data/retries", "got pauses of " + quote_json(json(seconds)) + " s in all, want less than " +
-                                          quote_json(json(timeout)) +
-                                          " s, /backend/timeout_seconds, for which the other ranks wait");
+    resolution_.report("/data/retries", "got pauses of " + quote_json(json(seconds)) + " s in all, want less than " +
+                                            quote_json(json(timeout)) +
+                                            " s, /backend/timeout_seconds, for which the other ranks wait");
   }
 
   bool is_readable(const char* member) {
@@ -100,7 +89,7 @@ class ShardResolver {
       (void)read_shard_manifest(data_[member]);
       return true;
     } catch (const ConfigError& error) {
-      reporter_.report(std::string("/data/") + member, error.what());
+      resolution_.report(std::string("/data/") + member, error.what());
       return false;
     }
   }
@@ -127,8 +116,8 @@ class ShardResolver {
       compare(list, found);
       data_[list] = found;
     } catch (const ConfigError& error) {
-      reporter_.report(std::string("/data/") + patterns, std::string(error.what()) + "; paths are relative to " +
-                                                             std::filesystem::current_path().string());
+      resolution_.report(std::string("/data/") + patterns, std::string(error.what()) + "; paths are relative to " +
+                                                               std::filesystem::current_path().string());
     }
   }
 
@@ -143,15 +132,15 @@ class ShardResolver {
     const json& given = data_[list];
     const std::string pointer = std::string("/data/") + list;
     if (given.size() != found.size()) {
-      reporter_.report(pointer, "got " + std::to_string(given.size()) + " files, but the patterns match " +
-                                    std::to_string(found.size()) + "; want the files that were meant, or no list");
+      resolution_.report(pointer, "got " + std::to_string(given.size()) + " files, but the patterns match " +
+                                      std::to_string(found.size()) + "; want the files that were meant, or no list");
       return;
     }
     for (std::size_t i = 0; i < given.size(); ++i) {
       if (without_version(given[i]) == without_version(found[i])) continue;
-      reporter_.report(pointer + "/" + std::to_string(i), "got " + given[i].dump() + ", but there is " +
-                                                              found[i].dump() +
-                                                              "; want the file that was meant, or no list");
+      resolution_.report(pointer + "/" + std::to_string(i), "got " + given[i].dump() + ", but there is " +
+                                                                found[i].dump() +
+                                                                "; want the file that was meant, or no list");
       return;
     }
   }
@@ -162,9 +151,9 @@ class ShardResolver {
     for (std::size_t i = 0; i < data_[list].size(); ++i) {
       const json& file = data_[list][i];
       if (file["tokens"].get<std::uint64_t>() * token_bytes <= file["bytes"].get<std::uint64_t>()) continue;
-      reporter_.report(std::string("/data/") + list + "/" + std::to_string(i) + "/tokens",
-                       "got " + file["tokens"].dump() + " tokens in " + file["bytes"].dump() + " bytes, want " +
-                           std::to_string(token_bytes) + " bytes for each token");
+      resolution_.report(std::string("/data/") + list + "/" + std::to_string(i) + "/tokens",
+                         "got " + file["tokens"].dump() + " tokens in " + file["bytes"].dump() + " bytes, want " +
+                             std::to_string(token_bytes) + " bytes for each token");
     }
   }
 
@@ -182,10 +171,10 @@ class ShardResolver {
       if (!is_same_name && file["tokens"] != 0) other = training.find(content_of(file));
       if (other == training.end() || (!is_same_name && !has_same_hash(file, *other->second))) continue;
       const std::string name = file["file"];
-      reporter_.report("/data/validation_shards",
-                       is_same_name ? name + " matches /data/shards, too, want files that training does not read"
-                                    : name + " has the content of " + (*other->second)["file"].get<std::string>() +
-                                          ", which matches /data/shards, want files that training does not read");
+      resolution_.report("/data/validation_shards",
+                         is_same_name ? name + " matches /data/shards, too, want files that training does not read"
+                                      : name + " has the content of " + (*other->second)["file"].get<std::string>() +
+                                            ", which matches /data/shards, want files that training does not read");
       return;
     }
   }
@@ -203,168 +192,60 @@ class ShardResolver {
     try {
       return hashes_->of(file["file"]) == hashes_->of(other["file"]);
     } catch (const ConfigError& error) {
-      reporter_.report("/data/validation_shards", error.what());
+      resolution_.report("/data/validation_shards", error.what());
       return false;
     }
   }
 
+  Resolution& resolution_;
   json& spec_;
   json& data_;
   const json& given_;
   FileHashes* hashes_;
-  Reporter reporter_;
 };
+
+void resolve_documents(Resolution& resolution, json& data) {
+  constexpr int kEndOfText = 50256;
+  if (data["documents"] == false) {
+    data.erase("documents");
+    if (!data.contains("end_of_text")) return;
+    resolution.report("/data/end_of_text",
+                      "got " + quote_json(data["end_of_text"]) + ", want it absent, or /data/documents true");
+    return;
+  }
+  const bool is_text = data.contains("text") || data["format"] == "text";
+  if (!data.contains("end_of_text") && !is_text) data["end_of_text"] = kEndOfText;
+  if (!data.contains("end_of_text") || data["end_of_text"].get<int>() >= resolution.config.model.vocabulary) {
+    resolution.report("/data/end_of_text",
+                      (data.contains("end_of_text") ? "got " + quote_json(data["end_of_text"]) : "is missing") +
+                          ", want a token below the vocabulary " + std::to_string(resolution.config.model.vocabulary) +
+                          ", which ends each document");
+    return;
+  }
+  resolution.config.model.attention.within = models::AttentionOptions::Within::kDocument;
+}
 
 }  // namespace
 
-void resolve_shards(json& spec, const json& given, const std::string& where, FileHashes* files,
-                    std::vector<std::string>& errors) {
-  ShardResolver(spec, given, files, Reporter(where, errors)).resolve();
-}
-
-void resolve_epochs(json& spec, const json& given, const std::string& where, int replicas,
-                    std::vector<std::string>& errors) {
-  Reporter reporter(where, errors);
-  json& training = spec["training"];
-  const json of_training = given.value("training", json::object());
-  const bool examples = spec["data"].contains("examples");
-  if (!spec["data"].contains("shards") && !examples) {
-    for (const char* member : {"epochs", "drop_last"}) {
-      if (of_training.contains(member)) {
-        reporter.report(std::string("/training/") + member,
-                        "got " + quote_json(of_training[member]) +
-                            ", want it absent, /data/shards or /data/examples: training reads one file at random "
-                            "places");
-      }
-    }
-    training.erase("drop_last");
-    return;
+void resolve_data(Resolution& resolution) {
+  json& data = resolution.spec["data"];
+  const bool text_shards = data.contains("shards") && data["format"] == "text";
+  const bool one_file = !data.contains("shards") && !data.contains("examples");
+  if (one_file) resolution.take_hash("/data", data.contains("text") ? "text" : "tokens");
+  ShardResolver(resolution).resolve();
+  resolve_documents(resolution, data);
+  resolve_examples(resolution);
+  if (!resolution.has_errors() && resolution.files != nullptr) {
+    check_stored_head(resolution);
+    check_data_of_pretrained(resolution);
   }
-  if (training["drop_last"] == false) training.erase("drop_last");
-  const bool has_epochs = training.contains("epochs");
-  DataConfig data;
-  read_data(spec["data"], data);
-  const bool is_listed = !examples && !data.shards->files.empty();
-  const bool drops = training.contains("drop_last");
-  if (!errors.empty() || (!is_listed && !has_epochs && !(examples && drops))) return;
-  std::uint64_t of_examples = 0;
-  if (!is_listed) {
-    try {
-      if (examples) {
-        of_examples = count_training_examples(*data.examples, data.validation_fraction);
-      } else {
-        list_shards(data);
-      }
-    } catch (const ConfigError&) {
-      // A spec may be checked where its files are not: then so many steps that its schedule fits.
-      const std::uint64_t warmup = training["warmup_steps"].get<std::uint64_t>();
-      const json& schedule = training["schedule"];
-      const std::uint64_t decay = schedule.is_object() ? schedule.value("decay_steps", std::uint64_t{0}) : 0;
-      training["steps"] = std::max(training["steps"].get<std::uint64_t>(), std::min(kMostSteps, warmup + decay + 1));
-      return;
-    }
+  // A text has no layout of token files.
+  if (data.contains("text")) data.erase("format");
+  if ((data.contains("text") || text_shards) && resolution.config.model.vocabulary < 256) {
+    resolution.report("/model/vocabulary", "got " + std::to_string(resolution.config.model.vocabulary) +
+                                               ", want at least 256, a token for each byte of " +
+                                               (text_shards ? "data.shards" : "data.text"));
   }
-  try {
-    const std::uint64_t samples = examples ? of_examples
-                                           : SampleTable(data.shards->files, data.shards->token_bytes(),
-                                                         held_out_tokens(*data.shards, data.validation_fraction),
-                                                         training["sequence_tokens"].get<int>())
-                                                 .samples();
-    const std::uint64_t batch = training["batch_sequences"].get<std::uint64_t>() *
-                                training["accumulation"].get<std::uint64_t>() * static_cast<std::uint64_t>(replicas);
-    const std::string samples_text =
-        std::to_string(samples) + " samples in global batches of " + std::to_string(batch) + " sequences";
-    SamplePlan::Rules rules;
-    rules.last_batch = training.contains("drop_last") ? LastBatch::kDropped : LastBatch::kTrained;
-    if (rules.last_batch == LastBatch::kDropped && batch > samples) {
-      reporter.report("/training/drop_last", "got true with " + samples_text + ", which leaves nothing to train on");
-      return;
-    }
-    if (!has_epochs) return;
-    rules.epochs = training["epochs"].get<std::uint64_t>();
-    if (samples / batch > kMostSteps / rules.epochs - 1) {
-      reporter.report("/training/epochs", "got " + training["epochs"].dump() + " of " + samples_text +
-                                              ", want at most " + std::to_string(kMostSteps) + " steps");
-      return;
-    }
-    const std::uint64_t steps = *SamplePlan(rules, samples, batch).steps_left(0);
-    // A run that starts from a checkpoint may have had other global batches: it ends with its data.
-    if (spec.contains("start") && of_training.contains("steps")) return;
-    if (of_training.contains("steps") && of_training["steps"] != steps) {
-      reporter.report("/training/steps", "got " + quote_json(of_training["steps"]) + ", but /training/epochs " +
-                                             training["epochs"].dump() + " of " + samples_text + " are " +
-                                             std::to_string(steps) + " steps; want one of the two members");
-    }
-    training["steps"] = steps;
-  } catch (const ConfigError& error) {
-    reporter.report("/data/shards", error.what());
-  }
-}
-
-void resolve_schedule(json& spec, const json& given, const std::string& where, std::vector<std::string>& errors) {
-  Reporter reporter(where, errors);
-  json& training = spec["training"];
-  const json of_training = given.value("training", json::object());
-  json& schedule = training["schedule"];
-  if (schedule.is_string()) schedule = {{"kind", schedule}};
-  const std::string kind = schedule["kind"];
-  const std::map<std::string, std::string> owners = {{"decay_steps", "warmup_stable_decay"}, {"points", "table"}};
-  for (const auto& [member, owner] : owners) {
-    if (kind == owner || !schedule.contains(member)) continue;
-    reporter.report("/training/schedule/" + member, "got " + quote_json(schedule[member]) + ", which \"" + kind +
-                                                        "\" has no use for, want it absent, or kind \"" + owner + "\"");
-  }
-  const auto steps = training["steps"].get<std::uint64_t>();
-  const auto warmup = training["warmup_steps"].get<std::uint64_t>();
-  const double peak = training["learning_rate"].get<double>();
-  if (warmup >= steps) {
-    reporter.report("/training/warmup_steps", "got " + quote_json(training["warmup_steps"]) +
-                                                  ", want less than steps, " + quote_json(training["steps"]) +
-                                                  ": the learning rate would never reach its peak");
-    return;
-  }
-  const auto end_at = [&](double rate) {
-    if (training.contains("final_learning_rate") && training["final_learning_rate"] != rate) {
-      reporter.report("/training/final_learning_rate", "got " + quote_json(training["final_learning_rate"]) +
-                                                           ", but the schedule \"" + kind + "\" ends at " +
-                                                           quote_json(json(rate)) + ", want it absent");
-    }
-    training["final_learning_rate"] = rate;
-  };
-  if (kind == "table") {
-    if (!schedule.contains("points")) {
-      reporter.report("/training/schedule/points", "got nothing, want the points of the table");
-      return;
-    }
-    const json& points = schedule["points"];
-    for (std::size_t i = 1; i < points.size(); ++i) {
-      if (points[i]["step"].get<std::uint64_t>() > points[i - 1]["step"].get<std::uint64_t>()) continue;
-      reporter.report("/training/schedule/points/" + std::to_string(i) + "/step",
-                      "got " + quote_json(points[i]["step"]) + ", want more than the " +
-                          quote_json(points[i - 1]["step"]) + " of the point before");
-    }
-    if (warmup != 0) {
-      reporter.report("/training/warmup_steps", "got " + quote_json(training["warmup_steps"]) +
-                                                    ", want 0 with a table, whose points have the warm-up, too");
-    }
-    end_at(peak * points.back()["factor"].get<double>());
-  } else if (kind == "constant") {
-    end_at(peak);
-  } else if (!training.contains("final_learning_rate")) {
-    training["final_learning_rate"] = peak / 10;
-  }
-  if (kind == "warmup_stable_decay") {
-    const std::uint64_t most = steps - warmup;
-    if (!schedule.contains("decay_steps")) schedule["decay_steps"] = std::max<std::uint64_t>(1, most / 10);
-    if (schedule["decay_steps"].get<std::uint64_t>() > most) {
-      reporter.report("/training/schedule/decay_steps", "got " + quote_json(schedule["decay_steps"]) +
-                                                            ", want at most the " + std::to_string(most) +
-                                                            " steps after the warm-up");
-    }
-  } else if (kind != "table") {
-    schedule = kind;
-  }
-  if (kind == "cosine") training.erase("schedule");
 }
 
 }  // namespace droptest::experiments

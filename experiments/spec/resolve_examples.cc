@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_examples.h"
+#include "experiments/spec/section_resolvers.h"
 
 #include <algorithm>
 #include <array>
@@ -22,16 +22,13 @@ constexpr std::array kOfExamples = {"examples", "validation_examples", "layout",
 
 class ExampleResolver {
  public:
-  ExampleResolver(json& spec, const json& given, const std::string& where, FileHashes* files, RunConfig& config,
-                  std::vector<std::string>& errors)
-      : spec_(spec),
-        data_(spec["data"]),
-        given_(given),
-        given_data_(given.at("data")),
-        where_(where),
-        files_(files),
-        config_(config),
-        errors_(errors) {}
+  explicit ExampleResolver(Resolution& resolution)
+      : resolution_(resolution),
+        spec_(resolution.spec),
+        data_(spec_["data"]),
+        given_(resolution.given),
+        given_data_(given_.at("data")),
+        config_(resolution.config) {}
 
   void resolve() {
     const bool classifies = spec_.value("task", "") == kClassification;
@@ -53,22 +50,20 @@ class ExampleResolver {
                                                 " and /data/validation_examples, want one of the two");
       }
       data_.erase("validation_fraction");
-      hash("validation_examples", "validation_sha256");
+      resolution_.take_hash("/data", "validation_examples", "validation_sha256");
     }
-    hash("examples", "sha256");
+    resolution_.take_hash("/data", "examples");
     check_disjoint();
-    if (!errors_.empty()) return;
+    if (resolution_.has_errors()) return;
     find_labels();
     if (!data_.contains("labels")) return;
     check_labels();
     config_.model.classes = static_cast<int>(data_["labels"].size());
-    if (errors_.empty() && files_ != nullptr) check_files();
+    if (!resolution_.has_errors() && resolution_.files != nullptr) check_files();
   }
 
  private:
-  void report(const std::string& pointer, const std::string& message) {
-    errors_.push_back(where_ + ": " + pointer + ": " + message);
-  }
+  void report(const std::string& pointer, const std::string& message) { resolution_.report(pointer, message); }
 
   void refuse_members_of_examples() {
     for (const char* member : kOfExamples) {
@@ -96,22 +91,6 @@ class ExampleResolver {
     if (validation.contains("selection_tokens")) {
       report("/validation/selection_tokens",
              "got " + quote_json(validation["selection_tokens"]) + ", want it absent: examples have no third part");
-    }
-  }
-
-  void hash(const char* path, const char* member) {
-    if (files_ == nullptr) return;
-    const std::string file = data_[path];
-    try {
-      const std::string& found = files_->of(file);
-      if (data_.contains(member) && data_[member] != found) {
-        report(std::string("/data/") + member, "got " + data_[member].dump() + ", but " + file + " has \"" + found +
-                                                   "\"; want the file that was meant, or no hash");
-      }
-      data_[member] = found;
-    } catch (const ConfigError& error) {
-      report(std::string("/data/") + path,
-             std::string(error.what()) + "; paths are relative to " + std::filesystem::current_path().string());
     }
   }
 
@@ -163,32 +142,16 @@ class ExampleResolver {
     }
   }
 
+  Resolution& resolution_;
   json& spec_;
   json& data_;
   const json& given_;
   const json& given_data_;
-  const std::string& where_;
-  FileHashes* files_;
   RunConfig& config_;
-  std::vector<std::string>& errors_;
 };
 
 }  // namespace
 
-ExampleConfig read_example_config(const json& data) {
-  ExampleConfig config;
-  config.training = data["examples"];
-  config.validation = data.value("validation_examples", "");
-  config.layout = data["layout"];
-  config.labels = data.value("labels", std::vector<std::string>());
-  config.separator = data["separator"];
-  config.too_long = data["too_long"] == "refuse" ? ExampleConfig::TooLong::kRefused : ExampleConfig::TooLong::kCut;
-  return config;
-}
-
-void resolve_examples(json& spec, const json& given, const std::string& where, FileHashes* files, RunConfig& config,
-                      std::vector<std::string>& errors) {
-  ExampleResolver(spec, given, where, files, config, errors).resolve();
-}
+void resolve_examples(Resolution& resolution) { ExampleResolver(resolution).resolve(); }
 
 }  // namespace droptest::experiments

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_failures.h"
+#include "experiments/spec/section_resolvers.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -17,8 +17,8 @@ using nlohmann::json;
 
 class FailuresResolver {
  public:
-  FailuresResolver(json& spec, const std::string& where, const RunConfig& config, std::vector<std::string>& errors)
-      : spec_(spec), failures_(spec["failures"]), where_(where), config_(config), errors_(errors) {}
+  explicit FailuresResolver(Resolution& resolution)
+      : resolution_(resolution), spec_(resolution.spec), failures_(spec_["failures"]), config_(resolution.config) {}
 
   void resolve() {
     if (failures_.contains("stages")) resolve_stages();
@@ -27,7 +27,7 @@ class FailuresResolver {
 
  private:
   void report(const std::string& pointer, const std::string& message) {
-    errors_.push_back(where_ + ": /failures/" + pointer + ": " + message);
+    resolution_.report("/failures/" + pointer, message);
   }
 
   void resolve_stages() {
@@ -137,28 +137,29 @@ class FailuresResolver {
     }
   }
 
+  Resolution& resolution_;
   json& spec_;
   json& failures_;
-  const std::string& where_;
   const RunConfig& config_;
-  std::vector<std::string>& errors_;
 };
 
 }  // namespace
 
-void resolve_failures(json& spec, const std::string& where, const RunConfig& config, std::vector<std::string>& errors) {
+void resolve_failures(Resolution& resolution) {
+  json& spec = resolution.spec;
   if (!spec.contains("failures")) return;
-  FailuresResolver(spec, where, config, errors).resolve();
+  FailuresResolver(resolution).resolve();
   if (spec["failures"].empty()) spec.erase("failures");
 }
 
-void resolve_elastic(json& spec, const std::string& where, const RunConfig& config, std::vector<std::string>& errors) {
+void resolve_elastic(Resolution& resolution) {
+  json& spec = resolution.spec;
   if (!spec.contains("elastic")) return;
   json& elastic = spec["elastic"];
-  const int data = config.parallel.data;
+  const int data = resolution.config.parallel.data;
   if (!elastic.contains("max_data")) elastic["max_data"] = data;
   const auto report = [&](const std::string& pointer, const std::string& message) {
-    errors.push_back(where + ": /elastic" + pointer + ": " + message);
+    resolution.report("/elastic" + pointer, message);
   };
   if (elastic["min_data"].get<int>() > data) {
     report("/min_data", "got " + elastic["min_data"].dump() + ", want at most " + std::to_string(data) +
@@ -175,14 +176,6 @@ void resolve_elastic(json& spec, const std::string& where, const RunConfig& conf
     report("", "got an elastic run with /failures, want one of the two: their ranks would change");
   }
   if (!spec.contains("restart")) spec["restart"] = {{"attempts", 3}, {"backoff_seconds", 1}};
-}
-
-std::vector<int> absent_replicas(const std::vector<ReplicaAbsence>& absences, std::uint64_t step) {
-  std::set<int> absent;
-  for (const ReplicaAbsence& absence : absences) {
-    if (step >= absence.first_without() && (!absence.until || step < *absence.until)) absent.insert(absence.data_rank);
-  }
-  return {absent.begin(), absent.end()};
 }
 
 }  // namespace droptest::experiments

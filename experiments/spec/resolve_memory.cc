@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_memory.h"
-
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
 
 #include "comm/json/json_text.h"
+#include "comm/spec/resolve_network.h"
+#include "experiments/spec/memory_strategy.h"
+#include "experiments/spec/section_resolvers.h"
 
 namespace droptest::experiments {
 namespace {
@@ -28,87 +33,17 @@ Recompute recompute_of(const std::string& name) {
 
 std::string name_of(Recompute recompute) { return std::string(kRecompute[static_cast<std::size_t>(recompute)].first); }
 
-bool loses(const comm::HalfNetwork& half) {
-  const bool never = half.loss == nullptr || (comm::has_one_process(half) && half.loss->loss_rate() == 0);
-  return !never || !half.links.empty() || half.deadline;
-}
-
-/// Whether all ranks of a collective get the same values, whatever is lost.
-bool has_equal_results(const comm::ClassNetwork& network) {
-  const bool by_other_path = std::any_of(network.sized_paths.begin(), network.sized_paths.end(),
-                                         [](const comm::SizedPath& sized) { return sized.path != "contribution"; });
-  const bool by_aggregation = network.path == "contribution" && !by_other_path;
-  return by_aggregation || network.consistency == comm::Consistency::kShared || !loses(network.gather);
-}
-
 }  // namespace
 
-models::SlotOptions MemoryConfig::options(int layers) const {
-  models::SlotOptions options;
-  options.place = place;
-  options.traffic = traffic;
-  if (recompute == Recompute::kSaveAll) return options;
-  options.recompute.resize(static_cast<std::size_t>(layers), Recompute::kSaveAll);
-  for (int layer = every - 1; layer < layers; layer += every) {
-    options.recompute[static_cast<std::size_t>(layer)] = recompute;
-  }
-  return options;
-}
-
-models::SlotOptions slot_options(const RunConfig& config) {
-  models::SlotOptions options = config.memory.options(config.model.layers);
-  options.tensor_sequence = config.tensor_sequence;
-  return options;
-}
-
-std::string why_ranks_differ(const RunConfig& config) {
-  for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
-    const auto& network = config.network.of(of);
-    if (sim::repeated_class(of)) continue;  // its values are not used
-    if (!network || (!loses(network->reduce) && !loses(network->gather))) continue;
-    const bool within_layers = of == sim::TrafficClass::kTpForward || of == sim::TrafficClass::kTpBackward;
-    if (within_layers && has_equal_results(*network)) continue;
-    return "class " + std::string(sim::traffic_class_name(of)) + " can lose packets of one rank alone";
-  }
-  return "";
-}
-
-std::string why_recomputation_differs(const RunConfig& config) {
-  const auto& gathers = config.network.of(sim::TrafficClass::kParameterGather);
-  if (!config.sharding.shards_values() || !gathers || !loses(gathers->gather)) return "";
-  return "class parameter_gather can lose packets, and the backward pass gathers parameters again";
-}
-
-std::string why_inputs_differ(const RunConfig& config) {
-  const auto& forward = config.network.of(sim::TrafficClass::kTpForward);
-  // The second gather of an input repeats the losses of the first, and has no others.
-  if (forward && loses(forward->gather) &&
-      comm::lost_gradient_of(sim::TrafficClass::kTpForward, *forward) == comm::LostGradient::kZero) {
-    return "";
-  }
-  for (const sim::TrafficClass of : {sim::TrafficClass::kTpForward, sim::TrafficClass::kTpBackward}) {
-    const auto& network = config.network.of(of);
-    if (config.tensor_sequence && network && loses(network->gather)) {
-      return "class " + std::string(sim::traffic_class_name(of)) + " can lose gathered values";
-    }
-  }
-  return "";
-}
-
-MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config) {
-  MemoryConfig memory = config.memory;
-  memory.recompute = strategy.recompute;
-  memory.place = {strategy.cut && config.parallel.tensor > 1 && !config.tensor_sequence, strategy.offload};
-  return memory;
-}
-
-void resolve_memory(json& spec, const std::string& where, RunConfig& config, std::vector<std::string>& errors) {
+void resolve_memory(Resolution& resolution) {
+  json& spec = resolution.spec;
   if (!spec.contains("memory")) return;
+  RunConfig& config = resolution.config;
   json& section = spec["memory"];
   if (section.is_string()) section = {{"strategy", section}};
   const json given = section;
   const auto report = [&](const std::string& member, const std::string& message) {
-    errors.push_back(where + ": /memory" + (given.contains(member) ? "/" + member : "") + ": got " + message);
+    resolution.report("/memory" + (given.contains(member) ? "/" + member : ""), "got " + message);
   };
   const MemoryStrategy& strategy = strategy_of(section.value("strategy", "basic"));
   const MemoryConfig usual = memory_of_strategy(strategy, config);
@@ -176,11 +111,12 @@ void resolve_memory(json& spec, const std::string& where, RunConfig& config, std
   if (memory.recompute == Recompute::kSaveAll && !offloads_state && !has_chunks) spec.erase("memory");
 }
 
-void check_memory(const json& given, const std::string& where, const RunConfig& config, bool has_deadline,
-                  std::vector<std::string>& errors) {
+void check_memory(Resolution& resolution) {
+  const RunConfig& config = resolution.config;
+  const bool has_deadline = comm::network_use(resolution.spec.value("time", json())) == comm::NetworkUse::kDeadline;
   const auto report = [&](const std::string& member, const std::string& message) {
     const json::json_pointer own("/memory/" + member);
-    errors.push_back(where + ": /memory" + (given.contains(own) ? "/" + member : "") + ": got " + message);
+    resolution.report("/memory" + (resolution.given.contains(own) ? "/" + member : ""), "got " + message);
   };
   if (const std::string why = why_ranks_differ(config); config.memory.place.cut && !why.empty()) {
     report("cut", "a cut of saved activations, but " + why +

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_outer.h"
+#include "experiments/spec/section_resolvers.h"
 
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "comm/lossy/clock/time_model.h"
-#include "comm/lossy/paths/path_registry.h"
 
 namespace droptest::experiments {
 
 using nlohmann::json;
 
-void resolve_outer(json& spec, const std::string& where, RunConfig& config, std::vector<std::string>& errors) {
+void resolve_outer(Resolution& resolution) {
+  json& spec = resolution.spec;
   if (!spec.contains("outer")) return;
+  RunConfig& config = resolution.config;
   json& outer = spec["outer"];
   const auto report = [&](const std::string& pointer, const std::string& message) {
-    errors.push_back(where + ": " + pointer + ": " + message);
+    resolution.report(pointer, message);
   };
   models::OuterOptions& options = config.outer;
   options.every_steps = outer["every_steps"].get<std::uint64_t>();
@@ -73,42 +74,15 @@ void resolve_outer(json& spec, const std::string& where, RunConfig& config, std:
   }
 }
 
-void check_outer_network(const std::string& where, const std::string& pointer, const RunConfig& config,
-                         std::vector<std::string>& errors) {
-  const auto& network = config.network.of(sim::TrafficClass::kOuter);
-  if (!config.outer.is_on() || !network) return;
-  const auto refuse = [&](const std::string& got, const std::string& want) {
-    errors.push_back(where + ": " + pointer + ": got " + got + " for the class outer, whose workers need to know " +
-                     "which elements of their own weights have arrived; want " + want);
-  };
-  const auto aggregates = [](std::string_view path) {
-    return comm::path_entry(path).route == comm::Route::kAggregated;
-  };
-  bool all_aggregate = aggregates(network->path);
-  for (const comm::SizedPath& small : network->sized_paths) all_aggregate = all_aggregate && aggregates(small.path);
-  if (!all_aggregate) return refuse("the path " + std::string(network->path), "the path contribution");
-  if (network->compression.kind != comm::CompressionKind::kNone) {
-    refuse("a compression of sums", "no compression");
-  } else if (network->recovery.hadamard_block_elems > 0 || network->recovery.interleave_packets > 1) {
-    refuse("recovery hadamard or interleave", "neither of them");
-  } else if (network->recovery.error_feedback != comm::ClassRecovery::ErrorFeedback::kOff) {
-    refuse("recovery error_feedback", "none: what a worker has not delivered stays in its next difference");
-  }
-}
-
-std::optional<sim::TrafficClass> class_with_quorum(const json& spec) {
-  if (!spec.contains(json::json_pointer("/outer/quorum"))) return std::nullopt;
-  return sim::TrafficClass::kOuter;
-}
-
-void resolve_quorum(const json& spec, const std::string& where, RunConfig& config, std::vector<std::string>& errors) {
-  const json outer = spec.value("outer", json::object());
+void resolve_quorum(Resolution& resolution) {
+  RunConfig& config = resolution.config;
+  const json outer = resolution.spec.value("outer", json::object());
   if (!outer.contains("quorum")) return;
   auto& network = config.network.of(sim::TrafficClass::kOuter);
   if (!network) network.emplace();
   network->quorum = {outer["quorum"].get<int>(), outer["grace_seconds"].get<double>()};
   const auto refusal = comm::quorum_refusal(*network, config.time ? &*config.time : nullptr);
-  if (refusal) errors.push_back(where + ": /outer/quorum: " + *refusal);
+  if (refusal) resolution.report("/outer/quorum", *refusal);
 }
 
 }  // namespace droptest::experiments

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_parallel.h"
+#include "experiments/spec/section_resolvers.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -25,9 +25,11 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 class ParallelResolver {
  public:
-  ParallelResolver(json& parallel, const json& given, const std::string& where, RunConfig& config,
-                   std::vector<std::string>& errors)
-      : parallel_(parallel), given_(given), where_(where), config_(config), errors_(errors) {}
+  explicit ParallelResolver(Resolution& resolution)
+      : resolution_(resolution),
+        parallel_(resolution.spec["parallel"]),
+        given_(resolution.given.value("parallel", json::object())),
+        config_(resolution.config) {}
 
   void resolve() {
     config_.parallel.tensor = parallel_["tensor"].get<int>();
@@ -72,14 +74,12 @@ class ParallelResolver {
     try {
       (void)config_.parallel.world_size();
     } catch (const ConfigError& error) {
-      errors_.push_back(where_ + ": " + error.what());
+      resolution_.errors.push_back(resolution_.where + ": " + error.what());
     }
   }
 
  private:
-  void report(const std::string& pointer, const std::string& message) {
-    errors_.push_back(where_ + ": " + pointer + ": " + message);
-  }
+  void report(const std::string& pointer, const std::string& message) { resolution_.report(pointer, message); }
 
   void resolve_tensor_sequence() {
     config_.tensor_sequence = parallel_["tensor_sequence"].get<bool>();
@@ -207,36 +207,33 @@ class ParallelResolver {
     }
   }
 
+  Resolution& resolution_;
   json& parallel_;
-  const json& given_;
-  const std::string& where_;
+  const json given_;  ///< the section as the spec has it
   RunConfig& config_;
-  std::vector<std::string>& errors_;
 };
 
 }  // namespace
 
-void resolve_parallel(json& parallel, const json& given, const std::string& where, RunConfig& config,
-                      std::vector<std::string>& errors) {
-  ParallelResolver(parallel, given, where, config, errors).resolve();
-}
+void resolve_parallel(Resolution& resolution) { ParallelResolver(resolution).resolve(); }
 
-void resolve_stages(json& parallel, int micro_batches, const std::string& where, RunConfig& config,
-                    std::vector<std::string>& errors) {
+void resolve_stages(Resolution& resolution) {
+  RunConfig& config = resolution.config;
   if (config.parallel.pipeline == 1) return;
   if (config.device == Device::kCuda) {
-    errors.push_back(where + ": /parallel/pipeline: got " + std::to_string(config.parallel.pipeline) +
-                     R"( with device "cuda", want 1: pipelines of GPUs are planned, not built)");
+    resolution.report("/parallel/pipeline",
+                      "got " + std::to_string(config.parallel.pipeline) +
+                          R"( with device "cuda", want 1: pipelines of GPUs are planned, not built)");
     return;
   }
-  config.training.accumulation = micro_batches;
+  config.training.accumulation = resolution.spec["training"]["accumulation"].get<int>();
   try {
     const auto plan = pipeline_plan(config);
     config.pipeline.layers_per_stage.clear();
     for (const models::StageRange& stage : plan->stages) config.pipeline.layers_per_stage.push_back(stage.count());
-    parallel["layers_per_stage"] = config.pipeline.layers_per_stage;
+    resolution.spec["parallel"]["layers_per_stage"] = config.pipeline.layers_per_stage;
   } catch (const ConfigError& error) {
-    errors.push_back(where + ": " + error.what());
+    resolution.errors.push_back(resolution.where + ": " + error.what());
   }
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_precision.h"
+#include "experiments/spec/section_resolvers.h"
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -14,11 +14,11 @@ using nlohmann::json;
 
 class PrecisionResolver {
  public:
-  PrecisionResolver(json& training, const std::string& where, std::vector<std::string>& errors)
-      : training_(training), where_(where), errors_(errors) {}
+  explicit PrecisionResolver(Resolution& resolution)
+      : resolution_(resolution), training_(resolution.spec["training"]) {}
 
-  void resolve(Device device) {
-    if (training_.contains("precision")) resolve_types(device);
+  void resolve() {
+    if (training_.contains("precision")) resolve_types();
     const json precision = training_.value("precision", json::object());
     const bool needs_scale =
         std::any_of(precision.begin(), precision.end(), [](const json& p) { return p == "float16"; });
@@ -27,14 +27,14 @@ class PrecisionResolver {
 
  private:
   void report(const std::string& pointer, const std::string& message) {
-    errors_.push_back(where_ + ": /training/" + pointer + ": " + message);
+    resolution_.report("/training/" + pointer, message);
   }
 
-  void resolve_types(Device device) {
+  void resolve_types() {
     json& precision = training_["precision"];
     const bool is_word = precision.is_string();
     if (is_word) precision = {{"compute", precision}, {"message", "float32"}, {"master", "float32"}};
-    if (precision["compute"] == "tf32" && device != Device::kCuda) {
+    if (precision["compute"] == "tf32" && resolution_.config.device != Device::kCuda) {
       report(is_word ? "precision" : "precision/compute",
              R"(got "tf32" on /device "cpu", which has no such products, want "float32", "bfloat16" or "float16", or )"
              R"(/device "cuda")");
@@ -76,15 +76,12 @@ class PrecisionResolver {
     }
   }
 
+  Resolution& resolution_;
   json& training_;
-  const std::string& where_;
-  std::vector<std::string>& errors_;
 };
 
 }  // namespace
 
-void resolve_precision(json& training, Device device, const std::string& where, std::vector<std::string>& errors) {
-  PrecisionResolver(training, where, errors).resolve(device);
-}
+void resolve_precision(Resolution& resolution) { PrecisionResolver(resolution).resolve(); }
 
 }  // namespace droptest::experiments

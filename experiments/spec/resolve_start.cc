@@ -1,28 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_start.h"
-
+#include <cstdint>
 #include <nlohmann/json.hpp>
+#include <string>
 
 #include "comm/json/read_file.h"
 #include "experiments/files/manifest.h"
+#include "experiments/spec/section_resolvers.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
 
-void resolve_start(nlohmann::json& spec, const std::string& where, std::vector<std::string>& errors) {
+void resolve_start(Resolution& resolution) {
+  nlohmann::json& spec = resolution.spec;
+  if (!spec.contains("start")) return;
+  resolution.take_hash("/start", "manifest");
+  if (resolution.has_errors() || resolution.files == nullptr) return;
   nlohmann::json& start = spec["start"];
   const std::string path = start["manifest"];
   Manifest manifest;
   try {
     manifest = parse_manifest(comm::read_file(path), path);
   } catch (const ConfigError& error) {
-    errors.push_back(where + ": /start/manifest: " + error.what());
+    resolution.report("/start/manifest", error.what());
     return;
   }
-  const auto take = [&](const char* member, std::uint64_t of_manifest) {
+  const auto take = [&](const std::string& member, std::uint64_t of_manifest) {
     if (start.contains(member) && start[member] != of_manifest) {
-      errors.push_back(where + ": /start/" + member + ": got " + start[member].dump() + ", but " + path + " has " +
-                       std::to_string(of_manifest) + "; leave this member out");
+      resolution.report("/start/" + member, "got " + start[member].dump() + ", but " + path + " has " +
+                                                std::to_string(of_manifest) + "; leave this member out");
     }
     start[member] = of_manifest;
   };
@@ -31,8 +36,9 @@ void resolve_start(nlohmann::json& spec, const std::string& where, std::vector<s
   const nlohmann::json& steps = spec["training"]["steps"];
   const bool ends_with_data = spec["training"].contains("epochs");
   if (steps <= manifest.step && !ends_with_data) {
-    errors.push_back(where + ": /training/steps: got " + steps.dump() + ", want more than the " +
-                     std::to_string(manifest.step) + " that the checkpoint of /start has behind it");
+    resolution.report("/training/steps", "got " + steps.dump() + ", want more than the " +
+                                             std::to_string(manifest.step) +
+                                             " that the checkpoint of /start has behind it");
   }
 }
 

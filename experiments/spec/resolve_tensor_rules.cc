@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_tensor_rules.h"
+#include "experiments/spec/section_resolvers.h"
 
 #include <algorithm>
 #include <cmath>
@@ -8,7 +8,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/data/example_set.h"
-#include "experiments/spec/resolve_examples.h"
+#include "experiments/spec/read_resolved.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"
 
@@ -19,12 +19,13 @@ using comm::quote_json;
 using nlohmann::json;
 
 /// /training/class_weights.
-void resolve_class_weights(json& spec, const std::string& where, RunConfig& config, std::vector<std::string>& errors) {
+void resolve_class_weights(Resolution& resolution) {
+  json& spec = resolution.spec;
+  RunConfig& config = resolution.config;
   json& training = spec["training"];
   if (!training.contains("class_weights")) return;
   const auto report = [&](const std::string& message) {
-    errors.push_back(where + ": /training/class_weights: got " + quote_json(training["class_weights"]) + ", " +
-                     message);
+    resolution.report("/training/class_weights", "got " + quote_json(training["class_weights"]) + ", " + message);
   };
   if (spec.value("task", "") != "classification") return report("want it absent, or task \"classification\"");
   if (!config.model.classifies()) return;  // its examples have errors
@@ -34,7 +35,7 @@ void resolve_class_weights(json& spec, const std::string& where, RunConfig& conf
     // n / (classes x examples of the class). Source: class_weight "balanced" of scikit-learn.
     const json& data = spec["data"];
     // A spec may be checked where its files are not; where they are needed, what is wrong is an error already.
-    if (!errors.empty() || !std::filesystem::exists(data["examples"].get<std::string>())) {
+    if (resolution.has_errors() || !std::filesystem::exists(data["examples"].get<std::string>())) {
       training["class_weights"] = std::vector<double>(labels.size(), 1.0);
       return;
     }
@@ -65,11 +66,13 @@ void resolve_class_weights(json& spec, const std::string& where, RunConfig& conf
 }
 
 /// /training/lora.
-void resolve_lora(json& spec, const std::string& where, RunConfig& config, std::vector<std::string>& errors) {
+void resolve_lora(Resolution& resolution) {
+  json& spec = resolution.spec;
+  RunConfig& config = resolution.config;
   json& training = spec["training"];
   if (!training.contains("lora")) return;
   json& section = training["lora"];
-  const auto refuse = [&](const std::string& message) { errors.push_back(where + ": /training/lora: " + message); };
+  const auto refuse = [&](const std::string& message) { resolution.report("/training/lora", message); };
   models::LoraOptions& lora = config.model.lora;
   lora.rank = section["rank"].get<int>();
   if (!section.contains("alpha")) section["alpha"] = 2.0 * lora.rank;
@@ -100,11 +103,12 @@ json rules_of_decay(double decay, int layers) {
 
 }  // namespace
 
-void resolve_tensor_rules(json& spec, const json& given, const std::string& where, RunConfig& config,
-                          std::vector<std::string>& errors) {
+void resolve_tensor_rules(Resolution& resolution) {
+  json& spec = resolution.spec;
+  RunConfig& config = resolution.config;
   json& training = spec["training"];
-  resolve_class_weights(spec, where, config, errors);
-  resolve_lora(spec, where, config, errors);
+  resolve_class_weights(resolution);
+  resolve_lora(resolution);
   json rules = json::array();
   if (training.contains("layer_decay")) {
     rules = rules_of_decay(training["layer_decay"].get<double>(), config.model.layers);
@@ -116,10 +120,12 @@ void resolve_tensor_rules(json& spec, const json& given, const std::string& wher
   for (std::size_t i = 0; i < listed.size(); ++i) {
     const json& rule = listed[i];
     const std::string pointer = "/training/tensors/" + std::to_string(i);
-    const auto report = [&](const std::string& message) { errors.push_back(where + ": " + pointer + message); };
+    const auto report = [&](const std::string& member, const std::string& message) {
+      resolution.report(pointer + member, message);
+    };
     const bool frozen = rule.value("frozen", false);
     if (frozen == rule.contains("learning_rate_factor")) {
-      report(": got " + quote_json(rule) + ", want \"frozen\": true or a learning_rate_factor");
+      report("", "got " + quote_json(rule) + ", want \"frozen\": true or a learning_rate_factor");
       continue;
     }
     const std::string pattern = rule["match"];
@@ -128,14 +134,15 @@ void resolve_tensor_rules(json& spec, const json& given, const std::string& wher
       return models::matches_pattern(pattern, tensor.name);
     };
     if (std::none_of(tensors.begin(), tensors.end(), matches)) {
-      report("/match: got " + quote_json(rule["match"]) + ", which no tensor's name matches: wte.weight, wpe.weight, " +
-             "h.0.ln_1.weight, ..., ln_f.bias" + (config.model.classifies() ? ", score.weight" : ""));
+      report("/match", "got " + quote_json(rule["match"]) +
+                           ", which no tensor's name matches: wte.weight, wpe.weight, " +
+                           "h.0.ln_1.weight, ..., ln_f.bias" + (config.model.classifies() ? ", score.weight" : ""));
     } else if (factor != 0 && std::none_of(tensors.begin(), tensors.end(), [&](const models::Gpt2Tensor& tensor) {
                  return matches(tensor) && !tensor.is_frozen();
                })) {
-      report("/match: got " + quote_json(rule["match"]) + " with /training/lora, which trains adapters" +
-             (config.model.classifies() ? " and the head" : "") +
-             " alone; want a pattern that matches one of them, as \"*lora_*\", or no lora");
+      report("/match", "got " + quote_json(rule["match"]) + " with /training/lora, which trains adapters" +
+                           (config.model.classifies() ? " and the head" : "") +
+                           " alone; want a pattern that matches one of them, as \"*lora_*\", or no lora");
     }
     rules.push_back({{"match", pattern}, {"learning_rate_factor", factor}});
   }
@@ -144,7 +151,9 @@ void resolve_tensor_rules(json& spec, const json& given, const std::string& wher
   }
   if (!rules.empty()) training["tensors"] = rules;
   if (rules.empty() && !config.model.lora.is_on()) return;
-  const auto of_training = [&](const char* member) { return given.value("training", json::object()).contains(member); };
+  const auto of_training = [&](const char* member) {
+    return resolution.given.value("training", json::object()).contains(member);
+  };
   const std::string pointer = of_training("tensors")      ? "/training/tensors"
                               : config.model.lora.is_on() ? "/training/lora"
                                                           : "/training/layer_decay";
@@ -155,17 +164,16 @@ void resolve_tensor_rules(json& spec, const json& given, const std::string& wher
     return !tensor.adapts.empty() && !tensor.is_frozen();
   });
   if (std::all_of(ruled.begin(), ruled.end(), is_frozen)) {
-    errors.push_back(where + ": " + pointer + ": all tensors are frozen, want some that are trained");
+    resolution.report(pointer, "all tensors are frozen, want some that are trained");
   } else if (config.model.lora.is_on() && !lora_trains) {
-    errors.push_back(where + ": " + pointer +
-                     ": all adapters of /training/lora are frozen, want some that are trained, or no lora");
+    resolution.report(pointer, "all adapters of /training/lora are frozen, want some that are trained, or no lora");
   }
   const bool offloads = spec.value("memory", json::object()).value("offload_parameters", false);
   if (freezes && (config.sharding.zero > 1 || offloads)) {
-    errors.push_back(where + ": " + pointer + ": got frozen tensors with " +
-                     (config.sharding.zero > 1 ? "/parallel/zero " + std::to_string(config.sharding.zero)
-                                               : std::string("/memory/offload_parameters")) +
-                     ", want /parallel/zero 0 or 1 and parameters in memory");
+    resolution.report(pointer, std::string("got frozen tensors with ") +
+                                   (config.sharding.zero > 1 ? "/parallel/zero " + std::to_string(config.sharding.zero)
+                                                             : std::string("/memory/offload_parameters")) +
+                                   ", want /parallel/zero 0 or 1 and parameters in memory");
   }
 }
 

@@ -89,6 +89,9 @@ struct ReplicaAbsence {
   std::uint64_t first_without() const { return reload_step ? *reload_step + 1 : from; }
 };
 
+/// The data ranks that take no part in a step, in order. A pure function of its arguments.
+std::vector<int> absent_replicas(const std::vector<ReplicaAbsence>& absences, std::uint64_t step);
+
 /// Parts of a run that fail while it trains (docs/parallelism.md).
 struct FailureConfig {
   std::vector<ReplicaAbsence> replicas;

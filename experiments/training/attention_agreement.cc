@@ -7,7 +7,7 @@
 
 #include "comm/device/stream.h"
 #include "comm/rank_agreement.h"
-#include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/kernels_in_use.h"
 #include "experiments/spec/run_traffic.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "models/kernels/attention_kernel.h"
@@ -17,8 +17,6 @@
 
 namespace droptest::experiments {
 namespace {
-
-constexpr const char* kAttention = "attention";
 
 /// The shapes of passes that only evaluations have: the last batches of EvaluationBatches. Of labelled examples the
 /// last batch can have any number, of which one is tried.

@@ -5,7 +5,7 @@
 #include <set>
 #include <span>
 
-#include "experiments/spec/resolve_failures.h"
+#include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "comm/rank_agreement.h"
-#include "experiments/spec/resolve_failures.h"
+#include "experiments/spec/run_config.h"
 #include "experiments/training/attention_agreement.h"
 #include "sim/error.h"
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/spec/resolve_kernels.h"
+#include "experiments/spec/kernels_in_use.h"
 #include "experiments/spec/run_id.h"
 #include "tests/comm/error_text.h"
 #include "tests/experiments/resolved_spec.h"

@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "experiments/spec/dry_run.h"
-#include "experiments/spec/resolve_memory.h"
+#include "experiments/spec/memory_strategy.h"
 #include "experiments/training/layer_memory.h"
 #include "experiments/training/memory_estimate.h"
 #include "experiments/training/run_device.h"

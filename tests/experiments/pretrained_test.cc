@@ -14,7 +14,7 @@
 #include "experiments/data/token_sidecar.h"
 #include "experiments/data/vocabulary.h"
 #include "experiments/files/weights_file.h"
-#include "experiments/spec/resolve_pretrained.h"
+#include "experiments/spec/pretrained_checks.h"
 #include "models/gpt2/gpt2_weights.h"
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"

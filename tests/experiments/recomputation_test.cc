@@ -16,7 +16,7 @@
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/run_forecast.h"
-#include "experiments/spec/resolve_memory.h"
+#include "experiments/spec/memory_strategy.h"
 #include "sim/error.h"
 #include "sim/loss/gilbert_elliott.h"
 #include "tests/experiments/layouts_of_runs.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "experiments/spec/resolve_failures.h"
+#include "experiments/spec/run_config.h"
 #include "experiments/training/trainer.h"
 #include "tests/experiments/tiny_run.h"
 

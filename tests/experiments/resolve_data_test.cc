@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "experiments/spec/resolve_data.h"
+#include "experiments/spec/resolve.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

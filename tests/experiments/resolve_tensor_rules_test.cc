@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What of a model a spec trains, and how fast: weights of classes, learning rates of layers, adapters.
-#include "experiments/spec/resolve_tensor_rules.h"
+#include "experiments/spec/resolve.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

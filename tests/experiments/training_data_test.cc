@@ -29,7 +29,7 @@
 #include "experiments/data/read_ahead.h"
 #include "experiments/files/crc32c.h"
 #include "experiments/files/manifest.h"
-#include "experiments/spec/resolve_failures.h"
+#include "experiments/spec/run_config.h"
 #include "models/kernels/cross_entropy.h"
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"

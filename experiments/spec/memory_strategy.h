@@ -3,10 +3,8 @@
 #pragma once
 
 #include <array>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "experiments/spec/run_config.h"
 
@@ -38,15 +36,5 @@ std::string why_inputs_differ(const RunConfig& config);
 
 /// The strategy as this run has it: nothing is cut where there is one tensor-parallel rank.
 MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config);
-
-/// Writes all members of spec["memory"], or takes it away where all activations are saved, and sets config.memory.
-/// `config` has model, layout and device. Adds what is wrong to `errors`.
-void resolve_memory(nlohmann::json& spec, const std::string& where, RunConfig& config,
-                    std::vector<std::string>& errors);
-
-/// Adds to `errors` what contradicts the network. `given` is the spec before resolve_memory(); `config` has memory and
-/// network.
-void check_memory(const nlohmann::json& given, const std::string& where, const RunConfig& config, bool has_deadline,
-                  std::vector<std::string>& errors);
 
 }  // namespace droptest::experiments
