@@ -13,11 +13,11 @@
 
 #include "comm/lossy/recovery_rules.h"
 #include "experiments/spec/dry_run.h"
+#include "experiments/spec/kernels_in_use.h"
+#include "experiments/spec/memory_strategy.h"
 #include "experiments/spec/model_options.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/rank_calls.h"
-#include "experiments/spec/kernels_in_use.h"
-#include "experiments/spec/memory_strategy.h"
 #include "experiments/training/layer_memory.h"
 #include "experiments/training/training_model.h"
 #include "models/attention/stateful_attention.h"

@@ -11,9 +11,9 @@
 
 #include "comm/lossy/lossy_communicator.h"
 #include "comm/run_ranks.h"
+#include "experiments/spec/kernels_in_use.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/rank_groups.h"
-#include "experiments/spec/kernels_in_use.h"
 #include "experiments/training/run_device.h"
 #include "experiments/training/trainer_parts.h"
 #include "experiments/training/training_model.h"

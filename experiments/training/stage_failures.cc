@@ -62,10 +62,12 @@ StageFailures::Blocks StageFailures::own_blocks() {
   return blocks;
 }
 
-std::vector<int> StageFailures::take(std::uint64_t step) {
+void StageFailures::begin_step(std::uint64_t step, MetricsLine& /*line*/) {
+  const auto stop = network_.stop_clock();
   const std::vector<int> failed = failing_stages(config_, step);
   const std::optional<double> restored_weight = std::exchange(restored_weight_, std::nullopt);
-  if (failed.empty()) return failed;
+  for (const int stage : failed) record_.push_back({step, stage});
+  if (failed.empty()) return;
   const Replacement replacement = config_.failures->replacement;
   const int own = pipeline_.rank();  // each rank has one stage, of its number
   Blocks mine = own_blocks();
@@ -93,7 +95,6 @@ std::vector<int> StageFailures::take(std::uint64_t step) {
   }
   pipeline_.exchange(sends, receives);
   if (is_among(failed, own)) replace(heard, step);
-  return failed;
 }
 
 void StageFailures::visit_state(sim::StateVisitor& visitor) {

@@ -7,8 +7,11 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/lossy/lossy_communicator.h"
 #include "comm/parallel_layout.h"
+#include "experiments/records/metrics.h"
 #include "experiments/spec/run_config.h"
+#include "experiments/training/trainer_part.h"
 #include "experiments/training/training_model.h"
 #include "sim/state_visitor.h"
 
@@ -23,15 +26,21 @@ std::vector<int> failing_stages(const RunConfig& config, std::uint64_t step);
 /// algorithm 1, whose weights of the mean are the squared norms of the neighbours' last gradients. Embeddings and head,
 /// on the first and the last stage, do not fail.
 /// Owner: one rank. Ranks: all of the run. Everything is borrowed.
-class StageFailures {
+class StageFailures : public TrainerPart {
  public:
+  /// `record`: gets each failure. `network`: the loss layer, whose clock stops meanwhile.
   StageFailures(const RunConfig& config, comm::Communicator& pipeline_group, comm::Communicator& tensor_group,
-                TrainingModel& model)
-      : config_(config), pipeline_(pipeline_group), tensor_group_(tensor_group), model_(model) {}
+                TrainingModel& model, comm::LossyCommunicator& network, std::vector<StageFailure>& record)
+      : config_(config),
+        pipeline_(pipeline_group),
+        tensor_group_(tensor_group),
+        model_(model),
+        network_(network),
+        record_(record) {}
 
   /// The failures before that step, with the gradients of the step before it still there. Reliable messages of class
-  /// control carry the neighbours' weights. Returns the failed stages.
-  std::vector<int> take(std::uint64_t step);
+  /// control carry the neighbours' weights.
+  void begin_step(std::uint64_t step, MetricsLine& line) override;
 
   /// The squared norm of the last gradients, which are not there after a restart.
   void visit_state(sim::StateVisitor& visitor);
@@ -50,6 +59,8 @@ class StageFailures {
   comm::Communicator& pipeline_;
   comm::Communicator& tensor_group_;
   TrainingModel& model_;
+  comm::LossyCommunicator& network_;
+  std::vector<StageFailure>& record_;
   std::optional<double> restored_weight_;  ///< Blocks::weight of the first step after a restart
 };
 

@@ -18,10 +18,10 @@
 #include "experiments/data/example_set.h"
 #include "experiments/records/loss_statistics_record.h"
 #include "experiments/records/run_records.h"
+#include "experiments/spec/kernels_in_use.h"
 #include "experiments/spec/pipeline_plan.h"
 #include "experiments/spec/rank_groups.h"
 #include "experiments/spec/run_config.h"
-#include "experiments/spec/kernels_in_use.h"
 #include "experiments/training/call_waits.h"
 #include "experiments/training/compute_time.h"
 #include "experiments/training/profiled_steps.h"
@@ -46,10 +46,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kFinalLossLines = 10;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-bool is_multiple(std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; }
 
 /// One rank's run: the objects of training, and the measurements so far.
 class Trainer {
@@ -69,11 +66,23 @@ class Trainer {
         traces_(config, group, network_, clock_, profile_, hooks.on_trace),
         groups_(config, pipeline_plan(config), observed_),
         absences_(config, observed_, groups_.layout()),
-        attendance_(&absences_.at(0)),
         model_(config, groups_.tensor(), groups_.model_ranks(), {&profile_.times(), &profile_.device_timer()}),
         data_(make_training_data(
             config, corpus, group, [this](std::uint64_t step) { return share_of(step); }, hooks.on_lost_shard)),
-        validation_(config, corpus, group, network_, model_, [this] { tell_at_work(); }) {
+        membership_(config, absences_, model_, network_, [this] { spread_embedding_for_certain(); }),
+        samples_(config, membership_, model_, network_, profile_),
+        validation_(
+            config, corpus, group, network_, model_, membership_, profile_, [this] { tell_at_work(); },
+            outcome_.diverged_step),
+        log_(
+            config, {group, metered_, network_, profile_, clock_, model_, workers_, usage_}, history_, hooks,
+            [this](MetricsLine& line) { put_totals(line); }, outcome_),
+        checkpoints_(
+            config, group, profile_, history_, hooks, [this] { return training_state(); },
+            [this] {
+              if (workers_) workers_->settle();
+            },
+            [this] { return log_.take_checkpoint_request(); }, outcome_) {
     if (corpus.examples != nullptr) {
       outcome_.cut_examples = {corpus.examples->training.cut, corpus.examples->validation.cut};
     }
@@ -83,37 +92,33 @@ class Trainer {
       if (action.is_forward()) hooks_.after_forward(group_.rank(), outcome_.steps + 1);
     });
     if (config.outer.is_on()) workers_.emplace(config, *groups_.layout().gradient_group(), network_, model_);
-    if (config.failures && config.failures->stage_rate > 0)
-      failures_.emplace(config, *groups_.pipeline(), groups_.tensor(), model_);
-    if (config.checkpoint && hooks.checkpoints) {
-      checkpointer_.emplace(*hooks.checkpoints, config, history_.membership(), group, hooks.on_checkpoint_error,
-                            hooks.is_at_work);
+    parts_ = {&membership_, &samples_, &validation_, &log_, &checkpoints_};
+    if (config.failures && config.failures->stage_rate > 0) {
+      failures_.emplace(config, *groups_.pipeline(), groups_.tensor(), model_, network_, outcome_.stage_failures);
+      parts_.push_back(&*failures_);
     }
-    const bool leaves_states = config.elastic && checkpointer_ && config.sharding.zero == 0 && !failures_ &&
-                               config.training.flag_loss_rate == 0;
-    if (leaves_states) rescue_ = RescueState(RescueState::Leaves::kYes);
   }
 
   TrainingOutcome run() {
     try {
       return run_to_end();
     } catch (const CommError& error) {
-      leave_state(error.what());
+      checkpoints_.leave_state(error.what());
       throw;
     }
   }
 
  private:
   TrainingOutcome run_to_end() {
-    start_ = Clock::now();
-    const auto resumed = checkpointer_ ? checkpointer_->restore(training_state()) : std::nullopt;
-    start_records(resumed ? std::optional(resumed->step - (rescue_.has_unrecorded() ? 1 : 0)) : std::nullopt);
+    log_.begin();
+    const auto resumed = checkpoints_.restore();
+    const bool has_unrecorded = checkpoints_.rescue().has_unrecorded();
+    start_records(resumed ? std::optional(resumed->step - (has_unrecorded ? 1 : 0)) : std::nullopt);
     if (resumed) {
       history_.resume(resumed->step);
-      attendance_ = &absences_.at(resumed->step);
-      if (!attendance_->absent.empty()) absences_.adopt(*attendance_, model_);
+      membership_.resume(resumed->step);
       if (resumed->memberships) begin_membership(*resumed->memberships);
-      if (auto line = rescue_.take_unrecorded()) record_step(*line);
+      if (auto line = checkpoints_.rescue().take_unrecorded()) record_step(*line);
     } else {
       begin();
     }
@@ -126,10 +131,7 @@ class Trainer {
       traces_.end_step(step);
     }
     traces_.finish();
-    if (checkpointer_) {
-      checkpointer_->finish();
-      outcome_.checkpoints = checkpoint_totals();
-    }
+    checkpoints_.finish();
     outcome_.skipped_steps = model_.scaler().skipped();
     outcome_.loss_scale = model_.scaler().scale();
     outcome_.resumed_at = history_.resumed_at();
@@ -172,9 +174,9 @@ class Trainer {
     if (workers_) workers_->begin();
     MetricsLine first;
     first.step = outcome_.steps;
-    validate(first);
-    note_memory(first.step);
-    log(first);
+    validation_.validate(first);
+    log_.note_memory(first.step);
+    log_.write(first, outcome_.steps >= last_step());
   }
 
   TrainingState training_state() {
@@ -199,37 +201,12 @@ class Trainer {
     spread_starting_weights();
   }
 
-  /// Of all memberships. Ranks: all.
-  std::optional<comm::VirtualTime> collect_time() {
-    const std::optional<comm::VirtualTime> own = network_.collect_time();
-    return own ? std::optional(history_.with_time_before(*own)) : std::nullopt;
-  }
-
   /// The losses of the memberships so far, the own one last.
   nlohmann::json memberships() {
     const std::vector<comm::ClassStatistics> statistics =
         network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
-    (void)collect_time();
+    (void)log_.collect_time();
     return history_.count(outcome_.steps, loss_statistics_json(statistics, config_.network)["classes"]);
-  }
-
-  /// Another rank has died.
-  void leave_state(const std::string& why) {
-    const std::optional<std::uint64_t> step = rescue_.step();
-    if (!step) return;
-    group_.abort(why);  // so that no other rank waits for this one
-    try {
-      rescue_.leave(*checkpointer_, training_state(), history_);
-    } catch (const ConfigError& error) {
-      hooks_.on_checkpoint_error(*step,
-                                 "rank " + std::to_string(group_.rank()) + " cannot leave its state: " + error.what());
-    }
-  }
-
-  /// After an update: the state that the rank would leave.
-  void keep_for_rescue(const MetricsLine& line) {
-    if (!attendance_->absent.empty()) return rescue_.forget();
-    rescue_.keep(line, [this](sim::StateVisitor& visitor) { visit_progress(visitor); });
   }
 
   /// The parameters and the optimizer of another run.
@@ -245,18 +222,19 @@ class Trainer {
     const TrainingState state = training_state();
     RestoredState restored = RestoredState::recut(std::filesystem::path(path).parent_path(), manifest, state);
     restored.put(state);
-    (void)rescue_.take_unrecorded();  // a line of the other run
+    (void)checkpoints_.rescue().take_unrecorded();  // a line of the other run
     history_.start_from({manifest.run_id, manifest.step, config_.start->membership, restored.difference().max,
                          restored.difference().tensors});
     begin_membership(manifest.memberships);
   }
 
   void visit_progress(sim::StateVisitor& visitor) {
-    double seconds = seconds_since(start_);
+    double seconds = log_.seconds();
     visit_values(visitor, outcome_.steps, outcome_.tokens, validation_.results(), outcome_.stage_failures, history_,
-                 rescue_, last_losses_, training_seconds_, seconds, *data_, validation_.predictions());
+                 checkpoints_.rescue(), log_.last_losses(), training_seconds_, seconds, *data_,
+                 validation_.predictions());
     if (visitor.turn() != sim::StateVisitor::Turn::kRestore) return;
-    start_ = Clock::now() - std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+    log_.set_seconds(seconds);
   }
 
   /// Gathers the starting weights, which reach all ranks: later lost parameters are then older values, not zeros.
@@ -306,18 +284,15 @@ class Trainer {
     tell_at_work();
     const Clock::time_point step_start = Clock::now();
     network_.begin_step(step);
-    attend(step);
-    if (attendance_->replicas != config_.full_data.value_or(config_.parallel.data))
-      line.replicas = attendance_->replicas;
-    if (failures_) fail_stages(step);
+    for (TrainerPart* part : parts_) part->begin_step(step, line);
     const StepData data = take_data(step);
     // A skipped step leaves the schedule where it is.
     line.learning_rate = training.learning_rate.at(step - 1 - model_.scaler().skipped());
     if (data.sequences > 0) {
       models::StepResult result;
       const double scale = model_.scaler().scale();
-      if (attendance_->takes_part) result = train_model(data, *line.learning_rate, step);
-      share(result);
+      if (membership_.now().takes_part) result = train_model(data, *line.learning_rate, step);
+      membership_.share(result);
       if (workers_) workers_->finish_step(step, result);
       line.train_loss = result.loss;
       line.gradient_norm = result.gradient_norm;
@@ -326,21 +301,21 @@ class Trainer {
         const auto pause = network_.pause_clock();
         outcome_.diverged_step = step;
         line.tokens = outcome_.tokens;
-        log(line);
+        log_.write(line, /*is_last=*/true);
         return;
       }
     }
     training_seconds_ += seconds_since(step_start);
     outcome_.steps = step;
     outcome_.tokens += data.sequences * static_cast<std::uint64_t>(training.sequence_tokens);
-    keep_for_rescue(line);
+    checkpoints_.rescue().keep(line, [this](sim::StateVisitor& visitor) { visit_progress(visitor); });
     spread_embedding();
     record_step(line);
   }
 
   /// After the state of a rescue is kept: its values are those of the step then, whether this message arrives or not.
   void spread_embedding() {
-    if (!attendance_->takes_part) return;
+    if (!membership_.now().takes_part) return;
     const Clock::time_point start = Clock::now();
     model_.spread_embedding();
     training_seconds_ += seconds_since(start);
@@ -349,72 +324,19 @@ class Trainer {
   /// After the update: measurements, the line, the checkpoint.
   void record_step(MetricsLine& line) {
     const auto pause = network_.pause_clock();
-    const std::uint64_t step = line.step;
-    const bool last = step == last_step();
-    const bool sampled = is_multiple(step, config_.record.sample_every_steps);
-    const bool validated = last || is_multiple(step, config_.validation.every_steps);
-    if (sampled) {
-      const StepProfile::Scope scope(profile_, TrainerPhase::kSampling);
-      sample(config_, *attendance_, model_, network_, line);
-    }
-    if (validated) validate(line);
-    if (last && validation_.has_selection()) select(line);
-    note_memory(step);
-    if (last || sampled || validated || is_multiple(step, config_.record.every_steps)) log(line);
-    if (checkpointer_ && !outcome_.diverged_step) take_checkpoint(step);
+    FinishedStep finished{line.step, line.step == last_step(), line};
+    for (TrainerPart* part : parts_) part->after_update(finished);
+  }
+
+  /// The members of a line that count over the whole run.
+  void put_totals(MetricsLine& line) const {
+    if (const auto record = data_->record()) line.lost_samples = record->lost_samples;
+    if (checkpoints_.are_taken()) line.failed_checkpoints = checkpoints_.failed();
   }
 
   ReplicaShare share_of(std::uint64_t step) const {
     const Attendance& there = absences_.at(step);
     return {there.replicas, there.takes_part ? std::optional(there.index) : std::nullopt};
-  }
-
-  /// Replicas leave, or come back.
-  void attend(std::uint64_t step) {
-    const Attendance& next = absences_.at(step);
-    if (&next == attendance_) return;
-    rescue_.forget();
-    const auto stop = network_.stop_clock();
-    const bool returns = !attendance_->takes_part && next.takes_part;
-    absences_.change(*attendance_, next, model_);
-    attendance_ = &next;
-    if (returns) spread_embedding_for_certain();
-  }
-
-  CheckpointTotals checkpoint_totals() const {
-    CheckpointTotals totals = checkpointer_->totals();
-    totals.failed += hooks_.states_not_left;
-    return totals;
-  }
-
-  void note_memory(std::uint64_t step) {
-    const models::MemoryUse use = model_.memory_use();
-    MemoryRecord& memory = outcome_.memory;
-    memory.note("parameters", use.parameters, step);
-    memory.note("gradients", use.gradients, step);
-    memory.note("optimizer", use.optimizer, step);
-    memory.note("activations", use.activations, step);
-    if (use.offload > 0) memory.note("offload_buffers", use.offload, step);
-    const comm::LayerBuffers layer = network_.buffers();
-    memory.note("collectives", layer.messages.bytes, step);
-    memory.note("loss_layer", layer.remembered, step);
-    if (workers_) memory.note("outer", workers_->bytes(), step);
-    memory.pools = {{"slots", model_.slot_use()}, {"messages", layer.messages}, {"calls", layer.calls}};
-    memory.note_process(step);
-  }
-
-  void note_device_memory(std::uint64_t step) {
-    if (const auto bytes = usage_.device_peak_bytes()) outcome_.memory.note_device(*bytes, step);
-  }
-
-  /// Ranks that take no part hear of the step from rank 0, which always does.
-  void share(models::StepResult& result) {
-    if (attendance_->absent.empty()) return;
-    const auto stop = network_.stop_clock();
-    std::array<double, 3> numbers = {result.loss, result.gradient_norm, result.updated ? 1.0 : 0.0};
-    network_.broadcast(comm::Tensor(std::span<double>(numbers)), 0, {sim::TrafficClass::kControl, "result of a step"});
-    result = {numbers[0], numbers[1], numbers[2] != 0};
-    if (!attendance_->takes_part) model_.follow(result);
   }
 
   /// Remembered gradients follow the scale, and values of an overflow are forgotten.
@@ -435,77 +357,6 @@ class Trainer {
     return number_of_root(own ? 1 : 0, group_, "overflows in a row") != 0;
   }
 
-  void take_checkpoint(std::uint64_t step) {
-    const StepProfile::Scope scope(profile_, TrainerPhase::kCheckpoint);
-    bool stops = false;
-    if (config_.checkpoint->on_signal == CheckpointConfig::OnSignal::kTake) {
-      const bool requested = group_.rank() == 0 && hooks_.stop_requested();
-      stops = number_of_root(requested ? 1 : 0, group_, "request to stop") != 0;
-    }
-    const bool goes_on = step < last_step() && outcome_.alert.empty();
-    const auto change = goes_on ? hooks_.replicas_change_after(step) : std::nullopt;
-    const std::uint64_t completed = checkpointer_->totals().completed;
-    if (workers_) workers_->settle();
-    using enum Checkpointer::Because;
-    checkpointer_->after_step(step, training_state(),
-                              change.value_or(stops || checkpoint_asked_ ? kRequested : kInterval));
-    checkpoint_asked_ = false;
-    const bool changes = change && checkpointer_->totals().completed > completed;
-    if ((!stops && !changes) || step >= last_step()) return;
-    outcome_.stopped_after = step;
-    outcome_.replicas_change = !stops;
-  }
-
-  void fail_stages(std::uint64_t step) {
-    const auto stop = network_.stop_clock();
-    for (const int stage : failures_->take(step)) outcome_.stage_failures.push_back({step, stage});
-  }
-
-  void validate(MetricsLine& line) {
-    const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
-    tell_at_work();
-    if (!validation_.validate(*attendance_, line)) outcome_.diverged_step = line.step;
-  }
-
-  void select(MetricsLine& line) {
-    const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
-    if (!validation_.select(*attendance_, line)) outcome_.diverged_step = line.step;
-  }
-
-  void log(MetricsLine& line) {
-    const StepProfile::Scope scope(profile_, TrainerPhase::kRecords);
-    line.tokens = outcome_.tokens;
-    line.seconds = seconds_since(start_);
-    if (const auto record = data_->record()) line.lost_samples = record->lost_samples;
-    if (checkpointer_) line.failed_checkpoints = checkpoint_totals().failed;
-    outcome_.time = collect_time();
-    if (outcome_.time) line.virtual_seconds = outcome_.time->seconds;
-    if (line.train_loss) {
-      last_losses_.push_back(*line.train_loss);
-      if (last_losses_.size() > kFinalLossLines) last_losses_.erase(last_losses_.begin());
-    }
-    RankUsage usage = usage_.take(metered_.use());
-    note_device_memory(line.step);
-    profile_.put_seconds(usage);
-    line.ranks = gather_usage(usage, profile_.take_calls(clock_.origin()), group_);
-    clock_.met();
-    if (group_.rank() == 0) hooks_.on_line(line);
-    if (can_request(config_.alerts)) follow_alerts();
-  }
-
-  /// All ranks follow the alerts that rank 0 has found. A run that is at its end anyway has its result.
-  void follow_alerts() {
-    constexpr std::uint64_t kCheckpoint = 1;
-    constexpr std::uint64_t kStop = 2;
-    AlertRequest request;
-    if (group_.rank() == 0) request = hooks_.take_alert_request();
-    const std::uint64_t own = (request.checkpoint ? kCheckpoint : 0) | (request.stop.empty() ? 0 : kStop);
-    const std::uint64_t asked = number_of_root(own, group_, "actions of alerts");
-    checkpoint_asked_ = (asked & kCheckpoint) != 0;
-    const bool goes_on = outcome_.steps < last_step() && !outcome_.diverged_step;
-    if ((asked & kStop) != 0 && goes_on) outcome_.alert = text_of_root(request.stop, group_, "alert");
-  }
-
   void finish() {
     network_.verify_fates();
     outcome_.data = data_->record();
@@ -514,19 +365,19 @@ class Trainer {
                                                           ? comm::LossyCommunicator::LinkDetail::kInclude
                                                           : comm::LossyCommunicator::LinkDetail::kOmit);
     if (config_.record.weights == RecordConfig::Weights::kFinal) {
-      rescue_.forget();  // moments are part of the state of a rescue
+      checkpoints_.rescue().forget();  // moments are part of the state of a rescue
       tell_at_work();
       model_.end_training();
       outcome_.weights =
           models::gather_gpt2_weights(config_.model, model_.parameters(), groups_.tensor(), groups_.pipeline());
       outcome_.memory.note_process(outcome_.steps);
-      note_device_memory(outcome_.steps);
+      log_.note_device_memory(outcome_.steps);
     }
-    if (!last_losses_.empty()) {
+    if (const std::vector<double>& losses = log_.last_losses(); !losses.empty()) {
       outcome_.train_final_loss =
-          std::accumulate(last_losses_.begin(), last_losses_.end(), 0.0) / static_cast<double>(last_losses_.size());
+          std::accumulate(losses.begin(), losses.end(), 0.0) / static_cast<double>(losses.size());
     }
-    outcome_.seconds = seconds_since(start_);
+    outcome_.seconds = log_.seconds();
     if (training_seconds_ > 0) {
       outcome_.tokens_per_second = static_cast<double>(outcome_.tokens) / training_seconds_;
     }
@@ -545,20 +396,18 @@ class Trainer {
   ProfiledSteps traces_;
   RankGroups groups_;
   ReplicaAbsences absences_;
-  const Attendance* attendance_;  ///< of the step under way, or the last one
   TrainingModel model_;
   std::optional<Workers> workers_;
   std::optional<StageFailures> failures_;
   std::unique_ptr<TrainingData> data_;
-  Validation validation_;
-  std::optional<Checkpointer> checkpointer_;
-
-  Clock::time_point start_;
-  double training_seconds_ = 0;
-  RescueState rescue_{RescueState::Leaves::kNo};
-  bool checkpoint_asked_ = false;  ///< by an alert
-  std::vector<double> last_losses_;
   TrainingOutcome outcome_;
+  ReplicaMembership membership_;
+  StepSamples samples_;
+  Validation validation_;
+  StepLog log_;
+  RunCheckpoints checkpoints_;
+  std::vector<TrainerPart*> parts_;  ///< in the order in which a step calls them
+  double training_seconds_ = 0;
 };
 
 }  // namespace

@@ -42,18 +42,32 @@ double agree_on_mean(double value, comm::Communicator& group, std::string_view n
 }
 
 Validation::Validation(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
-                       comm::LossyCommunicator& network, TrainingModel& model, std::function<void()> is_at_work)
+                       comm::LossyCommunicator& network, TrainingModel& model, const ReplicaMembership& there,
+                       StepProfile& profile, std::function<void()> is_at_work,
+                       std::optional<std::uint64_t>& diverged_step)
     : config_(config),
       group_(group),
       network_(network),
       model_(model),
+      there_(there),
+      profile_(profile),
       is_at_work_(std::move(is_at_work)),
+      diverged_step_(diverged_step),
       data_(validation_data(config, corpus)),
       labels_(corpus.examples == nullptr ? std::vector<std::int32_t>() : corpus.examples->validation.labels),
       selection_(selection_batches(config, corpus)) {}
 
-bool Validation::validate(const Attendance& there, MetricsLine& line) {
-  const Evaluated evaluated = evaluate(there, *data_, "validation_loss");
+void Validation::after_update(FinishedStep& finished) {
+  if (!finished.is_last && !is_multiple(finished.step, config_.validation.every_steps)) return;
+  validate(finished.line);
+  if (finished.is_last && selection_) select(finished.line);
+  finished.is_logged = true;
+}
+
+void Validation::validate(MetricsLine& line) {
+  const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
+  is_at_work_();
+  const Evaluated evaluated = evaluate(*data_, "validation_loss");
   const double loss = evaluated.mean_loss;
   network_.verify_fates();
   if (model_.config().classifies() && group_.rank() == 0) {
@@ -62,19 +76,23 @@ bool Validation::validate(const Attendance& there, MetricsLine& line) {
   }
   line.validation_loss = results_.final_loss = loss;
   results_.tokens = data_->count_targets();
-  if (!std::isfinite(loss)) return false;
-  if (!results_.best_loss || loss < *results_.best_loss) results_.best_loss = loss;
-  return true;
+  if (!std::isfinite(loss)) {
+    diverged_step_ = line.step;
+  } else if (!results_.best_loss || loss < *results_.best_loss) {
+    results_.best_loss = loss;
+  }
 }
 
-bool Validation::select(const Attendance& there, MetricsLine& line) {
-  const double loss = evaluate(there, *selection_, "selection_loss").mean_loss;
+void Validation::select(MetricsLine& line) {
+  const StepProfile::Scope scope(profile_, TrainerPhase::kEvaluation);
+  const double loss = evaluate(*selection_, "selection_loss").mean_loss;
   line.selection_loss = results_.selection_loss = loss;
   results_.selection_tokens = selection_->count_targets();
-  return std::isfinite(loss);
+  if (!std::isfinite(loss)) diverged_step_ = line.step;
 }
 
-Evaluated Validation::evaluate(const Attendance& there, const EvaluationData& data, const char* name) {
+Evaluated Validation::evaluate(const EvaluationData& data, const char* name) {
+  const Attendance& there = there_.now();
   const auto stop = network_.stop_clock();
   std::optional<comm::LossyCommunicator::LosslessScope> lossless;
   if (config_.validation.network == ValidationConfig::Network::kLossless) lossless.emplace(network_);

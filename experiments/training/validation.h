@@ -16,7 +16,9 @@
 #include "experiments/spec/run_config.h"
 #include "experiments/training/classification.h"
 #include "experiments/training/evaluation.h"
-#include "experiments/training/replica_absences.h"
+#include "experiments/training/replica_membership.h"
+#include "experiments/training/step_profile.h"
+#include "experiments/training/trainer_part.h"
 #include "experiments/training/training_model.h"
 #include "sim/state_visitor.h"
 
@@ -30,18 +32,19 @@ double agree_on_mean(double value, comm::Communicator& group, std::string_view n
 std::unique_ptr<const EvaluationData> validation_data(const RunConfig& config, const Corpus& corpus);
 
 /// Owner: one rank's trainer. Ranks: all of the group, after the same steps. Everything is borrowed.
-class Validation {
+class Validation : public TrainerPart {
  public:
-  /// `network`: the loss layer over the group. `is_at_work`: called after each batch.
+  /// `network`: the loss layer over the group. `there`: the replicas that take part. `is_at_work`: called before the
+  /// first batch and after each one. A loss that is not finite ends the run: it sets `diverged_step`.
   Validation(const RunConfig& config, const Corpus& corpus, comm::Communicator& group, comm::LossyCommunicator& network,
-             TrainingModel& model, std::function<void()> is_at_work);
+             TrainingModel& model, const ReplicaMembership& there, StepProfile& profile,
+             std::function<void()> is_at_work, std::optional<std::uint64_t>& diverged_step);
 
-  /// Measures the validation loss, and compares the ranks' views of the fates so far. Returns whether it is finite.
-  bool validate(const Attendance& there, MetricsLine& line);
-  /// Whether the config wants select() after the last step.
-  bool has_selection() const { return selection_.has_value(); }
-  /// Measures the loss by which the best of several runs is chosen. Returns whether it is finite.
-  bool select(const Attendance& there, MetricsLine& line);
+  /// At the steps of the config and at the last one.
+  void after_update(FinishedStep& finished) override;
+
+  /// Measures the validation loss, and compares the ranks' views of the fates so far.
+  void validate(MetricsLine& line);
 
   struct Results {
     std::optional<double> final_loss;
@@ -58,13 +61,18 @@ class Validation {
   std::optional<Predictions>& predictions() { return predictions_; }
 
  private:
-  Evaluated evaluate(const Attendance& there, const EvaluationData& data, const char* name);
+  /// Measures the loss by which the best of several runs is chosen.
+  void select(MetricsLine& line);
+  Evaluated evaluate(const EvaluationData& data, const char* name);
 
   const RunConfig& config_;
   comm::Communicator& group_;
   comm::LossyCommunicator& network_;
   TrainingModel& model_;
+  const ReplicaMembership& there_;
+  StepProfile& profile_;
   std::function<void()> is_at_work_;
+  std::optional<std::uint64_t>& diverged_step_;
   std::unique_ptr<const EvaluationData> data_;
   std::vector<std::int32_t> labels_;            ///< the labels of the examples in data_; empty if data_ is tokens
   std::optional<EvaluationBatches> selection_;  ///< the tokens after those of data_
