@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loss layer shows and takes between calls: its scopes, state, memory, clock and statistics.
+// The scopes, state, memory, clock and statistics of a loss layer, which callers read or change between calls.
 #include <algorithm>
 #include <optional>
 #include <string>

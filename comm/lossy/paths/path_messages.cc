@@ -66,7 +66,7 @@ int rank_of_lowest(int ranks, const std::function<int(int rank)>& world_rank) {
   return lowest;
 }
 
-/// What differs between the messages of a collective.
+/// The differences between the messages of a collective.
 struct PathMessages::Leg {
   int source;
   int destination;
@@ -84,7 +84,7 @@ bool PathMessages::aggregates(Operation operation) const {
   return path_.route == Route::kAggregated && reduces(operation);
 }
 
-// Next to an aggregation point a packet goes to all receivers at once. Paths of many hops have none that are shared.
+// Next to an aggregation point a packet goes to all receivers at once. Paths of many hops have no shared packets.
 bool PathMessages::sends_to_all(sim::Half half) const {
   if (path_.route == Route::kAggregated) return true;
   return path_.can_share && half == sim::Half::kGather && network_.consistency == Consistency::kShared;
