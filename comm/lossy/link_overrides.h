@@ -13,8 +13,8 @@
 namespace droptest::comm {
 
 /// A set of world ranks; without ranges: every rank.
-struct RankSet {                                                ///< first and last rank of each range
-  std::vector<std::pair<std::uint16_t, std::uint16_t>> ranges;  ///< first and last rank of each
+struct RankSet {
+  std::vector<std::pair<std::uint16_t, std::uint16_t>> ranges;  ///< first and last rank of each range
   bool everyone() const { return ranges.empty(); }
   bool contains(std::uint16_t rank) const;
 };

@@ -14,8 +14,7 @@ namespace droptest::comm {
 
 enum class LossSelection : std::uint8_t {
   kByFate,       ///< the losses of the loss process
-  kLargestNorm,  ///< as many packets, those of the largest norm: the worst case for the energy of missing elements
-                 ///< elements
+  kLargestNorm,  ///< as many packets of the largest norm: the worst case for the energy of missing elements
 };
 
 /// The adversary. It sees a message's content, so its fates do not follow from the link: only a rank with the content
@@ -28,7 +27,7 @@ class LargestNorm {
   void hit(sim::PacketMask& lost, ConstTensor message, const sim::Packetizer& packets);
 
  private:
-  std::vector<std::pair<double, std::uint64_t>> energies_;  // of each packet, with its index
+  std::vector<std::pair<double, std::uint64_t>> energies_;  // energy of each packet, with its index
 };
 
 }  // namespace droptest::comm

@@ -166,7 +166,8 @@ class LossyCommunicator final : public Communicator {
   /// Packets that this rank has counted so far, in all groups. Each link is counted on one rank.
   PacketTotals packet_totals() const;
 
-  /// The group's virtual time: the latest clock, mean compute time, sums of counts; absent without a time model.
+  /// The group's virtual time: the latest clock, the means of its parts, and the sums of counts; absent without a time
+  /// model.
   /// Ranks: all.
   std::optional<VirtualTime> collect_time();
 

@@ -84,7 +84,7 @@ void LossyCommunicator::pass_compute_share(double share) {
 
 VirtualClock::Stop LossyCommunicator::stop_clock() {
   const VirtualClock::Pause pause(state_->clock_or_null());
-  state_->run_collectives();  // at the times of their starts
+  state_->run_collectives();  // the calls run at the times of their starts
   state_->pass_started();
   return VirtualClock::Stop(state_->clock_or_null());
 }

@@ -41,8 +41,8 @@ struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by its classes and ranks; null: reliable
   Fill fill = Fill::kZero;
   std::shared_ptr<const sim::LinkRecovery> recovery =
-      nullptr;                                       ///< shared like the loss; null: lost packets are missing
-  bool deadline = false;                             ///< late packets are lost, too
+      nullptr;            ///< shared by its classes and ranks; null: lost packets are missing
+  bool deadline = false;  ///< late packets are lost, too
   LossSelection selection = LossSelection::kByFate;  ///< another one has a meaning only in the reduce half of `direct`
   std::vector<LinkOverride> links = {};  ///< links with a loss process of their own; the last matching one counts
 

@@ -33,7 +33,7 @@ struct RecoveryRefusal {
   std::string reason;   ///< "got ..., want ..." or another reason
 };
 
-/// All such members; empty if the recovery of the network has a meaning. The path is known.
+/// All members of a class's network that have no meaning together with the others. The path is known.
 std::vector<RecoveryRefusal> recovery_refusals(const ClassNetwork& network);
 
 }  // namespace droptest::comm

@@ -34,9 +34,9 @@ class FateDigest {
 
   Link link_;
   std::uint64_t range_first_ = 0;    ///< first packet of the range that is still growing
-  std::uint64_t range_packets_ = 0;  ///< consecutive packets of that range so far
+  std::uint64_t range_packets_ = 0;  ///< packets of the range that is still growing
   std::uint64_t word_ = 0;           ///< index of the word of 64 packets that the range ends in
-  std::uint64_t bits_ = 0;           ///< losses of that word so far
+  std::uint64_t bits_ = 0;           ///< losses so far of the word that the range ends in
   std::uint64_t sum_ = 0;            ///< sum of the digests of all words and ranges before these
 };
 

@@ -55,7 +55,7 @@ class LostCountTheory {
     std::optional<FateChain> chain() const { return process->fate_chain(packet_microseconds); }
     void visit_state(StateVisitor& visitor) { visit_values(visitor, step, packet_microseconds, packets, before); }
   };
-  using Stretches = std::map<std::uint64_t, Stretch>;  // by the draw of the first packet
+  using Stretches = std::map<std::uint64_t, Stretch>;  // keys: the draw of the first packet
 
   void write_back();
   Stretches::iterator place_message(std::uint64_t first, Stretch message);

@@ -41,7 +41,7 @@ class ScatteredRuns {
     bool is_all_lost() const { return first_burst == packets; }
     void visit_state(StateVisitor& visitor) { visit_values(visitor, packets, before, behind, first_burst, last_burst); }
   };
-  using Stretches = std::map<std::uint64_t, Stretch>;  // by the draw of the first packet
+  using Stretches = std::map<std::uint64_t, Stretch>;  // keys: the draw of the first packet
 
   Stretch count_inner(const FatesView& lost);
   Stretch joined(const Stretch& left, const Stretch& right);

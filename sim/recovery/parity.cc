@@ -73,7 +73,7 @@ std::uint64_t Parity::position(std::uint64_t data_packet, std::uint64_t data_pac
   const std::uint64_t block = data_packet / code_.data;
   const std::uint64_t row = data_packet % code_.data;
   const Group group = group_of(block, data_packets);
-  const std::uint64_t full_rows = std::min(row, group.short_rows);  // before this one, with every block in them
+  const std::uint64_t full_rows = std::min(row, group.short_rows);  // rows before this one with every block in them
   return group.first_data + group.first_block * code_.parity + full_rows * group.blocks +
          (row - full_rows) * (group.blocks - 1) + (block - group.first_block);
 }

@@ -96,7 +96,7 @@ class TreeSchedule final : public HopSchedule {
     hops.push_back({rank_of(part, parents_[place]), rank_of(part, place), Half::kGather, part, part + 1});
   }
 
-  std::vector<int> parents_;  // by place
+  std::vector<int> parents_;  // parents by place
   std::vector<std::vector<int>> children_;
   std::vector<int> depths_;
   int height_ = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time at which each rank of a group finishes a collective, computed only from pure fates.
+// The time at which each rank of a group finishes a collective, computed only from fates.
 #pragma once
 
 #include <cstdint>
@@ -69,7 +69,7 @@ class CollectiveTiming {
   /// those of another group, from send to recv, or of steps without this rank.
   void set_position(const sim::Link& link, const LinkPosition& position);
 
-  /// `clocks` has by rank the second at which it begins, and afterwards the second at which it ends. An all-to-all has
+  /// `clocks[r]` is the second at which rank r begins, and afterwards the second at which it ends. An all-to-all has
   /// the table of all ranks as its counts.
   void collective(const CallShape& call, const What& what, std::span<double> clocks, const Visit& visit);
   /// A message from send to recv that departs at `clock` of the sender; only the two ends know it.
@@ -95,7 +95,7 @@ class CollectiveTiming {
   const HalfNetwork& half_of(const What& what, sim::Half half) const;
   Transmission cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
   Transmission cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
-  // The cost of a message from a rank to all others at once.
+  // The link that sets the time of a message from a rank to all others at once.
   const sim::LinkCost& slowest_link() const;
   // Adds the time of the repetitions to a message with a departure, if its link sends again.
   void repeat(Carrier of, const What& what, Transmission& message);

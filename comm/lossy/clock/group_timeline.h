@@ -63,7 +63,7 @@ class GroupTimeline {
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, timing_); }
 
  private:
-  /// The time at which all ranks have their data, and the time at which each rank also has its ports.
+  /// The time at which all ranks have their data, and by rank the time at which its ports are free, too.
   struct Clocks {
     double ready_seconds = 0;
     std::vector<double> begins;

@@ -42,7 +42,7 @@ std::optional<std::string> quorum_refusal(const ClassNetwork& network, const Tim
 /// The clock of one rank, and the parts of its time. It counts the messages that the rank receives.
 struct VirtualTime {
   double seconds = 0;
-  double compute_seconds = 0;  ///< the part of `seconds` between waits for calls
+  double compute_seconds = 0;  ///< computation: the time between waits for calls
   double idle_seconds = 0;     ///< waits until all ranks of a call were ready: stragglers, bubbles of a pipeline
   std::array<double, sim::kAllTrafficClasses.size()> exposed{};  ///< the rest of the waits, by class of the call
   /// Sum over the rank's calls from the readiness of their data and ports to their ends, whether the rank waited or

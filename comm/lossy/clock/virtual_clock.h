@@ -49,7 +49,7 @@ class VirtualClock {
   /// Begins another step of the rank. Given compute time passes at once, except TimeModel::later_share.
   void begin_step(std::uint64_t step);
 
-  /// Called within a pause, so that it holds all compute time measured so far.
+  /// Must be called within a pause: the state then holds all compute time measured so far.
   void visit_state(sim::StateVisitor& visitor);
 
   /// The processor time of the calling thread is not compute time while a Pause is alive. Pauses may be nested.

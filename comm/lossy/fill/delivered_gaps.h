@@ -53,7 +53,7 @@ class LostBySome {
   void turn(const MessagePart& part, std::size_t messages, const WordsOf& words_of);
 
   std::vector<std::uint64_t> bits_;   // the words of all messages for 64 packets, then for the next 64
-  std::vector<std::uint64_t> ahead_;  // for each 64 packets, the lost ones that are still to come
+  std::vector<std::uint64_t> ahead_;  // lost packets that are still to come, in words of 64 packets
   std::size_t messages_ = 0;
   std::uint64_t first_word_ = 0;
   std::size_t word_ = 0;

@@ -55,12 +55,12 @@ class DeliveredReduction {
 
   sim::Packetizer packets_{0, 1, 1};
   sim::ElementRange part_;
-  std::vector<const sim::PacketMask*> contributions_;    // by source
-  std::vector<std::span<const std::uint64_t>> results_;  // by result
+  std::vector<const sim::PacketMask*> contributions_;    // fates by source
+  std::vector<std::span<const std::uint64_t>> results_;  // fates by result
   DeliveredGaps gaps_;
   LostBySome lost_contributions_;
   std::vector<const std::byte*> inputs_;  // inputs of the current block
-  std::vector<std::byte*> outputs_;       ///< outputs of the current block
+  std::vector<std::byte*> outputs_;       // outputs of the current block
 };
 
 }  // namespace droptest::comm

@@ -31,8 +31,7 @@ struct FillRule {
     kOne,
     kByCount,    ///< ranks / contributions that arrived
     kByRate,     ///< 1 / (1 - loss rate) on each contribution that could be lost
-    kSqrtRanks,  ///< sqrt(ranks) on the own contribution that replaces a sum, 1 / sqrt(ranks) on the one that replaces
-                 ///< a mean
+    kSqrtRanks,  ///< sqrt(ranks) on an own contribution in place of a sum, 1 / sqrt(ranks) in place of a mean
   } scale = Scale::kOne;
 
   /// Whether each message leaves a memory for the next one.

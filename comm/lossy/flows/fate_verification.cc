@@ -20,7 +20,7 @@ struct FlowEnd {
   std::uint64_t digest = 0;
   std::uint64_t packets = 0;
   std::uint64_t messages = 0;
-  std::uint64_t peer_messages = 0;  // of `messages`: those of send and exchange
+  std::uint64_t peer_messages = 0;  // messages of send and exchange, among `messages`
 };
 constexpr std::size_t kEndWords = sizeof(FlowEnd) / sizeof(std::uint64_t);
 

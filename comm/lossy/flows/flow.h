@@ -55,13 +55,13 @@ struct LastLeft {
 struct LinkPosition {
   /// Most packets in a run of a link, or of a group's link to every destination.
   static constexpr std::uint64_t kMostPackets = (std::uint64_t{1} << 48U) - 1;
-  /// Most packets of each message, if indices restart for each message.
+  /// Most packets of a message, if indices restart for each message.
   static constexpr std::uint64_t kMostPacketsOfMessage = (std::uint64_t{1} << 31U) - 1;
-  /// Most messages of such a link.
+  /// Most messages of a link, if indices restart for each message.
   static constexpr std::uint64_t kMostMessages = (std::uint64_t{1} << 32U) - 1;
   static constexpr std::uint64_t kMostMessagesToAll =
-      (std::uint64_t{1} << 24U) - 1;  ///< most messages of such a link to every destination in a split group
-  static constexpr std::uint64_t kMostGroups = 256;  ///< most groups that have such links
+      (std::uint64_t{1} << 24U) - 1;                 ///< most messages of a group's link to every destination
+  static constexpr std::uint64_t kMostGroups = 256;  ///< most groups with links to every destination
 
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;       ///< packets so far; the index of the next one, if indices continue along the link

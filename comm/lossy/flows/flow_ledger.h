@@ -57,7 +57,7 @@ struct CallFates {
 /// Packets that a rank counts, over all links since its start.
 struct PacketTotals {
   std::uint64_t packets = 0;  ///< packets of first transmissions
-  std::uint64_t lost = 0;     ///< lost packets of these, before any recovery
+  std::uint64_t lost = 0;     ///< packets lost in first transmissions, before any recovery
 };
 
 /// Hands out packet indices and draws the fates of each message.
@@ -76,12 +76,12 @@ class FlowLedger {
   /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md; those of
   /// packets that are sent again follow from docs/fates.md.
   /// Throws: ConfigError when a link runs out of packet indices, and for an ordinal that is wrong on its link.
-  /// A call that reserves only takes the indices: nothing is missing, and nothing is counted.
+  /// A call in the phase kReserve only takes indices: nothing is missing, and nothing is counted.
   bool draw_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets, Tally tally,
                     sim::PacketMask& missing);
 
-  /// Uses up the packets of a message without its fates. Only every 16th message of the link is drawn, so that its two
-  /// ends can be compared.
+  /// Uses up the packets of a message, on a rank that does not need their fates. Only every 16th message of the link is
+  /// drawn, so that its two ends can be compared.
   void pass_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets);
 
   /// The index of the first of `count` draws for values that this rank sends on the link (stochastic rounding): each

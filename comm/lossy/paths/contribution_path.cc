@@ -139,7 +139,7 @@ class ContributionPath::Part final : public PartReduction {
   }
 
  private:
-  const sim::PacketMask* lost_;  // of this rank's contribution
+  const sim::PacketMask* lost_;  // losses of this rank's contribution
   ContributionPath& path_;
   const CallArguments& call_;
   DeliveredReduction::Scaling scaling_;

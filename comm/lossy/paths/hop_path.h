@@ -74,9 +74,8 @@ class HopPath final : public Path {
   MessageLosses lost_;  // losses of the messages that this rank receives, in the order of receipt
   std::vector<double>
       factors_;         // factors of partial sums in the order of receipt, under inverse_probability; else empty
-  Tensor last_sums_;    // memory of `stale` for the reduce half: one place for each received element, in the order of
-                        // receipt
-  Tensor last_values_;  // memory of `stale` for the gather half, in the shape of the work
+  Tensor last_sums_;    // memory of `stale`, reduce half: one place for each received element, in the order of receipt
+  Tensor last_values_;  // memory of `stale`, gather half: in the shape of the work
   ContributionCounts counts_;
   // State of the current round.
   std::vector<sim::Hop> sends_;

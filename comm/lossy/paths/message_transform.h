@@ -30,7 +30,8 @@ class MessageTransform {
   /// transformed by itself.
   void forward(Tensor data, std::span<const std::uint64_t> parts);
   void inverse(Tensor data, std::span<const std::uint64_t> parts);
-  /// Changes Message::lost as inverse() changes values: to the elements into which lost ones were spread.
+  /// Changes Message::lost from the values before inverse() to those after it: the elements into which lost ones were
+  /// spread.
   void inverse(std::vector<sim::ElementRange>& lost, ElementType type, std::span<const std::uint64_t> parts) const;
   /// Transforms a copy in `scratch`: a caller's input is never written.
   ConstTensor transformed(ConstTensor input, std::span<const std::uint64_t> parts, Scratch& scratch);

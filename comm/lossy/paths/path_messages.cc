@@ -106,7 +106,7 @@ PathMessages::Cut PathMessages::cut(const CallShape& call) {
   const sim::HopSchedule& hops = schedule(collective_of(call.operation), call.root);
   begins_.assign(1, 0);
   const auto add = [this](std::uint64_t count) { begins_.push_back(begins_.back() + count); };
-  if (call.operation == Operation::kAllReduce) {  // as even_counts()
+  if (call.operation == Operation::kAllReduce) {  // even_counts()
     const auto parts = static_cast<std::uint64_t>(hops.parts());
     for (std::uint64_t part = 0; part < parts; ++part) {
       add(call.elements / parts + (part < call.elements % parts ? 1 : 0));

@@ -126,7 +126,7 @@ class PathMessages {
   const PathEntry& path_;
   int ranks_;
   int aggregation_point_;
-  std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // by collective, then a broadcast for each root
+  std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // indexed by collective, then a broadcast for each root
   std::vector<std::uint64_t> begins_;
   std::vector<sim::Hop> hops_;
   sim::Packetizer packets_{0, 1, 1};  // packets of the last message

@@ -33,12 +33,12 @@ enum class SenderFeedback : std::uint8_t { kNone, kCorrectsSends };
 
 /// The route of packets from the ranks with the values to their receivers.
 enum class Route : std::uint8_t {
-  kAggregated,  ///< contributions meet in the network, uncut: all ranks miss a packet that does not reach that point
+  kAggregated,  ///< contributions meet at one point, uncut: all ranks miss a packet that is lost before it
   kOneHop,      ///< straight from the source: a loss concerns only its receiver
   kManyHops,    ///< ranks forward values: a loss reaches every rank behind the hop
 };
 
-/// Seconds of an all-reduce of equal ranks on equal links without loss, compute time or deadline; bytes with headers.
+/// Closed form of an all-reduce's seconds: equal ranks and links, no loss, compute or deadline; bytes with headers.
 using AllReduceSeconds = double (*)(int ranks, double bytes, const sim::LinkCost& link);
 
 struct PathEntry {

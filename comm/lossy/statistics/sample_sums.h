@@ -49,11 +49,11 @@ struct SampleSums {
   double exact_energy = 0;
   double result_energy = 0;
   double inner_product = 0;
-  double elems = 0;              ///< elements x ranks in these sums
+  double elems = 0;              ///< elements x ranks in the sums of errors
   double error_sum = 0;          ///< sum of result - exact
   double divergence_max = 0;     ///< largest difference between two ranks; NaN if a result was NaN
   double divergence_energy = 0;  ///< sum over elements and ranks of |value - mean over ranks|^2
-  double divergence_elems = 0;   ///< elements x ranks in that sum
+  double divergence_elems = 0;   ///< elements x ranks in divergence_energy
   CodingErrors coding;           ///< errors of compressed values, before any loss
   EndErrors ends;                ///< differences between the two ends of EF21
 

@@ -70,7 +70,7 @@ struct InOrder {
 struct ClassMerge {
   SampleSums samples;
   VerdictRecord::Calls calls;
-  std::array<LossCounts, 2> halves;  // without the expected losses
+  std::array<LossCounts, 2> halves;  // counts without the expected losses
   std::map<sim::Link, InOrder> in_order;
   std::map<sim::Link, LossCounts> links;  // empty if detail is omitted
 };
