@@ -16,7 +16,7 @@ namespace droptest::comm {
 /// A contribution is a square matrix M (factors_of()). All ranks have a factor Q. They add up P = M Q, make its columns
 /// orthonormal, and add up Q = M^T P, which is the Q of the next call of the message; the result is P Q^T. Both sums
 /// travel as contributions to an aggregation point: a packet that a rank loses is missing from all results, so ranks
-/// keep equal factors. Contributions whose factors would not be smaller travel as they are.
+/// keep equal factors. Contributions travel as they are if factors would not be smaller.
 ///
 /// A sender with error feedback remembers M - P Q_own^T, with the elements of Q_own that arrived. Loss in the sum of P
 /// changes only the subspace: all that is missing after it is remembered.
