@@ -23,8 +23,8 @@ class StatisticsPlace {
   StatisticsPlace& operator=(const StatisticsPlace&) = delete;
 
  private:
-  std::tuple<pid_t, std::string, int>
-      key_;  // the process id, because a forked child does not have its parent's networks
+  // The process id, because a forked child does not have its parent's networks.
+  std::tuple<pid_t, std::string, int> key_;
 };
 
 }  // namespace droptest::api

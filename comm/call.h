@@ -29,8 +29,8 @@ struct Call {
   std::int32_t root = -1;
   std::uint32_t name_chars = 0;
   std::uint64_t step = 0;
-  std::uint64_t count_elems =
-      0;  ///< elements of the whole message; all_to_all: of this rank's input, which may differ from other ranks'
+  /// Elements of the whole message; all_to_all: of this rank's input, which may differ from other ranks'.
+  std::uint64_t count_elems = 0;
   std::uint64_t counts_digest = 0;  ///< digest of the ranks' counts, if all ranks must give the same
   std::uint64_t name_digest = 0;
   std::optional<std::uint64_t> ordinal;  ///< Message::ordinal

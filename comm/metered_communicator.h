@@ -18,8 +18,8 @@ namespace droptest::comm {
 
 /// The use of a communicator and of those that were split from it, by one rank.
 struct CommunicatorUse {
-  std::uint64_t sent_bytes =
-      0;  ///< bytes of the inputs of collectives and sends; a backend may send each byte more often
+  /// Bytes of the inputs of collectives and sends; a backend may send each byte more often.
+  std::uint64_t sent_bytes = 0;
   double waiting_seconds = 0;  ///< time of the rank's own thread in calls and waits
 };
 

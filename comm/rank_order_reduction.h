@@ -25,8 +25,8 @@ struct ReductionGap {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::span<const std::byte* const> present;  ///< the reduced inputs, in order, from element `begin` on; at least one
-  std::span<const std::byte* const>
-      absent;  ///< the missing inputs, in order, from element `begin` on: places in memory, never read
+  /// The missing inputs, in order, from element `begin` on: places in memory, never read.
+  std::span<const std::byte* const> absent;
   std::span<const double> factors;  ///< factors of the inputs in `present`, as for the whole reduction
   double divisor = 1;               ///< divides the reduction before it is rounded, for a mean
   double scale = 1;                 ///< multiplies the reduction, rounded to the type (to float for bfloat16)

@@ -40,8 +40,8 @@ struct TrafficClassEntry {
   std::string_view name;     ///< its name in specs and records
   bool is_summed = false;    ///< whether some run adds up the ranks' values, so that there is a reduce half
   bool is_gradient = false;  ///< whether a loss scale multiplies its messages
-  bool is_between_stages =
-      false;  ///< messages between pipeline stages, from rank to rank, with ordinals and without deadlines
+  /// Messages between pipeline stages, from rank to rank, with ordinals and without deadlines.
+  bool is_between_stages = false;
   std::optional<TrafficClass> repeats{};
 };
 const TrafficClassEntry& traffic_class_entry(TrafficClass traffic_class);

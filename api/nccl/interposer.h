@@ -19,8 +19,8 @@ namespace droptest::nccl_shim {
 
 /// A communicator that NCCL makes. Afterwards its members tell each other their world ranks.
 struct NewCommunicator {
-  ncclComm_t* place =
-      nullptr;  ///< place of the communicator: NCCL writes it at the latest when the call has taken effect
+  /// Place of the communicator: NCCL writes it at the latest when the call has taken effect.
+  ncclComm_t* place = nullptr;
   ncclComm_t polled = nullptr;  ///< its parent, which the program asks whether the call has taken effect; or null
   std::shared_ptr<RankLosses> losses;  ///< losses of the parent; null: no parent
 };

@@ -20,8 +20,8 @@ constexpr int kGroupShift = 48;
 constexpr int kChannelShift = 14;  // place of the channel in the id of a group
 constexpr std::size_t kMostGroups = (std::size_t{1} << kChannelShift) - 1;
 constexpr int kSequenceShift = 2;
-constexpr std::size_t kMostSentWhole = std::size_t{256}
-                                       << 10;  ///< bytes to all ranks together: beyond, parts cost less
+/// Bytes to all ranks together: beyond, parts cost less.
+constexpr std::size_t kMostSentWhole = std::size_t{256} << 10;
 
 // The range of each part, one after the other.
 template <class Span>

@@ -21,8 +21,8 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kPoll{20};    ///< interval of looks at the store while a key is awaited
 constexpr milliseconds kWatch{100};  ///< interval of looks at the store in normal operation
-constexpr milliseconds kForever =
-    std::chrono::hours(10000);  ///< longer than any run: Gloo's own timeouts, which close all connections, are not used
+/// Longer than any run: Gloo's own timeouts, which close all connections, are not used.
+constexpr milliseconds kForever = std::chrono::hours(10000);
 constexpr std::size_t kBufferedBytesMost = std::size_t{16} << 20;
 
 std::string key_of(std::string_view kind, int rank) { return std::string(kind) + "/" + std::to_string(rank); }

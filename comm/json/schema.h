@@ -52,8 +52,8 @@ struct RuleParts {
   const nlohmann::json* max_length = nullptr;
   const Pattern* pattern = nullptr;
   const nlohmann::json* properties = nullptr;
-  std::vector<std::pair<const Pattern*, const nlohmann::json*>>
-      pattern_properties;  ///< patterns of member names with their rules
+  /// Patterns of member names with their rules.
+  std::vector<std::pair<const Pattern*, const nlohmann::json*>> pattern_properties;
   const nlohmann::json* property_names = nullptr;
   const nlohmann::json* additional_properties = nullptr;
   const nlohmann::json* required = nullptr;

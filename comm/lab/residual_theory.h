@@ -13,8 +13,8 @@ namespace droptest::comm {
 
 struct ExpectedAllReduce {
   std::optional<Survival> survival;  ///< absent if no closed form is known
-  std::optional<double>
-      nmse;  ///< absent if no closed form is known, and under error feedback, which depends on earlier calls
+  /// Absent if no closed form is known, and under error feedback, which depends on earlier calls.
+  std::optional<double> nmse;
 };
 
 /// Only the residual loss rate of an element matters, since links are independent. The rate is equal for all elements

@@ -57,8 +57,8 @@ class LocalWorld {
   /// A rank inside a call that waits for others.
   struct Wait {
     const LocalGroup* group = nullptr;  ///< null: not waiting
-    const LocalMeeting* meeting =
-        nullptr;    ///< waits for the ranks of the meeting that have not arrived; null: for a message
+    /// Waits for the ranks of the meeting that have not arrived; null: for a message.
+    const LocalMeeting* meeting = nullptr;
     int peer = -1;  ///< group rank of the sender of the awaited message
     Call call;
   };
@@ -246,8 +246,8 @@ class LocalGroup {
   std::vector<std::unique_ptr<LocalMeeting>> spare_meetings_;
   std::map<std::pair<int, int>, Mailbox> mail_;           ///< messages by source and destination
   std::vector<std::unique_ptr<DevicePost>> taken_posts_;  ///< posts that may be used again
-  std::vector<std::unique_ptr<DevicePoints>>
-      device_points_;  ///< points by rank; null until its first device collective
+  /// Points by rank; null until its first device collective.
+  std::vector<std::unique_ptr<DevicePoints>> device_points_;
 };
 
 }  // namespace droptest::comm

@@ -47,8 +47,8 @@ struct RankState {
   ResultSampler sampler;
   std::uint64_t sampled_calls = 0;  ///< sampled calls planned so far
   std::uint64_t samples_added = 0;  ///< calls with their sums in `sampler`
-  std::map<std::uint64_t, std::pair<LayerKey, SampleSums>>
-      early_samples;  ///< sums that wait for those of earlier calls, by number of their call
+  /// Sums that wait for those of earlier calls, by number of their call.
+  std::map<std::uint64_t, std::pair<LayerKey, SampleSums>> early_samples;
   std::uint64_t sample_every_steps;
   std::uint64_t step = 0;
   std::uint64_t world_step = 0;  ///< the step of the communicator that was not split

@@ -38,8 +38,8 @@ struct ClassRoles {
   std::optional<sim::TrafficClass> scattered;
   std::optional<sim::TrafficClass> exchanged;  ///< class with messages only between two ranks, so without a reduce half
   std::optional<sim::TrafficClass> with_quorum;  ///< class with messages that can be late without a deadline
-  std::vector<ValueClass>
-      of_values{};           ///< classes with values in their gather halves, which fills for all classes do not reach
+  /// Classes with values in their gather halves, which fills for all classes do not reach.
+  std::vector<ValueClass> of_values{};
   bool cuts_tokens = false;  ///< whether tp_forward gathers tokens, of which each rank has its own
 };
 

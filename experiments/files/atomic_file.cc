@@ -33,7 +33,7 @@ class TemporaryFile {
   std::string path_;
 };
 
-/// 0, or the error.
+/// Returns 0, or the error.
 int write_all(int descriptor, std::string_view content) {
   while (!content.empty()) {
     const ssize_t written = ::write(descriptor, content.data(), content.size());

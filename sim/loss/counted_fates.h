@@ -65,8 +65,8 @@ class CountedFates {
   Link link_;
   FateDigest digest_;
   BurstHistogram bursts_;
-  std::array<std::uint64_t, kMostWords + 1>
-      drawn_{};  ///< one word per 64 packets; the last word is read, but never used
+  /// One word per 64 packets; the last word is read, but never used.
+  std::array<std::uint64_t, kMostWords + 1> drawn_{};
 };
 
 }  // namespace droptest::sim

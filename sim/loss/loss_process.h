@@ -18,11 +18,11 @@ namespace droptest::sim {
 /// The times at which the packets of a message leave, by a clock.
 struct PacketTimes {
   double packet_microseconds = 0;  ///< time from one packet to the next
-  std::optional<double>
-      departs_microseconds{};  ///< departure of the first packet; absent: time begins with the message
-  std::uint64_t slot = 0;      ///< packet times after the departure, for a repetition
-  bool is_stopped = false;     ///< whether the clock stands still, and a time of its own passes
-  bool is_from_send = false;   ///< whether other messages of the link do not come in one order with it
+  /// Departure of the first packet; absent: time begins with the message.
+  std::optional<double> departs_microseconds{};
+  std::uint64_t slot = 0;     ///< packet times after the departure, for a repetition
+  bool is_stopped = false;    ///< whether the clock stands still, and a time of its own passes
+  bool is_from_send = false;  ///< whether other messages of the link do not come in one order with it
   void visit_state(StateVisitor& visitor) {
     visit_values(visitor, packet_microseconds, departs_microseconds, slot, is_stopped, is_from_send);
   }

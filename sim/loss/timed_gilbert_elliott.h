@@ -16,8 +16,8 @@ namespace droptest::sim {
 struct TimedRates {
   double mean_good_microseconds = 0;  ///< mean stay in the good state
   double mean_bad_microseconds = 0;   ///< mean stay in the bad state
-  double packet_microseconds =
-      0;                        ///< time from one packet of a message to the next, if no clock gives it for each link
+  /// Time from one packet of a message to the next, if no clock gives it for each link.
+  double packet_microseconds = 0;
   double gap_microseconds = 0;  ///< additional time from the last packet of a message to the first of the next
   double loss_good = 0;
   double loss_bad = 1;

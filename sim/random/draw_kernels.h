@@ -36,8 +36,8 @@ struct DrawKernels {
   void (*one)(const DrawStream& stream, std::uint32_t largest, std::span<std::uint64_t> below);
   void (*two)(const DrawStream& stream, std::uint32_t largest_a, std::uint64_t* below_a, std::uint32_t largest_b,
               std::span<std::uint64_t> below_b);
-  void (*values)(const DrawStream& stream,
-                 std::array<std::uint32_t, 64>& values);  ///< writes the draws of the first word
+  /// Writes the draws of the first word.
+  void (*values)(const DrawStream& stream, std::array<std::uint32_t, 64>& values);
   /// sum_of_mixed(), with the link's and the purpose's fields of the counter. Spans of equal length.
   std::uint64_t (*mixed)(const PhiloxCounter& fields, std::span<const std::uint64_t> places,
                          std::span<const std::uint64_t> contents);

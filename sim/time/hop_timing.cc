@@ -30,10 +30,8 @@ struct RoundClock::Port {
   double receives = 0;     ///< time when the port that receives is free
   double arrived = 0;      ///< the latest arrival of the round at hand
   std::size_t rounds = 0;  ///< number of the round after the last one that brought something
-  enum class Takes : std::uint8_t {
-    kNothing,
-    kSomething
-  } takes = Takes::kNothing;  ///< whether the round at hand brought something
+  /// Whether the round at hand brought something.
+  enum class Takes : std::uint8_t { kNothing, kSomething } takes = Takes::kNothing;
 
   /// The time at which it stops waiting in a round.
   double patience_ends(std::size_t round, double deadline) const {

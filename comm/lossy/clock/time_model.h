@@ -19,10 +19,10 @@ namespace droptest::comm {
 struct TimeModel {
   sim::LinkClasses links;
   std::uint64_t header_bytes = 0;  ///< header bytes on the wire before each packet's payload
-  std::optional<double>
-      deadline_seconds;  ///< deadline of a round of hops, in which nothing is repaired; later packets are lost
-  std::optional<double>
-      compute_seconds;     ///< compute time of a rank in a step; absent: the processor time that it takes
+  /// Deadline of a round of hops, in which nothing is repaired; later packets are lost.
+  std::optional<double> deadline_seconds;
+  /// Compute time of a rank in a step; absent: the processor time that it takes.
+  std::optional<double> compute_seconds;
   double later_share = 0;  ///< share of compute_seconds that passes in pieces during a step instead of at its begin
   /// Seconds of processor time of the calling thread, from which compute time is measured; empty: the system's clock.
   std::function<double()> thread_seconds;

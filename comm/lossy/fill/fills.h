@@ -50,8 +50,8 @@ struct FillEntry {
   bool reduce_half;  ///< whether it has a meaning wherever contributions are summed
   bool gather_half;  ///< whether it has a meaning where values are copied
   std::string_view summary;
-  bool means =
-      false;  ///< whether it has a meaning in the reduce half of means, where each contribution travels by itself
+  /// Whether it has a meaning in the reduce half of means, where each contribution travels by itself.
+  bool means = false;
   bool has_meaning_in_gather_half(sim::TrafficClass traffic_class) const;
 };
 /// All fills, in the order of their enumerators.

@@ -81,8 +81,8 @@ class StaleMemory {
     std::vector<std::uint64_t> cut;
     std::vector<std::byte> host;
     DeviceMemory device;
-    Stream* stream =
-        nullptr;  ///< borrowed stream of the last use of the device memory; null: the values are in host memory
+    /// Borrowed stream of the last use of the device memory; null: the values are in host memory.
+    Stream* stream = nullptr;
 
     void visit_state(sim::StateVisitor& visitor);
     bool has_shape(ConstTensor like, std::size_t bytes, std::span<const std::uint64_t> parts) const;

@@ -59,8 +59,8 @@ struct LinkPosition {
   static constexpr std::uint64_t kMostPacketsOfMessage = (std::uint64_t{1} << 31U) - 1;
   /// Most messages of a link, if indices restart for each message.
   static constexpr std::uint64_t kMostMessages = (std::uint64_t{1} << 32U) - 1;
-  static constexpr std::uint64_t kMostMessagesToAll =
-      (std::uint64_t{1} << 24U) - 1;                 ///< most messages of a group's link to every destination
+  /// Most messages of a group's link to every destination, if indices restart for each message.
+  static constexpr std::uint64_t kMostMessagesToAll = (std::uint64_t{1} << 24U) - 1;
   static constexpr std::uint64_t kMostGroups = 256;  ///< most groups with links to every destination
 
   std::uint64_t messages = 0;

@@ -16,8 +16,8 @@ namespace droptest::comm {
 /// Numbers of elements on the rank that has most of them.
 struct CallMemory {
   using Slot = Scratch::Slot;
-  std::array<std::uint64_t, static_cast<std::size_t>(Slot::kSentinel)>
-      scratch{};                 ///< elements taken during the call, by slot
+  /// Elements taken during the call, by slot.
+  std::array<std::uint64_t, static_cast<std::size_t>(Slot::kSentinel)> scratch{};
   std::uint64_t remembered = 0;  ///< elements kept until the next message of the name: stale values, feedback, states
 
   /// Sets the elements of a buffer; a later size replaces an earlier one.

@@ -72,8 +72,8 @@ class HopPath final : public Path {
   // State of the current call.
   std::optional<PathMessages::Cut> cut_;
   MessageLosses lost_;  // losses of the messages that this rank receives, in the order of receipt
-  std::vector<double>
-      factors_;         // factors of partial sums in the order of receipt, under inverse_probability; else empty
+  // Factors of partial sums in the order of receipt, under inverse_probability; else empty.
+  std::vector<double> factors_;
   Tensor last_sums_;    // memory of `stale`, reduce half: one place for each received element, in the order of receipt
   Tensor last_values_;  // memory of `stale`, gather half: in the shape of the work
   ContributionCounts counts_;
