@@ -208,7 +208,7 @@ class Communicator {
   /// Returns when every rank has called it.
   void barrier(const Message& message);
 
-  /// The same calls, started: they return before they are done, so that the rank can compute meanwhile, and several may
+  /// Started calls: they return before they are done, so that the rank can compute meanwhile, and several may
   /// be under way. Work::wait() completes a call; before it, the output must not be read, nor the input or output
   /// written. All ranks start a call, or all make the blocking one: a loss layer has a separate channel for started
   /// calls.

@@ -178,7 +178,7 @@ std::shared_ptr<RankLosses> Interposer::losses_of(int rank, int world_size) {
   const auto found = losses_.find(rank);
   if (found != losses_.end() || world_size == 0) return found == losses_.end() ? nullptr : found->second;
   const auto made = losses_.emplace(rank, std::make_shared<RankLosses>(rank, world_size)).first->second;
-  if (losses_.size() == 1) std::atexit(at_exit);  // after the objects of the network: it runs before they end
+  if (losses_.size() == 1) std::atexit(at_exit);  // registered after the network's objects, so run before they end
   return made;
 }
 

@@ -97,7 +97,7 @@ class Putter final : public models::StateVisitor {
               models::Sharding /*sharding*/) override {
     for (const TensorPiece& piece : pieces) {
       const std::pair<std::string, std::string> of(name, state_.tensors[piece.tensor].name);
-      const WantedPiece& filled = filler_.pieces().at(of)[used_[of]++];  // in the order in which they were wanted
+      const WantedPiece& filled = filler_.pieces().at(of)[used_[of]++];  // pieces come in the order of their wants
       if (filled.lacking != 0) continue;
       state_.ops.copy_from_host(filled.bytes, models::elements(tensor, static_cast<std::int64_t>(piece.offset),
                                                                static_cast<std::int64_t>(piece.count)));

@@ -13,8 +13,7 @@ void catch_stop_signals();
 /// Whether a signal came.
 bool stop_requested();
 
-/// For commands with records that count more than their output: from now on they go on if nobody reads the output, as
-/// in `droptest run spec.json | head`.
+/// Lets a command with records go on if nobody reads its output, as in `droptest run spec.json | head`.
 void outlive_readers();
 
 }  // namespace droptest::cli

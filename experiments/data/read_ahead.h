@@ -39,7 +39,7 @@ class ReadAhead {
   void request(SampleRequest samples);
   /// The answer to the oldest request. Blocking: until it is there. Throws: the errors of ShardedData::read().
   ReadSamples take();
-  /// From now on the shard is not read.
+  /// Stops reading the shard.
   void set_aside(std::size_t shard);
 
  private:

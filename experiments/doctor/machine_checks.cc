@@ -202,7 +202,7 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const auto plan = pipeline_plan(config);
   const LazyDryRun run(config);
   const std::uint64_t remembered = layer_memory(config, run).remembered;
-  double of_rank = 0;  // of the ranks of a pipeline, the one with the most bytes counts
+  double of_rank = 0;  // bytes of the pipeline's rank with the most
   for (int p = 0; p < config.parallel.pipeline; ++p) {
     std::uint64_t bytes = remembered + models::state_use(tensors_of_rank(config, p, 0), *form, config.sharding,
                                                          config.parallel.gradient_ranks(), 0, config.training.optimizer)

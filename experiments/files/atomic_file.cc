@@ -76,7 +76,7 @@ void write_file_atomically(const std::string& given, const std::function<void(co
   fs::path named = given;  // follows links, also to a file that is not there yet
   constexpr int kMostLinks = 40;
   for (int links = 0; links < kMostLinks && fs::is_symlink(named, none); ++links) {
-    is_open_file = is_open_file || named.string().starts_with("/proc/");  // as /dev/stdout, whatever it is
+    is_open_file = is_open_file || named.string().starts_with("/proc/");  // such as /dev/stdout, whatever it is
     named = named.parent_path() / fs::read_symlink(named);
   }
   if (is_open_file) return write_into(given, content);

@@ -13,7 +13,7 @@
 
 namespace droptest::experiments {
 
-/// How a process ended.
+/// The end of a process.
 struct ExitStatus {
   int code = 0;    ///< exit code if signal is 0
   int signal = 0;  ///< signal that killed it, or 0
@@ -69,7 +69,7 @@ class ChildProcess {
   enum class Told : std::uint8_t { kNothing, kToEnd } told_ = Told::kNothing;
 };
 
-/// For a process that the kernel kills at the end of its parent, as a ChildProcess: from now on the kernel asks it to
+/// Changes a process that the kernel kills at the end of its parent, as a ChildProcess: the kernel now asks it to
 /// end, by SIGTERM, so that it can end its own children first.
 void end_after_parent();
 

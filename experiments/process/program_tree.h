@@ -38,7 +38,7 @@ class ProgramTree {
   ChildProcess program_;
 };
 
-/// From now on, orphaned processes below this one become children of this one.
+/// Makes this process the parent of all processes below it that are orphaned from now on.
 void adopt_orphans();
 
 /// The processes below this one that have not ended. Source: proc(5).

@@ -69,7 +69,7 @@ class Adoption {
       std::string name = pointer.empty() ? schema : json::json_pointer(pointer).back();
       if (is_taken(name)) name = schema + "_" + name;
       DROPTEST_CHECK(!is_taken(name), "two definitions of " + file_ + " have the name " + name);
-      known = names_.emplace(target, name).first;  // before its rule, which may refer to itself
+      known = names_.emplace(target, name).first;  // named before its rule, which may refer to itself
       adopted_[name] = nullptr;
       json rule = schema_of(kind_of(schema)).source().at(json::json_pointer(pointer));
       for (const char* of_files : {"$schema", "$defs"}) rule.erase(of_files);

@@ -43,7 +43,7 @@ class WatchedRun {
   /// that its schema does not allow is left out.
   void update();
 
-  /// For each file that this version cannot read: its path and the reason.
+  /// The path and the reason for each file that this version cannot read.
   std::vector<std::string> unreadable() const;
 
   const std::string& experiment() const { return experiment_; }  ///< name of the spec
@@ -146,7 +146,7 @@ class WatchedRuns {
   const std::string& folder() const { return folder_; }
   /// The runs in the order of sweep.json; then those that it does not list, by run id.
   std::vector<const WatchedRun*> runs() const;
-  /// For each file of the folder that this version cannot read, lists of runs first: its path and the reason.
+  /// The path and the reason for each file of the folder that this version cannot read, lists of runs first.
   std::vector<std::string> unreadable() const;
 
  private:

@@ -10,8 +10,9 @@
 
 namespace droptest::sim {
 
-/// Which half of a collective a packet travels in. The halves are flows of their own on a link, each with its packet
-/// index, so that they can have different loss and the statistics of each stay exact. Values are part of the counter.
+/// The half of a collective in which a packet travels. The halves are flows of their own on a link, each with its
+/// packet index, so that they can have different loss and the statistics of each stay exact. Values are part of the
+/// counter.
 enum class Half : std::uint8_t {
   kReduce = 0,  ///< towards the rank that sums: reduce-scatter, contributions
   kGather = 1,  ///< away from the rank that has the value: all-gather, broadcast, all-to-all, send
