@@ -363,7 +363,7 @@ Communicator& LossyCommunicator::channel_of_queue(const CallArguments& arguments
   return stream_of(arguments) == nullptr && lane_channel_ != nullptr ? *lane_channel_ : inner_;
 }
 
-// Data in device memory may have another way than the times of departure, which are then asked for at the wait.
+// Data in device memory may travel another way than the times of departure, which are then received at the wait.
 bool LossyCommunicator::posts_ahead(const CallArguments& arguments) const {
   return !timeline_ || clock_channel_ != nullptr || stream_of(arguments) == nullptr;
 }

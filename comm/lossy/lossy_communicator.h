@@ -76,8 +76,8 @@ class LossyCommunicator final : public Communicator {
   /// If there is a clock, a collective's wait also computes the times of all works that the rank has started. This
   /// requires that the peers wait, too, and that ranks with several common groups start their works in one order.
   ///
-  /// Fates depend on time if a loss process does, or if there are deadlines or recoveries that send again. Some works
-  /// then wait:
+  /// Fates depend on time if a loss process does, or if there are deadlines, quorums or recoveries that send again.
+  /// Some works do not move ahead of the waits:
   /// | work                                         | time                                                          |
   /// | receive, if fates depend on time             | gets its fates at its own wait                                |
   /// | collective, if fates depend on time          | runs at the first wait for it or for a later work of its rank |
@@ -166,9 +166,8 @@ class LossyCommunicator final : public Communicator {
   /// Packets that this rank has counted so far, in all groups. Each link is counted on one rank.
   PacketTotals packet_totals() const;
 
-  /// The group's virtual time: the latest clock, the means of its parts, and the sums of counts; absent without a time
-  /// model.
-  /// Ranks: all.
+  /// The group's virtual time: the latest clock, the means of its parts, and the sums of counts. Absent without a time
+  /// model. Ranks: all.
   std::optional<VirtualTime> collect_time();
 
  private:

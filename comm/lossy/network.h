@@ -79,9 +79,9 @@ struct SizedPath {
   std::string_view path;          ///< name of a path, as ClassNetwork::path
 };
 
-/// The messages for which an aggregation point waits on the virtual clock: until `ranks` messages are complete, and a
-/// grace longer. Messages that are complete later are lost as a whole. A message with lost packets counts as complete
-/// when its last packet would arrive.
+/// The wait of an aggregation point on the virtual clock: until `ranks` messages are complete, and a grace after that.
+/// Messages that are complete later are lost as a whole. A message with lost packets counts as complete when its last
+/// packet would arrive.
 struct Quorum {
   int ranks = 0;
   double grace_seconds = 0;

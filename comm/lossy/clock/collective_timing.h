@@ -103,8 +103,8 @@ class CollectiveTiming {
   using VisitMessages = std::function<void(const PathMessages::Visit&)>;
   void play_rounds(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
   void aggregate(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
-  // Finds the packets of each contribution that are in time, visits it, and returns the second at which the aggregation
-  // point stops waiting.
+  // Finds the packets of each contribution that are in time, visits the contribution, and returns the second at which
+  // the aggregation point stops waiting.
   double aggregation_ends(std::span<Transmission> contributions, double first_seconds, const What& what,
                           const Visit& visit) const;
 

@@ -74,8 +74,8 @@ CallStart GroupTimeline::start(const CallArguments& call, Delivery delivery, std
   return start;
 }
 
-// A rank knows only the positions of its own links. The whole group knows those of links to every destination. The
-// indices are those of the start; the times are those that the calls played before have left.
+// A rank knows only the positions of its own links. The whole group knows those of links to every destination. A
+// position has the indices at the call's start, and the times after the calls that were played before it.
 GroupTimeline::Clocks GroupTimeline::exchange_clocks(const CollectiveTiming::What& what, const CallStart& start,
                                                      double begin_seconds) {
   constexpr std::size_t kWordsOfLink = 4;

@@ -45,7 +45,7 @@ class GroupTimeline {
   /// all ranks. `ledger` has the positions of the rank's links.
   GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock, const FlowLedger& ledger);
 
-  /// Takes a call's start before the call takes indices. Messages that arrive for certain are sent once.
+  /// Records the start of a call, before the call takes packet indices. Messages that arrive for certain are sent once.
   CallStart start(const CallArguments& call, Delivery delivery, std::uint64_t step, double ready_seconds) const;
 
   /// The times of a collective for this rank. It ends when all data have arrived. Notes the times of its messages in

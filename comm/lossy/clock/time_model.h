@@ -19,7 +19,7 @@ namespace droptest::comm {
 struct TimeModel {
   sim::LinkClasses links;
   std::uint64_t header_bytes = 0;  ///< header bytes on the wire before each packet's payload
-  /// Deadline of a round of hops, in which nothing is repaired; later packets are lost.
+  /// Deadline of a round of hops, which excludes a recovery of links; later packets are lost.
   std::optional<double> deadline_seconds;
   /// Compute time of a rank in a step; absent: the processor time that it takes.
   std::optional<double> compute_seconds;
@@ -35,8 +35,7 @@ struct TimeModel {
 void validate(const TimeModel& model, const Network& network);
 
 /// The reason why the quorum of a class has no meaning with these rules of time (null: there is no clock); absent: it
-/// has one. All ranks find the same late messages only if compute times are given and there are no repetitions or
-/// deadlines.
+/// has one. All ranks find the same late messages only with given compute times, without repetitions and deadlines.
 std::optional<std::string> quorum_refusal(const ClassNetwork& network, const TimeModel* model);
 
 /// The clock of one rank, and the parts of its time. It counts the messages that the rank receives.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coding of the values of one call, for senders that decode them at once.
+// The values of one call as their receivers decode them.
 #pragma once
 
 #include <cstdint>

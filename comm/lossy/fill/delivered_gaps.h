@@ -32,8 +32,9 @@ struct MessagePart {
   sim::ElementRange elements;
 };
 
-/// The packets of a part that at least one of several messages lost, in order. The masks are transposed, so that the
-/// bits of all messages for one packet are neighbours: a block of a reduction fills most of the caches.
+/// The packets of a part that at least one of several messages lost, in order. The masks are transposed: the bits of
+/// all messages for one packet are neighbours, which saves cache misses, because a block of a reduction fills most of
+/// the caches.
 class LostBySome {
  public:
   /// Starts with the fates of the messages; null or empty: all packets arrived.

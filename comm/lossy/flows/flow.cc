@@ -18,8 +18,7 @@ constexpr int kGroupShift = 48;
 constexpr int kMessageShift = 32;
 constexpr int kMessageGroupShift = 56;
 
-// Payload of the `number` lost packets of `mask`. All are full except the message's last data packet, which is at
-// `last`.
+// Payload of the `number` lost packets of `mask`: all are full except the message's last data packet, at `last`.
 std::uint64_t lost_bytes(const sim::PacketMask& mask, std::uint64_t number, std::uint64_t last,
                          const sim::Packetizer& packets) {
   const std::uint64_t full = packets.payload_bytes(0);

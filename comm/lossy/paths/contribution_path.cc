@@ -195,7 +195,7 @@ void ContributionPath::run(const CallArguments& call, Communicator& inner, Scrat
   if (parts_ != Parts::kNone) {
     all_reduce_in_parts(call, inner);
   } else {
-    // The output is overwritten in any case, so it can hold the masked contribution: in place nothing is copied.
+    // The output is overwritten in any case, so it can hold the masked contribution: a call in place copies nothing.
     inner.all_reduce(arriving(call, call.output, scratch), call.output, call.op, call.message);
     finish(call.output, 0, call.op);
   }

@@ -25,10 +25,10 @@ class GatherHalf {
   void plan(const CallArguments& call, PathMessages& messages, CallFates& fates);
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch);
 
-  /// The gather half of an all-reduce, with its results in `output` at lose_results(): takes out the packets that this
-  /// rank's links lost, as all_gather does. `own` keeps `own_values`, which has the shape of the output and does not
-  /// overlap it. Both functions get the same counts. take() gets each message between them; it draws the fates of
-  /// messages that others send to all ranks only if `of_others` asks for them.
+  /// The gather half of an all-reduce, in three steps: start_results(), take() of each message, lose_results() of the
+  /// results in `output`. It takes out the packets that this rank's links lost, as all_gather does. `own` keeps
+  /// `own_values`, which has the shape of the output and does not overlap it. The first and the last step get the same
+  /// counts. take() draws the fates of messages that others send to all ranks only if `of_others` asks for them.
   void start_results(const CallArguments& call, std::span<const std::uint64_t> counts);
   void take(const CallArguments& call, const PathMessage& message, CallFates& fates,
             Interest of_others = Interest::kFates);

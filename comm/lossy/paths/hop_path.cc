@@ -23,8 +23,7 @@ void HopPath::add_memory(const SizedCall& call, CallMemory& memory) {
   const int reduce_rounds = hops.reduce_rounds();
   const bool has_results = hops.rounds() > reduce_rounds;
   const bool buffers_results = buffers(call.network, sim::Half::kGather);
-  // Elements that each rank receives, by rank: into a buffer in the round at hand, and in all rounds of the reduce
-  // half.
+  // The elements that each rank receives: into a buffer in this round, and in all rounds of the reduce half.
   std::vector<std::uint64_t> buffered(static_cast<std::size_t>(call.ranks));
   std::vector<std::uint64_t> reduced(buffered.size());
   std::uint64_t most_buffered = 0;

@@ -142,7 +142,7 @@ void PathMessages::yield(const Request& request, const Leg& leg) {
                  leg.elements, cut});
 }
 
-// Contributions in the first round, results in the second.
+// Visits contributions in the first round, results in the second.
 void PathMessages::visit_aggregation(const Request& request) {
   const sim::ElementRange all{0, request.call->elements};
   const bool is_sent = request.whose == Whose::kSentByRank;
@@ -164,7 +164,7 @@ void PathMessages::visit_aggregation(const Request& request) {
   }
 }
 
-// One hop for each pair, on every path: nearest first, so that no two meet at a port.
+// Visits one hop for each pair, on every path: nearest first, so that no two meet at a port.
 void PathMessages::visit_pairs(const Request& request) {
   const auto send = [&](int source, int destination, std::uint64_t elements) {
     yield(request, {source, destination, sim::Half::kGather, 0, {0, elements}});

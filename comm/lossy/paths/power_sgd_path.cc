@@ -92,7 +92,7 @@ void multiply(const Factor<T>& p, const Factor<T>& q, std::uint64_t side, std::s
   }
 }
 
-// Equal on all ranks: the draws belong to no rank.
+// Draws the first Q, which is equal on all ranks because the draws belong to no rank.
 template <class T>
 void draw_start(std::uint64_t seed, const Message& message, std::span<T> elems) {
   std::uint64_t name = 0xcbf29ce484222325U;  // FNV-1a
