@@ -73,18 +73,20 @@ class LossyCommunicator final : public Communicator {
   /// packets get their indices, and mostly their fates. Its data move while the rank computes; a thread of the group
   /// runs its collectives one after the other. A wait requires only that the peers have started the same call.
   ///
-  /// If there is a clock, a collective's wait also computes the times of all works that the rank has started. This
-  /// requires that the peers wait, too, and that ranks with several common groups start their works in one order.
+  /// If there is a clock that fates do not depend on, a wait also computes the times of the collectives and sends that
+  /// the rank has started up to that work. This requires that the peers wait, too, and that ranks with several common
+  /// groups start their works in one order.
   ///
   /// Fates depend on time if a loss process does, or if there are deadlines, quorums or recoveries that send again.
   /// Some works do not move ahead of the waits:
-  /// | work                                         | time                                                          |
-  /// | receive, if fates depend on time             | gets its fates at its own wait                                |
-  /// | collective, if fates depend on time          | runs at the first wait for it or for a later work of its rank |
-  /// | collective in host memory, without channel() | runs at the first wait for it or for a later work of its rank |
-  /// | any collective with a clock, no channel()    | runs at the first wait for it or for a later work of its rank |
-  /// The waits of all groups of the rank count. A blocking collective, barrier(), split(), a LosslessScope,
-  /// stop_clock() and statistics wait for all works. docs/backends.md has the rules.
+  /// | work                                         | time                                                |
+  /// | receive, if fates depend on time             | gets its fates at its own wait                      |
+  /// | collective, if fates depend on time          | runs at the first wait for it or a later collective |
+  /// | collective in host memory, without channel() | runs at the first wait for it or a later collective |
+  /// | any collective with a clock, no channel()    | runs at the first wait for it or a later collective |
+  /// A later collective is one that the rank started later, in any of its groups. A blocking collective, barrier(),
+  /// split(), a LosslessScope, stop_clock() and statistics wait for all collectives before them. docs/backends.md has
+  /// the rules.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;
