@@ -79,7 +79,7 @@ enum class Operation : std::uint8_t {
   kSend,
   kRecv,
   kBarrier,
-  kSplit,  ///< not by run()
+  kSplit,  ///< run() does not take it
   kAllReduceWith,
   kReduceScatterWith,
   kExchange,
@@ -143,10 +143,10 @@ class Communicator {
   /// Sets the training step of the next calls, for errors, sampling and schedules. Default: ignored.
   virtual void begin_step(std::uint64_t /*step*/) {}
 
-  /// The blocking call with these arguments, which the calls below fill. A backend checks them before it sends or
-  /// waits, by checked_call() or checked_exchange() (comm/call.h); a layer over another communicator passes them on.
-  /// Each operation has its name's arguments: a broadcast has one range as input and output, a barrier a message only,
-  /// and an exchange its sends and receives only.
+  /// Makes the blocking call with these arguments, which the functions below fill in. A backend checks them before it
+  /// sends or waits, by checked_call() or checked_exchange() (comm/call.h); a layer over another communicator passes
+  /// them on. Each operation has its name's arguments: a broadcast has one range as input and output, a barrier a
+  /// message only, and an exchange its sends and receives only.
   virtual void run(const CallArguments& arguments) = 0;
 
   /// output[i] = op over ranks of input_r[i]. Shapes: equal on all ranks.

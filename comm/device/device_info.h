@@ -29,8 +29,8 @@ struct DeviceSurvey {
   std::vector<DeviceInfo> devices;
 };
 
-/// Looks at the devices without opening a context: it takes no memory on any device. Never throws: errors are in the
-/// survey.
+/// Looks at the devices without opening a context, so that no device's memory is used. Never throws: the survey has the
+/// errors.
 DeviceSurvey survey_devices();
 
 /// The memory of a device that no process uses now. Opens a context on it, which stays; the calling thread keeps the

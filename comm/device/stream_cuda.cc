@@ -67,7 +67,7 @@ struct Stream::Handle {
 };
 
 // Two halves of a buffer that are used in turns. A half is reused when the device has passed the point of its last use.
-// By then all work that reads it is on the stream, since work with a staged copy is submitted before the next copy is
+// All work that reads the half precedes this point, since work with a staged copy is submitted before the next copy is
 // staged.
 class Stream::Staging {
  public:

@@ -20,8 +20,8 @@ namespace droptest::comm {
 /// One rank of a group over a GlooMesh. Each collective begins with an exchange of the ranks' calls, so that a
 /// disagreement is found before any data is used. Small messages travel with this exchange, and the collective is then
 /// done; larger messages follow it.
-/// Determinism: inputs are reduced in rank order, by the rank of each part, or by all ranks if the message is small:
-/// the bits of `local`.
+/// Determinism: a part's rank, or each rank if the message is small, reduces the inputs in rank order. The results have
+/// the same bits as those of `local`.
 class GlooCommunicator final : public Communicator {
  public:
   /// A communicator over the whole mesh.

@@ -36,8 +36,7 @@ class GlooExchange {
   /// Throws: CommError.
   void run(std::span<const std::size_t> sizes);
 
-  /// The message from a rank of the group, valid until the next run(). The sender wrote the first of its capacity()
-  /// bytes.
+  /// The message from a rank of the group, at the beginning of capacity() bytes. Valid until the next run().
   std::span<const std::byte> incoming(int rank) const { return {&incoming_[exchanges_ % 2][place(rank)], capacity_}; }
 
  private:

@@ -72,8 +72,7 @@ class StrictReader final : public nlohmann::json_sax<json> {
   }
 
  private:
-  /// An object or list that is being read. It is already in its final place: nothing is moved when it is
-  /// complete.
+  /// An object or list that is being read. It is already in its final place, so that it is never moved.
   struct Level {
     json* value;
     const std::string* key = nullptr;  ///< key of the member being read, if it is an object

@@ -16,8 +16,7 @@ namespace {
 
 std::string milliseconds_text(std::chrono::milliseconds time) { return std::to_string(time.count()) + " ms"; }
 
-// Bytes of a rank's input and output together. A collective with fewer bytes is finished by one thread before another
-// one wakes up.
+// Bytes of a rank's input and output together. One thread finishes a smaller collective before another one wakes up.
 constexpr std::size_t kBytesWorthWaking = 32768;
 
 // The time for which a rank polls before it sleeps: longer than the computation between two collectives in models of

@@ -44,8 +44,7 @@ class LocalWorld {
   int size() const { return size_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  /// Tells the others that `world_rank` gives up for `reason`. The first failure of the world stands; later ones are
-  /// echoes.
+  /// Tells the others that `world_rank` gives up for `reason`. The world keeps its first failure.
   void abort(int world_rank, std::string_view reason);
   /// Tells the others that `world_rank` makes no more calls: a rank that waits for it fails at once.
   void end(int world_rank);
@@ -57,7 +56,7 @@ class LocalWorld {
   /// A rank inside a call that waits for others.
   struct Wait {
     const LocalGroup* group = nullptr;  ///< null: not waiting
-    /// Waits for the ranks of the meeting that have not arrived; null: for a message.
+    /// The meeting whose missing ranks it waits for; null: it waits for a message.
     const LocalMeeting* meeting = nullptr;
     int peer = -1;  ///< group rank of the sender of the awaited message
     Call call;

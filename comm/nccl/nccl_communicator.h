@@ -59,7 +59,7 @@ class NcclCommunicator final : public Communicator {
   /// all messages. So ranks may send to each other before they receive, but must have received before the next
   /// collective of the group. A rank that sends several messages to one rank must make another call before it waits for
   /// the answer to the last. An exchange is one group of NCCL's calls; it hands over the messages that are kept. A
-  /// barrier is one of the hosts: their work on streams may still be under way.
+  /// barrier makes only the hosts wait: their work on streams may still be under way.
   void run(const CallArguments& arguments) override;
   /// A started call on the device is put on the stream at once. A receive is put there when the rank waits for one of
   /// its receives, makes another receive or reaches the group's next collective, so that it does not block the stream

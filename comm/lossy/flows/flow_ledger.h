@@ -46,8 +46,8 @@ struct CallFates {
   /// misses the deadline is lost, too, whatever its fate. Late packets are in the masks, but not in the counts and
   /// digests, which hold the losses of the process. Borrowed; null: no time is known.
   SendTimes* times = nullptr;
-  /// All at once, or in two phases: first the indices of all messages, then, when their times are known, the fates of
-  /// the same messages.
+  /// A call reserves indices and draws fates at once, or in two phases: kReserve takes the indices of all messages;
+  /// kDraw draws the fates of these messages when their times are known.
   enum class Phase : std::uint8_t { kAtOnce, kReserve, kDraw } phase = Phase::kAtOnce;
   std::deque<ReservedMessage>* reserved = nullptr;  ///< borrowed, for kReserve and kDraw
 
