@@ -59,7 +59,7 @@ void require(bool holds, const char* message) {
   if (!holds) throw ArgumentError(message);
 }
 
-// Of a network made in this process. A network is never read in a child: its mutex may be locked there for ever.
+// The network must be of this process. A network is never read in a child: its mutex may be locked there for ever.
 const droptest_network& own(const droptest_network* network) {
   require(network != nullptr, "network: got NULL, want a network");
   if (network->process != ::getpid()) {
@@ -138,7 +138,7 @@ comm::Tensor tensor_of(void* data, std::uint64_t elements, droptest_type type) {
   return {of, {static_cast<std::byte*>(data), checked_elements(elements, of) * comm::element_bytes(of)}};
 }
 
-// The words of a mask for so many packets.
+// The number of words of a mask for that many packets.
 std::size_t checked_words(const std::uint64_t* mask, std::size_t words, std::uint64_t packets) {
   const std::uint64_t wanted = (packets + 63) / 64;
   if (words < wanted || (mask == nullptr && wanted > 0)) {

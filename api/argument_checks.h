@@ -28,14 +28,14 @@ droptest_status guarded(const Body& body) noexcept {
 /// Throws: ArgumentError with this message.
 void require(bool holds, const char* message);
 
-/// A network made in this process. Throws: an error with the code DROPTEST_FORKED for one of the parent, which is not
-/// read further: its mutex may be locked for ever.
+/// Checks that the network was made in this process. Throws: an error with the code DROPTEST_FORKED for a network of
+/// the parent, which is not read further: its mutex may be locked for ever.
 const droptest_network& own(const droptest_network* network);
 droptest_network& own(droptest_network* network);
 droptest_network& network_of(const droptest_flow* flow);
 droptest_network& network_of(const droptest_group* group);
 
-/// The checked forms of arguments. Throws: ArgumentError.
+/// Checks of arguments. Throws: ArgumentError.
 sim::TrafficClass checked_class(droptest_class traffic_class);
 comm::ElementType checked_type(droptest_type type);
 std::uint16_t checked_rank(std::int32_t rank, const droptest_network& network, const char* name);
@@ -43,7 +43,7 @@ comm::GroupNumber checked_group(std::uint32_t number, const droptest_network& ne
 ProgramCall checked_call(const droptest_call* call);
 sim::Packetizer packets_of(const droptest_flow& flow, std::uint64_t elements, droptest_type type);
 comm::Tensor tensor_of(void* data, std::uint64_t elements, droptest_type type);
-/// The words of a mask for so many packets.
+/// Checks a mask for that many packets; returns its number of words.
 std::size_t checked_words(const std::uint64_t* mask, std::size_t words, std::uint64_t packets);
 sim::PacketMask mask_of(const std::uint64_t* mask, const sim::Packetizer& packets);
 

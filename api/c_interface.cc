@@ -53,7 +53,7 @@ void put_summary(const DrawnMessage& drawn, droptest_message* message) {
   if (message != nullptr) *message = drawn.summary;
 }
 
-// Before packets are used up: a call that fails uses up none.
+// Called before packets are used up: a call that fails uses up none.
 void check_fill(const droptest_network& network, TrafficClass traffic_class, Half half, droptest_reduction reduction,
                 const droptest_memory* memory) {
   require(reduction == DROPTEST_SUM || reduction == DROPTEST_MAX, "reduction: want DROPTEST_SUM or DROPTEST_MAX");
@@ -88,7 +88,7 @@ const char* droptest_version(void) { return DROPTEST_VERSION; }
 const char* droptest_class_name(droptest_class traffic_class) {
   const auto number = static_cast<std::size_t>(traffic_class);
   if (number >= droptest::sim::kAllTrafficClasses.size()) return nullptr;
-  return droptest::sim::traffic_class_name(static_cast<TrafficClass>(number)).data();  // of a literal
+  return droptest::sim::traffic_class_name(static_cast<TrafficClass>(number)).data();  // the text of a literal
 }
 
 droptest_status droptest_class_from_name(const char* name, droptest_class* traffic_class) {

@@ -14,7 +14,7 @@ using sim::TrafficClass;
 
 struct OperationEntry {
   std::string_view name;
-  TrafficClass traffic_class;  ///< without a rule
+  TrafficClass traffic_class;  ///< class of the operation's calls without a rule
   enum class Rules : std::uint8_t { kApply, kExempt } rules = Rules::kApply;
 };
 
@@ -41,7 +41,7 @@ const OperationEntry& entry_of(std::string_view operation) {
   throw ArgumentError("operation: got \"" + std::string(operation) + "\", want one of " + known);
 }
 
-/// A message has one operation, whichever of its ends asks.
+/// A message has one operation, whichever of its ends asks for it.
 std::string_view rule_operation(std::string_view operation) { return operation == "recv" ? "send" : operation; }
 
 }  // namespace

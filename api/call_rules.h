@@ -16,7 +16,7 @@
 
 namespace droptest::api {
 
-/// The reason why no packet of a call is lost. Records have the names of exemption_names().
+/// The reason why no packet of a call is lost. exemption_names() has their names in records.
 enum class Exemption : std::uint8_t { kInteger, kSmall, kOperation, kRule, kOneRank, kNoLossLayer };
 inline constexpr std::array<std::string_view, 6> kExemptionNames = {"integer", "small",    "operation",
                                                                     "rule",    "one_rank", "no_loss_layer"};
@@ -26,7 +26,7 @@ struct ProgramCall {
   std::string_view group;  ///< name of the process group; empty: it has none
   int group_ranks = 1;
   comm::ElementType type = comm::ElementType::kFloat32;
-  std::uint64_t elements = 0;  ///< of this rank's message
+  std::uint64_t elements = 0;  ///< elements of this rank's message
 
   std::uint64_t bytes() const { return elements * comm::element_bytes(type); }
 };
@@ -36,14 +36,14 @@ struct CallClass {
   std::optional<Exemption> exemption;  ///< absent: packets can be lost
 };
 
-/// The rules in JSON, of which the first match counts. Without a match the class follows from the operation.
+/// The rules in JSON; the first rule that matches counts. If none matches, the class follows from the operation.
 class CallRules {
  public:
   CallRules() = default;
   /// `rules` is valid by program.schema.json.
   explicit CallRules(const nlohmann::json& rules);
 
-  /// Throws: ArgumentError for an operation that is unknown; it lists the known ones.
+  /// Throws: ArgumentError that lists the known operations, for an operation that is unknown.
   CallClass of(const ProgramCall& call, const comm::Network& network) const;
 
  private:

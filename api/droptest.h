@@ -33,7 +33,7 @@ typedef enum {
 /* The message of the calling thread's last failed call; "" before any. Valid until the thread's next failed call. */
 DROPTEST_API const char* droptest_last_error(void);
 
-/* "0.1.0" */
+/* The version of the library: "0.1.0". */
 DROPTEST_API const char* droptest_version(void);
 
 /* The traffic classes of docs/specs.md. DROPTEST_CONTROL is reliable: its messages are exempt from loss. */
@@ -52,7 +52,7 @@ typedef enum {
   DROPTEST_TP_RECOMPUTATION = 11
 } droptest_class;
 
-/* "dp_gradient"; NULL for a number that is no class. */
+/* The name of a class, "dp_gradient"; NULL for a number that is no class. */
 DROPTEST_API const char* droptest_class_name(droptest_class traffic_class);
 DROPTEST_API droptest_status droptest_class_from_name(const char* name, droptest_class* traffic_class);
 
@@ -64,13 +64,13 @@ typedef enum {
   DROPTEST_FLOAT16 = 4,
   DROPTEST_INT32 = 5,
   DROPTEST_INT64 = 6,
-  DROPTEST_UINT8 = 7 /* and every other type whose elements have one byte */
+  DROPTEST_UINT8 = 7 /* and every other type with elements of one byte */
 } droptest_type;
 
 /* The half of a collective (docs/paths.md). */
 typedef enum {
   DROPTEST_REDUCE = 0, /* towards the sum: contributions to all-reduce and reduce-scatter */
-  DROPTEST_GATHER = 1  /* from the rank that has the value: all-gather, broadcast, all-to-all, send */
+  DROPTEST_GATHER = 1  /* away from the rank that has the value: all-gather, broadcast, all-to-all, send */
 } droptest_half;
 
 /* ---- Networks ---------------------------------------------------------------------------------------------------- */
@@ -79,27 +79,29 @@ typedef enum {
 typedef struct droptest_network droptest_network;
 
 /* Makes a network from the text {"network": SECTION, "seed": INTEGER, "rules": [RULE, ...], "statistics": FOLDER}.
- * The section and the seed are those of a spec (docs/specs.md), with the same defaults, checks and messages; only
- * "path" is "contribution" where it is absent, members that need a communicator of droptest's own (other paths, a time
- * section, compression, ...) are refused by name, and so is a section without any "loss": {"model": "none"} is a
- * network that loses nothing. docs/c_interface.md has the rules. `where` names the text in
- * messages. `rank` and `world_size` are those of the whole program: 0 <= rank < world_size <= 65534. */
+ * The section and the seed are those of a spec (docs/specs.md), with the same defaults, checks and messages, but:
+ * - the default of "path" is "contribution";
+ * - members that need a communicator of droptest's own (other paths, a time section, compression, ...) are refused by
+ *   name;
+ * - a section without any "loss" is refused: a network that loses nothing has {"model": "none"}.
+ * docs/c_interface.md has the rules. `where` names the text in messages. `rank` and `world_size` are those of the whole
+ * program: 0 <= rank < world_size <= 65534. */
 DROPTEST_API droptest_status droptest_network_create(const char* json, const char* where, int32_t rank,
                                                      int32_t world_size, droptest_network** network);
 
-/* The same from a file; NULL: from the file that the environment variable DROPTEST_NETWORK names. */
+/* Makes a network from the text of a file; NULL: of the file that the environment variable DROPTEST_NETWORK names. */
 DROPTEST_API droptest_status droptest_network_read(const char* file, int32_t rank, int32_t world_size,
                                                    droptest_network** network);
 
 /* Frees the network and its flows. No call that uses them is under way. NULL is allowed. */
 DROPTEST_API void droptest_network_destroy(droptest_network* network);
 
-/* From now on fates are those of this training step: matters for losses that change over steps. 0 at first. */
+/* Sets the training step of the fates from now on, for losses that change over steps. The first step is 0. */
 DROPTEST_API droptest_status droptest_network_set_step(droptest_network* network, uint64_t step);
 
 /* This rank's state: the packets that its links have used up, and its counts. A program puts it into its checkpoints:
  * a network that was made from the same text for the same rank, and then gets the state, goes on with the fates that
- * follow. Puts at most `size` bytes into `data`, and the bytes of the state into `needed`; writes nothing where it does
+ * follow. Puts at most `size` bytes into `data`, and the bytes of the state into `needed`; writes nothing if it does
  * not fit; `data` may be NULL with a size of 0. Refused while results of a sum wait for
  * droptest_group_finish_reduce(). */
 DROPTEST_API droptest_status droptest_network_save_state(const droptest_network* network, void* data, size_t size,
@@ -111,23 +113,23 @@ DROPTEST_API droptest_status droptest_network_save_state(const droptest_network*
 DROPTEST_API droptest_status droptest_network_load_state(droptest_network* network, const void* data, size_t size);
 
 /* Ranks with different networks lose different packets, and their sums are wrong. So the members of a new process group
- * compare their networks: by the digest, a number that is equal on ranks with equal networks, and where it differs by
- * the identity, a JSON text with the library's version, the seed, the rules and the network of each class. The folder
- * of the counts is no part of it. */
+ * compare their networks: by the digest, a number that is equal on ranks with equal networks, and, if it differs,
+ * by the identity, a JSON text with the library's version, the seed, the rules and the network of each class. Neither
+ * contains the folder of the counts. */
 DROPTEST_API droptest_status droptest_network_digest(const droptest_network* network, uint64_t* digest);
 
 /* Puts at most `size` bytes of the identity with a final 0 into `text`, and the bytes of all of it with its final 0
- * into `needed`. Writes nothing where it does not fit; `text` may be NULL with a size of 0. */
+ * into `needed`. Writes nothing if it does not fit; `text` may be NULL with a size of 0. */
 DROPTEST_API droptest_status droptest_network_identity(const droptest_network* network, char* text, size_t size,
                                                        size_t* needed);
 
-/* Compares the network with that of world rank `peer`, whose identity is the text. DROPTEST_MISMATCH where they differ:
- * the message has both ranks and the first member that differs, with both values. */
+/* Compares the network with that of world rank `peer`, which has this identity. DROPTEST_MISMATCH if they differ: the
+ * message has both ranks and the first member that differs, with both values. */
 DROPTEST_API droptest_status droptest_network_check_peer(const droptest_network* network, int32_t peer,
                                                          const char* identity);
 
 /* Whether packets of a class can be lost on any link: `can_lose` is 1 or 0. For callers that cannot lose packets of
- * some calls, and refuse these under loss. */
+ * some calls, and refuse these calls under loss. */
 DROPTEST_API droptest_status droptest_network_can_lose(const droptest_network* network, droptest_class traffic_class,
                                                        int32_t* can_lose);
 
@@ -138,7 +140,7 @@ typedef struct {
   const char* group;     /* name of the process group, which rules may ask for; NULL: it has none */
   int32_t group_ranks;   /* ranks of the group */
   droptest_type type;
-  uint64_t elements; /* of this rank's message: the input; of recv the output */
+  uint64_t elements; /* elements of this rank's message: of its input, or of recv's output */
 } droptest_call;
 
 /* The traffic class of a call by the rules of the network. Exempt calls (DROPTEST_CONTROL) are counted by their
@@ -148,7 +150,7 @@ typedef struct {
 DROPTEST_API droptest_status droptest_classify(droptest_network* network, const droptest_call* call,
                                                droptest_class* traffic_class);
 
-/* Counts a call that the caller cannot lose packets of, under the reason "no_loss_layer". */
+/* Counts a call in which the caller cannot lose packets, under the reason "no_loss_layer". */
 DROPTEST_API droptest_status droptest_count_exempt(droptest_network* network, const droptest_call* call);
 
 /* ---- Flows ------------------------------------------------------------------------------------------------------- */
@@ -162,7 +164,7 @@ typedef struct {
   int32_t source;      /* world rank */
   int32_t destination; /* world rank, or DROPTEST_EVERY_DESTINATION */
   /* Number of the process group, equal on all its ranks, and different for groups with a common rank; 0 for the group
-   * of all ranks. It matters for links to every destination alone. At most 65535, 255 with burst_scope "message". */
+   * of all ranks. It matters only for links to every destination. At most 65535, 255 with burst_scope "message". */
   uint32_t group;
 } droptest_link;
 
@@ -170,7 +172,7 @@ typedef struct {
 typedef struct droptest_flow droptest_flow;
 
 /* The flow of a link in this network; the same one each time. The network owns it. `counted` is 1 on the one rank that
- * counts the link (its source where it goes to every destination, else its receiver), and 0 on others. Classes
+ * counts the link (its source if it goes to every destination, else its receiver), and 0 on others. Classes
  * without a loss in the network have flows, too. */
 DROPTEST_API droptest_status droptest_flow_open(droptest_network* network, const droptest_link* link, int32_t counted,
                                                 droptest_flow** flow);
@@ -179,7 +181,7 @@ DROPTEST_API droptest_status droptest_flow_open(droptest_network* network, const
 typedef struct {
   uint64_t message;      /* messages of the flow before it */
   uint64_t first_packet; /* index of its first packet (docs/paths.md); unspecified for a message without packets */
-  uint64_t packets;      /* of data */
+  uint64_t packets;      /* data packets */
   uint64_t lost;         /* data packets that are missing after the recovery of the network, if it has one */
 } droptest_message;
 
@@ -187,7 +189,7 @@ typedef struct {
 DROPTEST_API droptest_status droptest_flow_packets(const droptest_flow* flow, uint64_t elements, droptest_type type,
                                                    uint64_t* packets);
 
-/* Uses up the packets of the flow's next message, and writes their fates: bit i % 64 of mask[i / 64] is set where
+/* Uses up the packets of the flow's next message, and writes their fates: bit i % 64 of mask[i / 64] is set if
  * packet i is lost; bits after the last packet are clear. `mask_words` is at least ceil(packets / 64). `message` may be
  * NULL. */
 DROPTEST_API droptest_status droptest_flow_next(droptest_flow* flow, uint64_t elements, droptest_type type,
@@ -216,11 +218,11 @@ DROPTEST_API droptest_status droptest_flow_lost_ranges(const droptest_flow* flow
 /* The neutral value of a reduction takes the place of lost elements. Callers exempt other reductions (minimum, product)
  * by droptest_count_exempt(). */
 typedef enum {
-  DROPTEST_SUM = 0, /* and means: zero */
+  DROPTEST_SUM = 0, /* sums and means: zero */
   DROPTEST_MAX = 1  /* the lowest value of the type */
 } droptest_reduction;
 
-/* Where the elements of a message are. */
+/* The place of a message's elements. */
 typedef struct {
   int32_t on_device; /* 0: host memory; 1: memory of a CUDA device */
   int32_t device;    /* number of the CUDA device */
@@ -235,7 +237,7 @@ DROPTEST_API droptest_status droptest_flow_lose(droptest_flow* flow, droptest_re
                                                 uint64_t elements, droptest_type type, const droptest_memory* memory,
                                                 droptest_message* message);
 
-/* The same for fates that droptest_flow_next() gave. */
+/* Fills the lost elements like droptest_flow_lose(), by fates that droptest_flow_next() gave. */
 DROPTEST_API droptest_status droptest_flow_fill(droptest_flow* flow, const uint64_t* mask, droptest_reduction reduction,
                                                 void* data, uint64_t elements, droptest_type type,
                                                 const droptest_memory* memory);
@@ -248,22 +250,22 @@ typedef struct {
   uint64_t seed;
   uint64_t first_packet; /* index of the flow's first packet; those of later messages follow on each other */
   uint64_t payload_bytes;
-  uint64_t to_bad;       /* transition draws below: from either state to bad */
-  uint64_t to_good;      /* transition draws not below: from either state to good */
-  uint64_t lost_in_good; /* emission draws below: lost in the good state; likewise in the bad one */
-  uint64_t lost_in_bad;
-  int32_t middle_swaps; /* 1: the transition draws in between swap the state; 0: they keep it */
+  uint64_t to_bad;       /* transition draws below it move either state to bad */
+  uint64_t to_good;      /* transition draws not below it move either state to good */
+  uint64_t lost_in_good; /* emission draws below it lose a packet in the good state */
+  uint64_t lost_in_bad;  /* emission draws below it lose a packet in the bad state */
+  int32_t middle_swaps;  /* transition draws in between swap the state (1) or keep it (0) */
 } droptest_law;
 
-/* Refused with DROPTEST_CONFIG_ERROR, by the name of the member, where the fates or the values in place of lost packets
- * need more: other loss processes than none, bernoulli and gilbert_elliott, a recovery, another fill than zero, and
- * burst_scope "message". */
+/* Gives the law of a flow. Refused with DROPTEST_CONFIG_ERROR that names the member, if the fates or the values in
+ * place of lost packets need more: other loss processes than none, bernoulli and gilbert_elliott, a recovery, another
+ * fill than zero, and burst_scope "message". */
 DROPTEST_API droptest_status droptest_flow_law(const droptest_flow* flow, droptest_law* law);
 
-/* Uses up the packets of the flow's next messages, which have lost them elsewhere, and counts them. `bytes` is the
- * payload of all: each message has at least a packet, and may end with a short one. `lost` is the number of packets
- * that are lost; it may be NULL. The packets are taken as evenly spread over the messages, which decides lost_bytes of
- * short packets and untouched_share; "collectives" are messages. */
+/* Uses up the packets of the flow's next messages, and counts them: their losses happened elsewhere, such as on a
+ * device. `bytes` is the payload of all messages: each message has at least a packet, and may end with a short one.
+ * `lost` is the number of packets that are lost; it may be NULL. The packets are taken as evenly spread over the
+ * messages, which decides lost_bytes of short packets and untouched_share; "collectives" are messages. */
 DROPTEST_API droptest_status droptest_flow_count(droptest_flow* flow, uint64_t messages, uint64_t packets,
                                                  uint64_t bytes, uint64_t* lost);
 
@@ -283,22 +285,22 @@ DROPTEST_API droptest_status droptest_group_open(droptest_network* network, drop
 
 /* Before an inner all-reduce or reduce-scatter: uses up the packets of the group's next message, which is this rank's
  * whole input, and fills the lost ones in place. The members call it in one order. `unfinished_sum` is the number of
- * the sum, from 1, where droptest_group_finish_reduce() has work to do and must follow; else 0, and
+ * the sum, from 1, if droptest_group_finish_reduce() has work to do and must follow; else 0, and
  * droptest_group_finish_reduce() is not called. `message` and `unfinished_sum` may be NULL; without the latter a
  * network that needs it is refused. */
 DROPTEST_API droptest_status droptest_group_reduce(droptest_group* group, droptest_reduction reduction, void* data,
                                                    uint64_t elements, droptest_type type, const droptest_memory* memory,
                                                    droptest_message* message, uint64_t* unfinished_sum);
 
-/* After it: scales the results of the unfinished sum of that number, once; sums may be finished in any order. The
- * results are elements first_element onwards of the message: all of an all-reduce, this rank's part of a
+/* Scales the results of the unfinished sum of that number, once, after the inner collective; sums may be finished in
+ * any order. The results are elements first_element onwards of the message: all of an all-reduce, this rank's part of a
  * reduce-scatter. */
 DROPTEST_API droptest_status droptest_group_finish_reduce(droptest_group* group, uint64_t sum, void* data,
                                                           uint64_t first_element, uint64_t elements,
                                                           const droptest_memory* memory);
 
 /* Before an inner all-gather (on every rank) or broadcast (on the root): uses up the packets of this rank's message,
- * and puts zeros into the lost ones in place. The message must be a copy where the program reads its input later. */
+ * and puts zeros into the lost ones in place. The message must be a copy if the program reads its input later. */
 DROPTEST_API droptest_status droptest_group_gather(droptest_group* group, void* data, uint64_t elements,
                                                    droptest_type type, const droptest_memory* memory,
                                                    droptest_message* message);
@@ -308,26 +310,26 @@ DROPTEST_API droptest_status droptest_group_gather(droptest_group* group, void* 
 typedef struct {
   uint64_t messages;
   uint64_t packets;
-  uint64_t bytes; /* payload */
-  uint64_t lost;  /* packets, before any recovery */
+  uint64_t bytes; /* payload bytes */
+  uint64_t lost;  /* lost packets, before any recovery */
   uint64_t lost_bytes;
   double loss_rate; /* expected by the process, over the packets so far */
-  double z;         /* lost - expected, in standard deviations; infinite where the fates are certain and differ */
-  uint64_t digest;  /* of all fates, as in loss_statistics.json */
+  double z;         /* lost - expected, in standard deviations; infinite if the fates are certain and differ */
+  uint64_t digest;  /* digest of all fates, as in loss_statistics.json */
 } droptest_counts;
 
-/* The counts of a flow so far; zero where another rank counts the link. */
+/* The counts of a flow so far; zero if another rank counts the link. */
 DROPTEST_API droptest_status droptest_flow_counts(const droptest_flow* flow, droptest_counts* counts);
 
 /* Draws the fates of the link's first `packets` packets again, and compares their digest with the one that another rank
- * or another run has counted (droptest_counts, loss_statistics.json). DROPTEST_MISMATCH where they differ: the message
- * has the link and both digests. The flow need not be counted here. Refused where the digest depends on more than the
+ * or another run has counted (droptest_counts, loss_statistics.json). DROPTEST_MISMATCH if they differ: the message
+ * has the link and both digests. The flow need not be counted here. Refused if the digest depends on more than the
  * packet index: with a recovery, with burst_scope "message", for losses that change over steps, and for patterns and
  * clocks. */
 DROPTEST_API droptest_status droptest_flow_verify(const droptest_flow* flow, uint64_t packets, uint64_t digest);
 
 /* Functions that write JSON put at most `size` bytes with a final 0 into `text`, and the bytes of the whole text with
- * its final 0 into `needed`. They write nothing where it does not fit; `text` may be NULL with a size of 0. */
+ * its final 0 into `needed`. They write nothing if it does not fit; `text` may be NULL with a size of 0. */
 
 /* The report of `droptest fates --format json` of the flow's link, for the indices of droptest_flow_fates(). */
 DROPTEST_API droptest_status droptest_flow_report(const droptest_flow* flow, uint64_t first_packet, uint64_t packets,

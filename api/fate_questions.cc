@@ -21,7 +21,7 @@ const comm::HalfNetwork& half_of(const droptest_flow& flow) {
   return flow.network->of(flow.link.traffic_class, flow.link.half);
 }
 
-// For all steps.
+// The process of the flow for all steps.
 const sim::LossProcess& process_of(const droptest_flow& flow) {
   static const sim::NoLoss kNoLoss;
   const comm::HalfNetwork& half = half_of(flow);
@@ -37,13 +37,13 @@ std::string hex(std::uint64_t value) {
   return text.data();
 }
 
-// The group's number is in the upper bits of an index (docs/paths.md). Throws: ArgumentError for another group's.
+// Indices have the group's number in their upper bits (docs/paths.md). Throws: ArgumentError for another group's index.
 std::uint64_t index_of_group(const droptest_flow& flow, std::uint64_t index) {
   const auto first_of = [&](comm::GroupNumber group) {
     const comm::BurstScope scope = flow.network->of(flow.link.traffic_class).burst_scope;
     return comm::LinkPosition{}.place({flow.link, group}, 0, scope, std::nullopt).first_packet;
   };
-  const std::uint64_t indices = first_of(1);  // of each group
+  const std::uint64_t indices = first_of(1);  // indices of each group
   const comm::GroupNumber group = comm::key_of(flow.link, flow.group).group;
   if (index < indices) return first_of(group) + index;
   if (index / indices == group) return index;

@@ -17,9 +17,9 @@ namespace droptest::api {
 /// Thread safety: none.
 class ForeignMemory {
  public:
-  /// Throws: as change(), before anything is done.
+  /// Throws: the errors of change(), before anything is done.
   static void check(const droptest_memory* memory);
-  /// Calls `change` with the elements, on the stream's device. `memory` null: host memory. Throws: DeviceError for
+  /// Calls `change` with the elements, on the stream's device. A null `memory` is host memory. Throws: DeviceError for
   /// device memory in a build without CUDA, and for a stream that is being captured.
   void change(const droptest_memory* memory, comm::Tensor elements, const std::function<void(comm::Tensor)>& change);
 
@@ -28,7 +28,7 @@ class ForeignMemory {
   void change_on_device(const droptest_memory& memory, comm::Tensor elements,
                         const std::function<void(comm::Tensor)>& change);
 
-  std::map<std::pair<int, void*>, std::unique_ptr<comm::Stream>> streams_;  ///< by device and handle
+  std::map<std::pair<int, void*>, std::unique_ptr<comm::Stream>> streams_;  ///< streams by device and handle
 };
 
 }  // namespace droptest::api

@@ -10,7 +10,7 @@ namespace {
 
 using comm::check_cuda;
 
-// The calling thread's current device is its caller's.
+// Keeps the current device of the calling thread, which belongs to the caller.
 class DeviceScope {
  public:
   explicit DeviceScope(int device) {

@@ -9,11 +9,11 @@
 
 namespace droptest::api {
 
-/// Of comm::ProgramNetwork::identity: the first 64 bits of its SHA-256.
+/// The first 64 bits of the SHA-256 of comm::ProgramNetwork::identity.
 std::uint64_t network_digest(const droptest_network& network);
 
-/// Throws: MismatchError with the first member that differs from that of the rank `peer`, whose identity is the text;
-/// ArgumentError for a text that is no identity.
+/// Throws: MismatchError with the first member that differs from the identity of the rank `peer`; ArgumentError for a
+/// text that is no identity.
 void check_peer(const droptest_network& network, int peer, const std::string& identity);
 
 }  // namespace droptest::api

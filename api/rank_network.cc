@@ -112,7 +112,7 @@ DrawnMessage droptest_network::next_of(droptest_group& group, Half half, const P
 std::uint64_t droptest_network::count_messages(const droptest_flow& flow, std::uint64_t messages, std::uint64_t packets,
                                                std::uint64_t bytes) {
   const std::uint64_t payload = of(flow.link.traffic_class).payload_bytes;
-  const std::uint64_t missing = packets * payload - bytes;  // in the short packets
+  const std::uint64_t missing = packets * payload - bytes;  // bytes that the short packets lack
   if (packets > ~std::uint64_t{0} / payload || packets < messages || (messages == 0) != (packets == 0) ||
       bytes > packets * payload || missing > messages * (payload - 1)) {
     throw ArgumentError("messages, packets, bytes: got " + std::to_string(messages) + ", " + std::to_string(packets) +
@@ -178,7 +178,7 @@ void droptest_network::finish(droptest_group& group, std::uint64_t number, const
   group.unfinished.erase(found);
 }
 
-// Verdicts on steps are of no record here.
+// The record here has no verdicts on steps.
 void droptest_network::set_step(std::uint64_t next_step) {
   step = next_step;
   std::vector<droptest::comm::LayerKey> keys;

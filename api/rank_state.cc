@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank's state as bytes: a checksum, whose state it is, and the values.
+// A rank's state as bytes: a checksum, the origin of the state, and the values.
 #include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -22,7 +22,7 @@ std::string owner(std::uint64_t seed, int rank, int world_size) {
   return "rank " + std::to_string(rank) + " of " + std::to_string(world_size) + " with seed " + std::to_string(seed);
 }
 
-/// Whose state it is.
+/// The network and rank that a state belongs to.
 struct Origin {
   std::uint32_t version = kVersion;
   std::uint64_t seed = 0;
@@ -36,7 +36,7 @@ struct Origin {
   void visit_state(droptest::sim::StateVisitor& visitor) {
     visit_values(visitor, version, seed, rank, world_size, classes);
   }
-  /// Throws: ConfigError where it is not this network's.
+  /// Throws: ConfigError if it is not this network's.
   void check(const Origin& wanted) const {
     const std::string where = std::string(kWhere) + ": got ";
     if (version != wanted.version) {

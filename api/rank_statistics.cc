@@ -68,8 +68,8 @@ struct OfRank {
   ExemptByReason exempt{};
 };
 
-// Absent: there is no file, or one of another world or network, which is an earlier program's. Throws: ConfigError for
-// a file that this rank has not written.
+// Absent if there is no file, or a file of an earlier program: of another world or network. Throws: ConfigError for a
+// file that this rank has not written.
 std::optional<OfRank> read_rank(const std::string& folder, int rank, const droptest_network& network) {
   const std::string file = rank_file(folder, rank);
   if (!std::filesystem::exists(file)) return std::nullopt;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The counts of a program's ranks as loss_statistics.json (docs/records.md): each rank writes a file, and merges those
-// that are there.
+// The counts of a program's ranks as loss_statistics.json (docs/records.md): each rank writes a file, and merges the
+// files that are there.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -10,7 +10,7 @@
 
 namespace droptest::api {
 
-/// Of this rank alone. `network.mutex` is held.
+/// The counts of only this rank. `network.mutex` is held.
 nlohmann::json statistics_of_rank(droptest_network& network);
 
 /// Writes <folder>/ranks/<rank>.json and <folder>/loss_statistics.json of all ranks that have written theirs; ranks

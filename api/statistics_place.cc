@@ -31,7 +31,7 @@ StatisticsPlace::StatisticsPlace(const std::string& folder, int rank, const std:
   if (folder.empty()) return;
   std::error_code error;
   const std::filesystem::path whole = std::filesystem::absolute(folder, error);
-  // With a name at the end: a path that ends with a slash is the same folder.
+  // A name at the end makes a path that ends with a slash the same folder.
   const std::filesystem::path path = error ? whole : std::filesystem::weakly_canonical(whole / "ranks", error);
   if (error) comm::fail_on_file("find", folder, error.value());
   const std::lock_guard lock(taken().mutex);

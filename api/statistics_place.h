@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which network of a process writes the counts of a rank into a folder.
+// The choice of the network of a process that writes the counts of a rank into a folder.
 #pragma once
 
 #include <sys/types.h>
@@ -9,13 +9,13 @@
 
 namespace droptest::api {
 
-/// A rank's file in the folder of the counts. One network of the process and the library has it at a time, because
+/// A rank's file in the folder of the counts. Only one network of the process and the library has it at a time, because
 /// another one's counts would be lost.
 /// Thread safety: any thread.
 class StatisticsPlace {
  public:
   /// Removes the rank's file of an earlier program, so that the counts of a rank that is killed later are missing
-  /// instead of old. An empty name: no place. `where`: name of the network's text. Throws: ConfigError where another
+  /// instead of old. An empty name: no place. `where`: name of the network's text. Throws: ConfigError if another
   /// network of this process has the place, or with the path and the system's reason.
   StatisticsPlace(const std::string& folder, int rank, const std::string& where);
   ~StatisticsPlace();
@@ -23,7 +23,8 @@ class StatisticsPlace {
   StatisticsPlace& operator=(const StatisticsPlace&) = delete;
 
  private:
-  std::tuple<pid_t, std::string, int> key_;  // a forked child has not its parent's networks
+  // The process id, because a forked child does not have its parent's networks.
+  std::tuple<pid_t, std::string, int> key_;
 };
 
 }  // namespace droptest::api

@@ -19,10 +19,10 @@ namespace droptest::comm {
 struct ProcessGroupOptions {
   int rank = 0;
   int world_size = 1;
-  int local_rank = -1;  ///< among the ranks of this host, for backends that give each a device; -1: they find out
+  int local_rank = -1;  ///< rank among the ranks of this host, for backends that give each a device; -1: they find out
   std::chrono::milliseconds timeout{60000};
   Rendezvous rendezvous;
-  /// Network interface with the address of this rank for its peers ("eth0"); empty: the address by which it reached a
+  /// Network interface with the address of this rank for its peers ("eth0"). Empty: the address by which it reached a
   /// TCP store, else that of the host's name, else loopback.
   std::string interface_name;
   const Clock* clock = &steady_clock();  ///< measures all timeouts; borrowed
@@ -50,7 +50,7 @@ const std::vector<BackendEntry>& backends();
 /// Throws: ConfigError that lists the known names.
 const BackendEntry& backend_entry(std::string_view name);
 
-/// The names of the built ones: "local, gloo".
+/// The names of the built backends: "local, gloo".
 std::string built_backends_text();
 
 }  // namespace droptest::comm

@@ -15,7 +15,7 @@ struct Bf16 {
 /// The number as a float: exact.
 constexpr float to_float(Bf16 value) { return std::bit_cast<float>(static_cast<std::uint32_t>(value.bits) << 16U); }
 
-/// The nearest bfloat16, ties to even; a NaN stays one.
+/// The nearest bfloat16, ties to even; a NaN stays a NaN.
 constexpr Bf16 to_bf16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t nearest = (bits + 0x7FFFU + ((bits >> 16U) & 1U)) >> 16U;

@@ -6,11 +6,11 @@
 
 namespace droptest::comm {
 
-/// How much memory reusable buffers or objects have, and how often that saved an allocation.
+/// The memory of reusable buffers or objects, and the number of allocations that reuse saved.
 struct BufferUse {
   std::uint64_t bytes = 0;
-  std::uint64_t taken = 0;      ///< times that a call took one
-  std::uint64_t allocated = 0;  ///< of these, times that it was new or had to grow
+  std::uint64_t taken = 0;      ///< times that a call took a buffer or object
+  std::uint64_t allocated = 0;  ///< times that a taken one was new or had to grow
 
   BufferUse& operator+=(const BufferUse& other) {
     bytes += other.bytes;

@@ -319,8 +319,8 @@ void check_apart(const Communicator& communicator, std::vector<ExchangedRange> r
   const std::less<> before;
   const auto end_of = [](const ExchangedRange& range) { return range.tensor.bytes.data() + range.tensor.bytes.size(); };
   std::ranges::sort(ranges, before, [](const ExchangedRange& range) { return range.tensor.bytes.data(); });
-  const std::byte* end = nullptr;           // of all ranges so far
-  const std::byte* received_end = nullptr;  // of those that are written
+  const std::byte* end = nullptr;           // end of all ranges so far
+  const std::byte* received_end = nullptr;  // end of the written ranges so far
   for (const ExchangedRange& range : ranges) {
     if (before(range.tensor.bytes.data(), range.is_received ? end : received_end)) {
       ArgumentCheck(communicator, *range.call)

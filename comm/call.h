@@ -14,12 +14,12 @@
 
 namespace droptest::comm {
 
-/// "all_reduce", ...
+/// The name of an operation: "all_reduce", ...
 std::string_view operation_name(Operation operation);
 
 /// The operation, type, counts and message of one rank's call. Trivially copyable, so that processes can send it to
-/// each other. A long name is cut to its prefix; its digest is of the whole. Ranks agree when everything but `step` is
-/// equal.
+/// each other. A long name is cut to its prefix, but its digest is of the whole name. Ranks agree if everything but
+/// `step` is equal.
 struct Call {
   Operation operation = Operation::kBarrier;
   ReduceOp reduce_op = ReduceOp::kSum;
@@ -29,10 +29,11 @@ struct Call {
   std::int32_t root = -1;
   std::uint32_t name_chars = 0;
   std::uint64_t step = 0;
-  std::uint64_t count_elems = 0;    ///< of the whole message; of this rank's input for all_to_all, where it may differ
-  std::uint64_t counts_digest = 0;  ///< of the ranks' counts, where all ranks must give the same
+  /// Elements of the whole message; all_to_all: of this rank's input, which may differ from other ranks'.
+  std::uint64_t count_elems = 0;
+  std::uint64_t counts_digest = 0;  ///< digest of the ranks' counts, if all ranks must give the same
   std::uint64_t name_digest = 0;
-  std::optional<std::uint64_t> ordinal;  ///< of a message between two ranks
+  std::optional<std::uint64_t> ordinal;  ///< Message::ordinal
   std::array<char, 64> name_prefix{};
 
   Call() = default;
@@ -56,8 +57,8 @@ class KeptArguments {
   CallArguments arguments_;
 };
 
-/// The call that the arguments describe, which are not those of an exchange. Throws: ConfigError where they are wrong
-/// on this rank alone.
+/// The call that the arguments describe, which are not those of an exchange. Throws: ConfigError if they are wrong on
+/// only this rank.
 Call checked_call(const Communicator& communicator, const CallArguments& arguments, std::uint64_t step);
 
 /// The call that the other end of a message makes, for each end: a send for a recv, an exchange for an exchange.
@@ -81,34 +82,34 @@ std::string rank_list(std::span<const int> ranks);
 /// The calls of all ranks, grouped where ranks agree: `rank 1: barrier(); ranks 0, 2: broadcast(...)`.
 std::string describe_disagreement(std::span<const Call> calls, std::span<const int> world_ranks);
 
-/// The reason why a group failed. The first one that is found stands; all ranks report it.
+/// The reason why a group failed. The first reason that is found stands; all ranks report it.
 struct Failure {
-  int reporter = -1;        ///< world rank that found it
-  std::string reporter_at;  ///< operation of the reporter; empty where it gave up by itself
+  int reporter = -1;        ///< world rank that found the failure
+  std::string reporter_at;  ///< operation of the reporter; empty if it gave up by itself
   std::string cause;        ///< names the rank that failed
 };
 
-/// The message of a CommError: `all_reduce: rank 3 of 8: <cause>`, with this rank's own call where another rank found
-/// the failure.
+/// The message of a CommError: `all_reduce: rank 3 of 8: <cause>`, with this rank's own call if another rank found the
+/// failure.
 std::string failure_text(const Failure& failure, const Call& call, int world_rank, int world_size);
 
-/// Checks for arguments that are wrong on this rank alone. Throws: ConfigError that names the operation, rank and
+/// Checks for arguments that are wrong only on this rank. Throws: ConfigError that names the operation, rank and
 /// sizes.
 class ArgumentCheck {
  public:
   ArgumentCheck(const Communicator& communicator, const Call& call) : communicator_(communicator), call_(call) {}
 
-  /// The call's reduction has a meaning for elements of its type.
+  /// Checks that the call's reduction has a meaning for elements of its type.
   void reduction() const;
-  /// One count per rank.
+  /// Checks that there is one count per rank.
   void counts(std::span<const std::uint64_t> counts) const;
-  /// `tensor` holds whole elements, exactly `count` of the call's type. `what` names it: "input".
+  /// Checks that `tensor` holds whole elements, exactly `count` of the call's type. `what` names it: "input".
   void shape(ConstTensor tensor, std::uint64_t count, std::string_view what) const;
-  /// `tensor` is in host memory.
+  /// Checks that `tensor` is in host memory.
   void on_host(ConstTensor tensor) const;
-  /// The ranges start at the same place or do not overlap.
+  /// Checks that the ranges start at the same place or do not overlap.
   void same_or_apart(ConstTensor input, ConstTensor output) const;
-  /// `part` lies offset_elems into `whole`, or they do not overlap.
+  /// Checks that `part` lies offset_elems into `whole`, or that they do not overlap.
   void own_part_or_apart(ConstTensor part, ConstTensor whole, std::uint64_t offset_elems) const;
   void peer(int rank, std::string_view what) const;
   [[noreturn]] void fail(const std::string& detail) const;
@@ -124,7 +125,7 @@ struct ExchangeCalls {
   std::vector<Call> receives;
 };
 
-/// Throws: ConfigError for arguments of an exchange that are wrong on this rank alone.
+/// Checks the arguments of an exchange. Throws: ConfigError if they are wrong only on this rank.
 ExchangeCalls checked_exchange(const Communicator& communicator, std::span<const Send> sends,
                                std::span<const Receive> receives, std::uint64_t step);
 

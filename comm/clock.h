@@ -8,14 +8,14 @@
 
 namespace droptest::comm {
 
-/// A steady clock, and waiting by it; tests replace it by a clock with a time that they set. Thread safety: all methods
+/// A steady clock, and waiting by it. Tests replace it by a clock with a time that they set. Thread safety: all methods
 /// may be called from any thread.
 class Clock {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;
   virtual ~Clock() = default;
   virtual TimePoint now() const = 0;
-  /// Returns when notified or at the deadline, or, as condition variables do, for no reason.
+  /// Returns when notified, at the deadline, or, as condition variables do, for no reason.
   virtual void wait_until(std::condition_variable& changed, std::unique_lock<std::mutex>& lock,
                           TimePoint deadline) const = 0;
   virtual void sleep_for(std::chrono::milliseconds time) const = 0;
@@ -24,7 +24,7 @@ class Clock {
   virtual bool wait_ready(int fd, short events, TimePoint deadline) const = 0;
 };
 
-/// The machine's, which lasts as long as the program.
+/// The machine's clock, which lasts as long as the program.
 const Clock& steady_clock();
 
 }  // namespace droptest::comm

@@ -201,7 +201,7 @@ void Communicator::run_as_other_calls(const CallArguments& arguments) {
   const auto own = counts.begin() + rank();
   const std::size_t size = element_bytes(output.type);
   const std::uint64_t begin = std::accumulate(counts.begin(), own, std::uint64_t{0});
-  // In place this overwrites a part of the input, which no rank needs after its reduction.
+  // This overwrites a part of the input if it is in place; no rank needs that part after its reduction.
   const Tensor part(output.type, output.bytes.subspan(begin * size, *own * size), output.stream);
   reduce_received_parts(input, part, counts, arguments);
   all_gather(part, output, counts, arguments.message);
@@ -223,7 +223,7 @@ void Communicator::reduce_received_parts(ConstTensor input, Tensor output, std::
   for (std::size_t r = 0; r < ranks; ++r) contributions[r] = buffer + r * output.bytes.size();
   std::byte* const results[] = {output.bytes.data()};
   arguments.reduction->reduce(contributions, results, {});
-  if (on_device) input.stream->synchronize();  // before the memory is freed
+  if (on_device) input.stream->synchronize();  // the memory is freed next
 }
 
 }  // namespace droptest::comm

@@ -23,38 +23,38 @@
 
 namespace droptest::comm {
 
-/// Sums, maxima and means, all in rank order where the backend guarantees it. A mean is the complete sum divided by the
-/// number of ranks of the group; of floats only. A NaN is larger than any other value; sums of integers wrap. Sums and
-/// means of bfloat16 and float16 are float until they are complete, and are rounded once. On the loss layer's paths of
-/// hops and in NCCL, partial sums travel: each hop rounds them, and a mean is rounded once more.
+/// Sums, maxima and means, all in rank order if the backend guarantees it. A mean is the complete sum divided by the
+/// number of ranks of the group, and only for floats. A NaN is larger than any other value; sums of integers wrap. Sums
+/// and means of bfloat16 and float16 are float until they are complete, and are rounded once. Partial sums travel on
+/// the loss layer's paths of hops and in NCCL: each hop rounds them, and a mean is rounded once more.
 enum class ReduceOp : std::uint8_t { kSum, kMax, kMean };
 
 /// Whether a network's losses apply to a message. A certain one takes its usual path: it uses up its packets, takes its
 /// time and is counted, but arrives.
 enum class Delivery : std::uint8_t { kByNetwork, kCertain };
 
-/// The class and identity of a call's data. The name appears in errors, and identifies the message where a recovery
-/// policy remembers earlier values: equal names mean "the same tensor, one step later".
+/// The class and identity of a call's data. The name appears in errors, and identifies the message if a recovery policy
+/// remembers earlier values: equal names mean "the same tensor, one step later".
 struct Message {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::string_view name;
-  int layer = -1;  ///< transformer block, or -1
-  /// Of a message between two ranks: both ends derive it alike, for example from step, micro-batch and stage. On a loss
-  /// layer it sets the place of the message's packets on its link, independently of earlier messages. So the fates of a
-  /// schedule's messages do not depend on the order in which it sends them. Absent: the order of the starts sets the
-  /// place.
+  int layer = -1;  ///< transformer block; -1: no block
+  /// The place of a message between two ranks on its link. Both ends derive it alike, for example from step,
+  /// micro-batch and stage. On a loss layer the ordinal sets the message's packet indices independently of earlier
+  /// messages, so the fates of a schedule's messages do not depend on the order in which it sends them. Absent: the
+  /// order of the starts sets the place.
   std::optional<std::uint64_t> ordinal{};
-  /// Of a message that a loss layer receives with Fill::kSkip: the values in the place of lost ones. Borrowed, and read
-  /// at the end of the wait. Empty: zeros.
+  /// The values in the place of lost ones, for a message that a loss layer receives with Fill::kSkip. Borrowed, and
+  /// read at the end of the wait. Empty: zeros.
   ConstTensor substitute{};
-  /// At the receiver of an all_gather, all_to_all, broadcast, recv or exchange: a loss layer puts here the elements of
-  /// the output that were lost and got values of the fill, as ascending ranges that do not touch. Elements that a
-  /// transform made of lost packets are lost. Without a loss layer it stays as it is. Borrowed until the end of the
-  /// wait. Of an all_reduce along the path `contribution` these are the elements that are no mean for this rank: its
-  /// own contribution or its result was lost, or no other rank contributed. Other reductions, and values that take
+  /// Lost elements, which a loss layer reports at the receiver of an all_gather, all_to_all, broadcast, recv or
+  /// exchange: the elements of the output that got values of the fill, as ascending ranges that do not touch. Elements
+  /// that a transform made of lost packets are lost. Without a loss layer the list stays as it is. Borrowed until the
+  /// end of the wait. An all_reduce along the path `contribution` reports the elements that are no mean for this rank:
+  /// its own contribution or its result was lost, or no other rank contributed. Other reductions, and values that take
   /// several hops, have no such elements: a ConfigError on a loss layer.
   std::vector<sim::ElementRange>* lost = nullptr;
-  /// Ranks: all that take part in the call give the same.
+  /// Equal on all ranks that take part in the call.
   Delivery delivery = Delivery::kByNetwork;
 };
 
@@ -79,7 +79,7 @@ enum class Operation : std::uint8_t {
   kSend,
   kRecv,
   kBarrier,
-  kSplit,  ///< not by run()
+  kSplit,  ///< run() does not take it
   kAllReduceWith,
   kReduceScatterWith,
   kExchange,
@@ -90,7 +90,7 @@ constexpr bool is_message(Operation operation) {
   return operation == Operation::kSend || operation == Operation::kRecv;
 }
 
-/// The arguments of one call, borrowed. Unused ones are empty.
+/// The arguments of one call, borrowed. Arguments that the operation does not use are empty.
 struct CallArguments {
   Operation operation = Operation::kBarrier;
   ConstTensor input{};
@@ -98,7 +98,7 @@ struct CallArguments {
   ReduceOp op = ReduceOp::kSum;
   std::span<const std::uint64_t> counts{};          ///< elements of each rank's part; all_to_all: of each part sent
   std::span<const std::uint64_t> receive_counts{};  ///< all_to_all
-  int peer = -1;                                    ///< root, destination or source
+  int peer = -1;                                    ///< root, destination or source: its rank in the group
   Message message{};
   PartReduction* reduction = nullptr;  ///< all_reduce_with, reduce_scatter_with
   std::span<const Send> sends{};       ///< exchange
@@ -106,10 +106,10 @@ struct CallArguments {
 };
 
 class Communicator;
-/// The lowest world rank of the group's members. It identifies the group among those of its number.
+/// The lowest world rank of the group's members. It identifies the group among the groups of its number.
 int lowest_world_rank(const Communicator& group);
 
-/// Elements of each rank's part when `count_elems` are cut evenly: the first count % world_size parts have one more.
+/// Elements of each rank's part if `count_elems` are cut evenly: the first count % world_size parts have one more.
 std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size);
 
 /// A group of ranks that run the same collectives in the same order.
@@ -121,7 +121,7 @@ std::vector<std::uint64_t> even_counts(std::uint64_t count_elems, int world_size
 /// overtake each other. Buffers: input and output are the same range or do not overlap; an input that is not the output
 /// is never written. Counts may be zero.
 /// Errors: CommError on every rank when a peer dies, throws, stalls beyond the timeout, or makes another call; it names
-/// the peer and the operation. ConfigError for arguments that are wrong on this rank alone.
+/// the peer and the operation. ConfigError for arguments that are wrong only on this rank.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -130,7 +130,7 @@ class Communicator {
   virtual int world_size() const = 0;
   /// World rank of group member `rank`; it names links. The identity for a communicator that was not split.
   virtual int world_rank(int rank) const = 0;
-  /// "local", "gloo", ...
+  /// The name of the backend: "local", "gloo", ...
   virtual std::string_view backend() const = 0;
 
   /// Whether receivers of the class leave lost elements (Message::lost) out of their computation, in place of the
@@ -143,10 +143,10 @@ class Communicator {
   /// Sets the training step of the next calls, for errors, sampling and schedules. Default: ignored.
   virtual void begin_step(std::uint64_t /*step*/) {}
 
-  /// The blocking call with these arguments, which the calls below fill. A backend checks them before it sends or
-  /// waits, by checked_call() or checked_exchange() (comm/call.h); a layer over another communicator passes them on.
-  /// Each operation has its name's arguments: a broadcast has one range as input and output, a barrier a message only,
-  /// and an exchange its sends and receives only.
+  /// Makes the blocking call with these arguments, which the functions below fill in. A backend checks them before it
+  /// sends or waits, by checked_call() or checked_exchange() (comm/call.h); a layer over another communicator passes
+  /// them on. Each operation has its name's arguments: a broadcast has one range as input and output, a barrier a
+  /// message only, and an exchange its sends and receives only.
   virtual void run(const CallArguments& arguments) = 0;
 
   /// output[i] = op over ranks of input_r[i]. Shapes: equal on all ranks.
@@ -158,8 +158,8 @@ class Communicator {
   void reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                       const Message& message);
 
-  /// all_reduce and reduce_scatter with a reduction of the caller: rank r's `reduction` reduces part r, which it reads
-  /// from all ranks' inputs, in place where the backend can. all_reduce_with cuts the parts as even_counts() does.
+  /// all_reduce and reduce_scatter with a reduction of the caller. Rank r's `reduction` reduces part r; it reads that
+  /// part from all ranks' inputs, in place if the backend can. all_reduce_with cuts the parts as even_counts() does.
   /// Ranks: all give a reduction, for parts of any size. The operation has a name of its own in errors. A reduction
   /// that throws is a rank that fails: its rank gets the exception, the others a CommError that names it, from this
   /// call or the next one. A backend without such a call runs run_as_other_calls().
@@ -167,11 +167,11 @@ class Communicator {
   void reduce_scatter_with(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                            PartReduction& reduction, const Message& message);
 
-  /// Their cost compared with all_reduce and reduce_scatter.
+  /// The cost of these calls compared with all_reduce and reduce_scatter.
   enum class PartReductions : std::uint8_t {
     kSlower,   ///< the default: a sequence of other calls
-    kAsFast,   ///< each rank reads its own reduction object only
-    kInPlace,  ///< as fast, on inputs in place, and each rank reads the reduction objects of all
+    kAsFast,   ///< each rank reads only its own reduction object
+    kInPlace,  ///< equally fast, on inputs in place; each rank reads the reduction objects of all ranks
   };
   virtual PartReductions part_reductions() const { return PartReductions::kSlower; }
 
@@ -184,7 +184,7 @@ class Communicator {
   void all_to_all(ConstTensor input, std::span<const std::uint64_t> send_counts, Tensor output,
                   std::span<const std::uint64_t> receive_counts, const Message& message);
 
-  /// Every rank gets rank root's data.
+  /// Gives rank root's data to every rank.
   void broadcast(Tensor data, int root, const Message& message);
 
   /// A message to one rank, which calls recv with the same count and name. Blocking until the data is received or
@@ -192,32 +192,33 @@ class Communicator {
   void send(ConstTensor data, int destination, const Message& message);
   void recv(Tensor data, int source, const Message& message);
 
-  /// Sends and receives messages of any sizes together, without a copy of the sent data where the backend can. Ranks
-  /// that send to each other use it, since a send may wait for its receive. No rank waits for ever if both ends of each
+  /// Sends and receives messages of any sizes together, without a copy of the sent data if the backend can. Ranks that
+  /// send to each other use it, since a send may wait for its receive. No rank waits for ever if both ends of each
   /// message are in exchanges that their ranks call without waiting for each other: any pattern of one exchange on each
-  /// rank, and also a rank's messages to itself. A rank may call it for some of its peers only, or without messages.
+  /// rank, and also a rank's messages to itself. A rank may call it for only some of its peers, or without messages.
   /// Owner: the caller's; tensors stay as they are until the call returns. Blocking: until all messages have arrived
-  /// and all sent ones are received or buffered; on a device, until all of this is queued on the stream. Order:
-  /// messages of a pair of ranks keep the order in which either end lists them, after earlier ones of send and of
-  /// exchange; those of different pairs have none. Memory: all tensors are on the host, or in device memory on one
-  /// stream; no received range overlaps another range. Errors: as above, with the message at which it ended; all
-  /// arguments are checked before the first send, and a message with a send or recv at its other end is a mismatch of
-  /// calls.
+  /// and all sent ones are received or buffered; on a device, until all of this is queued on the stream.
+  /// Order: messages of a pair of ranks keep the order in which either end lists them, after earlier messages of send
+  /// and exchange; messages of different pairs have no order. Memory: all tensors are on the host, or in device memory
+  /// on one stream; no received range overlaps another range.
+  /// Errors: as above, with the message at which it ended; all arguments are checked before the first send, and a
+  /// message with a send or recv at its other end is a mismatch of calls.
   void exchange(std::span<const Send> sends, std::span<const Receive> receives);
 
   /// Returns when every rank has called it.
   void barrier(const Message& message);
 
-  /// The same calls, started: they return before they are done, so that the rank can compute meanwhile, and several may
+  /// Started calls: they return before they are done, so that the rank can compute meanwhile, and several may
   /// be under way. Work::wait() completes a call; before it, the output must not be read, nor the input or output
   /// written. All ranks start a call, or all make the blocking one: a loss layer has a separate channel for started
   /// calls.
   /// Order: started and blocking calls of a group form one program, in the order of the starts, which is the same on
   /// all ranks; the order of the waits is free. Packet indices on a loss layer, and results, are those of the program
   /// with blocking calls. Messages of a pair of ranks match in the order of the starts. Counts and name are copied.
-  /// Blocking: docs/backends.md lists the condition under which each backend completes a work. Errors: as above, from
-  /// wait(). A ConfigError at once for arguments that are wrong on this rank, and for a call of a class, name and layer
-  /// with a work of this rank under way in this group (for a message: in the same direction and with the same peer).
+  /// Blocking: docs/backends.md lists the condition under which each backend completes a work.
+  /// Errors: as above, from wait(). A ConfigError at once for arguments that are wrong on this rank, and for a call of
+  /// a class, name and layer with a work of this rank under way in this group (for a message: in the same direction and
+  /// with the same peer).
   Work start_all_reduce(ConstTensor input, Tensor output, ReduceOp op, const Message& message);
   Work start_reduce_scatter(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts, ReduceOp op,
                             const Message& message);
@@ -235,8 +236,8 @@ class Communicator {
   /// A communicator over the ranks that gave the same color, ordered by (key, rank); null for a negative color. It
   /// shares the failure of this one: an error in either ends both. Ranks: all of the group call it.
   virtual std::unique_ptr<Communicator> split(int color, int key) = 0;
-  /// The same by its members: a communicator over these ranks of this one, in their order; null where this rank is not
-  /// among them. Default: split(). Ranks: all of the group call it; the lists of two ranks are equal or have no rank in
+  /// split() by members: a communicator over these ranks of this one, in their order; null if this rank is not among
+  /// them. Default: split(). Ranks: all of the group call it; the lists of two ranks are equal or have no rank in
   /// common.
   virtual std::unique_ptr<Communicator> subgroup(std::span<const int> ranks);
 
@@ -252,17 +253,17 @@ class Communicator {
   /// communicator is destroyed after an error. Never throws.
   virtual void abort(std::string_view reason) noexcept = 0;
 
-  /// Keeps the first error of a work that nobody waited for, for the next call of a loss layer. Other communicators
-  /// have failed where a wait throws.
+  /// Keeps the first error of a work without a wait, for the next call of a loss layer. Other communicators have failed
+  /// if a wait throws.
   virtual void keep_dropped(std::exception_ptr error) noexcept {
     if (dropped_ == nullptr) dropped_ = std::move(error);
   }
 
  protected:
-  /// all_reduce_with and reduce_scatter_with by all_to_all, the reduction and all_gather; on a device it waits for the
-  /// stream. For arguments that are checked already.
+  /// Runs all_reduce_with and reduce_scatter_with by all_to_all, the reduction and all_gather; on a device it waits for
+  /// the stream. The arguments are checked already.
   void run_as_other_calls(const CallArguments& arguments);
-  /// Throws the error that keep_dropped() kept. Once.
+  /// Throws the error that keep_dropped() kept, and forgets it.
   void throw_dropped();
 
  private:
@@ -277,14 +278,14 @@ class Communicator {
     std::string name;
   };
   Work start(const CallArguments& arguments);
-  /// The output is the arguments' reduction of this rank's part of all inputs, cut as `counts` say.
+  /// Writes the arguments' reduction of this rank's part of all inputs, cut as `counts` say, to the output.
   void reduce_received_parts(ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                              const CallArguments& arguments);
   void forget_unfinished(std::uint64_t number) noexcept;
 
   std::vector<Unfinished> unfinished_;  ///< works of this rank before their wait
-  std::uint64_t works_ = 0;             ///< started so far
-  std::exception_ptr dropped_;          ///< the first error of a work that nobody waited for
+  std::uint64_t works_ = 0;             ///< works started so far
+  std::exception_ptr dropped_;          ///< the first error of a work without a wait
 };
 
 }  // namespace droptest::comm

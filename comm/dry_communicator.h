@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator of a rank alone, which sends nothing and writes down the calls: for a dry run of what ranks do.
+// A communicator of a single rank, which sends nothing and writes down the calls: for a dry run of what ranks do.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,13 @@
 
 namespace droptest::comm {
 
-/// A call of one rank. An exchange is a send or a receive for each of its messages.
+/// A call of one rank. An exchange is written as a send or a receive for each of its messages.
 struct DryCall {
   Operation operation = Operation::kBarrier;
   bool is_started = false;  ///< whether a start_ call made it
   ReduceOp op = ReduceOp::kSum;
   ElementType type = ElementType::kFloat32;
-  std::uint64_t elems = 0;                      ///< elements of the whole message; of an all_to_all, the rank's input
+  std::uint64_t elems = 0;                      ///< elements of the whole message; all_to_all: of the rank's input
   std::vector<std::uint64_t> counts{};          ///< CallArguments::counts
   std::vector<std::uint64_t> receive_counts{};  ///< CallArguments::receive_counts
   int peer = -1;                                ///< root, destination or source: its rank in the group
@@ -36,7 +36,7 @@ struct DryCall {
 /// addresses without memory. Groups are made by subgroup(); split(), which needs the other ranks, throws a CheckError.
 class DryCommunicator final : public Communicator {
  public:
-  /// The calls, of all groups of the rank in their order, are borrowed.
+  /// `calls` gets the calls of all groups of the rank in their order; it is borrowed.
   DryCommunicator(int world_size, int rank, std::vector<DryCall>& calls);
 
   int rank() const override { return rank_; }

@@ -18,7 +18,7 @@ class FileDescriptor {
   FileDescriptor(const FileDescriptor&) = delete;
   FileDescriptor& operator=(const FileDescriptor&) = delete;
   int value() const { return value_; }
-  /// Closes now: a full disk may show itself only here. 0, or the error.
+  /// Closes the file now, because a full disk may show itself only here. Returns 0, or the error.
   int close() {
     const int result = ::close(value_) == 0 ? 0 : errno;
     value_ = -1;

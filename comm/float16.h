@@ -23,7 +23,7 @@ constexpr float to_float(Fp16 value) {
   return std::bit_cast<float>(((magnitude << 13U) + (exponent_shift << 23U)) | sign);
 }
 
-/// The nearest float16, ties to even; from 65520 on infinity; a NaN stays one.
+/// The nearest float16, ties to even; from 65520 on infinity; a NaN stays a NaN.
 constexpr Fp16 to_fp16(float value) {
   const auto bits = std::bit_cast<std::uint32_t>(value);
   const std::uint32_t sign = (bits >> 16U) & 0x8000U;
@@ -33,7 +33,7 @@ constexpr Fp16 to_fp16(float value) {
     nearest = 0x7E00U;
   } else if (magnitude >= 0x477FF000U) {
     nearest = 0x7C00U;
-  } else if (magnitude < 0x38800000U) {  // below 2^-14: next to one half, floats are multiples of 2^-24
+  } else if (magnitude < 0x38800000U) {  // below 2^-14: floats next to one half are multiples of 2^-24
     nearest = std::bit_cast<std::uint32_t>(std::bit_cast<float>(magnitude) + 0.5F) - 0x3F000000U;
   } else {
     nearest = ((magnitude + 0xFFFU + ((magnitude >> 13U) & 1U)) >> 13U) - (112U << 10U);

@@ -6,7 +6,7 @@
 
 namespace droptest::comm {
 
-/// This machine's name, as the system has it; "unknown" where the system does not tell it.
+/// This machine's name, as the system has it; "unknown" if the system does not tell it.
 std::string host_name();
 
 }  // namespace droptest::comm

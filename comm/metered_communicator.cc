@@ -7,7 +7,7 @@
 
 namespace droptest::comm {
 
-/// Adds the bytes and, on the rank's own thread, the time until its end.
+/// Adds the bytes of a call and, on the rank's own thread, the time until its end.
 class MeteredCommunicator::TimedCall {
  public:
   TimedCall(Counters& counters, const MeteredCall& call)

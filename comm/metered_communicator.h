@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator that measures how much it is used.
+// A communicator that measures its use.
 #pragma once
 
 #include <atomic>
@@ -18,8 +18,9 @@ namespace droptest::comm {
 
 /// The use of a communicator and of those that were split from it, by one rank.
 struct CommunicatorUse {
-  std::uint64_t sent_bytes = 0;  ///< of the inputs of collectives and sends; a backend may send each byte more often
-  double waiting_seconds = 0;    ///< of the rank's own thread in calls and waits
+  /// Bytes of the inputs of collectives and sends; a backend may send each byte more often.
+  std::uint64_t sent_bytes = 0;
+  double waiting_seconds = 0;  ///< time of the rank's own thread in calls and waits
 };
 
 /// A call of a rank's own thread, or a part of a started one.
@@ -28,19 +29,19 @@ struct MeteredCall {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::string_view name;
   int layer = -1;
-  std::uint64_t bytes = 0;  ///< of this rank's input; of what a receive gets
+  std::uint64_t bytes = 0;  ///< bytes of this rank's input, or of a receive's output
   enum class Part : std::uint8_t { kWhole, kStart, kWait } part = Part::kWhole;
-  /// The ranks of the group, with a number where there are several groups of them: the same text on all members.
+  /// The ranks of the group, with a number if several groups have these ranks: the same text on all members.
   std::string_view group;
-  /// Among the collectives of the group, or the messages of a pair of ranks in one direction, in the order of the
-  /// starts: calls that belong together have equal numbers on all ranks.
+  /// The number of the call among the collectives of the group, or among the messages of a pair of ranks in one
+  /// direction, in the order of the starts. Calls that belong together have equal numbers on all ranks.
   std::uint64_t number = 0;
-  Stream* stream = nullptr;  ///< on which the call is done; null: data in host memory
+  Stream* stream = nullptr;  ///< stream on which the call is done; null: data in host memory
   int source = -1;           ///< world ranks of the ends of a message
   int destination = -1;
 };
 
-/// Hears of the calls of a rank's own thread. Of calls within calls, it hears of the outer one alone.
+/// Hears of the calls of a rank's own thread. If calls are within a call, it hears only of the outer one.
 class CallObserver {
  public:
   virtual ~CallObserver() = default;
@@ -53,7 +54,7 @@ class CallObserver {
 /// Thread safety: as the inner one's; use() may be called from any thread.
 class MeteredCommunicator final : public Communicator {
  public:
-  /// `inner` and the observer, which may be null, are borrowed. The thread that calls is the rank's own.
+  /// `inner` and the observer, which may be null, are borrowed. The constructor's thread is the rank's own.
   explicit MeteredCommunicator(Communicator& inner, CallObserver* observer = nullptr);
 
   CommunicatorUse use() const;
@@ -81,8 +82,8 @@ class MeteredCommunicator final : public Communicator {
     std::atomic<std::uint64_t> sent_bytes = 0;
     std::atomic<std::int64_t> waiting_nanoseconds = 0;
     CallObserver* observer = nullptr;
-    std::map<std::string, int> groups;  ///< how many there are of the same ranks
-    bool in_call = false;               ///< of the own thread
+    std::map<std::string, int> groups;  ///< number of groups with the same ranks
+    bool in_call = false;               ///< whether the own thread is in a call
   };
   class TimedCall;
   class TimedWork;
@@ -97,7 +98,7 @@ class MeteredCommunicator final : public Communicator {
   std::shared_ptr<Counters> counters_;  ///< shared by the communicators that were split from one, and their works
   std::string group_;                   ///< empty without an observer
   std::uint64_t collectives_ = 0;
-  std::map<std::pair<int, int>, std::uint64_t> messages_;  ///< by source and destination
+  std::map<std::pair<int, int>, std::uint64_t> messages_;  ///< number of messages by source and destination
 };
 
 }  // namespace droptest::comm

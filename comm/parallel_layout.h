@@ -14,21 +14,21 @@
 namespace droptest::comm {
 
 enum class ParallelDimension : std::uint8_t {
-  kTensor,    ///< share each layer
-  kSequence,  ///< have other tokens of a sequence
-  kData,      ///< train on other batches
-  kPipeline,  ///< have other layers
+  kTensor,    ///< ranks share each layer
+  kSequence,  ///< ranks have other tokens of a sequence
+  kData,      ///< ranks train on other batches
+  kPipeline,  ///< ranks have other layers
 };
 inline constexpr std::array kParallelDimensions = {ParallelDimension::kTensor, ParallelDimension::kSequence,
                                                    ParallelDimension::kData, ParallelDimension::kPipeline};
-/// From the dimension with neighbouring ranks to the one with the largest distance between ranks.
+/// The dimensions from the one with neighbouring ranks to the one with the largest distance between ranks.
 using ParallelOrder = std::array<ParallelDimension, kParallelDimensions.size()>;
 inline constexpr ParallelOrder kDefaultOrder = {ParallelDimension::kPipeline, ParallelDimension::kSequence,
                                                 ParallelDimension::kTensor, ParallelDimension::kData};
 /// The dimensions with the most traffic stay within a node. Source: Megatron-LM (Narayanan et al., SC 2021).
 inline constexpr ParallelOrder kMegatronOrder = {ParallelDimension::kTensor, ParallelDimension::kSequence,
                                                  ParallelDimension::kData, ParallelDimension::kPipeline};
-/// As in a spec's /parallel: "tensor", "sequence", "data", "pipeline".
+/// The name of a dimension as in a spec's /parallel: "tensor", "sequence", "data", "pipeline".
 std::string_view name_of(ParallelDimension dimension);
 
 /// One number for each dimension.
@@ -43,35 +43,35 @@ struct ParallelNumbers {
   friend bool operator==(const ParallelNumbers&, const ParallelNumbers&) = default;
 };
 
-/// The number of ranks of each dimension, and the numbering of ranks: for the coordinates p, s, t and d of P pipeline,
-/// S sequence, T tensor and D data ranks, rank = p + P (s + S (t + T d)) in the default order.
+/// The number of ranks of each dimension, and the numbering of ranks. In the default order, the rank with the
+/// coordinates p, s, t and d of P pipeline, S sequence, T tensor and D data ranks is p + P (s + S (t + T d)).
 struct ParallelLayout : ParallelNumbers {
   explicit ParallelLayout(const ParallelNumbers& extents = {1, 1, 1, 1}, const ParallelOrder& in_order = kDefaultOrder)
       : ParallelNumbers(extents), order(in_order) {}
 
   ParallelOrder order;
 
-  /// The product of all extents. Throws: ConfigError where one is not positive, the product is above 65534, or the
+  /// The product of all extents. Throws: ConfigError if an extent is not positive, the product is above 65534, or the
   /// order does not name each dimension once.
   int world_size() const;
-  /// Ranks with the same part of the model, of which gradients are averaged.
+  /// Number of ranks with the same part of the model, over which gradients are averaged.
   int gradient_ranks() const { return data * sequence; }
-  /// The number among them of the rank with these coordinates.
+  /// The number of the rank with these coordinates among the gradient ranks.
   int gradient_rank(const ParallelNumbers& at) const { return at.sequence + sequence * at.data; }
   /// The distance from a rank to its neighbour in that dimension.
   int stride(ParallelDimension dimension) const;
   /// Throws: CheckError for a rank or a coordinate out of range.
   ParallelNumbers coordinates(int rank) const;
   int rank(const ParallelNumbers& coordinates) const;
-  /// The ranks that differ from these coordinates in those dimensions alone, the first of them fastest.
+  /// The ranks that differ from these coordinates only in those dimensions, the first of them fastest.
   std::vector<int> ranks_along(std::initializer_list<ParallelDimension> dimensions, ParallelNumbers at) const;
-  /// Throws: ConfigError that shows the product, where it is not the number of started ranks.
+  /// Throws: ConfigError that shows the product, if it is not the number of started ranks.
   void require_world(int ranks) const;
-  /// "tensor 2 x data 4"; "1 rank" where all are 1.
+  /// The layout in words: "tensor 2 x data 4"; "1 rank" if all extents are 1.
   std::string text() const;
 };
 
-/// The groups of one rank: for each dimension, the ranks that differ from it in this dimension alone.
+/// The groups of one rank: for each dimension, the ranks that differ from it only in this dimension.
 class ParallelGroups {
  public:
   /// Ranks: all of `world`, which is borrowed and outlives this. A dimension with all ranks uses the world itself, and
@@ -79,9 +79,9 @@ class ParallelGroups {
   /// ConfigError unless the layout fits the world.
   ParallelGroups(const ParallelLayout& layout, Communicator& world);
 
-  /// Ranked by coordinate. Null: the dimension has one rank.
+  /// The group of a dimension, ranked by coordinate. Null: the dimension has one rank.
   Communicator* group(ParallelDimension dimension) const { return groups_[static_cast<std::size_t>(dimension)]; }
-  /// The ranks that differ in data and sequence alone, by gradient_rank(). Null: there is one.
+  /// The ranks that differ only in data and sequence, by gradient_rank(). Null: there is one.
   Communicator* gradient_group() const { return gradient_group_; }
   Communicator& world() const { return world_; }
   const ParallelLayout& layout() const { return layout_; }

@@ -20,9 +20,10 @@ class PartReduction {
   /// the same elements at the same place: each element is written after that element of all contributions has been
   /// read. Otherwise they do not overlap, and a contribution that is no result is not written. All are valid until it
   /// returns. Blocking: it must not call a communicator, nor wait for another rank.
-  /// Where ranks share memory and the backend reduces in place (Communicator::part_reductions()), reductions[r] is the
-  /// reduction object of rank r, for reading; the writes of all ranks before their calls are visible. Elsewhere it is
-  /// empty. Throws: anything; the collective then fails on every rank, and its own rank gets the exception.
+  /// If ranks share memory and the backend reduces in place (Communicator::part_reductions()), reductions[r] is the
+  /// reduction object of rank r, for reading; the writes of all ranks before their calls are visible. Otherwise it is
+  /// empty.
+  /// Throws: anything; the collective then fails on every rank, and its own rank gets the exception.
   virtual void reduce(std::span<const std::byte* const> contributions, std::span<std::byte* const> results,
                       std::span<const PartReduction* const> reductions) = 0;
 };

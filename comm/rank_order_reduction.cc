@@ -14,8 +14,8 @@ namespace {
 // Maximum number of inputs in one pass over a block: a power of two.
 constexpr std::size_t kInputsOfPass = 8;
 
-// The operations on a stretch of a block: ((x_0 op x_1) op x_2) ..., each x_r first multiplied by its factor where
-// there are factors, the result divided by `divisor` and, rounded, multiplied by `scale`. x_r[0] is at inputs[r] +
+// The operations on a stretch of a block: ((x_0 op x_1) op x_2) .... Each x_r is first multiplied by its factor, if
+// there are factors; the result is divided by `divisor`, rounded, and multiplied by `scale`. x_r[0] is at inputs[r] +
 // offset_bytes.
 struct Terms {
   std::span<const std::byte* const> inputs;
@@ -44,7 +44,7 @@ struct Maximum {
   }
 };
 
-// block = x_0 op x_1 op ..., or block = block op x_0 op x_1 op ... where kGoesOn.
+// block = x_0 op x_1 op ...; with kGoesOn block = block op x_0 op x_1 op ...
 enum class Pass { kBegins, kGoesOn };
 template <class Op, Pass kPass, std::size_t kInputs, class T>
 [[gnu::always_inline]] inline std::size_t fold_inputs(T* __restrict block, const Terms& terms, std::size_t first) {
@@ -74,7 +74,7 @@ template <class Op, Pass kPass, class T, std::size_t kInputs = kInputsOfPass>
   return fold_inputs<Op, kPass, kInputs>(block, terms, first);
 }
 
-// The same for inputs with factors, one pass each.
+// Folds inputs with factors, one pass each.
 template <class Op, class T>
 [[gnu::always_inline]] inline void fold_scaled(T* __restrict block, const Terms& terms) {
   for (std::size_t r = 0; r < terms.inputs.size(); ++r) {
@@ -165,7 +165,8 @@ Fold fold_of(ElementType type) {
   });
 }
 
-// In place, a gap's absent inputs are outputs. They are not in the cache, because the reduction does not read them.
+// Absent inputs of a gap are outputs if the reduction is in place. They are not in the cache, because the reduction
+// does not read them.
 inline void fetch_for_writing(std::span<const std::byte* const> places, std::size_t offset_bytes, std::size_t bytes) {
   constexpr std::size_t kCacheLineBytes = 64;
   for (const std::byte* place : places) {
@@ -189,7 +190,7 @@ struct GapsAhead {
   const OutputGap* output = nullptr;
 };
 
-// Elements [begin, end) with the gaps among them.
+// Reduces elements [begin, end) with the gaps among them.
 void reduce_block(Fold fold, double divisor, std::size_t element_size, std::byte* block,
                   std::span<const std::byte* const> inputs, GapsAhead& ahead, std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t at = begin; at < end;) {
@@ -217,8 +218,8 @@ void clear(std::byte* output, const OutputGap& gap, std::uint64_t begin, std::ui
   std::memset(output + from * element_size, 0, (to - from) * element_size);
 }
 
-// Copies elements [begin, end) to the outputs, except their gaps. The elements of the first gap are cleared while the
-// output is in the first-level cache: nearly all gaps, unless many packets are lost.
+// Copies elements [begin, end) to the outputs, except their gaps. The first gap is cleared while the output is in the
+// first-level cache. Nearly all gaps are first ones, unless many packets are lost.
 void copy_out(const std::byte* block, std::span<std::byte* const> outputs, GapsAhead& ahead, std::uint64_t begin,
               std::uint64_t end, std::size_t element_size) {
   const bool any = ahead.output != nullptr && ahead.output->begin < end;

@@ -13,7 +13,7 @@ namespace droptest::comm {
 /// A block of the sum stays in the first-level cache while every rank's input streams by once.
 inline constexpr std::size_t kReductionBlockBytes = 8192;
 
-/// Writes ((x0 op x1) op x2) ... to every output, for a mean divided by the number of inputs. x_r starts at inputs[r],
+/// Writes ((x0 op x1) op x2) ... to every output, divided by the number of inputs for a mean. x_r starts at inputs[r],
 /// and each range has count_elems elements. An output may be one of the inputs; other overlaps are not allowed. A NaN
 /// is larger than any other value. Determinism: the order of the inputs is the order of the operations, for each
 /// element.
@@ -25,10 +25,11 @@ struct ReductionGap {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
   std::span<const std::byte* const> present;  ///< the reduced inputs, in order, from element `begin` on; at least one
-  std::span<const std::byte* const> absent;   ///< the missing inputs, likewise: places in memory, never read
-  std::span<const double> factors;            ///< for each of `present`, as those of the whole reduction
-  double divisor = 1;                         ///< divides the reduction before it is rounded: of a mean
-  double scale = 1;                           ///< multiplies the reduction, rounded to the type (to float for bfloat16)
+  /// The missing inputs, in order, from element `begin` on: places in memory, never read.
+  std::span<const std::byte* const> absent;
+  std::span<const double> factors;  ///< factors of the inputs in `present`, as for the whole reduction
+  double divisor = 1;               ///< divides the reduction before it is rounded, for a mean
+  double scale = 1;                 ///< multiplies the reduction, rounded to the type (to float for bfloat16)
 };
 
 /// Elements [begin, end) that become zero in some outputs, for every reduction.
@@ -43,15 +44,15 @@ struct OutputGap {
 class ReductionGaps {
  public:
   virtual ~ReductionGaps() = default;
-  /// A factor for each input; products are rounded to the type before the addition. Empty: no factors. Not for
-  /// integers.
+  /// A factor for each input; products are rounded to the type before the addition. Empty: no factors. Integers have no
+  /// factors.
   virtual std::span<const double> factors() const = 0;
   /// Null: no more.
   virtual const ReductionGap* next_input_gap() = 0;
   virtual const OutputGap* next_output_gap() = 0;
 };
 
-/// The same with gaps, in one pass over the memory.
+/// Reduces with gaps, in one pass over the memory.
 void reduce_in_rank_order(ReduceOp op, ElementType type, std::span<const std::byte* const> inputs,
                           std::span<std::byte* const> outputs, std::uint64_t count_elems, ReductionGaps& gaps);
 

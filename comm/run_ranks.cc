@@ -40,11 +40,11 @@ struct Run {
 
   std::mutex mutex;
   std::condition_variable changed;
-  Start start = Start::kAwaited;  ///< no rank begins before all threads are there
+  Start start = Start::kAwaited;  ///< kAwaited: no rank begins before all threads are there
   std::vector<bool> returned;
   int returned_count = 0;
-  std::exception_ptr cause;  ///< of the rank that found the failure
-  std::exception_ptr first;  ///< the first one thrown, where the failure's finder threw nothing
+  std::exception_ptr cause;  ///< exception of the rank that found the failure
+  std::exception_ptr first;  ///< the first exception, if the rank that found the failure threw none
   std::string first_text;
 };
 
@@ -95,7 +95,7 @@ std::vector<std::thread> start_threads(const std::shared_ptr<Run>& run, int worl
   threads.reserve(static_cast<std::size_t>(world_size));
   try {
     for (int rank = 0; rank < world_size; ++rank) threads.emplace_back([run, rank] { run_rank(*run, rank); });
-  } catch (const std::exception& error) {  // of the system, or out of memory
+  } catch (const std::exception& error) {  // an error of the system, or out of memory
     set_start(*run, Run::Start::kCancelled);
     for (std::thread& thread : threads) thread.join();
     throw ConfigError("run_ranks: cannot start a thread for rank " + std::to_string(threads.size()) + " of " +

@@ -15,7 +15,7 @@ namespace droptest::comm {
 
 enum class ElementType : std::uint8_t { kFloat32, kFloat64, kUint64, kBfloat16, kFloat16, kInt32, kInt64, kUint8 };
 
-/// "float32", ...
+/// The name of a type: "float32", ...
 std::string_view element_type_name(ElementType type);
 std::size_t element_bytes(ElementType type);
 /// Whether it is a type of integers: sums wrap, and nothing is scaled.
@@ -39,9 +39,9 @@ constexpr ElementType element_type_of() {
 
 class Stream;  // comm/device/stream.h
 
-/// A borrowed range of elements of a type, and in a memory, known at run time: the host's memory, or with a stream the
-/// memory of the stream's device (comm/device/device_tensor.h makes those). Work on device memory is done in the order
-/// of its stream.
+/// A borrowed range of elements of a type and in a memory that are known at run time. The memory is the host's or, with
+/// a stream, that of the stream's device (comm/device/device_tensor.h makes such tensors). Work on device memory is
+/// done in the order of its stream.
 struct ConstTensor {
   ElementType type = ElementType::kFloat32;
   std::span<const std::byte> bytes;
@@ -60,7 +60,7 @@ struct ConstTensor {
   std::uint64_t count_elems() const { return bytes.size() / element_bytes(type); }
 };
 
-/// The same, writable.
+/// A borrowed range of elements that may be written.
 struct Tensor {
   ElementType type = ElementType::kFloat32;
   std::span<std::byte> bytes;

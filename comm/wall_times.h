@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the wall time of a thread goes.
+// The wall time of a thread by activity.
 #pragma once
 
 #include <chrono>
@@ -21,12 +21,12 @@ class WallTimes {
   WallTimes(const WallTimes&) = delete;
   WallTimes& operator=(const WallTimes&) = delete;
 
-  /// Which activity counts while an inner one lasts: the inner one, or this one, as in an evaluation, with all its
-  /// GEMMs and collectives.
+  /// The activity that counts while an inner one lasts: the inner one, or this one with all inner ones, as in an
+  /// evaluation with its GEMMs and collectives.
   enum class Inner : std::uint8_t { kCounts, kIsCovered };
-  /// Returns its begin.
+  /// Begins an activity; returns the time of its begin.
   Clock::TimePoint enter(std::size_t activity, Inner inner = Inner::kCounts);
-  /// Ends the innermost activity; returns its end.
+  /// Ends the innermost activity; returns the time of its end.
   Clock::TimePoint leave();
   /// Whether the innermost activity counts for an outer one.
   bool is_covered() const { return open_.size() > 1 && open_[open_.size() - 2].covers; }
@@ -34,17 +34,17 @@ class WallTimes {
   /// Seconds of each activity since the last call, or the construction; an activity under way counts up to now.
   std::vector<double> take();
 
-  /// Hears of each activity at its end, under its own name also where another one covers it.
+  /// Hears of each activity at its end, under its own name even if another one covers it.
   class Listener {
    public:
     virtual ~Listener() = default;
     virtual void ended(std::size_t activity, Clock::TimePoint begin, Clock::TimePoint end) = 0;
   };
-  /// Borrowed; null: none.
+  /// The listener is borrowed; null: none.
   void set_listener(Listener* listener) { listener_ = listener; }
   const Clock& clock() const { return clock_; }
 
-  /// An activity as long as it lives; nothing where `times` is null.
+  /// An activity as long as it lives; nothing if `times` is null.
   class Scope {
    public:
     Scope(WallTimes* times, std::size_t activity, Inner inner = Inner::kCounts) : times_(times) {
@@ -63,7 +63,7 @@ class WallTimes {
  private:
   struct Open {
     std::size_t activity = 0;
-    std::size_t counts = 0;  ///< the activity that its moments count for
+    std::size_t counts = 0;  ///< the activity that the moments of this one count for
     bool covers = false;
     Clock::TimePoint begin;
   };
@@ -72,7 +72,7 @@ class WallTimes {
 
   const Clock& clock_;
   std::vector<std::chrono::nanoseconds> spent_;
-  std::vector<Open> open_;  ///< the innermost one last; the first is the base
+  std::vector<Open> open_;  ///< open activities, the innermost one last; the first is the base
   Clock::TimePoint counted_until_;
   Listener* listener_ = nullptr;
 };

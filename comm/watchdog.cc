@@ -7,7 +7,7 @@
 namespace droptest::comm {
 namespace {
 
-constexpr std::chrono::milliseconds kIdlePoll{100};  ///< while nothing is in flight
+constexpr std::chrono::milliseconds kIdlePoll{100};  ///< interval while nothing is in flight
 
 }  // namespace
 
@@ -25,7 +25,7 @@ struct Watchdog::State {
   mutable std::mutex mutex;
   std::condition_variable changed;
   std::map<const void*, std::deque<Entry>> queues;
-  std::optional<Failure> requested;  ///< by end()
+  std::optional<Failure> requested;  ///< failure that end() requested
   std::optional<Failure> ended;
   bool end_is_over = false;
   bool stop = false;

@@ -26,7 +26,7 @@ class OperationInFlight {
   virtual ~OperationInFlight() = default;
   /// Whether the work before it is done, so that only its peers can delay it. Throws: the error of the device.
   virtual bool started() = 0;
-  /// Throws: the error of the device.
+  /// Whether it is done. Throws: the error of the device.
   virtual bool finished() = 0;
 };
 
@@ -84,7 +84,7 @@ class Watchdog {
     Call call;
     std::shared_ptr<const std::vector<int>> world_ranks;
     std::shared_ptr<OperationInFlight> operation;
-    std::optional<Clock::TimePoint> deadline;  ///< none: not seen to have started
+    std::optional<Clock::TimePoint> deadline;  ///< absent: the operation was not seen to start
   };
   struct State;
 

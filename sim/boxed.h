@@ -7,8 +7,8 @@
 
 namespace droptest::sim {
 
-/// std::optional for a large value that is mostly absent: the value is on the heap, so that an absent one takes a
-/// pointer. Copies have a value of their own.
+/// std::optional for a large value that is mostly absent. The value is on the heap, so an absent one takes the space of
+/// a pointer. Each copy owns its own value.
 template <class Value>
 class Boxed {
  public:

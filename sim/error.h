@@ -7,7 +7,8 @@
 
 namespace droptest {
 
-/// The user can fix it: a spec, a flag or a file. The message names the place, the value got and the values allowed.
+/// An error that the user can fix: a spec, a flag or a file. The message names the place, the value got and the values
+/// allowed.
 class ConfigError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -25,7 +26,7 @@ class DeviceError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Our own invariant does not hold: a bug in droptest.
+/// An invariant of droptest does not hold: a bug in droptest.
 class CheckError : public std::logic_error {
  public:
   using std::logic_error::logic_error;

@@ -30,7 +30,7 @@ class Parameters {
   void require_members(std::string_view what) const;
 
   bool has(std::string_view name) const;
-  /// Throws: ConfigError where the member is missing, naming `where` and the member.
+  /// Throws: ConfigError if the member is missing, naming `where` and the member.
   const Parameters& member(std::string_view name) const;
 
   /// A probability: a number in [0, 1], or a text with % ("5%"). Throws: ConfigError with the value got.

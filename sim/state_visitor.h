@@ -28,7 +28,7 @@ class StateVisitor {
   /// A value, or the elements of one.
   virtual void bytes(std::span<std::byte> value) = 0;
 
-  /// The place of a part in the part around it: one of a list that is always the same, or one of a varying number.
+  /// The kind of a part in the part around it: one of a list that is always the same, or one of a varying number.
   enum class Place : std::uint8_t { kMember, kElement };
   /// The bytes and parts until the matching end_part() belong to an object of that type.
   virtual void begin_part(const std::type_info& /*type*/, Place /*place*/) {}
@@ -71,13 +71,14 @@ void visit_elements_of(StateVisitor& visitor, Container& container, const Add& a
   for (auto& element : container) visit_value(visitor, element, StateVisitor::Place::kElement);
 }
 
-/// Whether values are shown as bytes, all of a contiguous container in one call.
+/// Whether values are shown as bytes, all values of a contiguous container in one call.
 template <class T>
 concept Number = (std::is_arithmetic_v<T> || std::is_enum_v<T>)&&(std::has_unique_object_representations_v<T> ||
                                                                   std::is_same_v<T, float> ||
                                                                   std::is_same_v<T, double>);
 
-/// A container that is restored grows as its values arrive: a size alone takes at most 2^20 elements.
+/// A container that is restored grows as its values arrive: a damaged size allocates at most 2^20 elements ahead of
+/// them.
 template <class Container>
 void visit_numbers_of(StateVisitor& visitor, Container& numbers) {
   constexpr std::uint64_t kMostAtOnce = std::uint64_t{1} << 20U;

@@ -14,11 +14,11 @@ namespace droptest::sim {
 enum class TrafficClass : std::uint8_t {
   kControl = 0,            ///< norms, losses, barriers: reliable
   kTpForward = 1,          ///< tensor parallelism: sums of activations
-  kTpBackward = 2,         ///< and of their gradients
+  kTpBackward = 2,         ///< tensor parallelism: sums of the gradients of activations
   kDpGradient = 3,         ///< data parallelism: means of gradients over replicas
   kParameterGather = 4,    ///< parameters that are sharded over replicas; it has a gather half only
   kPpActivation = 5,       ///< pipeline parallelism: activations between stages
-  kPpGradient = 6,         ///< and their gradients
+  kPpGradient = 6,         ///< pipeline parallelism: gradients of activations between stages
   kSequenceForward = 7,    ///< sequence parallelism, forward
   kEmbeddingGradient = 8,  ///< gradients and values of tied embeddings at the two ends of a pipeline
   kSequenceBackward = 9,   ///< sequence parallelism, backward
@@ -26,7 +26,7 @@ enum class TrafficClass : std::uint8_t {
   kTpRecomputation = 11,   ///< tensor parallelism: sums of activations again, of blocks that are computed again
 };
 
-/// In the order of their values.
+/// All classes in the order of their values.
 inline constexpr std::array kAllTrafficClasses = {
     TrafficClass::kControl,          TrafficClass::kTpForward,       TrafficClass::kTpBackward,
     TrafficClass::kDpGradient,       TrafficClass::kParameterGather, TrafficClass::kPpActivation,
@@ -34,13 +34,14 @@ inline constexpr std::array kAllTrafficClasses = {
     TrafficClass::kSequenceBackward, TrafficClass::kOuter,           TrafficClass::kTpRecomputation,
 };
 
-/// What a class is. Which layouts of a run send it: `x-sent-with` in comm/spec/network.schema.json.
+/// The properties of a class. `x-sent-with` in comm/spec/network.schema.json says which layouts of a run send it.
 struct TrafficClassEntry {
   TrafficClass traffic_class;
-  std::string_view name;           ///< its name in specs and records
-  bool is_summed = false;          ///< some run adds up the ranks' values: there is a reduce half
-  bool is_gradient = false;        ///< a loss scale multiplies its messages
-  bool is_between_stages = false;  ///< of a pipeline: messages from rank to rank, with ordinals and without deadlines
+  std::string_view name;     ///< its name in specs and records
+  bool is_summed = false;    ///< whether some run adds up the ranks' values, so that there is a reduce half
+  bool is_gradient = false;  ///< whether a loss scale multiplies its messages
+  /// Messages between pipeline stages, from rank to rank, with ordinals and without deadlines.
+  bool is_between_stages = false;
   std::optional<TrafficClass> repeats{};
 };
 const TrafficClassEntry& traffic_class_entry(TrafficClass traffic_class);
@@ -48,8 +49,8 @@ const TrafficClassEntry& traffic_class_entry(TrafficClass traffic_class);
 /// Whether its messages are gradients, which a loss scale multiplies.
 bool carries_gradients(TrafficClass traffic_class);
 
-/// The class whose messages this one sends again: receivers use the values that they received the first time. Absent:
-/// it sends nothing again.
+/// The class whose messages this one sends again; absent: it repeats none. Receivers use the values that they received
+/// the first time.
 std::optional<TrafficClass> repeated_class(TrafficClass traffic_class);
 
 /// The name in specs and records, e.g. "tp_forward".

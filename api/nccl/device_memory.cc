@@ -71,7 +71,7 @@ void DeviceBytes::read(std::span<std::byte> bytes) const {
   copy(bytes.data(), data_, bytes.size(), cudaMemcpyDeviceToHost);
 }
 
-// Not the default stream, which waits for all others and is refused during a capture.
+// Copies do not use the default stream, which waits for all others and is refused during a capture.
 void DeviceBytes::copy(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind) const {
   DROPTEST_CHECK(bytes <= bytes_, "a copy of more bytes than there are");
   const OutsideOfCapture outside;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory on a device, also while a stream is captured: allocations then belong to no graph.
+// Memory on a device, also while a stream is captured: allocations belong to no graph.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,13 +23,13 @@ class DeviceScope {
   bool differs_ = false;
 };
 
-/// Which capture the stream is part of; 0: none. Throws: DeviceError.
+/// The number of the capture that the stream is part of; 0: none. Throws: DeviceError.
 unsigned long long capture_of(cudaStream_t stream);
 
 /// A point in a stream of the current device.
 class Event {
  public:
-  /// Throws: DeviceError; so do the other methods.
+  /// Throws: DeviceError, as all methods.
   Event();
   ~Event();
   Event(const Event&) = delete;
@@ -42,7 +42,7 @@ class Event {
   cudaEvent_t event_ = nullptr;
 };
 
-/// Bytes on the current device. Not freed by the destructor of a program that ends: CUDA may be gone.
+/// Bytes on the current device. The destructor does not free them if the program ends, because CUDA may be gone.
 class DeviceBytes {
  public:
   /// Throws: DeviceError that names the size.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every function of NCCL's headers, and its name with a "p" before it, as a jump to NCCL's own function. The names are
-// weak: the functions of interposed.cc take their places.
+// weak, so that the functions of interposed.cc take their places.
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -20,8 +20,8 @@ ncclResult_t lacking() { return ncclInvalidUsage; }
 
 extern "C" {
 
-/// The address of NCCL's own function; the jumps come here, with the arguments of the function kept in place. Where
-/// NCCL's library is older: of a function that returns an error, and ncclGetLastError() names both.
+/// The address of NCCL's own function; the jumps come here, with the arguments of the function kept in place. If NCCL's
+/// library is older, it is the address of a function that returns an error, and ncclGetLastError() names both.
 __attribute__((visibility("hidden"))) void* droptest_nccl_address(const char* name) {
   void* const address = droptest::nccl_shim::real_address(name);
   if (address != nullptr) return address;
@@ -33,7 +33,7 @@ __attribute__((visibility("hidden"))) void* droptest_nccl_address(const char* na
   return reinterpret_cast<void*>(&lacking);
 }
 
-/// The same for functions that return something else than an ncclResult_t, and so cannot fail.
+/// droptest_nccl_address() for functions that return something else than an ncclResult_t, and so cannot fail.
 __attribute__((visibility("hidden"))) void* droptest_nccl_other_address(const char* name) {
   void* const address = droptest::nccl_shim::real_address(name);
   if (address != nullptr) return address;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's functions that lose packets. Path `contribution`: a sum gets a copy of this rank's input without its lost
-// packets, so that `sendbuff` stays as it is; received messages lose packets after NCCL has put its work on the stream.
+// NCCL's functions that lose packets. Along the path `contribution`, a sum gets a copy of this rank's input without its
+// lost packets, so that `sendbuff` stays as it is. Received messages lose packets after NCCL has put its work on the
+// stream.
 #include <exception>
 #include <string>
 
@@ -20,7 +21,7 @@ using droptest::nccl_shim::NcclCall;
 using droptest::nccl_shim::passed_on;
 using droptest::nccl_shim::within_real_call;
 
-// Runs `lossy(interposer)`, or `plain()` where nothing is lost in this process.
+// Runs `lossy(interposer)`, or `plain()` if nothing is lost in this process.
 template <class Plain, class Lossy>
 ncclResult_t interposed(const Plain& plain, const Lossy& lossy) {
   if (within_real_call()) return plain();
@@ -51,7 +52,7 @@ const void* contribution(Interposer& interposer, const NcclCall& call, ncclRedOp
   return output;
 }
 
-// `call_nccl()`, then the losses that `losses(member, class)` gives.
+// Runs `call_nccl()`, then the losses that `losses(member, class)` gives.
 template <class CallNccl, class Losses>
 ncclResult_t then_lose(Interposer& interposer, const NcclCall& call, ncclComm_t comm, const CallNccl& call_nccl,
                        const Losses& losses) {
@@ -82,7 +83,7 @@ std::size_t ranks_of(ncclComm_t comm) {
   return static_cast<std::size_t>(ranks);
 }
 
-// Each collective, by `call`: NCCL's function with the rest of the arguments.
+// The collectives call `call`: NCCL's function with the rest of the arguments.
 
 template <class Call>
 ncclResult_t all_reduce(const void* in, void* out, size_t count, ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
@@ -129,7 +130,7 @@ ncclResult_t all_to_all(void* out, const NcclCall& message, ncclComm_t comm, con
   });
 }
 
-// Broadcasts and their like: their calls are only counted.
+// Broadcasts and similar calls are only counted.
 template <class Call>
 ncclResult_t exempt(const NcclCall& message, ncclComm_t comm, const Call& call) {
   return interposed(call, [&](Interposer& i) { return count_and_call(i, message, comm, call); });
@@ -238,7 +239,7 @@ ncclResult_t ncclScatterConfig(const void* in, void* out, size_t count, ncclData
                 [&] { return DROPTEST_REAL(ncclScatterConfig, in, out, count, type, root, comm, stream, config); });
 }
 
-// The receiver loses packets; of the sender's call, only an exemption is counted.
+// The receiver loses packets; the sender's call is only counted if it is exempt.
 ncclResult_t ncclSend(const void* data, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
                       cudaStream_t stream) {
   return exempt({"send", count, type, stream}, comm,
@@ -388,7 +389,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
     } catch (...) {
       failed = std::current_exception();
     }
-    const ncclResult_t result = call();  // whatever became of the counts
+    const ncclResult_t result = call();  // the call is made whatever became of the counts
     if (failed != nullptr && result == ncclSuccess) std::rethrow_exception(failed);
     return result;
   });

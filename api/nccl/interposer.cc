@@ -27,7 +27,7 @@ void check_nccl(ncclResult_t result, const char* call) {
   }
 }
 
-// The launcher's rank and world size, where the process is one of several.
+// The launcher's rank and world size, if the process is one of several.
 std::optional<comm::LaunchEnvironment> launched() {
   const auto launch = comm::launch_environment(comm::process_environment());
   return launch && launch->world_size > 1 ? launch : std::nullopt;
@@ -38,7 +38,7 @@ void launch(const Member& member, const Fill& fill) {
   member.losses().lose(fill);
 }
 
-// The counts of communicators that the program did not end.
+// Writes the counts of communicators that the program did not end.
 void at_exit() {
   Interposer* const interposer = Interposer::get();
   if (interposer == nullptr) return;  // a forked child
@@ -51,9 +51,9 @@ void at_exit() {
 
 }  // namespace
 
-// One all-gather over the new communicator, on a stream of its own. All ranks know the same list afterwards. Ranks of
-// the launcher are world ranks where they differ; else (ranks that are threads or devices of one process) the ranks of
-// the communicator are.
+// One all-gather over the new communicator, on a stream of its own. All ranks know the same list afterwards. The world
+// ranks are the launcher's ranks if these differ. Otherwise ranks are threads or devices of one process, and the ranks
+// of the communicator are the world ranks.
 class Interposer::Exchange {
  public:
   Exchange(NewCommunicator made, Interposer& owner) : made_(std::move(made)) {
@@ -88,7 +88,7 @@ class Interposer::Exchange {
     return DROPTEST_REAL(ncclAllGather, memory_->data() + static_cast<std::size_t>(rank_) * sizeof(Identity),
                          memory_->data(), sizeof(Identity), ncclUint8, comm(), stream_);
   }
-  /// Whether all ranks have told theirs. Does not block.
+  /// Whether all ranks have told their identities. Does not block.
   bool is_done() const {
     ncclResult_t state = ncclSuccess;
     check_nccl(DROPTEST_REAL(ncclCommGetAsyncError, comm(), &state), "ncclCommGetAsyncError");
@@ -108,7 +108,7 @@ class Interposer::Exchange {
     if (different.size() < members_.size()) {
       for (std::size_t i = 0; i < members_.size(); ++i) members_[i].world_rank = static_cast<std::int32_t>(i);
       world_size_ = ranks_;
-      made_.losses = nullptr;  // of an earlier communicator with other ranks
+      made_.losses = nullptr;  // these were losses of an earlier communicator with other ranks
     }
     const int me = members_[static_cast<std::size_t>(rank_)].world_rank;
     return std::make_shared<Member>(made_.losses != nullptr ? made_.losses : owner.losses_of(me, world_size_), members_,
@@ -173,12 +173,12 @@ void Interposer::check_network(int rank, int ranks) {
   network_is_checked_ = true;
 }
 
-// With the mutex held. World size 0: only where the rank is known.
+// Called with the mutex held. A world size of 0 asks only for a rank that is known.
 std::shared_ptr<RankLosses> Interposer::losses_of(int rank, int world_size) {
   const auto found = losses_.find(rank);
   if (found != losses_.end() || world_size == 0) return found == losses_.end() ? nullptr : found->second;
   const auto made = losses_.emplace(rank, std::make_shared<RankLosses>(rank, world_size)).first->second;
-  if (losses_.size() == 1) std::atexit(at_exit);  // after what the network needs was made: it ends before that
+  if (losses_.size() == 1) std::atexit(at_exit);  // registered after the network's objects, so run before they end
   return made;
 }
 
@@ -192,7 +192,7 @@ std::shared_ptr<Member> Interposer::member(ncclComm_t comm) {
       "ncclCommSplit, ncclCommShrink or ncclCommGrow");
 }
 
-// Communicators that block: the exchanges belong together, because one thread may have several ranks.
+// Communicators that block are introduced together, because one thread may have several ranks.
 ncclResult_t Interposer::introduce(std::vector<NewCommunicator> made) {
   std::erase_if(made, [](const NewCommunicator& one) { return *one.place == nullptr; });  // a rank without a color
   if (made.empty()) return ncclSuccess;

@@ -9,7 +9,7 @@ namespace droptest::nccl_shim {
 namespace {
 
 thread_local std::string own_text;    // empty: the last error is NCCL's
-thread_local std::string nccls_text;  // when own_text was made
+thread_local std::string nccls_text;  // NCCL's text when own_text was made
 
 std::string text_of_nccl(ncclComm_t comm) {
   const char* const text = DROPTEST_REAL(ncclGetLastError, comm);
@@ -44,7 +44,7 @@ ncclResult_t passed_on(ncclResult_t result) {
   return result;
 }
 
-// Errors of functions that are passed on by jumps are seen by their texts.
+// Errors of functions that jumps pass on are seen by their texts.
 const char* last_error(ncclComm_t comm) {
   if (!own_text.empty() && text_of_nccl(comm) != nccls_text) own_text.clear();
   return own_text.empty() ? DROPTEST_REAL(ncclGetLastError, comm) : own_text.c_str();

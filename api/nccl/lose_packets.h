@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Losses in messages on a device, whose packet indices the device itself counts: a replay of a CUDA graph draws the
-// fates of new packets.
+// Losses in messages on a device. The device itself counts packet indices, so a replay of a CUDA graph draws the fates
+// of new packets.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -19,7 +19,7 @@ struct DeviceFlow {
   std::uint32_t ranks_word = 0;  ///< word 2 of a Philox counter of the link (docs/fates.md)
   std::uint32_t place_word = 0;  ///< word 3, without the purpose
   sim::ChainThresholds thresholds;
-  std::uint64_t payload_bytes = 1408;  ///< of a packet, a multiple of 8
+  std::uint64_t payload_bytes = 1408;  ///< payload of a packet, a multiple of 8
   std::uint64_t origin = 0;            ///< index of the first packet
   std::uint64_t messages = 0;          ///< the counts so far, which kernels change
   std::uint64_t packets = 0;
@@ -33,14 +33,14 @@ void set_link(const sim::Link& link, DeviceFlow& flow);
 /// The flows of the parts of a message. All pointers are to device memory.
 struct FlowTable {
   DeviceFlow* const* flows = nullptr;  ///< null entries: the part arrives, and is not counted
-  unsigned* tickets = nullptr;         ///< 0 between launches; of this table alone
+  unsigned* tickets = nullptr;         ///< 0 between launches; only this table uses them
   std::uint64_t parts = 0;
 
   /// The table of one part.
   FlowTable part(std::uint64_t index) const { return {flows + index, tickets + index, 1}; }
 };
 
-/// Where the message lies: part i begins i * part_bytes after the beginning.
+/// The place of the message: part i begins i * part_bytes after the beginning.
 struct DeviceMessage {
   const std::byte* from = nullptr;
   std::byte* to = nullptr;  ///< may be `from`: then only lost packets are written
@@ -48,8 +48,9 @@ struct DeviceMessage {
   std::uint64_t lost_word = 0;  ///< the elements of lost packets, repeated every 8 bytes
 };
 
-/// Uses up the packets of the next message of each flow, and copies the message with `lost_word` in lost packets. In
-/// the order of `stream`, of the current device, by one launch, without allocations. A flow is in one launch at a time.
+/// Uses up the packets of the next message of each flow, and copies the message with `lost_word` in lost packets. Works
+/// in the order of `stream`, of the current device, by one launch, without allocations. A flow is in one launch at a
+/// time.
 /// Throws: DeviceError.
 void lose_packets(const FlowTable& table, const DeviceMessage& message, std::uint64_t payload_bytes,
                   cudaStream_t stream);

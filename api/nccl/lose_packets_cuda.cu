@@ -39,7 +39,7 @@ __device__ Below draws_below(const DeviceFlow& flow, sim::Purpose purpose, std::
   return below;
 }
 
-// The latest decisive draw before the word sets the state, turned round by each swap since.
+// The latest decisive draw before the word sets the state, which each swap since then turns round.
 __device__ bool bad_before(const DeviceFlow& flow, std::uint64_t word) {
   const sim::ChainThresholds& t = flow.thresholds;
   for (;;) {
@@ -73,7 +73,7 @@ __device__ void add(std::uint64_t* count, std::uint64_t value) {
   atomicAdd(reinterpret_cast<unsigned long long*>(count), static_cast<unsigned long long>(value));
 }
 
-// Bytes begin to end of a part: packet i of the word has bytes from i * payload_bytes on.
+// Copies bytes begin to end of a part: packet i of the word has bytes from i * payload_bytes on.
 template <class Unit>
 __device__ void copy_packets(const std::byte* from, std::byte* to, std::uint64_t bytes, std::uint64_t payload_bytes,
                              std::uint64_t lost, std::uint64_t lost_word) {
@@ -98,9 +98,9 @@ __global__ void lose_kernel(FlowTable table, DeviceMessage message, std::uint64_
     const std::uint64_t payload = flow->payload_bytes;
     const std::uint64_t packets = (message.part_bytes + payload - 1) / payload;
     const std::uint64_t first = flow->origin + flow->packets;
-    const std::uint64_t offset = first % kWordPackets;  // of the message in its first word
+    const std::uint64_t offset = first % kWordPackets;  // offset of the message in its first word
     const std::uint64_t word = item % words;
-    const std::uint64_t begin = word == 0 ? 0 : word * kWordPackets - offset;  // packets of the message
+    const std::uint64_t begin = word == 0 ? 0 : word * kWordPackets - offset;  // first packet in this word
     if (begin >= packets) continue;
     const std::uint64_t left = word * kWordPackets + kWordPackets - offset - begin;
     const std::uint64_t here = packets - begin < left ? packets - begin : left;

@@ -47,7 +47,7 @@ ncclResult_t ncclScatterConfig(const void* in, void* out, size_t count, ncclData
 ncclResult_t ncclPutSignal(const void* in, size_t count, ncclDataType_t type, int peer, ncclWindow_t window,
                            size_t offset, int signal, int context, unsigned int flags, ncclComm_t comm,
                            cudaStream_t stream);
-/// Of NCCL's headers for kernels, which have the types of its last two arguments.
+/// A function of NCCL's headers for kernels, which have the types of its last two arguments.
 ncclResult_t ncclDevCommCreate(ncclComm_t comm, const void* requirements, void* made);
 
 #pragma GCC visibility pop

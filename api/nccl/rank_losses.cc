@@ -88,14 +88,14 @@ void RankLosses::lose(const Fill& fill) {
     return;
   }
   const std::lock_guard lock(mutex_);
-  // Also of the same handle: it may be that of another stream by now.
+  // The stream also waits for launches on the same handle: it may be that of another stream by now.
   for (const LinkUse* use : fill.uses) {
     if (use->after != nullptr) use->after->is_waited_for_by(fill.stream);
   }
   lose_packets(fill.table, fill.message, fill.payload_bytes, fill.stream);
   if (fill.uses.empty()) return;
   std::shared_ptr<Event> after = fill.uses.front()->after;
-  // Again, where no other link's next launch waits for it.
+  // The event is used again if no other link's next launch waits for it.
   if (after == nullptr || after.use_count() != static_cast<long>(fill.uses.size()) + 1)
     after = std::make_shared<Event>();
   after->record(fill.stream);

@@ -20,9 +20,9 @@ namespace droptest::nccl_shim {
 /// Throws: ConfigError or DeviceError with the C interface's message, after "rank R: ", unless `status` is a success.
 void check(droptest_status status, int rank);
 
-/// The last launch that used packets of a link. The next one comes after it, also on another stream.
+/// The last launch that used packets of a link. The next launch comes after it, also on another stream.
 struct LinkUse {
-  std::shared_ptr<Event> after;  ///< null: none yet. Of one launch, so links that are used together share it.
+  std::shared_ptr<Event> after;  ///< end of one launch, shared by the links that the launch used; null: none yet
 };
 
 /// A link of this rank on a device.
@@ -36,14 +36,14 @@ class LinkTable {
  public:
   explicit LinkTable(const std::vector<DeviceLink>& links);
   FlowTable all() const;
-  /// Of all links, without those that arrive.
+  /// Uses of all links, without those that arrive.
   std::span<LinkUse* const> uses() const { return uses_; }
-  /// Of one part.
+  /// Uses of one part.
   std::span<LinkUse* const> use(std::size_t part) const;
 
  private:
   std::vector<LinkUse*> uses_;
-  std::vector<std::size_t> place_;  // in uses_, by part
+  std::vector<std::size_t> place_;  // place of each part in uses_
   std::uint64_t parts_;
   DeviceBytes memory_;
 };
@@ -69,13 +69,13 @@ class RankLosses {
 
   int rank() const { return rank_; }
   int world_size() const { return world_size_; }
-  /// The class of a call, counted where it is exempt; DROPTEST_CONTROL: no packet is lost.
+  /// The class of a call, which is counted if it is exempt; DROPTEST_CONTROL: no packet is lost.
   droptest_class classify(const droptest_call& call);
-  /// Counts a call that this layer cannot lose packets of.
+  /// Counts a call in which this layer cannot lose packets.
   void count_exempt(const droptest_call& call);
 
   /// The flow of a link on the current device; the same one each time. `counted`: this rank counts the link. Throws:
-  /// ConfigError for a loss that is drawn on no device, or a fill that needs the results.
+  /// ConfigError for a loss that cannot be drawn on a device, or a fill that needs the results.
   DeviceLink link(const droptest_link& link, bool counted);
   /// Loses packets of the message in the order of its stream, and after earlier launches for the same links on other
   /// streams: the packets of a link are used in the order of the calls. A stream that is captured waits for no other.
@@ -83,17 +83,17 @@ class RankLosses {
   void lose(const Fill& fill);
   /// Whether the network has a loss for messages of the class.
   bool can_lose(droptest_class traffic_class) const;
-  /// Equal on ranks with equal networks.
+  /// The digest of the network: equal on ranks with equal networks.
   std::uint64_t digest() const;
   /// The payload of a packet of the class, in bytes.
   std::uint64_t payload_bytes(droptest_class traffic_class);
 
-  /// The number of the next process group, of which no rank of it may have used a larger one.
+  /// The number of the next process group. No rank of the group may have used a larger number.
   std::uint32_t next_group();
   void use_group(std::uint32_t number);
 
-  /// Waits for the device, takes its counts over into the network's, and writes them where the network names a folder.
-  /// Throws: DeviceError where the device lost other packets than the host draws.
+  /// Waits for the device, adds its counts to the network's, and writes them if the network names a folder. Throws:
+  /// DeviceError if the device lost other packets than the host draws.
   void write_counts();
 
  private:
@@ -101,8 +101,8 @@ class RankLosses {
   struct Entry {
     droptest_flow* flow = nullptr;  // borrowed from the network
     bool counted = false;
-    std::unique_ptr<DeviceBytes> memory;  // of one DeviceFlow
-    DeviceFlow known;                     // with the counts that the network has
+    std::unique_ptr<DeviceBytes> memory;  // memory of one DeviceFlow
+    DeviceFlow known;                     // the flow with the counts that the network has
     std::unique_ptr<LinkUse> use;
   };
 

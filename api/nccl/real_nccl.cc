@@ -48,7 +48,7 @@ bool is_this_library(const std::string& file) {
          stat(file.c_str(), &other) == 0 && own.st_ino == other.st_ino && own.st_dev == other.st_dev;
 }
 
-// A path with a slash: a plain name would find this library again, which has the same soname.
+// Loads NCCL by a path with a slash: a plain name would find this library again, which has the same soname.
 void* load() {
   std::vector<std::string> files;
   if (const char* const named = std::getenv("DROPTEST_NCCL_LIBRARY"); named != nullptr && *named != '\0') {

@@ -14,9 +14,9 @@
 namespace droptest::nccl_shim {
 
 /// The address of a function of NCCL's library, which is loaded at the first call: the file that DROPTEST_NCCL_LIBRARY
-/// names, else libnccl.so.2 in a folder of LD_LIBRARY_PATH, in the folder of PyTorch's packages, where the build found
-/// it, or in the system's folders; never this library. Ends the program where there is none, with a message that lists
-/// the files: NCCL's functions cannot say it. Null: the library has no such function.
+/// names, else libnccl.so.2 in a folder of LD_LIBRARY_PATH, in the folder of PyTorch's packages, in the folder in which
+/// the build found it, or in the system's folders; never this library. If there is none, it ends the program with a
+/// message that lists the files, because NCCL's functions cannot report it. Null: the library has no such function.
 void* real_address(const char* name);
 
 /// Whether the calling thread is within real_call(): NCCL's own calls of its functions are passed on as they are.
@@ -30,7 +30,7 @@ class RealCallScope {
   RealCallScope& operator=(const RealCallScope&) = delete;
 };
 
-/// Calls NCCL's own function of that name; failed_without() where the library is too old to have it.
+/// Calls NCCL's own function of that name; failed_without() if the library is too old to have it.
 template <class Function, class... Arguments>
 auto real_call(Function* /*declared*/, const char* name, Arguments... arguments) {
   const RealCallScope scope;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results of CUDA calls as exceptions. For sources that include CUDA's headers anyway.
+// Results of CUDA calls as exceptions, for sources that include CUDA's headers anyway.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -8,7 +8,7 @@
 
 namespace droptest::comm {
 
-/// Throws: DeviceError `<operation>: <CUDA's name>: <CUDA's words>` unless it is a success.
+/// Throws: DeviceError `<operation>: <CUDA's name>: <CUDA's words>` unless `status` is a success.
 void check_cuda(cudaError_t status, std::string_view operation);
 
 }  // namespace droptest::comm

@@ -19,7 +19,7 @@ class DeviceMemory {
  public:
   DeviceMemory() = default;
   /// `what` names the memory in errors: "activations of 12 blocks". Throws: DeviceError that names the memory, its size
-  /// and the free bytes, where the device has too little.
+  /// and the free bytes, if the device has too little.
   DeviceMemory(std::size_t bytes, std::string_view what);
   ~DeviceMemory();
   DeviceMemory(DeviceMemory&& other) noexcept
@@ -37,11 +37,11 @@ class DeviceMemory {
   std::size_t bytes_ = 0;
 };
 
-/// Bytes of all DeviceMemory of this process, on all its devices. Thread safety: any. While threads allocate and free
-/// at the same time, the peak may be too high by the size of one allocation of each.
+/// Bytes of all DeviceMemory of this process, on all its devices. Thread safety: any thread. If threads allocate and
+/// free at the same time, the peak may be too high by the size of one allocation of each.
 struct DeviceMemoryUse {
   std::uint64_t bytes = 0;
-  std::uint64_t peak = 0;  ///< since the program began, or restart_device_memory_peak()
+  std::uint64_t peak = 0;  ///< largest sum since the program began, or since restart_device_memory_peak()
 };
 DeviceMemoryUse device_memory_use();
 void restart_device_memory_peak();
@@ -63,10 +63,10 @@ class DeviceBuffer {
   std::size_t count_ = 0;
 };
 
-/// Bytes on a device, which are allocated again for a larger request than all before.
+/// Bytes on a device that are allocated again for a request that is larger than all before.
 class GrowingDeviceMemory {
  public:
-  /// Content unspecified. Waits for the stream where it allocates, since queued work may use the old memory.
+  /// The content is unspecified. Waits for the stream if it allocates, since queued work may use the old memory.
   std::byte* at_least(std::size_t bytes, Stream& stream) {
     if (memory_.bytes() < bytes) {
       stream.synchronize();
@@ -109,8 +109,8 @@ class PinnedBuffer {
   std::size_t count_ = 0;
 };
 
-/// Copies of bytes, in the order of the stream. A host range must stay as it is until the copy is done; the host waits
-/// for the copy where that range is not page-locked.
+/// Copies bytes in the order of the stream. A host range must stay as it is until the copy is done; the host waits for
+/// the copy if that range is not page-locked.
 void copy_to_device(std::span<const std::byte> from, std::byte* to, Stream& stream);
 void copy_to_host(const std::byte* from, std::span<std::byte> to, Stream& stream);
 void copy_on_device(const std::byte* from, std::byte* to, std::size_t bytes, Stream& stream);

@@ -11,7 +11,7 @@
 namespace droptest::comm {
 namespace {
 
-// "1.25 GiB"
+// A size in words: "1.25 GiB".
 std::string size_text(std::size_t bytes) {
   constexpr std::array<const char*, 4> kUnits = {"bytes", "KiB", "MiB", "GiB"};
   double value = static_cast<double>(bytes);

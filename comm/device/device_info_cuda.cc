@@ -10,13 +10,13 @@
 namespace droptest::comm {
 namespace {
 
-/// 13000 -> "13.0".
+/// 13000 becomes "13.0".
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
 
-/// "cudaGetDeviceCount: no CUDA-capable device is detected (cudaErrorNoDevice)". Forgets the error, so that later calls
-/// do not report it.
+/// An error in words: "cudaGetDeviceCount: no CUDA-capable device is detected (cudaErrorNoDevice)". Forgets the error,
+/// so that later calls do not report it.
 std::string failure_text(const std::string& call, cudaError_t error) {
   cudaGetLastError();
   return call + ": " + cudaGetErrorString(error) + " (" + cudaGetErrorName(error) + ")";
@@ -27,7 +27,7 @@ std::string visible_devices_text() {
   return visible == nullptr ? "" : "; CUDA_VISIBLE_DEVICES is \"" + std::string(visible) + "\"";
 }
 
-/// The reason why there is no device. Without a driver, the runtime's text ("driver too old") would mislead.
+/// The reason why there is no device. If there is no driver, the runtime's text ("driver too old") would mislead.
 std::string absence_text(cudaError_t error, int driver, int runtime) {
   if (driver == 0) {
     return "there is no NVIDIA driver on this machine (" + failure_text("cudaGetDeviceCount", error) +
@@ -88,7 +88,7 @@ DeviceSurvey survey_devices() {
   DeviceSurvey survey;
   survey.built = true;
   survey.architectures = DROPTEST_CUDA_ARCHITECTURES;
-  // After a failure, these calls have not written their results.
+  // These calls write no results if they fail.
   int runtime = 0;
   int driver = 0;
   int count = 0;

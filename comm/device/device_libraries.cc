@@ -21,7 +21,7 @@ std::string dotted(std::size_t major, std::size_t minor, std::size_t patch) {
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
 }
 
-/// A function of a library that is found at run time; null where it is not found. Libraries are never closed: they keep
+/// A function of a library that is found at run time; null if it is not found. Libraries are never closed: they keep
 /// threads and handlers of their own.
 template <class Function>
 Function* function_of(const std::string& library, const char* name) {

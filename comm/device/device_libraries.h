@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The versions of NVIDIA's libraries on this machine, and where cuDNN is searched.
+// The versions of NVIDIA's libraries on this machine, and the places in which cuDNN is searched.
 #pragma once
 
 #include <map>
@@ -17,11 +17,11 @@ namespace droptest::comm {
 /// Python.
 std::vector<std::string> cudnn_names();
 
-/// The version ("2.28.9") of "NCCL", "cuBLASLt" or "cuDNN", as the library reports it; absent where it is not found, or
+/// The version ("2.28.9") of "NCCL", "cuBLASLt" or "cuDNN", as the library reports it; absent if it is not found, or if
 /// the build has no CUDA code. Loads the library: it stays in the process. Throws: CheckError for other names.
 std::optional<std::string> device_library_version(const DeviceSurvey& survey, std::string_view name);
 
-/// Name -> version of all libraries found.
+/// The versions of all libraries found, by name.
 std::map<std::string, std::string> device_library_versions(const DeviceSurvey& survey);
 
 }  // namespace droptest::comm

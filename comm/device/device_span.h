@@ -15,7 +15,7 @@ class DeviceSpan {
  public:
   DeviceSpan() = default;
   DeviceSpan(T* data, std::size_t size) : data_(data), size_(size) {}
-  /// A range that is only read.
+  /// Converts to a range that is only read.
   template <class U>
   requires(std::is_same_v<const U, T>) DeviceSpan(DeviceSpan<U> other)  // NOLINT(google-explicit-constructor)
       : data_(other.data()), size_(other.size()) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streams and buffers of a build without CUDA code.
+// Streams and buffers in a build without CUDA code.
 #include "comm/device/device_buffer.h"
 #include "comm/device/stream.h"
 #include "sim/error.h"

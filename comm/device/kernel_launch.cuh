@@ -18,8 +18,8 @@ namespace droptest::comm {
 
 struct LaunchShape {
   std::uint64_t blocks = 0;
-  unsigned threads = 256;        ///< of a block; a multiple of 32
-  std::size_t shared_bytes = 0;  ///< of the memory of dynamic_shared()
+  unsigned threads = 256;        ///< threads of a block; a multiple of 32
+  std::size_t shared_bytes = 0;  ///< bytes of the memory of dynamic_shared()
 };
 
 /// Blocks for a grid-stride loop over `items` items, one thread each.
@@ -35,15 +35,15 @@ __device__ T* dynamic_shared() {
   return reinterpret_cast<T*>(droptest_dynamic_shared);
 }
 
-/// Puts `kernel(arguments...)` on the stream of CUDA, of the current device; nothing where there are no blocks. `name`
-/// is in the error of a failed launch. Throws: DeviceError.
+/// Puts `kernel(arguments...)` on the stream of CUDA, of the current device; nothing if there are no blocks. `name` is
+/// in the error of a failed launch. Throws: DeviceError.
 template <class... Parameters, class... Arguments>
 void launch(std::string_view name, void (*kernel)(Parameters...), const LaunchShape& shape, cudaStream_t stream,
             const Arguments&... arguments) {
   static_assert(sizeof...(Parameters) == sizeof...(Arguments), "one argument for each parameter");
   if (shape.blocks == 0) return;
   const auto* function = reinterpret_cast<const void*>(kernel);
-  // More than 48 KiB need this attribute, and a kernel's static shared memory counts too.
+  // A kernel needs this attribute for more than 48 KiB, and its static shared memory counts too.
   if (shape.shared_bytes > 32U * 1024U) {
     check_cuda(cudaFuncSetAttribute(function, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                     static_cast<int>(shape.shared_bytes)),

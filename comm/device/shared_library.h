@@ -18,10 +18,10 @@ class SharedLibrary {
 
   /// The file that the dynamic linker opened.
   std::string path() const;
-  /// As dlopen() gave it, for libraries that look up functions themselves.
+  /// The handle that dlopen() gave, for libraries that look up functions themselves.
   void* handle() const { return handle_; }
 
-  /// The function of that name. Throws: DeviceError where the library has no such function.
+  /// The function of that name. Throws: DeviceError if the library has no such function.
   template <class Function>
   Function* function(const char* name) const {
     return reinterpret_cast<Function*>(address(name));

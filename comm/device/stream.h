@@ -14,8 +14,8 @@ namespace droptest::comm {
 
 class Stream;
 
-/// The current device of the calling thread: the first, until it makes a stream or a communicator of another device.
-/// Throws: DeviceError.
+/// The current device of the calling thread: device 0, until the thread makes a stream or a communicator of another
+/// device. Throws: DeviceError.
 int current_device();
 
 /// A point in the work of a stream.
@@ -23,7 +23,7 @@ int current_device();
 class Event {
  public:
   enum class Timing : std::uint8_t { kOff, kOn };
-  /// On the calling thread's current device. Throws: DeviceError.
+  /// Makes an event of the calling thread's current device. Throws: DeviceError.
   explicit Event(Timing timing = Timing::kOff);
   ~Event();
   Event(Event&& other) noexcept;
@@ -43,13 +43,13 @@ class Event {
   CUevent_st* event_ = nullptr;
 };
 
-/// A queue of work on one device. Submissions return at once; buffers that the work uses must live, and others must not
-/// change them, until the work is done.
-/// Owner: one rank, which submits work from one thread at a time. No call but synchronize() waits for the device,
-/// except stage() where the device is far behind. Destructors wait.
+/// A queue of work on one device. Submissions return at once. Until the work is done, its buffers must live, and no
+/// other work may change them.
+/// Owner: one rank, which submits work from one thread at a time. Only synchronize() waits for the device, and stage()
+/// if the device is far behind. Destructors wait.
 class Stream {
  public:
-  /// Throws: DeviceError where the device is absent or this build has no CUDA.
+  /// Throws: DeviceError if the device is absent or this build has no CUDA.
   explicit Stream(int device = 0);
   /// Borrows a stream of another library, which may end before this object; null: the device's default stream. The
   /// destructor waits for the whole device.

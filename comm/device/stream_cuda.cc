@@ -58,7 +58,7 @@ struct Stream::Handle {
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  // A borrowed stream may be gone.
+  // A borrowed stream may be gone: then the whole device is waited for.
   void drain() const { owner == Owner::kThis ? cudaStreamSynchronize(stream) : cudaDeviceSynchronize(); }
 
   int device;
@@ -66,8 +66,9 @@ struct Stream::Handle {
   enum class Owner : std::uint8_t { kThis, kOther } owner = Owner::kThis;
 };
 
-// Two halves in turns. A half is reused when the device has passed the point of its last use. By then all work that
-// reads it is on the stream, since work with a staged copy is submitted before the next copy is staged.
+// Two halves of a buffer that are used in turns. A half is reused when the device has passed the point of its last use.
+// All work that reads the half precedes this point, since work with a staged copy is submitted before the next copy is
+// staged.
 class Stream::Staging {
  public:
   const void* stage(std::span<const std::byte> bytes, Stream& stream) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When a device began and ended pieces of the work on its streams.
+// The times at which a device began and ended pieces of the work on its streams.
 #pragma once
 
 #include <cstddef>
@@ -18,12 +18,12 @@ class StreamTimer {
  public:
   explicit StreamTimer(const Clock& clock = steady_clock()) : clock_(clock) {}
 
-  /// Measures from now on. Waits for `stream` once, to learn which time of the host a time of the device is: they
-  /// differ by the time of one call, about 10 microseconds. Throws: DeviceError, here and below.
+  /// Measures from now on. Waits for `stream` once, to learn which time of the host belongs to a time of the device;
+  /// the error is the time of one call, about 10 microseconds. Throws: DeviceError, as all methods.
   void start(Stream& stream);
   bool is_on() const { return origin_.has_value(); }
 
-  /// A piece of work as long as it lives: what is put on `stream` meanwhile. Nothing where the timer is null or off.
+  /// A piece of work: what is put on `stream` while the scope lives. It measures nothing if the timer is null or off.
   /// Scopes of one stream nest. `label` is the caller's.
   class Scope {
    public:
@@ -48,7 +48,7 @@ class StreamTimer {
   };
   /// The pieces that the device has done since the last call, in the order of their ends on the host. Does not wait.
   std::vector<Piece> take_done();
-  /// Waits for the rest, and measures no longer.
+  /// Waits for the other pieces, and measures no longer.
   std::vector<Piece> stop();
 
  private:
@@ -67,8 +67,8 @@ class StreamTimer {
   Clock::TimePoint origin_time_{};
   std::vector<Event> pool_;
   std::vector<const Stream*> streams_;
-  std::vector<Pending> open_;  ///< the innermost one last
-  std::deque<Pending> done_;   ///< by the host
+  std::vector<Pending> open_;  ///< pieces under way, the innermost one last
+  std::deque<Pending> done_;   ///< pieces that the host has submitted
 };
 
 }  // namespace droptest::comm

@@ -8,8 +8,8 @@
 
 namespace droptest::comm {
 
-/// Keeps the order in which a host thread uses a buffer on a device, when it changes from stream to stream. The owner
-/// of the buffer owns this too.
+/// Keeps the order in which a host thread uses a buffer on a device when the thread changes from stream to stream. The
+/// owner of the buffer owns this too.
 class StreamTurns {
  public:
   /// The turn of a stream: from the construction, which makes the stream wait for the previous turn, to the end of the
@@ -31,7 +31,7 @@ class StreamTurns {
   };
 
  private:
-  // In a destructor: after a failure of the device, the next call that checks it fails.
+  // The destructor calls it: after a failure of the device, the next call that checks the device fails.
   void end_turn(Stream& stream) noexcept {
     try {
       if (!end_) end_.emplace();

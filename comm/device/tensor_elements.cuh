@@ -33,7 +33,7 @@ __device__ W completed(ReduceOp op, W combined, int inputs) {
   return op == ReduceOp::kMean ? static_cast<W>(combined / static_cast<W>(inputs)) : combined;
 }
 
-/// Exact except for large integers.
+/// The conversion is exact except for large integers.
 template <class T>
 __device__ double as_double(T x) {
   return static_cast<double>(widened(x));

@@ -14,24 +14,24 @@
 
 namespace droptest::comm {
 
-/// Elements of a tensor with the same operation.
+/// Elements of a tensor that are changed by the same operation.
 struct ElementRun {
   std::uint64_t begin = 0;
   std::uint64_t end = 0;
-  double factor = 1;  ///< of kScale and kDivide
+  double factor = 1;  ///< factor of kScale and kDivide
 
   friend bool operator==(const ElementRun&, const ElementRun&) = default;
 };
 
 /// The new value of each element x of the runs, with y the same element of another tensor: 0, the lowest value of the
-/// type, y, x + y, max(x, y), x * factor, x / factor, or x where it is finite and else 0. The factor is rounded to the
+/// type, y, x + y, max(x, y), x * factor, x / factor, or x if it is finite and else 0. The factor is rounded to the
 /// type first (to float for bfloat16 and float16).
 enum class RunOperation : std::uint8_t { kZero, kLowest, kCopy, kSum, kMax, kScale, kDivide, kFinite };
 
-/// One launch for all runs. `from` has the shape of `data`, or is empty where the operation does not read it.
+/// Changes all runs in one launch. `from` has the shape of `data`, or is empty if the operation does not read it.
 void change_runs_on_device(RunOperation operation, ConstTensor from, Tensor data, std::span<const ElementRun> runs);
 
-/// Zeros at ascending ranges, in one launch; none where there are no ranges.
+/// Sets ascending ranges to zero, in one launch; without ranges there is no launch.
 inline void zero_ranges_on_device(Tensor data, std::span<const sim::ElementRange> ranges) {
   if (ranges.empty()) return;
   std::vector<ElementRun> runs;

@@ -72,7 +72,7 @@ __global__ void runs_kernel(RunOperation operation, const T* from, T* data, cons
   }
 }
 
-// Pieces that are small enough for a block each.
+// Pieces of runs that are small enough for a block each.
 std::vector<ElementRun> pieces_of(std::span<const ElementRun> runs) {
   constexpr std::uint64_t kPieceElems = 8192;
   std::vector<ElementRun> pieces;

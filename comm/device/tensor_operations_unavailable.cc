@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Without CUDA code in the build there are no streams, and so no tensors in device memory.
+// A build without CUDA code has no streams, and so no tensors in device memory.
 #include "comm/device/tensor_operations.h"
 #include "sim/error.h"
 

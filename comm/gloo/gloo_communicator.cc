@@ -17,10 +17,11 @@ using Bytes = std::span<std::byte>;
 using ConstBytes = std::span<const std::byte>;
 
 constexpr int kGroupShift = 48;
-constexpr int kChannelShift = 14;  // in the id of a group
+constexpr int kChannelShift = 14;  // place of the channel in the id of a group
 constexpr std::size_t kMostGroups = (std::size_t{1} << kChannelShift) - 1;
 constexpr int kSequenceShift = 2;
-constexpr std::size_t kMostSentWhole = std::size_t{256} << 10;  ///< to all ranks together: beyond, parts cost less
+/// Bytes to all ranks together: beyond, parts cost less.
+constexpr std::size_t kMostSentWhole = std::size_t{256} << 10;
 
 // The range of each part, one after the other.
 template <class Span>
@@ -258,7 +259,7 @@ void GlooCommunicator::all_reduce_now(const Call& call, ConstTensor input, Tenso
 
 void GlooCommunicator::all_to_all_now(const Call& call, const CallArguments& arguments) {
   ConstBytes input = arguments.input.bytes;
-  std::vector<std::byte> input_copy;  // in place, arriving parts would overwrite parts that are still to be sent
+  std::vector<std::byte> input_copy;  // arriving parts would overwrite parts of an input in place
   if (input.data() == arguments.output.bytes.data()) {
     input_copy.assign(input.begin(), input.end());
     input = input_copy;
@@ -291,7 +292,7 @@ std::unique_ptr<WorkInFlight> GlooCommunicator::begin(const CallArguments& argum
   });
 }
 
-// Straight from the tensor: the data departs at once, and the background thread waits for its end.
+// The data departs straight from the tensor at once, and the background thread waits for its end.
 std::unique_ptr<WorkInFlight> GlooCommunicator::begin_send(const Call& call, ConstTensor data, int destination) {
   struct Sent {
     Call call;

@@ -18,9 +18,10 @@
 namespace droptest::comm {
 
 /// One rank of a group over a GlooMesh. Each collective begins with an exchange of the ranks' calls, so that a
-/// disagreement is found before any data is used. Small messages travel with this exchange, and the collective is done;
-/// larger messages follow it.
-/// Determinism: inputs are reduced in rank order, each part by its rank or, of small ones, by all: the bits of `local`.
+/// disagreement is found before any data is used. Small messages travel with this exchange, and the collective is then
+/// done; larger messages follow it.
+/// Determinism: a part's rank, or each rank if the message is small, reduces the inputs in rank order. The results have
+/// the same bits as those of `local`.
 class GlooCommunicator final : public Communicator {
  public:
   /// A communicator over the whole mesh.
@@ -31,8 +32,8 @@ class GlooCommunicator final : public Communicator {
   int world_rank(int rank) const override { return world_ranks_[static_cast<std::size_t>(rank)]; }
   std::string_view backend() const override { return "gloo"; }
   void begin_step(std::uint64_t step) override { mesh_->step = step; }
-  /// A send is buffered up to 16 MiB of messages under way from this rank; beyond, it waits until earlier messages are
-  /// received. An exchange goes straight from and to the tensors; only messages of a rank to itself are copied. A
+  /// A send is buffered up to 16 MiB of messages under way from this rank; beyond that, it waits until earlier messages
+  /// are received. An exchange goes straight from and to the tensors; only messages of a rank to itself are copied. A
   /// reduction of the caller reads the parts in their receive buffers.
   void run(const CallArguments& arguments) override;
   PartReductions part_reductions() const override { return PartReductions::kAsFast; }
@@ -41,17 +42,17 @@ class GlooCommunicator final : public Communicator {
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   /// Needs no new connections: the parts use the mesh's connections, with slots of their own.
   std::unique_ptr<Communicator> split(int color, int key) override;
-  /// The same, with the type of this class.
+  /// split() with the type of this class.
   std::unique_ptr<GlooCommunicator> split_group(int color, int key);
   std::unique_ptr<Communicator> channel(int number) override;
   void abort(std::string_view reason) noexcept override { mesh_->abort(reason); }
 
-  /// For a backend that moves the data of some calls itself: the ranks exchange and compare their next calls, as at the
-  /// start of a collective of this communicator. The counts are those of all_to_all, and empty for others. Ranks: all
-  /// of the group. Throws: CommError on every rank where the calls, or the counts of two ranks, differ.
+  /// Exchanges and compares the ranks' next calls, as at the start of a collective of this communicator, for a backend
+  /// that moves the data of some calls itself. The counts are those of all_to_all, and empty for others. Ranks: all of
+  /// the group. Throws: CommError on every rank if the calls, or the counts of two ranks, differ.
   void agree_on(const Call& call, std::span<const std::uint64_t> send_counts,
                 std::span<const std::uint64_t> receive_counts);
-  /// The same for a message between two ranks: the sender sends its call; the receiver waits for it and compares.
+  /// agree_on() for a message between two ranks: the sender sends its call; the receiver waits for it and compares.
   void send_call(const Call& call, int destination);
   void receive_call(const Call& call, int source);
 
@@ -78,33 +79,33 @@ class GlooCommunicator final : public Communicator {
   Call checked(const CallArguments& arguments) const;
   void send_now(const CallArguments& arguments);
   void exchange_now(std::span<const Send> sends, std::span<const Receive> receives);
-  /// The next collective of the group, on the thread that runs it.
+  /// Runs the next collective of the group, on the thread that runs collectives.
   void carry_out(const Call& call, const CallArguments& arguments);
-  /// Null `reduction`: the call's own.
+  /// Null `reduction`: the reduction of the call.
   void all_reduce_now(const Call& call, ConstTensor input, Tensor output, PartReduction* reduction);
   void all_to_all_now(const Call& call, const CallArguments& arguments);
   void broadcast_now(const Call& call, Tensor data);
   std::unique_ptr<WorkInFlight> begin_send(const Call& call, ConstTensor data, int destination);
   std::unique_ptr<WorkInFlight> begin_recv(const Call& call, Tensor data, int source);
 
-  /// Exchanges `own` with all ranks of the group and checks that they agree; send_counts are for all_to_all. `to`,
-  /// where given, has the data for each rank, which travel along if they have at most inline_bytes(), else not at all.
+  /// Exchanges `own` with all ranks of the group and checks that they agree; send_counts are for all_to_all. `to`, if
+  /// given, has the data for each rank. The data travel along if they have at most inline_bytes(), else not at all.
   std::vector<Hello> agree(const Hello& own, std::span<const std::uint64_t> send_counts,
                            std::span<const ConstBytes> to = {});
-  /// The data that travelled with a rank's Hello, `bytes` bytes, until the next exchange.
+  /// The data that travelled with a rank's Hello, `bytes` bytes, valid until the next exchange.
   ConstBytes inlined(int rank, std::size_t bytes) const {
     return exchange_.incoming(rank).subspan(sizeof(Hello), bytes);
   }
   /// Checks the counts that the other ranks will send in an all_to_all.
   void check_receive_counts(const Call& call, std::span<const Hello> hellos,
                             std::span<const std::uint64_t> receive_counts);
-  /// After agree() with the same `to`: receives part s of the output from rank s, for each s; own parts are left alone.
-  /// Parts that did not travel with a Hello travel now.
+  /// Called after agree() with the same `to`: receives part s of the output from rank s, for each s, but not the own
+  /// part. Parts that did not travel with a Hello travel now.
   void take_parts(std::span<const ConstBytes> to, std::span<const Bytes> from, Phase phase);
   /// Agrees on `call`, and then reduces this rank's part of all inputs into `output`, in rank order or by `reduction`.
   void reduce_own_part(const Call& call, ConstTensor input, Tensor output, std::span<const std::uint64_t> counts,
                        PartReduction* reduction);
-  /// Agrees on `call`, and sends all parts to all ranks; this rank's part is in its place in `output` already.
+  /// Agrees on `call`, and sends all parts to all ranks; this rank's part is already in its place in `output`.
   void gather_parts(const Call& call, Tensor output, std::span<const std::uint64_t> counts);
   /// An all-reduce of inputs that travel with the agreement on `call`.
   void reduce_everywhere(const Call& call, ConstTensor input, Tensor output);
@@ -123,9 +124,9 @@ class GlooCommunicator final : public Communicator {
   std::vector<int> world_ranks_;
   int rank_;
   std::uint16_t group_id_;
-  std::uint64_t sequence_ = 0;  ///< collectives so far
+  std::uint64_t sequence_ = 0;  ///< number of collectives so far
   GlooExchange exchange_;
-  std::vector<std::byte> received_parts_;  ///< of the inputs of a reduction
+  std::vector<std::byte> received_parts_;  ///< received parts of the inputs of a reduction
   std::vector<std::uint64_t> sent_;        ///< messages so far, by destination
   std::vector<std::uint64_t> received_;    ///< messages so far, by source
   struct ToSelf {
@@ -134,8 +135,8 @@ class GlooCommunicator final : public Communicator {
   };
   std::map<std::uint64_t, ToSelf> to_self_;  ///< messages that this rank sent to itself, by number
   // Last members, so that their tasks end before any other member is destroyed.
-  std::map<int, Lane> sending_;    ///< by destination
-  std::map<int, Lane> receiving_;  ///< by source
+  std::map<int, Lane> sending_;    ///< lanes of sends by destination
+  std::map<int, Lane> receiving_;  ///< lanes of receives by source
   Lane collectives_;
 };
 

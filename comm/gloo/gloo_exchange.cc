@@ -7,9 +7,9 @@ namespace droptest::comm {
 namespace {
 
 constexpr std::size_t kMostCapacity = std::size_t{64} << 10;
-constexpr std::size_t kMostMemory = std::size_t{4} << 20;  ///< of the messages of one exchange to or from all ranks
+constexpr std::size_t kMostMemory = std::size_t{4} << 20;  ///< bytes of one exchange's messages to or from all ranks
 constexpr std::size_t kLeastCapacity = std::size_t{4} << 10;
-constexpr std::size_t kAlignment = 64;  ///< of each message, whatever the number of ranks
+constexpr std::size_t kAlignment = 64;  ///< alignment of each message, whatever the number of ranks
 
 }  // namespace
 
@@ -41,7 +41,7 @@ void GlooExchange::post(std::uint64_t exchange) {
 
 void GlooExchange::run(std::span<const std::size_t> sizes) {
   const std::uint64_t exchange = exchanges_ + 1;
-  // Before this rank's messages depart: a rank that has them may send those of the next exchange.
+  // Receives are posted before this rank's messages depart: a rank that has them may send those of the next exchange.
   while (posted_ < exchange + 1) post(posted_ + 1);
   std::vector<GlooMesh::Transfer> sends;
   const int size = static_cast<int>(world_ranks_.size());

@@ -21,8 +21,8 @@ namespace droptest::comm {
 /// posted the receives of e + 1 before. Thread safety: none. Ranks: all of the group, in a CallScope of the mesh.
 class GlooExchange {
  public:
-  /// `mesh` is borrowed and outlives this. `world_ranks`: of the group, this one at `rank`. `first_slot`: of the
-  /// group's own slots, one for each exchange, `slot_step` apart.
+  /// `mesh` is borrowed and outlives this. `world_ranks` are those of the group; this rank is at `rank`. `first_slot`
+  /// is the first of the group's own slots, one for each exchange, `slot_step` apart.
   GlooExchange(GlooMesh& mesh, std::span<const int> world_ranks, int rank, std::uint64_t first_slot,
                std::uint64_t slot_step);
 
@@ -36,7 +36,7 @@ class GlooExchange {
   /// Throws: CommError.
   void run(std::span<const std::size_t> sizes);
 
-  /// The message from a rank of the group, until the next run(); the sender wrote the first of its capacity() bytes.
+  /// The message from a rank of the group, at the beginning of capacity() bytes. Valid until the next run().
   std::span<const std::byte> incoming(int rank) const { return {&incoming_[exchanges_ % 2][place(rank)], capacity_}; }
 
  private:
@@ -49,10 +49,10 @@ class GlooExchange {
   std::uint64_t first_slot_;
   std::uint64_t slot_step_;
   std::size_t capacity_;
-  std::uint64_t exchanges_ = 0;  ///< run so far
-  std::uint64_t posted_ = 0;     ///< the last one with posted receives
+  std::uint64_t exchanges_ = 0;  ///< number of exchanges so far
+  std::uint64_t posted_ = 0;     ///< number of the last exchange with posted receives
   std::unique_ptr<std::byte[]> outgoing_;
-  std::array<std::unique_ptr<std::byte[]>, 2> incoming_;  ///< of exchanges with even and odd numbers
+  std::array<std::unique_ptr<std::byte[]>, 2> incoming_;  ///< messages of exchanges with even and odd numbers
   std::array<std::vector<std::optional<GlooMesh::Transfer>>, 2> receives_;
 };
 

@@ -19,9 +19,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPoll{20};                             ///< of the store while a key is awaited
-constexpr milliseconds kWatch{100};                           ///< of the store in normal operation
-constexpr milliseconds kForever = std::chrono::hours(10000);  ///< Gloo's own timeouts close all connections: not used
+constexpr milliseconds kPoll{20};    ///< interval of looks at the store while a key is awaited
+constexpr milliseconds kWatch{100};  ///< interval of looks at the store in normal operation
+/// Longer than any run: Gloo's own timeouts, which close all connections, are not used.
+constexpr milliseconds kForever = std::chrono::hours(10000);
 constexpr std::size_t kBufferedBytesMost = std::size_t{16} << 20;
 
 std::string key_of(std::string_view kind, int rank) { return std::string(kind) + "/" + std::to_string(rank); }
@@ -136,8 +137,8 @@ GlooMesh::~GlooMesh() {
   }
   changed_.notify_all();
   watcher_.join();
-  // Without a failure, the connections end with their objects: an explicit close would reset them, and data that the
-  // system has not delivered yet would be lost.
+  // If there was no failure, the connections end with their objects. An explicit close would reset them, and data that
+  // the system has not delivered yet would be lost.
   if (failure_) close_connections();
   try {
     bool all_left = !failure_;
@@ -190,7 +191,7 @@ void GlooMesh::meet(std::string_view stage, std::string_view verb) {
 
 void GlooMesh::connect(const std::string& interface_name) {
   try {
-    const SigpipeBlocked sigpipe_blocked;  // for the thread of Gloo's device, too
+    const SigpipeBlocked sigpipe_blocked;  // also holds for the thread of Gloo's device
     std::shared_ptr<gloo::transport::Device> device = make_device(interface_name, store_->own_address());
     context_ = std::make_shared<gloo::rendezvous::Context>(rank_, size_);
     context_->setTimeout(timeout_);
@@ -227,8 +228,8 @@ void GlooMesh::watch() {
       posted = posted_failure();
       asked = stall_is_asked_about();
     } catch (const std::exception&) {
-      // Without the store the connections still work; each rank then finds failures alone. But if a rank held the
-      // store, this rank is gone.
+      // The connections still work without the store; each rank then finds failures by itself. But if a rank held the
+      // store, that rank is gone.
       posted = lost_rank();
     }
     if (asked) post_status();
@@ -252,7 +253,7 @@ void GlooMesh::interrupt_waits() const {
   for (const Wait& wait : waits_) interrupt(wait);
 }
 
-// Called with the mutex held. Outside of any call: a call without a name.
+// Called with the mutex held. A thread outside of any call has a call without a name.
 Call GlooMesh::call_of_this_thread() const {
   const auto found = calls_.find(std::this_thread::get_id());
   return found == calls_.end() ? Call() : found->second;
@@ -333,7 +334,7 @@ void GlooMesh::end_with(const Failure& found) {
   {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = settled;
-    interrupt_waits();  // of other threads
+    interrupt_waits();  // also those of other threads
   }
   throw_failure();
 }

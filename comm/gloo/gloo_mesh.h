@@ -35,14 +35,14 @@ class UnboundBuffer;
 
 namespace droptest::comm {
 
-/// Gloo's message without the source location at its begin: "[/path/pair.cc:598] Connection closed by peer".
+/// Gloo's message without the source location at its begin. Example of a location: "[/path/pair.cc:598]".
 std::string without_gloo_place(const std::string& message);
 
 /// A full mesh of TCP connections. All errors end the whole mesh: the first cause that any rank finds is written to the
 /// launch store before connections close, and every rank reports that one. A thread of the mesh watches the store and
-/// the deadlines of the current waits, so that ranks learn of failures between third parties, and no rank waits for
-/// ever. A backend that moves its data elsewhere shares its failures through a mesh, too. Thread safety: any thread may
-/// make calls, each in a CallScope of its own; split groups belong to the rank's thread.
+/// the deadlines of the current waits. So ranks learn of failures between third parties, and no rank waits for ever. A
+/// backend that moves its data elsewhere shares its failures through a mesh, too. Thread safety: any thread may make
+/// calls, each in a CallScope of its own; split groups belong to the rank's thread.
 class GlooMesh {
  public:
   /// Throws: ConfigError for options that are wrong, or a launch id that was used before; CommError that names the
@@ -58,7 +58,7 @@ class GlooMesh {
   /// The clock of all timeouts.
   const Clock& clock() const { return clock_; }
 
-  /// Marks the time that this thread of the rank spends in `call`. Throws: CommError where the mesh has failed.
+  /// Marks the time that this thread of the rank spends in `call`. Throws: CommError if the mesh has failed.
   class CallScope {
    public:
     CallScope(GlooMesh& mesh, const Call& call);
@@ -105,21 +105,21 @@ class GlooMesh {
   std::optional<Failure> failure();
   /// Ends the mesh for a failure that this rank found outside of it; returns the failure that was found first.
   Failure end(const Failure& found) noexcept;
-  /// Sets this rank's answer, outside of the mesh's calls, when the other ranks ask for its activity; "": none. The
-  /// function is called from the mesh's thread, and must not call the mesh. Empty: no function.
+  /// Sets the function that gives this rank's answer when the other ranks ask for its activity outside of the mesh's
+  /// calls; "": none. The mesh's thread calls the function, which must not call the mesh. Empty: no function.
   void report_activity(std::function<std::string()> activity);
   /// The answers of all ranks about their activity, when an operation outside of the mesh makes no progress.
   struct Roll {
-    std::vector<int> left;           ///< ended in order
-    std::vector<int> silent;         ///< do not answer within a second
-    std::vector<int> idle;           ///< are in no call, and have nothing under way
-    std::string doing;               ///< of the others: "rank 1: all_reduce(...); rank 3: barrier(...)"
-    std::optional<Failure> failure;  ///< found by another rank meanwhile; then the rest is empty
+    std::vector<int> left;           ///< ranks that ended in order
+    std::vector<int> silent;         ///< ranks that do not answer within a second
+    std::vector<int> idle;           ///< ranks that are in no call, and have nothing under way
+    std::string doing;               ///< calls of the other ranks: "rank 1: all_reduce(...); rank 3: barrier(...)"
+    std::optional<Failure> failure;  ///< failure found by another rank meanwhile; then the rest is empty
   };
-  /// Takes up to a few seconds. Throws: CommError where the launch store is gone.
+  /// Takes up to a few seconds. Throws: CommError if the launch store is gone.
   Roll call_roll();
 
-  /// Identifies groups: ids of all groups that share a pair of ranks differ.
+  /// The next id of a group. Ids of all groups that share a pair of ranks differ.
   std::uint16_t next_group_id = 1;
   std::atomic<std::uint64_t> step = 0;
 
@@ -143,13 +143,13 @@ class GlooMesh {
   void interrupt_waits() const;
   Call call_of_this_thread() const;
   void close_connections() noexcept;
-  // In gloo_mesh_failure.cc.
+  // These functions are in gloo_mesh_failure.cc.
   std::optional<Failure> posted_failure();
   std::optional<Failure> lost_rank() const;
   bool stall_is_asked_about();
   Failure settle(const Failure& found);
   void post_status();
-  /// The activity that each rank reports; absent for ranks that do not answer. And the failure of the mesh, if there is
+  /// The activity that each rank reports, absent for ranks that do not answer; and the failure of the mesh, if there is
   /// one.
   struct Answers {
     std::vector<std::optional<std::string>> of_rank;
@@ -176,7 +176,7 @@ class GlooMesh {
   std::optional<Failure> failure_;
   std::map<std::thread::id, Call> calls_;  ///< the calls of this rank's threads
   std::function<std::string()> activity_;
-  std::list<Wait> waits_;  ///< the oldest one first
+  std::list<Wait> waits_;  ///< waits of this rank, the oldest one first
   bool status_posted_ = false;
   bool stop_ = false;
   bool closed_ = false;

@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::milliseconds;
 
-constexpr milliseconds kPoll{20};       ///< of the store
+constexpr milliseconds kPoll{20};       ///< interval of looks at the store
 constexpr milliseconds kSettle{300};    ///< longest time between a rank's closed connections and its cause in the store
 constexpr milliseconds kAnswer{1000};   ///< longest time for the answer of a living rank
 constexpr milliseconds kResolve{2500};  ///< longest wait for the rank that searches the culprit of a stall
@@ -58,7 +58,7 @@ std::optional<Failure> GlooMesh::posted_failure() {
   return decode(*text);
 }
 
-// The failure that the loss of the store is, where a rank's process held it.
+// The failure behind the loss of the store, if a rank's process held it.
 std::optional<Failure> GlooMesh::lost_rank() const {
   const std::optional<std::string> cause = store_->lost_rank();
   if (!cause) return std::nullopt;
@@ -125,8 +125,8 @@ GlooMesh::Answers GlooMesh::ask_all() {
   return answers;
 }
 
-// A peer's connection is closed. The peer has died, or it has left, or it gave up because of a failure. In
-// the last case the failure is in the store already, and is the cause.
+// A peer's connection is closed. The peer has died, or it has left, or it gave up because of a failure. In the last
+// case the failure is in the store already, and is the cause.
 Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
   const std::string name = "rank " + std::to_string(peer);
   std::string cause = name + " died or lost its connection: " + without_gloo_place(reason);
@@ -150,15 +150,16 @@ Failure GlooMesh::connection_lost(int peer, const std::string& reason) {
       clock_.sleep_for(kPoll);
     }
   } catch (const std::exception&) {
-    // Without the store, this rank knows only the closed connection. The peer may have given up because the store's
-    // rank died.
+    // This rank knows only the closed connection, because the store is gone. The peer may have given up because the
+    // store's rank died.
     if (const auto lost = lost_rank()) return {rank_, at, lost->cause};
   }
   return {rank_, at, cause};
 }
 
-// No data for the whole timeout. The peer may itself wait for a third rank, so all ranks are asked for their activity.
-// The culprit is the rank at the end of the chain: it does not answer (dead, stopped, cut off), or is in no call.
+// There was no data for the whole timeout. The peer may itself wait for a third rank, so all ranks are asked for their
+// activity. The culprit is the rank at the end of the chain: it does not answer (dead, stopped, cut off), or is in no
+// call.
 Failure GlooMesh::stalled(int peer) {
   Call call;
   {
@@ -191,7 +192,8 @@ Failure GlooMesh::stalled(int peer) {
       suspect = next;
     }
   } catch (const std::exception&) {
-    // Without the store no rank can be asked: name the rank that held it, or else the peer that this rank waits for.
+    // No rank can be asked without the store: the culprit is the rank that held it, or else the peer that this rank
+    // waits for.
     if (const auto lost = lost_rank()) return {rank_, where, lost->cause};
   }
   const std::string name = "rank " + std::to_string(peer);

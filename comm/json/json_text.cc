@@ -72,14 +72,14 @@ class StrictReader final : public nlohmann::json_sax<json> {
   }
 
  private:
-  /// An object or list whose members are being read. It is at its place: nothing is moved once it is complete.
+  /// An object or list that is being read. It is already in its final place, so that it is never moved.
   struct Level {
     json* value;
-    const std::string* key = nullptr;  ///< of an object: of the member being read
-    json* member = nullptr;            ///< of an object: that member
+    const std::string* key = nullptr;  ///< key of the member being read, if it is an object
+    json* member = nullptr;            ///< member being read, if it is an object
   };
 
-  /// Where the next value goes.
+  /// The place of the next value.
   json& place() {
     if (levels_.empty()) return root_;
     if (levels_.back().value->is_object()) return *levels_.back().member;
@@ -106,7 +106,7 @@ class StrictReader final : public nlohmann::json_sax<json> {
     return true;
   }
 
-  /// Of the member being read.
+  /// The pointer of the member being read.
   std::string pointer() const {
     json::json_pointer path;
     for (const Level& level : levels_) {
@@ -137,7 +137,7 @@ std::string canonical_number(double value) {
   return text;
 }
 
-/// The library's text, which most strings are without an escape.
+/// Appends a string. Most strings have no escape and are the library's text.
 void append_string(const std::string& text, std::string& out) {
   const bool plain =
       std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; });

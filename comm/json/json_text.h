@@ -11,16 +11,16 @@ namespace droptest::comm {
 /// Deepest nesting of objects and lists that is read.
 inline constexpr int kMaxJsonDepth = 64;
 
-/// Parses one JSON value. `where` names the text in messages, e.g. the file.
-/// Integers up to 2^64 - 1 are exact. Throws: ConfigError with line and column for text that is not JSON, a byte 0 in
-/// it too, for a key that appears twice in an object, a number beyond a double's range, text that is not UTF-8, or
-/// nesting beyond kMaxJsonDepth.
+/// Parses one JSON value. `where` names the text in messages, e.g. the file. Integers up to 2^64 - 1 are exact.
+/// Throws: ConfigError with line and column for text that is not JSON or has a byte 0, for a key that appears twice in
+/// an object, a number beyond a double's range, text that is not UTF-8, or nesting beyond kMaxJsonDepth.
 nlohmann::json parse_json(std::string_view text, const std::string& where);
 
-/// Reads and parses a file. Throws: ConfigError, also where the file cannot be read (with the system's reason).
+/// Reads and parses a file. Throws: the errors of parse_json(), and ConfigError with the system's reason for a file
+/// that cannot be read.
 nlohmann::json load_json(const std::string& path);
 
-/// One line that depends on the value only: sorted keys, no spaces, UTF-8 as it is, shortest numbers that read back
+/// One line that depends only on the value: sorted keys, no spaces, UTF-8 as it is, shortest numbers that read back
 /// exactly. Equal to Python's json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False), so that
 /// anyone can check a run id.
 std::string canonical_json(const nlohmann::json& value);

@@ -7,7 +7,7 @@
 namespace droptest::comm {
 namespace {
 
-/// Optimal string alignment distance; letters that differ in case only are equal.
+/// Optimal string alignment distance; letters that differ only in case are equal.
 std::size_t edits(std::string_view a, std::string_view b) {
   const auto same = [](char x, char y) {
     return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));

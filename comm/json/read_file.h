@@ -7,7 +7,7 @@
 
 namespace droptest::comm {
 
-/// The whole file. Throws: ConfigError with the path and the system's reason.
+/// The contents of the whole file. Throws: ConfigError with the path and the system's reason.
 std::string read_file(const std::string& path);
 
 /// Throws ConfigError "<operation> <path>: <the system's reason for errno value `error`>".

@@ -54,7 +54,7 @@ const std::set<std::string, std::less<>>& known_keywords() {
   return kKeywords;
 }
 
-/// Of the value of the keyword `type`.
+/// The types that the value of the keyword `type` names.
 RuleParts::Types types_of(const json& names) {
   using Types = RuleParts::Types;
   static const std::map<std::string, bool Types::*, std::less<>> kByName = {
@@ -183,7 +183,7 @@ const json& SchemaFiles::find(const std::string& target) const {
 
 std::vector<Violation> Schema::check(const json& document, UnknownMembers unknown) const {
   SchemaChecker checker(*files_, unknown);
-  if (checker.passes(*root_, document)) return {};  // without the places and texts of violations
+  if (checker.passes(*root_, document)) return {};  // needs no places and texts of violations
   checker.check(*root_, document, "");
   return checker.take();
 }

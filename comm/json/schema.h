@@ -23,13 +23,13 @@ struct Violation {
   std::string message;  ///< "got VALUE, want ..."
 };
 
-/// Whether members that a schema does not name are violations where it says so (additionalProperties). A later version
-/// of a record may have more of them.
+/// Whether members that a schema does not name are violations if the schema forbids them (additionalProperties). A
+/// later version of a record may have more members.
 enum class UnknownMembers : std::uint8_t { kRefused, kAllowed };
 
 /// The keywords of one rule that decide about a value, looked up once; null: the rule does not have this keyword.
 struct RuleParts {
-  /// The JSON types that a value may have, of `type`, which is a name or a list of names.
+  /// The JSON types that the keyword `type`, a name or a list of names, allows.
   struct Types {
     bool null = false;
     bool boolean = false;
@@ -42,17 +42,18 @@ struct RuleParts {
   const nlohmann::json* target = nullptr;  ///< the rule that $ref refers to
   std::optional<Types> types;
   const nlohmann::json* constant = nullptr;
-  const nlohmann::json* known = nullptr;  ///< enum
+  const nlohmann::json* known = nullptr;  ///< values of enum
   const nlohmann::json* minimum = nullptr;
   const nlohmann::json* maximum = nullptr;
-  const nlohmann::json* above = nullptr;  ///< exclusiveMinimum
-  const nlohmann::json* below = nullptr;  ///< exclusiveMaximum
+  const nlohmann::json* above = nullptr;  ///< value of exclusiveMinimum
+  const nlohmann::json* below = nullptr;  ///< value of exclusiveMaximum
   const nlohmann::json* multiple_of = nullptr;
   const nlohmann::json* min_length = nullptr;
   const nlohmann::json* max_length = nullptr;
   const Pattern* pattern = nullptr;
   const nlohmann::json* properties = nullptr;
-  std::vector<std::pair<const Pattern*, const nlohmann::json*>> pattern_properties;  ///< names of members -> their rule
+  /// Patterns of member names with their rules.
+  std::vector<std::pair<const Pattern*, const nlohmann::json*>> pattern_properties;
   const nlohmann::json* property_names = nullptr;
   const nlohmann::json* additional_properties = nullptr;
   const nlohmann::json* required = nullptr;
@@ -60,21 +61,22 @@ struct RuleParts {
   const nlohmann::json* min_items = nullptr;
   const nlohmann::json* one_of = nullptr;
   const nlohmann::json* any_of = nullptr;
-  const nlohmann::json* words = nullptr;  ///< x-words
+  const nlohmann::json* words = nullptr;  ///< value of x-words
 };
 
 /// Schema files that refer to each other.
 class SchemaFiles {
  public:
-  /// By file name. Throws: CheckError for a keyword, pattern or reference that this interpreter does not know.
+  /// `files` have a name and contents each. Throws: CheckError for a keyword, pattern or reference that this
+  /// interpreter does not know.
   explicit SchemaFiles(std::vector<std::pair<std::string, nlohmann::json>> files);
   ~SchemaFiles();
   SchemaFiles(const SchemaFiles&) = delete;
   SchemaFiles& operator=(const SchemaFiles&) = delete;
 
-  /// The rule at "file#/pointer" or the file "file". Throws: CheckError where there is none.
+  /// The rule at "file#/pointer" or the file "file". Throws: CheckError if there is none.
   const nlohmann::json& find(const std::string& reference) const;
-  /// `rule` is a part of these files.
+  /// The keywords of `rule`, a part of these files.
   const RuleParts& parts(const nlohmann::json& rule) const { return parts_.at(&rule); }
 
  private:
@@ -82,11 +84,11 @@ class SchemaFiles {
   void note_parts(const nlohmann::json& rule);
 
   std::vector<std::pair<std::string, nlohmann::json>> files_;
-  std::unordered_map<const nlohmann::json*, RuleParts> parts_;  ///< of every object in the files
-  std::map<std::string, Pattern, std::less<>> patterns_;        ///< by their texts
+  std::unordered_map<const nlohmann::json*, RuleParts> parts_;  ///< keywords of every object in the files
+  std::map<std::string, Pattern, std::less<>> patterns_;        ///< patterns by their texts
 };
 
-/// JSON Schema, draft 2020-12, the part of it that our files use.
+/// The part of JSON Schema, draft 2020-12, that our files use.
 class Schema {
  public:
   /// Checks documents against `file`, one of the files; all schemas of these files share them.
@@ -96,11 +98,11 @@ class Schema {
   /// All violations, in document order; empty: valid.
   std::vector<Violation> check(const nlohmann::json& document, UnknownMembers unknown = UnknownMembers::kRefused) const;
 
-  /// The document with the word of the schema where it has another one for the same value: "bf16" becomes "bfloat16".
+  /// The document with the words of the schema in place of other words for the same values: "bf16" becomes "bfloat16".
   nlohmann::json with_one_word(nlohmann::json document) const;
 
   /// The document with every absent member that has a `default` written out, and every number in the form of its rule:
-  /// 8.0 of an integer becomes 8, 1 of a number 1.0. `document` is valid.
+  /// 8.0 of an integer becomes 8, and 1 of a number becomes 1.0. `document` is valid.
   nlohmann::json with_defaults(const nlohmann::json& document) const;
 
   /// The reason why no valid document can have a member there; empty: it may exist.
@@ -114,16 +116,16 @@ class Schema {
   void replace_words(const nlohmann::json& rule, nlohmann::json& value) const;
 
   std::shared_ptr<const SchemaFiles> files_;
-  const nlohmann::json* root_;  ///< in the files, as all rules
+  const nlohmann::json* root_;  ///< the rule of the file; like all rules, a part of the files
 };
 
-/// Throws: one ConfigError with a line for each error, where there are any; they are complete messages.
+/// Throws: one ConfigError with a line for each error, if there are any; they are complete messages.
 void require_none(const std::vector<std::string>& errors);
 
-/// The same with lines "<where>: <pointer>: got VALUE, want ...".
+/// require_none() with lines "<where>: <pointer>: got VALUE, want ...".
 void require_none(const std::vector<Violation>& violations, const std::string& where);
 
-/// The same for the violations of a document.
+/// require_none() for the violations of a document.
 void require_valid(const Schema& schema, const nlohmann::json& document, const std::string& where);
 
 }  // namespace droptest::comm

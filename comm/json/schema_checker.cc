@@ -73,7 +73,7 @@ std::vector<std::string> quoted(const json& values) {
   return texts;
 }
 
-/// The texts that a rule allows by name, in one branch of anyOf too.
+/// The texts that a rule allows by name, also in one branch of anyOf.
 std::vector<std::string> names_of(const json& rule) {
   std::vector<std::string> names;
   for (const json& one : rule.value("enum", json::array())) {
@@ -86,7 +86,7 @@ std::vector<std::string> names_of(const json& rule) {
   return names;
 }
 
-/// `"a" and "b"`: the members that a branch requires, but for the tag.
+/// The members that a branch requires, except the tag: `"a" and "b"`.
 std::string required_members(const json& branch, const std::string& tag) {
   std::vector<std::string> names;
   for (const json& name : branch.value("required", json::array())) {
@@ -105,7 +105,7 @@ std::string type_in_words(const std::string& type) {
   return type;
 }
 
-/// " in [0, 1)", " > 0", or nothing.
+/// A range in words: " in [0, 1)", " > 0", or nothing.
 std::string range_in_words(const json& rule) {
   const auto bound = [&rule](const char* inclusive, const char* exclusive) -> std::pair<std::string, bool> {
     if (rule.contains(exclusive)) return {canonical_json(rule[exclusive]), true};
@@ -126,7 +126,7 @@ std::string range_in_words(const json& rule) {
   return words;
 }
 
-/// A rule with an anyOf may have keywords of its own. These are their words for the values of one branch: the range of
+/// A rule with an anyOf may have keywords of its own. This is their text for the values of one branch: the range of
 /// numbers, or the members of objects.
 std::string words_beside(const json& rule, const json& branch) {
   const std::string type = branch.value("type", "");
@@ -135,7 +135,7 @@ std::string words_beside(const json& rule, const json& branch) {
   return " of " + join(quoted(keys_of(rule["properties"])), ", ");
 }
 
-/// The property that every branch of a oneOf fixes to a constant; empty where there is none.
+/// The property that every branch of a oneOf fixes to a constant; empty if there is none.
 std::string tag_of(const std::vector<const json*>& branches) {
   if (!branches.at(0)->contains("properties")) return {};
   for (const auto& [name, property] : (*branches[0])["properties"].items()) {

@@ -39,9 +39,9 @@ class SchemaChecker {
   void check_tagged(const std::string& tag, const Branches& branches, const nlohmann::json& value,
                     const std::string& pointer);
   bool scalar_rules_hold(const RuleParts& rule, const nlohmann::json& value) const;
-  /// What is wanted in the place of a value that would not be used as it is written; empty: it would.
+  /// The text of what is wanted, for a value that would not be used as it is written; empty: it would.
   static std::string loss_of(const RuleParts& rule, const nlohmann::json& value);
-  /// `message` is called only where its text is needed.
+  /// `message` is called only if its text is needed.
   template <class Message>
   void report(const std::string& pointer, const Message& message);
   std::string place_of(const std::string& pointer, const std::string& name) const;

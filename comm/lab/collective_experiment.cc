@@ -34,9 +34,9 @@ constexpr int kMostRanksThatCollect = 128;
 
 // The results of one trial.
 struct Trial {
-  std::vector<double> error_energy;  // by rank
-  std::vector<double> peak_error;    // by rank
-  double exact_energy = 0;           // of one rank's result
+  std::vector<double> error_energy;  // squared errors by rank
+  std::vector<double> peak_error;    // peak errors by rank
+  double exact_energy = 0;           // energy of one rank's result
   double seconds = 0;
 };
 
@@ -86,7 +86,7 @@ std::optional<double> expected_seconds(const CollectiveExperiment& experiment) {
 
 // The data that the ranks, threads of one process, share.
 struct Shared {
-  std::vector<std::span<const float>> inputs;  // by rank
+  std::vector<std::span<const float>> inputs;  // inputs by rank
   std::vector<double> exact;
 };
 
@@ -116,7 +116,7 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
       shared.exact[i] = experiment.op == ReduceOp::kMean ? sum / experiment.ranks : sum;
     }
     inner.barrier(kExact);
-    lossy.begin_step(t);  // for losses that change over steps
+    lossy.begin_step(t);  // losses may change over steps
     lossy.all_reduce(ConstTensor(std::span<const float>(input)), Tensor(std::span(result)), experiment.op, kTrial);
 
     double error_energy = 0;
@@ -142,7 +142,7 @@ void run_trials(const CollectiveExperiment& experiment, Communicator& inner, Sha
   if (inner.rank() == 0 && !collected.empty()) statistics = collected[0];  // a group of one loses nothing
 }
 
-// The network of a path: with lost late packets where there is a deadline.
+// The network of a path: late packets are lost if there is a deadline.
 ClassNetwork seen_network(const CollectiveExperiment& experiment) {
   if (!experiment.time) return experiment.network;
   Network network;
@@ -160,14 +160,14 @@ FateSimulation simulation_of(const CollectiveExperiment& experiment, const Class
           experiment.time ? &*experiment.time : nullptr};
 }
 
-// Along the slots of a clock, repetitions meet the burst that lost the packet. The number of repetitions that are lost
-// again has a closed form for independent loss only.
+// In the slots of a clock, repetitions meet the burst that lost the packet. The number of repetitions that are lost
+// again has a closed form only for independent loss.
 bool has_known_residual(const CollectiveExperiment& experiment, const HalfNetwork& half) {
   return !experiment.time || half.loss == nullptr || half.recovery == nullptr || !half.recovery->sends_again() ||
          half.recovery->is_reliable() || half.loss->is_independent();
 }
 
-// The losses of the trials, from the fates and clocks alone.
+// Computes the losses of the trials only from the fates and clocks.
 void simulate_losses(const CollectiveExperiment& experiment, CollectiveExperimentResult& result) {
   const ClassNetwork network = seen_network(experiment);
   SimulatedFates fates = simulate_fates(simulation_of(experiment, network));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Notation: N ranks; p the loss rate of the reduce half, q of the gather half; x_i the contribution of rank i, with
-// variance sigma^2 where inputs are independent; S = sum x_i the exact result; A_i in {0, 1} whether contribution i
+// variance sigma^2 if inputs are independent; S = sum x_i the exact result; A_i in {0, 1} whether contribution i
 // arrived, K = sum A_i. On `direct` the owner's own A is 1, and the M = N - 1 others have P(A_i = 1) = 1 - p. On
-// `contribution` all M = N are exposed. Y is the result of the reduce half. For a mean S / N and fills without a scale
-// of their own, error and energy are both divided by N^2, so the relative error is that of the sum.
+// `contribution` all M = N are exposed. Y is the result of the reduce half. If the reduction is a mean S / N and the
+// fill has no scale of its own, error and energy are both divided by N^2, so the relative error is that of the sum.
 #include "comm/lab/collective_theory.h"
 
 #include <cmath>
@@ -106,7 +106,7 @@ std::optional<Survival> expected_survival(const LossyAllReduce& c) {
     return expectation.has_value() ? std::optional(expectation->survival) : std::nullopt;
   }
   const double n = c.ranks;
-  // A result's owner on `direct` keeps it, except where it drops the packets that its receivers lost.
+  // An owner on `direct` keeps its result, unless it drops the packets that its receivers lost.
   const bool owner_keeps =
       is_direct(c) && (c.consistency == Consistency::kPerReceiver || rule_of(c.gather_fill).keeps_own());
   Survival survival;
@@ -139,8 +139,8 @@ std::optional<double> expected_nmse(const LossyAllReduce& c) {
   } else if (fill.scale == FillRule::Scale::kOne) {
     replaced = identical ? (n - 1) * (n - 1) / (n * n) : (n - 1) / n;  // x_r in the place of S
   } else if (fill.scale == FillRule::Scale::kSqrtRanks) {
-    // sqrt(N) x_r in the place of S, N times that of a mean: (sqrt(N) - 1)^2 + N - 1 over N, or (sqrt(N) - N)^2 over
-    // N^2.
+    // sqrt(N) x_r in the place of S, N times that of a mean. The error is (sqrt(N) - 1)^2 + N - 1 over N for
+    // independent inputs, and (sqrt(N) - N)^2 over N^2 for identical ones.
     replaced = identical ? (1 - std::sqrt(1 / n)) * (1 - std::sqrt(1 / n)) : 2 - 2 / std::sqrt(n);
   } else {
     return std::nullopt;

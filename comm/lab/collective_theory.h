@@ -26,7 +26,7 @@ struct LossyAllReduce {
   Fill gather_fill = Fill::kZero;
   Consistency consistency = Consistency::kPerReceiver;
   Inputs inputs = Inputs::kIndependent;
-  int group_ranks = 0;           ///< of a path with groups
+  int group_ranks = 0;           ///< ranks of one group, on a path with groups
   ReduceOp op = ReduceOp::kSum;  ///< a sum or a mean
 };
 
@@ -35,8 +35,8 @@ LossyAllReduce all_reduce_case(const ClassNetwork& network, int ranks, Inputs in
 
 /// Mean fraction of arrived values in each half, over elements and ranks, own values included.
 struct Survival {
-  double reduce = 1;  ///< of the contributions to a result
-  double gather = 1;  ///< of the results at a receiver
+  double reduce = 1;  ///< share of the contributions to a result
+  double gather = 1;  ///< share of the results at a receiver
 };
 /// Absent for a path without closed forms and hops. Throws: ConfigError for an unknown path.
 std::optional<Survival> expected_survival(const LossyAllReduce& all_reduce);

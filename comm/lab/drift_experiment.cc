@@ -79,11 +79,11 @@ class Walk {
     lossy_.verify_fates();
   }
 
-  /// Ranks: all. The same sums on every rank.
+  /// Sums of the deviations, equal on every rank. Ranks: all.
   Trial measure() {
     std::vector<float> owned(experiment_.elements);
     inner_.all_gather(ConstTensor(std::span<const float>(part_)), Tensor(std::span(owned)), counts_, kControl);
-    // Of the M receivers' deviations d from the owner's value: the sum of d and of d^2.
+    // For the deviations d of the M receivers from the owner's value: the sum of d and of d^2.
     const std::size_t n = owned.size();
     std::vector<double> sums(2 * n);
     std::size_t own_begin = 0;
@@ -136,7 +136,7 @@ class Walk {
   std::vector<std::uint64_t> counts_;
   std::vector<float> gradient_;
   std::vector<float> replica_;
-  std::vector<float> step_;  // of the own part
+  std::vector<float> step_;  // step of the own part
   std::vector<float> part_;
 };
 

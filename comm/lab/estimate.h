@@ -11,14 +11,14 @@ namespace droptest::comm {
 struct Estimate {
   double measured = 0;
   double standard_error = 0;
-  std::optional<double> expected;  ///< exact, where a closed form exists
+  std::optional<double> expected;  ///< exact value, if a closed form exists
 };
 
 /// Mean of `values`, at least one, with its standard error.
 Estimate mean_of(const std::vector<double>& values, std::optional<double> expected);
 
-/// Ratio of sums R = sum a / sum b. Its standard error is that of a ratio of means (delta method): of the mean of
-/// (a - R b) / mean(b). Shapes: equal and not empty.
+/// Ratio of sums R = sum a / sum b. Its standard error is that of a ratio of means (delta method): the standard error
+/// of the mean of (a - R b) / mean(b). Shapes: equal and not empty.
 Estimate ratio_of(const std::vector<double>& a, const std::vector<double>& b, std::optional<double> expected);
 
 }  // namespace droptest::comm

@@ -139,8 +139,8 @@ class Simulation {
     }
   }
 
-  // Notes the departure and the late packets of each message. Where a link has at most one message in a collective,
-  // or two of equal size, only messages with late packets are kept: there are as many links as pairs of ranks.
+  // Notes the departure and the late packets of each message. If a link has at most one message in a collective, or two
+  // of equal size, only messages with late packets are kept: there are as many links as pairs of ranks.
   void note_times() {
     times_.resize(what_.trials);
     const bool keeps_all = travels_on() || keeps_time(network_) || sends_again(network_);
@@ -225,7 +225,7 @@ class Simulation {
     }
   }
 
-  // A value is 1 where a rank has the owner's sum.
+  // A value is 1 at a rank that has the owner's sum, else 0.
   void start_values(int part) {
     for (int rank = 0; rank < ranks_; ++rank) {
       const std::uint16_t has = cut_->hops.owner(part) == rank ? 1 : 0;
@@ -258,16 +258,16 @@ class Simulation {
   std::vector<std::uint64_t> counts_of_ranks_;
   CallShape call_;
   PathMessages messages_;
-  std::optional<PathMessages::Cut> cut_;  // where values are followed
+  std::optional<PathMessages::Cut> cut_;  // cut of the collective; absent if values are not followed
   Network network_;
   SimulatedFates result_;
-  std::vector<SendTimes> times_;                    // by trial; empty where neither a process nor a deadline needs them
-  std::vector<bool> is_lossy_;                      // by trial
-  std::array<std::vector<BitQueue>, 2> lost_bits_;  // by half and source
-  std::vector<std::uint64_t> piece_begins_;         // and the number of elements
-  std::vector<std::uint64_t> first_pieces_;         // of the parts, and the number of pieces
+  std::vector<SendTimes> times_;  // times by trial; empty if neither a process nor a deadline needs them
+  std::vector<bool> is_lossy_;    // whether packets can be lost, by trial
+  std::array<std::vector<BitQueue>, 2> lost_bits_;  // lost bits by half and source
+  std::vector<std::uint64_t> piece_begins_;         // first element of each piece, and the number of elements
+  std::vector<std::uint64_t> first_pieces_;         // first piece of each part, and the number of pieces
   std::uint64_t pieces_ = 0;
-  std::vector<std::uint16_t> counts_;  // by rank and piece
+  std::vector<std::uint16_t> counts_;  // counts by rank and piece
   std::vector<sim::Hop> hops_;
 };
 

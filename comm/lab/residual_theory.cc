@@ -19,7 +19,7 @@ struct MissingRate {
   bool is_uniform = true;
 };
 
-// How many messages a half sends, by packets and elements.
+// The number of messages that a half sends, by packets and elements.
 using Messages = std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t>;
 
 std::optional<MissingRate> missing_rate(const HalfNetwork& half, const Messages& messages) {

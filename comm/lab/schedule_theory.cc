@@ -20,7 +20,7 @@
 namespace droptest::comm {
 namespace {
 
-// Distributions of counts take (ranks^2 x parts) steps at least: seconds up to here.
+// Distributions of counts take at least (ranks^2 x parts) steps: seconds up to this number.
 constexpr double kMostCountSteps = 2e8;
 
 class Recursion {
@@ -166,7 +166,7 @@ class Recursion {
   int parts_;  // the parts with a computed expectation
   bool reduce_loses_ = false;
   bool gather_loses_ = false;
-  std::vector<Moments> moments_;  // by (rank, part)
+  std::vector<Moments> moments_;  // moments by (rank, part)
   std::vector<Value> values_;
 };
 

@@ -19,7 +19,7 @@ using LinkRate = std::function<double(sim::Half half, int source, int destinatio
 enum class Links : std::uint8_t { kAlike, kDiffer };
 struct ScheduleExpectation {
   Survival survival;
-  std::optional<double> nmse;  ///< absent for `stale`, and where counts would take too long (see the source)
+  std::optional<double> nmse;  ///< absent for `stale`, and if counts would take too long (see the source)
 };
 /// Source: linear recursions over the hops, derived in schedule_theory.cc; for the ring, halving and doubling and the
 /// tree they give the closed forms of docs/paths.md.

@@ -18,7 +18,7 @@ std::uint64_t sum_before(std::span<const std::uint64_t> counts, int rank) {
   return std::accumulate(counts.begin(), counts.begin() + rank, std::uint64_t{0});
 }
 
-// Elements of part `rank` when `count_elems` are cut as even_counts() cuts them.
+// Elements of part `rank` if `count_elems` are cut as even_counts() cuts them.
 sim::ElementRange even_part(std::uint64_t count_elems, int rank, int world_size) {
   const auto r = static_cast<std::uint64_t>(rank);
   const auto parts = static_cast<std::uint64_t>(world_size);
@@ -27,7 +27,7 @@ sim::ElementRange even_part(std::uint64_t count_elems, int rank, int world_size)
   return {begin, begin + count_elems / parts + (r < longer_parts ? 1 : 0)};
 }
 
-// Of the host, or where there is a stream of its device.
+// Copies bytes in host memory or, if there is a stream, on its device.
 void copy_bytes(std::byte* to, const std::byte* from, std::size_t bytes, Stream* stream) {
   if (stream != nullptr) return copy_on_device(from, to, bytes, *stream);
   if (bytes != 0 && to != from) std::memcpy(to, from, bytes);
@@ -40,7 +40,7 @@ void reduce_where_they_are(ReduceOp op, ConstTensor like, std::span<const std::b
   reduce_in_rank_order(op, like.type, inputs, outputs, count_elems);
 }
 
-// The order of a collective's work on a device, where every rank has a share. A share waits in its rank's stream until
+// The order of a collective's work on a device. Every rank has a share there. A share waits in its rank's stream until
 // the streams of the other ranks have reached the collective; later work on the ranks' streams waits for the shares of
 // all. The host waits for neither. Does nothing for tensors in host memory.
 class DeviceOrder {
@@ -154,7 +154,7 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
     if (shown_.call.operation == Operation::kAllToAll && in_place) copy_input();
   }
 
-  // In place, the output would overwrite input that other ranks have not read yet.
+  // Copies the input if it is in place: the output would overwrite input that other ranks have not read yet.
   void copy_input() {
     const std::span<const std::byte> input = shown_.input.bytes;
     if (Stream* stream = shown_.input.stream; stream != nullptr) {
@@ -194,7 +194,7 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
     reduce_where_they_are(shown_.call.reduce_op, shown_.input, inputs_, outputs, count_elems);
   }
 
-  // Each share writes its rank's output only; it never writes a part that another share reads in place.
+  // Each share writes only its rank's output; it never writes a part that another share reads in place.
   void gather(const LocalMeeting& meeting) {
     std::byte* to = shown_.output.bytes.data();
     for (int r = 0; r < group().size(); ++r) {
@@ -217,15 +217,15 @@ class LocalCommunicator::Collective final : public LocalShare, public WorkInFlig
   }
 
   LocalCommunicator& owner_;
-  std::optional<KeptArguments> kept_;  ///< of a started collective
-  LocalMeeting* meeting_ = nullptr;    ///< of a started collective
+  std::optional<KeptArguments> kept_;  ///< arguments of a started collective
+  LocalMeeting* meeting_ = nullptr;    ///< meeting of a started collective
   LocalCall shown_;
-  PartReduction* reduction_ = nullptr;            ///< null: the call's own
-  const DeviceOrder* order_ = nullptr;            ///< of a blocking collective; null: in host memory
-  std::vector<std::byte> input_copy_;             ///< of an all_to_all in place
+  PartReduction* reduction_ = nullptr;            ///< null: the reduction of the call
+  const DeviceOrder* order_ = nullptr;            ///< order of a blocking collective; null: in host memory
+  std::vector<std::byte> input_copy_;             ///< copy of the input of an all_to_all in place
   std::vector<const std::byte*> inputs_;          ///< the begin of the part in each rank's input
-  std::vector<std::byte*> outputs_;               ///< and in each rank's output
-  std::vector<const PartReduction*> reductions_;  ///< of all ranks
+  std::vector<std::byte*> outputs_;               ///< the begin of the part in each rank's output
+  std::vector<const PartReduction*> reductions_;  ///< reductions of all ranks
 };
 
 // A message for which this rank has begun to wait.

@@ -16,7 +16,7 @@
 namespace droptest::comm {
 
 /// One rank of a LocalGroup. Data is copied once, straight from the inputs to the outputs of the ranks. A rank that
-/// waits for the others sleeps; the ranks that are awake do the work of those that sleep.
+/// waits for the others sleeps; the ranks that are awake do the work of the sleeping ranks.
 /// Tensors in device memory, all on one device, are reduced and copied there: each rank's share is queued on its own
 /// stream, in order with the streams of all, and the host waits only for the other ranks' calls.
 /// Determinism: reductions go in rank order for each element, so results do not depend on timing or thread count.
@@ -36,7 +36,7 @@ class LocalCommunicator final : public Communicator {
   /// outputs.
   void run(const CallArguments& arguments) override;
   PartReductions part_reductions() const override { return PartReductions::kInPlace; }
-  /// In host memory the ranks that wait do the work, once all have started it. On a device a collective waits at once
+  /// The ranks that wait do the work in host memory, once all have started it. On a device a collective waits at once
   /// for the other ranks' starts, and is then in the order of their streams.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   std::unique_ptr<Communicator> split(int color, int key) override;
@@ -53,10 +53,10 @@ class LocalCommunicator final : public Communicator {
   std::shared_ptr<LocalGroup> group_;
   int rank_;
   StreamTurns in_place_copy_turns_;
-  GrowingDeviceMemory in_place_copy_;  ///< of an all_to_all on a device
-  /// Shared with the parts of a split and with channels, whose threads read it.
+  GrowingDeviceMemory in_place_copy_;  ///< copy of the input of an all_to_all on a device
+  /// The step, shared with the parts of a split and with channels; their threads read it.
   std::shared_ptr<std::atomic<std::uint64_t>> step_ = std::make_shared<std::atomic<std::uint64_t>>(0);
-  std::unique_ptr<Collective> blocking_;  ///< that of blocking calls
+  std::unique_ptr<Collective> blocking_;  ///< the collective of blocking calls
 };
 
 }  // namespace droptest::comm

@@ -16,7 +16,7 @@ namespace {
 
 std::string milliseconds_text(std::chrono::milliseconds time) { return std::to_string(time.count()) + " ms"; }
 
-// Bytes of a rank's input and output together; below, one thread finishes the collective before another one wakes up.
+// Bytes of a rank's input and output together. One thread finishes a smaller collective before another one wakes up.
 constexpr std::size_t kBytesWorthWaking = 32768;
 
 // The time for which a rank polls before it sleeps: longer than the computation between two collectives in models of
@@ -151,7 +151,7 @@ LocalMeeting::LocalMeeting(int size)
       arrived_(calls_.size(), false),
       shares_left_(calls_.size()) {}
 
-// All ranks have left it, and no share has thrown.
+// Called when all ranks have left it and no share has thrown.
 void LocalMeeting::start_over() {
   arrived_.assign(arrived_.size(), false);
   arrived_count_ = 0;
@@ -208,7 +208,7 @@ std::string LocalGroup::disagreement(const LocalMeeting& meeting) const {
 
 // Before it sleeps, a rank polls for the event that it waits for, and yields the core between polls: to the rank that
 // it waits for, or to another program. A core with only sleeping threads takes long to wake up, longer still in a
-// virtual machine. On one core polling is useless, since no other thread runs meanwhile.
+// virtual machine. Polling is useless on one core, since no other thread runs meanwhile.
 template <class Seen>
 void LocalGroup::look_out(LocalWorld::Lock& lock, const Seen& seen) const {
   if (world_->cores_ < 2 || !looks_out_ || seen()) return;
@@ -261,8 +261,8 @@ LocalMeeting& LocalGroup::join(int rank, const LocalCall& call, LocalShare* shar
 void LocalGroup::meet(int rank, const LocalCall& call, LocalShare* share) {
   LocalWorld::Lock lock(world_->mutex_);
   LocalMeeting& meeting = join(lock, rank, call, share);
-  // The other ranks sleep. Waking a rank takes longer than a small share, and more ranks than cores would only take
-  // turns, so most ranks sleep until the end.
+  // Waking a rank takes longer than a small share, and more ranks than cores would only take turns. So most of the
+  // other ranks sleep until the end.
   const bool worth_waking = call.input.bytes.size() + call.output.bytes.size() >= kBytesWorthWaking;
   const int helpers = std::min(world_->cores_, size()) - 1;
   if (meeting.started_ && worth_waking && helpers > 0) {
@@ -300,7 +300,7 @@ void LocalGroup::finish(LocalWorld::Lock& lock, int rank, LocalMeeting& meeting)
     world_->wait_until(lock, thread(rank), world_rank(rank), deadline, has_started);
   }
   // From here on all ranks run to the end, even if another rank fails: no rank can leave a collective while another one
-  // reads its memory. No deadline: shares never wait.
+  // reads its memory. There is no deadline, because shares never wait.
   run_shares(lock, meeting);
   if (end_if_done(meeting)) {
     if (!meeting.share_has_thrown_) {
@@ -401,15 +401,15 @@ LocalGroup::DevicePoints& LocalGroup::device_points(int rank) {
   return *points;
 }
 
-// Under the world's mutex. Returns the smallest post that is large enough, or a new one that replaces the smallest: so
-// there are never more posts than messages under way at once.
+// Called under the world's mutex. Returns the smallest post that is large enough, or a new one that replaces the
+// smallest: so there are never more posts than messages under way at once.
 std::unique_ptr<LocalGroup::DevicePost> LocalGroup::device_post(std::size_t bytes, Stream& stream) {
   const auto size = [](const std::unique_ptr<DevicePost>& post) { return post->memory.bytes(); };
   std::ranges::sort(taken_posts_, {}, size);
   const auto found = std::ranges::lower_bound(taken_posts_, bytes, {}, size);
   if (found == taken_posts_.end()) {
     if (!taken_posts_.empty()) {
-      taken_posts_.front()->taken.wait_on_host();  // until then its receiver copies from it
+      taken_posts_.front()->taken.wait_on_host();  // its receiver may still copy from it
       taken_posts_.erase(taken_posts_.begin());
     }
     auto post = std::make_unique<DevicePost>();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Without CUDA code in the build, there are no tensors in device memory.
+// A build without CUDA code has no tensors in device memory.
 #include "comm/lossy/fill/device_reductions.h"
 #include "comm/lossy/statistics/device_samples.h"
 #include "sim/error.h"

@@ -14,7 +14,7 @@ namespace droptest::comm {
 
 /// A set of world ranks; without ranges: every rank.
 struct RankSet {
-  std::vector<std::pair<std::uint16_t, std::uint16_t>> ranges;  ///< first and last rank of each
+  std::vector<std::pair<std::uint16_t, std::uint16_t>> ranges;  ///< first and last rank of each range
   bool everyone() const { return ranges.empty(); }
   bool contains(std::uint16_t rank) const;
 };
@@ -29,9 +29,9 @@ struct LinkOverride {
   Groups groups = Groups::kAny;
   std::uint16_t group_ranks = 1;                 ///< g
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by its users; null: reliable
-  RankSet ranks = {};                            ///< one of them is the source, the destination, or both are
+  RankSet ranks = {};                            ///< ranks that must contain the source, the destination or both
 
-  /// Whether a condition is about destinations: it then has no meaning for a link with a packet that all receivers
+  /// Whether a condition is about destinations. It then has no meaning for a link with a packet that all receivers
   /// share.
   bool needs_destination() const { return !destinations.everyone() || !ranks.everyone() || groups != Groups::kAny; }
   bool matches(const sim::Link& link) const;

@@ -13,22 +13,21 @@
 namespace droptest::comm {
 
 enum class LossSelection : std::uint8_t {
-  kByFate,       ///< those of the loss process
-  kLargestNorm,  ///< as many packets, those of the largest Euclidean norm: the worst case for the energy of
-                 ///< missing elements
+  kByFate,       ///< the losses of the loss process
+  kLargestNorm,  ///< equally many packets, of the largest norm: the worst case for the energy of missing elements
 };
 
-/// The adversary. It sees a message's content, so its fates are no function of the link alone: only a rank with the
-/// content knows them. Buffers are kept between messages.
+/// The adversary. It sees a message's content, so its fates do not follow from the link: only a rank with the content
+/// knows them. Buffers are kept between messages.
 class LargestNorm {
  public:
-  /// Replaces the lost packets by as many packets of the largest norm; of equal norms the first ones. A NaN is larger
-  /// than any other value.
+  /// Replaces the lost packets by as many packets of the largest norm; if norms are equal, by the first ones. A NaN is
+  /// larger than any other value.
   /// Determinism: a pure function of its arguments, equal on every rank with the same content.
   void hit(sim::PacketMask& lost, ConstTensor message, const sim::Packetizer& packets);
 
  private:
-  std::vector<std::pair<double, std::uint64_t>> energies_;  // of each packet, with its index
+  std::vector<std::pair<double, std::uint64_t>> energies_;  // energy of each packet, with its index
 };
 
 }  // namespace droptest::comm

@@ -20,7 +20,7 @@ bool has_replicas(Operation operation) {
   return operation == Operation::kAllReduce || operation == Operation::kAllGather || operation == Operation::kBroadcast;
 }
 
-// Message::lost: a rank knows the losses of its own links alone.
+// Message::lost needs one hop: a rank knows only the losses of its own links.
 void require_one_hop(const CallArguments& call, const PathEntry& path) {
   const bool copies = call.operation == Operation::kAllGather || call.operation == Operation::kBroadcast;
   const bool aggregates = call.operation == Operation::kAllReduce && path.route == Route::kAggregated;
@@ -58,7 +58,7 @@ LossyCall::LossyCall(LossyCommunicator& group, const CallArguments& arguments)
   const Operation operation = arguments.operation;
   const Message& message = arguments.message;
   if (message.lost != nullptr) message.lost->clear();
-  // Of messages that are sent again, no received value is used.
+  // The received values of messages that are sent again are not used.
   is_sampled_ = group.samples(operation == Operation::kSend ? arguments.input.type : arguments.output.type) &&
                 !sim::repeated_class(message.traffic_class);
   LossyCommunicator::Paths& of_class = group.paths_of(message.traffic_class, delivery_);

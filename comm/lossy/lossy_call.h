@@ -20,20 +20,20 @@ namespace droptest::comm {
 /// One call of a class with a network: the constructor plans it, then it runs once.
 class LossyCall {
  public:
-  /// Plans the call, or where fates depend on time takes its packet indices; then draw() follows. `arguments` are
+  /// Plans the call. If fates depend on time, it only takes packet indices, and draw() follows. `arguments` are
   /// borrowed and checked, and belong to one call of Communicator. Throws: ConfigError for a call without a meaning in
   /// its class, before any index is used up.
   LossyCall(LossyCommunicator& group, const CallArguments& arguments);
 
-  /// Draws the fates of the call's packets, at the times in the clock's SendTimes. Once, before the run.
+  /// Draws the fates of the call's packets, at the times in the clock's SendTimes. Called once, before the run.
   void draw();
 
-  /// A collective over `inner`, or over a channel of it on another thread, with the scratch of that thread.
+  /// Runs a collective over `inner`, or over a channel of it on another thread, with the scratch of that thread.
   void run(Communicator& inner, Scratch& scratch);
 
-  /// For a message, with data that the caller moves: the values of a send that travel.
+  /// The values of a send that travel. The caller moves the data of messages.
   ConstTensor outgoing() { return message_->outgoing(arguments_.input, scratch()); }
-  /// Before the receipt of a message, and after it.
+  /// Called before the receipt of a message, and after it.
   void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
   void received() { message_->received(arguments_, scratch()); }
 
@@ -42,14 +42,14 @@ class LossyCall {
   Tensor exact() { return exact_in(scratch()); }
   /// The call's own buffers, on the rank's thread.
   Scratch& scratch();
-  /// After run() of a collective on a stream: the next call of the group may use the scratch, because its work on any
-  /// stream comes after the work of this one (StreamTurns).
+  /// Called after run() of a collective on a stream. The next call of the group may then use the scratch, because its
+  /// work on any stream comes after the work of this one (StreamTurns).
   void release_scratch() {
     exact_ = {};
     scratch_ = {};
   }
   void compare_message();
-  /// Adds the call's sums to the rank's samples, where the call is sampled. Once, on the rank's thread.
+  /// Adds the call's sums to the rank's samples, if the call is sampled. Called once, on the rank's thread.
   void note_samples();
 
  private:
@@ -58,12 +58,12 @@ class LossyCall {
 
   LossyCommunicator& group_;
   const CallArguments& arguments_;
-  Pool<Path>::Loan path_;            // of a collective
-  Pool<PeerMessage>::Loan message_;  // of a message
+  Pool<Path>::Loan path_;            // the path, for a collective
+  Pool<PeerMessage>::Loan message_;  // the message, for a send or a receive
   Pool<Scratch>::Loan scratch_;
   Delivery delivery_;
   std::uint64_t step_;
-  std::deque<ReservedMessage> reserved_;  // without fates yet
+  std::deque<ReservedMessage> reserved_;  // messages without fates yet
   bool is_sampled_;
   std::uint64_t sample_number_ = 0;
   Tensor exact_;

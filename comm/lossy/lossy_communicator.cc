@@ -127,7 +127,7 @@ void LossyCommunicator::run(const CallArguments& arguments) {
 }
 
 std::unique_ptr<WorkInFlight> LossyCommunicator::begin(const CallArguments& arguments) {
-  // The rank's waiting time is no compute time.
+  // The rank's waiting time is not compute time.
   class Straight final : public WorkInFlight {
    public:
     Straight(std::unique_ptr<WorkInFlight> inner, RankState& state) : inner_(std::move(inner)), state_(state) {}
@@ -207,7 +207,7 @@ void LossyCommunicator::follow_step() {
   if (steps_begun_ != state_->step) begin_inner_step();
 }
 
-// Those from one rank are timed in the order of their starts, in whichever groups.
+// Receives from one rank are timed in the order of their starts, in whichever groups.
 void LossyCommunicator::play_receives(int source, const StartedLossyCall* until) {
   for (StartedLossyCall* call : state_->started) {
     const bool comes_from_it =
@@ -295,7 +295,7 @@ void LossyCommunicator::run_lossy(const CallArguments& arguments) {
   call.note_samples();
 }
 
-// The messages travel together; their packets, times and samples are those of sends one after the other, then of
+// The messages travel together. Their packets, times and samples are those of sends one after the other, then of
 // receives.
 void LossyCommunicator::exchange_lossy(std::span<const Send> sends, std::span<const Receive> receives) {
   Stream* stream = nullptr;
@@ -348,7 +348,7 @@ void LossyCommunicator::exchange_lossy(std::span<const Send> sends, std::span<co
   for (LossyCall& call : calls) call.note_samples();
 }
 
-// Where clocks exchange their messages at the waits of ranks, they need a channel of their own; so does the thread of a
+// Clocks that exchange their messages at the waits of ranks need a channel of their own; so does the thread of a
 // collective.
 bool LossyCommunicator::runs_ahead(const CallArguments& arguments) {
   const bool on_host = stream_of(arguments) == nullptr;
@@ -363,7 +363,7 @@ Communicator& LossyCommunicator::channel_of_queue(const CallArguments& arguments
   return stream_of(arguments) == nullptr && lane_channel_ != nullptr ? *lane_channel_ : inner_;
 }
 
-// Data in device memory may have another way than the times of departure, which then are asked for at the wait.
+// Data in device memory may travel another way than the times of departure, which are then received at the wait.
 bool LossyCommunicator::posts_ahead(const CallArguments& arguments) const {
   return !timeline_ || clock_channel_ != nullptr || stream_of(arguments) == nullptr;
 }

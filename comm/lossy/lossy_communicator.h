@@ -69,23 +69,32 @@ class LossyCommunicator final : public Communicator {
   /// the group that was not split, with the same steps, between the same collectives.
   void begin_step(std::uint64_t step) override;
   void run(const CallArguments& arguments) override;
-  /// A work of a class with a network is planned at its start, where it is refused if it has no meaning, its packets
-  /// get their indices, and mostly their fates. Its data move while the rank computes; a thread of the group runs its
-  /// collectives one after the other. A wait requires only that the peers have started the same call. With a clock, a
-  /// collective's wait also computes the times of all works that the rank has started. This requires that the peers
-  /// wait, too, and that ranks with several common groups start their works in one order. Where fates depend on time
-  /// (processes that depend on time, deadlines, recoveries that send again), a collective runs at the first wait for it
-  /// or for one that its rank started later, over all groups of the rank; a blocking collective, barrier(), split(), a
-  /// LosslessScope, stop_clock() and statistics are such waits for all. A receive gets its fates at its wait.
-  /// docs/backends.md has the rules. The same holds for collectives in host memory, and for all collectives with a
-  /// clock, where the inner communicator has no channel().
+  /// A work of a class with a network is planned at its start. There it is refused if it has no meaning, and its
+  /// packets get their indices, and mostly their fates. Its data move while the rank computes; a thread of the group
+  /// runs its collectives one after the other. A wait requires only that the peers have started the same call.
+  ///
+  /// If there is a clock that fates do not depend on, a wait also computes the times of the collectives and sends that
+  /// the rank has started up to that work. This requires that the peers wait, too, and that ranks with several common
+  /// groups start their works in one order.
+  ///
+  /// Fates depend on time if a loss process does, or if there are deadlines, quorums or recoveries that send again.
+  /// Some works do not move ahead of the waits:
+  /// | work                                         | time                                                |
+  /// | receive, if fates depend on time             | gets its fates at its own wait                      |
+  /// | collective, if fates depend on time          | runs at the first wait for it or a later collective |
+  /// | collective in host memory, without channel() | runs at the first wait for it or a later collective |
+  /// | any collective with a clock, no channel()    | runs at the first wait for it or a later collective |
+  /// A later collective is one that the rank started later, in any of its groups. A blocking collective, barrier(),
+  /// split(), a LosslessScope, stop_clock() and statistics wait for all collectives before them. docs/backends.md has
+  /// the rules.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
   /// The parts share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 
-  /// While alive, all calls of this rank, in groups split from here too, go straight to the inner communicator: nothing
-  /// is counted, and no virtual time passes. For evaluation. Ranks: all, around the same calls.
+  /// All calls of this rank, also in groups split from here, go straight to the inner communicator while a
+  /// LosslessScope is alive: nothing is counted, and no virtual time passes. For evaluation. Ranks: all, around the
+  /// same calls.
   class LosslessScope {
    public:
     explicit LosslessScope(LossyCommunicator& communicator);
@@ -98,10 +107,10 @@ class LossyCommunicator final : public Communicator {
     std::unique_ptr<VirtualClock::Pause> pause_;
   };
 
-  /// While alive, all messages of this rank, in groups split from here too, arrive for certain, but take their usual
-  /// path, like messages that recovery `protect` names: they use up their packets, take their time, are counted, and
-  /// update the memories of fills and feedback. So memories of `stale` get their first values. A call belongs to the
-  /// scope of its start. Ranks: all, around the same calls.
+  /// All messages of this rank, also in groups split from here, arrive for certain while a ProtectedScope is alive.
+  /// They take their usual path, like messages that recovery `protect` names: they use up their packets, take their
+  /// time, are counted, and update the memories of fills and feedback. So memories of `stale` get their first values. A
+  /// call belongs to the scope of its start. Ranks: all, around the same calls.
   class ProtectedScope {
    public:
     explicit ProtectedScope(LossyCommunicator& communicator);
@@ -114,40 +123,41 @@ class LossyCommunicator final : public Communicator {
   };
 
   /// The state of the loss layer on this rank: links' indices, stale values, feedback, statistics and clock, with the
-  /// memories of all communicators that were split from this one. Of one that was split: its own memories alone. A run
-  /// that is restored into a communicator of equal options and equal splits continues with the same bits. Stale values
-  /// on a device are read on the stream of their last call, which outlives this communicator. Throws: ConfigError while
-  /// works are under way.
+  /// memories of all communicators that were split from this one. A communicator that was split has only its own
+  /// memories. A run that is restored into a communicator of equal options and equal splits continues with the same
+  /// bits. Stale values on a device are read on the stream of their last call, which outlives this communicator.
+  /// Throws: ConfigError while works are under way.
   void visit_state(sim::StateVisitor& visitor);
 
-  /// Gradients from now on are multiplied by `gradient_factor`, compared with those so far (a loss scale changes): the
-  /// values that fills and feedback remember of classes of gradients are, too. Remembered values of any class that are
-  /// not finite become 0, so that an overflow ends with its step. In all groups of this rank. No works are under way.
+  /// Tells the layer that a loss scale changes: gradients from now on are multiplied by `gradient_factor`, compared
+  /// with those so far. The values that fills and feedback remember of classes of gradients are multiplied, too.
+  /// Remembered values of any class that are not finite become 0, so that an overflow ends with its step. Holds for all
+  /// groups of this rank. No works are under way.
   void rescale_memories(double gradient_factor);
 
   /// Memory of the loss layer on this rank now, in all groups of the rank. No works are under way.
   LayerBuffers buffers() const;
 
-  /// While it is alive, the calling thread's time is no compute time of the virtual clock: sampling, logging. The calls
-  /// of this communicator pause the clock themselves, those of classes without a network too.
+  /// The calling thread's time is no compute time of the virtual clock while the result is alive: for sampling and
+  /// logging. The calls of this communicator pause the clock themselves, also those of classes without a network.
   VirtualClock::Pause pause_clock();
   /// Passes a share of the step's given compute time, out of TimeModel::later_share: computation between starts and
-  /// waits. Nothing happens without a clock or with measured compute time. Throws: ConfigError for a negative share.
+  /// waits. Has no effect without a clock or with measured compute time. Throws: ConfigError for a negative share.
   void pass_compute_share(double share);
-  /// Works started before it, but for receives whose fates depend on time, take their time at once, as a wait for all
-  /// of them would. While it is alive, collectives do not move the virtual clock: for an evaluation over the lossy
-  /// network.
+  /// Collectives do not move the virtual clock while the result is alive: for an evaluation over the lossy network.
+  /// Works that were started before take their time at once, as in a wait for all of them, except receives if their
+  /// fates depend on time.
   VirtualClock::Stop stop_clock();
 
   /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends. Ranks: all.
-  /// Throws: CommError that names the link's ranks where the digests differ.
+  /// Throws: CommError that names the link's ranks if the digests differ.
   void verify_fates();
 
-  /// Statistics since the start of all ranks of the group added up, with those of the groups split from it; one entry
+  /// Statistics of all ranks of the group since the start, added up, with those of the groups split from it; one entry
   /// per class that has a network and was used, the same on every rank. A split group's own statistics hold all that
-  /// its ranks counted, in every group. The counts hold all started calls whose fates are drawn. The sums of samples
-  /// hold a started call of a rank once the rank has waited for it and for all sampled calls before it: where ranks
-  /// have waited for different works, they hold different calls of different ranks. Ranks: all, with one `detail`.
+  /// its ranks counted, in every group. The counts hold all started calls with drawn fates. The sums of samples hold a
+  /// started call of a rank once the rank has waited for it and for all sampled calls before it: if ranks have waited
+  /// for different works, they hold different calls of different ranks. Ranks: all, with one `detail`.
   using LinkDetail = comm::LinkDetail;
   std::vector<ClassStatistics> collect_statistics(LinkDetail detail);
 
@@ -158,8 +168,8 @@ class LossyCommunicator final : public Communicator {
   /// Packets that this rank has counted so far, in all groups. Each link is counted on one rank.
   PacketTotals packet_totals() const;
 
-  /// The group's virtual time: the latest clock, mean compute time, sums of counts; absent without a time model.
-  /// Ranks: all.
+  /// The group's virtual time: the latest clock, the means of its parts, and the sums of counts. Absent without a time
+  /// model. Ranks: all.
   std::optional<VirtualTime> collect_time();
 
  private:
@@ -179,9 +189,9 @@ class LossyCommunicator final : public Communicator {
   void run_lossy(const CallArguments& arguments);
   void exchange_lossy(std::span<const Send> sends, std::span<const Receive> receives);
   std::unique_ptr<WorkInFlight> begin_lossy(const CallArguments& arguments);
-  /// Gives the receives from a rank that wait for their times to the inner communicator, ahead of another one.
+  /// Gives the inner communicator the receives from a rank that wait for their times, ahead of another receive.
   void post_receives(int source);
-  /// Of this group alone.
+  /// Buffers of only this group.
   LayerBuffers own_buffers() const;
   /// Objects for calls of a class, each for one call at a time.
   struct Paths {
@@ -194,9 +204,9 @@ class LossyCommunicator final : public Communicator {
   PathContext context_of(const ClassNetwork& network, const PathEntry& path) const;
   std::unique_ptr<Path> make_path(const ClassNetwork& network, const PathEntry& path) const;
   void begin_inner_step();
-  /// Begins the rank's step, where another group of it was told.
+  /// Begins the rank's step in the inner communicator, if only another group of the rank was told of it.
   void follow_step();
-  /// Computes the times of started receives from a rank, in the order of their starts: of all, or until one of them.
+  /// Computes the times of started receives from a rank, in the order of their starts: of all, or up to one of them.
   void play_receives(int source, const StartedLossyCall* until);
   /// Throws: ConfigError for a receive if a work of its class, name, layer and source is under way: the stale values
   /// are not known before the wait of that work.
@@ -205,11 +215,11 @@ class LossyCommunicator final : public Communicator {
   void visit_memories(sim::StateVisitor& visitor);
   /// Whether a started collective runs while the rank computes; otherwise it is left to the rank's queue.
   bool runs_ahead(const CallArguments& arguments);
-  /// The channel of a collective in the queue: the second one, so that others may pass it, where there is one.
+  /// The channel of a collective in the queue: the second channel, if there is one, so that other calls may pass it.
   Communicator& channel_of_queue(const CallArguments& arguments);
   /// Whether a started receive is given to the inner communicator at its start.
   bool posts_ahead(const CallArguments& arguments) const;
-  /// Where there is a clock: what the call keeps until its times are known. Before the call takes indices.
+  /// The start of a call, kept until its times are known; absent without a clock. Called before the call takes indices.
   std::optional<CallStart> start_of(const CallArguments& arguments) const;
   /// Moves the rank's clock over a blocking call that has taken its indices.
   void pass_time(const CallArguments& arguments, const CallStart& start);
@@ -223,15 +233,15 @@ class LossyCommunicator final : public Communicator {
   std::uint64_t steps_begun_ = 0;
   mutable StaleMemory stale_;
   Pool<Scratch> scratch_;
-  StreamTurns turns_;  // of the buffers that calls share
+  StreamTurns turns_;  // turns at the buffers that calls share
   std::array<Paths, sim::kAllTrafficClasses.size()> paths_;
-  // For messages of a class that arrive for certain, where its fill also changes whole messages.
+  // Networks of messages that arrive for certain, for classes with a fill that also changes whole messages.
   std::array<sim::Boxed<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
   std::array<Paths, sim::kAllTrafficClasses.size()> certain_paths_;
   std::unique_ptr<Communicator> clock_channel_;  // null: the inner communicator
   std::optional<GroupTimeline> timeline_;
   std::unique_ptr<Communicator> lane_channel_;
-  Scratch lane_scratch_;  // of the collective that runs on the lane
+  Scratch lane_scratch_;  // scratch of the collective that runs on the lane
   std::optional<Lane> lane_;
 };
 

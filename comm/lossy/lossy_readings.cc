@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a loss layer shows and takes between calls: its scopes, state, memory, clock and statistics.
+// The scopes, state, memory, clock and statistics of a loss layer, which callers read or change between calls.
 #include <algorithm>
 #include <optional>
 #include <string>
@@ -84,7 +84,7 @@ void LossyCommunicator::pass_compute_share(double share) {
 
 VirtualClock::Stop LossyCommunicator::stop_clock() {
   const VirtualClock::Pause pause(state_->clock_or_null());
-  state_->run_collectives();  // at the times of their starts
+  state_->run_collectives();  // the calls run at the times of their starts
   state_->pass_started();
   return VirtualClock::Stop(state_->clock_or_null());
 }

@@ -30,9 +30,9 @@ enum class Consistency : std::uint8_t { kPerReceiver, kShared };
 /// Whether packet indices continue along a link or restart with each message.
 enum class BurstScope : std::uint8_t { kLink, kMessage };
 
-/// The gradient with respect to a lost value of a forward pass, for which its receiver used another one.
+/// The gradient with respect to a lost value of a forward pass, which its receiver replaced by another value.
 enum class LostGradient : std::uint8_t {
-  kStraightThrough,  ///< that of the other value, as if the lost one had arrived
+  kStraightThrough,  ///< the gradient of the other value, as if the lost one had arrived
   kZero,             ///< none: the backward pass is the gradient of the forward pass with its losses
 };
 
@@ -41,9 +41,9 @@ struct HalfNetwork {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by its classes and ranks; null: reliable
   Fill fill = Fill::kZero;
   std::shared_ptr<const sim::LinkRecovery> recovery =
-      nullptr;                                       ///< shared like the loss; null: lost packets are missing
-  bool deadline = false;                             ///< late packets are lost, too
-  LossSelection selection = LossSelection::kByFate;  ///< another one: in the reduce half of `direct` alone
+      nullptr;            ///< shared by its classes and ranks; null: lost packets are missing
+  bool deadline = false;  ///< late packets are lost, too
+  LossSelection selection = LossSelection::kByFate;  ///< another one has a meaning only in the reduce half of `direct`
   std::vector<LinkOverride> links = {};  ///< links with a loss process of their own; the last matching one counts
 
   /// The rule of its fill.
@@ -52,8 +52,8 @@ struct HalfNetwork {
 
 /// Recoveries of whole messages of a class (docs/recovery.md).
 struct ClassRecovery {
-  /// kOn: a sender adds what it failed to deliver to its next message. The others: messages carry differences from a
-  /// state that both ends keep (comm/lossy/fill/ef21.h).
+  /// kOn: a sender adds the contributions that it failed to deliver to its next message. The others: messages carry
+  /// differences from a state that both ends keep (comm/lossy/fill/ef21.h).
   enum class ErrorFeedback : std::uint8_t { kOff, kOn, kEf21, kEf21Acknowledged };
   std::uint64_t interleave_packets = 1;    ///< 1: elements stay in order
   std::uint64_t hadamard_block_elems = 0;  ///< 0: no transform
@@ -75,13 +75,13 @@ bool has_one_process(const HalfNetwork& half);
 
 /// A path for the small messages of a class.
 struct SizedPath {
-  std::uint64_t up_to_elems = 0;  ///< of all parts of a collective together
-  std::string_view path;          ///< as ClassNetwork::path
+  std::uint64_t up_to_elems = 0;  ///< largest number of elements of all parts of a collective together
+  std::string_view path;          ///< name of a path, as ClassNetwork::path
 };
 
-/// The messages for which an aggregation point waits on the virtual clock: `ranks` complete ones, then a grace.
-/// Messages that are complete later are lost as a whole. A message with lost packets is complete when its last packet
-/// would be.
+/// The wait of an aggregation point on the virtual clock: until `ranks` messages are complete, and a grace after that.
+/// Messages that are complete later are lost as a whole. A message with lost packets counts as complete when its last
+/// packet would arrive.
 struct Quorum {
   int ranks = 0;
   double grace_seconds = 0;
@@ -90,7 +90,7 @@ struct Quorum {
 /// One traffic class.
 struct ClassNetwork {
   std::string_view path = "direct";         ///< a name of path_registry.h, with static lifetime
-  std::vector<SizedPath> sized_paths = {};  ///< in order of size; larger messages take `path`
+  std::vector<SizedPath> sized_paths = {};  ///< paths of small messages, in order of size; larger ones take `path`
   HalfNetwork reduce;
   HalfNetwork gather;
   Consistency consistency = Consistency::kPerReceiver;
@@ -99,15 +99,16 @@ struct ClassNetwork {
   int group_ranks = 0;  ///< consecutive ranks in one group, on a path that has groups; 0 on others
   ClassRecovery recovery{};
   Compression compression{};
-  std::optional<Quorum> quorum{};  ///< of all-reduces on the path contribution, with a clock; absent: all messages
-  std::optional<LostGradient> lost_gradient{};  ///< absent: as lost_gradient_of() says
+  /// Quorum of all-reduces on the path contribution, with a clock; absent: all messages.
+  std::optional<Quorum> quorum{};
+  std::optional<LostGradient> lost_gradient{};  ///< absent: the default of lost_gradient_of()
 
   const HalfNetwork& of(sim::Half half) const { return half == sim::Half::kReduce ? reduce : gather; }
   /// The path of a collective of so many elements, all parts together.
   std::string_view path_of(std::uint64_t elems) const;
-  /// The packets of a message of coded elements: of values of that type, or the pairs of top_k.
+  /// The packets of a message of elements as they are coded: values of that type, or the pairs of top_k.
   sim::Packetizer packets(ElementType type, std::uint64_t count_elems) const;
-  /// The network of those collectives alone.
+  /// The network with only the path of collectives of that size.
   ClassNetwork of_size(std::uint64_t elems) const;
 };
 
@@ -124,20 +125,20 @@ struct Network {
   }
 };
 
-/// What ClassNetwork::lost_gradient is, or where it is absent the default: zero in sequence_forward, straight-through
-/// in the others. A Hadamard transform makes a value of what arrived of each element of a block, so that a lost packet
-/// leaves none of them without a gradient: straight-through.
+/// The value of ClassNetwork::lost_gradient, or its default if absent: zero in sequence_forward, straight-through in
+/// the others. A Hadamard transform makes each value from the arrived parts of all elements of a block. A lost packet
+/// then leaves no element without a gradient: straight-through.
 constexpr LostGradient lost_gradient_of(sim::TrafficClass traffic_class, const ClassNetwork& network) {
   if (network.lost_gradient) return *network.lost_gradient;
   const bool stops = traffic_class == sim::TrafficClass::kSequenceForward && network.recovery.hadamard_block_elems == 0;
   return stops ? LostGradient::kZero : LostGradient::kStraightThrough;
 }
 
-/// Gives `loss` to the halves that a path's shorthand means: both on `direct`, the reduce half on `contribution`.
+/// Gives `loss` to the halves that a path's shorthand means: to both on `direct`, to the reduce half on `contribution`.
 /// Throws: ConfigError for an unknown path.
 void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProcess>& loss);
 
-/// Gives each half `fill` where it has a meaning for sums, and `zero` elsewhere.
+/// Gives `fill` to each half in which it has a meaning for every class, and `zero` to the other one.
 void apply_fill(ClassNetwork& network, Fill fill);
 
 /// Gives both halves `recovery`, e.g. a retransmission without a budget: a reliable network.
@@ -150,10 +151,10 @@ struct SelectionRefusal {
 };
 std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
 
-/// Throws: ConfigError for an unknown path, a fill, a consistency or a recovery that has no meaning where it is (with
-/// the reason), a path with groups without their size, a payload that is not a positive multiple of 8 bytes (a whole
-/// number of elements of every type), an override of links that speaks of destinations where all receivers share a
-/// packet's fate, sizes of paths out of order, and inverse_probability where the loss rate is not one number or packets
+/// Throws: ConfigError for an unknown path; a fill, a consistency or a recovery that has no meaning in its place (with
+/// the reason); a path with groups without their size; a payload that is not a positive multiple of 8 bytes (a whole
+/// number of elements of every type); an override of links with a condition on destinations if all receivers share a
+/// packet's fate; sizes of paths out of order; and inverse_probability if the loss rate is not one number or packets
 /// may come too late.
 void validate(const ClassNetwork& network);
 

@@ -11,7 +11,7 @@
 
 namespace droptest::comm {
 
-/// f(values) in host memory, where it may read them: values on a device are copied, which waits for their stream.
+/// Calls f(values), which reads them, in host memory: values on a device are copied, which waits for their stream.
 template <class F>
 void read_on_host(ConstTensor values, const F& f) {
   if (values.stream == nullptr) return f(values);
@@ -21,7 +21,7 @@ void read_on_host(ConstTensor values, const F& f) {
   f(ConstTensor(values.type, host));
 }
 
-/// f(values) in host memory, where it may change them: values on a device are copied there and back.
+/// Calls f(values), which may change them, in host memory: values on a device are copied there and back.
 template <class F>
 void change_on_host(Tensor values, const F& f) {
   if (values.stream == nullptr) return f(values);

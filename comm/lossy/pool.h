@@ -37,7 +37,7 @@ class Pool {
     std::unique_ptr<T> object_;
   };
 
-  /// `make` gives a new object where none is idle.
+  /// `make` gives a new object if none is idle.
   template <class Make>
   Loan take(const Make& make) {
     ++use_.taken;
@@ -51,9 +51,9 @@ class Pool {
     return {*this, std::move(object)};
   }
 
-  /// Without the bytes of objects.
+  /// The use of the objects, without their bytes.
   const BufferUse& use() const { return use_; }
-  /// Those not on loan.
+  /// The objects that are not on loan.
   const std::vector<std::unique_ptr<T>>& idle() const { return idle_; }
 
  private:

@@ -5,7 +5,7 @@
 
 namespace droptest::comm {
 
-// The latest star matches as few characters as possible; where the rest does not match, it takes one more.
+// The latest star matches as few characters as possible; if the rest does not match, it takes one more.
 bool matches_pattern(std::string_view pattern, std::string_view name) {
   std::size_t p = 0;
   std::size_t n = 0;

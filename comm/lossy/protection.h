@@ -12,17 +12,17 @@
 
 namespace droptest::comm {
 
-/// A message is protected if any of these names it. It uses up its packets like any other message, so the other
-/// messages keep their fates.
+/// A message is protected if any member names it. It uses up its packets like any other message, so the other messages
+/// keep their fates.
 struct Protection {
-  /// Steps from <= step < until.
+  /// Protected steps: from <= step < until.
   struct Steps {
     std::uint64_t from = 0;
     std::uint64_t until = 0;
   };
-  std::vector<int> layers;  ///< transformer blocks
+  std::vector<int> layers;  ///< protected transformer blocks
   std::optional<Steps> steps;
-  std::vector<std::string> names;  ///< of messages; `*` stands for any characters
+  std::vector<std::string> names;  ///< names of protected messages; `*` stands for any characters
 
   bool covers(const Message& message, std::uint64_t step) const;
   bool empty() const { return layers.empty() && !steps.has_value() && names.empty(); }

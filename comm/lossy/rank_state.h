@@ -25,12 +25,12 @@ struct RankState {
   RankState(const LossyOptions& options, int world_rank);
   VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
 
-  /// Computes the times of started calls except receives, in the order of their starts: of all, or until one of them.
-  /// Where fates depend on time, it does nothing: sends are played at their starts, collectives when they run.
+  /// Computes the times of started calls except receives, in the order of their starts: of all, or up to one of them.
+  /// If fates depend on time, it does nothing: sends are played at their starts, collectives when they run.
   void play_started(const StartedLossyCall* until = nullptr);
-  /// Before a blocking collective, and whatever else waits for all collectives that the rank has started.
+  /// Called before a blocking collective, and before all else that waits for the collectives that the rank has started.
   void run_collectives() { queue.run_all(); }
-  /// Moves the rank's clock to their ends.
+  /// Moves the rank's clock to the ends of the started calls.
   void pass_started();
   /// Adds the samples of a call to those of the rank, after the samples of all calls before it, so that sums do not
   /// depend on the order of the waits.
@@ -42,12 +42,13 @@ struct RankState {
   std::deque<StartedLossyCall*> started;  ///< works under way, in the order of their starts
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
-  bool fates_need_times = false;  ///< fates are drawn when times are known
+  bool fates_need_times = false;  ///< whether fates are drawn when times are known
   VerdictRecord verdicts;
   ResultSampler sampler;
-  std::uint64_t sampled_calls = 0;                                         ///< planned so far
-  std::uint64_t samples_added = 0;                                         ///< calls with their sums in `sampler`
-  std::map<std::uint64_t, std::pair<LayerKey, SampleSums>> early_samples;  ///< by number of their call
+  std::uint64_t sampled_calls = 0;  ///< sampled calls planned so far
+  std::uint64_t samples_added = 0;  ///< calls with their sums in `sampler`
+  /// Sums that wait for those of earlier calls, by number of their call.
+  std::map<std::uint64_t, std::pair<LayerKey, SampleSums>> early_samples;
   std::uint64_t sample_every_steps;
   std::uint64_t step = 0;
   std::uint64_t world_step = 0;  ///< the step of the communicator that was not split

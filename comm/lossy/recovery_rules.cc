@@ -48,7 +48,7 @@ std::array<std::uint64_t, 2> largest_messages(const ClassNetwork& network, const
   return largest;
 }
 
-// EF21: what travels are compressed differences, which both ends add to their states.
+// EF21: messages carry compressed differences, which both ends add to their states.
 std::vector<RecoveryRefusal> with_states(const ClassNetwork& network, const std::string& pointer,
                                          std::vector<RecoveryRefusal> refusals) {
   const bool acknowledged = network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kEf21Acknowledged;

@@ -12,7 +12,7 @@
 namespace droptest::comm {
 
 /// Long-run fraction of data packets that stay missing in a half: the loss rate without a recovery, the residual rate
-/// with one. Absent where no closed form is known. The second form is for messages of `packets` packets.
+/// with one. Absent if no closed form is known. The second form is for messages of `packets` packets.
 std::optional<double> residual_rate(const HalfNetwork& half);
 std::optional<double> residual_rate(const HalfNetwork& half, std::uint64_t packets);
 
@@ -33,7 +33,7 @@ struct RecoveryRefusal {
   std::string reason;   ///< "got ..., want ..." or another reason
 };
 
-/// All such members; empty where the recovery of the network has a meaning. The path is known.
+/// All members of a class's network that have no meaning together with the others. The path is known.
 std::vector<RecoveryRefusal> recovery_refusals(const ClassNetwork& network);
 
 }  // namespace droptest::comm

@@ -20,23 +20,23 @@ class StartedLossyCall final : public WorkInFlight {
  public:
   /// Plans the call. Both arguments belong to one call of Communicator; `arguments` are copied.
   StartedLossyCall(LossyCommunicator& group, const CallArguments& arguments);
-  /// Waits for the parts: where finish() failed before the data arrived, another thread may still move them.
+  /// Waits for the parts: if finish() failed before the data arrived, another thread may still move them.
   ~StartedLossyCall() override;
   StartedLossyCall(const StartedLossyCall&) = delete;
   StartedLossyCall& operator=(const StartedLossyCall&) = delete;
 
   const CallArguments& arguments() const { return arguments_.get(); }
   const LossyCommunicator& group() const { return group_; }
-  /// Of a receive: the inner communicator has it.
+  /// Whether the inner communicator has this receive.
   bool is_posted() const { return is_posted_; }
   bool receives() const { return arguments().operation == Operation::kRecv; }
 
-  /// Starts to move the data, or leaves a collective to the rank's queue. Once.
+  /// Starts to move the data, or leaves a collective to the rank's queue. Called once.
   void start();
-  /// Computes the call's times, where there is a clock, and draws its fates, where they depend on time. It does nothing
-  /// the second time.
+  /// Computes the call's times, if there is a clock, and draws its fates, if they depend on time. It does nothing the
+  /// second time.
   void play();
-  /// Moves the rank's clock to the end of the call, where it is known.
+  /// Moves the rank's clock to the end of the call, if it is known.
   void pass_time() const;
 
   void finish() override;
@@ -52,12 +52,12 @@ class StartedLossyCall final : public WorkInFlight {
 
   LossyCommunicator& group_;
   KeptArguments arguments_;
-  std::optional<CallStart> start_;  // where there is a clock
+  std::optional<CallStart> start_;  // absent without a clock
   LossyCall call_;
   std::vector<std::unique_ptr<WorkInFlight>> parts_;  // null: done
   std::unique_ptr<WorkInFlight> in_queue_;
   Departure departure_{};
-  std::unique_ptr<WorkInFlight> departure_part_;  // of a receive that is posted
+  std::unique_ptr<WorkInFlight> departure_part_;  // departure of a receive that is posted
   bool is_posted_ = false;
   std::optional<CallTiming> times_;
 };

@@ -19,9 +19,9 @@ class DeviceOutbox {
   struct Letter {
     Call call;
     int destination = 0;
-    Stream* stream = nullptr;  ///< the copy is in its order
+    Stream* stream = nullptr;  ///< stream in which the copy is ordered
     DeviceMemory copy;
-    std::size_t bytes = 0;  ///< of the message; the memory may be larger
+    std::size_t bytes = 0;  ///< bytes of the message; the memory may be larger
   };
 
   /// Copies the data of the call, in the order of the stream.
@@ -40,7 +40,7 @@ class DeviceOutbox {
 
   std::vector<Letter> letters_;
   std::size_t bytes_ = 0;
-  std::vector<Letter> spare_;  ///< only their stream and copy are used
+  std::vector<Letter> spare_;  ///< letters without a message, for their stream and memory
 };
 
 }  // namespace droptest::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How communicators over NCCL are made.
+// The making of communicators over NCCL.
 #include "comm/nccl/nccl_backend.h"
 
 #include <cuda_runtime_api.h>
@@ -24,7 +24,7 @@
 namespace droptest::comm {
 namespace {
 
-// The same for all processes of a host, as NCCL identifies hosts: by name and boot.
+// A digest that is equal for all processes of a host, as NCCL identifies hosts: by name and boot.
 std::uint64_t host_digest() {
   std::string text = host_name();
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
@@ -53,7 +53,7 @@ void check_version(int rank) {
                     std::to_string(version / 100 % 100) + "." + std::to_string(version % 100) + ", want 2.18 or newer");
 }
 
-// Where the launcher does not give the local rank, ranks are counted by host.
+// Ranks are counted by host if the launcher does not give the local rank.
 PlaceOnHost place_on_host(const ProcessGroupOptions& options, GlooCommunicator& control, int devices) {
   const auto n = static_cast<std::size_t>(control.world_size());
   std::uint64_t own = host_digest();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL's names of our types, and calls in groups. For sources that include NCCL's header anyway.
+// NCCL's names of our types, and calls in groups, for sources that include NCCL's header anyway.
 #pragma once
 
 #include <nccl.h>

@@ -23,7 +23,7 @@ using ConstBytes = std::span<const std::byte>;
 
 constexpr std::size_t kOutboxBytesMost = std::size_t{256} << 20;  ///< one message may be larger
 
-// The calls that ranks compare: the first calls of a run, where most differences between programs show, and some later
+// The calls that ranks compare: the first calls of a run, which show most differences between programs, and some later
 // ones.
 constexpr std::uint64_t kComparedFirst = 256;
 constexpr std::uint64_t kComparedEvery = 64;
@@ -233,7 +233,7 @@ void NcclCommunicator::all_to_all_on(Stream& stream, const Call& call, const Cal
                  parts_of(arguments.output.bytes, arguments.receive_counts, call.type));
 }
 
-// In place, arriving parts would overwrite parts that are still to be sent.
+// Copies an input that is in place: arriving parts would overwrite parts that are still to be sent.
 ConstBytes NcclCommunicator::copy_of_input(ConstBytes input, Stream& stream) {
   const bool is_free = input_copy_stream_ == &stream && input_copy_.bytes() >= input.size();
   if (!is_free) wait_for_last();
@@ -301,7 +301,7 @@ void NcclCommunicator::send_on(Stream& stream, const Call& call, ConstTensor dat
 }
 
 // The messages in the outbox travel in one group with the receive: ranks that send to each other need each other's
-// receives before their own sends can end. But the group has only one message to each rank: where two ranks sent each
+// receives before their own sends can end. But the group has only one message to each rank. If two ranks sent each
 // other several messages, a group of all of them would wait for receives that follow after the other rank's group.
 void NcclCommunicator::recv_on(Stream& stream, const Call& call, Tensor data, int source) {
   if (source == rank()) return receive_from_self(call, data);
@@ -316,7 +316,7 @@ void NcclCommunicator::recv_on(Stream& stream, const Call& call, Tensor data, in
     });
     outbox_.give_back(std::move(letters));
   }
-  // After the group, since the source may wait for the messages that were handed over.
+  // The calls are compared after the group, since the source may wait for the messages that were handed over.
   if (is_compared(received_[static_cast<std::size_t>(source)]++)) control_->receive_call(call, source);
 }
 

@@ -27,8 +27,8 @@ namespace droptest::comm {
 /// GlooCommunicator of the same ranks, which is reliable and in rank order.
 ///
 /// Determinism: NCCL chooses the order of a sum's additions, by the number of ranks, the size and the connections of
-/// the GPUs. Results of equal runs on equal machines are equal where NCCL makes equal choices (docs/backends.md shows
-/// how to ensure it), but they are not those of `local` and `gloo`. Sums of bfloat16 are rounded at each step, and a
+/// the GPUs. Results of equal runs on equal machines are equal if NCCL makes equal choices (docs/backends.md shows how
+/// to ensure it), but they differ from those of `local` and `gloo`. Sums of bfloat16 are rounded at each step, and a
 /// maximum may drop a NaN. Calls that only move data are exact: all_to_all, all_gather, broadcast, send and recv. So
 /// are all_reduce_with and the loss layer's paths over messages, which use these calls and reduce in the host's order.
 ///
@@ -55,13 +55,13 @@ class NcclCommunicator final : public Communicator {
   std::string_view backend() const override { return "nccl"; }
   int device() const { return world_->device(); }
   void begin_step(std::uint64_t step) override { control_->begin_step(step); }
-  /// On the device, a send keeps a copy. The next receive hands over the first message to each rank, any other call all
-  /// messages. So ranks may send to each other before they receive, but must have received before the next collective
-  /// of the group. A rank that sends several messages to one rank must make another call before it waits for the answer
-  /// to the last. An exchange is one group of NCCL's calls; it hands over the messages that are kept. A barrier is one
-  /// of the hosts: their work on streams may still be under way.
+  /// A send on the device keeps a copy. The next receive hands over the first message to each rank, and any other call
+  /// all messages. So ranks may send to each other before they receive, but must have received before the next
+  /// collective of the group. A rank that sends several messages to one rank must make another call before it waits for
+  /// the answer to the last. An exchange is one group of NCCL's calls; it hands over the messages that are kept. A
+  /// barrier makes only the hosts wait: their work on streams may still be under way.
   void run(const CallArguments& arguments) override;
-  /// On the device: a started call is put on the stream at once. A receive is put there when the rank waits for one of
+  /// A started call on the device is put on the stream at once. A receive is put there when the rank waits for one of
   /// its receives, makes another receive or reaches the group's next collective, so that it does not block the stream
   /// earlier.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
@@ -77,7 +77,7 @@ class NcclCommunicator final : public Communicator {
     Event copied;
   };
 
-  // Calls on device memory, checked.
+  // Calls on device memory, after their checks.
   void all_reduce_on(Stream& stream, const Call& call, const CallArguments& arguments);
   void reduce_scatter_on(Stream& stream, const Call& call, const CallArguments& arguments);
   void all_gather_on(Stream& stream, const Call& call, const CallArguments& arguments);
@@ -114,12 +114,12 @@ class NcclCommunicator final : public Communicator {
   std::shared_ptr<StreamOperation> last_;                      ///< shared with the watchdog
   std::uint64_t calls_ = 0;
   std::vector<std::uint64_t> sent_;      ///< messages in device memory so far, by destination
-  std::vector<std::uint64_t> received_;  ///< by source
-  DeferredReceives receives_;            ///< started, on the device
+  std::vector<std::uint64_t> received_;  ///< messages in device memory so far, by source
+  DeferredReceives receives_;            ///< started receives on the device
   DeviceOutbox outbox_;
   std::deque<ToSelf> to_self_;
-  DeviceMemory input_copy_;              ///< of an all_to_all in place
-  Stream* input_copy_stream_ = nullptr;  ///< the copy is in its order
+  DeviceMemory input_copy_;              ///< copy of the input of an all_to_all in place
+  Stream* input_copy_stream_ = nullptr;  ///< stream in which the copy is ordered
 };
 
 }  // namespace droptest::comm

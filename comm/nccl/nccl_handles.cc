@@ -136,7 +136,7 @@ NcclHandles::Outcome NcclHandles::await(ncclComm_t comm, ncclResult_t result, st
   return {result, std::nullopt};
 }
 
-// With the mutex held.
+// Called with the mutex held.
 void NcclHandles::set_ready(ncclComm_t comm, bool ready) {
   for (Live& live : live_) {
     if (live.comm == comm) live.ready = ready;
@@ -216,7 +216,7 @@ void NcclHandles::end(const Failure& found) noexcept {
     ending.swap(live_);
   }
   cudaSetDevice(device_);
-  // As a group: one communicator may not end before another one's kernels do.
+  // The communicators end as a group: none may end before another one's kernels do.
   if (ending.size() > 1) ncclGroupStart();
   for (const Live& live : ending) ncclCommAbort(live.comm);
   if (ending.size() > 1) ncclGroupEnd();

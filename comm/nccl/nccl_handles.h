@@ -39,15 +39,15 @@ class NcclHandles final : public WatchedTransport {
 
   struct Made {
     ncclComm_t comm = nullptr;
-    std::optional<Failure> failure;  ///< the reason, where there is none
+    std::optional<Failure> failure;  ///< the reason if there is no communicator
   };
   /// Ranks: all of the mesh, with the id that one of them made.
   Made connect(const NcclId& id);
-  /// No communicator for NCCL_SPLIT_NOCOLOR. Ranks: all of `parent`, which has no work under way.
+  /// The result has no communicator for NCCL_SPLIT_NOCOLOR. Ranks: all of `parent`, which has no work under way.
   Made split(ncclComm_t parent, const std::vector<int>& world_ranks, int color, int key);
 
-  /// Makes a call, or a group of calls, that puts work of `comm` on streams, and returns when the work is there.
-  /// Returns the failure otherwise: then the group must be ended, or has been.
+  /// Makes a call, or a group of calls, that puts work of `comm` on streams, and returns when the work is there. If it
+  /// returns a failure, the group must be ended, or has been.
   std::optional<Failure> run(ncclComm_t comm, const Call& call, const std::vector<int>& world_ranks,
                              const std::function<ncclResult_t()>& enqueue);
 
@@ -62,9 +62,9 @@ class NcclHandles final : public WatchedTransport {
  private:
   struct Live {
     ncclComm_t comm;
-    bool ready;  ///< false: being made or closed, and watched by the thread that does it
+    bool ready;  ///< false: it is being made or closed, and the thread that does so watches it
   };
-  /// The result of a call. With a failure, which is the reason why NCCL's result is missing, `result` means nothing.
+  /// The result of a call. If there is a failure, the reason why NCCL's result is missing, `result` means nothing.
   struct Outcome {
     ncclResult_t result = ncclSuccess;
     std::optional<Failure> failure;
@@ -80,7 +80,7 @@ class NcclHandles final : public WatchedTransport {
   const int device_;
   const std::chrono::milliseconds timeout_;
 
-  std::mutex mutex_;  ///< held during each call of NCCL but the last, which ends everything
+  std::mutex mutex_;  ///< held during each call of NCCL except the last, which ends everything
   std::vector<Live> live_;
   bool ended_ = false;
   std::deque<ncclComm_t> parts_;  ///< NCCL writes the results of splits there

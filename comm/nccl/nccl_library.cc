@@ -62,7 +62,7 @@ const Functions& nccl() {
 
 using droptest::comm::nccl;
 
-// Each throws DeviceError where the library cannot be loaded.
+// Each function throws DeviceError if the library cannot be loaded.
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) { return nccl().get_version(version); }

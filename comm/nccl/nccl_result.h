@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Text for results of NCCL's calls. For sources that include NCCL's header anyway.
+// Text for results of NCCL's calls, for sources that include NCCL's header anyway.
 #pragma once
 
 #include <nccl.h>
@@ -14,7 +14,7 @@ bool is_error(ncclResult_t result);
 /// "ncclRemoteError: remote process exited or there was a network error: <NCCL's last words>". `comm` may be null.
 std::string result_text(ncclResult_t result, ncclComm_t comm);
 
-/// The same for the making of a communicator, with a remedy where NCCL refuses two ranks on one GPU.
+/// result_text() for the making of a communicator, with a remedy if NCCL refuses two ranks on one GPU.
 std::string init_failure_text(ncclResult_t result, ncclComm_t comm);
 
 }  // namespace droptest::comm

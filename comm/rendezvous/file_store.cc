@@ -87,7 +87,7 @@ class FileStore final : public LaunchStore {
                     std::generic_category().message(error));
   }
 
-  // A name that no other writer has, not even a process with the same number on another host.
+  // A draft has a name that no other writer has, not even a process with the same number on another host.
   std::string write_draft(const std::string& path, std::string_view value) const {
     std::string draft = path + ".draft.XXXXXX";
     const FileDescriptor file(::mkostemp(draft.data(), O_CLOEXEC));

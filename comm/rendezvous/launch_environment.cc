@@ -103,7 +103,7 @@ class Reader {
   const Launcher& launcher_;
 };
 
-// The ranks of this node from Slurm's list of all nodes: "2(x3),1" is 2, 2, 2, 1. -1 where the step has no list.
+// The ranks of this node from Slurm's list of all nodes: "2(x3),1" is 2, 2, 2, 1. -1 if the step has no list.
 int tasks_of_this_node(const Reader& reader, int world_size) {
   constexpr std::string_view kTasks = "SLURM_STEP_TASKS_PER_NODE";
   if (!reader.has(kTasks) || !reader.has("SLURM_NODEID")) return -1;

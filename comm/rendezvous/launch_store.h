@@ -19,7 +19,7 @@ class LaunchStore {
  public:
   virtual ~LaunchStore() = default;
 
-  /// Returns false where the key has a value already, which stays. Throws: CommError with the system's reason.
+  /// Returns false if the key has a value already, which stays. Throws: CommError with the system's reason.
   virtual bool set_if_absent(const std::string& key, std::string_view value) = 0;
   /// Throws: CommError with the system's reason.
   virtual std::optional<std::string> get(const std::string& key) = 0;
@@ -31,11 +31,11 @@ class LaunchStore {
   /// The address that this machine uses for the keys' traffic with the other ranks, so that they can reach it there;
   /// empty without such traffic.
   virtual std::string own_address() { return ""; }
-  /// Where a rank's process holds the keys, and that rank cannot be reached any more: the text of an error that names
-  /// the rank. Absent where the store is there, where the rank has left in order, or where no rank holds the keys.
+  /// The text of an error that names the rank that holds the keys, if that rank cannot be reached any more. Absent if
+  /// the store is there, if the rank has left in order, or if no rank holds the keys.
   virtual std::optional<std::string> lost_rank() const { return std::nullopt; }
 
-  /// Waits for a key that `setter` sets ("rank 0"). Throws: CommError that names the key and the setter where it is not
+  /// Waits for a key that `setter` sets ("rank 0"). Throws: CommError that names the key and the setter if it is not
   /// there by the deadline; the errors of get().
   std::string wait_for(const std::string& key, std::string_view setter, std::chrono::milliseconds timeout,
                        const Clock& clock = steady_clock());
@@ -43,7 +43,7 @@ class LaunchStore {
 
 /// The store that the rendezvous names, for `rank`; rank 0 holds the keys of a TCP store. `timeout` bounds the
 /// connection to it and each request, by the clock, which is borrowed. Throws: ConfigError for an invalid launch id,
-/// directory or port, and for a port that is taken; CommError where the store cannot be reached.
+/// directory or port, and for a port that is taken; CommError if the store cannot be reached.
 std::unique_ptr<LaunchStore> open_launch_store(const Rendezvous& rendezvous, int rank,
                                                std::chrono::milliseconds timeout, const Clock& clock = steady_clock());
 

@@ -10,8 +10,8 @@
 
 namespace droptest::comm {
 
-/// One Redis hash, `droptest/<launch_id>`, which expires after a day. `timeout` bounds each request. Throws:
-/// ConfigError for an invalid port, and in a build without Redis; CommError where no server answers.
+/// The store in one Redis hash, `droptest/<launch_id>`, which expires after a day. `timeout` bounds each request.
+/// Throws: ConfigError for an invalid port, and in a build without Redis; CommError if no server answers.
 std::unique_ptr<LaunchStore> open_redis_store(const std::string& host, int port, const std::string& launch_id,
                                               std::chrono::milliseconds timeout);
 

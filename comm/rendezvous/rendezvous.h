@@ -11,8 +11,8 @@ struct Rendezvous {
   enum class Kind : std::uint8_t { kFile, kRedis, kTcp };
   Kind kind = Kind::kFile;
   std::string directory;           ///< kFile: a directory that all ranks see
-  std::string host = "127.0.0.1";  ///< kRedis: of the server; kTcp: of rank 0
-  int port = 6379;                 ///< kRedis, kTcp
+  std::string host = "127.0.0.1";  ///< kRedis: host of the server; kTcp: host of rank 0
+  int port = 6379;                 ///< port, for kRedis and kTcp
   /// Separates launches that share a store: no launch reads stale keys of an earlier one.
   std::string launch_id;
 };

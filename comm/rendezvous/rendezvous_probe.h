@@ -11,7 +11,7 @@ namespace droptest::comm {
 
 /// Opens the store that the rendezvous names under a launch id of its own, writes a key, reads it back and removes it.
 /// Returns the place of the store, for people. `timeout` bounds each request. A store of rank 0 is opened as rank 0
-/// does it, so that its port is bound for a moment: the test works on rank 0's machine alone. Throws: ConfigError or
+/// does it, so that its port is bound for a moment: the test works only on rank 0's machine. Throws: ConfigError or
 /// CommError with the system's reason.
 std::string probe_rendezvous(const Rendezvous& rendezvous, std::chrono::milliseconds timeout);
 

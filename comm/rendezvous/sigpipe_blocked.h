@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing to a connection that a peer has closed is an error of that call, not the end of the process.
+// Makes writing to a connection that a peer has closed an error of that call, not the end of the process.
 #pragma once
 
 #include <signal.h>
 
 namespace droptest::comm {
 
-/// While alive, SIGPIPE is blocked for this thread and for the threads that it starts; a SIGPIPE that arose meanwhile
-/// is discarded. For libraries that write to sockets without MSG_NOSIGNAL: Gloo and hiredis do.
+/// SIGPIPE is blocked for this thread and for the threads that it starts while the object is alive; a SIGPIPE that
+/// arose meanwhile is discarded. For libraries that write to sockets without MSG_NOSIGNAL: Gloo and hiredis do.
 class SigpipeBlocked {
  public:
   SigpipeBlocked() {

@@ -28,11 +28,11 @@ class Socket {
   int fd_ = -1;
 };
 
-/// The connection has failed. The message is the reason alone: "Connection refused".
+/// The connection has failed. The message is only the reason: "Connection refused".
 class ConnectionBroken : public CommError {
  public:
   enum class How : std::uint8_t {
-    kClosed,  ///< by the peer, its system, or refused
+    kClosed,  ///< closed by the peer or its system, or refused
     kSilent,  ///< nothing moved until the deadline
   };
   ConnectionBroken(How how, const std::string& reason) : CommError(reason), how_(how) {}
@@ -47,16 +47,16 @@ class TcpConnection {
  public:
   using Deadline = Clock::TimePoint;
 
-  /// Tries each address of the host once. Throws: ConnectionBroken with the last one's reason, or the resolver's.
-  /// `clock`: of all deadlines; borrowed.
+  /// Tries each address of the host once. Throws: ConnectionBroken with the last address's reason, or the resolver's.
+  /// `clock` measures all deadlines; borrowed.
   static TcpConnection open(const std::string& host, int port, Deadline deadline, const Clock& clock = steady_clock());
 
-  /// own_address_of() this end.
+  /// own_address_of() for this end.
   std::string own_address() const;
 
   /// Throws: ConnectionBroken. After an error the connection must not be used again.
   void send(std::string_view bytes, Deadline deadline);
-  /// Exactly `size` bytes. Throws: ConnectionBroken.
+  /// Receives exactly `size` bytes. Throws: ConnectionBroken.
   std::string receive(std::size_t size, Deadline deadline);
 
  private:
@@ -65,9 +65,9 @@ class TcpConnection {
   const Clock* clock_;
 };
 
-/// Accepts connections at the port without blocking: of this machine alone where `host` is a loopback address, else of
-/// all its addresses, because a machine's name may mean another address here than elsewhere. Throws: std::system_error
-/// with the system's reason.
+/// Accepts connections at the port without blocking: only of this machine if `host` is a loopback address, else of all
+/// its addresses, because a machine's name may mean another address here than elsewhere. Throws: std::system_error with
+/// the system's reason.
 Socket listen_for(const std::string& host, int port);
 
 /// The numeric address of this end of a connection, at which the other end can reach this machine.

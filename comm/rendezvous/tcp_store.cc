@@ -15,7 +15,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr milliseconds kRetry{50};
-constexpr milliseconds kGreeting{5000};  ///< longest wait for one, before the next attempt
+constexpr milliseconds kGreeting{5000};  ///< longest wait for a greeting, before the next attempt
 // A rank that is cut off from all others must not end before they have agreed that it is the culprit: otherwise its
 // launcher would end them first.
 constexpr milliseconds kOthersAgree{1500};
@@ -110,7 +110,7 @@ class TcpStore final : public LaunchStore {
     }
   }
 
-  // Returns the id of the launch that the store belongs to, where it is another launch.
+  // Returns the id of the launch that the store belongs to, if it is another launch.
   std::optional<std::string> greet(TcpConnection& connection, Clock::TimePoint deadline) const {
     connection.send(encode_hello(options_.launch_id), deadline);
     const std::string greeting = connection.receive(kServerGreeting.size(), deadline);
@@ -124,7 +124,7 @@ class TcpStore final : public LaunchStore {
     return value;
   }
 
-  // The value of the answer; absent where the answer is no.
+  // The value of the answer; absent if the answer is no.
   std::optional<std::string> ask(const StoreRequest& request) {
     const std::lock_guard lock(mutex_);
     {
@@ -159,7 +159,7 @@ class TcpStore final : public LaunchStore {
   const TcpStoreOptions options_;
   const Clock& clock_;
   const std::string where_;
-  std::mutex mutex_;  ///< one request at a time
+  std::mutex mutex_;  ///< guards the connection: one request at a time
   TcpConnection connection_;
   mutable std::mutex end_mutex_;  ///< guards the members below
   std::string end_;               ///< the reason why the store cannot be asked any more; empty: it can

@@ -12,7 +12,7 @@
 namespace droptest::comm {
 
 struct TcpStoreOptions {
-  std::string host;  ///< of rank 0, for the others
+  std::string host;  ///< host of rank 0, for the others
   int port = 0;
   std::string launch_id;
   int rank = 0;
@@ -21,10 +21,10 @@ struct TcpStoreOptions {
   std::chrono::milliseconds timeout{60000};
 };
 
-/// On rank 0, a store that a thread serves at the port. Its destructor waits, at most for `timeout`, while others still
-/// send requests. Elsewhere, a connection to it, retried until rank 0 is there. Throws: ConfigError for a port that is
-/// invalid or taken, and where another program answers there; CommError that names the attempts and their time.
-/// `clock` measures all waits; borrowed.
+/// Opens the store. On rank 0, a thread serves it at the port, and its destructor waits, at most for `timeout`, while
+/// others still send requests. Elsewhere it is a connection to rank 0, retried until rank 0 is there. Throws:
+/// ConfigError for a port that is invalid or taken, and if another program answers there; CommError that names the
+/// attempts and their time. `clock` measures all waits; borrowed.
 std::unique_ptr<LaunchStore> open_tcp_store(const TcpStoreOptions& options, const Clock& clock = steady_clock());
 
 }  // namespace droptest::comm

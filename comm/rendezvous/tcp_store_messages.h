@@ -27,27 +27,27 @@ struct StoreRequest {
 };
 
 enum class StoreVerdict : std::uint8_t {
-  kNo = 0,        ///< no such key; the key is there already; another launch's store, whose id is the value
+  kNo = 0,        ///< no such key; the key is there already; another launch's store: its id is the value
   kYes = 1,       ///< done; the requested value
-  kFarewell = 2,  ///< without a request: rank 0 has left in order, no more answers follow
+  kFarewell = 2,  ///< no answer to a request: rank 0 has left in order, no more answers follow
 };
 
 struct AnswerHead {
   StoreVerdict verdict = StoreVerdict::kNo;
-  std::size_t value_bytes = 0;  ///< of the value that follows
+  std::size_t value_bytes = 0;  ///< bytes of the value that follows
 };
 inline constexpr std::size_t kAnswerHeadBytes = 5;
 
-/// The client's greeting and the id of its launch.
+/// A client's greeting and the id of its launch, as bytes.
 std::string encode_hello(std::string_view launch_id);
 std::string encode_request(const StoreRequest& request);
 std::string encode_answer(StoreVerdict verdict, std::string_view value = {});
 
 /// Removes a whole message from the front of the arrived bytes; absent while a part of it is missing. Throws: CommError
-/// where the bytes cannot become a message: the peer is not one of ours.
+/// if the bytes cannot become a message: the peer is not one of ours.
 std::optional<std::string> take_hello(std::string& arrived);
 std::optional<StoreRequest> take_request(std::string& arrived);
-/// Of exactly kAnswerHeadBytes. Throws: CommError.
+/// `bytes` are exactly kAnswerHeadBytes. Throws: CommError.
 AnswerHead decode_answer_head(std::string_view bytes);
 
 }  // namespace droptest::comm

@@ -147,7 +147,7 @@ void TcpStoreServer::serve() {
   }
 }
 
-// Leaves errno of the last accept.
+// Accepts all waiting clients; errno is that of the last accept.
 void TcpStoreServer::accept_clients() {
   for (;;) {
     Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -162,7 +162,7 @@ void TcpStoreServer::accept_clients() {
   }
 }
 
-// Reads and answers the available requests; false where the connection has failed.
+// Reads and answers the available requests; false if the connection has failed.
 bool TcpStoreServer::hear(Client& client) {
   try {
     if (!write_out(client)) return false;
@@ -183,7 +183,7 @@ bool TcpStoreServer::hear(Client& client) {
   }
 }
 
-// False where no whole message has arrived.
+// Answers one request; false if no whole message has arrived.
 bool TcpStoreServer::answer_one(Client& client) {
   if (!client.greeted) {
     const std::optional<std::string> launch_id = take_hello(client.arrived);
@@ -215,7 +215,7 @@ bool TcpStoreServer::answer_one(Client& client) {
   return true;
 }
 
-// Writes as many bytes as the client takes now; false where the client is gone.
+// Writes as many bytes as the client takes now; false if the client is gone.
 bool TcpStoreServer::write_out(Client& client) {
   while (!client.leaving.empty()) {
     const ssize_t sent = ::send(client.socket.fd(), client.leaving.data(), client.leaving.size(), MSG_NOSIGNAL);

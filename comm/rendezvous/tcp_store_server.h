@@ -22,8 +22,8 @@ namespace droptest::comm {
 /// memory. Thread safety: all methods may be called from any thread.
 class TcpStoreServer {
  public:
-  /// Listens from now on. Throws: ConfigError that names the port where it is taken or not allowed. Waits a moment for
-  /// a port that is taken, by the clock, which is borrowed.
+  /// Listens from now on. Throws: ConfigError that names the port if it is taken or not allowed. Waits a moment for a
+  /// port that is taken, by the clock, which is borrowed.
   TcpStoreServer(const std::string& host, int port, std::string launch_id, const Clock& clock = steady_clock());
   /// Says farewell to the clients that are still connected.
   ~TcpStoreServer();
@@ -46,7 +46,7 @@ class TcpStoreServer {
     Socket socket;
     bool greeted = false;
     Clock::TimePoint last_heard;
-    std::string arrived;  ///< not answered yet
+    std::string arrived;  ///< bytes that are not answered yet
     std::string leaving;  ///< answers under way
   };
 

@@ -11,7 +11,7 @@ namespace droptest::comm {
 /// Removes the members that have no effect, so that equal runs have one resolved spec. `recovery` is valid.
 nlohmann::json normal_recovery(nlohmann::json recovery);
 
-/// The same as a ClassRecovery; absent members as in a network without recovery.
+/// A spec's recovery as a ClassRecovery; absent members as in a network without recovery.
 ClassRecovery class_recovery(const nlohmann::json& recovery);
 
 }  // namespace droptest::comm

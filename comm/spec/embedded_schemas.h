@@ -8,7 +8,7 @@
 
 namespace droptest::comm {
 
-/// File name and text. Defined in a source file that cmake/embed_schemas.cmake makes.
+/// File names and texts. Defined in a source file that cmake/embed_schemas.cmake makes.
 const std::vector<std::pair<std::string_view, std::string_view>>& embedded_schemas();
 
 }  // namespace droptest::comm

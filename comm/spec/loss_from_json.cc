@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Texts that are not probabilities.
+/// Members with texts that are not probabilities.
 constexpr std::array kTexts = {"model", "file", "start", "sha256"};
 
 /// Reads the files of all traces in `loss`: the hash goes there, the bytes into `full`, a copy of `loss`.

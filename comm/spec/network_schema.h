@@ -13,10 +13,11 @@ namespace droptest::comm {
 /// has the same pointer and message as in a spec.
 const Schema& network_schema();
 
-/// The same as a document of its own.
+/// The rules of network_schema() as a document of their own.
 nlohmann::json network_schema_document();
 
-/// Such a document with defaults. Throws: ConfigError that lists the broken rules; `where` names the document.
+/// A document {"network": .., "time": .., "seed": ..} with defaults. Throws: ConfigError that lists the broken rules;
+/// `where` names the document.
 nlohmann::json checked_sections(const nlohmann::json& document, const std::string& where);
 
 }  // namespace droptest::comm

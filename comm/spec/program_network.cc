@@ -69,7 +69,7 @@ class Refusals {
   bool has_backward(const std::string& name) const {
     return network_.contains(json::json_pointer("/classes/" + name + "/backward"));
   }
-  // `fill` where the half has none of its own.
+  // `fill` if the half has no fill of its own.
   std::string own_or_shared(const std::string& name, const std::string& member) const {
     return contains(section_of(name, member), member) ? member : "fill";
   }
@@ -94,13 +94,13 @@ class Refusals {
   std::vector<std::string> errors_;
 };
 
-// Anywhere in a network section: of all classes, of a half, of links, of a class.
+// Whether a network section names a loss anywhere: for all classes, a half, links, or a class.
 bool names_a_loss(const json& section) {
   if (section.is_object() && section.contains("loss")) return true;
   return section.is_structured() && std::any_of(section.begin(), section.end(), names_a_loss);
 }
 
-// With defaults, and the path of other programs in the place of the default of specs.
+// The document with defaults, and with the path of other programs in the place of the default of specs.
 json checked_document(std::string_view text, const std::string& where) {
   json document = program_schema().with_one_word(parse_json(text, where));
   require_valid(program_schema(), document, where);
@@ -124,7 +124,7 @@ json program_schema_document() {
 ProgramNetwork program_network_from_json(std::string_view text, const std::string& where, int world_size) {
   const json document = checked_document(text, where);
   const std::vector<sim::TrafficClass> classes(sim::kAllTrafficClasses.begin() + 1, sim::kAllTrafficClasses.end());
-  // As with a clock, classes without loss have a network too: their packets are counted.
+  // Classes without loss have a network too, as with a clock: their packets are counted.
   ResolvedNetwork resolved = resolve_network(document["network"], classes, document["seed"].get<std::uint64_t>(), where,
                                              world_size, NetworkUse::kTimed);
   require_none(resolved.errors);

@@ -97,13 +97,13 @@ class NetworkResolver {
     const auto is_reliable = [](const HalfNetwork& half) { return !half.loss && half.links.empty(); };
     const bool compresses = network.compression.kind != CompressionKind::kNone;
     if (use_ == NetworkUse::kLossOnly && !compresses && is_reliable(network.reduce) && is_reliable(network.gather)) {
-      // Left out, the section would be that of the first time.
+      // The section may not be left out if it differs: then the section of the first time would hold.
       const bool differs = first_time && result.classes.contains(sim::traffic_class_name(*first_time));
       if (differs) result.classes[name] = std::move(resolved);
       return;
     }
     if (resolved.contains("recovery")) {
-      // Error feedback applies to contributions only.
+      // Error feedback applies only to contributions.
       if (!compresses && is_reliable(network.reduce) && (use_ != NetworkUse::kDeadline || !reduces))
         resolved["recovery"].erase("error_feedback");
       network.recovery = class_recovery(resolved["recovery"]);
@@ -128,7 +128,7 @@ class NetworkResolver {
   }
 
  private:
-  /// Of the current class.
+  /// Whether the current class has the half.
   bool has_half(sim::Half half) const {
     return half == sim::Half::kGather || (is_summed(class_) && class_ != roles_.exchanged);
   }
@@ -212,7 +212,7 @@ class NetworkResolver {
     if (layer.contains("gather") && layer["gather"].contains("links")) gather_links_named_ = true;
   }
 
-  /// On a path with this shorthand, a `loss` for both halves applies to the reduce half alone.
+  /// A `loss` for both halves applies only to the reduce half on a path with this shorthand.
   void resolve_shorthand(const PathEntry& path, const std::vector<SizedPath>& sized_paths, json& gather) {
     const auto other = std::find_if(sized_paths.begin(), sized_paths.end(), [&path](const SizedPath& small) {
       return path_entry(small.path).shorthand != path.shorthand;
@@ -241,8 +241,8 @@ class NetworkResolver {
            });
   }
 
-  /// Whether a reduce-scatter has hops of the gather half: from group to group, and where halving_doubling has more
-  /// ranks than a power of two.
+  /// Whether a reduce-scatter has hops of the gather half: from group to group, or with halving_doubling if the number
+  /// of ranks is no power of two.
   static bool scatters_in_two_halves(const PathEntry& path, const json& resolved) {
     const json small = resolved.value("sized_paths", json::array());
     return has_groups(path, resolved) || path.name == "halving_doubling" ||
@@ -250,7 +250,7 @@ class NetworkResolver {
                        [](const json& sized) { return sized["path"] == "halving_doubling"; });
   }
 
-  /// On a path without groups their size has no effect, so it is not part of the run's identity.
+  /// The size of groups has no effect on a path without groups, so it is not part of the run's identity.
   void resolve_groups(const PathEntry& path, json& resolved, ClassNetwork& network) {
     if (!has_groups(path, resolved)) {
       resolved.erase("group_ranks");
@@ -307,8 +307,8 @@ class NetworkResolver {
            "path direct or contribution");
   }
 
-  /// Removes a compression without effect; writes the fraction as a number. A section for all classes means those with
-  /// sums, and only those that all ranks get if the compression is none of values.
+  /// Removes a compression without effect; writes the fraction as a number. A section for all classes means the classes
+  /// with sums; for a compression that does not code values, only those with sums that all ranks get.
   Compression resolve_compression(json& resolved) {
     Compression compression;
     if (!resolved.contains("compression")) return compression;
@@ -355,7 +355,7 @@ class NetworkResolver {
            " a compression of values: float16, bfloat16, int8, int4");
   }
 
-  /// A shorthand fill applies to the halves where it has a meaning; this depends on the path, too.
+  /// A shorthand fill applies to the halves in which it has a meaning; this depends on the path, too.
   void resolve_reduce_fill(const PathEntry& path, json& fill) {
     const FillEntry& entry = fill_of(fill);
     if (!has_meaning(entry, sim::Half::kReduce)) return;  // was reported
@@ -466,7 +466,7 @@ class NetworkResolver {
     return links;
   }
 
-  /// Null for a reliable link, and where an error was reported.
+  /// Null for a reliable link, and if an error was reported.
   std::shared_ptr<const sim::LossProcess> make_process(json& loss, const std::string& pointer) {
     if (is_none(loss)) return nullptr;
     Made& made = processes_[canonical_json(loss) + " in packets of " + std::to_string(payload_bytes_) +
@@ -483,8 +483,8 @@ class NetworkResolver {
     return made.process;
   }
 
-  /// With a clock, the process's theory is for packets on the links between groups; it must have a meaning on the other
-  /// links too.
+  /// The process of a loss. If there is a clock, its theory is for packets on the links between groups; it must have a
+  /// meaning on the other links too.
   std::unique_ptr<sim::LossProcess> process_of(json& loss, const std::string& place) const {
     if (time_.is_null()) {
       visit_timed(loss, place, [](json& process, const std::string& at) {
@@ -570,7 +570,7 @@ class NetworkResolver {
     }
   }
 
-  /// As a resolved spec writes it.
+  /// An absent half as a resolved spec writes it.
   static json absent_half() { return {{"loss", {{"model", "none"}}}, {"fill", "zero"}}; }
 
   /// A section for all classes applies to those that have the half.
@@ -613,12 +613,12 @@ class NetworkResolver {
   NetworkUse use_;
   const json& time_;  ///< null: no clock
   ClassRoles roles_;
-  std::uint64_t payload_bytes_ = 0;  ///< of the current class
+  std::uint64_t payload_bytes_ = 0;  ///< payload of the current class
   BurstScope burst_scope_ = BurstScope::kLink;
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
   std::map<std::string, std::string> places_;           ///< pointers to the loss, links and other members in the spec
-  std::map<std::string, std::string> recovery_places_;  ///< of each half; "": of the class
+  std::map<std::string, std::string> recovery_places_;  ///< places of each half's recovery; "": of the class
   bool gather_loss_named_ = false;
   bool gather_links_named_ = false;
 };

@@ -14,7 +14,7 @@ class Sha256 {
   Sha256();
   ~Sha256();
   void add(std::string_view piece);
-  /// 64 lower-case hex digits of all pieces; the last call.
+  /// The hash of all pieces as 64 lower-case hex digits; the last call.
   std::string hex();
 
  private:
@@ -22,7 +22,7 @@ class Sha256 {
   std::unique_ptr<Context> context_;
 };
 
-/// 64 lower-case hex digits.
+/// The hash of a text as 64 lower-case hex digits.
 std::string sha256_hex(std::string_view text);
 
 }  // namespace droptest::comm

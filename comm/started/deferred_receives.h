@@ -12,13 +12,13 @@
 namespace droptest::comm {
 
 /// Runs started receives as blocking ones, in the order of their starts, when the rank waits for one of them or makes
-/// another call. A wait leaves those with an ordinal from other ranks where they are: their peer may send them later.
-/// Thread safety: none; a rank has one.
+/// another call. A wait does not run receives with an ordinal from other ranks: their peer may send them later. Thread
+/// safety: none; each rank has one.
 class DeferredReceives {
  public:
-  /// The call on `communicator`, which is borrowed and outlives the work.
+  /// Starts the call on `communicator`, which is borrowed and outlives the work.
   std::unique_ptr<WorkInFlight> start(Communicator& communicator, const CallArguments& arguments);
-  /// Runs all of them. The wait of a work throws the exception of its call. Does nothing while it already runs.
+  /// Runs all receives. The wait of a work throws the exception of its call. Does nothing while it already runs.
   void run_all();
 
  private:

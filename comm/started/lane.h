@@ -24,7 +24,7 @@ class Lane {
   Lane(const Lane&) = delete;
   Lane& operator=(const Lane&) = delete;
 
-  /// Its work is done when `run` has returned, and throws the exception of `run`.
+  /// Starts a task. Its work is done when `run` has returned, and throws the exception of `run`.
   std::unique_ptr<WorkInFlight> start(std::function<void()> run);
   /// Returns when all tasks so far are done: the caller may run the next one.
   void drain();
@@ -38,7 +38,7 @@ class Lane {
   class TaskInFlight;
   void run_tasks();
 
-  std::mutex mutex_;  ///< guards the members below, but for the thread
+  std::mutex mutex_;  ///< guards the members below, except the thread
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Task>> tasks_;  ///< each shared with its work; the first one runs
   bool stop_ = false;

@@ -12,17 +12,18 @@
 
 namespace droptest::comm {
 
-/// Runs calls in the order of their starts: the wait for one runs those before it, and none behind it. Thread safety:
-/// none; a rank has one.
+/// Runs calls in the order of their starts. The wait for a call runs it and all calls before it, but none after it.
+/// Thread safety: none; each rank has one.
 class QueuedCalls {
  public:
   /// Whether other calls may be made before one that waits here.
   enum class Others : std::uint8_t { kMayPass, kQueueUp };
-  /// Its work throws the exception of `run`. A work that goes before its call has run takes it along.
+  /// Queues a call. Its work throws the exception of `run`. If the work is destroyed before its call has run, the call
+  /// is removed from the queue.
   std::unique_ptr<WorkInFlight> start(std::function<void()> run, Others others);
   /// Whether other collectives of the rank must queue up.
   bool holds_up() const;
-  /// Runs all of them. Does nothing while one runs.
+  /// Runs all calls. Does nothing while one runs.
   void run_all();
   bool empty() const { return waiting_.empty(); }
   std::size_t size() const { return waiting_.size(); }

@@ -30,7 +30,7 @@ class [[nodiscard]] Work {
   Work() = default;
   Work(Work&& other) noexcept;
   Work& operator=(Work&& other) noexcept;
-  /// Waits for a work that was not waited for, and leaves an error to the next call of the group. During the unwinding
+  /// Waits for a work without an earlier wait, and leaves an error to the next call of the group. During the unwinding
   /// of an error it aborts the group instead, since the peers would wait for a rank that has given up.
   ~Work();
 
@@ -39,9 +39,9 @@ class [[nodiscard]] Work {
   /// only need to have started the same call (docs/backends.md). A second call returns at once, or throws the same
   /// error. Throws: as the blocking call.
   void wait();
-  /// Whether wait() would return, or throw, at once. It may do some of the work, and never waits for another rank. For
-  /// NCCL's receives, and on a loss layer with a clock or with calls that run at the wait, it stays false until the
-  /// rank waits or makes another call.
+  /// Whether wait() would return, or throw, at once. It may do some of the work, and never waits for another rank. It
+  /// stays false until the rank waits or makes another call for NCCL's receives, and on a loss layer with a clock or
+  /// with calls that run at the wait.
   bool done() noexcept;
 
  private:
@@ -55,7 +55,7 @@ class [[nodiscard]] Work {
   std::uint64_t number_ = 0;
   std::unique_ptr<WorkInFlight> in_flight_;
   std::exception_ptr error_;
-  int unwinding_ = 0;  ///< uncaught exceptions at the start
+  int unwinding_ = 0;  ///< uncaught exceptions when the work started
 };
 
 }  // namespace droptest::comm

@@ -12,7 +12,7 @@ namespace droptest::comm {
 /// Whether this build has the backend.
 extern const bool kUdpBuilt;
 
-/// Throws: ConfigError that lists the built backends, where this one is not built.
+/// Throws: ConfigError that lists the built backends, if this one is not built.
 std::unique_ptr<Communicator> connect_udp(const ProcessGroupOptions& options);
 
 }  // namespace droptest::comm

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kUnfinished = ".part";
-/// A complete checkpoint under removal: it has no name of a checkpoint any more.
+/// Suffix of a complete checkpoint under removal: it no longer has the name of a checkpoint.
 constexpr std::string_view kRemoved = ".old";
 constexpr std::string_view kDamaged = ".damaged";
 
@@ -38,7 +38,7 @@ std::optional<std::uint64_t> step_of(std::string_view name) {
   return step;
 }
 
-/// Empty where the folder is not there or cannot be read.
+/// Empty if the folder is not there or cannot be read.
 std::vector<std::string> names_in(const std::string& path) {
   std::vector<std::string> names;
   std::error_code error;
@@ -52,7 +52,7 @@ void rename(const std::string& from, const std::string& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) comm::fail_on_file("rename to", to, errno);
 }
 
-/// In two steps, so that no half of a checkpoint ever has the name of a whole one.
+/// Removes in two steps, so that no half of a checkpoint ever has the name of a whole one.
 void remove_checkpoint(const std::string& path) {
   std::error_code ignored;
   const std::string removed = path + std::string(kRemoved);
@@ -152,7 +152,7 @@ void write_rank_file(const std::string& folder, const models::StoredTensors& ten
 
 namespace {
 
-/// The bytes of a file that fits the manifest.
+/// The bytes of a file, if they fit the manifest.
 std::span<const std::byte> verified(const MappedFile& mapped, const std::string& path, const RankFile& file) {
   const std::span<const std::byte> bytes = mapped.bytes();
   if (bytes.size() != file.bytes) {

@@ -13,7 +13,7 @@
 
 namespace droptest::experiments {
 
-/// Complete checkpoints and ones that are being written. Used by rank 0, but for write_rank_file() and
+/// Complete checkpoints and ones that are being written. Only rank 0 uses it, except write_rank_file() and
 /// read_rank_file().
 class CheckpointFolder {
  public:
@@ -22,7 +22,7 @@ class CheckpointFolder {
 
   const std::string& path() const { return path_; }
   std::string of_step(std::uint64_t step) const { return path_ + "/step-" + std::to_string(step); }
-  /// Where the files of a checkpoint are until it is complete.
+  /// The folder of a checkpoint's files until it is complete.
   std::string unfinished(std::uint64_t step) const { return of_step(step) + ".part"; }
 
   /// The steps of the checkpoints with a manifest, in ascending order, whether or not they are intact.
@@ -32,20 +32,20 @@ class CheckpointFolder {
 
   /// Makes an empty folder for the files of a checkpoint. Throws: ConfigError.
   void begin(std::uint64_t step) const;
-  /// Completes it: the manifest, the final name, LATEST; and removes all but the `keep` newest ones. Throws:
-  /// ConfigError; then the older ones are as they were.
+  /// Completes a checkpoint: writes the manifest, the final name and LATEST, and removes all but the `keep` newest
+  /// checkpoints. Throws: ConfigError; then the older ones are as they were.
   void commit(const Manifest& manifest, int keep) const;
   /// Removes a checkpoint that is not complete. Errors are ignored: begin() removes it, too.
   void discard(std::uint64_t step) const;
   /// Takes a checkpoint that cannot be read out of the list, and keeps its files as step-<N>.damaged: the cause may be
   /// the disk of one rank. Errors are ignored.
   void set_aside(std::uint64_t step) const;
-  /// Where ranks leave their state when another rank dies (rescue.h).
+  /// The folder in which ranks leave their state when another rank dies (rescue.h).
   std::string rescue() const { return path_ + "/rescue"; }
   /// The output of the commands before and after checkpoints.
   std::string hook_log() const { return path_ + "/" + kHookLog; }
-  /// Removes all that are not complete, of a process that was killed, and complete ones after `step`; with 0 also those
-  /// set aside and the output of commands.
+  /// Removes all checkpoints that are not complete, of a process that was killed, and complete ones after `step`; with
+  /// 0 also those set aside and the output of commands.
   void forget_after(std::uint64_t step) const;
 
  private:
@@ -53,15 +53,15 @@ class CheckpointFolder {
   std::string path_;
 };
 
-/// What was written to a file, or the entries of a folder, is on the disk when it returns. Throws: ConfigError.
+/// Writes a file's content, or the entries of a folder, through to the disk. Throws: ConfigError.
 void sync_path(const std::string& path);
 
 /// Writes a rank's tensors, synced; fills in size and checksum. Throws: ConfigError.
 void write_rank_file(const std::string& folder, const models::StoredTensors& tensors, RankFile& file);
 
-/// A rank's file, whose size and checksum are those of the manifest. Throws: ConfigError that names the file.
+/// Reads a rank's file, which must have the size and checksum of the manifest. Throws: ConfigError that names the file.
 models::StoredTensors read_rank_file(const std::string& folder, const RankFile& file);
-/// The same check without the tensors.
+/// The check of read_rank_file() without the tensors.
 void verify_rank_file(const std::string& folder, const RankFile& file);
 
 }  // namespace droptest::experiments

@@ -40,10 +40,10 @@ std::string first_error(const std::vector<std::string>& errors) {
   return "";
 }
 
-/// How long a rank works by itself while others wait for it.
+/// The time for which a rank works by itself while others wait for it.
 std::chrono::milliseconds turn_of(const RunConfig& config) { return config.backend.timeout / 4; }
 
-/// The manifest of the run's newest intact checkpoint. The files of ranks are read only where it matters.
+/// The manifest of the run's newest intact checkpoint. The files of ranks are read only if they matter.
 std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunConfig& config, int membership) {
   if (place.resume != CheckpointPlace::Resume::kNewest) return std::nullopt;
   const CheckpointFolder folder(place.folder);
@@ -58,13 +58,13 @@ std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunCon
       }
       return manifest;
     } catch (const ConfigError&) {
-      continue;  // restore() says so
+      continue;  // restore() reports it
     }
   }
   return std::nullopt;
 }
 
-/// Makes a checkpoint of the states that ranks have left; where it cannot, the last one stands.
+/// Makes a checkpoint of the states that ranks have left; if it cannot, the last checkpoint stands.
 void take_left_states(const CheckpointPlace& place, const RunConfig& config) {
   if (!config.elastic || !config.checkpoint || place.resume != CheckpointPlace::Resume::kNewest) return;
   try {
@@ -116,7 +116,7 @@ Checkpointer::~Checkpointer() {
 
 std::optional<int> Checkpointer::replica_of() const {
   if (config_.outer.is_on()) return std::nullopt;  // workers have weights of their own
-  // Replicas are equal where all gradients and parameters of all replicas arrive.
+  // Replicas are equal if all gradients and parameters of all replicas arrive.
   for (const sim::TrafficClass of :
        {sim::TrafficClass::kDpGradient, sim::TrafficClass::kParameterGather, sim::TrafficClass::kEmbeddingGradient}) {
     if (can_lose(config_, of)) return std::nullopt;
@@ -264,7 +264,7 @@ void Checkpointer::poll(Wait wait) {
     if (wait == Wait::kNo) return;
     if (is_root()) waits_();
   }
-  await_hook();  // of the checkpoint before, which may be removed now
+  await_hook();  // the command of the checkpoint before, which may be removed now
   const Written written = writing_->get();
   writing_.reset();
   const std::uint64_t step = writing_step_;
@@ -296,7 +296,7 @@ Manifest Checkpointer::manifest_of(std::uint64_t step, json memberships) const {
 void Checkpointer::leave(std::uint64_t step, const TrainingState& state, std::vector<std::byte> progress,
                          json memberships) {
   TrainingState alone = state;
-  alone.visit_network = [](sim::StateVisitor&) {};  // within a step; the links of the next membership are others
+  alone.visit_network = [](sim::StateVisitor&) {};  // the next membership has other links
   alone.visit_progress = [&progress](sim::StateVisitor& visitor) { visitor.bytes(progress); };
   leave_rescue(folder_, manifest_of(step, std::move(memberships)), take_snapshot(alone, group_.rank(), std::nullopt));
 }

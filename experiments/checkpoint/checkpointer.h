@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checkpoints of a run: when they are taken, and the one that the run continues from.
+// Checkpoints of a run: the steps at which they are taken, and the one that the run continues from.
 #pragma once
 
 #include <chrono>
@@ -35,24 +35,24 @@ struct CheckpointPlace {
 /// if the run has another number of replicas. Ranks: all.
 int membership_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config,
                         comm::Communicator& group);
-/// The manifest of the run's newest intact checkpoint, of states that ranks have left, too; absent: it has none. Ranks:
-/// 0.
+/// The manifest of the run's newest intact checkpoint, also of states that ranks have left; absent: it has none. Ranks:
+/// only rank 0.
 std::optional<Manifest> newest_checkpoint(const std::optional<CheckpointPlace>& place, const RunConfig& config);
-/// A run begins after this step: the step of its newest intact checkpoint; without one, the step of the other run's
-/// checkpoint in `start`; without both, 0. Ranks: 0.
+/// The step after which a run begins: that of its newest intact checkpoint; if there is none, that of the other run's
+/// checkpoint in `start`; without both, 0. Ranks: only rank 0.
 std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config);
 
-/// Owner: one rank's trainer. Ranks: all of the group make the same calls after the same steps; the group is used as it
-/// is, without a loss layer. One checkpoint is written at a time, by a thread of each rank: where the one before is not
-/// complete at the next one's step, that step waits for it. A checkpoint that cannot be written leaves training and the
-/// older checkpoints as they are, and is reported at a later step.
+/// Owner: one rank's trainer. Ranks: all of the group make the same calls after the same steps; the group is used
+/// without a loss layer. One checkpoint is written at a time, by a thread of each rank: if it is not complete at the
+/// step of the next one, that step waits for it. A checkpoint that cannot be written leaves training and the older
+/// checkpoints as they are, and is reported at a later step.
 class Checkpointer {
  public:
   /// Hears on rank 0 of checkpoints that failed or were damaged: the step, and the error in words.
   using Report = std::function<void(std::uint64_t step, const std::string& error)>;
 
-  /// `config` and `group` are borrowed. Throws: nothing of files.
-  /// `membership`: that of the layout. `waits`: called on rank 0 while ranks wait for files, some times in a timeout.
+  /// `config` and `group` are borrowed. Throws no error of files. `membership` is that of the layout. `waits` is called
+  /// on rank 0 while ranks wait for files, some times in a timeout.
   Checkpointer(CheckpointPlace place, const RunConfig& config, int membership, comm::Communicator& group, Report report,
                std::function<void()> waits);
   /// Waits for the thread that writes.
@@ -62,17 +62,18 @@ class Checkpointer {
 
   struct Restored {
     std::uint64_t step = 0;
-    /// Of a checkpoint of another layout (Manifest::memberships): parameters and moments were cut anew.
+    /// Manifest::memberships of a checkpoint of another layout: parameters and moments were cut anew.
     std::optional<nlohmann::json> memberships;
   };
-  /// Gives the state that of the newest intact checkpoint, or leaves it where there is none. Throws: ConfigError where
-  /// there are checkpoints, and none is intact; for one of another layout, where the run always has all replicas.
+  /// Gives the state that of the newest intact checkpoint, or leaves it as it is if there is none. Throws: ConfigError
+  /// if there are checkpoints and none is intact; for a checkpoint of another layout, if the run always has all
+  /// replicas.
   std::optional<Restored> restore(const TrainingState& state);
 
-  /// Why a checkpoint is taken after a step; required: training cannot go on without it.
+  /// The reason why a checkpoint is taken after a step; required: training cannot go on without it.
   enum class Because : std::uint8_t { kInterval, kRequested, kRequired };
-  /// Takes a checkpoint where its time has come, or where it is asked for; that one is complete when this returns.
-  /// Throws: ConfigError for one that failed, where it is required or the config says that training ends then.
+  /// Takes a checkpoint if its time has come, or if it is asked for; a requested one is complete when this returns.
+  /// Throws: ConfigError for a checkpoint that failed, if it is required or the config says that training ends then.
   void after_step(std::uint64_t step, const TrainingState& state, Because because);
   /// Leaves this rank's state to complete_rescue(), with these losses (Manifest::memberships). `progress`: the saved
   /// bytes of TrainingState::visit_progress() that belong to the model. Ranks: each by itself. Throws: ConfigError.
@@ -97,9 +98,9 @@ class Checkpointer {
   void fail(std::uint64_t step, const std::string& error);
   /// Starts the command on rank 0.
   void run_hook(const std::vector<std::string>& command, std::uint64_t step);
-  /// Whether the last command has ended, after that time at most.
+  /// Whether the last command has ended, within that time at most.
   bool end_hook(std::chrono::milliseconds wait);
-  /// Returns when it has. Ranks: all, which hear from rank 0 more often than they time out.
+  /// Returns when the last command has ended. Ranks: all; they hear from rank 0 more often than they time out.
   void await_hook();
   std::optional<int> replica_of() const;
   bool is_root() const { return group_.rank() == 0; }

@@ -19,8 +19,8 @@ namespace droptest::experiments {
 
 /// The parts of one rank's training that checkpoints have. Everything is borrowed.
 struct TrainingState {
-  models::Ops& ops;                                        ///< of the model
-  const std::vector<models::Gpt2Tensor>& tensors;          ///< of the model, on this rank
+  models::Ops& ops;                                        ///< operations of the model
+  const std::vector<models::Gpt2Tensor>& tensors;          ///< tensors of the model on this rank
   std::function<void(models::StateVisitor&)> visit_model;  ///< parameters and optimizer
   std::function<void(sim::StateVisitor&)> visit_network;   ///< the loss layer
   std::function<void(sim::StateVisitor&)> visit_progress;  ///< counts and losses so far
@@ -34,14 +34,14 @@ struct RankSnapshot {
   RankFile file;
 };
 
-/// The names of the state that is no tensor of the model, in a rank's file.
+/// Names in a rank's file of the state that is no tensor of the model.
 inline constexpr const char* kNetworkKey = "state/network";
 inline constexpr const char* kProgressKey = "state/progress";
 
-/// The file of that rank.
+/// The name of a rank's file.
 std::string rank_file_name(int rank);
 
-/// A copy of the state. `replica_of`: the rank that stores the tensors that all replicas share; absent: this one does.
+/// A copy of the state. `replica_of`: the rank that stores the tensors shared by all replicas; absent: this one does.
 /// Waits for the device.
 RankSnapshot take_snapshot(const TrainingState& state, int rank, std::optional<int> replica_of);
 

@@ -37,12 +37,12 @@ std::map<std::uint64_t, std::vector<Manifest>> states_in(const std::string& path
   return states;
 }
 
-/// The replicas that are there as a whole, numbered anew without the others; absent: there is none, or all are, which
-/// were told to end: the last checkpoint has their loss layer, too.
+/// The replicas that are there as a whole, numbered anew without the others. Absent if there is none, or if there are
+/// all: then they were told to end, and the last checkpoint has their loss layer, too.
 std::optional<Manifest> whole_replicas(const std::vector<Manifest>& states) {
   Manifest manifest = states.front();
   const comm::ParallelLayout layout = manifest.parallel;
-  std::map<int, std::map<int, RankFile>> replicas;  // by data coordinate and rank
+  std::map<int, std::map<int, RankFile>> replicas;  // files by data coordinate and rank
   for (const Manifest& state : states) {
     if (!(state.parallel == layout)) continue;
     const RankFile& file = state.ranks.front();

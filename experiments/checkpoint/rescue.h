@@ -12,14 +12,14 @@
 
 namespace droptest::experiments {
 
-/// Writes one rank's state into the folder's rescue/. `manifest` has all but the ranks; the state is that after its
-/// step, and needs no other rank's. Throws: ConfigError.
+/// Writes one rank's state into the folder's rescue/. `manifest` has all but the ranks. The state is that after the
+/// manifest's step, and needs no other rank's. Throws: ConfigError.
 void leave_rescue(const CheckpointFolder& folder, Manifest manifest, RankSnapshot snapshot);
 
-/// Makes a checkpoint out of the replicas all of whose ranks have left their state after the same step, the latest one
-/// where there are several, unless a complete checkpoint is of that step or a later one; removes rescue/. Returns its
-/// step. Damaged files and those of other runs count as missing; where no replica is missing, the last checkpoint
-/// stands. Throws: ConfigError for a checkpoint that cannot be written.
+/// Makes a checkpoint out of the replicas with all of their ranks' states of one step, and removes rescue/. The latest
+/// such step counts; nothing is made if a complete checkpoint is of that step or a later one. Returns the step. Damaged
+/// files and those of other runs count as missing; if no replica is missing, the last checkpoint stands.
+/// Throws: ConfigError for a checkpoint that cannot be written.
 std::optional<std::uint64_t> complete_rescue(const CheckpointFolder& folder, const std::string& run_id, int keep);
 
 }  // namespace droptest::experiments

@@ -57,8 +57,8 @@ void require_complete(PieceFiller& filler, const std::string& where) {
   }
 }
 
-/// The files in the order in which their values count: the lowest rank's first, and behind all others those of stages
-/// without the LM head, which only have a copy of the tied embedding. The LM head is where the last norm is.
+/// The files in the order in which their values count: the lowest rank's first. Files of stages without the LM head
+/// come last, since they only have a copy of the tied embedding. The LM head is on the stage with the last norm.
 std::vector<const RankFile*> in_order(const Manifest& manifest) {
   const auto stage = [&](const RankFile& file) { return manifest.parallel.coordinates(file.rank).pipeline; };
   std::set<int> with_head;
@@ -97,7 +97,7 @@ class Putter final : public models::StateVisitor {
               models::Sharding /*sharding*/) override {
     for (const TensorPiece& piece : pieces) {
       const std::pair<std::string, std::string> of(name, state_.tensors[piece.tensor].name);
-      const WantedPiece& filled = filler_.pieces().at(of)[used_[of]++];  // in the order in which they were wanted
+      const WantedPiece& filled = filler_.pieces().at(of)[used_[of]++];  // pieces come in the order of their wants
       if (filled.lacking != 0) continue;
       state_.ops.copy_from_host(filled.bytes, models::elements(tensor, static_cast<std::int64_t>(piece.offset),
                                                                static_cast<std::int64_t>(piece.count)));

@@ -15,20 +15,20 @@ namespace droptest::experiments {
 /// A rank's part of a checkpoint, read and checked: the state is as it was until put().
 class RestoredState {
  public:
-  /// All state of a rank of the same run, from its file and the one whose tensors it shares. Throws: ConfigError for a
-  /// file that is damaged, or that has other tensors than the state.
+  /// All state of a rank of the same run, from its file and the file with the tensors that it shares. Throws:
+  /// ConfigError for a file that is damaged, or that has other tensors than the state.
   static RestoredState exactly(const std::string& folder, const Manifest& manifest, int rank,
                                const TrainingState& state);
   /// Parameters and optimizer of a rank of any layout, cut out of the files of all ranks: each element is that of the
   /// lowest rank that stored it. The progress is rank 0's; the state of the loss layer stays as it is. Rounded values
-  /// that the checkpoint lacks stay, too. Memory: one file at a time. Throws: as above; ConfigError for elements that
-  /// no file has.
+  /// that the checkpoint lacks stay, too. Memory: one file at a time. Throws: the errors of exactly(); ConfigError for
+  /// elements that no file has.
   static RestoredState recut(const std::string& folder, const Manifest& manifest, const TrainingState& state);
 
   RestoredState(RestoredState&& other) noexcept;
   ~RestoredState();
 
-  /// Waits for the device. Throws: ConfigError where the loss layer's state is that of another version.
+  /// Waits for the device. Throws: ConfigError if the loss layer's state is that of another version.
   void put(const TrainingState& state);
   const CopiesDifference& difference() const;
 
@@ -40,11 +40,12 @@ class RestoredState {
 
 /// The weights in the files of all ranks.
 struct CheckpointWeights {
-  models::StoredTensors tensors;  ///< of the whole model
-  CopiesDifference difference;    ///< of the ranks' copies of it
+  models::StoredTensors tensors;  ///< tensors of the whole model
+  CopiesDifference difference;    ///< difference between the ranks' copies of it
 };
 
-/// Each element is that of the lowest rank that stored it; the tied embedding is that of the stage with the LM head.
+/// Reads the weights. Each element is that of the lowest rank that stored it; the tied embedding is that of the stage
+/// with the LM head.
 CheckpointWeights weights_of_checkpoint(const std::string& folder, const Manifest& manifest);
 
 }  // namespace droptest::experiments

@@ -28,9 +28,9 @@ class StateRestorer final : public sim::StateVisitor {
   /// `bytes` are borrowed; `where` names them in messages.
   StateRestorer(std::span<const std::byte> bytes, std::string where) : rest_(bytes), where_(std::move(where)) {}
   Turn turn() const override { return Turn::kRestore; }
-  /// Throws: ConfigError where fewer bytes are left.
+  /// Throws: ConfigError if fewer bytes are left.
   void bytes(std::span<std::byte> value) override;
-  /// Throws: ConfigError where bytes are left.
+  /// Throws: ConfigError if bytes are left.
   void finish() const;
 
  private:

@@ -35,7 +35,7 @@ struct CheckpointOptions {
   std::string type = "F32";
 };
 
-/// The folders of checkpoints that a path stands for: of one, of all of a run, or of a run.
+/// The folders of checkpoints that a path stands for: one checkpoint, all of a run's checkpoints, or a run.
 std::vector<std::string> folders_of(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();
   if (fs::exists(path + "/manifest.json") || fs::path(path).filename().string().starts_with("step-")) return {path};
@@ -130,7 +130,7 @@ std::string element_type(const std::string& text) {
 void add_checkpoint_command(CLI::App& app, Action& chosen) {
   CLI::App* command = app.add_subcommand("checkpoint", "Show, verify and export the checkpoints of a run");
   command->require_subcommand(1);
-  const auto options = std::make_shared<CheckpointOptions>();  // shared by CLI11's bindings and the actions
+  const auto options = std::make_shared<CheckpointOptions>();  // CLI11's bindings and the actions share it
   const auto add = [&](const char* name, const char* description, int (*action)(const CheckpointOptions&)) {
     CLI::App* sub = command->add_subcommand(name, description);
     sub->add_option("PATH", options->path, "Folder of a run, of its checkpoints, or of one checkpoint")->required();

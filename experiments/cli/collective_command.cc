@@ -73,7 +73,7 @@ int collective(const CollectiveOptions& options) {
     throw ConfigError("--ranks: got " + std::to_string(options.network.ranks) + ", want at most " +
                       std::to_string(kMostThreads) + ", or --dry, which needs no threads");
   }
-  // A rank has an input, a result and the messages of one more.
+  // A rank has an input, a result and the messages of one more tensor.
   if (!options.dry) require_memory(options.elements, options.network.ranks, 3);
   const comm::CollectiveExperimentResult result =
       options.dry ? comm::simulate_collective_experiment(experiment) : comm::run_collective_experiment(experiment);

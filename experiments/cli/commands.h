@@ -20,7 +20,7 @@ inline constexpr int kExitInterrupted = 130;  ///< Ctrl-C, as shells report it
 /// The work of the parsed command line; returns an exit code. Errors are thrown.
 using Action = std::function<int()>;
 
-/// Each adds its subcommand to `app`; parsing it stores the action in `chosen`.
+/// Each function adds its subcommand to `app`; parsing the subcommand stores its action in `chosen`.
 void add_run_command(CLI::App& app, Action& chosen);
 void add_resume_command(CLI::App& app, Action& chosen);
 void add_checkpoint_command(CLI::App& app, Action& chosen);
@@ -45,7 +45,7 @@ void add_drift_command(CLI::App& app, Action& chosen);
 void add_doctor_command(CLI::App& app, Action& chosen);
 void add_doctor_rank_command(CLI::App& app, Action& chosen);
 
-/// All of them, of which a command line has one.
+/// Adds all subcommands; a command line has one of them.
 void add_commands(CLI::App& app, Action& chosen);
 
 }  // namespace droptest::cli

@@ -6,7 +6,7 @@
 
 namespace droptest::cli {
 
-/// Whose copies were written, and how far apart they are at most; empty: all are equal. `pipeline`: stages of the run.
+/// The ranks whose copies were written, and the largest difference; empty: all are equal. `pipeline`: the run's stages.
 std::string copies_text(double largest_difference, int pipeline);
 
 }  // namespace droptest::cli

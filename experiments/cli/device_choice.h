@@ -8,8 +8,8 @@
 
 namespace droptest::cli {
 
-/// Writes "cuda, 0: NVIDIA H100 80GB HBM3 (...)", or why "auto" took the CPU, to standard error; nothing for a spec
-/// without a device. `spec`: as given. Throws: as require_run_device().
+/// Writes "cuda, 0: NVIDIA H100 80GB HBM3 (...)", or the reason why "auto" took the CPU, to standard error; nothing for
+/// a spec without a device. `spec` is as given. Throws: the errors of require_run_device().
 void say_device(const nlohmann::json& spec, const experiments::RunConfig& run);
 
 }  // namespace droptest::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// droptest doctor, and the hidden `doctor-rank` that is one of the ranks which it starts.
+// droptest doctor, and the hidden `doctor-rank`, one of the ranks that it starts.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 #include <iostream>
@@ -79,7 +79,7 @@ std::string conclusion(const experiments::DoctorReport& report) {
   return failed == 0 ? "ready to run (" + counts + ")" : "not ready to run (" + counts + ")";
 }
 
-/// Rank 0 prints for all; another rank prints where rank 0 does not have its findings.
+/// Rank 0 prints for all; another rank prints only if rank 0 does not have its findings.
 int doctor(const DoctorCommandOptions& options) {
   if (options.bandwidth.from_bytes > options.bandwidth.to_bytes) {
     throw ConfigError("--from-bytes: got " + std::to_string(options.bandwidth.from_bytes) +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// droptest drift: how far replicas of parameters drift apart that are updated through lossy collectives.
+// droptest drift: the drift between replicas of parameters that are updated through lossy collectives.
 #include <CLI/CLI.hpp>
 #include <iostream>
 #include <memory>
@@ -22,7 +22,7 @@ struct DriftOptions {
 
 int drift(const DriftOptions& options) {
   const ClassNetworkOption network = class_network(options.network, comm::NetworkUse::kLossOnly);
-  // A rank has a gradient, a replica, the part that it owns and the messages of one more.
+  // A rank has a gradient, a replica, the part that it owns and the messages of one more tensor.
   require_memory(options.elements, options.network.ranks, 4);
   comm::DriftExperiment experiment;
   experiment.network = network.network;

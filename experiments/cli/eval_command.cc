@@ -40,7 +40,7 @@ struct EvalOptions {
   bool json = false;
 };
 
-/// Which layout a file has: llm.c's magic number or the name ending in .bin tell token files from texts.
+/// The layout of a file: llm.c's magic number or a name in .bin tells token files from texts.
 experiments::DataConfig data_of(const EvalOptions& options) {
   experiments::DataConfig data;
   const bool text = options.format == "text" || (options.format == "auto" && !options.tokens.ends_with(".bin") &&
@@ -57,7 +57,7 @@ struct Outcome {
   std::vector<comm::ClassStatistics> statistics;
 };
 
-/// On one rank, or on all ranks of the spec where a network is given.
+/// Evaluates on one rank, or on all ranks of the spec if a network is given.
 experiments::Evaluated evaluated(const EvalOptions& options, const experiments::RunConfig& config,
                                  const experiments::EvaluationData& data, models::EvaluationDetail detail,
                                  Outcome& outcome) {

@@ -29,7 +29,7 @@ namespace droptest::cli {
 namespace {
 
 struct ExportOptions {
-  SpecOptions source;  ///< a run's folder, or with --initial a spec
+  SpecOptions source;  ///< a run's folder; a spec with --initial
   bool initial = false;
   bool tensorboard = false;
   bool wandb = false;
@@ -63,8 +63,8 @@ models::StoredTensors final_weights(const std::string& folder) {
   return experiments::read_weights(run.weights());
 }
 
-/// Whose copies of the parameters the weights are, where those of the ranks were different when they were last
-/// compared.
+/// The ranks with the copies of the parameters that the weights are, if the ranks' copies were different when they were
+/// last compared.
 std::string text_of_copies(const std::string& folder) {
   const experiments::RunDirectory run{folder};
   nlohmann::json last;
@@ -99,7 +99,7 @@ int export_weights(const ExportOptions& options) {
   return kExitSuccess;
 }
 
-/// Of the folder that a run started from, if it did. Returns how many files it has.
+/// Copies the tokenizer of the folder that a run started from, if it did. Returns the number of its files.
 std::size_t copy_tokenizer(const std::string& initial_weights, const std::filesystem::path& folder) {
   if (initial_weights.empty()) return 0;
   const std::vector<std::string> files = experiments::tokenizer_files(initial_weights);
@@ -110,7 +110,7 @@ std::size_t copy_tokenizer(const std::string& initial_weights, const std::filesy
   return files.size();
 }
 
-/// config.json, model.safetensors and the tokenizer, of a run or of the weights that a spec starts from.
+/// Writes config.json, model.safetensors and the tokenizer, of a run or of the weights that a spec starts from.
 int export_folder(const ExportOptions& options) {
   const std::filesystem::path folder(options.out);
   const std::string spec = experiments::RunDirectory{options.source.file}.spec();
@@ -135,7 +135,7 @@ int export_folder(const ExportOptions& options) {
   return kExitSuccess;
 }
 
-/// Event files of all runs that have any line.
+/// Writes event files of all runs that have any line.
 int export_tensorboard(const ExportOptions& options) {
   if (options.initial || options.huggingface) {
     throw ConfigError(std::string(options.initial ? "--initial" : "--huggingface") +

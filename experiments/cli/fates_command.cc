@@ -20,7 +20,7 @@
 namespace droptest::cli {
 namespace {
 
-/// Of a link: indices beyond it are no longer those of one counter with what --count adds.
+/// Largest index of a link: larger indices plus --count would no longer be those of one counter.
 constexpr std::uint64_t kMostPackets = std::uint64_t{1} << 63;
 
 struct FatesOptions {
@@ -37,7 +37,7 @@ struct FatesOptions {
   std::string format = "runs";
 };
 
-/// Six decimals, and of small rates four digits: 2e-8 is not zero.
+/// A fraction with six decimals, or with four digits if it is small: 2e-8 is not zero.
 std::string fraction_text(double rate) {
   char text[32];
   std::snprintf(text, sizeof text, rate != 0 && std::abs(rate) < 1e-4 ? "%.4g" : "%.6f", rate);

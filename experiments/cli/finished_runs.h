@@ -22,7 +22,7 @@ void add_again_option(CLI::App& command, experiments::Again& again);
 /// Adds --accept-stopped, which outlives the parsing.
 void add_accept_option(CLI::App& command, experiments::Stopped& stopped);
 
-/// Throws: ConfigError where there are such runs, that names the missing records and the flag --again.
+/// Throws: ConfigError that names the missing records and the flag --again, if there are such runs.
 void require_records(const experiments::SweepPlan& plan, const std::string& out);
 
 }  // namespace droptest::cli

@@ -36,7 +36,7 @@ struct GenerateOptions {
   bool json = false;
 };
 
-/// Of the spec, or for a folder alone of a spec that says no more than the model.
+/// The config of the spec; for only a folder, that of a spec with no more than the model.
 experiments::RunConfig config_of(const GenerateOptions& options) {
   SpecOptions config = options.config;
   if (!options.network.empty()) config.overrides.push_back("/network=" + options.network);

@@ -11,7 +11,7 @@ namespace {
 
 using comm::known_names_hint;
 
-/// Those that --help shows.
+/// The commands that --help shows.
 std::vector<std::string> commands_of(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {

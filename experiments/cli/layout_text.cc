@@ -26,7 +26,7 @@ std::string joined(const json& list, const std::string& between) {
   return text;
 }
 
-/// "{0, 2, 4, 6}"; the middle of a large one is left out.
+/// A group in words: "{0, 2, 4, 6}"; the middle of a large one is left out.
 std::string group_text(const json& group) {
   constexpr std::size_t kMost = 8;
   if (group.size() <= kMost) return "{" + joined(group, ", ") + "}";
@@ -34,14 +34,14 @@ std::string group_text(const json& group) {
          "}";
 }
 
-/// "h.3.mlp.c_fc" -> {"h.*.mlp.c_fc", 3}; other names stay, without a block.
+/// "h.3.mlp.c_fc" becomes {"h.*.mlp.c_fc", 3}; other names stay, without a block.
 std::pair<std::string, int> without_block(const std::string& name) {
   if (!name.starts_with("h.")) return {name, -1};
   const std::size_t end = name.find('.', 2);
   return {"h.*" + name.substr(end), std::stoi(name.substr(2, end - 2))};
 }
 
-/// Lines that are alike but for the block in their first column become one, with the range of blocks.
+/// Lines that differ only by the block in their first column become one, with the range of blocks.
 Rows folded(const Rows& rows) {
   struct Line {
     std::vector<std::string> row;
@@ -84,7 +84,7 @@ std::string different(const json& ranks, const char* member) {
   return joined(values, " or ");
 }
 
-/// "all_gather" -> "all-gather"
+/// "all_gather" becomes "all-gather".
 std::string words(std::string name) {
   std::replace(name.begin(), name.end(), '_', '-');
   return name;
@@ -92,7 +92,7 @@ std::string words(std::string name) {
 
 std::string collectives_text(const json& list) {
   std::string text;
-  std::map<std::pair<std::string, std::string>, std::uint64_t> bytes;  // by class and operation
+  std::map<std::pair<std::string, std::string>, std::uint64_t> bytes;  // bytes by class and operation
   for (const json& one : list) bytes[{one["class"], one["collective"]}] += one["bytes"].get<std::uint64_t>();
   for (const auto& [kind, sum] : bytes) {
     text += (text.empty() ? "" : ", ") + words(kind.second) + ", " + kind.first + ", " + std::to_string(sum) + " bytes";
@@ -100,7 +100,7 @@ std::string collectives_text(const json& list) {
   return text.empty() ? "none" : text;
 }
 
-/// "12.5 %"
+/// A share in words: "12.5 %".
 std::string idle_text(double share) {
   std::ostringstream text;
   text << std::setprecision(3) << 100 * share << " %";

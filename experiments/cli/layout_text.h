@@ -7,8 +7,8 @@
 
 namespace droptest::cli {
 
-/// Of experiments::layout_plan(): ranks, groups, tensors, and the collectives of each layer. Consecutive blocks that
-/// are alike share a line.
+/// The text of experiments::layout_plan(): ranks, groups, tensors, and the collectives of each layer. Consecutive
+/// blocks that are alike share a line.
 std::string layout_text(const nlohmann::json& plan);
 
 }  // namespace droptest::cli

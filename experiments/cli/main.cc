@@ -27,14 +27,15 @@
 
 namespace {
 
-/// Each line of the message under the program's name: a spec can be wrong in several places.
+/// Prints each line of the message after the program's name: a spec can be wrong in several places.
 void print_error(const std::string& message) {
   droptest::experiments::speak_to_parent(message);
   std::istringstream lines(message);
   for (std::string line; std::getline(lines, line);) std::cerr << "droptest: error: " << line << "\n";
 }
 
-/// Else the first file that is opened takes the number of a standard stream that is closed, and gets its text.
+/// Opens standard streams that are closed. Otherwise the first file that is opened would take the number of such a
+/// stream, and get its text.
 void open_closed_streams() {
   for (int number = 0; number <= 2; ++number) {
     if (::fcntl(number, F_GETFD) < 0) (void)::open("/dev/null", O_RDWR);
@@ -51,11 +52,11 @@ bool is_one_of_several() {
   }
 }
 
-/// Ends without unwinding: after an error, a rank thread that stalled may still be using live objects.
+/// Ends the program without unwinding: after an error, a rank thread that stalled may still be using live objects.
 [[noreturn]] void end_at_once(int code) {
   std::cout.flush();
   std::cerr.flush();
-  // mpirun kills all ranks when the second one has ended: the others get time to print their errors.
+  // mpirun kills all ranks when the second one has ended: the other ranks get time to print their errors.
   if (is_one_of_several()) std::this_thread::sleep_for(std::chrono::milliseconds(500));
   std::_Exit(code);
 }
@@ -110,7 +111,7 @@ int main(int argc, char** argv) {
   } catch (const droptest::ConfigError& error) {
     print_error(error.what());
     end_at_once(kExitUserError);
-  } catch (const droptest::experiments::StoppedError&) {  // the command said so
+  } catch (const droptest::experiments::StoppedError&) {  // the command has reported it
     end_at_once(kExitInterrupted);
   } catch (const droptest::experiments::BusyError& error) {
     print_error(error.what());

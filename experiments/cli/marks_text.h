@@ -8,7 +8,7 @@
 
 namespace droptest::cli {
 
-/// " (fewer replicas, resumed)": the marks in the warnings of these summaries, each once, in alphabetical order. Empty
+/// The marks in the warnings of these summaries, " (fewer replicas, resumed)", each once, in alphabetical order. Empty
 /// without any. A summary may be null.
 std::string marks_suffix(std::span<const nlohmann::json> summaries);
 

@@ -13,9 +13,9 @@ namespace droptest::cli {
 /// Throws: ConfigError for a command's --network with a spec of one rank, which sends no packet.
 void require_ranks_of_network(const experiments::RunConfig& config);
 
-/// {"tp_forward": {"packets": .., "lost": .., "configured_rate": .., "realised_rate": ..}}
+/// Losses by class: {"tp_forward": {"packets": .., "lost": .., "configured_rate": .., "realised_rate": ..}}.
 nlohmann::json losses_json(const std::vector<comm::ClassStatistics>& statistics);
-/// A line on standard error for each class.
+/// Writes a line on standard error for each class.
 void say_losses(const std::vector<comm::ClassStatistics>& statistics);
 
 }  // namespace droptest::cli

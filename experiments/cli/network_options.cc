@@ -35,7 +35,7 @@ json links_option(const std::string& text) {
   return comm::checked_sections({{"network", {{"links", std::move(links)}}}}, "--links")["network"]["links"];
 }
 
-/// The options as the network section of a spec, so that they mean the same here and there.
+/// The options as the network section of a spec, so that they have the same meaning in both.
 json network_section(const NetworkOptions& options) {
   json network = {{"path", options.path},
                   {"payload_bytes", options.payload_bytes},

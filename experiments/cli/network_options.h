@@ -17,9 +17,9 @@ class App;
 
 namespace droptest::cli {
 
-/// Texts are empty where nothing was given.
+/// Texts are empty if nothing was given.
 struct NetworkOptions {
-  std::string command;  ///< for messages
+  std::string command;  ///< name of the command, for messages
   std::string path = "direct";
   int ranks = 8;
   int group_ranks = 0;
@@ -37,28 +37,27 @@ struct NetworkOptions {
   std::uint64_t seed = 1;
 };
 
-/// What commands without a spec take as elements of a tensor and as trials.
+/// Range of a tensor's elements and of trials, for commands without a spec.
 inline constexpr IntegerRange kElements = {1, std::uint64_t{1} << 40};
 inline constexpr IntegerRange kTrials = {1, 10000000};
 
-/// Throws: ConfigError where `ranks` tensors of `elements` floats, each `copies` times, do not fit into the free
-/// memory.
+/// Throws: ConfigError if `ranks` tensors of `elements` floats, each `copies` times, do not fit into the free memory.
 void require_memory(std::uint64_t elements, int ranks, int copies);
 
-/// Adds the options but the seed's; `options` outlives the command and holds the defaults.
+/// Adds all options but the seed's; `options` outlives the command and holds the defaults.
 void add_network_options(CLI::App& command, NetworkOptions& options);
 
-/// {"measured", "standard_error", "expected"}; null where there is none.
+/// {"measured", "standard_error", "expected"}; a member without a value is null.
 nlohmann::json estimate_json(const comm::Estimate& estimate);
 
 struct ClassNetworkOption {
   comm::ClassNetwork network;
-  nlohmann::json resolved;  ///< as records write it
+  nlohmann::json resolved;  ///< the network as records write it
 };
 
-/// One class with that network, lossless where nothing can be lost. The rules are those of a spec.
-/// Throws: ConfigError that names the option, or all that is wrong by its place in the section.
-/// `time`: the time section of a spec with defaults, or null.
+/// A network with one class, which is lossless if nothing can be lost. The rules are those of a spec. `time`: the time
+/// section of a spec with defaults, or null.
+/// Throws: ConfigError that names the option, or all errors by their places in the section.
 ClassNetworkOption class_network(const NetworkOptions& options, comm::NetworkUse use, const nlohmann::json& time = {});
 
 }  // namespace droptest::cli

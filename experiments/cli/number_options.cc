@@ -20,7 +20,7 @@ std::string text_of(IntegerRange range) {
   return "an integer from " + std::to_string(range.low) + " to " + std::to_string(range.high);
 }
 
-/// As CLI::Range words the type of an option in --help.
+/// The type of an option in --help, worded as by CLI::Range.
 std::string type_of(IntegerRange range) {
   if (range.low == 0 && range.high == kNoUpperEnd) return "INT";
   return "INT in [" + std::to_string(range.low) + " - " +
@@ -33,11 +33,11 @@ std::string short_number(double number) {
   return {text, end.ptr};
 }
 
-/// The value of an option that takes one: `read` gets the name and the text, and throws what is wrong with it.
+/// An option that takes one value: `read` gets the name and the text, and throws the error if the text is wrong.
 CLI::Option* add_text(CLI::App& command, const std::string& name, const std::string& description,
                       const std::string& type, std::function<void(const std::string&, const std::string&)> read,
                       std::function<std::string()> shown) {
-  // The option's own name, as --jobs of "--jobs,-j".
+  // The option's first name, --jobs of "--jobs,-j".
   const std::string own = name.substr(0, name.find(','));
   return command
       .add_option(
@@ -50,7 +50,7 @@ CLI::Option* add_text(CLI::App& command, const std::string& name, const std::str
       ->type_name(type);
 }
 
-/// A number of bytes with or without a fraction, and behind at most one blank a unit.
+/// A number of bytes, with or without a fraction, and a unit behind at most one blank.
 std::optional<double> bytes_in(const std::string& text) {
   double number = 0;
   const char* const last = text.data() + text.size();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Options whose values are numbers: decimal digits within a range that errors and --help name. CLI11's own conversion
-// follows strtoull, where 010 is 8, an empty text is 0 and -1 is 2^64 - 1.
+// Options with numbers as values: decimal digits within a range that errors and --help name. CLI11's own conversion
+// follows strtoull: it takes 010 for 8, an empty text for 0 and -1 for 2^64 - 1.
 #pragma once
 
 #include <concepts>
@@ -20,23 +20,23 @@ class Option;
 
 namespace droptest::cli {
 
-/// Both ends belong to it.
+/// Both ends belong to the range.
 struct IntegerRange {
   std::uint64_t low = 0;
   std::uint64_t high = std::numeric_limits<std::uint64_t>::max();
 };
 
-/// The integer whose decimal digits `text` is, without a sign, blanks or a prefix; 010 is ten. Nothing for another text
-/// and outside of `range`.
+/// The integer with the decimal digits of `text`, without a sign, blanks or a prefix; 010 is ten. Nothing for another
+/// text and outside of `range`.
 std::optional<std::uint64_t> decimal_integer(std::string_view text, IntegerRange range = {});
 
-/// An option of one integer, which `set` receives. `shown` gives the default that --help shows, where it shows one.
-/// While parsing: CLI::ValidationError that names the option, the text and the range.
+/// An option of one integer, which `set` receives. `shown` gives the default that --help shows, if it shows one.
+/// Parsing throws: CLI::ValidationError that names the option, the text and the range.
 CLI::Option* add_integer_option(CLI::App& command, const std::string& name, const std::string& description,
                                 IntegerRange range, std::function<void(std::uint64_t)> set,
                                 std::function<std::string()> shown = {});
 
-/// The same for a variable, which holds the default and outlives `command`. It has room for all of `range`.
+/// An integer option of a variable, which holds the default and outlives `command`. It has room for all of `range`.
 template <std::integral Integer>
 CLI::Option* add_integer(CLI::App& command, const std::string& name, Integer& value, const std::string& description,
                          IntegerRange range) {
@@ -45,7 +45,7 @@ CLI::Option* add_integer(CLI::App& command, const std::string& name, Integer& va
       [&value] { return std::to_string(value); });
 }
 
-/// The same for a variable that says whether the option was given.
+/// An integer option of a variable that tells whether the option was given.
 CLI::Option* add_integer(CLI::App& command, const std::string& name, std::optional<std::uint64_t>& value,
                          const std::string& description, IntegerRange range);
 

@@ -12,7 +12,7 @@
 namespace droptest::cli {
 namespace {
 
-/// From here on, where only losses of diverged runs are, digits are fewer with an exponent.
+/// Numbers from here on, which only losses of diverged runs reach, have fewer digits with an exponent.
 constexpr double kMostInDigits = 1e6;
 
 std::string format(const char* pattern, double value) {

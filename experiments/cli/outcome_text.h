@@ -12,10 +12,10 @@
 
 namespace droptest::cli {
 
-/// "2.4310", "4.1200e+37" from a million on, or "-" where the value is null or absent.
+/// A loss in words: "2.4310", "4.1200e+37" from a million on, or "-" if the value is null or absent.
 std::string loss_text(const nlohmann::json& value);
 
-/// "1 h 02 min", "3 min 20 s", "12 s".
+/// A duration in words: "1 h 02 min", "3 min 20 s", "12 s".
 std::string duration_text(double seconds);
 
 /// The status in a summary, with the marks of its warnings: "completed (resumed)".
@@ -27,7 +27,7 @@ std::string outcome_text(const nlohmann::json& summary);
 /// The point of one of the plan's runs: "one bad link, tensor: 4".
 std::string point_text(const experiments::SweepPlan& plan, const experiments::PlannedRun& planned);
 
-/// "7", or "weights 7, data 7, network 8" where they differ.
+/// The seeds in words: "7", or "weights 7, data 7, network 8" if they differ.
 std::string seeds_text(const experiments::Seeds& seeds);
 
 /// Columns aligned, two spaces apart; the first row is the heading.

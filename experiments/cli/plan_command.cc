@@ -48,10 +48,10 @@ struct PlanOptions {
   bool layout = false;
   bool check_shapes = false;
   std::string schedule_svg;
-  std::uint64_t memory = 0;  ///< of a process; 0: not given
+  std::uint64_t memory = 0;  ///< memory of a process; 0: not given
 };
 
-/// Absent where this build or this machine does not know it.
+/// Null if this build or this machine does not know it.
 json memory_of_rank(const RunConfig& config) {
   if (config.device == experiments::Device::kCpu) return experiments::least_memory_bytes(config, {1, 0});
   try {
@@ -62,7 +62,7 @@ json memory_of_rank(const RunConfig& config) {
   }
 }
 
-/// By class; null where the packets of the network cannot be counted.
+/// Packets by class; null if the packets of the network cannot be counted.
 json packets_of(const RunConfig& config) {
   try {
     return experiments::expected_packets(config);
@@ -71,7 +71,7 @@ json packets_of(const RunConfig& config) {
   }
 }
 
-/// Runs that a sweep has at once on this machine; 1 where it could not run them.
+/// Number of runs that a sweep has at once on this machine; 1 if it could not run them.
 int jobs_here(const SweepPlan& plan) {
   try {
     return experiments::jobs_at_once(0, experiments::most_demanding(plan.runs));
@@ -80,7 +80,7 @@ int jobs_here(const SweepPlan& plan) {
   }
 }
 
-/// Pointer -> the values that the points have there, each once.
+/// The values that the points have, each once, by pointer.
 json differences(const SweepPlan& plan) {
   json values = json::object();
   for (const PlannedRun& planned : plan.runs) {
@@ -93,7 +93,7 @@ json differences(const SweepPlan& plan) {
   return values;
 }
 
-/// Members of the estimate; null where this build or this machine does not know it.
+/// Members of the estimate; null if this build or this machine does not know it.
 json memory_plan_of(const RunConfig& config, const std::optional<std::uint64_t>& bytes) {
   try {
     return experiments::memory_plan_json(config, bytes);
@@ -102,30 +102,30 @@ json memory_plan_of(const RunConfig& config, const std::optional<std::uint64_t>&
   }
 }
 
-/// Null: float32 alone. The type of messages is null where no rank has tensor-parallel peers.
+/// Null: only float32. The type of messages is null if no rank has tensor-parallel peers.
 json precision_of(const experiments::ResolvedRun& run) {
   json precision = run.spec.at("training").value("precision", json());
   if (!precision.is_null() && run.config.parallel.tensor == 1) precision["message"] = json();
   return precision;
 }
 
-/// JSON of names of files, too, which may have bytes that are not UTF-8: U+FFFD stands in their place.
+/// JSON text; names of files in it may have bytes that are not UTF-8, which U+FFFD replaces.
 std::string printed(const json& document) { return document.dump(2, ' ', false, json::error_handler_t::replace); }
 
-/// What runs take that are equal but for without_rates().
+/// The needs of runs that are equal but for without_rates().
 struct Needs {
-  std::size_t first;  ///< run that has them
-  RunConfig config;   ///< of the last of them, which has more loss than the others in most specs
+  std::size_t first;  ///< number of a run that has them
+  RunConfig config;   ///< config of the last of them, which has more loss than the others in most specs
   json packets;
   json memory_of_rank;
   json memory;
   json precision;
 };
 
-/// The runs whose entry has the whole memory plan; null in the others.
+/// The runs with the whole memory plan in their entries; other entries have null.
 enum class WhichMemory : std::uint8_t { kAll, kOneOfEach };
 
-/// A plan as it is printed. Of thousands of runs it keeps only what their entries are made of.
+/// A plan as it is printed. It keeps only the parts of thousands of runs from which their entries are made.
 class PrintedRuns {
  public:
   PrintedRuns(const PlanOptions& options, WhichMemory which_memory)
@@ -145,7 +145,7 @@ class PrintedRuns {
     runs_.reserve(plan.runs.size());
     for (std::size_t i = 0; i < plan.runs.size(); ++i) add(i, plan.runs[i], options.out, no_ids.empty());
     plan = {};
-    models::return_freed_memory();  // before a step is measured
+    models::return_freed_memory();  // frees memory before a step is measured
     std::vector<TimeEstimate::Run> timed;
     for (const Run& run : runs_) timed.push_back(timed_of(run));
     estimate_.emplace(timed, folder);
@@ -168,7 +168,7 @@ class PrintedRuns {
     const Needs* needs;
   };
 
-  /// Copies what is kept: then the plan's memory can be freed as a whole.
+  /// Copies the kept parts: then the plan's memory can be freed as a whole.
   void add(std::size_t i, const PlannedRun& planned, const std::string& out, bool has_id) {
     const experiments::ResolvedRun& run = planned.run;
     const auto directory = experiments::run_directory(out, run.config.name, run.run_id);

@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-/// "1.2 million", "340".
+/// A count in words: "1.2 million", "340".
 std::string count_text(double count) {
   char text[64];
   if (count < 1e4) {
@@ -54,7 +54,7 @@ std::string packets_text(const json& packets) {
   return text.empty() ? "none can be lost" : text;
 }
 
-/// Where products have 16 bits and the messages of tensor parallelism are as large as without: a spec may not mean it.
+/// Whether GEMMs have 16 bits and the messages of tensor parallelism are as large as without: a spec may not mean it.
 bool has_wide_messages(const json& run) {
   const json& precision = run.at("precision");
   if (precision.is_null() || precision.at("message") != "float32") return false;
@@ -72,7 +72,7 @@ std::uint64_t process_bytes(const json& memory) {
   return memory.is_null() ? std::uint64_t{0} : memory.at("process").get<std::uint64_t>();
 }
 
-/// `memory`: of a rank of the run that takes most, with the spec's choice and with each strategy.
+/// `memory`: that of a rank of the run that takes most, with the spec's choice and with each strategy.
 void print_memory(const json& memory, std::ostream& text) {
   if (process_bytes(memory) == 0) return;
   std::vector<std::pair<const char*, const char*>> columns = {
@@ -127,7 +127,7 @@ std::string plan_text(const PrintedPlan& plan) {
       {"point", "seed", "steps", "least memory per rank", "packets", "time", "state", "run"}};
   const auto names = experiments::PointNames::from_json(all.at("names"));
   std::size_t wide = 0;
-  json largest;  // memory plan
+  json largest;  // memory plan of the largest run
   for (std::size_t i = 0; i < plan.runs; ++i) {
     const json run = plan.run(i);
     if (has_wide_messages(run)) ++wide;

@@ -9,14 +9,14 @@
 
 namespace droptest::cli {
 
-/// What `droptest plan --json` prints.
+/// The output of `droptest plan --json`.
 struct PrintedPlan {
   nlohmann::json about;                              ///< all members but "runs"
-  std::size_t runs = 0;                              ///< how many
+  std::size_t runs = 0;                              ///< number of runs
   std::function<nlohmann::json(std::size_t i)> run;  ///< makes an element of "runs"
 };
 
-/// Each run, the memory of the largest one, and the time of those that are to do.
+/// The text of a plan: each run, the memory of the largest one, and the time of those that are to do.
 std::string plan_text(const PrintedPlan& plan);
 
 }  // namespace droptest::cli

@@ -41,13 +41,13 @@ double share_done(const SweepProgress& progress) {
   return all == 0 ? 1 : done / all;
 }
 
-/// Ten of twenty done: "[##########----------]".
+/// A bar for a share, ten of twenty: "[##########----------]".
 std::string bar_text(double share) {
   const auto filled = static_cast<std::size_t>(std::clamp(share, 0.0, 1.0) * kBarWidth);
   return "[" + std::string(filled, '#') + std::string(kBarWidth - filled, '-') + "]";
 }
 
-/// "[#####-----] 12/24 runs, 350 steps/s, 3 min 20 s left, loss 2.431 2.502": at most `columns` wide.
+/// A sweep's line of at most `columns`: "[#####-----] 12/24 runs, 350 steps/s, 3 min 20 s left, loss 2.431 2.502".
 std::string progress_line(const SweepProgress& progress, std::size_t columns) {
   std::string line = bar_text(share_done(progress)) + " " + std::to_string(progress.ended()) + "/" +
                      std::to_string(progress.runs.size()) + " runs";
@@ -76,7 +76,7 @@ DisplayMode display_mode_of_stderr() {
 }
 
 void DrawnLine::draw(const std::string& text) {
-  // Back to the line's start, draw, erase the rest of the line before.
+  // Goes back to the line's start, draws, and erases the rest of the line before.
   std::cerr << "\r" << text << "\x1b[K" << std::flush;
   open_ = true;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How far a sweep or a run is: a line that is drawn over on a terminal, plain lines elsewhere.
+// The progress of a sweep or a run: a line that is drawn over on a terminal, plain lines elsewhere.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@
 namespace droptest::cli {
 
 enum class DisplayMode : std::uint8_t {
-  kTerminal,  ///< with a line that is drawn over
+  kTerminal,  ///< whole lines, and a line that is drawn over
   kLines,     ///< whole lines
-  kQuiet,     ///< nothing
+  kQuiet,     ///< no lines
 };
-/// kTerminal where standard error is one.
+/// kTerminal if standard error is a terminal.
 DisplayMode display_mode_of_stderr();
 
 /// The line at the end of a terminal that is drawn over.
@@ -33,8 +33,8 @@ class DrawnLine {
   bool open_ = false;
 };
 
-/// Of a sweep: one drawn line, or a line for each run that ends, or that another process is found at work on.
-/// Owner: the command, one at a time.
+/// The display of a sweep: one drawn line, or a line for each run that ends, or that another process is found at work
+/// on. Owner: the command, one at a time.
 class ProgressDisplay {
  public:
   explicit ProgressDisplay(DisplayMode mode) : mode_(mode) {}
@@ -49,19 +49,20 @@ class ProgressDisplay {
   DrawnLine line_;
 };
 
-/// Of a run: a line for each logged step, and on a terminal a drawn bar below. Thread safety: all may be called at
-/// once.
+/// The display of a run: a line for each logged step, and on a terminal a drawn bar below. Thread safety: all methods
+/// may be called at once.
 class RunDisplay {
  public:
-  /// `steps`: that the run will take.
+  /// `steps`: number of steps that the run will take.
   RunDisplay(DisplayMode mode, std::uint64_t steps) : mode_(mode), steps_(steps) {}
 
-  /// A line of metrics.jsonl.
+  /// Shows a line of metrics.jsonl.
   void show(const nlohmann::json& line);
   void close();
 
-  /// Whether no line came, and their content: "step 120 of 300: validation loss 2.51 (best 2.50), training loss 2.60".
+  /// Whether no line came.
   bool empty() const;
+  /// The lines in short: "step 120 of 300: validation loss 2.51 (best 2.50), training loss 2.60".
   std::string summary() const;
 
  private:
@@ -72,8 +73,8 @@ class RunDisplay {
   const std::uint64_t steps_;
   mutable std::mutex mutex_;  ///< guards the members below
   DrawnLine bar_;
-  nlohmann::json first_;  ///< line
-  nlohmann::json last_;   ///< line, null before any
+  nlohmann::json first_;  ///< the first line
+  nlohmann::json last_;   ///< the last line; null before any
   nlohmann::json train_loss_;
   nlohmann::json validation_loss_;
   nlohmann::json best_validation_loss_;

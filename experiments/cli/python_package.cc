@@ -14,7 +14,7 @@
 namespace droptest::cli {
 namespace {
 
-// Not `-m droptest`: its error would not say where the package was looked for.
+// `-m droptest` is not used: its error would not say where the package was looked for.
 constexpr char kProgram[] = R"(
 import sys
 try:

@@ -8,7 +8,7 @@
 namespace droptest::cli {
 
 /// Hands this process over to the package's command line, run by $DROPTEST_PYTHON (default /usr/bin/python3). Throws:
-/// ConfigError where there is no such program.
+/// ConfigError if there is no such program.
 [[noreturn]] void become_python_command(const std::vector<std::string>& arguments);
 
 }  // namespace droptest::cli

@@ -31,7 +31,7 @@ using experiments::RunDirectory;
 struct ResumeOptions {
   std::string folder;
   std::optional<std::uint64_t> at;
-  SpecOptions changes;  ///< overrides alone
+  SpecOptions changes;  ///< only overrides
   RunManner how;
 };
 
@@ -46,7 +46,7 @@ std::optional<std::uint64_t> chosen_step(const CheckpointFolder& checkpoints, co
                     ": " + (known.empty() ? "there is none" : known));
 }
 
-/// Labels and point of a run as its sweep has recorded them; none where it belongs to no sweep.
+/// Takes the labels and the point of a run that its sweep has recorded; nothing if it belongs to no sweep.
 void take_place_in_sweep(experiments::PlannedRun& planned, const RunDirectory& directory) {
   const std::string path = directory.path + "/../sweep.json";
   if (!fs::exists(path)) return;
@@ -81,7 +81,7 @@ int resume_in_place(const ResumeOptions& options, const RunDirectory& directory,
   return run_one(planned, directory, files, how, [] {});
 }
 
-/// The classes that a run of this spec sends; nullopt if the spec is refused, whose errors load_plan() reports.
+/// The classes that a run of this spec sends; nullopt if the spec is refused: load_plan() reports its errors.
 std::optional<std::vector<std::string>> classes_of_layout(const nlohmann::json& spec) {
   try {
     std::vector<std::string> names;
@@ -102,7 +102,7 @@ bool concerns(const std::string& change, const std::string& pointer) {
   return changed.starts_with(pointer + "/") || (pointer + "/").starts_with(changed);
 }
 
-/// Classes of a resolved spec whose network the changed layout has no use for, but for those that the changes are
+/// Classes of a resolved spec with a network that the changed layout has no use for, except those that the changes are
 /// about.
 std::vector<std::string> idle_classes(nlohmann::json spec, const std::vector<std::string>& overrides) {
   const nlohmann::json classes = spec.value(nlohmann::json::json_pointer("/network/classes"), nlohmann::json::object());
@@ -118,7 +118,7 @@ std::vector<std::string> idle_classes(nlohmann::json spec, const std::vector<std
   return idle;
 }
 
-/// A run of its own, with the checkpoint of the first one as its start.
+/// Starts a run of its own from the checkpoint of the first one.
 int resume_elsewhere(const ResumeOptions& options, const RunDirectory& directory, const CheckpointFolder& checkpoints) {
   const std::optional<std::uint64_t> step = chosen_step(checkpoints, options.at);
   if (!step) throw ConfigError(checkpoints.path() + ": no checkpoint; a run with changes needs one to begin with");

@@ -32,7 +32,7 @@ using experiments::RunDirectory;
 
 struct RunOptions {
   SpecOptions spec;
-  std::size_t number = 0;  ///< of the run, from 1; 0: the spec's only one
+  std::size_t number = 0;  ///< number of the run, from 1; 0: the spec's only one
   std::string out = "results";
   RunManner how;
 };
@@ -47,7 +47,7 @@ struct WorkerOptions {
   std::uint64_t states_not_left = 0;
 };
 
-/// The plan with the run alone that was asked for.
+/// The plan with only the requested run.
 experiments::SweepPlan plan_of_one(const RunOptions& options, experiments::FileHashes& files) {
   experiments::SweepPlan plan = load_plan(options.spec, &files);
   const std::size_t runs = plan.runs.size();
@@ -74,7 +74,7 @@ int run(const RunOptions& options) {
   const experiments::SweepPlan plan = plan_of_one(options, files);
   const experiments::PlannedRun& planned = plan.runs.front();
   const RunDirectory directory = experiments::run_directory(options.out, plan.name, planned.run.run_id);
-  // Under a launcher the ranks decide together, once they are connected.
+  // The ranks under a launcher decide together, once they are connected.
   if (options.how.again == Again::kNo && !is_launched(planned.run.config)) require_records(plan, options.out);
   const auto say_first = [&] {
     say_warnings(options.spec, plan);

@@ -60,7 +60,7 @@ int run_one(const experiments::PlannedRun& planned, const experiments::RunDirect
     display->show(line);
     outputs->update();
   };
-  // Where a launcher started the ranks, rank 0 alone has lines.
+  // Only rank 0 has lines if a launcher started the ranks.
   const auto finish_outputs = [display, outputs] {
     if (!display->empty()) outputs->finish();
   };

@@ -24,7 +24,7 @@ constexpr double kBox = 28;
 struct KindOfBox {
   char kind;
   std::string_view name;
-  std::array<std::string_view, 2> colours;  ///< of the first chunk, and of later ones
+  std::array<std::string_view, 2> colours;  ///< colours of the first chunk, and of later ones
 };
 constexpr std::array<KindOfBox, 4> kKinds = {{
     {'F', "forward", {"#9ec1e6", "#4c78a8"}},

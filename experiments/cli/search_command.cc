@@ -50,10 +50,10 @@ std::string number_text(const char* pattern, double value) {
   return text;
 }
 
-/// "5.2 %".
+/// A rate in words: "5.2 %".
 std::string rate_text(double rate) { return number_text("%.4g %%", 100 * rate); }
 
-/// "+1.250", "+4.120e+37" from a million on, or "-".
+/// A percentage in words: "+1.250", "+4.120e+37" from a million on, or "-".
 std::string percent_text(double percent) {
   if (!std::isfinite(percent)) return "-";
   return number_text(std::fabs(percent) < 1e6 ? "%+.3f" : "%+.3e", percent);
@@ -91,7 +91,7 @@ using SummariesOfRates = std::map<double, std::vector<nlohmann::json>>;
 std::string judgements_table(const SearchProgress& progress, const SummariesOfRates& summaries) {
   std::vector<std::vector<std::string>> rows = {{"rate", "difference %", "from", "to", "seeds", "verdict"}};
   for (const auto& [rate, judgement] : progress.rates) {
-    // Also one that was trained ahead of the search and decided nothing.
+    // The rate may have been trained ahead of the search without deciding anything.
     const auto trained = summaries.find(rate);
     if (trained == summaries.end()) continue;
     rows.push_back({rate_text(rate), percent_text(judgement.mean_percent), percent_text(judgement.low_percent),
@@ -115,7 +115,7 @@ std::string conclusion(const SearchProgress& progress) {
   return text + "\n";
 }
 
-/// search.json, held while the search goes on; absent where waiting for it was interrupted.
+/// Holds search.json while the search goes on; absent if waiting for it was interrupted.
 std::optional<experiments::FileLock> hold_record(const SearchCommandOptions& options, const std::string& name) {
   const std::string path = experiments::search_file(options.out, name);
   if (options.if_busy == experiments::IfBusy::kWait) {
@@ -133,7 +133,7 @@ std::optional<experiments::FileLock> hold_record(const SearchCommandOptions& opt
   return lock;
 }
 
-/// The whole search, where it needs no run that has not ended. `summaries` gets those of its runs.
+/// The whole search, if it needs no run that has not ended. `summaries` gets the summaries of its runs.
 std::optional<SearchProgress> finished_search(const experiments::SearchPlan& plan, const std::string& out, int jobs,
                                               SummariesOfRates& summaries) {
   struct Unfinished {};

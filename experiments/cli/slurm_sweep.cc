@@ -34,7 +34,7 @@ std::string joined(const std::set<std::string>& words, const std::string& separa
   return text;
 }
 
-/// "3 tasks, 6 runs, at most 2 at once, each 1 process with 2 cores".
+/// An array in words: "3 tasks, 6 runs, at most 2 at once, each 1 process with 2 cores".
 std::string array_text(const PreparedArray& array, std::uint64_t array_limit) {
   const std::size_t tasks = array.plan.tasks.size();
   std::string text =
@@ -43,7 +43,7 @@ std::string array_text(const PreparedArray& array, std::uint64_t array_limit) {
   return text + ", each " + experiments::resources_text(array.plan.resources);
 }
 
-/// Why runs without a result are not submitted.
+/// Prints the reasons why runs without a result are not submitted.
 void say_survey(const SweepPlan& plan, const SweepSurvey& survey) {
   std::cout << plan.name << ": " << counted_runs(plan.runs.size() - plan.same_runs()) << ": " << survey.settled
             << " finished, " << survey.in_jobs.size() << " in jobs, " << survey.held.size() << " busy, "
@@ -93,7 +93,7 @@ class RemovedIfEmpty {
   std::vector<std::string> paths_;  ///< inner ones first
 };
 
-/// "auto" was resolved here, where there may be no GPU.
+/// The device "auto" was resolved on this machine, which may have no GPU.
 void say_device_of_tasks(const SweepPlan& plan) {
   if (plan.spec.value("device", "") != "auto") return;
   const bool on_gpu = plan.runs.front().run.config.device == experiments::Device::kCuda;

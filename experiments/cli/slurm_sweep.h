@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// droptest sweep --slurm: its options, and what it prints. docs/cluster.md shows it.
+// The options of droptest sweep --slurm, and its output. docs/cluster.md shows it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct SlurmSweepOptions {
   std::uint64_t array_limit = 0;    ///< 0: not given
   std::uint64_t runs_per_task = 0;  ///< 0: not given
   std::vector<std::string> sbatch_options;
-  std::string local_command;  ///< that sweeps the same runs on this machine, for the user to read
+  std::string local_command;  ///< command that sweeps the same runs on this machine, for the user to read
 };
 
 enum class Verbosity : std::uint8_t { kQuiet, kNormal };
@@ -32,8 +32,8 @@ void add_slurm_options(CLI::App& command, SlurmSweepOptions& options);
 /// Throws: ConfigError for words after `--` of a sweep on this machine.
 void require_no_sbatch_options(const SlurmSweepOptions& options);
 
-/// Submits the runs without a result, or prints the batch scripts. `submission` has the options that are not Slurm's
-/// alone. Returns an exit code. Throws: ConfigError, BusyError.
+/// Submits the runs without a result, or prints the batch scripts. `submission` has the options that are not only
+/// Slurm's. Returns an exit code. Throws: ConfigError, BusyError.
 int submit_sweep(const experiments::SweepPlan& plan, experiments::SubmissionOptions submission,
                  const SlurmSweepOptions& options, Verbosity verbosity);
 

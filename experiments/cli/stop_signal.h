@@ -5,16 +5,15 @@
 
 namespace droptest::cli {
 
-/// From now on the first signal is remembered; a second SIGINT or SIGTERM ends the program at once, and its runs with
-/// it. Further ones of SIGHUP, of which a closing terminal sends several, and SIGUSR1 do nothing. These two stay
-/// ignored if they were ignored before, as under nohup.
+/// From now on the first signal is remembered. A second SIGINT or SIGTERM ends the program at once, and its runs with
+/// it. Further signals SIGHUP (a closing terminal sends several) and SIGUSR1 have no effect. These two stay ignored if
+/// they were ignored before, as under nohup.
 void catch_stop_signals();
 
-/// Whether one came.
+/// Whether a signal came.
 bool stop_requested();
 
-/// For commands whose records count more than what they print: from now on they go on where nobody reads that, as in
-/// `droptest run spec.json | head`.
+/// Lets a command with records go on if nobody reads its output, as in `droptest run spec.json | head`.
 void outlive_readers();
 
 }  // namespace droptest::cli

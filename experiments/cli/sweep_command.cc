@@ -42,7 +42,7 @@ struct SweepCommandOptions {
   WatchOutputOptions outputs;
 };
 
-/// The id, and where another point is the same run, which one.
+/// The id of a run; if another point is the same run, also that point.
 std::string run_text(const experiments::SweepPlan& plan, std::size_t i) {
   const experiments::PlannedRun& planned = plan.runs[i];
   if (planned.same_as == i) return planned.run.run_id;
@@ -136,7 +136,7 @@ int sweep(const SweepCommandOptions& options) {
     say_warnings(options.spec, plan);
     say_device(plan.spec, demanding);
   }
-  // A program may take all cores, or a GPU: several at once are for their user to ask for.
+  // A program may take all cores, or a GPU: only its user can ask for several at once.
   const int asked = options.jobs == 0 && demanding.command ? 1 : options.jobs;
   sweep_options.jobs = experiments::jobs_at_once(asked, demanding);
   using Pin = experiments::SweepOptions::Pin;

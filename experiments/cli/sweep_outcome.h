@@ -7,13 +7,13 @@
 
 namespace droptest::cli {
 
-/// A line on standard error for each run that failed.
+/// Writes a line on standard error for each run that failed.
 void print_failures(const experiments::SweepPlan& plan, const experiments::SweepProgress& progress);
 
-/// A line on standard error for each run that another process is at work on.
+/// Writes a line on standard error for each run that another process is at work on.
 void print_busy(const experiments::SweepPlan& plan, const experiments::SweepProgress& progress);
 
-/// What the runs of programs of the user's own warn of, a line for each text.
+/// Writes the warnings of runs of the user's own programs, a line for each text.
 void print_program_warnings(const experiments::SweepPlan& plan, const experiments::SweepProgress& progress);
 
 }  // namespace droptest::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The hidden `sweep-task`: what a task of a job array does.
+// The hidden `sweep-task`: the work of a task of a job array.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdlib>
@@ -43,8 +43,8 @@ std::string cores_per_process(const TaskResources& resources) {
   return given != nullptr ? given : std::to_string(resources.cores_per_process);
 }
 
-/// Starts the ranks of a run within the job. When a rank fails, the others name the cause; what still runs half a
-/// minute after the first one ended is stopped.
+/// Starts the ranks of a run within the job. When a rank fails, the others name the cause; processes that still run
+/// half a minute after the first one ended are stopped.
 std::vector<std::string> worker_command_of(const TaskResources& resources) {
   std::vector<std::string> command;
   if (resources.ranks == TaskResources::Ranks::kProcesses) {
@@ -55,7 +55,7 @@ std::vector<std::string> worker_command_of(const TaskResources& resources) {
   return command;
 }
 
-/// A line for each run, once it has ended: the log of the task.
+/// The log of the task: a line for each run, once it has ended.
 class TaskLog {
  public:
   explicit TaskLog(const experiments::SweepPlan& plan) : plan_(plan), told_(plan.runs.size()) {}
@@ -84,7 +84,7 @@ int work_on_task(const SweepTaskOptions& options) {
   experiments::FileHashes files;
   experiments::SweepOptions sweep;
   sweep.files = &files;
-  // <out>/<name>/slurm/array_<n>
+  // The array's folder is <out>/<name>/slurm/array_<n>.
   sweep.out = std::filesystem::path(options.array).parent_path().parent_path().parent_path().string();
   sweep.jobs = 1;
   sweep.pin = experiments::SweepOptions::Pin::kNone;  // Slurm places the task

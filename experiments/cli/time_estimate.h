@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long the runs of a plan take.
+// Estimates of the time that the runs of a plan take.
 #pragma once
 
 #include <cstddef>
@@ -14,19 +14,19 @@
 
 namespace droptest::cli {
 
-/// By finished runs of the same shape on this machine, else by a step that is measured here.
+/// The estimate follows from finished runs of the same shape on this machine, else from a step that is measured here.
 class TimeEstimate {
  public:
-  /// A run whose time is asked for.
+  /// A run with a wanted time.
   struct Run {
     const experiments::RunConfig* config;  ///< borrowed
     const std::string* shape;              ///< text of its shape_of(); borrowed
     bool is_finished;
   };
-  /// `folder`: of the experiment's finished runs, these or others.
+  /// `folder`: the folder of the experiment's finished runs, these or others.
   TimeEstimate(const std::vector<Run>& runs, const std::string& folder);
 
-  /// Wall seconds of the run alone; absent where nothing is known.
+  /// Wall seconds of the run by itself; absent if nothing is known.
   std::optional<double> seconds(const Run& run) const;
   /// Core seconds of the run, for runs that share the cores of this machine.
   std::optional<double> core_seconds(const Run& run, double jobs) const;
@@ -44,15 +44,15 @@ class TimeEstimate {
   };
   /// Learns from a run that is finished, on this machine.
   void take(const std::string& folder);
-  /// Measures a step of the largest run without a finished run of its shape; of equal ones the last, which has more
-  /// loss in most specs.
+  /// Measures a step of the largest run without a finished run of its shape; of equally large runs the last one, which
+  /// has more loss in most specs.
   void measure(const std::vector<Run>& runs);
 
   std::map<std::string, Speeds> finished_;  ///< seconds per step, by shape
   std::size_t records_ = 0;
   std::optional<experiments::StepTime> step_;
   double measured_operations_ = 1;
-  std::size_t shapes_ = 0;  ///< that the measured step stands for
+  std::size_t shapes_ = 0;  ///< number of shapes that the measured step stands for
   std::string why_not_;
 };
 

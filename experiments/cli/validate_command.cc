@@ -26,11 +26,11 @@ struct ValidateOptions {
 /// The backends, files and memory that a plan's runs need and this machine lacks, line by line.
 class Shortcomings {
  public:
-  /// `no_files`: why the runs of `plan` have no hashes of their files; empty: they have.
+  /// `no_files`: the reason why the runs of `plan` have no hashes of their files; empty: they have.
   Shortcomings(const experiments::SweepPlan& plan, const std::string& no_files, std::string where)
       : where_(std::move(where)) {
     if (!no_files.empty()) lines_.push_back(no_files);
-    // Seeds change none of this: the first ones are those of all points.
+    // Seeds do not change the needs: the first runs are those of all points.
     for (std::size_t i = 0; i < plan.points; ++i) {
       const experiments::PlannedRun& planned = plan.runs[i];
       if (planned.same_as != i || planned.run.config.command) continue;
@@ -58,7 +58,7 @@ class Shortcomings {
     if (corpora_.insert(key.dump()).second) add("/data", experiments::check_corpus(run.config));
   }
 
-  /// Of ranks on the host: a device has a memory of its own.
+  /// Checks the memory of ranks on the host: a device has a memory of its own.
   void check_memory(const experiments::RunConfig& config) {
     const std::optional<std::uint64_t> total = experiments::total_memory_bytes();
     if (config.device == experiments::Device::kCuda || !total) return;

@@ -59,7 +59,7 @@ int watch(const WatchOptions& options) {
     const bool known = ::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col != 0 && size.ws_row != 0;
     const std::size_t columns = known ? size.ws_col : 80;
     const std::size_t rows = known ? size.ws_row : 24;
-    // The cursor goes home, and each line erases its rest: a screen that is erased first would flicker.
+    // The cursor goes home, and each line erases its rest, because a screen that is erased first would flicker.
     std::string frame;
     for (const char c : watch_frame(runs, columns - 1, rows - 1)) frame += c == '\n' ? "\x1b[K\n" : std::string(1, c);
     std::cout << "\x1b[H" << frame << "\x1b[J" << std::flush;

@@ -43,7 +43,7 @@ std::string cut_to(std::string line, std::size_t columns) {
   return line;
 }
 
-/// At most so many bytes of a text, the first and last ones.
+/// The first and last bytes of a text, at most so many.
 std::string without_middle(std::string text, std::size_t most) {
   constexpr std::string_view kCut = "...";
   if (text.size() <= most || most <= kCut.size()) return text;
@@ -53,7 +53,7 @@ std::string without_middle(std::string text, std::size_t most) {
   return cut_to(text, kept - kept / 2) + std::string(kCut) + text.substr(tail);
 }
 
-/// Shortens what stands in the first column so that the others can be seen.
+/// Shortens the texts of the first column so that the other columns can be seen.
 void shorten_names(std::vector<std::vector<std::string>>& table, std::size_t columns) {
   std::size_t others = 0;
   for (std::size_t c = 1; c < table[0].size(); ++c) {
@@ -61,7 +61,7 @@ void shorten_names(std::vector<std::vector<std::string>>& table, std::size_t col
     for (const std::vector<std::string>& row : table) width = std::max(width, row[c].size());
     others += width + 2;
   }
-  constexpr std::size_t kLeast = 24;  // of a name, whose end may then hide the last columns
+  constexpr std::size_t kLeast = 24;  // shortest length of a name; its end may then hide the last columns
   const std::size_t room = std::max(kLeast, columns > others ? columns - others : 0);
   for (std::vector<std::string>& row : table) row[0] = without_middle(std::move(row[0]), room);
 }
@@ -77,7 +77,7 @@ std::string speed_text(const std::optional<double>& speed) {
   return speed ? std::to_string(std::llround(*speed)) : std::string("-");
 }
 
-/// "54 runs: 30 completed, 2 running, 22 waiting; 61000 tokens/s; 3 min 20 s left".
+/// The heading: "54 runs: 30 completed, 2 running, 22 waiting; 61000 tokens/s; 3 min 20 s left".
 std::string heading(const experiments::WatchedRuns& all) {
   const auto runs = all.runs();
   std::map<WatchedRun::State, std::size_t> counts;
@@ -108,14 +108,14 @@ std::string heading(const experiments::WatchedRuns& all) {
     comma = ", ";
   }
   if (speed > 0) text += "; " + speed_text(speed) + " tokens/s";
-  // Runs take turns on the places of those that go on now.
+  // Waiting runs take turns on the places of the runs that go on now.
   if (going > 0 && done > 0 && left > 0) {
     text += "; " + duration_text(left * spent / done / static_cast<double>(going)) + " left";
   }
   return text;
 }
 
-/// Of a run that has not ended: of one on another machine with the age of its last line, by which it is judged.
+/// The state of a run that has not ended; on another machine with the age of its last line, by which it is judged.
 std::string state_text(const WatchedRun& run) {
   std::string text(experiments::state_name(run.state()));
   if (run.holder() && run.holder()->silent_seconds) {
@@ -153,7 +153,7 @@ std::vector<const WatchedRun*> in_order_of_interest(std::vector<const WatchedRun
   return runs;
 }
 
-/// "step 120, seed 1, bernoulli ...: loss spike: train_loss is 5.1 (robust z 12.1, threshold 8): ...".
+/// A line: "step 120, seed 1, bernoulli ...: loss spike: train_loss is 5.1 (robust z 12.1, threshold 8): ...".
 std::string anomaly_line(const WatchedRun& run, const json& event) {
   return printable("step " + event.at("step").dump() + ", " + (run.point().empty() ? run.run_id() : run.title()) +
                    ", seed " + run.seed() + ": " + event.at("message").get<std::string>());

@@ -9,8 +9,8 @@
 
 namespace droptest::cli {
 
-/// The runs as lines of text: how many are in which state, the runs that go on and those that ended last, and the last
-/// anomalies. Lines are at most `columns` wide, and there are at most `rows`, but for the heading.
+/// The runs as lines of text: the number of runs in each state, the runs that go on and those that ended last, and the
+/// last anomalies. There are at most `rows` lines after the heading, each at most `columns` wide.
 std::string watch_frame(const experiments::WatchedRuns& runs, std::size_t columns, std::size_t rows);
 
 }  // namespace droptest::cli

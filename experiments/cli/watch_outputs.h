@@ -24,18 +24,18 @@ struct WatchOutputOptions {
 /// Adds --tensorboard and --openmetrics. `options` outlives the parsing.
 void add_watch_output_options(CLI::App& command, WatchOutputOptions& options);
 
-/// Keeps the files up to date from the records of the runs. A file that cannot be written is reported once, and left:
-/// training goes on. Thread safety: one update() at a time is carried out; others wait.
+/// Keeps the files up to date from the records of the runs. A file that cannot be written is reported once, and then
+/// left: training goes on. Thread safety: one update() at a time is carried out; others wait.
 class WatchOutputs {
  public:
   /// `runs`: folder of an experiment or of a run. `tensorboard`: folder of the event files.
   WatchOutputs(WatchOutputOptions options, std::string runs, std::string tensorboard);
 
-  /// Does nothing where the last update was less than half a second ago.
+  /// Does nothing if the last update was less than half a second ago.
   void update();
-  /// The last update, whenever the one before was.
+  /// Makes the last update, whenever the one before was.
   void finish();
-  /// From runs that are read already. Throws: ConfigError.
+  /// Writes the files from runs that are read already. Throws: ConfigError.
   void write(const experiments::WatchedRuns& runs);
 
  private:

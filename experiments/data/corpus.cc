@@ -91,7 +91,7 @@ Batch EvaluationBatches::batch(std::uint64_t index) const {
   const std::uint64_t first = index * static_cast<std::uint64_t>(sequences_);
   Batch batch;
   if (first >= whole) {
-    // The remainder is a batch of its own: sequences of one batch have one length.
+    // The rest is a batch of its own: sequences of one batch have one length.
     batch.length = static_cast<int>(count_targets_ % length);
     append_sequence(tokens_, whole * length, batch.length, batch);
     return batch;

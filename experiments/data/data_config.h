@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run trains on.
+// The data that a run trains on.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 
 namespace droptest::experiments {
 
-/// How a token file is laid out (docs/formats.md).
+/// The layout of a token file (docs/formats.md).
 enum class TokenFormat : std::uint8_t {
   kAuto,    ///< llm.c's header if it is there, else headerless uint16
   kLlmc,    ///< 256 int32 header, magic 20240520, then uint16

@@ -13,8 +13,8 @@ struct ExampleConfig {
   std::string validation;           ///< empty: the last part of the training file validates
   std::string layout = "plain";     ///< name of the columns' layout
   std::vector<std::string> labels;  ///< names of the classes, in order
-  std::string separator = "\n";     ///< between the two texts of a pair
-  /// What becomes of an example of more tokens than a sequence has.
+  std::string separator = "\n";     ///< text between the two texts of a pair
+  /// The treatment of an example with more tokens than a sequence has.
   enum class TooLong : std::uint8_t { kCut, kRefused } too_long = TooLong::kCut;
 };
 

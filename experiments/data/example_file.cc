@@ -74,7 +74,7 @@ void for_each_line(std::string_view file, const std::string& path, const Body& b
   }
 }
 
-/// The cells of a line, as they are.
+/// The cells of a line without a treatment of quotes.
 std::vector<std::string> plain_cells(std::string_view text) {
   std::vector<std::string> cells;
   for (;;) {
@@ -85,7 +85,7 @@ std::vector<std::string> plain_cells(std::string_view text) {
   }
 }
 
-/// The same where a cell may be in quotes, within which a tab is a character and two quotes are one.
+/// The cells of a line if a cell may be in quotes, within which a tab is a character and two quotes are one.
 std::vector<std::string> quoted_cells(std::string_view text, const Line& line) {
   std::vector<std::string> cells;
   for (;;) {
@@ -120,14 +120,14 @@ struct Parts {
   std::string label, text_a, text_b;
 };
 
-/// Where a TSV file has the parts of an example.
+/// The columns of a TSV file with the parts of an example.
 struct Columns {
   std::size_t label = 0;
   std::size_t text_a = 0;
   std::optional<std::size_t> text_b;
 };
 
-/// Of a header, or of the known columns of a file without one.
+/// The columns by a header, or by the known columns of a file without one.
 Columns columns_of(const std::vector<std::string>& header, const ExampleLayout& layout, const Line& line) {
   const auto place = [&](std::string_view name) -> std::optional<std::size_t> {
     const auto found = std::find(header.begin(), header.end(), name);
@@ -157,7 +157,7 @@ Columns columns_of(const std::vector<std::string>& header, const ExampleLayout& 
   return columns;
 }
 
-/// Labels stand in specs, whose texts have no U+0000.
+/// Labels stand in specs, and texts of specs have no U+0000.
 void require_label(const std::string& label, const Line& line) {
   if (label.empty()) line.fail("has no label");
   if (label.find('\0') != std::string::npos)

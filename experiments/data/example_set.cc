@@ -68,7 +68,7 @@ ExampleSet make_examples(const std::vector<ExampleRow>& rows, const std::string&
 
 namespace {
 
-/// Of so many examples in a file those that are kept for validation.
+/// Number of examples in a file that are kept for validation.
 std::uint64_t held_out_examples(const ExampleConfig& config, double validation_fraction, std::uint64_t examples) {
   if (!config.validation.empty()) return 0;
   return static_cast<std::uint64_t>(std::llround(validation_fraction * static_cast<double>(examples)));

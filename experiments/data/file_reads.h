@@ -23,25 +23,25 @@ class ReadError : public std::runtime_error {
 class FileReads {
  public:
   virtual ~FileReads() = default;
-  /// Fills `bytes` with those of the file from `offset` on. Throws: ReadError with the system's reason, or where the
-  /// file ends before.
+  /// Fills `bytes` with the bytes of the file from `offset` on. Throws: ReadError with the system's reason, or if the
+  /// file ends earlier.
   virtual void read(const std::string& path, std::uint64_t offset, std::span<std::byte> bytes) = 0;
 };
 
-/// The files of this machine, by pread() into memory: a file that another program cuts is an error of the call, where a
+/// The files of this machine, read into memory by pread(). A file that another program cuts is an error of the call; a
 /// mapping would end the process with SIGBUS. At most `most_open` files stay open; after an error a file is opened
 /// again.
 std::unique_ptr<FileReads> system_files(std::size_t most_open);
 
-/// Waits for so many seconds, or less where waiting has become pointless.
+/// Waits for so many seconds, or less if waiting has become pointless.
 using Pause = std::function<void(double seconds)>;
 
 struct RetryRule {
   int attempts = 1;
-  double backoff_seconds = 0;  ///< before the second attempt; twice as long before each further one
+  double backoff_seconds = 0;  ///< pause before the second attempt; twice as long before each further one
 };
 
-/// Reads as FileReads::read(). The error of the last attempt; absent: `bytes` are filled.
+/// Reads as FileReads::read(). Returns the error of the last attempt; absent: `bytes` are filled.
 std::optional<std::string> read_with_retries(FileReads& files, const std::string& path, std::uint64_t offset,
                                              std::span<std::byte> bytes, const RetryRule& rule, const Pause& pause);
 

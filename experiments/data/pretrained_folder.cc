@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A member of config.json, what it may be, and what it is where it is absent.
+/// A member of config.json, its allowed values, and its value if it is absent.
 struct OddMember {
   const char* name;
   json absent;
@@ -25,7 +25,7 @@ struct OddMember {
   const char* meaning;
 };
 
-/// The members that change what GPT-2 code computes, but for the model's extents. Source: configuration_gpt2.py and
+/// The members that change the computation of GPT-2 code, except the model's extents. Source: configuration_gpt2.py and
 /// modeling_gpt2.py of transformers 4.
 const std::vector<OddMember>& odd_members() {
   static const std::vector<OddMember> members = {
@@ -59,7 +59,7 @@ int member_extent(const json& config, const char* name, const std::string& where
   return value.get<int>();
 }
 
-/// Of id2label. Those of a head whose classes nobody has named are LABEL_0, LABEL_1, ...
+/// The labels in id2label. Classes of a head that have no names are LABEL_0, LABEL_1, ...
 std::vector<std::string> labels_in(const json& config, const std::string& where) {
   const json names = config.value("id2label", json::object());
   std::vector<std::string> labels;

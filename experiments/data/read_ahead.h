@@ -17,13 +17,13 @@
 
 namespace droptest::experiments {
 
-/// Samples of one step; absent ones are not read.
+/// The samples of one step; absent ones are not read.
 using SampleRequest = std::vector<std::optional<std::uint64_t>>;
 
-/// What became of a request.
+/// The result of a request.
 struct ReadSamples {
-  std::vector<std::vector<std::int32_t>> tokens;  ///< of each sample, [length + 1]; empty: not read
-  std::vector<ShardFailure> failures;             ///< of shards that could be read until then
+  std::vector<std::vector<std::int32_t>> tokens;  ///< tokens of each sample, [length + 1]; empty: not read
+  std::vector<ShardFailure> failures;             ///< failures of shards that could be read until then
 };
 
 /// Reads samples in the order of the requests. A shard that fails after all attempts is not read again. Owner: one
@@ -31,7 +31,7 @@ struct ReadSamples {
 class ReadAhead {
  public:
   ReadAhead(std::shared_ptr<const ShardedData> data, int rank);
-  /// Waits for a read that is under way, and for no pause.
+  /// Waits for a read that is under way, but not for a pause.
   ~ReadAhead();
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
@@ -39,7 +39,7 @@ class ReadAhead {
   void request(SampleRequest samples);
   /// The answer to the oldest request. Blocking: until it is there. Throws: the errors of ShardedData::read().
   ReadSamples take();
-  /// The shard is not read from now on.
+  /// Stops reading the shard.
   void set_aside(std::size_t shard);
 
  private:
@@ -53,8 +53,8 @@ class ReadAhead {
   void pause(double seconds);
 
   const std::shared_ptr<const ShardedData> data_;  ///< shared by the ranks of the process
-  const std::unique_ptr<FileReads> files_;         ///< of the thread
-  mutable std::mutex mutex_;                       ///< of all below
+  const std::unique_ptr<FileReads> files_;         ///< files of the thread
+  mutable std::mutex mutex_;                       ///< guards all below
   std::condition_variable changed_;
   bool stops_ = false;
   std::vector<char> aside_;

@@ -10,7 +10,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// More than the four of a strong pseudo-random permutation: halves of few bits mix slowly.
+/// A strong pseudo-random permutation has four rounds. More are needed here, because halves of few bits mix slowly.
 constexpr std::uint64_t kRounds = 8;
 constexpr std::uint64_t kWordsPerBlock = 4;
 

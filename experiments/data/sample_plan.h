@@ -27,16 +27,16 @@ class SamplePlan {
     LastBatch last_batch = LastBatch::kTrained;
     std::uint64_t epochs = 0;  ///< 0: without an end
   };
-  /// Throws: CheckError where last batches are dropped and `samples` has no whole batch.
+  /// Throws: CheckError if last batches are dropped and `samples` has no whole batch.
   SamplePlan(const Rules& rules, std::uint64_t samples, std::uint64_t batch);
 
-  /// Where the step begins that comes after `position` samples, and takes `batch` of them: another number where
+  /// The position at which the step begins that comes after `position` samples and takes `batch` of them: fewer if
   /// replicas are missing.
   std::uint64_t begin(std::uint64_t position, std::uint64_t batch) const;
   std::uint64_t begin(std::uint64_t position) const { return begin(position, batch_); }
-  /// Absent: the position is behind the last epoch.
+  /// The sample at a position; absent: the position is behind the last epoch.
   std::optional<std::uint64_t> sample(std::uint64_t position) const;
-  /// From `position` to the end of the last epoch; absent without an end.
+  /// Steps from `position` to the end of the last epoch; absent without an end.
   std::optional<std::uint64_t> steps_left(std::uint64_t position) const;
   std::uint64_t samples() const { return order_.samples(); }
   std::uint64_t batch() const { return batch_; }

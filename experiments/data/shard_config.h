@@ -16,9 +16,9 @@ struct ShardFile {
   std::string file;
   std::uint64_t bytes = 0;
   std::uint64_t tokens = 0;
-  std::optional<std::uint32_t> crc32c;  ///< of the content, where a manifest gives it
-  std::string sha256;                   ///< of the content, where no manifest is; empty: not computed
-  std::optional<FileVersion> hashed;    ///< the file whose content sha256 is of
+  std::optional<std::uint32_t> crc32c;  ///< checksum of the content, if a manifest gives it
+  std::string sha256;                   ///< hash of the content, if there is no manifest; empty: not computed
+  std::optional<FileVersion> hashed;    ///< the version of the file that sha256 is of
 };
 
 /// The shards of a run, and the rules for those that cannot be read.
@@ -32,8 +32,8 @@ struct ShardConfig {
   enum class Content : std::uint8_t { kText, kTokens } content = Content::kTokens;
   enum class Order : std::uint8_t { kShuffled, kAsStored } order = Order::kShuffled;
   double lost_limit = 0;       ///< share of the samples that may be in shards set aside, in [0, 1]
-  int attempts = 3;            ///< to read a range of a file, the first one too
-  double backoff_seconds = 1;  ///< before the second attempt, and twice as long before each further one
+  int attempts = 3;            ///< attempts to read a range of a file, including the first one
+  double backoff_seconds = 1;  ///< pause before the second attempt, and twice as long before each further one
 
   std::uint64_t token_bytes() const { return content == Content::kText ? 1 : 2; }
 };

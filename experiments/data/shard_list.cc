@@ -23,7 +23,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// "corpus has 3 files", or why its files cannot be listed.
+/// The text "corpus has 3 files", or the reason why its files cannot be listed.
 std::string entries_text(const std::string& pattern) {
   const std::filesystem::path parent = std::filesystem::path(pattern).parent_path();
   const std::string folder = parent.empty() ? "." : parent.string();

@@ -13,7 +13,7 @@ namespace droptest::experiments {
 namespace {
 
 constexpr std::uint64_t kPieceBytes = std::uint64_t{1} << 20U;
-/// A UTF-8 sequence has at most so many bytes after its first one: text is checked with as many around it.
+/// Most bytes of a UTF-8 sequence after its first one: text is checked with as many bytes around it.
 constexpr std::uint64_t kTextMargin = 3;
 
 void wait_for_seconds(double seconds) { std::this_thread::sleep_for(std::chrono::duration<double>(seconds)); }
@@ -28,7 +28,7 @@ struct TokenBytes {
   std::uint64_t first = 0;  ///< the place of their first token in the file
 };
 
-/// The error of the last attempt; absent: `result` has the tokens, and with text those around them.
+/// Returns the error of the last attempt; absent: `result` has the tokens, and for text the bytes around them.
 std::optional<std::string> read_tokens(const ShardFile& file, std::uint64_t token_bytes, std::uint64_t first,
                                        std::uint64_t count, FileReads& files, const RetryRule& retries,
                                        const Pause& pause, TokenBytes& result) {
@@ -45,7 +45,7 @@ Tokens::Layout layout_of(ShardConfig::Content content) {
   return content == ShardConfig::Content::kText ? Tokens::Layout::kText : Tokens::Layout::kUint16;
 }
 
-/// Absent: the file has the content that its checksum or hash is of, or has none. A hash is of the file that was there;
+/// Absent: the file has the content of its checksum or hash, or has neither. A hash belongs to the file that was there;
 /// it is computed again for another one.
 std::optional<std::string> damage_of(const ShardFile& file, FileReads& files, const RetryRule& retries,
                                      const Pause& pause) {
@@ -118,7 +118,7 @@ Tokens read_validation_tokens(const ShardConfig& shards, double validation_fract
   const std::unique_ptr<FileReads> files = access.open(0);
   const Pause pause = pause_of(access);
   std::vector<std::int32_t> tokens;
-  std::vector<std::uint64_t> begins;  // of the files but the first
+  std::vector<std::uint64_t> begins;  // first tokens of the files but the first
   std::uint64_t before = 0;           // tokens of the files so far
   for (const ShardFile& file : list) {
     const std::uint64_t first = std::max(before, all - held_out) - before;

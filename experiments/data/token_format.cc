@@ -51,12 +51,12 @@ std::uint32_t word_at(Bytes bytes, std::size_t place) {
          (std::to_integer<std::uint32_t>(bytes[2 * place + 1]) << 8U);
 }
 
-/// Advice for integers of so many bits, little-endian or, with ">", big-endian ones.
+/// Advice for integers of a type, little-endian or, with ">", big-endian ones.
 std::string converted(const std::string& type) {
   return "numpy.fromfile(FILE, '" + type + "').astype('<u2').tofile(NEW) converts it";
 }
 
-/// Bits of the integers that the words are parts of: 16 where nothing tells otherwise.
+/// Bits of the integers that the words are parts of; 16 if no other size is found.
 int integer_bits(Bytes bytes) {
   constexpr std::size_t kLeast = 1000;
   const std::size_t words = bytes.size() / 2;

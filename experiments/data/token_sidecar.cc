@@ -16,7 +16,7 @@ using nlohmann::json;
 
 namespace {
 
-/// The file that scripts/tokenize writes next to a file of tokens, and what it says; null: there is none.
+/// The file that scripts/tokenize writes next to a file of tokens, and its content; null: there is none.
 struct Sidecar {
   std::string path;
   json about;
@@ -25,7 +25,7 @@ struct Sidecar {
 Sidecar sidecar_of(const std::string& token_file) {
   const std::filesystem::path path = std::filesystem::path(token_file).replace_extension(".json");
   if (path == token_file || !std::filesystem::is_regular_file(path)) return {};
-  // Another program's file may have this name: the source of the tokens, of any size.
+  // The file of this name may belong to another program: the source of the tokens, of any size.
   constexpr std::uintmax_t kMostBytes = std::uintmax_t{1} << 20;
   if (std::filesystem::file_size(path) > kMostBytes) return {};
   const std::string text = comm::read_file(path.string());
@@ -33,7 +33,7 @@ Sidecar sidecar_of(const std::string& token_file) {
   try {
     about = json::parse(text);
   } catch (const json::parse_error& error) {
-    // One that was cut is a damaged sidecar; lines of JSON, or another text, are of another program.
+    // A text that was cut is a damaged sidecar; lines of JSON, or another text, belong to another program.
     if (std::string_view(error.what()).find("unexpected end of input") == std::string_view::npos) return {};
   }
   if (about.is_null() || about.is_object()) about = comm::parse_json(text, path.string());

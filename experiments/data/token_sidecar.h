@@ -11,11 +11,11 @@ namespace droptest::experiments {
 /// that is not JSON, or a hash that is no text.
 std::string vocabulary_hash_of(const std::string& token_file);
 
-/// Bytes of text in each token of a token file of so many tokens, as that file says; NaN where it does not. Throws:
-/// ConfigError for counts that are no numbers above 0, and where it counts other tokens than the file has.
+/// Bytes of text in each token of a token file of so many tokens, as that file says; NaN if it does not. Throws:
+/// ConfigError for counts that are no numbers above 0, and if it counts other tokens than the file has.
 double bytes_per_token_of(const std::string& token_file, std::uint64_t tokens);
 
-/// Throws: ConfigError where that file has a vocabulary, and counts other tokens than there are: it is of another file.
+/// Throws: ConfigError if that file has a vocabulary, and counts other tokens than there are: it is of another file.
 void check_token_count_of(const std::string& token_file, std::uint64_t tokens);
 
 }  // namespace droptest::experiments

@@ -57,7 +57,7 @@ std::uint64_t count_llmc_tokens(std::span<const std::byte> head, std::uint64_t f
 
 std::uint64_t bytes_of(Tokens::Layout layout) { return layout == Tokens::Layout::kText ? 1 : 2; }
 
-/// With its beginning checked.
+/// Checks the beginning of the tokens.
 Tokens checked(Tokens tokens) {
   tokens.check(0, std::min(tokens.size(), kTokensCheckedFirst));
   return tokens;

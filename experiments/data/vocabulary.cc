@@ -29,7 +29,7 @@ void add_token(const std::string& token, const json& number, const std::string& 
   }
 }
 
-/// "left right", with one blank.
+/// A merge in a text: "left right", with one blank.
 Vocabulary::Merge merge_of(const std::string& text, const std::string& where) {
   const std::size_t blank = text.find(' ');
   if (blank == 0 || blank == std::string::npos || blank + 1 == text.size() ||
@@ -77,7 +77,7 @@ Vocabulary::Merge merge_of_json(const json& merge, const std::string& where) {
   return {merge[0], merge[1]};
 }
 
-/// Added tokens and what texts become by the other members of a tokenizer.json whose model is byte pairs.
+/// Reads added tokens, and the effect on texts of the other members of a tokenizer.json with a model of byte pairs.
 class RulesReader {
  public:
   RulesReader(const json& document, const std::string& path)
@@ -99,7 +99,7 @@ class RulesReader {
     return std::move(rules_);
   }
 
-  /// Of the tokens that no member of the file calls special.
+  /// The entry of a token that no member of the file calls special.
   static json plain_token(const json& number, const std::string& content) {
     return {{"id", number},    {"content", content}, {"single_word", false},
             {"lstrip", false}, {"rstrip", false},    {"normalized", false}};
@@ -135,7 +135,7 @@ class RulesReader {
       if (model.value(name, json(false)) == true) set[name] = true;
     }
     for (const auto& [name, value] : set.items()) {
-      // Bytes without a token are refused where a text has one.
+      // Bytes without a token are refused only if a text has one.
       if (name != "unk_token" && name != "fuse_unk") refuse("/model/" + name, value, value == true ? "false" : "none");
     }
     if (!set.empty()) settings_["model"] = set;
@@ -302,8 +302,8 @@ std::vector<std::int32_t> Vocabulary::encode(const std::string& text) const {
                       " is not ASCII, want ASCII text, or tokens of scripts/tokenize");
   }
   std::vector<std::int32_t> numbers;
-  std::vector<const TextRules::Added*> first;  // sought in the text as it is
-  std::vector<const TextRules::Added*> then;   // and in what is left
+  std::vector<const TextRules::Added*> first;  // tokens that are sought in the text as it is
+  std::vector<const TextRules::Added*> then;   // tokens that are sought in the rest
   for (const TextRules::Added& one : rules_.added) (one.normalized ? then : first).push_back(&one);
   const auto add = [&numbers](std::int32_t number) { numbers.push_back(number); };
   split_at_added(
@@ -387,7 +387,7 @@ std::string Vocabulary::hash() const {
 Vocabulary parse_tokenizer_json(std::string_view text, const std::string& path) {
   const json document = comm::parse_json(text, path);
   const json model = document.is_object() ? document.value("model", json()) : json();
-  // Early files have no type: a WordPiece model has no merges, a Unigram model a list as vocabulary.
+  // Early files have no type: a WordPiece model has no merges, and a Unigram model has a list as vocabulary.
   const bool is_untyped = model.is_object() && !model.contains("type") && model.contains("vocab");
   const bool is_other = is_untyped ? !model.contains("merges") || !model["vocab"].is_object()
                                    : model.is_object() && model.value("type", json("BPE")) != "BPE";

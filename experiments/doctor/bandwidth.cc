@@ -50,7 +50,7 @@ class SizeTrial {
     comm::copy_to_device(std::span<const float>(input_), on_device_->input.elems(), on_device_->stream);
   }
 
-  /// Seconds of this rank.
+  /// Returns the seconds of this rank.
   double repeat() {
     std::fill(output_.begin(), output_.end(), std::numeric_limits<float>::quiet_NaN());
     if (on_device_) return repeat_on_device(*on_device_);
@@ -102,7 +102,7 @@ void combine(comm::Communicator& group, std::span<T> values, comm::ReduceOp op) 
 
 BandwidthPoint measure_size(comm::Communicator& group, std::uint64_t bytes, const BandwidthPlan& plan) {
   SizeTrial trial(group, bytes, plan.memory);
-  trial.repeat();  // connections, buffers and caches
+  trial.repeat();  // makes connections, fills buffers and caches
   double first = trial.repeat();
   std::uint64_t wrong = trial.wrong();
   combine(group, std::span<double>(&first, 1), comm::ReduceOp::kMax);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How fast the all-reduce of a group is, size by size, and whether its results are right.
+// The speed of a group's all-reduce, size by size, and the correctness of its results.
 #pragma once
 
 #include <chrono>
@@ -25,19 +25,19 @@ double median(std::vector<double> values);
 struct BandwidthPlan {
   std::uint64_t from_bytes = 1024;
   std::uint64_t to_bytes = std::uint64_t{64} << 20;
-  int repetitions = 20;                     ///< at most, for each size
-  std::chrono::milliseconds longest{1000};  ///< for each size, where one repetition is not longer already
-  enum class Memory : std::uint8_t { kHost, kDevice } memory = Memory::kHost;  ///< where the messages are
+  int repetitions = 20;                     ///< most repetitions for each size
+  std::chrono::milliseconds longest{1000};  ///< longest time for each size, unless one repetition takes longer
+  enum class Memory : std::uint8_t { kHost, kDevice } memory = Memory::kHost;  ///< memory of the messages
 };
 
-/// from_bytes, and four times the one before, up to to_bytes; rounded up to whole floats.
+/// The sizes: from_bytes, and four times the size before, up to to_bytes; rounded up to whole floats.
 std::vector<std::uint64_t> message_sizes(const BandwidthPlan& plan);
 
 struct BandwidthPoint {
   std::uint64_t bytes = 0;
   int repetitions = 0;
-  double median_seconds = 0;  ///< over repetitions, of the slowest rank's time
-  /// Elements over all ranks that were not the sum, in the first and the last repetition.
+  double median_seconds = 0;  ///< median over repetitions of the slowest rank's time
+  /// Elements over all ranks that differed from the sum, in the first and the last repetition.
   std::uint64_t wrong_elements = 0;
 };
 

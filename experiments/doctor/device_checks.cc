@@ -10,7 +10,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// The number that the text begins with; the text goes on behind it. Nothing where it begins with none.
+/// The number at the beginning of the text, which then goes on behind it; nothing if it begins with no number.
 std::optional<int> take_number(std::string_view& text) {
   int number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -68,7 +68,7 @@ Finding devices_finding(int wanted, const comm::DeviceSurvey& survey) {
 }
 
 Finding driver_finding(int wanted, const comm::DeviceSurvey& survey) {
-  // Without wanted devices, any driver is fine.
+  // If no devices are wanted, any driver is fine.
   const Health bad = wanted > 0 ? Health::kFailed : Health::kOk;
   if (!survey.built) {
     return {"driver", "", bad, "this build has no CUDA code", wanted > 0 ? "build with -DDROPTEST_WITH_CUDA=ON" : ""};
@@ -80,7 +80,7 @@ Finding driver_finding(int wanted, const comm::DeviceSurvey& survey) {
   }
   const std::string seen = runtime + ", driver serves CUDA up to " + survey.driver_version;
   if (!is_older(survey.driver_version, survey.runtime_version)) return {"driver", "", Health::kOk, seen, ""};
-  // Within one major version an older driver serves a newer runtime, except for its new features.
+  // An older driver serves a newer runtime within one major version, except for its new features.
   const bool same_major = survey.driver_version.substr(0, survey.driver_version.find('.')) ==
                           survey.runtime_version.substr(0, survey.runtime_version.find('.'));
   return {"driver", "", same_major && wanted > 0 ? Health::kWarning : bad,
@@ -120,9 +120,9 @@ bool runs_on(std::string_view architectures, int compute_major, int compute_mino
     const std::optional<int> number = take_number(entry);
     if (!number) return true;
     const bool same_major = capability / 10 == *number / 10;
-    if (entry.starts_with('a')) {  // the instructions that "90a" adds exist on that capability alone
+    if (entry.starts_with('a')) {  // the instructions that "90a" adds exist only on that capability
       if (capability == *number) return true;
-    } else if (entry.starts_with('f')) {  // and "100f" on its family
+    } else if (entry.starts_with('f')) {  // the instructions of "100f" exist on its family
       if (same_major && capability >= *number) return true;
     } else {
       const bool machine_code = !entry.ends_with("-virtual");

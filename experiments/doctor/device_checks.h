@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether the devices of this machine do for a run, from the results of a survey.
+// Checks whether the devices of this machine suffice for a run, from the results of a survey.
 #pragma once
 
 #include <map>
@@ -16,8 +16,8 @@
 
 namespace droptest::experiments {
 
-/// How many devices this process's machine must have for the run, as far as this process knows: 0 where it computes on
-/// the CPU; one where ranks are threads, which share it; else one for each rank on the machine.
+/// Number of devices that this process's machine must have for the run, as far as this process knows: 0 if it computes
+/// on the CPU; one if ranks are threads, which share it; else one for each rank on the machine.
 int wanted_devices(const ResolvedRun& run, const std::optional<comm::LaunchEnvironment>& launch);
 
 /// Whether code compiled for these architectures, as CMake names them ("80-real, 90"), runs on a device of this compute
@@ -28,12 +28,12 @@ bool runs_on(std::string_view architectures, int compute_major, int compute_mino
 /// Whether version "12.4" comes before "13.0": by numbers, from left to right.
 bool is_older(std::string_view version, std::string_view other);
 
-/// Findings "devices", "driver" and, where devices are wanted and CUDA is built, "device libraries". `libraries`: their
+/// Findings "devices" and "driver" and, if devices are wanted and CUDA is built, "device libraries". `libraries`: their
 /// versions.
 std::vector<Finding> check_devices(int wanted, const comm::DeviceSurvey& survey,
                                    const std::map<std::string, std::string>& libraries);
 
-/// Of a machine on which some run asks for attention by cuDNN.
+/// The finding for a machine on which some run asks for attention by cuDNN.
 Finding check_cudnn(const models::CudnnLibrary& library);
 
 }  // namespace droptest::experiments

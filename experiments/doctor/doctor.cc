@@ -46,7 +46,7 @@ class MadeFolders {
  public:
   MadeFolders() = default;
   ~MadeFolders() {
-    // The innermost first: of nested folders, the one with the longest path.
+    // The innermost folder comes first: of nested folders, the one with the longest path.
     std::sort(missing_.begin(), missing_.end(),
               [](const auto& a, const auto& b) { return a.native().size() > b.native().size(); });
     std::error_code ignored;
@@ -68,7 +68,7 @@ class MadeFolders {
   std::vector<std::filesystem::path> missing_;
 };
 
-/// A folder of this process alone, which goes with it unless it is kept.
+/// A folder of only this process, which is removed with the object unless it is kept.
 class TemporaryFolder {
  public:
   TemporaryFolder() {
@@ -123,9 +123,9 @@ GroupReport examine_joined(const RunConfig& config, const comm::LaunchEnvironmen
   }
 }
 
-/// Ranks as threads of this process.
+/// Examines ranks as threads of this process.
 GroupReport examine_threads(const RunConfig& config, const RankFacts& own, const BandwidthPlan& plan) {
-  struct Shared {  // by the caller and the rank threads, one of which may be left behind
+  struct Shared {  // shared by the caller and the rank threads, one of which may be left behind
     RankFacts own;
     BandwidthPlan plan;
     GroupReport report;
@@ -140,12 +140,12 @@ GroupReport examine_threads(const RunConfig& config, const RankFacts& own, const
   return shared->report;
 }
 
-/// Ranks as processes that this one starts.
+/// Examines ranks as processes that this one starts.
 GroupReport examine_processes(const ResolvedRun& run, const comm::Rendezvous& rendezvous,
                               const DoctorOptions& options) {
   TemporaryFolder folder;
   nlohmann::json spec = run.spec;
-  // The place where the run would meet, which is not known from the folder of the ranks' spec.
+  // The place where the run would meet does not follow from the folder of the ranks' spec.
   if (rendezvous.kind == comm::Rendezvous::Kind::kFile) {
     spec["backend"]["rendezvous"] = {{"kind", "file"},
                                      {"directory", std::filesystem::absolute(rendezvous.directory).string()}};
@@ -206,7 +206,7 @@ class Examination {
 
   void add(const Finding& finding) { report_.findings.push_back(finding); }
 
-  /// Adds it unless it is there: the runs of a sweep have much in common.
+  /// Adds a finding unless it is there: the runs of a sweep have much in common.
   void add_new(const Finding& finding) {
     const bool known = std::any_of(report_.findings.begin(), report_.findings.end(), [&finding](const Finding& other) {
       return other.check == finding.check && other.health == finding.health && other.seen == finding.seen;
@@ -237,7 +237,7 @@ class Examination {
       add_new(check_corpus(planned.run.config));
       if (const std::optional<Finding> weights = check_initial_weights(planned.run.config)) add_new(*weights);
     }
-    if (is_rank_0()) {  // who writes the records
+    if (is_rank_0()) {  // rank 0 writes the records
       add(check_results(options_.out));
       add(check_disk(options_.out, all_records));
     }
@@ -309,7 +309,7 @@ class Examination {
     }
   }
 
-  /// Where the ranks of a run would meet.
+  /// The place where the ranks of a run would meet.
   comm::Rendezvous meeting_place(const RunConfig& config, const std::string& folder) const {
     comm::Environment environment = comm::process_environment();
     const std::optional<comm::Rendezvous>& named = config.backend.rendezvous;
@@ -382,7 +382,7 @@ class Examination {
   const DoctorOptions& options_;
   const LaunchChecks launched_;
   const comm::DeviceSurvey survey_;
-  std::map<std::string, std::string> libraries_;  ///< NVIDIA's, where devices are wanted
+  std::map<std::string, std::string> libraries_;  ///< versions of NVIDIA's libraries, if devices are wanted
   MadeFolders made_;
   DoctorReport report_;
   std::string about_;  ///< the group under examination

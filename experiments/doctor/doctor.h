@@ -30,14 +30,14 @@ struct GroupBandwidth {
 struct DoctorReport {
   std::vector<Finding> findings;
   std::vector<GroupBandwidth> bandwidths;
-  int rank = 0;  ///< of this process under a launcher
+  int rank = 0;  ///< rank of this process under a launcher
   /// Whether rank 0 has this rank's findings, so that this rank need not print them.
   bool told_rank_0 = true;
 };
 
 /// Makes all checks that can be made: a failed check stops only the checks that need it. Settings that differ between
 /// the runs of a sweep are checked for each run. Blocks for the measurement, and for a part of /backend/timeout_seconds
-/// where peers or a server do not answer. Ranks: under a launcher all processes call it.
+/// if peers or a server do not answer. Ranks: under a launcher all processes call it.
 DoctorReport examine(const DoctorOptions& options);
 
 /// The part of examine() in a process that examine() started as a rank.

@@ -16,15 +16,15 @@ enum class Health : std::uint8_t {
   kFailed,   ///< a run would fail
   kSkipped,  ///< not checked, because another check failed
 };
-/// "ok", "warning", "failed", "skipped".
+/// The name of a health: "ok", "warning", "failed", "skipped".
 std::string_view health_name(Health health);
 
 struct Finding {
   std::string check;  ///< "corpus", "devices", ...: docs/cli.md lists them
-  std::string about;  ///< which one, where there are several: "gloo, 4 ranks"; may be empty
+  std::string about;  ///< the object of the check, if there are several: "gloo, 4 ranks"; may be empty
   Health health = Health::kOk;
   std::string seen;
-  std::string advice{};  ///< the next step; empty where all is well
+  std::string advice{};  ///< the next step; empty if all is well
 };
 
 nlohmann::ordered_json to_json(const Finding& finding);

@@ -25,12 +25,12 @@ constexpr int kClockRounds = 5;
 constexpr double kMostClockSkewSeconds = 1;
 /// Messages may fill one part in this many of the free memory.
 constexpr std::uint64_t kMemoryShare = 2;
-/// Input and output.
+/// Number of buffers: input and output.
 constexpr std::uint64_t kBuffersPerRank = 2;
 
 comm::Message control(const char* name) { return {sim::TrafficClass::kControl, name, -1}; }
 
-/// Each rank's clock is read when all have come to a barrier; the middle one of several differences counts.
+/// Each rank's clock is read when all have come to a barrier; the median of several differences counts.
 std::vector<double> measure_clock_offsets(comm::Communicator& group) {
   using std::chrono::nanoseconds;
   const auto ranks = static_cast<std::size_t>(group.world_size());

@@ -6,7 +6,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// The value, or nothing where it is not set.
+/// The value, or an empty text if it is not set.
 std::string value_of(const comm::Environment& environment, const std::string& name) {
   const auto found = environment.find(name);
   return found == environment.end() ? "" : found->second;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether this process was launched as the run needs it: the launcher's variables against the spec.
+// Checks whether this process was launched as the run needs it: the launcher's variables against the spec.
 #pragma once
 
 #include <optional>
@@ -12,12 +12,12 @@
 namespace droptest::experiments {
 
 struct LaunchChecks {
-  std::vector<Finding> findings;  ///< "launch", one for each run that differs
-  /// The launcher's variables; absent without a launcher, and where they are wrong.
+  std::vector<Finding> findings;  ///< findings "launch", one for each run that differs
+  /// The launcher's variables; absent without a launcher, and if they are wrong.
   std::optional<comm::LaunchEnvironment> launch;
 };
 
-/// Reads the variables. Finding "launch" where they are wrong, or nothing was launched.
+/// Reads the variables. Gives a finding "launch" if they are wrong, or if nothing was launched.
 LaunchChecks read_launch(const comm::Environment& environment);
 
 /// Finding "launch" of a run with so many ranks of this kind under `launch`.

@@ -34,13 +34,13 @@
 namespace droptest::experiments {
 namespace {
 
-/// Bytes of a line of metrics.jsonl with all that it may hold, about.
+/// Estimated bytes of a line of metrics.jsonl with all members.
 constexpr std::uint64_t kMetricsLineBytes = 1024;
-/// Bytes of the other records of a run, about.
+/// Estimated bytes of the other records of a run.
 constexpr std::uint64_t kOtherRecordBytes = 64 * 1024;
-/// float weights, gradients and two moments.
+/// Bytes of float weights, gradients and two moments.
 constexpr double kTrainingBytesPerParameter = 16;
-/// Finding "disk" is a warning where the results would leave less free space than this.
+/// Finding "disk" is a warning if the results would leave less free space than this.
 constexpr std::uint64_t kDiskMarginBytes = std::uint64_t{256} << 20;
 
 /// The nearest folder on the way to `path` that exists.
@@ -55,7 +55,7 @@ struct AddressFree {
   void operator()(addrinfo* list) const { ::freeaddrinfo(list); }
 };
 
-/// The first address of a host's name, or why there is none.
+/// The first address of a host's name, or the reason why there is none.
 struct Resolved {
   std::string address;
   bool loopback = false;
@@ -202,7 +202,7 @@ std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here)
   const auto plan = pipeline_plan(config);
   const LazyDryRun run(config);
   const std::uint64_t remembered = layer_memory(config, run).remembered;
-  double of_rank = 0;  // of the ranks of a pipeline the one with the most
+  double of_rank = 0;  // bytes of the pipeline's rank with the most
   for (int p = 0; p < config.parallel.pipeline; ++p) {
     std::uint64_t bytes = remembered + models::state_use(tensors_of_rank(config, p, 0), *form, config.sharding,
                                                          config.parallel.gradient_ranks(), 0, config.training.optimizer)
@@ -252,7 +252,7 @@ std::optional<std::uint64_t> memory_limit_bytes(std::string_view cgroups, const 
   };
   std::istringstream lines{std::string(cgroups)};
   for (std::string line; std::getline(lines, line);) {
-    // "0::/job" of version 2; "4:memory:/job" of version 1, where each controller has a tree.
+    // "0::/job" is version 2; "4:memory:/job" is version 1, in which each controller has a tree.
     const std::size_t controllers = line.find(':');
     const std::size_t path = controllers == std::string::npos ? controllers : line.find(':', controllers + 1);
     if (path == std::string::npos) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether this machine meets a run's needs other than devices and peers: files, disk, memory, a host name.
+// Checks whether this machine meets a run's needs other than devices and peers: files, disk, memory, a host name.
 #pragma once
 
 #include <cstdint>
@@ -12,21 +12,21 @@
 
 namespace droptest::experiments {
 
-/// Finding "backend": whether this build has it.
+/// Finding "backend": whether this build has the backend.
 Finding check_backend(const std::string& name);
 
 /// Finding "corpus": reads and splits the data as a run does.
 Finding check_corpus(const RunConfig& config);
 
-/// Finding "initial weights"; nothing where they are random.
+/// Finding "initial weights"; nothing if they are random.
 std::optional<Finding> check_initial_weights(const RunConfig& config);
 
-/// Finding "results": whether files can be made there. Leaves no file behind, but the folder.
+/// Finding "results": whether files can be made in the folder. Leaves no file behind, but the folder.
 Finding check_results(const std::string& directory);
 
-/// Bytes that the records of a run take, about: the final weights, and a line for each step that is logged.
+/// Estimated bytes of a run's records: the final weights, and a line for each step that is logged.
 std::uint64_t record_bytes(const RunConfig& config);
-/// Those of the final weights alone.
+/// Bytes of only the final weights.
 std::uint64_t kept_weights_bytes(const RunConfig& config);
 
 /// Finding "disk": the free bytes in the folder of the results, compared with the bytes that the results take.
@@ -38,17 +38,17 @@ struct RanksHere {
   int processes = 1;
 };
 
-/// Bytes of weights, gradients and Adam's two moments of these ranks, of the activations and logits of a micro-batch
-/// where they are on the host, and of each process's data: the least that a run holds.
+/// Bytes of weights, gradients and Adam's two moments of these ranks, of the activations and logits of a micro-batch if
+/// they are on the host, and of each process's data: the least that a run holds.
 std::uint64_t least_memory_bytes(const RunConfig& config, const RanksHere& here);
 
-/// Finding "memory". `available`: absent where the system does not say.
+/// Finding "memory". `available`: absent if the system does not tell it.
 Finding check_memory(std::uint64_t least_bytes, std::optional<std::uint64_t> available);
 
 /// The value of `key`, such as "MemAvailable:", in a text like /proc/meminfo. Units: bytes.
 std::optional<std::uint64_t> meminfo_bytes(std::string_view meminfo, std::string_view key);
 /// The smallest memory limit of the control groups that a text like /proc/self/cgroup names, in the tree at `root`, and
-/// of those around them; absent where there is none. Source: Linux, admin-guide/cgroup-v2 (and v1/memory).
+/// of the groups around them; absent if there is none. Source: Linux, admin-guide/cgroup-v2 (and v1/memory).
 std::optional<std::uint64_t> memory_limit_bytes(std::string_view cgroups, const std::string& root);
 
 /// The free memory of this machine, at most the limit of the job or container.
@@ -61,10 +61,10 @@ enum class OtherMachines : std::uint8_t { kNone, kMaybe };
 
 inline constexpr std::string_view kHostNameCheck = "host name";
 
-/// Finding "host name": whether it resolves, and to an address that other machines can reach.
+/// Finding "host name": whether it resolves to an address that other machines can reach.
 Finding check_host_name(OtherMachines others);
 
-/// "1.5 GiB", "512 bytes".
+/// A size in words: "1.5 GiB", "512 bytes".
 std::string bytes_text(std::uint64_t bytes);
 
 }  // namespace droptest::experiments

@@ -33,7 +33,7 @@ class TemporaryFile {
   std::string path_;
 };
 
-/// 0, or the error.
+/// Returns 0, or the error.
 int write_all(int descriptor, std::string_view content) {
   while (!content.empty()) {
     const ssize_t written = ::write(descriptor, content.data(), content.size());
@@ -76,7 +76,7 @@ void write_file_atomically(const std::string& given, const std::function<void(co
   fs::path named = given;  // follows links, also to a file that is not there yet
   constexpr int kMostLinks = 40;
   for (int links = 0; links < kMostLinks && fs::is_symlink(named, none); ++links) {
-    is_open_file = is_open_file || named.string().starts_with("/proc/");  // as /dev/stdout, whatever it is
+    is_open_file = is_open_file || named.string().starts_with("/proc/");  // such as /dev/stdout, whatever it is
     named = named.parent_path() / fs::read_symlink(named);
   }
   if (is_open_file) return write_into(given, content);

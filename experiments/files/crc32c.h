@@ -12,10 +12,10 @@ namespace droptest::experiments {
 /// Source: RFC 3720, appendix B.4, which has the test vectors.
 std::uint32_t crc32c(std::span<const std::byte> bytes);
 
-/// The CRC-32C of `before` followed by `bytes`, where `crc` is that of `before`.
+/// The CRC-32C of two pieces, the first one with the CRC `crc`, followed by `bytes`.
 std::uint32_t crc32c_continued(std::uint32_t crc, std::span<const std::byte> bytes);
 
-/// The same from tables alone, for machines without the instruction and as the reference in tests.
+/// crc32c_continued() only from tables, for machines without the instruction and as the reference in tests.
 std::uint32_t crc32c_by_tables(std::uint32_t crc, std::span<const std::byte> bytes);
 
 }  // namespace droptest::experiments

@@ -56,7 +56,7 @@ std::optional<FileLock> FileLock::try_take(const std::string& path, Mode mode) {
     FileLock lock(path, descriptor);
     if (::flock(descriptor, (mode == Mode::kExclusive ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0) {
       const int error = errno;
-      lock.path_.clear();  // the holder's to remove
+      lock.path_.clear();  // the holder removes the file
       if (error == EWOULDBLOCK) {
         // A process that only looks at the lock holds it as a shared one for a moment.
         const bool is_shared = mode == Mode::kExclusive && ::flock(descriptor, LOCK_SH | LOCK_NB) == 0;
@@ -96,7 +96,8 @@ FileLock& FileLock::operator=(FileLock&& other) noexcept {
 
 FileLock::~FileLock() {
   if (descriptor_ < 0) return;
-  // Removed before the lock ends, so that a later holder's file stays; only where no other shares it.
+  // The file is removed before the lock ends, so that a later holder's file stays; and only if no other shares the
+  // lock.
   if (!path_.empty() && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) ::unlink(path_.c_str());
   ::close(descriptor_);
 }

@@ -18,26 +18,25 @@ class BusyError : public std::runtime_error {
 
 /// The reaction to a lock that another process holds.
 enum class IfBusy : std::uint8_t {
-  kWait,  ///< until the holder ends
+  kWait,  ///< wait until the holder ends
   kSkip,  ///< leave the work to the holder
-  kFail,  ///< BusyError
+  kFail,  ///< throw BusyError
 };
 
-/// A lock (flock) on a file that exists for it alone. The file names its holder, for processes that find it busy.
-/// Owner: the object; the destructor of the last holder removes the file. The kernel releases the lock of a process
-/// that ends without it, once the children that inherited `descriptor` have ended too. Held by the open file, not by
-/// the process: a second lock on one path is refused within a process as well.
+/// A lock (flock) on a file that exists only for the lock. The file names its holder, for processes that find it busy.
+/// Owner: the object; the destructor of the last holder removes the file. If a process ends without the destructor, the
+/// kernel releases its lock once the children that inherited `descriptor` have ended, too. The open file holds the
+/// lock, not the process: a second lock on one path is refused within a process as well.
 class FileLock {
  public:
   enum class Mode : std::uint8_t { kShared, kExclusive };
 
-  /// Makes missing folders. An exclusive holder is named by the file, a shared one once it calls share(). Absent:
-  /// another process holds the lock, and lock_holder() says who. Throws: ConfigError with the path and the system's
-  /// reason.
+  /// Makes missing folders. The file names an exclusive holder, and a shared one once it calls share(). Absent: another
+  /// process holds the lock, and lock_holder() says who. Throws: ConfigError with the path and the system's reason.
   static std::optional<FileLock> try_take(const std::string& path, Mode mode);
 
-  /// Waits until the exclusive lock is free. `on_busy` is called once, with the holder, where it is not free at once;
-  /// asked to stop, it returns nothing. Blocks.
+  /// Waits until the exclusive lock is free. `on_busy` is called once, with the holder, if the lock is not free at
+  /// once. Returns nothing if asked to stop. Blocks.
   static std::optional<FileLock> wait_for(const std::string& path,
                                           const std::function<void(const std::string&)>& on_busy,
                                           const std::function<bool()>& stop_requested);
@@ -46,11 +45,11 @@ class FileLock {
   FileLock& operator=(FileLock&& other) noexcept;
   ~FileLock();
 
-  /// Keeps the lock as a shared one, and names this process as its holder: the last to come of several.
+  /// Keeps the lock as a shared one, and names this process as its holder: of several, the last one that came.
   void share();
 
-  /// For children that work under the lock (ChildProcess::Options::kept_descriptor): the lock lasts until all of them
-  /// have ended, also where this process is killed.
+  /// The open file, for children that work under the lock (ChildProcess::Options::kept_descriptor): the lock lasts
+  /// until all of them have ended, even if this process is killed.
   int descriptor() const { return descriptor_; }
 
  private:
@@ -59,10 +58,10 @@ class FileLock {
   int descriptor_ = -1;  ///< -1: moved from
 };
 
-/// Who holds a lock, in words: "process 4711 on host node3".
+/// The holder of a lock in words: "process 4711 on host node3".
 std::string lock_holder(const std::string& path);
 
-/// What can be known about a lock without taking it.
+/// The state of a lock as seen without taking it.
 enum class LockLook : std::uint8_t {
   kFree,       ///< no file, or one that a process of this machine left when it was killed
   kHeld,       ///< another process has it
@@ -70,7 +69,7 @@ enum class LockLook : std::uint8_t {
 };
 LockLook look_at_lock(const std::string& path);
 
-/// "results/tiny/cfeef1054d9213e7 is busy: process 4711 on host node3 is at work on it".
+/// The text of a busy record: "results/tiny/cfeef1054d9213e7 is busy: process 4711 on host node3 is at work on it".
 std::string busy_text(const std::string& what, const std::string& holder);
 
 }  // namespace droptest::experiments

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Of one piece, so that sums of offsets fit into 64 bits.
+/// Most elements of one piece, so that sums of offsets fit into 64 bits.
 constexpr std::uint64_t kMostElems = std::uint64_t{1} << 48U;
 
 std::string crc_of(const json& without) {
@@ -148,7 +148,7 @@ bool continues(const Manifest& manifest, const comm::ParallelLayout& layout) {
 
 Manifest parse_manifest(const std::string& text, const std::string& where, ManifestUse use) {
   json document = comm::parse_json(text, where);
-  // The checksum first: a damaged file should not be told to be of another version.
+  // The checksum comes first: a damaged file should not be reported as one of another version.
   if (!document.is_object() || !document.contains("crc32c") || !document["crc32c"].is_string()) {
     throw ConfigError(where + ": /crc32c: got none, want the checksum of a checkpoint's manifest");
   }

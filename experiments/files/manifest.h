@@ -21,37 +21,37 @@ inline constexpr int kOldestCheckpointVersion = 3;
 
 /// Consecutive elements of a rank's slice of a tensor of the model, stored as one tensor of the rank's file.
 struct StoredPiece {
-  std::string tensor;  ///< of the model: "h.0.ln_1.weight"
+  std::string tensor;  ///< tensor of the model: "h.0.ln_1.weight"
   std::string field;   ///< "values", "first moments", ...
   std::string key;     ///< its name in the file
   models::TensorSlice slice;
-  std::uint64_t first = 0;  ///< element of the slice
+  std::uint64_t first = 0;  ///< first element in the slice
   std::uint64_t count = 0;
 };
 
 /// One rank's file.
 struct RankFile {
   int rank = 0;
-  std::string file;  ///< within the checkpoint's folder
+  std::string file;  ///< path within the checkpoint's folder
   std::uint64_t bytes = 0;
   std::uint32_t crc32c = 0;
-  std::optional<int> replica_of;                 ///< the rank whose file has the tensors that all replicas share
-  std::map<std::string, std::uint64_t> numbers;  ///< of the model and its optimizer
+  std::optional<int> replica_of;                 ///< the rank with a file that has the tensors shared by all replicas
+  std::map<std::string, std::uint64_t> numbers;  ///< numbers of the model and its optimizer
   std::vector<StoredPiece> pieces;
 };
 
 struct Manifest {
   std::uint64_t step = 0;
-  std::string name;         ///< of the experiment
-  std::string run_id;       ///< of the run that wrote it
-  std::string spec_sha256;  ///< of its resolved spec
-  std::string attention;    ///< kernel that computed it, where that depends on the machine; else empty
-  int membership = 0;       ///< its number, from 0, over all layouts of the training; `epoch` in JSON
+  std::string name;         ///< name of the experiment
+  std::string run_id;       ///< id of the run that wrote it
+  std::string spec_sha256;  ///< hash of the run's resolved spec
+  std::string attention;    ///< kernel that computed attention, if that depends on the machine; else empty
+  int membership = 0;       ///< number of the membership, from 0, over all layouts of the training; `epoch` in JSON
   comm::ParallelLayout parallel;
   std::vector<RankFile> ranks;
   /// Whether ranks that outlived others have left it (rescue.h): the run goes on from it in a new membership.
   bool is_rescue = false;
-  /// The losses of each membership up to the step, the earliest first, the own one last (schema `checkpoint`).
+  /// The losses of each membership up to the step, from the earliest to the own one (schema `checkpoint`).
   nlohmann::json memberships = nlohmann::json::array();
   nlohmann::json provenance = nlohmann::json::object();  ///< version and commit of the program, time
 };
@@ -68,7 +68,7 @@ RankFile rank_file_from_json(const nlohmann::json& object, const std::string& wh
 
 /// The text of a manifest.json, with a checksum of its own.
 std::string manifest_text(const Manifest& manifest);
-/// What a reader takes from the files of a manifest.
+/// The parts of a manifest's files that a reader takes.
 enum class ManifestUse : std::uint8_t {
   kState,       ///< the states of all ranks, which have the present version
   kOwnState,    ///< the state of one rank, which has the present version

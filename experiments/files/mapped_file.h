@@ -12,7 +12,7 @@ namespace droptest::experiments {
 /// A read-only mapping: processes that map the same file share its pages. Thread safety: const.
 class MappedFile {
  public:
-  /// Throws: ConfigError naming the path and the system's reason, also where the path is no regular file.
+  /// Throws: ConfigError with the path and the system's reason, also if the path is no regular file.
   explicit MappedFile(const std::string& path);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -20,8 +20,8 @@ class MappedFile {
 
   std::span<const std::byte> bytes() const;
 
-  /// Throws: ConfigError where the file is now shorter than the mapping, since reading the missing pages would end the
-  /// process; and where another program has written into it since, as its time of modification shows.
+  /// Throws: ConfigError if the file is now shorter than the mapping, since reading the missing pages would end the
+  /// process; and if another program has written into it since, as its time of modification shows.
   void require_unchanged() const;
 
  private:

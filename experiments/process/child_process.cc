@@ -58,7 +58,7 @@ std::vector<unsigned long> mask_of(const std::vector<int>& cores) {
   return mask;
 }
 
-/// May be called between fork and exec. A failure is no error: cores can be taken away at any time.
+/// May be called between fork and exec. A failure is no error, because cores can be taken away at any time.
 void run_on(pid_t thread, const std::vector<unsigned long>& mask) {
   if (mask.empty()) return;
   ::sched_setaffinity(thread, mask.size() * sizeof(unsigned long), reinterpret_cast<const cpu_set_t*>(mask.data()));
@@ -162,7 +162,7 @@ std::optional<ExitStatus> ChildProcess::wait_for(std::chrono::milliseconds longe
 void ChildProcess::move_to(const std::vector<int>& cores) {
   if (poll() || pid_ == 0) return;
   const std::vector<unsigned long> mask = mask_of(cores);
-  // Twice: a thread that is started meanwhile inherits the cores of the one that starts it.
+  // The loop runs twice: a thread that is started meanwhile inherits the cores of the one that starts it.
   for (int pass = 0; pass < 2; ++pass) {
     std::error_code ended;
     std::filesystem::directory_iterator threads("/proc/" + std::to_string(pid_) + "/task", ended);

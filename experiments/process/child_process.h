@@ -13,27 +13,28 @@
 
 namespace droptest::experiments {
 
-/// How a process ended.
+/// The end of a process.
 struct ExitStatus {
-  int code = 0;    ///< where signal is 0
-  int signal = 0;  ///< that killed it, or 0
+  int code = 0;    ///< exit code if signal is 0
+  int signal = 0;  ///< signal that killed it, or 0
   bool succeeded() const { return code == 0 && signal == 0; }
-  /// "ended with exit code 3", "was killed by signal 9 (Killed)".
+  /// The end in words: "ended with exit code 3", "was killed by signal 9 (Killed)".
   std::string describe() const;
 };
 
 /// Owner: the object; its destructor kills and reaps a process that still runs. The kernel kills the process when the
-/// thread that started it ends, however it ends. It has a process group of its own, so that Ctrl-C reaches the parent
-/// alone, which decides.
+/// thread that started it ends, however it ends. The process has a process group of its own, so that Ctrl-C reaches
+/// only the parent, which decides.
 class ChildProcess {
  public:
   struct Options {
-    std::vector<std::string> arguments;              ///< the program first: its path, or a name in PATH
-    std::map<std::string, std::string> environment;  ///< added to, or instead of, this process's variables
-    std::string log;                                 ///< file for its output and errors
-    /// It and its threads run on these alone, as far as the kernel agrees; empty: where this thread may run.
+    std::vector<std::string> arguments;  ///< the program first: its path, or a name in PATH
+    /// Variables in addition to, or instead of, this process's variables.
+    std::map<std::string, std::string> environment;
+    std::string log;  ///< file for its output and errors
+    /// Cores on which it and its threads run, as far as the kernel agrees; empty: the cores of this thread.
     std::vector<int> cores{};
-    std::vector<std::string> hidden_variables{};  ///< of this process's environment, that it does not get
+    std::vector<std::string> hidden_variables{};  ///< variables of this process's environment that it does not get
     int kept_descriptor = -1;                     ///< open file that it and its own children get under the same number
     enum class Log : std::uint8_t { kNew, kAppend } log_mode = Log::kNew;
   };
@@ -47,17 +48,17 @@ class ChildProcess {
 
   /// The status once it has ended; does not block.
   std::optional<ExitStatus> poll();
-  /// Whether it runs no further until somebody lets it (SIGSTOP).
+  /// Whether it is stopped (SIGSTOP) until somebody lets it run.
   bool is_stopped() const;
-  /// Blocks at most that long.
+  /// Waits for the end, at most that long. Blocks.
   std::optional<ExitStatus> wait_for(std::chrono::milliseconds longest);
-  /// Lets it run on these cores from now on, all threads that it has. Does nothing where the kernel does not agree.
+  /// Lets all threads that it has run on these cores from now on. Does nothing if the kernel does not agree.
   void move_to(const std::vector<int>& cores);
   /// Sends it a signal, if it has not ended.
   void tell(int signal);
-  /// Sends it to all processes of its process group, if it has not ended.
+  /// Sends a signal to all processes of its process group, if it has not ended.
   void tell_group(int signal);
-  /// Asks it to end, and kills it where it has not within `grace`. Blocks.
+  /// Asks it to end, and kills it if it has not ended within `grace`. Blocks.
   ExitStatus stop(std::chrono::milliseconds grace);
 
  private:
@@ -68,8 +69,8 @@ class ChildProcess {
   enum class Told : std::uint8_t { kNothing, kToEnd } told_ = Told::kNothing;
 };
 
-/// Where the kernel kills this process at the end of its parent, as a ChildProcess: from now on it asks it to end, by
-/// SIGTERM, so that it can end its own children first.
+/// Changes a process that the kernel kills at the end of its parent, as a ChildProcess: the kernel now asks it to
+/// end, by SIGTERM, so that it can end its own children first.
 void end_after_parent();
 
 /// The path of this program, to start it again.

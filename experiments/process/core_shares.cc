@@ -13,7 +13,7 @@
 namespace droptest::experiments {
 
 std::vector<int> allowed_cores() {
-  // The kernel refuses a mask smaller than its own, whose size no call tells.
+  // The kernel refuses a mask that is smaller than its own; no call tells the size of that.
   for (std::size_t most = 1024; most <= (std::size_t{1} << 20); most *= 2) {
     const auto free_mask = [](cpu_set_t* mask) { CPU_FREE(mask); };
     const std::unique_ptr<cpu_set_t, decltype(free_mask)> mask(CPU_ALLOC(most), free_mask);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which cores each of several processes at once runs on.
+// The cores on which each of several processes at once runs.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 namespace droptest::experiments {
 
 /// The cores that this process may run on, ascending: those of the machine that taskset and its cpuset allow. Never
-/// empty. Throws: CommError where the kernel does not say.
+/// empty. Throws: CommError if the kernel does not tell them.
 std::vector<int> allowed_cores();
 
 /// Hands every job a set of cores of its own, as equal as they can be, of neighbouring numbers. More jobs than cores

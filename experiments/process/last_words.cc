@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kMemoryFile = "droptest's last words";
 
-/// The line without "[rank0]: " or "[rank0]:[W...] ".
+/// The line without a prefix "[rank0]: " or "[rank0]:[W...] ".
 std::string_view without_rank(std::string_view line) {
   constexpr std::string_view kRank = "[rank";
   if (!line.starts_with(kRank)) return line;
@@ -25,8 +25,8 @@ std::string_view without_rank(std::string_view line) {
   return end == std::string_view::npos ? line : line.substr(end + 3);
 }
 
-/// "ValueError: a reason", "package.SomeError: a reason", "AssertionError". Not "ChildFailedError:", torchrun's, whose
-/// cause is a rank's.
+/// Whether a line names an error: "ValueError: a reason", "package.SomeError: a reason", "AssertionError". torchrun's
+/// "ChildFailedError:" does not count, since a rank is its cause.
 bool names_an_error(std::string_view line) {
   const std::size_t end = std::min(line.find(": "), line.size());
   std::string_view name = line.substr(0, end);
@@ -77,7 +77,7 @@ std::string SpokenWords::path() const {
 void speak_to_parent(std::string_view message) {
   const char* path = std::getenv(kSpokenWordsVariable);
   if (path == nullptr) return;
-  // This process may outlive its parent, whose number another process may have by now.
+  // This process may outlive its parent; another process may have the parent's number by now.
   std::error_code error;
   const std::string file = std::filesystem::read_symlink(path, error).string();
   if (file.starts_with(std::string("/memfd:") + kMemoryFile)) std::ofstream(path, std::ios::app) << message << "\n";

@@ -19,7 +19,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// A pipe of which this process reads one end. Both ends close themselves.
+/// A pipe; this process reads one end. Both ends close themselves.
 class OutputPipe {
  public:
   OutputPipe() {

@@ -8,7 +8,7 @@
 namespace droptest::experiments {
 
 struct ProgramOutput {
-  int exit_code = 0;   ///< 128 + the signal's number where a signal killed it
+  int exit_code = 0;   ///< 128 + the signal's number if a signal killed it
   std::string output;  ///< standard output
   std::string errors;  ///< standard error
 
@@ -16,7 +16,7 @@ struct ProgramOutput {
 };
 
 /// Starts the program, which is searched in PATH, with an empty standard input, and waits for its end. Blocks.
-/// Throws: ConfigError with the system's reason where it cannot be started.
+/// Throws: ConfigError with the system's reason if it cannot be started.
 ProgramOutput run_program(const std::vector<std::string>& arguments);
 
 /// The path of a program that PATH has. Throws: ConfigError that names the folders of PATH.

@@ -20,7 +20,8 @@ namespace droptest::experiments {
 namespace {
 
 constexpr std::chrono::milliseconds kTreePollInterval{10};
-constexpr std::chrono::milliseconds kKillPatience{2000};  // of processes that the kernel holds, as in a read of a disk
+// Longest wait for processes that the kernel holds, as in a read of a disk.
+constexpr std::chrono::milliseconds kKillPatience{2000};
 
 ChildProcess start_below_this_one(const ChildProcess::Options& options) {
   adopt_orphans();
@@ -32,7 +33,7 @@ struct ProcessFacts {
   char state = 'Z';
 };
 
-/// Of /proc/<pid>/stat: "12 (a name) S 1 ..."; the name may have spaces and brackets.
+/// Reads /proc/<pid>/stat: "12 (a name) S 1 ..."; the name may have spaces and brackets.
 ProcessFacts facts_of(const std::string& stat_text) {
   ProcessFacts facts;
   const std::size_t end = stat_text.rfind(')');
@@ -103,7 +104,7 @@ ProgramTree::~ProgramTree() { stop(std::chrono::milliseconds(0)); }
 bool ProgramTree::wait_for_all(std::chrono::milliseconds longest) {
   const auto deadline = std::chrono::steady_clock::now() + longest;
   for (;;) {
-    // First, since orphans are reaped below: the program's status is for its owner.
+    // The program is polled first, since orphans are reaped below: the program's status is for its owner.
     const bool has_ended = program_.poll().has_value();
     if (has_ended) {
       while (::waitpid(-1, nullptr, WNOHANG) > 0) {

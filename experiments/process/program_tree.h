@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of somebody else with all processes that it starts: a launcher's ranks have sessions of their own.
+// A foreign program with all processes that it starts: a launcher's ranks have sessions of their own.
 #pragma once
 
 #include <sys/types.h>
@@ -13,8 +13,8 @@
 
 namespace droptest::experiments {
 
-/// Owner: the object; its destructor kills what still runs. One at a time in a process that has no other children:
-/// from the first one on, processes whose parents have ended are children of this process.
+/// Owner: the object; its destructor kills what still runs. One tree at a time in a process that has no other children:
+/// from the first tree on, orphaned processes become children of this process.
 class ProgramTree {
  public:
   /// Throws: as ChildProcess::start().
@@ -25,10 +25,11 @@ class ProgramTree {
 
   /// The status of the program itself once it has ended; does not block.
   std::optional<ExitStatus> poll() { return program_.poll(); }
-  /// Asks the program and its process group to end, and kills every process of the tree that has not within `grace`.
-  /// Blocks.
+  /// Asks the program and its process group to end, and kills every process of the tree that has not ended within
+  /// `grace`. Blocks.
   void stop(std::chrono::milliseconds grace);
-  /// After the end of the program: waits that long for the processes that it has left, then stops them likewise.
+  /// Called after the end of the program: waits that long for the processes that it has left, then stops them as
+  /// stop().
   void end_rest(std::chrono::milliseconds patience, std::chrono::milliseconds grace);
 
  private:
@@ -37,13 +38,13 @@ class ProgramTree {
   ChildProcess program_;
 };
 
-/// From now on processes below this one whose parents have ended are children of this one.
+/// Makes this process the parent of all processes below it that are orphaned from now on.
 void adopt_orphans();
 
 /// The processes below this one that have not ended. Source: proc(5).
 std::vector<pid_t> descendants();
 
-/// Kills the descendants whose environment has this variable with this value, and reaps them.
+/// Kills the descendants with this variable and value in their environment, and reaps them.
 void kill_descendants_with(const std::string& variable, const std::string& value);
 
 }  // namespace droptest::experiments

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks as processes that this one starts and watches, where no launcher did.
+// Ranks as processes that this one starts and watches, if no launcher did.
 #pragma once
 
 #include <chrono>
@@ -16,13 +16,13 @@
 namespace droptest::experiments {
 
 struct RankProcessesOptions {
-  std::vector<std::string> command;  ///< of each rank, the program's path first
+  std::vector<std::string> command;  ///< command of each rank, the program's path first
   int world_size = 1;
-  std::map<std::string, std::string> environment{};  ///< of each rank, added to its rank and world size
+  std::map<std::string, std::string> environment{};  ///< variables of each rank, in addition to its rank and world size
   std::string launch_id;      ///< tells this launch apart from others that use the same rendezvous
   std::string log_directory;  ///< gets rank_<r>.log for each rank; removed when all succeed
-  /// After the first failure, how long the other ranks may take to notice and say so before they are ended. A rank that
-  /// is stopped (SIGSTOP) is not waited for.
+  /// The time after the first failure in which the other ranks may notice and report it before they are ended. A rank
+  /// that is stopped (SIGSTOP) is not waited for.
   std::chrono::milliseconds grace{5000};
   int kept_descriptor = -1;  ///< open file that all ranks get: the lock of the run
   /// Exit code of a rank that knows the cause, whichever rank ended first: the failure is told in that rank's words.
@@ -41,7 +41,7 @@ class RankFailure : public CommError {
   RankFailure(const std::string& text, const ExitStatus& how, std::vector<ExitStatus> of_all)
       : CommError(text), status(how), statuses(std::move(of_all)) {}
   const ExitStatus status;
-  const std::vector<ExitStatus> statuses;  ///< of all ranks
+  const std::vector<ExitStatus> statuses;  ///< statuses of all ranks
 };
 
 /// Starts world_size processes with torchrun's variables set, and waits for all. They do not inherit the variables of

@@ -6,7 +6,7 @@ namespace droptest::experiments {
 
 struct BuildFacts {
   const char* version;
-  const char* commit;  ///< of the build, not of the last configure
+  const char* commit;  ///< commit of the build, not of the last configure
   const char* compiler;
   const char* gloo_version;
 };

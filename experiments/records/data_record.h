@@ -14,17 +14,17 @@ namespace droptest::experiments {
 struct LostShard {
   std::string file;
   std::uint64_t shard = 0;    ///< number of the file
-  std::uint64_t samples = 0;  ///< that it has
-  std::uint64_t step = 0;     ///< the first one without it
+  std::uint64_t samples = 0;  ///< samples of the shard
+  std::uint64_t step = 0;     ///< first step without the shard
   std::string error;
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, file, shard, samples, step, error); }
 };
 
 struct DataRecord {
   std::uint64_t shards = 0;
-  std::uint64_t samples = 0;       ///< of an epoch
-  std::uint64_t position = 0;      ///< samples that training has gone through, lost ones too, over all epochs
-  std::uint64_t lost_samples = 0;  ///< of those
+  std::uint64_t samples = 0;       ///< samples of an epoch
+  std::uint64_t position = 0;      ///< samples that training has gone through, including lost ones, over all epochs
+  std::uint64_t lost_samples = 0;  ///< lost samples among those that training has gone through
   std::vector<LostShard> lost_shards;
 };
 

@@ -32,11 +32,11 @@ nlohmann::json layer_json(const comm::LayerStatistics& layer) {
           {"divergence_rms", finite_or_null(samples.divergence_rms())}};
 }
 
-/// Bins that hold gaps, or in which theory expects some.
+/// The bins that hold gaps, or in which theory expects some.
 nlohmann::json gap_histogram(const comm::LossCounts& counts, const comm::HalfNetwork& half) {
   constexpr std::size_t kMostBins = 48;
   nlohmann::json histogram = nlohmann::json::array();
-  // Where links or steps differ, or late packets are lost too, no single process gives the length of gaps.
+  // No single process gives the length of gaps if links or steps differ, or if late packets are lost too.
   const bool known = half.loss != nullptr && comm::has_one_process(half) && !half.deadline;
   const std::vector<double> expected =
       known ? sim::expected_gaps(*half.loss, counts.stretches, kMostBins) : std::vector<double>(kMostBins, kUnknown);

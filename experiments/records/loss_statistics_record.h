@@ -16,11 +16,11 @@ namespace droptest::experiments {
 inline constexpr std::array kHalfNames = {"reduce", "gather"};
 const comm::HalfNetwork& half_of(const comm::ClassNetwork& network, std::size_t half);
 
-/// In theory; NaN where links or steps differ.
+/// Mean burst in theory; NaN if links or steps differ.
 double mean_burst_packets(const comm::HalfNetwork& half);
 
 /// `statistics` as LossyCommunicator::collect_statistics() or merge_statistics() gave them; `network`: as configured.
-/// `links` are written where a class has any.
+/// The member `links` is written if a class has any.
 nlohmann::json loss_statistics_json(const std::vector<comm::ClassStatistics>& statistics, const comm::Network& network);
 
 }  // namespace droptest::experiments

@@ -14,21 +14,22 @@ namespace droptest::experiments {
 
 struct MemoryPeak {
   std::uint64_t bytes = 0;
-  std::uint64_t step = 0;  ///< finished when it was first seen
+  std::uint64_t step = 0;  ///< last finished step when the peak was first seen
 };
 
-/// The member `memory` of summary.json: of rank 0, since the run was last started.
+/// The member `memory` of summary.json: the memory of rank 0, since the run was last started.
 struct MemoryRecord {
-  std::map<std::string, MemoryPeak> of_model;    ///< by kind, with the buffers of collectives and the loss layer
-  std::map<std::string, comm::BufferUse> pools;  ///< by name: buffers that are used again
-  MemoryPeak of_process;                         ///< resident memory; 0 where the system does not say it
-  std::optional<MemoryPeak> of_device;           ///< in use on rank 0's GPU, by all programs
+  /// Peaks of the model by kind, with the buffers of collectives and the loss layer.
+  std::map<std::string, MemoryPeak> of_model;
+  std::map<std::string, comm::BufferUse> pools;  ///< buffers that are used again, by name
+  MemoryPeak of_process;                         ///< resident memory; 0 if the system does not tell it
+  std::optional<MemoryPeak> of_device;           ///< memory in use on rank 0's GPU, by all programs
 
-  /// `kind` is of the model.
+  /// Notes memory of the model; `kind` is one of the model's.
   void note(const std::string& kind, std::uint64_t bytes, std::uint64_t step);
-  /// The largest resident memory of this process so far.
+  /// Notes the largest resident memory of this process so far.
   void note_process(std::uint64_t step);
-  /// Of RankUsageMeter::device_peak_bytes().
+  /// Notes the value of RankUsageMeter::device_peak_bytes().
   void note_device(std::uint64_t bytes, std::uint64_t step);
 };
 

@@ -24,7 +24,7 @@ using comm::fail_on_file;
 using comm::finite_or_null;
 using nlohmann::json;
 
-constexpr std::size_t kCopyBytes = std::size_t{1} << 16;  // of a file that is copied
+constexpr std::size_t kCopyBytes = std::size_t{1} << 16;  // buffer for a file that is copied
 
 json to_json(const Divergence& divergence) {
   return {{"max", finite_or_null(divergence.max)}, {"rms", finite_or_null(divergence.rms)}};
@@ -41,8 +41,8 @@ void put_number(json& out, const char* name, std::uint64_t count) {
   if (count != 0) out[name] = count;
 }
 
-/// Calls take(text, name) for each line that ends with a newline, without it, until take returns false; `name` is that
-/// of the line in messages.
+/// Calls take(text, name) for each line that ends with a newline, without it, until take returns false; `name` names
+/// the line in messages.
 template <class Take>
 void for_each_whole_line(const std::string& path, const Take& take) {
   std::ifstream file(path, std::ios::binary);
@@ -102,7 +102,7 @@ MetricsWriter MetricsWriter::create(const std::string& path) {
 
 MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step,
                                     const std::function<void(const json& line)>& on_line) {
-  // Another file: readers of the old one notice, and a crash leaves one or the other.
+  // The lines go into another file: readers of the old one notice, and a crash leaves one or the other.
   write_file_atomically(path, [&](const WritePiece& write) {
     if (!std::filesystem::exists(path)) return;
     std::string kept;
@@ -149,7 +149,7 @@ void MetricsWriter::append(const json& line) {
     if (written < 0) {
       if (errno == EINTR) continue;
       const int error = errno;
-      // Where even this fails, readers leave the torn line out.
+      // Readers leave the torn line out if even this fails.
       if (before >= 0) (void)!::ftruncate(descriptor_, before);
       fail_on_file("write", path_, error);
     }

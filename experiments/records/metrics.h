@@ -19,7 +19,7 @@ struct Divergence {
   double rms = 0;
 };
 
-/// How far sampled collectives were from exact ones.
+/// The distance of sampled collectives from exact ones.
 struct CollectiveError {
   double nmse = 0;
   double cosine = 1;
@@ -31,7 +31,7 @@ struct RealisedLoss {
   std::uint64_t lost = 0;
   double configured_rate = 0;
   double realised_rate = 0;
-  double z = 0;  ///< from the variance of the process
+  double z = 0;  ///< follows from the variance of the process
 };
 
 /// The use of the machine by a rank. Rates are over the time since the line before.
@@ -40,7 +40,7 @@ struct RankUsage {
   std::optional<std::uint64_t> device_bytes;
   double cpu_seconds = 0;
   double cpu_percent = 0;
-  double busy_seconds = 0;  ///< wall time out of the backend's calls
+  double busy_seconds = 0;  ///< wall time outside of the backend's calls
   std::uint64_t sent_bytes = 0;
   double sent_bytes_per_second = 0;
   /// Seconds of the rank's thread by phase, and in communication by traffic class; they add up to the time.
@@ -49,7 +49,7 @@ struct RankUsage {
 };
 nlohmann::json to_json(const RankUsage& usage);
 
-/// A stage of a pipeline has lost its weights before a step.
+/// A stage of a pipeline lost its weights before a step.
 struct StageFailure {
   std::uint64_t step = 0;
   int stage = 0;
@@ -60,8 +60,8 @@ struct StageFailure {
 struct ReplicaAbsenceRecord {
   int data_rank = 0;
   std::uint64_t from = 0;   ///< the step before which it left
-  std::uint64_t steps = 0;  ///< without it
-  /// Of the checkpoint that the others went on from; absent: none was needed.
+  std::uint64_t steps = 0;  ///< steps without it
+  /// The step of the checkpoint that the others went on from; absent: none was needed.
   std::optional<std::uint64_t> reload_step{};
 };
 
@@ -69,8 +69,8 @@ struct ReplicaAbsenceRecord {
 struct CheckpointTotals {
   std::uint64_t completed = 0;
   std::uint64_t failed = 0;
-  std::uint64_t bytes = 0;      ///< of the files of all ranks, of the last one
-  double snapshot_seconds = 0;  ///< in which training waited for copies of its state, on rank 0
+  std::uint64_t bytes = 0;      ///< bytes of the last one's files, of all ranks
+  double snapshot_seconds = 0;  ///< time in which training waited for copies of its state, on rank 0
 };
 
 /// The checkpoint that a run began with.
@@ -95,19 +95,19 @@ struct MetricsLine {
   std::optional<double> train_loss;
   std::optional<double> learning_rate;
   std::optional<double> gradient_norm;
-  std::optional<double> loss_scale;            ///< of the step; absent: losses are not scaled
-  std::optional<std::uint64_t> skipped_steps;  ///< so far, with an overflow; absent: losses are not scaled
+  std::optional<double> loss_scale;            ///< loss scale of the step; absent: losses are not scaled
+  std::optional<std::uint64_t> skipped_steps;  ///< steps with an overflow so far; absent: losses are not scaled
   std::optional<double> validation_loss;
   nlohmann::json classification{};       ///< ClassificationQuality of that validation; null: not measured
-  std::optional<int> replicas;           ///< that took the step; absent: all
-  std::optional<double> selection_loss;  ///< after the last step, where the config has selection tokens
+  std::optional<int> replicas;           ///< replicas that took the step; absent: all
+  std::optional<double> selection_loss;  ///< loss after the last step, if the config has selection tokens
   std::optional<Divergence> divergence;
-  std::map<std::string, Divergence> divergence_groups;  ///< by parameter group; written with `divergence`
-  std::map<std::string, CollectiveError> classes;       ///< by traffic class; written where not empty
-  std::uint64_t lost_samples = 0;                       ///< so far, in shards set aside; written where not 0
-  std::uint64_t failed_checkpoints = 0;                 ///< so far; written where not 0
+  std::map<std::string, Divergence> divergence_groups;  ///< divergence by parameter group; written with `divergence`
+  std::map<std::string, CollectiveError> classes;       ///< errors by traffic class; written if not empty
+  std::uint64_t lost_samples = 0;                       ///< samples so far in shards set aside; written if not 0
+  std::uint64_t failed_checkpoints = 0;                 ///< failed checkpoints so far; written if not 0
   std::map<std::string, RealisedLoss> losses;           ///< losses by traffic class; written if not empty
-  nlohmann::json ranks = nlohmann::json::array();       ///< RankUsage of each; written where not empty
+  nlohmann::json ranks = nlohmann::json::array();       ///< RankUsage of each rank; written if not empty
 
   /// Calls visit(name, value) for each number that some lines lack: an optional, or a count that is not written if 0.
   template <class Visit>
@@ -158,7 +158,7 @@ class MetricsWriter {
 /// ConfigError for a torn line elsewhere, or no file.
 void for_each_line(const std::string& path, const std::function<void(const nlohmann::json& line)>& take);
 
-/// The steps whose lines a file of metrics lacks, of those up to a step that are multiples of a number.
+/// The multiples of a number, up to a step, for which a file of metrics lacks lines.
 class MissingLines {
  public:
   /// `every_steps`: 0 asks for no lines.

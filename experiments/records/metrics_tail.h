@@ -25,7 +25,7 @@ struct NumberedLine {
 class MetricsTail {
  public:
   using Take = std::function<void(NumberedLine line)>;
-  /// An object with a part of the line, whose values are of their types; null: the line is taken as a whole.
+  /// An object with a part of the line, with values of their types; null: the line is taken as a whole.
   using Shorten = std::function<nlohmann::json(const std::string& line)>;
 
   explicit MetricsTail(std::string path) : path_(std::move(path)) {}
@@ -35,11 +35,12 @@ class MetricsTail {
   /// taken in, are new: file systems give the number of a removed file to the next one.
   void update(const Take& take);
 
-  /// As update(), for a file that nobody writes now, of which the last values alone are wanted: takes the last line,
-  /// and the last one in which each of `members` is named. The others need only stand in braces.
+  /// update() for a file that is no longer written, if only its last values are needed: takes the last line, and the
+  /// last line in which each of `members` is named. The others need only stand in braces.
   void update_to_last(const std::vector<std::string>& members, const Shorten& shorten, const Take& take);
 
-  /// Files under that name so far: a change says that the last update() began with the first line of a new one.
+  /// Number of files under that name so far: a change says that the last update() began with the first line of a new
+  /// one.
   std::uint64_t files() const { return files_; }
   std::uint64_t step() const { return step_; }
   /// The first whole line of the present file that is no JSON object: "line 3: no JSON object"; empty: there is none.
@@ -58,7 +59,7 @@ class MetricsTail {
   std::string path_;
   std::streamoff offset_ = 0;
   ino_t inode_ = 0;
-  std::string last_line_;  ///< with its end; it lies before offset_
+  std::string last_line_;  ///< last line with its end; it lies before offset_
   std::uint64_t files_ = 0;
   std::uint64_t lines_ = 0;  ///< lines of the present file that update() has read
   std::string bad_line_;

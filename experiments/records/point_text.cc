@@ -20,7 +20,7 @@ std::string value_text(const json& value) {
   return text;
 }
 
-/// The shortest end of the pointer, of whole parts, that no other pointer has; the pointer itself where each has one.
+/// The shortest end of the pointer, of whole parts, that no other pointer has; else the pointer itself.
 std::string name_of(const std::string& pointer, const std::vector<std::string>& pointers) {
   for (std::size_t slash = pointer.rfind('/'); slash != std::string::npos; slash = pointer.rfind('/', slash - 1)) {
     const std::string end = pointer.substr(slash);

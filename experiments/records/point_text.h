@@ -19,7 +19,7 @@ class PointNames {
 
   /// The value of `names` in a sweep.json: [{"pointer": "/network/reduce/loss", "name": "reduce/loss"}].
   nlohmann::json to_json() const;
-  /// Of that value, by its schema.
+  /// Reads the value of to_json(), by its schema.
   static PointNames from_json(const nlohmann::json& names);
 
   bool empty() const { return names_.empty(); }
@@ -33,7 +33,7 @@ class PointNames {
   std::vector<std::pair<std::string, std::string>> names_;  ///< pointer and name
 };
 
-/// "7", or "weights 7, data 7, network 8" where they differ. `seeds` as records have them.
+/// The seeds in words: "7", or "weights 7, data 7, network 8" if they differ. `seeds` as records have them.
 std::string seeds_text(const nlohmann::json& seeds);
 
 }  // namespace droptest::experiments

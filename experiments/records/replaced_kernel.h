@@ -8,9 +8,9 @@ namespace droptest::experiments {
 
 struct ReplacedKernel {
   std::string operation, wanted, used;
-  std::string reason;  ///< why the ranks do not compute with the wanted one
+  std::string reason;  ///< reason why the ranks do not compute with the wanted one
 
-  /// "attention is computed by flash in place of cudnn: ...".
+  /// The replacement in words: "attention is computed by flash in place of cudnn: ...".
   std::string text() const { return operation + " is computed by " + used + " in place of " + wanted + ": " + reason; }
 };
 

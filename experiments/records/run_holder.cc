@@ -14,7 +14,7 @@ namespace {
 
 constexpr double kLongestSilence = 600;  // seconds
 
-/// Since the file was last written; infinite where it is not there.
+/// Seconds since the file was last written; infinite if it is not there.
 double age_of(const std::string& path) {
   std::error_code error;
   const auto written = std::filesystem::last_write_time(path, error);

@@ -59,7 +59,7 @@ std::string counted(std::uint64_t count, const std::string& noun) {
   return std::to_string(count) + " " + noun + (count == 1 ? "" : "s");
 }
 
-/// Those of events that a run without them does not have, by which its results may differ.
+/// Adds the warnings of events that a run without them does not have, by which its results may differ.
 void add_marked_warnings(const ResolvedRun& run, const RunSummary& summary, json& warnings) {
   const auto add = [&warnings](const char* mark, const std::string& pointer, const std::string& message) {
     warnings.push_back({{"pointer", pointer}, {"message", message}, {"mark", mark}});
@@ -304,7 +304,7 @@ std::vector<std::string> missing_records(const RunDirectory& directory, const Re
   if (asked.contains("profile_steps") && asked["profile_steps"] != written.value("profile_steps", json())) {
     missing.emplace_back("the trace of these steps (/record/profile_steps)");
   }
-  // A record of every third step has every sixth step, too.
+  // A record of every third step also has every sixth step.
   const auto compare = [&](const char* name, std::uint64_t steps_with_any, const std::string& what) {
     const std::uint64_t every = asked[name].get<std::uint64_t>();
     const std::uint64_t has = written[name].get<std::uint64_t>();
@@ -334,7 +334,7 @@ bool is_settled(const RunDirectory& directory, const ResolvedRun& run, Again aga
                 const SayUnread& say) {
   struct stat status {};
   if (::stat(directory.moved().c_str(), &status) == 0 || has_result(RunDirectory{directory.again()})) return false;
-  if (run.config.command && again == Again::kYes) return false;  // of its program nothing more is known
+  if (run.config.command && again == Again::kYes) return false;  // nothing more is known of its program
   if (stopped == Stopped::kAccept) {
     const std::optional<json> summary = read_summary(directory);
     if (summary && is_stopped_by_alert(*summary)) return true;

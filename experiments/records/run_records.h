@@ -23,7 +23,7 @@
 
 namespace droptest::experiments {
 
-/// Where the files of one run are: <out>/<name>/<run_id>/.
+/// The places of one run's files: <out>/<name>/<run_id>/.
 struct RunDirectory {
   std::string path;
   std::string spec() const { return path + "/spec.json"; }
@@ -37,12 +37,13 @@ struct RunDirectory {
   std::string predictions() const { return path + "/predictions.json"; }
   std::string checkpoints() const { return path + "/checkpoints"; }
   std::string trace() const { return path + "/trace.json"; }
-  std::string lock() const { return path + "/lock"; }    ///< FileLock of who writes the others
+  std::string lock() const { return path + "/lock"; }    ///< FileLock of the process that writes the others
   std::string again() const { return path + "/again"; }  ///< folder with the records of a repetition (repetition.h)
-  std::string moved() const { return again() + "/moved.json"; }  ///< records of a complete one that come from there
+  /// Records of a complete repetition that come from there.
+  std::string moved() const { return again() + "/moved.json"; }
 };
 RunDirectory run_directory(const std::string& out, std::string_view name, std::string_view run_id);
-/// <out>/<name>/sweep.json.
+/// The path <out>/<name>/sweep.json.
 std::string sweep_file(const std::string& out, std::string_view name);
 
 enum class RunStatus : std::uint8_t { kCompleted, kDiverged, kFailed };
@@ -51,13 +52,13 @@ std::string_view run_status_name(RunStatus status);
 /// The outcome of a run; values that were not measured are absent.
 struct RunSummary {
   RunStatus status = RunStatus::kCompleted;
-  std::string error;              ///< kFailed: why
+  std::string error;              ///< kFailed: the reason
   bool stopped_by_alert = false;  ///< kFailed: an alert of the spec ended it
-  std::optional<std::uint64_t>
-      diverged_step;  ///< kDiverged: the first step whose loss was not finite, or the last, where all were skipped
+  /// kDiverged: the first step with a loss that was not finite, or the last step if all were skipped.
+  std::optional<std::uint64_t> diverged_step;
   nlohmann::json point = nlohmann::json::object();
-  std::uint64_t steps = 0;   ///< finished
-  std::uint64_t tokens = 0;  ///< trained on
+  std::uint64_t steps = 0;   ///< finished steps
+  std::uint64_t tokens = 0;  ///< tokens trained on
   std::optional<double> train_final_loss;
   std::optional<double> validation_final_loss;
   std::optional<double> validation_best_loss;
@@ -65,11 +66,11 @@ struct RunSummary {
   nlohmann::json classification{};  ///< ClassificationQuality at the last validation; null: there is no such head
   std::optional<double> selection_loss;
   std::uint64_t selection_tokens = 0;
-  std::uint64_t skipped_steps = 0;  ///< with an overflow
-  double loss_scale = 1;            ///< after the last step
+  std::uint64_t skipped_steps = 0;  ///< skipped steps with an overflow
+  double loss_scale = 1;            ///< loss scale after the last step
   std::vector<StageFailure> stage_failures;
   std::vector<ReplicaAbsenceRecord> replica_absences;
-  std::vector<std::uint64_t> resumed_at;  ///< steps
+  std::vector<std::uint64_t> resumed_at;  ///< steps at which it was resumed
   std::string missing_lines;              ///< MissingLines of metrics.jsonl, when the run was last resumed
   std::uint64_t steps_with_fewer_replicas = 0;
   CheckpointTotals checkpoints;
@@ -77,7 +78,7 @@ struct RunSummary {
   std::optional<DataRecord> data;
   std::optional<MemoryRecord> memory;
   std::optional<ReplacedKernel> replaced_kernel;
-  bool knows_kernels = false;  ///< whether ranks have agreed on them, where a machine may lack one
+  bool knows_kernels = false;  ///< whether ranks have agreed on kernels, if a machine may lack one
   double tokens_per_second = 0;
   double seconds = 0;
   std::optional<comm::VirtualTime> time;
@@ -85,7 +86,7 @@ struct RunSummary {
 };
 
 /// `warnings` has those of the spec, then one for each mark of the run (samples lost, steps with fewer replicas,
-/// continued from a checkpoint), and one without a mark where metrics.jsonl lacks lines.
+/// continued from a checkpoint), and one without a mark if metrics.jsonl lacks lines.
 nlohmann::json summary_json(const ResolvedRun& run, const RunSummary& summary);
 /// The warning about lines that metrics.jsonl lacks; `steps`: MissingLines' text.
 std::string missing_lines_text(const std::string& steps);
@@ -94,7 +95,7 @@ std::string mark_text(std::string mark);
 
 nlohmann::json sweep_json(const SweepPlan& plan);
 
-/// [{"pointer": .., "message": ..}], as records have them, and back. They have no marks.
+/// Warnings as records have them, [{"pointer": .., "message": ..}], and back. They have no marks.
 nlohmann::json warnings_json(const std::vector<Warning>& warnings);
 std::vector<Warning> warnings_from_json(const nlohmann::json& list);
 
@@ -109,8 +110,8 @@ void write_sweep_record(const std::string& out, const SweepPlan& plan);
 /// Hears of a record that is there, but does not count, with its file and the reason.
 using SayUnread = std::function<void(const std::string& text)>;
 
-/// The summary of an earlier run; it may have members that this program does not know. Absent where there is none, and
-/// where the file cannot be read, is no summary or has another schema_version: `say` hears of that.
+/// The summary of an earlier run; it may have members that this program does not know. Absent if there is none, and if
+/// the file cannot be read, is no summary or has another schema_version: `say` then hears of it.
 std::optional<nlohmann::json> read_summary(
     const RunDirectory& directory, const SayUnread& say = [](const std::string&) {});
 
@@ -136,7 +137,7 @@ enum class Stopped : std::uint8_t { kRunAgain, kAccept };
 bool is_stopped_by_alert(const nlohmann::json& summary);
 
 /// Whether nothing is left to do: the run has a result, with Again::kYes all records that it asks for, and no complete
-/// repetition whose records are still to be moved; with Stopped::kAccept also where an alert stopped it.
+/// repetition with records that are still to be moved. Stopped::kAccept also accepts a run that an alert stopped.
 bool is_settled(
     const RunDirectory& directory, const ResolvedRun& run, Again again, Stopped stopped = Stopped::kRunAgain,
     const SayUnread& say = [](const std::string&) {});

@@ -14,16 +14,17 @@ using nlohmann::json;
 
 constexpr int kRankThread = 0;
 constexpr int kStepThread = 1;
-constexpr int kFirstDeviceThread = 2;  // of the streams in the order of their first work
+constexpr int kFirstDeviceThread = 2;  // first thread of the streams in the order of their first work
 
-/// Threads have numbers of their own over all ranks: Perfetto takes equal ones for one thread.
+/// Threads have numbers of their own over all ranks: Perfetto takes equal numbers for one thread.
 int thread_number(std::size_t rank, int track) { return 1000 * (static_cast<int>(rank) + 1) + track; }
 
 json metadata(const char* name, std::size_t rank, int thread, json args) {
   return {{"ph", "M"}, {"name", name}, {"pid", rank}, {"tid", thread_number(rank, thread)}, {"args", std::move(args)}};
 }
 
-/// When the data of each call could begin to move: the last begin over its ranks, of a message its sender's.
+/// The time at which the data of each call could begin to move: the last begin over its ranks; for a message, its
+/// sender's begin.
 std::map<std::string, double> ready_times(const std::vector<json>& ranks) {
   std::map<std::string, double> ready;
   for (const json& spans : ranks) {
@@ -90,14 +91,14 @@ class RankEvents {
     }
     if (part == "whole") return;
     const auto started = started_.find(span["key"].get<std::string>());
-    if (started == started_.end()) return;  // before the recording
+    if (started == started_.end()) return;  // it was started before the recording
     const auto [from, in_calls_then] = started->second;
     args["overlap_us"] = std::max(0.0, begin - from - (in_calls_before - in_calls_then));
     add_flight(event, from, begin + duration);
     started_.erase(started);
   }
 
-  /// The call on a track of its own, from the end of its start to the end of its wait.
+  /// Shows the call on a track of its own, from the end of its start to the end of its wait.
   void add_flight(const json& event, double begin, double end) {
     json flight = {{"ph", "b"},
                    {"name", event["name"]},
@@ -105,7 +106,7 @@ class RankEvents {
                    {"pid", rank_},
                    {"tid", thread_number(rank_, kRankThread)},
                    {"ts", begin},
-                   {"id2", {{"local", std::to_string(++flights_)}}},  // of this process alone
+                   {"id2", {{"local", std::to_string(++flights_)}}},  // an id of only this process
                    {"args", event["args"]}};
     events_.push_back(flight);
     flight["ph"] = "e";
@@ -117,14 +118,14 @@ class RankEvents {
   std::size_t rank_;
   const std::map<std::string, double>& ready_;
   json& events_;
-  double in_calls_ = 0;  ///< microseconds so far; spans come in the order of their ends, and calls do not nest
+  double in_calls_ = 0;  ///< microseconds in calls so far; spans come in the order of their ends, and calls do not nest
   struct Start {
     double end = 0;
-    double in_calls = 0;  ///< until then
+    double in_calls = 0;  ///< microseconds in calls until then
   };
-  std::map<std::string, Start> started_;  ///< by key
+  std::map<std::string, Start> started_;  ///< starts by key
   int flights_ = 0;
-  int streams_ = 0;  ///< that have a name
+  int streams_ = 0;  ///< streams that have a name
 };
 
 }  // namespace

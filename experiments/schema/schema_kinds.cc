@@ -36,7 +36,7 @@ SchemaKind kind_of(std::string_view name) {
   return found->second;
 }
 
-/// Makes the references of a schema its own: what they refer to in other schemas becomes a definition of it.
+/// Makes the references of a schema its own: the rules of other schemas that they refer to become its definitions.
 class Adoption {
  public:
   explicit Adoption(std::string_view name) : file_(file_of(name)), document_(schema_of(kind_of(name)).source()) {
@@ -69,7 +69,7 @@ class Adoption {
       std::string name = pointer.empty() ? schema : json::json_pointer(pointer).back();
       if (is_taken(name)) name = schema + "_" + name;
       DROPTEST_CHECK(!is_taken(name), "two definitions of " + file_ + " have the name " + name);
-      known = names_.emplace(target, name).first;  // before its rule, which may refer to itself
+      known = names_.emplace(target, name).first;  // named before its rule, which may refer to itself
       adopted_[name] = nullptr;
       json rule = schema_of(kind_of(schema)).source().at(json::json_pointer(pointer));
       for (const char* of_files : {"$schema", "$defs"}) rule.erase(of_files);
@@ -86,7 +86,7 @@ class Adoption {
   std::string file_;
   json document_;
   json adopted_ = json::object();             // definitions by name
-  std::map<std::string, std::string> names_;  // of adopted definitions, by target
+  std::map<std::string, std::string> names_;  // names of adopted definitions, by target
 };
 
 }  // namespace
@@ -159,7 +159,7 @@ const comm::Schema& schema_of_spec(const json& document) {
 std::vector<comm::Violation> violations_of_spec(const json& document) {
   const comm::Schema& schema = schema_of_spec(document);
   if (&schema == &schema_of(SchemaKind::kSpec)) {
-    // Which of the two schemas counts hangs on this one name.
+    // This one name decides which of the two schemas counts.
     const json members = document.is_object() ? document : json::object();
     for (const auto& [name, value] : members.items()) {
       if (schema.source()["properties"].contains(name) || comm::nearest_name(name, {"command"}).empty()) continue;

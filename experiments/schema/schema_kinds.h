@@ -18,7 +18,7 @@ namespace droptest::experiments {
 enum class SchemaKind : std::uint8_t {
   kSpec,
   kResolvedSpec,
-  kCommandSpec,  ///< specs, given and resolved, whose program is the user's own
+  kCommandSpec,  ///< specs, given and resolved, for the user's own program
   kMetrics,
   kLossStatistics,
   kSummary,
@@ -37,20 +37,20 @@ enum class SchemaKind : std::uint8_t {
 /// The schema of that kind.
 const comm::Schema& schema_of(SchemaKind kind);
 
-/// That of the document, a spec: kCommandSpec where it has a command, else kSpec.
+/// The schema of the document, a spec: kCommandSpec if it has a command, else kSpec.
 const comm::Schema& schema_of_spec(const nlohmann::json& document);
 
-/// What is wrong with a spec by its schema. With a command, members of droptest's own training are named as such.
+/// The violations of a spec's schema. If the spec has a command, members of droptest's own training are named as such.
 std::vector<comm::Violation> violations_of_spec(const nlohmann::json& document);
 
 /// "resolved_spec" -> SchemaKind::kResolvedSpec, and so on; in the order of the kinds.
 std::span<const std::pair<std::string_view, SchemaKind>> schema_names();
 
-/// The schema of that name; that of specs has the rules of comm/spec/network.schema.json in it. It may refer to other
-/// schemas by file name. Throws: CheckError for a name that schema_names() does not have.
+/// The schema of that name; the schema of specs contains the rules of comm/spec/network.schema.json. It may refer to
+/// other schemas by file name. Throws: CheckError for a name that schema_names() does not have.
 nlohmann::json schema_document(std::string_view name);
 
-/// The same as a document that refers to no other: what it needs of other schemas is among its definitions.
+/// schema_document() that refers to no other schema: its definitions contain what it needs of others.
 /// Throws: CheckError for an unknown name.
 nlohmann::json self_contained_schema(std::string_view name);
 

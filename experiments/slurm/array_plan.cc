@@ -71,7 +71,7 @@ std::size_t ArrayPlan::run_count() const {
 
 std::vector<ArrayPlan> plan_arrays(const SweepPlan& plan, std::span<const std::size_t> runs,
                                    const GroupingOptions& options) {
-  std::vector<std::pair<TaskResources, TaskRuns>> classes;  // in the order of their first runs
+  std::vector<std::pair<TaskResources, TaskRuns>> classes;  // classes in the order of their first runs
   for (const std::size_t run : runs) {
     const TaskResources resources = resources_of(plan.runs[run].run.config);
     auto found = std::find_if(classes.begin(), classes.end(), [&](const auto& one) { return one.first == resources; });

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How runs become job arrays: which runs share a task, and which tasks share an array. docs/cluster.md has the rules.
+// The division of runs into job arrays: the runs that share a task, the tasks that share an array. docs/cluster.md.
 #pragma once
 
 #include <cstddef>
@@ -16,23 +16,23 @@ namespace droptest::experiments {
 /// The resources of a run, which are those of its task.
 struct TaskResources {
   enum class Ranks : std::uint8_t {
-    kThreads,    ///< of the task's one process
-    kProcesses,  ///< that srun starts within the task
+    kThreads,    ///< threads of the task's one process
+    kProcesses,  ///< processes that srun starts within the task
   } ranks = Ranks::kThreads;
   int processes = 1;
   int cores_per_process = 1;
-  int gpus = 0;  ///< of all processes together
+  int gpus = 0;  ///< GPUs of all processes together
 
   auto operator<=>(const TaskResources&) const = default;
 };
 
 TaskResources resources_of(const RunConfig& config);
 
-/// "1 process with 2 cores", "4 processes with 1 core each and 4 GPUs in all".
+/// Resources in words: "1 process with 2 cores", "4 processes with 1 core each and 4 GPUs in all".
 std::string resources_text(const TaskResources& resources);
 
-/// Seconds that a run takes, from its floating-point operations alone, at a speed that most machines exceed: 10 GFLOP/s
-/// per core, 10 TFLOP/s per GPU.
+/// Seconds of a run, estimated only from its floating-point operations, at a speed that most machines exceed: 10
+/// GFLOP/s per core, 10 TFLOP/s per GPU.
 double cautious_seconds(const RunConfig& config);
 
 /// The runs of a task as indices into SweepPlan::runs, done one after another.

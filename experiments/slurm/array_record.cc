@@ -64,7 +64,7 @@ ArrayDirectory array_directory(const std::string& out, std::string_view name, st
 }
 
 std::uint64_t next_array_number(const std::string& out, std::string_view name) {
-  // One more than the last: others may have been removed by hand.
+  // The number is one more than the last: others may have been removed by hand.
   constexpr std::string_view kPrefix = "array_";
   std::uint64_t last = 0;
   std::error_code none;

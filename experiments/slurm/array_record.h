@@ -13,7 +13,7 @@
 
 namespace droptest::experiments {
 
-/// Where the files of an array are.
+/// The places of an array's files.
 struct ArrayDirectory {
   std::string path;
   std::string array() const { return path + "/array.json"; }
@@ -22,7 +22,7 @@ struct ArrayDirectory {
   std::string log(std::string_view task) const { return path + "/task_" + std::string(task) + ".log"; }
 };
 
-/// <out>/<name>/slurm.
+/// The folder <out>/<name>/slurm.
 std::string slurm_folder(const std::string& out, std::string_view name);
 
 /// The folder of an array, whether it exists or not; numbers count from 1.
@@ -51,8 +51,8 @@ void confirm_array_record(const ArrayDirectory& directory, const std::string& jo
 /// The arrays of the sweep that were submitted, oldest first. Throws: ConfigError for a file that is no such record.
 std::vector<ArrayRecord> read_arrays(const std::string& out, std::string_view name);
 
-/// The runs of a task as a plan of their own. Throws: ConfigError where there is no such task, or where this program
-/// gives a run another id than the one that submitted it.
+/// The runs of a task as a plan of their own. Throws: ConfigError if there is no such task, or if this program gives a
+/// run another id than the program that submitted it.
 SweepPlan read_task(const ArrayDirectory& directory, std::uint64_t task);
 
 }  // namespace droptest::experiments

@@ -18,7 +18,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// Run id -> the job whose live task has the run.
+/// The job of the live task that has a run, by run id.
 using JobsOfRuns = std::map<std::string, std::string>;
 
 JobsOfRuns jobs_of_runs(const SweepPlan& plan, const std::vector<std::size_t>& unsettled, const std::string& out) {
@@ -130,7 +130,7 @@ std::string submit_array(const SweepPlan& plan, const PreparedArray& array, cons
   try {
     write_tasks(array.directory, plan, array.plan);
     write_file_atomically(array.directory.script(), array.script);
-    // Before the job is known: killed from here on, the next call looks for it.
+    // The record is written before the job is known: if the process is killed now, the next call looks for the job.
     write_array_record(array.directory, plan, array.plan, "");
     job_id = submit_batch(options.sbatch_options, array.directory.script());
   } catch (const UnconfirmedError& error) {

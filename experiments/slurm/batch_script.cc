@@ -12,7 +12,7 @@ bool is_plain(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || std::string_view("/._-=:+,%").find(c) != std::string::npos;
 }
 
-/// As a word of the shell.
+/// The text as a word of the shell.
 std::string shell_word(const std::string& text) {
   if (!text.empty() && std::all_of(text.begin(), text.end(), is_plain)) return text;
   std::string word = "'";
@@ -20,7 +20,7 @@ std::string shell_word(const std::string& text) {
   return word + "'";
 }
 
-/// As a word of a #SBATCH line.
+/// The text as a word of a #SBATCH line.
 std::string directive_word(const std::string& text) {
   if (std::all_of(text.begin(), text.end(), is_plain)) return text;
   std::string word = "\"";
@@ -28,7 +28,7 @@ std::string directive_word(const std::string& text) {
   return word + "\"";
 }
 
-/// A folder in the pattern of a log's name, where % begins a placeholder.
+/// A folder in the pattern of a log's name; % begins a placeholder there.
 std::string without_placeholders(const std::string& path) {
   std::string pattern;
   for (const char c : path) pattern += c == '%' ? "%%" : std::string(1, c);

@@ -12,15 +12,15 @@
 namespace droptest::experiments {
 
 struct BatchScript {
-  std::string name;    ///< of the sweep
-  std::string folder;  ///< from which the paths of the spec start
+  std::string name;    ///< name of the sweep
+  std::string folder;  ///< folder from which the paths of the spec start
   ArrayDirectory directory;
   TaskResources resources;
   enum class Gpus : std::uint8_t { kAsk, kLeaveToUser } gpus = Gpus::kAsk;  ///< whether the script asks for GPUs
   std::uint64_t tasks = 1;
   std::uint64_t array_limit = 0;          ///< tasks at once; 0: as many as Slurm starts
   std::vector<std::string> task_command;  ///< the array's folder and the task's number are appended
-  std::vector<std::string> task_options;  ///< follow those
+  std::vector<std::string> task_options;  ///< options that follow the folder and the number
 };
 
 std::string batch_script_text(const BatchScript& script);

@@ -8,7 +8,7 @@
 namespace droptest::experiments {
 
 /// Checks the words that follow `--` on the command line. Throws: ConfigError for an option that droptest sets itself,
-/// or that would change what a submission does, and where the first word is no option.
+/// or that would change what a submission does, and if the first word is no option.
 void check_sbatch_options(const std::vector<std::string>& words);
 
 /// Whether the words ask for GPUs, in one of Slurm's ways: --gpus, -G, --gpus-per-node, --gres and so on.

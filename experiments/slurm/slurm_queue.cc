@@ -52,7 +52,7 @@ std::string submit_batch(const std::vector<std::string>& options, const std::str
   command.insert(command.end(), options.begin(), options.end());
   command.push_back(script);
   const ProgramOutput ended = run_slurm_program(command);
-  // Source: slurm/slurm_errno.h and its texts: the request may have come through where only the answer was lost.
+  // The request may have come through if only the answer was lost. Source: slurm/slurm_errno.h and its texts.
   const bool is_lost = ended.exit_code > 128 || ended.errors.find("timed out") != std::string::npos ||
                        ended.errors.find("Zero Bytes were transmitted or received") != std::string::npos;
   if (is_lost) fail_with_words<UnconfirmedError>(command, ended, "");

@@ -27,11 +27,11 @@ class UnconfirmedError : public ConfigError {
 };
 
 /// Submits the batch script with these options of sbatch, and returns the job id. Throws: ConfigError that quotes
-/// sbatch; UnconfirmedError where it had no answer from Slurm, or was killed.
+/// sbatch; UnconfirmedError if sbatch had no answer from Slurm, or was killed.
 std::string submit_batch(const std::vector<std::string>& options, const std::string& script);
 
-/// The job of this user that runs a batch script, of those that have not ended; absent: none. Throws: ConfigError that
-/// quotes squeue.
+/// The job of this user that runs a batch script and has not ended; absent: none. Throws: ConfigError that quotes
+/// squeue.
 std::optional<std::string> job_of_script(const std::string& script);
 
 /// The tasks of these jobs that have not ended: they wait, run, or are being requeued. Throws: ConfigError that quotes
@@ -45,7 +45,7 @@ std::uint64_t most_tasks_of_an_array();
 /// The tasks in the output of `squeue --noheader --array --format=%F_%K`.
 std::set<ArrayTask> tasks_of_listing(std::string_view listing);
 
-/// The same limit in the output of `scontrol show config`. Throws: ConfigError where it is not there.
+/// The limit of an array in the output of `scontrol show config`. Throws: ConfigError if it is not there.
 std::uint64_t most_tasks_in_configuration(std::string_view configuration);
 
 }  // namespace droptest::experiments

@@ -16,11 +16,11 @@ namespace {
 using nlohmann::json;
 
 constexpr std::size_t kWindow = 32;    ///< numbers that a new one is compared with
-constexpr std::size_t kFewest = 8;     ///< before that nothing is judged
+constexpr std::size_t kFewest = 8;     ///< nothing is judged before so many numbers
 constexpr double kNormalMad = 0.6745;  ///< the MAD of the standard normal distribution
 constexpr double kLeastMadShare = 1e-3;
 constexpr double kLeastBusySeconds = 0.01;  ///< shorter times are those of the scheduler
-constexpr double kSpeedSeconds = 5;         ///< of the lines over which a speed is judged, at least
+constexpr double kSpeedSeconds = 5;         ///< shortest time of the lines over which a speed is judged
 
 constexpr std::array kKinds = {
     AnomalyKind{
@@ -60,13 +60,13 @@ double median_of(std::vector<double> values) {
 
 std::vector<double> kept(const std::deque<double>& before) { return {before.begin(), before.end()}; }
 
-/// Absent: no number, null too.
+/// Absent if the member is no number, also if it is null.
 std::optional<double> number_in(const json& object, const char* name) {
   if (!object.is_object() || !object.contains(name) || !object[name].is_number()) return std::nullopt;
   return object[name].get<double>();
 }
 
-/// Of the steps since the line before.
+/// The share of skipped steps since the line before.
 std::optional<double> skipped_share(const json& line, const json& before) {
   const auto skipped = number_in(line, "skipped_steps");
   const auto step = number_in(line, "step");
@@ -176,7 +176,7 @@ void AnomalyDetector::add_increase(const json& line, std::string_view kind, cons
   readings.push_back({kind, counter, "", now, now < before ? now : now - before});
 }
 
-/// Lines with an evaluation or a sample took longer: they are compared with their like.
+/// Lines with an evaluation or a sample took longer: they are compared only with each other.
 void AnomalyDetector::add_speed(const json& line, std::vector<Reading>& readings) {
   const auto seconds = number_in(line, "seconds");
   const auto tokens = number_in(line, "tokens");
@@ -193,7 +193,7 @@ void AnomalyDetector::add_speed(const json& line, std::vector<Reading>& readings
   speed_from_ = {*seconds, *tokens};
 }
 
-/// RMS divergence per step since the last sample.
+/// The increase of the RMS divergence per step since the last sample.
 void AnomalyDetector::add_drift(const json& line, std::vector<Reading>& readings) {
   if (!line.contains("divergence")) return;
   const auto rms = number_in(line["divergence"], "rms");
@@ -209,7 +209,7 @@ void AnomalyDetector::add_drift(const json& line, std::vector<Reading>& readings
   last_drift_ = line;
 }
 
-/// A rank straggles where it spends more time out of collectives than the median of the others, which wait for it.
+/// A rank straggles if it spends more time outside of collectives than the median of the others, which wait for it.
 void AnomalyDetector::add_ranks(const json& line, std::vector<Reading>& readings) {
   if (!line.contains("ranks") || !line["ranks"].is_array() || line["ranks"].empty()) return;
   const json& ranks = line["ranks"];

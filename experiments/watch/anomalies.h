@@ -14,7 +14,7 @@
 
 namespace droptest::experiments {
 
-/// How a number is judged.
+/// The rule by which a number is judged.
 enum class AnomalyRule : std::uint8_t {
   kNotFinite,      ///< the number is null
   kSpike,          ///< robust z over the numbers before: 0.6745 (x - median) / MAD
@@ -25,9 +25,9 @@ enum class AnomalyRule : std::uint8_t {
 
 /// A row of the table of anomalies.
 struct AnomalyKind {
-  std::string_view name;  ///< in specs and in events.jsonl
+  std::string_view name;  ///< name in specs and in events.jsonl
   AnomalyRule rule;
-  double threshold;  ///< unless an alert gives another one; none for kNotFinite
+  double threshold;  ///< threshold, unless an alert gives another one; kNotFinite has none
   std::string_view look_at;
 };
 std::span<const AnomalyKind> anomaly_kinds();
@@ -41,12 +41,12 @@ struct Anomaly {
   std::string quantity;             ///< "train_loss", "losses/tp_forward/z": the number's place in the line
   std::optional<double> value;      ///< absent: not finite
   std::optional<double> score;      ///< the number that was compared with the threshold; absent with kNotFinite
-  std::optional<double> threshold;  ///< likewise
-  /// "loss spike: train_loss is 5.1 (robust z 12.1, threshold 8); look at ..."
+  std::optional<double> threshold;  ///< absent with kNotFinite
+  /// The anomaly in words: "loss spike: train_loss is 5.1 (robust z 12.1, threshold 8); look at ..."
   std::string message() const;
 };
 
-/// The anomaly as a line of events.jsonl, without actions. `line`: of metrics.jsonl, by its schema.
+/// The anomaly as a line of events.jsonl, without actions. `line` is the line of metrics.jsonl, by its schema.
 nlohmann::json event_json(const Anomaly& anomaly, const nlohmann::json& line);
 
 /// 0.6745 (x - median) / MAD of `before`, which is not empty. The MAD counts as at least a thousandth of the median, so
@@ -54,7 +54,7 @@ nlohmann::json event_json(const Anomaly& anomaly, const nlohmann::json& line);
 double robust_z(double x, std::span<const double> before);
 
 /// Watches one run. An anomaly that lasts is reported once, at its first line; after a line without it, again. The
-/// answer is a function of the lines alone.
+/// answer depends only on the lines.
 class AnomalyDetector {
  public:
   struct Rule {
@@ -68,7 +68,7 @@ class AnomalyDetector {
   std::vector<Anomaly> take(const nlohmann::json& line);
 
  private:
-  /// One number of a line, with the place where its history is.
+  /// One number of a line, with the place of its history.
   struct Reading {
     std::string_view kind;
     std::string quantity;
@@ -76,7 +76,7 @@ class AnomalyDetector {
     std::optional<double> value;
     std::optional<double> size = {};  ///< judged in place of the value by kAbove
   };
-  /// Where the lines begin over which the next speed is judged.
+  /// The beginning of the lines over which the next speed is judged.
   struct SpeedStart {
     double seconds = 0;
     double tokens = 0;
@@ -91,8 +91,8 @@ class AnomalyDetector {
   std::optional<double> score(const AnomalyKind& kind, const Reading& reading) const;
 
   std::vector<Rule> rules_;
-  std::map<std::string, std::deque<double>> before_;  ///< by history
-  std::map<std::string, bool> active_;                ///< by rule and quantity: whether the last line had it
+  std::map<std::string, std::deque<double>> before_;  ///< numbers before, by history
+  std::map<std::string, bool> active_;                ///< whether the last line had the anomaly, by rule and quantity
   nlohmann::json last_line_;
   std::optional<SpeedStart> speed_from_;  ///< absent: no line yet
   nlohmann::json last_drift_;             ///< the last line with a divergence

@@ -107,7 +107,7 @@ void SummaryEvent::add_histogram(std::string_view tag, std::span<const Histogram
   const auto append = [](std::string& bytes, double value) {
     bytes += little_endian_text(std::bit_cast<std::uint64_t>(value), 8);
   };
-  // Readers draw a bucket from the limit before: the values lie in the middle of theirs.
+  // Readers draw a bucket from the limit before: each value lies in the middle of its bucket.
   double last = buckets.empty() ? 0 : buckets.front().value - 0.5;
   append(limit_bytes, last);
   append(count_bytes, 0);
@@ -151,7 +151,7 @@ void SummaryEvent::add_session_end(SessionStatus status) {
 
 void SummaryEvent::add_hparams(std::string_view name, std::string_view content) {
   const std::string plugin = ProtoFields().bytes(1, "hparams").bytes(2, content).data();
-  // Readers leave out a value without a tensor, also where its metadata are all there is.
+  // Readers leave out a value without a tensor, even if it has metadata.
   const std::string tensor = ProtoFields().number(1, 1).bytes(2, "").bytes(5, std::string(4, '\0')).data();
   values_ += ProtoFields()
                  .bytes(1, ProtoFields()

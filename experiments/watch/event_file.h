@@ -31,7 +31,7 @@ class SummaryEvent {
   void add_scalar(std::string_view tag, double value);
   /// The buckets' values ascend.
   void add_histogram(std::string_view tag, std::span<const HistogramBucket> buckets);
-  /// The start of a session of the plugin "hparams". Members of `values` are numbers, strings or booleans.
+  /// Adds the start of a session of the plugin "hparams". Members of `values` are numbers, strings or booleans.
   void add_session_start(const nlohmann::json& values, std::string_view group);
   enum class SessionStatus : std::uint8_t { kSuccess = 1, kFailure = 2, kRunning = 3 };
   void add_session_end(SessionStatus status);
@@ -44,7 +44,7 @@ class SummaryEvent {
   void add_hparams(std::string_view name, std::string_view content);
   double wall_time_;
   std::uint64_t step_;
-  std::string values_;  ///< encoded
+  std::string values_;  ///< values in their encoded form
 };
 
 }  // namespace droptest::experiments

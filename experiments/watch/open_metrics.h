@@ -9,7 +9,7 @@
 namespace droptest::experiments {
 
 /// The state of the runs in the text format of OpenMetrics 1.0, without time stamps. Labels have the experiment, the
-/// run, its point and its seed; traffic classes and ranks where a metric has them.
+/// run, its point and its seed; also traffic classes and ranks, if a metric has them.
 std::string open_metrics_text(const WatchedRuns& runs);
 
 }  // namespace droptest::experiments

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-constexpr std::size_t kLongestName = 120;  ///< of a folder, in bytes; file systems allow 255
+constexpr std::size_t kLongestName = 120;  ///< longest name of a folder, in bytes; file systems allow 255
 
 /// A folder's name for the text: path separators and control characters become "_".
 std::string folder_name(const std::string& text) {

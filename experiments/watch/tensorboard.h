@@ -16,8 +16,8 @@ namespace droptest::experiments {
 nlohmann::json hyperparameters(const nlohmann::json& point);
 
 /// Keeps an event file for each run, from lines that it reads itself: <folder>/<point>/seed
-/// <seed>/events.out.tfevents.*. Files are only appended to; a run that begins anew gets a new file instead of the old
-/// one. The same folder is written by one object at a time.
+/// <seed>/events.out.tfevents.*. Files are only appended to; a run that begins anew gets a new file in place of the old
+/// one. Only one object writes a folder at a time.
 class TensorBoardFolder {
  public:
   explicit TensorBoardFolder(std::string folder) : folder_(std::move(folder)) {}
@@ -33,7 +33,7 @@ class TensorBoardFolder {
     std::string folder;
     std::string file;  ///< empty: none yet
     MetricsTail lines;
-    std::uint64_t attempt = 0;   ///< of `lines`
+    std::uint64_t attempt = 0;   ///< attempt of `lines`
     nlohmann::json last_line{};  ///< null: none yet
     bool ended = false;
   };
@@ -41,8 +41,8 @@ class TensorBoardFolder {
   void update_run(const WatchedRun& run, Written& written);
   void begin_file(const WatchedRun& run, Written& written);
   std::string folder_;
-  std::map<std::string, Written> written_;       ///< by folder of the run
-  std::map<std::string, std::string> taken_by_;  ///< folder of events -> folder of the run
+  std::map<std::string, Written> written_;       ///< written events by folder of the run
+  std::map<std::string, std::string> taken_by_;  ///< folder of the run by folder of events
 };
 
 }  // namespace droptest::experiments

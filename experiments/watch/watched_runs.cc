@@ -28,7 +28,7 @@ constexpr std::size_t kRunsOfAThread = 256;  // the caller reads fewer by itself
 
 struct FoundRecord {
   json value;           ///< null: not there, or not yet whole, or no such record
-  std::string problem;  ///< why a file that is there has none, beginning with its path
+  std::string problem;  ///< reason why a file that is there has none, beginning with its path
 };
 
 /// "<where>: <pointer>: got VALUE, want ..." of the first violation; empty: there is none.
@@ -159,7 +159,7 @@ std::string WatchedRun::run_id() const { return comm::with_valid_utf8(fs::path(d
 
 void WatchedRun::update() {
   if (has_ended() && exists(directory_.summary())) return;
-  // The summary before the lines: all lines of a run that has one are there.
+  // The summary comes before the lines: all lines of a run with a summary are there.
   json summary = read(directory_.summary(), SchemaKind::kSummary);
   const auto forget_lines = [this] {
     last_line_ = {};
@@ -192,7 +192,7 @@ void WatchedRun::update() {
   }
 }
 
-// Keeps only what is shown: a folder may have thousands of runs.
+// Only the shown values are kept: a folder may have thousands of runs.
 void WatchedRun::take_summary(json summary) {
   point_ = summary.value("point", point_);
   labels_ = summary.value("labels", labels_);
@@ -229,7 +229,7 @@ void WatchedRun::read_losses() {
     losses_ = std::move(losses);
     return;
   }
-  const json statistics = read(path, SchemaKind::kLossStatistics);  // says what is wrong
+  const json statistics = read(path, SchemaKind::kLossStatistics);  // reports the error
   if (statistics.is_object()) take_losses(statistics.value("classes", json::object()));
 }
 
@@ -255,7 +255,7 @@ void WatchedRun::read_lines(MetricsTail& tail, SchemaKind kind, std::uint64_t& s
     take(std::move(record));
   };
   std::string found = read_new_records(tail, kind, take_record, lines);
-  note_file();  // one without lines
+  note_file();  // notes a file without lines
   // A problem stays until another file takes the place of the one that has it.
   std::string& problem = problems_[tail.path()];
   if (seen != before || problem.empty()) problem = std::move(found);
@@ -392,7 +392,7 @@ std::vector<std::string> WatchedRuns::unreadable() const {
   return texts;
 }
 
-// A long list is not read again while nobody has written it.
+// A long list is not read again unless somebody has written it.
 const WatchedRuns::List& WatchedRuns::list_in(const std::string& folder) {
   const std::string path = folder + "/sweep.json";
   std::error_code error;

@@ -39,11 +39,11 @@ void BurstHistogram::add(const FatesView& lost) {
   }
 }
 
-// The next packets of the link, of which those at `losses` are lost.
+// Adds the next packets of the link; those at `losses` are lost.
 void BurstHistogram::add_losses(std::span<const std::uint32_t> losses, std::uint64_t packets) {
   // Local copies: writes to the counts cannot change them.
   std::uint64_t open = open_;
-  // Of the packet behind the last loss: the packets delivered since then are before these.
+  // The packet behind the last loss: the packets delivered since then are before these.
   std::uint64_t behind = std::uint64_t{0} - delivered_;
   for (const std::uint64_t loss : losses) {
     const std::uint64_t gap = loss - behind;

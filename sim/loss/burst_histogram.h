@@ -21,21 +21,21 @@ class BurstHistogram {
   /// Takes the fates of the link's next packets.
   void add(const FatesView& lost);
 
-  /// Ends the stretch of neighbouring packets, and a burst that is open in it: the next packet is not the neighbour of
-  /// the last one.
+  /// Ends the stretch of neighbouring packets and the burst that is open in it: the next packet does not follow on the
+  /// last one.
   void interrupt();
 
-  /// Burst length in packets -> how many; a run that is open counts with its length so far.
+  /// Number of bursts by length in packets; an open burst counts with its length so far.
   std::map<std::uint64_t, std::uint64_t> counts() const;
 
-  /// Number of bursts, an open one too.
+  /// Number of bursts, including an open one.
   std::uint64_t bursts() const;
 
-  /// Number of gaps of 2^i to 2^(i + 1) - 1 packets, by i. A gap counts where it lies between two losses of one
-  /// stretch: of one that a stretch begins or ends with, the length is not known.
+  /// Number of gaps of 2^i to 2^(i + 1) - 1 packets, by i. A gap counts only if it lies between two losses of one
+  /// stretch: the length of a gap at the edge of a stretch is not known.
   std::vector<std::uint64_t> gaps() const { return ended_.gaps(); }
 
-  /// Length of a stretch in packets -> how many, the open one too. expected_gaps() needs them.
+  /// Number of stretches by length in packets, including the open one. expected_gaps() needs them.
   std::map<std::uint64_t, std::uint64_t> stretches() const;
 
   void visit_state(StateVisitor& visitor) { visit_values(visitor, open_, delivered_, stretch_, losses_, ended_); }
@@ -46,10 +46,10 @@ class BurstHistogram {
 
   // The members that every mask changes come first and lie together: a rank has many links, and the cache has dropped
   // a link's members when its next mask comes.
-  std::uint64_t open_ = 0;       ///< length of the run that the last packet is in; 0 if it was delivered
+  std::uint64_t open_ = 0;       ///< length of the burst that the last packet is in; 0 if that packet was delivered
   std::uint64_t delivered_ = 0;  ///< packets since the last loss of the open stretch
-  std::uint64_t stretch_ = 0;    ///< its packets so far
-  enum class Losses : std::uint8_t { kNone, kSome } losses_ = Losses::kNone;  ///< in it
+  std::uint64_t stretch_ = 0;    ///< packets of the open stretch so far
+  enum class Losses : std::uint8_t { kNone, kSome } losses_ = Losses::kNone;  ///< whether the open stretch has a loss
   RunCounts ended_;
 };
 

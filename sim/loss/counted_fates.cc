@@ -58,13 +58,13 @@ void CountedFates::make_room() {
   words_ -= used_words;
 }
 
-// Bits past the last packet are clear.
+// Copies fates that were drawn; bits past the last packet are clear.
 void CountedFates::copy_drawn(std::uint64_t first_packet, std::uint64_t packets, std::uint64_t* words) const {
   const std::uint64_t offset = (first_packet - begin_) % kWordPackets;
   const std::uint64_t* from = &drawn_[(first_packet - begin_) / kWordPackets];
   const std::uint64_t whole = packets / kWordPackets;
   const std::uint64_t rest = packets % kWordPackets;
-  // From two words; the second one is shifted in two steps, because a shift by 64 is undefined.
+  // Each word comes from two. The second one is shifted in two steps, because a shift by 64 is undefined.
   for (std::uint64_t w = 0; w < whole; ++w) words[w] = from[w] >> offset | from[w + 1] << 1 << (63 - offset);
   if (rest == 0) return;
   const std::uint64_t last = from[whole] >> offset | from[whole + 1] << 1 << (63 - offset);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// With P the transitions, 1 shares the matrix of equal rows and D = P - 1 shares, D^j = P^j - 1 shares for j >= 1: the
-// deviations from the stationary shares j packets later, without cancellation. Of two states, D^j acts on weights,
-// which add up to 0, as the number lambda^j with lambda = 1 - p - r.
+// Let P be the matrix of transitions, S the matrix with the stationary shares in each row, and D = P - S. Then D^j =
+// P^j - S for j >= 1: the deviations from the stationary shares j packets later, without cancellation. In a chain of
+// two states D^j multiplies weights, which add up to 0, by the number lambda^j with lambda = 1 - p - r.
 #include "sim/loss/fate_chain.h"
 
 #include <algorithm>
@@ -132,9 +132,9 @@ Matrix FateChain::deviations() const {
   return m;
 }
 
-// Of two states: Var = n P(1 - P) + 2 A sum over 0 < j < n of (n - j) lambda^j, with A = pi_G pi_B (b - g)^2. P (1 - P)
-// is split into A and the part within the states. Each formula is a sum of terms of one sign, so that nothing cancels
-// for small rates. Of four states: Var = n L (1 - L) + 2 sum over 0 < j < n of (n - j) C(j).
+// Two states: Var = n P(1 - P) + 2 A sum over 0 < j < n of (n - j) lambda^j, with A = pi_G pi_B (b - g)^2. P (1 - P) is
+// split into A and the part within the states. Each formula is a sum of terms of one sign, so that nothing cancels for
+// small rates. Four states: Var = n L (1 - L) + 2 sum over 0 < j < n of (n - j) C(j).
 double FateChain::lost_count_variance(std::uint64_t n) const {
   if (n == 0) return 0;
   const auto count = static_cast<double>(n);
@@ -246,7 +246,7 @@ StateWeights FateChain::loss_under(const FateChain& other) const {
   for (std::size_t i = 0; i < other.count_; ++i) {
     for (std::size_t j = 0; j < count_; ++j) of_one[j] += joint[i][j] * (other.states_[i].loss_rate - lost);
   }
-  // Without the rounding errors of the joint shares, the weights add up to 0.
+  // The weights add up to 0 but for the rounding errors of the joint shares, which are removed here.
   double rest = 0;
   for (const double weight : of_one) rest += weight;
   of_one[0] -= rest;

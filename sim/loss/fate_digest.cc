@@ -14,7 +14,7 @@ std::uint64_t mix(const Link& link, Purpose purpose, std::uint64_t place, std::u
   return sum_of_mixed(link, purpose, {&place, 1}, {&content, 1});
 }
 
-// Words that are complete, mixed several at a time.
+// Complete words, mixed several at a time.
 class Words {
  public:
   explicit Words(const Link& link) : link_(link) {}
@@ -48,8 +48,8 @@ class Words {
 
 }  // namespace
 
-// The digest is a sum, so that words can be added as they are completed: of each word of 64 packets, aligned to the
-// packet index, that has a loss, and of each range of consecutive packets (which covers the words without one).
+// The digest is a sum, so that words can be added as they are completed. Its terms are each word of 64 packets, aligned
+// to the packet index, that has a loss, and each range of consecutive packets (which covers the words without a loss).
 void FateDigest::add(std::uint64_t first_packet, const FatesView& lost) {
   if (lost.packets == 0) return;
   if (range_packets_ == 0 || first_packet != range_first_ + range_packets_) {

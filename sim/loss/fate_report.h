@@ -21,10 +21,10 @@ struct FateReport {
   double configured_mean_burst_packets = 0;
   double realised_rate = 0;       ///< 0 without packets
   double mean_burst_packets = 0;  ///< lost / bursts; 0 without bursts
-  /// (lost - expected) / standard deviation by the process's count variance; 0 where the variance is 0 and nothing
-  /// deviates, infinity where it is 0 and something does.
+  /// (lost - expected) / standard deviation, by the process's count variance. If the variance is 0: 0 if nothing
+  /// deviates, else infinity.
   double z = 0;
-  std::uint64_t digest = 0;  ///< of this piece alone
+  std::uint64_t digest = 0;  ///< digest of the fates of this piece only
 };
 
 /// Largest number of packets of one report: its mask has 1 GiB.
@@ -35,14 +35,14 @@ inline constexpr std::uint64_t kMostReportedPackets = std::uint64_t{1} << 33;
 FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, std::uint64_t first_packet,
                         std::uint64_t packets);
 
-/// The same for one message of `packets` packets at a place; z by the process's message_count().
+/// The fates of one message of `packets` packets at a place; z follows from the process's message_count().
 FateReport report_fates(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePosition& place,
                         std::uint64_t packets);
 
 /// One line per burst, "<index of its first packet> <length in packets>", below a line that names the columns.
 std::string render_runs(const FateReport& report);
 
-/// One character per packet, "1" where it is lost, 64 to a line.
+/// One character per packet, "1" for a lost one, 64 to a line.
 std::string render_bits(const FateReport& report);
 
 }  // namespace droptest::sim

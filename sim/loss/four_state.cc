@@ -50,7 +50,7 @@ FourState::FourState(const FourStateRates& rates) : rates_(rates) {
   require(rates.p13 == 0 || rates.p31 > 0, "p31", rates.p31, "a number above 0, as p13 is: else a burst never ends");
   require(rates.p13 == 0 || rates.p32 == 0 || rates.p23 > 0, "p23", rates.p23,
           "a number above 0, as p32 is: else deliveries within a burst never end");
-  // Balance: pi1 p13 = pi3 p31, pi3 p32 = pi2 p23, pi1 p14 = pi4. Here in units of pi1.
+  // Balance: pi1 p13 = pi3 p31, pi3 p32 = pi2 p23, pi1 p14 = pi4. The unit here is pi1.
   const double lost = rates.p13 == 0 ? 0 : rates.p13 / rates.p31;
   const double in_burst = lost == 0 || rates.p32 == 0 ? 0 : lost * rates.p32 / rates.p23;
   const double all = 1 + rates.p14 + lost + in_burst;
@@ -181,7 +181,7 @@ double FourState::autocorrelation(std::uint64_t lag) const {
   return chain_of_fates().fate_covariance(lag) / variance;
 }
 
-// Which states are possible, given the draws since some time, is a chain over sets of states; the look-back is the time
+// The set of states that are possible, given the draws since some time, is a chain over sets; the look-back is the time
 // until one state is left. Its mean solves T(set) = 1 + sum over draws of P(draw) T(image of set), by elimination.
 double FourState::mean_look_back() const {
   constexpr std::size_t kSets = 16;

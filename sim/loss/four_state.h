@@ -12,8 +12,8 @@
 
 namespace droptest::sim {
 
-/// Transition probabilities per packet, with netem's names. States: 1 delivered in a gap, 2 delivered within a burst,
-/// 3 lost within a burst, 4 lost alone in a gap; 4 always goes to 1.
+/// Transition probabilities per packet, with netem's names. States: 1 delivered in a gap, 2 delivered within a burst, 3
+/// lost within a burst, 4 lost singly in a gap; 4 always goes to 1.
 /// Source: Salsano, Ludovici, Ordine, "Definition of a general and intuitive loss model for packet networks" (2012);
 /// `tc-netem`, loss state.
 struct FourStateRates {
@@ -25,10 +25,10 @@ struct FourStateRates {
 };
 
 /// The draw of packet t (Purpose::kLossTransition) moves the chain to the state of packet t, which says whether it is
-/// lost, as in netem. Each draw is a map from states to states; the state at t is the image of all maps up to t, and is
+/// lost, as in netem. Each draw is a map from states to states. The state at t is the image of all maps up to t; it is
 /// found by composing them backwards until they agree on one state (coupling from the past, Propp and Wilson 1996). So
-/// fates are stationary from packet 0 and pure in the index. Rising p13 need not only add losses: this chain has no
-/// monotone coupling.
+/// fates are stationary from packet 0 and pure in the index. A higher p13 does not always only add losses: this chain
+/// has no monotone coupling.
 /// Cost: a draw looks back mean_look_back() packets on average.
 class FourState final : public LossProcess {
  public:
@@ -47,9 +47,9 @@ class FourState final : public LossProcess {
   std::optional<FateChain> fate_chain(double /*packet_microseconds*/) const override { return chain_of_fates(); }
   std::string describe() const override;
 
-  /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 where nothing or everything is lost.
+  /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 if nothing or everything is lost.
   double autocorrelation(std::uint64_t lag) const;
-  /// Packets until the maps agree, on average; infinity where they never do.
+  /// Packets until the maps agree, on average; infinity if they never do.
   double mean_look_back() const;
   /// Long-run share of states 1 to 4.
   const std::array<double, 4>& shares() const { return shares_; }
@@ -67,11 +67,11 @@ class FourState final : public LossProcess {
 
   FourStateRates rates_;
   std::array<double, 4> shares_{};
-  std::uint64_t to_lost_;         ///< from 1: draws below go to 3
-  std::uint64_t leaves_;          ///< from 1: draws below, and not below the last one, go to 4
-  std::uint64_t enters_;          ///< from 2: draws below go to 3
-  std::uint64_t stays_;           ///< from 3: draws below stay
-  std::uint64_t stays_in_burst_;  ///< from 3: draws below, and not below the last one, go to 2; the others to 1
+  std::uint64_t to_lost_;         ///< state 1: draws below it go to 3
+  std::uint64_t leaves_;          ///< state 1: draws from to_lost_ up to it go to 4
+  std::uint64_t enters_;          ///< state 2: draws below it go to 3
+  std::uint64_t stays_;           ///< state 3: draws below it stay
+  std::uint64_t stays_in_burst_;  ///< state 3: draws from stays_ up to it go to 2, the others to 1
 };
 
 /// {"model": "four_state", "p13": ..., "p31", "p32", "p23", "p14"}: netem's defaults for all but p13 (1 - p13, 0, 1,

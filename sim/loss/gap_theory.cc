@@ -8,8 +8,8 @@
 namespace droptest::sim {
 namespace {
 
-/// Sum over begin <= m < end of P(gap >= m): exact below kPieces terms; beyond, in kPieces pieces of which each is a
-/// geometric series, as tails of gaps are.
+/// Sum over begin <= m < end of P(gap >= m). It is exact up to kPieces terms. A longer sum is cut into kPieces pieces,
+/// each taken as a geometric series, as tails of gaps are.
 double sum_of_tails(const LossProcess& process, std::uint64_t begin, std::uint64_t end) {
   constexpr std::uint64_t kPieces = 64;
   double sum = 0;

@@ -41,10 +41,11 @@ double run_at_least(const GilbertElliottRates& rates, std::uint64_t packets) {
   if (packets <= 1) return 1;
   const auto& [p, r, g, b] = rates;
   const std::uint64_t more = packets - 1;
-  // Where one state loses nothing a burst stays in the other: one geometric law.
+  // If one state loses nothing, a burst stays in the other: one geometric law.
   if (g == 0) return std::exp(static_cast<double>(more) * (std::log1p(-r) + std::log(b)));
   if (b == 0) return std::exp(static_cast<double>(more) * (std::log1p(-p) + std::log(g)));
-  // A burst begins after a delivered packet: state shares after it, then one step of the chain and one loss per packet.
+  // A burst begins after a delivered packet: the state shares after it, then one step of the chain and one loss per
+  // packet.
   const double good = r * (1 - g) * (1 - p) + p * (1 - b) * r;
   const double bad = r * (1 - g) * p + p * (1 - b) * (1 - r);
   const TwoByTwo lose_and_step{g * (1 - p), g * p, b * r, b * (1 - r)};
@@ -102,7 +103,7 @@ GilbertElliott::GilbertElliott(const GilbertElliottRates& rates, Use use) : rate
 bool GilbertElliott::bad_before(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word) const {
   Tile set_tile;
   Tile below_tile;
-  // Mostly one word is enough; where draws are rarely decisive, larger steps cost less per packet.
+  // Mostly one word is enough; if decisive draws are rare, larger steps cost less per packet.
   for (std::size_t step = 1;; step = std::min(4 * step, kTileWords)) {
     const std::span<std::uint64_t> set(set_tile.data(), step);
     const std::span<std::uint64_t> below(below_tile.data(), step);
@@ -152,7 +153,7 @@ void GilbertElliott::draw(std::uint64_t seed, const Link& link, std::uint64_t fi
   const auto lose = [&](std::uint64_t word, std::span<std::uint64_t> states) {
     if (lost_in_good_ == 0 && lost_in_bad_ == kCertain) return;
     for (std::uint64_t& state : states) {
-      // A word that is all in one state needs the draws of that state only: none where its loss is 0 or 1.
+      // A word that is all good needs only the draws of the good state: none if its loss is 0 or 1.
       std::uint64_t in_good = 0;
       std::uint64_t in_bad = 0;
       if (state == 0) {

@@ -28,10 +28,10 @@ struct GilbertElliottRates {
 GilbertElliottRates rates_of_burst(double loss_rate, double mean_burst_packets);
 
 /// The state of packet t follows from its draw (Purpose::kLossTransition) and the state before; then packet t is lost
-/// with the loss probability of its own state (Purpose::kLossEmission). docs/fates.md says how a state is found
-/// without its past. Stationary from packet 0.
-/// Monotone: where p + r <= 1 and loss_good <= loss_bad, the packets lost at a lower p are, at equal r and seed, a
-/// subset of those lost at a higher one.
+/// with the loss probability of its own state (Purpose::kLossEmission). docs/fates.md says how a state is found without
+/// its past. Stationary from packet 0.
+/// Monotone: if p + r <= 1 and loss_good <= loss_bad, the packets lost at a lower p are, at equal r and seed, a subset
+/// of those lost at a higher one.
 /// Cost: a draw looks back 1 / min(p + r, 2 - p - r) packets on average.
 class GilbertElliott final : public LossProcess {
  public:
@@ -40,7 +40,7 @@ class GilbertElliott final : public LossProcess {
 
   /// Throws: ConfigError unless each rate is 0 or in [2^-32, 1], and p + r in [10^-6, 2 - 10^-6].
   explicit GilbertElliott(const GilbertElliottRates& rates);
-  /// A chain of which nobody draws fates: each rate in [0, 1], and p + r above 0.
+  /// A chain for theory, without draws of fates: each rate in [0, 1], and p + r above 0.
   static GilbertElliott for_theory(const GilbertElliottRates& rates);
 
   void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;
@@ -64,7 +64,7 @@ class GilbertElliott final : public LossProcess {
   /// lost one, and clears it for the others.
   void lose_in_states(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& bad) const;
 
-  /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 where nothing or everything is lost.
+  /// Correlation of the fates of two packets that are `lag` apart; 0 for lag > 0 if nothing or everything is lost.
   double autocorrelation(std::uint64_t lag) const;
 
  private:
@@ -73,7 +73,8 @@ class GilbertElliott final : public LossProcess {
   FateChain chain_of_fates() const;
   /// Whether the link is bad at the packet before 64 * word.
   bool bad_before(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word) const;
-  /// Writes the states of the places of `mask`, as words in pieces, each after change(its first word, states).
+  /// Writes the states of the places of `mask` in pieces of whole words. change(first word, states) may alter each
+  /// piece before it is written.
   template <class Change>
   void walk_states(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first, PacketMask& mask,
                    const Change& change) const;
@@ -82,16 +83,16 @@ class GilbertElliott final : public LossProcess {
   double p_delivered() const;
 
   GilbertElliottRates rates_;
-  std::uint64_t to_bad_;        ///< draws below: from either state to bad
-  std::uint64_t to_good_;       ///< draws not below: from either state to good
+  std::uint64_t to_bad_;        ///< draws below it move either state to bad
+  std::uint64_t to_good_;       ///< draws not below it move either state to good
   bool middle_swaps_;           ///< the draws in between swap the state (p + r > 1) instead of keeping it
-  std::uint64_t lost_in_good_;  ///< thresholds of the emission draws
-  std::uint64_t lost_in_bad_;
+  std::uint64_t lost_in_good_;  ///< threshold of the emission draws in the good state
+  std::uint64_t lost_in_bad_;   ///< threshold of the emission draws in the bad state
 };
 
-/// {"model": "gilbert_elliott", "p_good_to_bad", "p_bad_to_good", "loss_good", "loss_bad"}, or
-/// {"model": "gilbert_elliott", "loss_rate", "mean_burst_packets"}. Throws: ConfigError for anything else, both at once
-/// too.
+/// {"model": "gilbert_elliott", "p_good_to_bad", "p_bad_to_good", "loss_good", "loss_bad"}, or {"model":
+/// "gilbert_elliott", "loss_rate", "mean_burst_packets"}. Throws: ConfigError for anything else, and for both forms at
+/// once.
 std::unique_ptr<LossProcess> make_gilbert_elliott(const Parameters& parameters);
 
 }  // namespace droptest::sim

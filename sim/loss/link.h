@@ -10,11 +10,12 @@
 
 namespace droptest::sim {
 
-/// Which half of a collective a packet travels in. The halves are flows of their own on a link, each with its packet
-/// index, so that they can have different loss and the statistics of each stay exact. Values are part of the counter.
+/// The half of a collective in which a packet travels. The halves are flows of their own on a link, each with its
+/// packet index, so that they can have different loss and the statistics of each stay exact. Values are part of the
+/// counter.
 enum class Half : std::uint8_t {
   kReduce = 0,  ///< towards the rank that sums: reduce-scatter, contributions
-  kGather = 1,  ///< from the rank that has the value: all-gather, broadcast, all-to-all, send
+  kGather = 1,  ///< away from the rank that has the value: all-gather, broadcast, all-to-all, send
 };
 
 /// Ranks are world ranks, 0 to 65534.
@@ -26,7 +27,7 @@ struct Link {
   Half half = Half::kReduce;
   std::uint16_t source = 0;
   std::uint16_t destination = kEveryDestination;
-  /// Which transmission of its packets, at most kMostAttempts: each has draws of its own. 0: the first one.
+  /// Number of the transmission of its packets, at most kMostAttempts; 0: the first one. Each has draws of its own.
   std::uint8_t attempt = 0;
   static constexpr std::uint8_t kMostAttempts = 127;
 

@@ -5,8 +5,8 @@
 
 namespace droptest::sim {
 
-// The first packet arrives, and the gap that it is in goes on: exact where deliveries in a row have no memory, as those
-// of Bernoulli and of a Gilbert-Elliott chain that loses nothing while it is good.
+// The first packet arrives, and the gap that it is in goes on. The product is exact if deliveries in a row have no
+// memory, as those of Bernoulli and of a Gilbert-Elliott chain that loses nothing while it is good.
 double LossProcess::all_arrive_probability(std::uint64_t packets) const {
   if (!can_lose()) return 1;
   const double known = gap_at_least(packets);

@@ -15,24 +15,25 @@
 
 namespace droptest::sim {
 
-/// When the packets of a message leave, by a clock.
+/// The times at which the packets of a message leave, by a clock.
 struct PacketTimes {
-  double packet_microseconds = 0;                ///< from one packet to the next
-  std::optional<double> departs_microseconds{};  ///< of the first packet; absent: time begins with the message
-  std::uint64_t slot = 0;                        ///< packet times after the departure, of a repetition
-  bool is_stopped = false;                       ///< the clock stands still: a time of its own passes
-  bool is_from_send = false;                     ///< other messages of the link do not come in one order with it
+  double packet_microseconds = 0;  ///< time from one packet to the next
+  /// Departure of the first packet; absent: time begins with the message.
+  std::optional<double> departs_microseconds{};
+  std::uint64_t slot = 0;     ///< packet times after the departure, for a repetition
+  bool is_stopped = false;    ///< whether the clock stands still, and a time of its own passes
+  bool is_from_send = false;  ///< whether other messages of the link do not come in one order with it
   void visit_state(StateVisitor& visitor) {
     visit_values(visitor, packet_microseconds, departs_microseconds, slot, is_stopped, is_from_send);
   }
 };
 
-/// Where a message lies on its link.
+/// The place of a message on its link.
 struct MessagePosition {
   std::uint64_t first_packet = 0;  ///< index of the message's first packet
-  std::uint64_t origin = 0;        ///< the index from which this link counts: that of its first packet since then
+  std::uint64_t origin = 0;        ///< packet index from which this link counts: that of its first packet since then
   std::uint64_t message = 0;       ///< messages of the link since the origin
-  /// Absent: a process that counts time derives it from the packets and messages before.
+  /// Absent: a process that counts time derives the times from the packets and messages before.
   std::optional<PacketTimes> times{};
   void visit_state(StateVisitor& visitor) { visit_values(visitor, first_packet, origin, message, times); }
 };
@@ -47,15 +48,15 @@ struct LostCount {
 /// The state of LossProcess::count_by_clock() over the earlier messages.
 struct ClockMemory {
   double tick_microseconds = 0;
-  std::uint64_t tick = 0;  ///< of the last packet
-  double weight = 0;       ///< of all packets so far
+  std::uint64_t tick = 0;  ///< tick of the last packet
+  double weight = 0;       ///< weight of all packets so far
   void visit_state(StateVisitor& visitor) { visit_values(visitor, tick_microseconds, tick, weight); }
 };
 
 /// A loss process as a chain of two states, good and bad, with a loss rate each.
 struct LossChain {
-  double bad_share = 0;  ///< stationary
-  double memory = 0;     ///< lambda = 1 - p - r: correlation of the states of neighbours
+  double bad_share = 0;  ///< stationary share of the bad state
+  double memory = 0;     ///< lambda = 1 - p - r: correlation of the states of neighbouring packets
   double loss_good = 0;
   double loss_bad = 0;
 };
@@ -78,7 +79,7 @@ class LossProcess {
     draw(seed, link, place.first_packet, lost);
   }
 
-  /// Whether everything is lost in some step: no number of repetitions helps then.
+  /// Whether everything is lost in some step, so that no number of repetitions helps.
   virtual bool can_lose_all() const { return loss_rate() >= 1; }
 
   /// The index of the draw of a message's first packet; its other packets have the next ones. Packets with neighbouring
@@ -91,23 +92,23 @@ class LossProcess {
   /// The process in force in a training step; valid as long as this one. Only a schedule differs from step to step.
   virtual const LossProcess& at_step(std::uint64_t /*step*/) const { return *this; }
 
-  /// False where no packet can ever be lost, in any step: callers skip the loss layer.
+  /// False if no packet can ever be lost, in any step: callers then skip the loss layer.
   virtual bool can_lose() const { return loss_rate() > 0; }
 
   /// Long-run fraction of packets lost, in [0, 1].
   virtual double loss_rate() const = 0;
 
-  /// Mean run of consecutive losses, in packets, at least 1; 0 where nothing is ever lost, infinity where all is.
+  /// Mean run of consecutive losses, in packets, at least 1; 0 if nothing is ever lost, infinity if all is.
   /// Source: RFC 3357 (loss period).
   virtual double mean_burst_packets() const = 0;
 
-  /// Mean run of consecutive deliveries, in packets; infinity where nothing is ever lost, 0 where all is.
+  /// Mean run of consecutive deliveries, in packets; infinity if nothing is ever lost, 0 if all is.
   virtual double mean_gap_packets() const = 0;
 
   /// P(a run of consecutive losses is at least `packets` long), for packets >= 1.
   virtual double burst_at_least(std::uint64_t packets) const = 0;
 
-  /// P(a run of consecutive deliveries between two losses is at least `packets` long), for packets >= 1. NaN where no
+  /// P(a run of consecutive deliveries between two losses is at least `packets` long), for packets >= 1. NaN if no
   /// formula is known: then records hold no expected number of gaps.
   virtual double gap_at_least(std::uint64_t /*packets*/) const { return std::numeric_limits<double>::quiet_NaN(); }
 
@@ -115,43 +116,43 @@ class LossProcess {
   /// Source: Hasslinger and Hohlfeld 2008, second-order statistics.
   virtual double lost_count_variance(std::uint64_t n) const = 0;
 
-  /// Whether fates follow from more than the index of a packet: draw_message() and message_count() must be asked for
-  /// each message. Else the losses of n consecutive packets have mean n * loss_rate() and variance
-  /// lost_count_variance(n) anywhere.
+  /// Whether fates follow from more than the index of a packet; then callers must ask draw_message() and
+  /// message_count() for each message. Otherwise the losses of any n consecutive packets have mean n * loss_rate() and
+  /// variance lost_count_variance(n).
   virtual bool counts_by_message() const { return false; }
 
-  /// Mean and variance of the number lost of a message's n packets, by themselves. Where a place fixes the fates, this
-  /// is their count, variance 0.
+  /// Mean and variance of the number lost of a message's n packets, by themselves. If a place fixes the fates, this is
+  /// their count, with variance 0.
   virtual LostCount message_count(std::uint64_t /*seed*/, const Link& /*link*/, const MessagePosition& /*place*/,
                                   std::uint64_t n) const {
     return {static_cast<double>(n) * loss_rate(), lost_count_variance(n)};
   }
 
-  /// The chain of the draws, from which covariances between packets that are not neighbours follow; absent where the
-  /// place of a packet fixes its fate, and where no such chain is known. `packet_microseconds`: the time of a packet of
-  /// the link (PacketTimes), 0 where it has none of its own.
+  /// The chain of the draws, from which covariances between packets that are not neighbours follow. Absent if the place
+  /// of a packet fixes its fate, or if no such chain is known. `packet_microseconds`: the time of a packet of the link
+  /// (PacketTimes), 0 if it has none of its own.
   virtual std::optional<FateChain> fate_chain(double /*packet_microseconds*/) const { return std::nullopt; }
 
-  /// The contribution of a message's n packets to the mean and the variance of the number lost so far, where their
-  /// fates follow from a clock (PacketTimes::departs_microseconds); absent: they do not. Messages are given in the
-  /// order of their departures, with one `memory` for all.
+  /// The contribution of a message's n packets to the mean and the variance of the number lost so far, if their fates
+  /// follow from a clock (PacketTimes::departs_microseconds); absent otherwise. Messages are given in the order of
+  /// their departures, with one `memory` for all.
   virtual std::optional<LostCount> count_by_clock(const MessagePosition& /*place*/, std::uint64_t /*n*/,
                                                   ClockMemory& /*memory*/) const {
     return std::nullopt;
   }
 
-  /// This process as a chain of two states, where it is one.
+  /// This process as a chain of two states, if it is one.
   virtual std::optional<LossChain> chain() const { return can_lose() ? std::nullopt : std::optional(LossChain{}); }
 
   /// The integers from which a program can draw the fates by itself, for example on a device (chain_states.h); absent
-  /// where fates need more than the draws of a chain of two states.
+  /// if fates need more than the draws of a chain of two states.
   virtual std::optional<ChainThresholds> thresholds() const { return std::nullopt; }
 
   /// Whether packets are known to be lost independently of each other, at one rate.
   bool is_independent() const { return chain().has_value() && chain()->memory == 0; }
 
-  /// P(that many packets in a row all arrive), in the step in which it is lowest; packets >= 1. Where the law of gaps
-  /// is not known, they are taken as geometric.
+  /// P(that many packets in a row all arrive), in the step in which it is lowest; packets >= 1. If the law of gaps is
+  /// not known, they are taken as geometric.
   virtual double all_arrive_probability(std::uint64_t packets) const;
 
   /// The parameters in words for people, e.g. "bernoulli(loss_rate=0.01)".

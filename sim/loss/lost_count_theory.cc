@@ -7,7 +7,7 @@
 namespace droptest::sim {
 namespace {
 
-/// Stretches of messages that come in the order of their draws: those of the last processes.
+/// Largest number of stretches of messages in the order of their draws: those of the last processes.
 constexpr std::size_t kMostInOrder = 16;
 
 void add_to(StateWeights& sum, const StateWeights& weights) {
@@ -55,7 +55,7 @@ void LostCountTheory::add(const LossProcess& process, std::uint64_t step, std::u
     next_ += packets;
     return;
   }
-  // The place of the message fixes its fates, or nobody knows how they are correlated with others.
+  // The place of the message fixes its fates, or their correlation with other fates is not known.
   if (process.counts_by_message() && !process.fate_chain(packet_microseconds)) {
     return add_alone(process, seed, link, place, packets);
   }
@@ -122,7 +122,7 @@ StateWeights LostCountTheory::losses_before(std::uint64_t first, const Stretch& 
                                             Stretches::const_iterator behind) const {
   StateWeights all{};
   const std::optional<FateChain> chain = stretch.chain();
-  const LossProcess* process = nullptr;  // of `loss`
+  const LossProcess* process = nullptr;  // the process behind `loss`
   StateWeights loss{};
   while (chain && behind != stretches_.begin()) {
     --behind;

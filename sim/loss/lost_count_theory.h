@@ -15,7 +15,7 @@
 
 namespace droptest::sim {
 
-/// The order in which the messages of a link come: by their draws (LossProcess::first_draw()), or any.
+/// The order in which the messages of a link come: by their draws (LossProcess::first_draw()), or any order.
 enum class MessageOrder : std::uint8_t { kByDraw, kAny };
 
 /// Mean and variance of the number of packets that a link lost, message by message. Packets with neighbouring draws
@@ -24,8 +24,9 @@ enum class MessageOrder : std::uint8_t { kByDraw, kAny };
 /// as independent. Counts of packets with fixed fates (Trace, Pattern) are exact.
 class LostCountTheory {
  public:
-  /// Stretches that are known at a time, for messages in any order. Where there are more, the one that is farthest from
-  /// the last message ends: later messages behind the next stretch count it still, those before it do not.
+  /// Largest number of stretches that are known at a time, for messages in any order. If there are more, the one that
+  /// is farthest from the last message ends. Later messages behind the next stretch still count it, those before it do
+  /// not.
   static constexpr std::size_t kMostStretches = 256;
 
   /// Takes a message of the link. `process` is the one in force in `step`, of the process that visit_state() gets, and
@@ -44,17 +45,17 @@ class LostCountTheory {
 
  private:
   struct Stretch {
-    std::uint64_t step = 0;          ///< of its first message
+    std::uint64_t step = 0;          ///< step of its first message
     double packet_microseconds = 0;  ///< PacketTimes of its messages; 0: they have none
     std::uint64_t packets = 0;
-    /// The losses of all stretches before, with the state of the packet before the first one.
+    /// Covariances of the losses of all stretches before with the state of the packet before the first one.
     StateWeights before{};
     const LossProcess* process = nullptr;
 
     std::optional<FateChain> chain() const { return process->fate_chain(packet_microseconds); }
     void visit_state(StateVisitor& visitor) { visit_values(visitor, step, packet_microseconds, packets, before); }
   };
-  using Stretches = std::map<std::uint64_t, Stretch>;  // by the draw of the first packet
+  using Stretches = std::map<std::uint64_t, Stretch>;  // keys: the draw of the first packet
 
   void write_back();
   Stretches::iterator place_message(std::uint64_t first, Stretch message);
@@ -64,16 +65,17 @@ class LostCountTheory {
   void end_farthest(std::uint64_t from, Stretches::const_iterator own);
   static void fold(const Stretch& stretch, LostCount& sum);
 
-  // The stretch that the last message lengthened, where it is the last one of the link: the next message mostly
-  // lengthens it, too.
+  // The stretch that the last message lengthened, if it is the last one of the link: the next message mostly lengthens
+  // it, too.
   const LossProcess* process_ = nullptr;  ///< null: no such stretch
-  std::uint64_t next_ = 0;                ///< the draw behind it
-  std::uint64_t grown_ = 0;               ///< packets that its entry does not have yet
+  std::uint64_t next_ = 0;                ///< draw behind that stretch
+  std::uint64_t grown_ = 0;               ///< packets that the entry of that stretch does not have yet
   double packet_microseconds_ = 0;
   std::uint64_t first_ = 0;
   LostCount ended_;
   Stretches stretches_;
-  /// Of collectives while the clock runs, and while it stands still, then of messages from send to recv likewise.
+  /// Memories in this order: collectives while the clock runs, collectives while it stands still, messages from send to
+  /// recv while it runs, the same messages while it stands still.
   std::array<ClockMemory, 4> clock_{};
 };
 

@@ -14,7 +14,7 @@ namespace droptest::sim {
 /// Every word must be given once, in order; the mask is complete after the last one.
 class MaskWriter {
  public:
-  /// `lost` is borrowed; its size says how many packets are wanted, from first_packet on.
+  /// `lost` is borrowed; its size is the number of packets wanted, from first_packet on.
   MaskWriter(std::uint64_t first_packet, PacketMask& lost);
 
   /// Index of the first aligned word.

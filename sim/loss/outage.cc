@@ -32,7 +32,7 @@ std::unique_ptr<LossProcess> make_outage(const Parameters& parameters) {
   }
   constexpr std::int64_t kLastStep = std::numeric_limits<std::int64_t>::max();
   std::vector<Phase> phases;
-  std::int64_t end = 0;  // of the window before
+  std::int64_t end = 0;  // end of the window before
   for (const Parameters& window : *list) {
     window.require_members("a window of steps: {\"from_step\", \"to_step\"}");
     window.allow_only({"from_step", "to_step"});

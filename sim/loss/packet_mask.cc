@@ -14,7 +14,7 @@ void PacketMask::resize(std::uint64_t packets) {
 std::uint64_t PacketMask::lost_count() const {
   std::uint64_t count = 0;
   for (std::uint64_t word : words_) {
-    // In place: where the processor may have no instruction for it, std::popcount is a call.
+    // Bits are counted here: std::popcount is a call if the processor may have no instruction for it.
     word -= word >> 1 & 0x5555555555555555;
     word = (word & 0x3333333333333333) + (word >> 2 & 0x3333333333333333);
     word = (word + (word >> 4)) & 0x0f0f0f0f0f0f0f0f;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One bit per packet: set where the packet is lost.
+// One bit per packet: set if the packet is lost.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +13,7 @@ namespace droptest::sim {
 class PacketMask {
  public:
   PacketMask() = default;
-  /// All delivered.
+  /// Makes a mask in which all packets are delivered.
   explicit PacketMask(std::uint64_t packets) { resize(packets); }
 
   /// Sets the number of packets; all are delivered afterwards. Keeps its memory, so that a mask can be used again.
@@ -38,7 +38,7 @@ class PacketMask {
   std::vector<std::uint64_t> words_;
 };
 
-/// The fates of consecutive packets, in words that are borrowed, as of PacketMask::words().
+/// The fates of consecutive packets in borrowed words, laid out as in PacketMask::words().
 struct FatesView {
   FatesView(const PacketMask& mask) : words(mask.words()), packets(mask.size()) {}
   FatesView(std::span<const std::uint64_t> w, std::uint64_t p) : words(w), packets(p) {}

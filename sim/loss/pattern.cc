@@ -54,9 +54,9 @@ void Pattern::draw_message(std::uint64_t /*seed*/, const Link& /*link*/, const M
 
 double Pattern::loss_rate() const { return static_cast<double>(lost_) / static_cast<double>(period_); }
 
-// Whole periods lose the same number at any phase. The rest is the overlap of two arcs, of a lost and r further
-// packets, on a circle of T. The complements T - a and T - r have the same variance over the phase, and one of the two
-// pairs covers no more than the circle. With m <= M the shorter and the longer arc, the overlap is 1 to m - 1 at two
+// Whole periods lose the same number at any phase. The rest is the overlap of two arcs, `a` lost and r further packets,
+// on a circle of T. The complements T - a and T - r have the same variance over the phase, and one of the two pairs
+// covers no more than the circle. Let m <= M be the shorter and the longer arc. Their overlap is 1 to m - 1 at two
 // phases each, m at M - m + 1 phases, and 0 at the others.
 double Pattern::lost_count_variance(std::uint64_t n) const {
   std::uint64_t a = lost_;
@@ -78,7 +78,7 @@ LostCount Pattern::message_count(std::uint64_t /*seed*/, const Link& /*link*/, c
                                  std::uint64_t n) const {
   const std::uint64_t first = place_of(place.first_packet - place.origin);
   const std::uint64_t rest = n % period_;
-  // Of the packets from place 0 on; first + rest covers two periods at most.
+  // Lost packets from place 0 on; first + rest covers two periods at most.
   const auto lost_before = [this](std::uint64_t packets) {
     return packets / period_ * lost_ + std::min(packets % period_, lost_);
   };

@@ -12,7 +12,8 @@
 namespace droptest::sim {
 
 /// Packets offset, offset + 1, ..., offset + lost - 1 are lost, the `delivered` after them arrive, and so on with the
-/// period lost + delivered, before the offset too. Packets are counted from the origin of the link. All links alike.
+/// period lost + delivered, before the offset too. Packets are counted from the origin of the link. All links are
+/// alike.
 /// Source: ns-3's ReceiveListErrorModel and INET's periodic loss channel, for deterministic tests.
 class Pattern final : public LossProcess {
  public:
@@ -28,7 +29,7 @@ class Pattern final : public LossProcess {
   double mean_burst_packets() const override { return static_cast<double>(lost_); }
   double mean_gap_packets() const override { return static_cast<double>(period_ - lost_); }
   double burst_at_least(std::uint64_t packets) const override { return packets <= lost_ ? 1 : 0; }
-  /// Of n packets that begin anywhere in the period with equal probability.
+  /// Variance of the number lost among n packets that begin anywhere in the period with equal probability.
   double lost_count_variance(std::uint64_t n) const override;
   bool counts_by_message() const override { return true; }
   LostCount message_count(std::uint64_t seed, const Link& link, const MessagePosition& place,
@@ -37,7 +38,7 @@ class Pattern final : public LossProcess {
   std::string describe() const override;
 
  private:
-  /// Place of a packet in the period, whose first `lost` places are lost.
+  /// Place of a packet in the period. The first `lost` places are the lost ones.
   std::uint64_t place_of(std::uint64_t packet) const { return (packet % period_ + period_ - offset_) % period_; }
 
   std::uint64_t lost_;
@@ -46,7 +47,7 @@ class Pattern final : public LossProcess {
 };
 
 /// {"model": "pattern", "every": n, "offset": k}, or {"model": "pattern", "lost_packets": a, "delivered_packets": b,
-/// "offset": k}; the offset is 0 where it is not given. Throws: ConfigError for anything else.
+/// "offset": k}; the default offset is 0. Throws: ConfigError for anything else.
 std::unique_ptr<LossProcess> make_pattern(const Parameters& parameters);
 
 }  // namespace droptest::sim

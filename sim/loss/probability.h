@@ -10,7 +10,7 @@ namespace droptest::sim {
 /// The allowed probabilities of a loss process, in words for a message.
 inline constexpr std::string_view kDrawable = "0 or a number in [2^-32, 1]: draws have 32 bits";
 
-/// True for 0 and for numbers in [2^-32, 1]. Below, a loss would never happen although its rate is not 0.
+/// True for 0 and for numbers in [2^-32, 1]. A smaller number would never lose a packet although it is not 0.
 bool is_drawable(double probability);
 
 /// Throws: ConfigError "<what>: got <probability>, want ..." unless is_drawable(probability).

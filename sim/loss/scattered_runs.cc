@@ -8,7 +8,7 @@
 namespace droptest::sim {
 namespace {
 
-// The first packet from `from` on with a set bit in the words xor `flip`; `packets` where there is none.
+// The first packet from `from` on with a set bit in the words xor `flip`; `packets` if there is none.
 std::uint64_t first_set(const FatesView& fates, std::uint64_t from, std::uint64_t flip) {
   while (from < fates.packets) {
     const std::uint64_t rest = (fates.words[from / 64] ^ flip) >> (from % 64);

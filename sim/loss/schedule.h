@@ -12,15 +12,15 @@
 
 namespace droptest::sim {
 
-/// From `from_step` on, packets have the fates of `loss`, until the next phase begins.
+/// A process with its first step: packets have the fates of `loss` from `from_step` until the next phase begins.
 struct Phase {
   std::uint64_t from_step = 0;
   std::unique_ptr<LossProcess> loss;
 };
 
 /// Each step has the process of its phase; before the first phase nothing is lost. All phases draw from one stream of
-/// their link, so two phases of one process are as if nothing had changed. Its own methods speak of the long run: they
-/// are those of the last phase.
+/// their link, so two phases of one process are as if nothing had changed. The methods of the schedule itself describe
+/// the long run: they are those of the last phase.
 class Schedule final : public LossProcess {
  public:
   /// `name` is the model's, for people. Throws: ConfigError unless there is a phase and steps rise strictly.

@@ -15,9 +15,9 @@ namespace {
 
 constexpr double kLongestMicroseconds = 1e12;
 constexpr double kMostGapPackets = 1e12;  ///< a million gaps of that length fit into the indices of a link
-/// Where the ticks of a stopped clock begin, behind those of a clock that runs (whole_slots()).
+/// The first tick of a stopped clock, behind the ticks of a clock that runs (whole_slots()).
 constexpr std::uint64_t kStoppedTicks = std::uint64_t{1} << 62U;
-constexpr double kDenseTicks = 64;  ///< from packet to packet: so many are drawn together
+constexpr double kDenseTicks = 64;  ///< packets that are fewer ticks apart are drawn together
 constexpr std::uint64_t kWindowTicks = 4096;
 
 void require(bool holds, const char* what, double got, const std::string& want) {
@@ -25,7 +25,7 @@ void require(bool holds, const char* what, double got, const std::string& want) 
   throw ConfigError(std::string("timed_gilbert_elliott: ") + what + ": got " + shortest_text(got) + ", want " + want);
 }
 
-/// The chain from one time to another one, `step` later; `name` says which step. Times are checked.
+/// The rates of the chain from one time to another one, `step` later; `name` says which step. Times are checked.
 GilbertElliottRates rates_per(double step, const char* name, const TimedRates& c) {
   const auto is_time = [](double t) { return t > 0 && t <= kLongestMicroseconds; };
   require(is_time(c.mean_good_microseconds), "mean_good_microseconds", c.mean_good_microseconds,
@@ -38,7 +38,7 @@ GilbertElliottRates rates_per(double step, const char* name, const TimedRates& c
   return {forgets * bad, forgets * (1 - bad), c.loss_good, c.loss_bad};
 }
 
-/// The same, for states that are drawn in such steps.
+/// rates_per() for states that are drawn in such steps.
 GilbertElliottRates drawn_rates_per(double step, const char* name, const TimedRates& c) {
   const GilbertElliottRates rates = rates_per(step, name, c);
   require(rates.p_good_to_bad + rates.p_bad_to_good >= GilbertElliott::kSmallestDecisive, name, step,
@@ -57,13 +57,13 @@ GilbertElliott drawn_packets(const TimedRates& c) {
   return chain;
 }
 
-/// With ticks, the chain from packet to packet is theory, and its packets may be short against the stays.
+/// The chain from packet to packet. If there are ticks, it is theory, and its packets may be short against the stays.
 GilbertElliott packets_of(const TimedRates& rates) {
   if (rates.tick_microseconds == 0) return drawn_packets(rates);
   return GilbertElliott::for_theory(rates_per(rates.packet_microseconds, "packet_microseconds", rates));
 }
 
-/// States alone: the fate is another draw.
+/// The chain of the states only: the fate is another draw.
 GilbertElliott ticks_of(const TimedRates& rates) {
   GilbertElliottRates states = drawn_rates_per(rates.tick_microseconds, "tick_microseconds", rates);
   states.loss_good = 0;
@@ -141,7 +141,7 @@ std::uint64_t TimedGilbertElliott::Clock::tick_of(const PacketTimes& times, std:
   return (times.is_stopped ? kStoppedTicks : 0) + whole_slots(leaves, microseconds);
 }
 
-// States are drawn in windows of ticks, each with one look-back. Where packets are far apart, a window has one tick.
+// States are drawn in windows of ticks, each with one look-back. If packets are far apart, a window has one tick.
 void TimedGilbertElliott::draw_by_clock(std::uint64_t seed, const Link& link, const MessagePosition& place,
                                         PacketMask& lost) const {
   const std::uint64_t packets = lost.size();

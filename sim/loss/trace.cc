@@ -13,7 +13,7 @@
 namespace droptest::sim {
 namespace {
 
-constexpr std::uint64_t kShortestCopied = 4096;  ///< packets; shorter traces are held several times
+constexpr std::uint64_t kShortestCopied = 4096;  ///< traces of fewer packets are held several times
 
 std::uint64_t low_bits(std::uint64_t count) {
   return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;
@@ -43,7 +43,7 @@ Trace::Trace(const PacketMask& fates, TraceStart start, std::string name)
   }
   lost_ = lost_before(length_);
   if (lost_ == 0 || lost_ == length_) return;
-  // Around the circle from the packet after a delivery.
+  // The walk goes around the circle from the packet after a delivery.
   std::uint64_t first = 0;
   while (lost_at(first)) ++first;
   std::uint64_t run = 0;
@@ -81,7 +81,7 @@ void Trace::draw_message(std::uint64_t seed, const Link& link, const MessagePosi
   lost.resize(packets);
   const std::uint64_t held = copies_ * length_;
   std::uint64_t from = place_of(seed, link, place.first_packet - place.origin);
-  // 64 packets of the trace at a time, or fewer at the end of the mask and of the stored copies of the trace.
+  // Copies 64 packets of the trace at a time, or fewer at the end of the mask and of the stored copies of the trace.
   for (std::uint64_t packet = 0; packet < packets;) {
     const std::uint64_t count = std::min({std::uint64_t{64}, packets - packet, held - from});
     const unsigned shift = from & 63;

@@ -49,14 +49,14 @@ class TextCursor {
   /// Goes back by the character that next() gave.
   void put_back() { --at_; }
 
-  /// Consumes up to the next blank, comment or end.
+  /// Consumes the text up to the next blank, comment or end.
   std::string_view word() {
     const std::size_t begin = at_;
     while (at_ < text_.size() && std::string_view(" \t\r\n#").find(text_[at_]) == std::string_view::npos) ++at_;
     return text_.substr(begin, at_ - begin);
   }
 
-  /// `back`: characters between the fault and here.
+  /// `back`: number of characters between the fault and here.
   [[noreturn]] void fail_here(std::size_t back, const std::string& message) const {
     fail(name_,
          "line " + std::to_string(line_) + ", column " + std::to_string(at_ - back - line_begin_ + 1) + ": " + message);

@@ -18,11 +18,11 @@ struct ElementRange {
 /// Elements that travel as they are in memory are blocks of one element without a header.
 struct ElementCoding {
   std::uint64_t block_elems = 1;
-  std::uint64_t header_bytes = 0;  ///< of each block
+  std::uint64_t header_bytes = 0;  ///< header bytes of each block
   std::uint64_t element_bits = 32;
 
   static ElementCoding plain(std::uint64_t element_bytes) { return {1, 0, 8 * element_bytes}; }
-  /// Of `count_elems` elements that begin with a block.
+  /// Bytes of `count_elems` elements that begin with a block.
   std::uint64_t bytes(std::uint64_t count_elems) const;
   friend bool operator==(const ElementCoding&, const ElementCoding&) = default;
 };
@@ -33,8 +33,8 @@ class Packetizer {
  public:
   /// Throws: ConfigError unless payload_bytes is a positive whole number of elements.
   Packetizer(std::uint64_t count_elems, std::uint64_t element_bytes, std::uint64_t payload_bytes);
-  /// Of coded elements, which stand for `content_bytes` bytes of a tensor. Throws: ConfigError where a packet has no
-  /// room for a block.
+  /// Cuts a message of coded elements, which stand for `content_bytes` bytes of a tensor. Throws: ConfigError if a
+  /// packet has no room for a block.
   Packetizer(std::uint64_t count_elems, const ElementCoding& coding, std::uint64_t payload_bytes,
              std::uint64_t content_bytes);
 

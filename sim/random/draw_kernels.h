@@ -22,11 +22,11 @@ inline constexpr std::uint32_t kPhiloxW1 = 0xBB67AE85U;
 /// The seed, the counter and the first word of one call, shared by all its words.
 struct DrawStream {
   std::uint64_t seed;
-  PhiloxCounter counter;  ///< of block 0: its first two fields are 0
+  PhiloxCounter counter;  ///< counter of block 0: its first two fields are 0
   std::uint64_t first_word;
 
-  /// The first Philox block of a word, of 16; blocks are counted modulo 2^62. It is a multiple of 16, so adding a lane
-  /// to its low half never carries.
+  /// The first of the 16 Philox blocks of a word; blocks are counted modulo 2^62. It is a multiple of 16, so adding a
+  /// lane to its low half never carries.
   std::uint64_t first_block(std::uint64_t word) const { return (first_word + word) << 6 >> 2; }
 };
 
@@ -36,7 +36,8 @@ struct DrawKernels {
   void (*one)(const DrawStream& stream, std::uint32_t largest, std::span<std::uint64_t> below);
   void (*two)(const DrawStream& stream, std::uint32_t largest_a, std::uint64_t* below_a, std::uint32_t largest_b,
               std::span<std::uint64_t> below_b);
-  void (*values)(const DrawStream& stream, std::array<std::uint32_t, 64>& values);  ///< of the first word
+  /// Writes the draws of the first word.
+  void (*values)(const DrawStream& stream, std::array<std::uint32_t, 64>& values);
   /// sum_of_mixed(), with the link's and the purpose's fields of the counter. Spans of equal length.
   std::uint64_t (*mixed)(const PhiloxCounter& fields, std::span<const std::uint64_t> places,
                          std::span<const std::uint64_t> contents);
@@ -45,9 +46,9 @@ struct DrawKernels {
 /// The kernels that this processor can run, the fastest last; the first runs on any processor.
 std::span<const DrawKernels> usable_draw_kernels();
 
-/// In plain loops.
+/// The kernels in plain loops.
 DrawKernels baseline_draw_kernels();
-/// With vectors of 256 or 512 bits; nothing where the compiler or the processor has none.
+/// The kernels with vectors of 256 or 512 bits; nothing if the compiler or the processor has none.
 std::optional<DrawKernels> avx2_draw_kernels();
 std::optional<DrawKernels> avx512_draw_kernels();
 

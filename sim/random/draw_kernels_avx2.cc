@@ -4,8 +4,8 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
-// As draw_kernels_avx512.cc, with half as many lanes. Bits are put in their places by shuffles: the instruction that
-// spreads bits is slow on some processors of this width.
+// The same scheme as draw_kernels_avx512.cc, with half as many lanes. Bits are put in their places by shuffles: the
+// instruction that spreads bits is slow on some processors of this width.
 #define DROPTEST_AVX2 gnu::target("avx2")
 
 namespace droptest::sim {

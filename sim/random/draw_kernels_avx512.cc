@@ -62,13 +62,13 @@ struct EightBlocks {
   return _mm512_mask_shuffle_epi32(even, kOdd, odd, _MM_PERM_CCAA);
 }
 
-// The same of the high halves.
+// The high halves of `even` and `odd` in turns.
 [[DROPTEST_AVX512, gnu::always_inline]] inline __m512i high_in_turns(__m512i even, __m512i odd) {
   return _mm512_mask_shuffle_epi32(odd, kEven, even, _MM_PERM_DDBB);
 }
 
-/// The draws of one word after the other. All blocks of a word share their counter but for its first field, and after
-/// the first round two fields of the four: the first two rounds need one product of four.
+/// Gives the draws of one word after the other. All blocks of a word share their counter but for its first field, and
+/// after the first round two fields of the four. So the first two rounds need one product instead of four.
 class WordDrawer {
  public:
   [[DROPTEST_AVX512, gnu::always_inline]] inline explicit WordDrawer(const DrawStream& stream)

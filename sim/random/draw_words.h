@@ -17,12 +17,12 @@ namespace droptest::sim {
 void draws_below(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first_word,
                  std::uint64_t threshold, std::span<std::uint64_t> below);
 
-/// The same draws compared with two thresholds at once. Shapes: both spans have equal length.
+/// Compares the same draws with two thresholds at once. Shapes: both spans have equal length.
 void draws_below(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t first_word,
                  std::uint64_t threshold_a, std::span<std::uint64_t> below_a, std::uint64_t threshold_b,
                  std::span<std::uint64_t> below_b);
 
-/// The draws themselves, of packets 64 * word onwards.
+/// The draws of packets 64 * word onwards.
 std::array<std::uint32_t, 64> draw_values(std::uint64_t seed, const Link& link, Purpose purpose, std::uint64_t word);
 
 /// Sum over i, modulo 2^64, of contents[i] mixed with its place: half a Philox block, a bijection of the counter (place

@@ -32,8 +32,8 @@ enum class Purpose : std::uint16_t {
   kRounding = 36,           ///< whether a compressed value is rounded up
   kFactorStart = 37,        ///< the first factors of a low-rank compression
   kAttentionDropout = 48,   ///< which probabilities of attention a training step sets to zero
-  kResidualDropout = 49,    ///< which elements of sublayer outputs
-  kEmbeddingDropout = 50,   ///< which elements of the sum of the embeddings
+  kResidualDropout = 49,    ///< which elements of sublayer outputs a training step sets to zero
+  kEmbeddingDropout = 50,   ///< which elements of the sum of the embeddings a training step sets to zero
 };
 
 /// The experiment's 64-bit seed is the key; see docs/fates.md for the counter's fields.
@@ -47,8 +47,8 @@ PhiloxBlock philox(std::uint64_t key, const PhiloxCounter& counter);
 PhiloxCounter link_counter(const Link& link, Purpose purpose, std::uint64_t packet_block);
 
 /// Draws that belong to no link: `stream` tells apart the users of one purpose (a tensor, a trial).
-/// A UniformRandomBitGenerator for Boost.Random; the i-th value is a pure function of (seed, purpose, stream, i), for i
-/// < 2^50; there the values repeat.
+/// A UniformRandomBitGenerator for Boost.Random. The i-th value is a pure function of (seed, purpose, stream, i) for i
+/// < 2^50; from there on the values repeat.
 class PhiloxEngine {
  public:
   using result_type = std::uint32_t;

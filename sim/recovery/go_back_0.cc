@@ -60,9 +60,10 @@ double GoBack0::expected_missing(double p, std::uint64_t packets) const {
   return std::pow(fails, static_cast<double>(*rounds()) + 1);
 }
 
-// Without a budget: slots until a run of m deliveries, E = (1 - s^m) / (p s^m), if the new start follows the loss at
-// once (W = 1); the (1 - s^m) / s^m failed tries cost W - 1 slots more each. Feller, vol. 1, XIII.7. With one, q^a is
-// the chance that try a fails, and a failed try costs W and the sum over j < m of j p s^j / q slots before its loss.
+// Without a budget: the slots until a run of m deliveries are E = (1 - s^m) / (p s^m) if the new start follows the loss
+// at once (W = 1); the (1 - s^m) / s^m failed tries cost W - 1 slots more each. Feller, vol. 1, XIII.7. If there is a
+// budget, q^a is the chance that try a fails, and a failed try costs W and the sum over j < m of j p s^j / q slots
+// before its loss.
 double GoBack0::expected_extra_seconds(double p, std::uint64_t packets, const LinkTiming& timing) const {
   if (p == 0 || packets == 0) return 0;
   const auto m = static_cast<double>(packets);

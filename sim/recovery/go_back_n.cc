@@ -77,7 +77,7 @@ double GoBackN::expected_missing(double p, std::uint64_t packets) const {
   return 1 - taken / static_cast<double>(packets);
 }
 
-// Each packet fails p / (1 - p) times without a budget, and each failure costs W slots; with one, min(F(m), b) do.
+// Each packet fails p / (1 - p) times without a budget, and each failure costs W slots; with a budget min(F(m), b) do.
 double GoBackN::expected_extra_seconds(double p, std::uint64_t packets, const LinkTiming& timing) const {
   if (packets == 0 || p == 0) return 0;
   const auto window = static_cast<double>(window_packets_.value_or(timing.window_slots()));

@@ -11,7 +11,7 @@
 namespace droptest::sim {
 namespace {
 
-// One level: each pair of halves of 2 * half elements becomes its sum and difference.
+// One level of the transform: the halves of each 2 * half elements become their sum and difference.
 template <class T>
 void butterflies(T* block, std::uint64_t size, std::uint64_t half) {
   for (std::uint64_t begin = 0; begin < size; begin += 2 * half) {

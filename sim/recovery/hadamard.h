@@ -8,11 +8,11 @@
 
 namespace droptest::sim {
 
-/// y = H D x / sqrt(b) on each block of b elements, where D has random signs and H is the Hadamard matrix in natural
-/// order. The elements after the last whole block are cut into blocks of falling powers of two. Orthonormal: energy is
-/// preserved and the inverse is D H / sqrt(b). Linear, with signs that depend on the position alone: a sum of
-/// transforms is the transform of the sum, also over ranks and steps. The inverse of the forward transform gives the
-/// input back to rounding, not bitwise.
+/// y = H D x / sqrt(b) on each block of b elements; D has random signs, and H is the Hadamard matrix in natural order.
+/// The elements after the last whole block are cut into blocks of falling powers of two. Orthonormal: energy is
+/// preserved and the inverse is D H / sqrt(b). Linear, and the signs depend only on the position: a sum of transforms
+/// is the transform of the sum, also over ranks and steps. The inverse of the forward transform gives the input back to
+/// rounding, not bitwise.
 /// Cost: O(log b) operations per element.
 /// Source: Ailon and Chazelle, STOC 2006 (HD); Hadamard coding of gradients in OptiReduce, NSDI 2025.
 class RandomisedHadamard {
@@ -23,7 +23,7 @@ class RandomisedHadamard {
   /// in [2, 2^24].
   RandomisedHadamard(std::uint64_t seed, std::uint64_t stream, std::uint64_t block_elems);
 
-  /// In place. Instantiated for float and double. Not thread safe: signs are kept as they are drawn.
+  /// Transforms in place. Instantiated for float and double. Not thread safe: drawn signs are kept.
   template <class T>
   void forward(std::span<T> values);
   template <class T>

@@ -6,8 +6,8 @@
 namespace droptest::sim {
 namespace {
 
-// Each attempt has other places of the link. Else a process without draws of each attempt (a trace, a pattern) would
-// lose the same packets for ever.
+// Each attempt has other places of the link. Otherwise a process without draws of each attempt (a trace, a pattern)
+// would lose the same packets for ever.
 constexpr std::uint64_t kAttemptStride = 1000003;
 
 // Repetitions stay within this many slots of their link, so that those of one message do not reach the places of

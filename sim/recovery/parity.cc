@@ -31,7 +31,7 @@ bool any_lost(const PacketMask& lost, std::uint64_t begin, std::uint64_t end) {
 struct Parity::Group {
   std::uint64_t first_block = 0;
   std::uint64_t blocks = 0;
-  std::uint64_t short_rows = 0;  // data packets of its last block
+  std::uint64_t short_rows = 0;  // data packets of the group's last block
   std::uint64_t first_data = 0;
   std::uint64_t data = 0;
 };
@@ -73,7 +73,7 @@ std::uint64_t Parity::position(std::uint64_t data_packet, std::uint64_t data_pac
   const std::uint64_t block = data_packet / code_.data;
   const std::uint64_t row = data_packet % code_.data;
   const Group group = group_of(block, data_packets);
-  const std::uint64_t full_rows = std::min(row, group.short_rows);  // before this one, with every block in them
+  const std::uint64_t full_rows = std::min(row, group.short_rows);  // rows before this one with every block in them
   return group.first_data + group.first_block * code_.parity + full_rows * group.blocks +
          (row - full_rows) * (group.blocks - 1) + (block - group.first_block);
 }
@@ -85,7 +85,7 @@ std::uint64_t Parity::parity_position(std::uint64_t block, std::uint64_t parity_
          (block - group.first_block);
 }
 
-// Groups without a loss, nearly all of them, cost a look at their words.
+// Groups without a loss, nearly all of them, cost only a look at their words.
 Repair Parity::recover(const PacketMask& lost, const DrawAgain& /*draw_again*/, const LinkTiming& /*timing*/,
                        PacketMask& missing) const {
   const std::uint64_t n = missing.size();

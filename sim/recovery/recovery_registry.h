@@ -12,10 +12,10 @@
 
 namespace droptest::sim {
 
-/// Where a policy acts, and so where a spec can name it.
+/// The place at which a policy acts, and so the place of its name in a spec.
 enum class RecoveryPlace : std::uint8_t {
-  kLink,   ///< on each link: of a class, or of one half
-  kClass,  ///< on whole messages: of a class
+  kLink,   ///< acts on each link of a class, or of one half
+  kClass,  ///< acts on whole messages of a class
 };
 
 struct RecoveryEntry {

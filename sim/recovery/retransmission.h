@@ -16,7 +16,7 @@
 
 namespace droptest::sim {
 
-/// Times that a sender may send again; nothing: as often as it takes.
+/// Largest number of times that a sender may send again; nothing: no limit.
 using RoundBudget = std::optional<std::uint64_t>;
 
 /// Expected tries above which a message is refused: its run would not end, or its time would mean nothing.
@@ -33,8 +33,8 @@ class Retransmission : public LinkRecovery {
   std::uint64_t position(std::uint64_t data_packet, std::uint64_t /*data_packets*/) const override {
     return data_packet;
   }
-  /// Nothing, unless unlimited (0): protocols that take packets in order lose the end of a message rather than its
-  /// beginning.
+  /// 0 for an unlimited budget, else nothing: protocols that take packets in order lose the end of a message rather
+  /// than its beginning.
   std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
   std::optional<double> residual_rate(const LossProcess& process) const override;
   bool is_reliable() const override { return !rounds_.has_value(); }
@@ -51,7 +51,7 @@ class Retransmission : public LinkRecovery {
  protected:
   const RoundBudget& rounds() const { return rounds_; }
   std::string budget_text() const;
-  /// The budget. Where it is unlimited, the rounds after which give_up() ends the walk of a message.
+  /// The budget; if it is unlimited, the rounds after which give_up() ends the walk of a message.
   std::uint64_t most_rounds(std::uint64_t packets) const;
   /// Throws: ConfigError: a message is not across after so many rounds.
   [[noreturn]] void give_up(std::uint64_t rounds, std::uint64_t packets) const;
@@ -60,16 +60,17 @@ class Retransmission : public LinkRecovery {
   RoundBudget rounds_;
 };
 
-/// When a sender repeats: at once when it hears of the loss, or when a timer ends, which doubles up to the longest one.
+/// The time of a repetition: when the sender hears of the loss, or when a timer ends, which doubles up to the longest
+/// one.
 struct RepeatTimer {
   std::optional<double> first_seconds;  ///< absent: a round trip after each round
-  double longest_seconds = 0;           ///< at least the first; the same: every timer is equal
+  double longest_seconds = 0;           ///< first_seconds or more; if they are equal, so are all timers
 
   double wait_seconds(std::uint64_t round, const LinkTiming& timing) const;
 };
 
-/// Each round sends the packets that are still missing, and only those. Together with a parity code, the packets of
-/// blocks that cannot be repaired yet: a block is repaired as soon as at most m of its k + m packets are missing.
+/// Each round sends only the packets that are still missing. If there is a parity code, it sends the packets of blocks
+/// that cannot be repaired yet: a block is repaired as soon as at most m of its k + m packets are missing.
 /// Source: selective-repeat ARQ, e.g. Bertsekas and Gallager, Data Networks, 2nd ed., section 2.4.3.
 class SelectiveRepeat final : public Retransmission {
  public:
@@ -79,8 +80,8 @@ class SelectiveRepeat final : public Retransmission {
   std::uint64_t position(std::uint64_t data_packet, std::uint64_t data_packets) const override;
   Repair recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
                  PacketMask& missing) const override;
-  /// p^(rounds + 1) for Bernoulli and, without a clock, Gilbert-Elliott; nothing with a parity code, unless unlimited
-  /// (0).
+  /// p^(rounds + 1) for Bernoulli and, without a clock, for Gilbert-Elliott. A parity code leaves no closed form,
+  /// except 0 for an unlimited budget.
   std::optional<double> residual_rate(const LossProcess& process, std::uint64_t data_packets) const override;
   std::optional<double> residual_rate(const LossProcess& process) const override;
   double expected_missing(double p, std::uint64_t packets) const override;
@@ -94,9 +95,9 @@ class SelectiveRepeat final : public Retransmission {
   RepeatTimer timer_;
 };
 
-/// The receiver takes packets in order only. After a loss it drops the up to window - 1 packets that were on their way
-/// behind it, and the sender goes back to the lost packet: one more round. Where the budget of rounds ends, all packets
-/// from the lost one to the end of the message are missing.
+/// The receiver takes packets only in order. After a loss it drops the up to window - 1 packets that were on their way
+/// behind it, and the sender goes back to the lost packet: one more round. When the budget of rounds is spent, all
+/// packets from the lost one to the end of the message are missing.
 /// Source: go-back-N ARQ, Bertsekas and Gallager, section 2.4.2.
 class GoBackN final : public Retransmission {
  public:
@@ -114,8 +115,8 @@ class GoBackN final : public Retransmission {
   std::optional<std::uint64_t> window_packets_;
 };
 
-/// The whole message is sent again, a window after the lost packet. A receiver takes whole messages only: where the
-/// budget is spent all of it is missing.
+/// The whole message is sent again, a window after the lost packet. A receiver takes only whole messages: if the budget
+/// is spent, all of it is missing.
 /// Source: the first RDMA cards over Ethernet; Guo et al., SIGCOMM 2016, section 4.1.
 class GoBack0 final : public Retransmission {
  public:
@@ -143,10 +144,10 @@ struct RetransmissionEntry {
 const std::vector<RetransmissionEntry>& retransmission_protocols();
 
 /// Makes the protocol that `parameters` describes: {"protocol": ..., "rounds": n, and its own parameters}; without
-/// rounds as often as it takes. The timer of {"protocol": "timeout"} starts at "timeout_microseconds" and doubles with
-/// each round up to "longest_timeout_microseconds": where that is not given to 60 s, the least that RFC 6298 (2.5 and
-/// 5.5) allows as a maximum, or the first timer if that is longer. Without a maximum the mean of the waits would not
-/// exist from a loss rate of 1/2 on.
+/// "rounds" there is no limit. The timer of {"protocol": "timeout"} starts at "timeout_microseconds" and doubles with
+/// each round up to "longest_timeout_microseconds". The default of that maximum is 60 s, the least that RFC 6298 (2.5
+/// and 5.5) allows, or the first timer if that is longer. Without a maximum the mean of the waits would not exist from
+/// a loss rate of 1/2 on.
 /// Throws: ConfigError for an unknown protocol (listing the known ones), an unknown or out-of-range parameter, and a
 /// protocol that has no meaning with parity.
 std::shared_ptr<const Retransmission> make_retransmission(const Parameters& parameters,

@@ -17,7 +17,7 @@ constexpr std::uint64_t kMostIdleSlots = 1'000'000'000;
 // After so many doublings a timer is above any maximum.
 constexpr std::uint64_t kMostDoublings = 1000;
 
-// Terms of a sum over rounds that no longer change it.
+// Terms of a sum over rounds below this share no longer change it.
 constexpr double kNegligible = 1e-17;
 
 // P(more than k rounds) with independent loss: 1 - (1 - p^k)^m.
@@ -127,7 +127,7 @@ double SelectiveRepeat::expected_missing(double p, std::uint64_t /*packets*/) co
   return is_reliable() ? 0 : std::pow(p, static_cast<double>(*rounds()) + 1);
 }
 
-// A packet is sent an (a + 1)-th time, a <= b, with probability p^a; the wait w(k), k <= b, occurs where there are more
+// A packet is sent an (a + 1)-th time, a <= b, with probability p^a; the wait w(k), k <= b, occurs if there are more
 // than k rounds. For unequal timers w(k) = T 2^(k-1), m = 1 and no budget the waits are T p / (1 - 2p).
 double SelectiveRepeat::expected_extra_seconds(double p, std::uint64_t packets, const LinkTiming& timing) const {
   if (packets == 0 || p == 0) return 0;

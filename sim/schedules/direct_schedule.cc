@@ -27,7 +27,7 @@ class DirectSchedule final : public HopSchedule {
     for (int peer = 0; peer < ranks(); ++peer) add(round, peer, rank, hops);
   }
 
-  // Each rank to each other one, nearest first, so that no two meet at a port.
+  // Visits the hops from each rank to each other one, nearest first, so that no two meet at a port.
   void for_each_hop(int round, const std::function<void(const Hop&)>& visit) const override {
     std::vector<Hop> hop;
     for (int distance = 1; distance < ranks(); ++distance) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recursive halving and doubling. Nouns: N = A + F ranks, with A the largest power of two up to N. The F extra ranks
-// fold: of the first 2 F ranks each odd one hands everything to the even one before it and gets results back at the
+// Recursive halving and doubling. Nouns: N = A + F ranks; A is the largest power of two up to N. The F extra ranks
+// fold: each odd one of the first 2 F ranks hands everything to the even one before it and gets results back at the
 // end. The A active ranks, numbered 0 to A - 1 in rank order, halve: at distance A/2, A/4, ..., 1 each sends its
 // partner (own number xor distance) the half of its block that lies on the partner's side. The owner of a block of one
 // is the active rank of that number; doubling goes the same way back. A contribution makes as many hops as its active
-// number differs in bits from the owner's, and one more where it folds. A broadcast is a binomial tree of the ranks
+// number differs in bits from the owner's, and one more if it folds. A broadcast is a binomial tree of the ranks
 // counted from the root: farthest first, one hop for each set bit. Source: Thakur, Rabenseifner and Gropp, Optimization
 // of collective communication operations in MPICH, IJHPCA 19 (2005), sections 4.3 to 4.5.
 #include <bit>
@@ -86,7 +86,7 @@ class HalvingDoublingSchedule final : public HopSchedule {
   bool is_active(int rank) const { return rank >= 2 * folded_ || rank % 2 == 0; }
   int number_of(int rank) const { return rank < 2 * folded_ ? rank / 2 : rank - folded_; }
   int rank_of(int number) const { return number < folded_ ? 2 * number : number + folded_; }
-  // Where the parts of an active number begin: one part each in an all-reduce, else one for each rank it stands for.
+  // First part of an active number: one part each in an all-reduce, else one for each rank it stands for.
   int part_of(int number) const { return collective() == Collective::kAllReduce ? number : rank_of(number); }
 
   int distance(int round) const {

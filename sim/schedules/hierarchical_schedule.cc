@@ -80,10 +80,10 @@ class HierarchicalSchedule final : public HopSchedule {
   }
 
  private:
-  // Of the group after the last one: the number of ranks.
+  // The leader of the group after the last one is the number of ranks.
   int leader_of(int group) const { return std::min(group * group_ranks_, ranks()); }
   int around(int group) const { return (group + groups_) % groups_; }
-  // Where a group's parts begin.
+  // First part of a group.
   int part_of(int group) const { return collective() == Collective::kAllReduce ? group : leader_of(group); }
 
   void to_leader(int member, std::vector<Hop>& hops) const {

@@ -21,7 +21,7 @@ struct Hop {
   int destination = 0;
   Half half = Half::kReduce;  ///< kReduce: the destination adds the source's partial sums; kGather: it takes the values
   int first_part = 0;
-  int end_part = 0;  ///< one past the last
+  int end_part = 0;  ///< one past the last part
 
   friend bool operator==(const Hop&, const Hop&) = default;
 };
@@ -30,17 +30,18 @@ struct Hop {
 struct ScheduleRequest {
   Collective collective = Collective::kAllReduce;
   int ranks = 1;
-  int root = 0;         ///< of a broadcast
-  int group_ranks = 0;  ///< of algorithms with groups: consecutive ranks in one, the last group may be smaller
+  int root = 0;         ///< root of a broadcast
+  int group_ranks = 0;  ///< consecutive ranks in one group, for algorithms with groups; the last group may be smaller
 };
 
-/// The hops of one collective, the one definition of its algorithm: paths carry it out, theory, time and simulations
-/// without tensors walk over it.
+/// The hops of one collective: the only definition of its algorithm. Paths carry the hops out; theory, time and
+/// simulations without tensors walk over them.
 ///
-/// The elements are cut into parts(), evenly in an all-reduce, one for each rank in a reduce-scatter and an all-gather,
-/// a single one in a broadcast. In a round every rank sends first and receives then; no rank receives a part that it
-/// sends in the same round. Reduce hops come before all gather hops, and no rank's partial sum of a part is sent twice.
-/// After reduce_rounds() rounds the owner of a part has its sum; an all-gather and a broadcast begin so.
+/// The elements are cut into parts(): evenly in an all-reduce, one for each rank in a reduce-scatter and an all-gather,
+/// a single one in a broadcast. In a round every rank first sends and then receives; no rank receives a part that it
+/// sends in the same round. All reduce hops come before all gather hops, and no rank's partial sum of a part is sent
+/// twice. After reduce_rounds() rounds the owner of a part has its sum; an all-gather and a broadcast begin in that
+/// state.
 /// Determinism: the order of additions is that of the rounds, and within a round that of receives().
 class HopSchedule {
  public:
@@ -60,15 +61,15 @@ class HopSchedule {
   virtual void sends(int round, int rank, std::vector<Hop>& hops) const = 0;
   virtual void receives(int round, int rank, std::vector<Hop>& hops) const = 0;
 
-  /// All hops of a round, in the order in which ports that carry one message at a time take them: the first that each
-  /// rank sends, then the second of each, and so on.
+  /// All hops of a round, in the order in which ports that carry one message at a time take them: the first hop that
+  /// each rank sends, then the second of each, and so on.
   virtual void for_each_hop(int round, const std::function<void(const Hop&)>& visit) const;
 
-  /// The rank at which the reduction of a part ends, or that has its values to begin with.
+  /// The rank at which the reduction of a part ends, or which has its values at the start.
   virtual int owner(int part) const = 0;
 
   /// Number of first parts that stand for all: each further part travels as one of them does, with ranks renumbered.
-  /// Averages over ranks need no other parts where all links are alike.
+  /// Averages over ranks need no other parts if all links are alike.
   virtual int distinct_parts() const { return parts(); }
 
  protected:
@@ -79,11 +80,11 @@ class HopSchedule {
   int parts_;
 };
 
-/// The parts of a collective that has no special ones: `all_reduce_parts`, one for each rank, or one.
+/// Number of parts: all_reduce_parts in an all-reduce, one in a broadcast, one for each rank in the other collectives.
 int usual_parts(const ScheduleRequest& request, int all_reduce_parts);
 
-/// The algorithms. Throws: CheckError for no ranks, a root that is no rank, or groups of no ranks where there are any.
-/// ring_schedule.cc, halving_doubling_schedule.cc, ... describe each algorithm and name its source.
+/// The algorithms. Throws: CheckError for no ranks, a root that is no rank, or groups of no ranks in an algorithm with
+/// groups. ring_schedule.cc, halving_doubling_schedule.cc, ... describe each algorithm and name its source.
 std::unique_ptr<HopSchedule> make_direct_schedule(const ScheduleRequest& request);
 std::unique_ptr<HopSchedule> make_ring_schedule(const ScheduleRequest& request);
 std::unique_ptr<HopSchedule> make_halving_doubling_schedule(const ScheduleRequest& request);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ring: every rank sends to the next one. Part p starts at rank p + 1, gathers a contribution in each of N - 1 hops and
-// ends at its owner p, from where the result goes round again in N - 1 hops. A broadcast is a chain from the root.
+// ends at its owner p. From there the result goes round again in N - 1 hops. A broadcast is a chain from the root.
 // Source: Patarasuk and Yuan, Bandwidth optimal all-reduce algorithms, JPDC 69 (2009).
 #include "sim/schedules/hop_schedule.h"
 

@@ -65,7 +65,7 @@ class TreeSchedule final : public HopSchedule {
   int distinct_parts() const override { return 1; }
 
  private:
-  // Of place > 0: the lowest set bit moves one up; where that is no place, it is cleared.
+  // The parent of place > 0: the lowest set bit moves one up; if that is no place, the bit is cleared.
   int parent_of(int place) const {
     const int bit = place & -place;
     const int up = (place ^ bit) | (bit << 1);
@@ -78,7 +78,7 @@ class TreeSchedule final : public HopSchedule {
   bool mirrored() const { return ranks() % 2 == 0; }
   int root_of(int part) const {
     if (collective() == Collective::kBroadcast) return request().root;
-    return part;  // of an all-reduce's second tree with odd N: shifted by one
+    return part;  // second tree of an all-reduce with odd N: shifted by one
   }
   int place_of(int part, int rank) const {
     if (collective() == Collective::kAllReduce && part == 1 && mirrored()) return ranks() - 1 - rank;
@@ -96,7 +96,7 @@ class TreeSchedule final : public HopSchedule {
     hops.push_back({rank_of(part, parents_[place]), rank_of(part, place), Half::kGather, part, part + 1});
   }
 
-  std::vector<int> parents_;  // by place
+  std::vector<int> parents_;  // parents by place
   std::vector<std::vector<int>> children_;
   std::vector<int> depths_;
   int height_ = 0;

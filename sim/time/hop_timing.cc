@@ -25,14 +25,15 @@ std::uint64_t packets_in_time(const HopCost& cost, double first_bit_seconds, dou
 
 /// The state of one rank.
 struct RoundClock::Port {
-  double data = 0;         ///< has received all earlier rounds
-  double sends = 0;        ///< the port that sends is free
-  double receives = 0;     ///< the port that receives is free
+  double data = 0;         ///< time when the rank has received all earlier rounds
+  double sends = 0;        ///< time when the port that sends is free
+  double receives = 0;     ///< time when the port that receives is free
   double arrived = 0;      ///< the latest arrival of the round at hand
-  std::size_t rounds = 0;  ///< it last received something in the round before this one
-  enum class Takes : std::uint8_t { kNothing, kSomething } takes = Takes::kNothing;  ///< in the round at hand
+  std::size_t rounds = 0;  ///< number of the round after the last one that brought something
+  /// Whether the round at hand brought something.
+  enum class Takes : std::uint8_t { kNothing, kSomething } takes = Takes::kNothing;
 
-  /// When it stops waiting in a round.
+  /// The time at which it stops waiting in a round.
   double patience_ends(std::size_t round, double deadline) const {
     return data + deadline * static_cast<double>(round + 1 - rounds);
   }

@@ -31,12 +31,12 @@ struct LinkCost {
 /// The time scales of one link, as a sender that repeats sees them. Without a clock a slot is the unit, and a round
 /// trip takes 63 of them, so that a lost packet can be sent again 64 slots later.
 struct LinkTiming {
-  double slot_seconds = 1;         ///< of one packet, positive
-  double round_trip_seconds = 63;  ///< from a loss to the sender's knowledge of it, without the slot
+  double slot_seconds = 1;         ///< time of one packet, positive
+  double round_trip_seconds = 63;  ///< time from a loss to the sender's knowledge of it, without the slot
 
   /// The slots that a time takes, rounded.
   std::uint64_t slots(double seconds) const { return whole_slots(seconds + slot_seconds / 2, slot_seconds); }
-  /// From the slot that loses a packet to the one that can send it again: itself and a round trip.
+  /// Slots from the one that loses a packet to the one that can send it again: the lost slot and a round trip.
   std::uint64_t window_slots() const { return 1 + slots(round_trip_seconds); }
   void visit_state(StateVisitor& visitor) { visit_values(visitor, slot_seconds, round_trip_seconds); }
 };

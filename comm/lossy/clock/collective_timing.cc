@@ -13,7 +13,7 @@
 namespace droptest::comm {
 namespace {
 
-// Each round of a collective has its own stragglers, and so have the messages from send to recv of each class.
+// Each round of a collective has its own stragglers; so have the messages from send to recv of each class.
 std::size_t message_round(sim::TrafficClass of) {
   return static_cast<std::size_t>(CollectiveTiming::kMostRounds) + static_cast<std::size_t>(of);
 }
@@ -146,7 +146,7 @@ Transmission CollectiveTiming::message(const What& what, int source, int destina
   return message;
 }
 
-// A compression can make several collectives of one.
+// A compression can turn one collective into several.
 void CollectiveTiming::collective(const CallShape& call, const What& what, std::span<double> clocks,
                                   const Visit& visit) {
   const PathEntry& path = path_in(network_of(what), call.elements);
@@ -184,13 +184,13 @@ void CollectiveTiming::play_rounds(const VisitMessages& visit_messages, const Wh
 }
 
 // Packets are summed as they arrive and forwarded at once: latency + transfer up, latency down. The way down includes
-// the repetitions of the gather half. The aggregation point waits one deadline from the start of the first rank; or for
-// a quorum of complete messages and a grace, after which whole messages are late. Messages that arrive for certain are
-// waited for.
+// the repetitions of the gather half. The aggregation point waits one deadline from the start of the first rank, or for
+// a quorum of complete messages and a grace; messages that are complete later are late as a whole. It waits for all
+// messages that arrive for certain.
 void CollectiveTiming::aggregate(const VisitMessages& visit_messages, const What& what, std::span<double> clocks,
                                  const Visit& visit) {
-  // Hops between a rank and the aggregation point are those to the group's first rank, whose own hop takes as long as
-  // any.
+  // The hops between a rank and the aggregation point are timed as hops to the group's first rank. The own hop of that
+  // rank takes as long as any other.
   const auto other_end = [this](int rank) { return rank == 0 ? ranks() - 1 : 0; };
   const double first = *std::min_element(clocks.begin(), clocks.end());
   std::vector<Transmission> contributions;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The time at which each rank of a group finishes a collective, computed from pure fates alone.
+// The time at which each rank of a group finishes a collective, computed only from fates.
 #pragma once
 
 #include <cstdint>
@@ -27,32 +27,31 @@ struct Transmission {
   sim::Link link;      ///< the link that gives its fates
   int counted_on = 0;  ///< the rank of the group that counts it
   sim::HopCost cost;
-  std::uint64_t data_packets = 0;  ///< of cost.packets
-  double factor = 1;               ///< of its straggler, on all its times
+  std::uint64_t data_packets = 0;  ///< data packets among cost.packets
+  double factor = 1;               ///< factor of its straggler on all its times
   double departs_seconds = 0;
-  double packet_seconds = 0;  ///< of one full packet on its link
+  double packet_seconds = 0;  ///< time of one full packet on its link
   bool is_stopped = false;    ///< the clock stands still
   std::uint64_t resent = 0;   ///< repetitions of packets, each as often as it was sent again
   std::uint64_t timeouts = 0;
-  std::optional<ResentMessage> repeated;  ///< its position, on a link that sends again
-  std::optional<std::uint64_t>
-      in_time;  ///< its packets that arrive before the deadline; none where nobody waits for it
+  std::optional<ResentMessage> repeated;  ///< its position, if its link sends again
+  std::optional<std::uint64_t> in_time;   ///< number of its packets that arrive before the deadline; absent: all
 };
 
-/// The collectives of one group, one after the other. Each moves the clocks of all its ranks, and visits the messages
-/// in the order in which ports carry them.
-/// Ranks: every rank of a group has one, or a simulation has one for all. Determinism: a pure function of (network,
-/// model, calls).
+/// The times of one group's collectives, one after the other. Each collective moves the clocks of all ranks, and visits
+/// its messages in the order in which ports carry them.
+/// Ranks: each rank of a group has one object, or a simulation has one for all ranks. Determinism: a pure function of
+/// (network, model, calls).
 class CollectiveTiming {
  public:
   using Visit = std::function<void(const Transmission&)>;
-  /// A collective has fewer rounds. The numbers behind it are for messages.
+  /// A collective has fewer rounds than this. The numbers from here on are for messages from send to recv.
   static constexpr int kMostRounds = 0xff00;
 
   /// `network` and `model` are borrowed.
   CollectiveTiming(const Network& network, const TimeModel& model, GroupNumber group, std::vector<int> world_ranks);
 
-  /// All but the positions of links.
+  /// Visits all but the positions of links.
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, collectives_, messages_); }
 
   struct What {
@@ -66,12 +65,12 @@ class CollectiveTiming {
   /// Whether packets of that half may be sent again, which depends on the positions of its links.
   bool repeats(const What& what, sim::Half half) const;
   sim::Link link(const What& what, sim::Half half, int source, int destination) const;
-  /// The position of a link before the next call, where it has carried messages that this object does not know: of
-  /// another group, from send to recv, or of steps without this rank.
+  /// Sets the position of a link before the next call, if the link has carried messages that this object does not know:
+  /// those of another group, from send to recv, or of steps without this rank.
   void set_position(const sim::Link& link, const LinkPosition& position);
 
-  /// `clocks`: by rank, the seconds at which it begins; afterwards, the seconds at which it ends. Of an
-  /// all-to-all, the counts are the table of all ranks.
+  /// `clocks[r]` is the second at which rank r begins, and afterwards the second at which it ends. An all-to-all has
+  /// the table of all ranks as its counts.
   void collective(const CallShape& call, const What& what, std::span<double> clocks, const Visit& visit);
   /// A message from send to recv that departs at `clock` of the sender; only the two ends know it.
   Transmission message(const What& what, int source, int destination, std::uint64_t elements, double clock);
@@ -85,7 +84,7 @@ class CollectiveTiming {
   // The position of a link that sends again, and the repetitions of the collective's last message. Hops with packets
   // for every destination share one.
   struct ResendingLink : LinkPosition {
-    std::optional<std::uint64_t> collective;  // of the last message
+    std::optional<std::uint64_t> collective;  // number of the collective of its last message
     ResentMessage last;
     sim::Repair repair;
   };
@@ -96,16 +95,16 @@ class CollectiveTiming {
   const HalfNetwork& half_of(const What& what, sim::Half half) const;
   Transmission cost_of(const What& what, const sim::TimedHop& hop, const Draws& draws) const;
   Transmission cost_in_collective(const What& what, const sim::TimedHop& hop, std::size_t round) const;
-  // The cost of a message from a rank to all others at once.
+  // The link that sets the time of a message from a rank to all others at once.
   const sim::LinkCost& slowest_link() const;
-  // Adds the time of the repetitions to a message with a departure, where its link sends again.
+  // Adds the time of the repetitions to a message with a departure, if its link sends again.
   void repeat(Carrier of, const What& what, Transmission& message);
   // Visits the messages of one collective.
   using VisitMessages = std::function<void(const PathMessages::Visit&)>;
   void play_rounds(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
   void aggregate(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
-  // Finds the packets of each contribution that are in time, visits it, and returns the second at which the aggregation
-  // point stops waiting.
+  // Finds the packets of each contribution that are in time, visits the contribution, and returns the second at which
+  // the aggregation point stops waiting.
   double aggregation_ends(std::span<Transmission> contributions, double first_seconds, const What& what,
                           const Visit& visit) const;
 
@@ -119,7 +118,7 @@ class CollectiveTiming {
   std::map<sim::Link, std::uint64_t> messages_;
 };
 
-/// Notes a collective's message for the loss layer, on the link that gives its fates.
+/// Gives the times of a collective's message to the loss layer, on the link that gives its fates.
 void note_time(const Transmission& message, SendTimes& times);
 
 /// Adds a message to the counts of the rank that counts it.

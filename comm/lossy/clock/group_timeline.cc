@@ -74,8 +74,8 @@ CallStart GroupTimeline::start(const CallArguments& call, Delivery delivery, std
   return start;
 }
 
-// A rank knows the positions of its own links alone. Those of links to every destination are known to the whole group.
-// Indices are those of the start, times those of the calls that were played before.
+// A rank knows only the positions of its own links. The whole group knows those of links to every destination. A
+// position has the indices at the call's start, and the times after the calls that were played before it.
 GroupTimeline::Clocks GroupTimeline::exchange_clocks(const CollectiveTiming::What& what, const CallStart& start,
                                                      double begin_seconds) {
   constexpr std::size_t kWordsOfLink = 4;
@@ -163,8 +163,8 @@ std::pair<CallTiming, Departure> GroupTimeline::play_send(const CallArguments& c
   return {{start.ready_seconds, ports.sends_from}, {start.ready_seconds, departs}};
 }
 
-// Where the receiver's port is busy, the message waits in front of it. While its sender waits for feedback or a timer,
-// the port takes other messages.
+// If the receiver's port is busy, the message waits in front of it. While its sender waits for feedback or a timer, the
+// port takes other messages.
 CallTiming GroupTimeline::play_recv(const CallArguments& call, const CallStart& start, const Departure& departure) {
   const auto [sender_ready, departs] = departure;
   const Transmission received = time_message(call, start, call.peer, group_.rank(), call.output.count_elems(), departs);

@@ -18,18 +18,18 @@
 
 namespace droptest::comm {
 
-/// What a call keeps of its start until its times are known.
+/// The start of a call, kept until the times of the call are known.
 struct CallStart {
   Delivery delivery = Delivery::kByNetwork;
   std::uint64_t step = 0;
-  bool is_stopped = false;   ///< the clock stood still
-  double ready_seconds = 0;  ///< the rank had its data
-  /// Of the links that send again, before the call's messages: of those to each member of the group, then of each
-  /// member's to every destination, for each half that sends again.
+  bool is_stopped = false;   ///< whether the clock stood still
+  double ready_seconds = 0;  ///< time at which the rank had its data
+  /// Positions of the links that send again, before the call's messages. For each half that sends again: the links to
+  /// each member of the group, then each member's link to every destination.
   std::vector<LinkPosition> positions;
 };
 
-/// When a message is ready at its sender, and when it departs. It travels ahead of the message.
+/// The times at which a message is ready at its sender and at which it departs. They travel ahead of the message.
 using Departure = std::array<double, 2>;
 
 /// Computes the end of each call of one group for this rank. Ranks tell each other their times of readiness, and the
@@ -45,31 +45,31 @@ class GroupTimeline {
   /// all ranks. `ledger` has the positions of the rank's links.
   GroupTimeline(Communicator& group, GroupNumber number, VirtualClock& clock, const FlowLedger& ledger);
 
-  /// Before the call takes indices. Messages that arrive for certain are sent once.
+  /// Records the start of a call, before the call takes packet indices. Messages that arrive for certain are sent once.
   CallStart start(const CallArguments& call, Delivery delivery, std::uint64_t step, double ready_seconds) const;
 
   /// The times of a collective for this rank. It ends when all data have arrived. Notes the times of its messages in
-  /// the clock's SendTimes, where fates or deadlines need them.
+  /// the clock's SendTimes, if fates or deadlines need them.
   CallTiming play_collective(const CallArguments& call, const CallStart& start);
-  /// Of a send, which ends when the rank's port is free again, with its departure for the receiver.
+  /// The times of a send and its departure for the receiver. A send ends when the rank's port is free again.
   std::pair<CallTiming, Departure> play_send(const CallArguments& call, const CallStart& start);
-  /// Of a receive, which ends when all data have arrived.
+  /// The times of a receive, which ends when all data have arrived.
   CallTiming play_recv(const CallArguments& call, const CallStart& start, const Departure& departure);
 
-  /// For departures.
+  /// The communicator on which departures travel.
   Communicator& channel() { return group_; }
   static const Message& message_of_departures();
 
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, timing_); }
 
  private:
-  /// When all ranks have their data, and when each also has its ports.
+  /// The time at which all ranks have their data, and by rank the time at which its ports are free, too.
   struct Clocks {
     double ready_seconds = 0;
     std::vector<double> begins;
   };
   static CollectiveTiming::What what_of(const CallArguments& call, const CallStart& start);
-  /// Calls visit(link, its place in CallStart::positions) for each.
+  /// Calls visit(link, its place in CallStart::positions) for each link that sends again.
   template <class Visit>
   void visit_positions(const CollectiveTiming::What& what, const Visit& visit) const;
   Clocks exchange_clocks(const CollectiveTiming::What& what, const CallStart& start, double begin_seconds);
@@ -84,8 +84,8 @@ class GroupTimeline {
   CollectiveTiming timing_;
 };
 
-/// Whether the losses of a message depend on its time of departure: on a process that depends on time, a deadline, or a
-/// recovery that sends again in the slots of a clock.
+/// Whether the losses of a message depend on its time of departure: by a loss process that depends on time, a deadline,
+/// a quorum, or a recovery that sends again in the slots of a clock.
 bool time_feeds_fates(const Network& network, const TimeModel& model);
 
 }  // namespace droptest::comm

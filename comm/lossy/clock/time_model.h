@@ -18,14 +18,16 @@ namespace droptest::comm {
 /// The virtual clock's rules; docs/time.md.
 struct TimeModel {
   sim::LinkClasses links;
-  std::uint64_t header_bytes = 0;          ///< on the wire, before each packet's payload
-  std::optional<double> deadline_seconds;  ///< of a round of hops, where nothing is repaired; later packets are lost
-  std::optional<double> compute_seconds;   ///< of a rank in a step; absent: the processor time that it takes
-  double later_share = 0;                  ///< of compute_seconds: passes in pieces during a step, not at its begin
+  std::uint64_t header_bytes = 0;  ///< header bytes on the wire before each packet's payload
+  /// Deadline of a round of hops, which excludes a recovery of links; later packets are lost.
+  std::optional<double> deadline_seconds;
+  /// Compute time of a rank in a step; absent: the processor time that it takes.
+  std::optional<double> compute_seconds;
+  double later_share = 0;  ///< share of compute_seconds that passes in pieces during a step instead of at its begin
   /// Seconds of processor time of the calling thread, from which compute time is measured; empty: the system's clock.
   std::function<double()> thread_seconds;
-  double compute_p99_over_p50 = 1;   ///< of the lognormal factor on each rank's compute time in a step
-  double transfer_p99_over_p50 = 1;  ///< of the same factor on each hop's time
+  double compute_p99_over_p50 = 1;   ///< tail of the lognormal factor on each rank's compute time in a step
+  double transfer_p99_over_p50 = 1;  ///< tail of the lognormal factor on each hop's time
 };
 
 /// Throws: ConfigError for values out of range, and for a deadline with measured compute time or a recovery of links,
@@ -33,20 +35,20 @@ struct TimeModel {
 void validate(const TimeModel& model, const Network& network);
 
 /// The reason why the quorum of a class has no meaning with these rules of time (null: there is no clock); absent: it
-/// has one. Only with given compute times, without repetitions and deadlines, all ranks find the same late messages.
+/// has one. All ranks find the same late messages only with given compute times, without repetitions and deadlines.
 std::optional<std::string> quorum_refusal(const ClassNetwork& network, const TimeModel* model);
 
-/// The clock of one rank, and the parts of its time. Counts are of the messages that the rank receives.
+/// The clock of one rank, and the parts of its time. It counts the messages that the rank receives.
 struct VirtualTime {
   double seconds = 0;
-  double compute_seconds = 0;  ///< of these, spent between waits for calls
-  double idle_seconds = 0;     ///< in waits, until all ranks of the call were ready: stragglers, bubbles of a pipeline
+  double compute_seconds = 0;  ///< computation: the time between waits for calls
+  double idle_seconds = 0;     ///< waits until all ranks of a call were ready: stragglers, bubbles of a pipeline
   std::array<double, sim::kAllTrafficClasses.size()> exposed{};  ///< the rest of the waits, by class of the call
-  /// The time of the rank's calls, from readiness of their data and ports to their ends, whether the rank waited or
+  /// Sum over the rank's calls from the readiness of their data and ports to their ends, whether the rank waited or
   /// computed meanwhile: the exposed time if nothing overlapped.
   double network_seconds = 0;
-  std::uint64_t packets = 0;   ///< received
-  std::uint64_t repeated = 0;  ///< transmissions beyond the first of each
+  std::uint64_t packets = 0;   ///< packets received
+  std::uint64_t repeated = 0;  ///< transmissions beyond the first one of each packet
   std::uint64_t timeouts = 0;  ///< waits for feedback or timers
   std::uint64_t late = 0;      ///< packets that missed a deadline
 

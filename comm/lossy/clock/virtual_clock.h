@@ -17,11 +17,11 @@ namespace droptest::comm {
 
 /// Two times of a call at one of its ranks.
 struct CallTiming {
-  double ready_seconds = 0;  ///< all ranks have their data
+  double ready_seconds = 0;  ///< time at which all ranks have their data
   double end_seconds = 0;
 };
 
-/// Shared by the groups of one rank.
+/// The clock of one rank, shared by its groups.
 class VirtualClock {
  public:
   /// `network` has the loss of every class. Throws: ConfigError for a model that has no meaning.
@@ -40,22 +40,22 @@ class VirtualClock {
   };
   Ports& ports() { return ports_; }
   bool is_stopped() const { return stops_ > 0; }
-  /// The rank, on the compute timeline, waits for the network, where that is later.
+  /// Lets the rank, on the compute timeline, wait for the network, if the call ends later.
   void wait_for(const CallTiming& call, sim::TrafficClass of);
   /// Passes `share` of a step's given compute time, with the straggler of the step. Throws: ConfigError for a negative
   /// share.
   void compute_share(double share);
 
-  /// The rank begins another step. Given compute time passes at once, but for TimeModel::later_share.
+  /// Begins another step of the rank. Given compute time passes at once, except TimeModel::later_share.
   void begin_step(std::uint64_t step);
 
-  /// Called within a pause, so that it holds all compute time measured so far.
+  /// Must be called within a pause: the state then holds all compute time measured so far.
   void visit_state(sim::StateVisitor& visitor);
 
-  /// While one is alive, the processor time of the calling thread is not compute time. They may be nested.
+  /// The processor time of the calling thread is not compute time while a Pause is alive. Pauses may be nested.
   class Pause {
    public:
-    /// Null: nothing happens.
+    /// A null clock has no effect.
     explicit Pause(VirtualClock* clock);
     ~Pause();
     Pause(const Pause&) = delete;
@@ -65,11 +65,11 @@ class VirtualClock {
     VirtualClock* clock_;
   };
 
-  /// While one is alive, neither computation nor messages take time. Losses that depend on time are those of a time of
-  /// its own, so that it leaves the losses of later messages as they are. They may be nested.
+  /// Neither computation nor messages take time while a Stop is alive. Losses that depend on time then follow a time of
+  /// their own, so that the losses of later messages stay as they are. Stops may be nested.
   class Stop {
    public:
-    /// Null: nothing happens.
+    /// A null clock has no effect.
     explicit Stop(VirtualClock* clock);
     ~Stop();
     Stop(const Stop&) = delete;
@@ -96,14 +96,14 @@ class VirtualClock {
   std::optional<std::uint64_t> step_;
   int pauses_ = 0;
   int stops_ = 0;
-  double resumed_ = 0;  // thread time
+  double resumed_ = 0;  // thread time at the end of the last pause
 };
 
-/// The network of the paths: `network`, with lost late packets where there is a deadline or a quorum.
+/// The network of the paths: `network`, in which late packets are lost if there is a deadline or a quorum.
 Network with_deadlines(const Network& network, const TimeModel& model);
 
-/// The group's clocks: the latest of them, the mean compute and network time, and the sums of the counts. Ranks: all of
-/// `group`.
+/// The group's time: the latest clock, the means over ranks of the parts of the time, and the sums of the counts.
+/// Ranks: all of `group`.
 VirtualTime collect_time(Communicator& group, const VirtualTime& mine);
 
 }  // namespace droptest::comm

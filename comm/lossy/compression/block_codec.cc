@@ -34,7 +34,7 @@ void visit_floats(ElementType type, const T& visit) {
   });
 }
 
-// NaN where a value is not finite.
+// The scale is NaN if a value is not finite.
 template <class E>
 float scale_of(std::span<const E> values, int largest_code) {
   double largest = 0;

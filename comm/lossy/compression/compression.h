@@ -20,7 +20,7 @@ enum class CompressionKind : std::uint8_t { kNone, kFloat16, kBfloat16, kInt8, k
 struct Compression {
   CompressionKind kind = CompressionKind::kNone;
   std::uint64_t block_elems = 256;  ///< int8, int4: elements that share a scale
-  double fraction = 0.01;           ///< top_k: of the elements of a contribution that travel, in (0, 1]
+  double fraction = 0.01;           ///< top_k: share of a contribution's elements that travel, in (0, 1]
   std::uint64_t rank = 4;           ///< power_sgd: columns of the two factors
 };
 
@@ -28,10 +28,10 @@ struct CompressionEntry {
   std::string_view name;
   CompressionKind kind;
   std::string_view summary;
-  /// Each value travels by itself, in a code that its receivers decode: sums are made of decoded values, and their
-  /// results are coded again.
+  /// Whether each value travels by itself, in a code that its receivers decode. Sums are then made of decoded values,
+  /// and their results are coded again.
   bool codes_values = false;
-  /// Contributions travel in the reduce half; else their parts travel as values, in the gather half.
+  /// Whether contributions travel in the reduce half. Otherwise their parts travel as values, in the gather half.
   bool has_contributions = true;
 };
 const std::vector<CompressionEntry>& compressions();
@@ -40,10 +40,10 @@ const CompressionEntry& compression_entry(CompressionKind kind);
 CompressionKind compression_from_name(std::string_view name);
 inline bool codes_values(const Compression& compression) { return compression_entry(compression.kind).codes_values; }
 
-/// The elements of type `type` on the wire: coded values, or the pairs of an index and a value of top_k.
+/// The coding of elements of type `type` on the wire: coded values, or pairs of an index and a value (top_k).
 sim::ElementCoding coding_of(const Compression& compression, ElementType type);
 
-/// top_k: the pairs that a rank sends of a contribution; at least one, unless there is no element.
+/// top_k: the number of pairs that a rank sends of a contribution; at least one, unless there is no element.
 std::uint64_t pairs_of(const Compression& compression, std::uint64_t count_elems);
 
 /// power_sgd: a contribution as a matrix of `side` rows and columns, padded with zeros, and its factors of `side` rows
@@ -52,15 +52,16 @@ std::uint64_t pairs_of(const Compression& compression, std::uint64_t count_elems
 struct FactorShape {
   std::uint64_t side = 0;
   std::uint64_t rank = 0;
-  std::uint64_t elems() const { return side * rank; }  ///< of a factor
+  std::uint64_t elems() const { return side * rank; }  ///< elements of one factor
 };
-/// Absent: both factors would not be smaller than the contribution, which travels as it is.
+/// The shape of a contribution's factors. Absent: the contribution travels as it is, because both factors together
+/// would not be smaller.
 std::optional<FactorShape> factors_of(const Compression& compression, std::uint64_t count_elems);
 
 struct ClassNetwork;  // comm/lossy/network.h
 
-/// The reason why a network has no meaning with its compression; absent: it has a meaning. `pointer` is the member of
-/// the class's section, from the section on.
+/// The reason why a network has no meaning with its compression; absent: it has a meaning. `pointer` names the member
+/// within the class's section.
 struct CompressionRefusal {
   std::string pointer;
   std::string reason;

@@ -14,15 +14,15 @@
 
 namespace droptest::comm {
 
-/// Encodes values and decodes the message, on the rank that sends it: a packet that arrives is decoded without any
-/// other packet, so decoded values can travel in place of the bytes. Works in host memory; tensors on a device are
-/// copied there and back, which waits for their stream.
+/// Encodes values and decodes the message on the rank that sends it. A packet that arrives is decoded without any other
+/// packet, so decoded values can travel in place of the bytes. Works in host memory; tensors on a device are copied
+/// there and back, which waits for their stream.
 class ValueCoder {
  public:
   /// `seed` is the experiment's.
   ValueCoder(const Compression& compression, std::uint64_t seed) : codec_(compression), seed_(seed) {}
 
-  /// Takes the draws of the next call: of `contributions` elements that this rank sends to be summed, then of
+  /// Takes the draws of the next call: for `contributions` elements that this rank sends to be summed, then for
   /// `results` elements. Links are from this rank to all. Ranks: the thread that has the ledger.
   void plan(FlowLedger& ledger, const sim::Link& contribution_link, std::uint64_t contributions,
             const sim::Link& result_link, std::uint64_t results);

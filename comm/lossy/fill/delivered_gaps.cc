@@ -84,7 +84,7 @@ const std::byte* DeliveredGaps::left_out() {
   return left_out_.data();
 }
 
-// Avoids branches on fates where possible: processors cannot predict them.
+// The loop has few branches on fates: processors cannot predict them.
 const ReductionGap* DeliveredGaps::next_input_gap() {
   if (!lost_contributions_.next()) return nullptr;
   const sim::ElementRange elements = in_part(lost_contributions_.packet());
@@ -116,7 +116,7 @@ const ReductionGap* DeliveredGaps::next_input_gap() {
   return &input_gap_;
 }
 
-// The mean of N equal values can differ from the value in the last bit, so a lone contribution is copied.
+// A single contribution is copied: the mean of N equal values can differ from the value in the last bit.
 const ReductionGap* DeliveredGaps::substituted_gap(sim::ElementRange elements) {
   const std::size_t offset_bytes = elements.begin * element_bytes(type_);
   const std::byte* const substitute = inputs_[static_cast<std::size_t>(scaling_.substitute)] + offset_bytes;

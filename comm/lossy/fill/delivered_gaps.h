@@ -14,26 +14,27 @@
 
 namespace droptest::comm {
 
-/// The factors of a reduction with lost contributions. Each product is rounded to the element type. For sums and means
-/// of floats only, unless no factor is set.
+/// The factors of a reduction with lost contributions. Each product is rounded to the element type. They hold only for
+/// sums and means of floats, unless no factor is set.
 struct DeliveredScaling {
   enum class Sums : std::uint8_t { kAsTheyAre, kByCount };
-  double contributions = 1;      ///< of each contribution, before the addition
+  double contributions = 1;      ///< factor on each contribution, before the addition
   int exempt = -1;               ///< the contribution without a factor; -1: none
-  Sums sums = Sums::kAsTheyAre;  ///< kByCount: contributions / arrived where some are missing; 0 where all are
-  /// The contribution to a mean that replaces each missing one; it is the result where no other one arrived, and is
-  /// never missing itself. -1: missing contributions are left out.
+  Sums sums = Sums::kAsTheyAre;  ///< kByCount: contributions / arrived if some are missing; 0 if all are
+  /// The contribution to a mean that replaces each missing one. It is never missing itself, and it is the result if no
+  /// other contribution arrived. -1: missing contributions are left out.
   int substitute = -1;
 };
 
-/// The packets of messages of one shape, and the elements that a reduction holds of them. All is borrowed.
+/// The packets of messages of one shape, and the elements of them that a reduction holds. All is borrowed.
 struct MessagePart {
-  const sim::Packetizer& packets;  ///< of the whole messages
+  const sim::Packetizer& packets;  ///< packets of the whole messages
   sim::ElementRange elements;
 };
 
-/// The packets of a part that at least one of several messages lost, in order. The masks are transposed, so that the
-/// bits of all messages for one packet are neighbours: a block of a reduction fills most of the caches.
+/// The packets of a part that at least one of several messages lost, in order. The masks are transposed: the bits of
+/// all messages for one packet are neighbours, which saves cache misses, because a block of a reduction fills most of
+/// the caches.
 class LostBySome {
  public:
   /// Starts with the fates of the messages; null or empty: all packets arrived.
@@ -53,21 +54,21 @@ class LostBySome {
   void turn(const MessagePart& part, std::size_t messages, const WordsOf& words_of);
 
   std::vector<std::uint64_t> bits_;   // the words of all messages for 64 packets, then for the next 64
-  std::vector<std::uint64_t> ahead_;  // for each 64 packets: those that some message lost and that are still to come
+  std::vector<std::uint64_t> ahead_;  // lost packets that are still to come, in words of 64 packets
   std::size_t messages_ = 0;
   std::uint64_t first_word_ = 0;
   std::size_t word_ = 0;
-  std::uint64_t bit_ = 0;                   // of the packet, in its word
+  std::uint64_t bit_ = 0;                   // the packet's bit in its word
   const std::uint64_t* of_word_ = nullptr;  // the words of all messages for its 64 packets
 };
 
 /// The gaps of a reduction in which packets of contributions and results are lost. Buffers are kept between reductions.
-/// Where contribution 0 is lost and has no substitute, the reduction starts with its neutral element: 0, or the lowest
+/// If contribution 0 is lost and has no substitute, the reduction starts with its neutral element: 0, or the lowest
 /// value for a maximum.
 class DeliveredGaps final : public ReductionGaps {
  public:
-  /// Fates by source, and by result as the words of masks; null or empty: all arrived. inputs[r] points to the first
-  /// element of the part in contribution r; `inputs` stays valid until the last gap has been read.
+  /// Starts with fates by source, and by result as the words of masks; null or empty: all arrived. inputs[r] points to
+  /// the first element of the part in contribution r; `inputs` stays valid until the last gap has been read.
   void start(ReduceOp op, ElementType type, const DeliveredScaling& scaling, const MessagePart& part,
              std::span<const sim::PacketMask* const> contributions,
              std::span<const std::span<const std::uint64_t>> results, std::span<const std::byte* const> inputs);

@@ -16,19 +16,20 @@ namespace droptest::comm {
 
 /// Reduces the arrived packets of all contributions, in rank order and in one pass over the memory. Buffers are kept
 /// between reductions.
-/// Determinism: the arrived contributions to each element are reduced in rank order. Where contribution 0 is lost, the
+/// Determinism: the arrived contributions to each element are reduced in rank order. If contribution 0 is lost, the
 /// reduction starts with its neutral element: 0, or the lowest value for a maximum.
 class DeliveredReduction {
  public:
   /// Starts a reduction of one message from each of `contributions` ranks, cut into `packets`, with nothing lost.
   void start(const sim::Packetizer& packets, int contributions);
-  /// The same for a part of the messages' elements. Fates are those of whole messages; contributions and results hold
-  /// the part alone.
+  /// Starts a reduction of a part of the messages' elements. Fates are those of whole messages; contributions and
+  /// results hold only the part.
   void start(const sim::Packetizer& packets, int contributions, sim::ElementRange part);
   /// Sets the fates of one rank's message, which are borrowed until the reduction; null: all arrived.
   void lose(int source, const sim::PacketMask* lost) { contributions_[static_cast<std::size_t>(source)] = lost; }
-  /// Sets the fates of the message that carries the result to output `result`, as the words of a mask, borrowed
-  /// likewise; empty: all packets arrive. Elements of lost packets become zero. For reduce() in host memory.
+  /// Sets the fates of the message that carries the result to output `result`, as the words of a mask, which are
+  /// borrowed until the reduction; empty: all packets arrive. Elements of lost packets become zero. Only reduce() in
+  /// host memory reads them.
   void lose_result(int result, std::span<const std::uint64_t> lost) {
     results_[static_cast<std::size_t>(result)] = lost;
   }
@@ -38,13 +39,13 @@ class DeliveredReduction {
   void reduce(ReduceOp op, ConstTensor like, const Scaling& scaling, std::span<const std::byte* const> contributions,
               std::span<std::byte* const> results);
 
-  /// The same, but the last arrived values replace those of a lost packet, so that nothing is missing. `remembered`
-  /// holds the last values of each source, one source after the other; newly arrived values overwrite them.
+  /// Reduces without gaps: the last arrived values replace those of a lost packet. `remembered` holds the last values
+  /// of each source, one source after the other; newly arrived values overwrite them.
   void reduce_with_last(ReduceOp op, Tensor remembered, std::span<const std::byte* const> contributions,
                         std::span<std::byte* const> results);
 
  private:
-  // A run of elements of which the same contributions arrived: those that `lost` has not lost in its packet; null: all.
+  // A run of elements with the same arrived contributions: all but those that `lost` lost in its packet; null: all.
   struct Run {
     sim::ElementRange elements;
     const LostBySome* lost;
@@ -54,12 +55,12 @@ class DeliveredReduction {
 
   sim::Packetizer packets_{0, 1, 1};
   sim::ElementRange part_;
-  std::vector<const sim::PacketMask*> contributions_;    // by source
-  std::vector<std::span<const std::uint64_t>> results_;  // by result
+  std::vector<const sim::PacketMask*> contributions_;    // fates by source
+  std::vector<std::span<const std::uint64_t>> results_;  // fates by result
   DeliveredGaps gaps_;
   LostBySome lost_contributions_;
-  std::vector<const std::byte*> inputs_;  // of the current block
-  std::vector<std::byte*> outputs_;
+  std::vector<const std::byte*> inputs_;  // inputs of the current block
+  std::vector<std::byte*> outputs_;       // outputs of the current block
 };
 
 }  // namespace droptest::comm

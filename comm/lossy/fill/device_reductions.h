@@ -15,7 +15,7 @@ namespace droptest::comm {
 
 /// A part of the ranks' messages, with one mask for each message; null: all arrived.
 struct Contributions {
-  sim::Packetizer packets;  ///< of the whole messages
+  sim::Packetizer packets;  ///< packets of the whole messages
   sim::ElementRange part;   ///< the elements that the inputs and outputs hold
   std::span<const sim::PacketMask* const> lost;
 };
@@ -24,7 +24,8 @@ struct Contributions {
 void reduce_delivered_on_device(ReduceOp op, ElementType type, const Contributions& contributions,
                                 const DeliveredScaling& scaling, std::span<const std::byte* const> inputs,
                                 std::span<std::byte* const> outputs, Stream& stream);
-/// The last values in `remembered` replace those of a lost packet; arrived values overwrite their places in it.
+/// DeliveredReduction::reduce_with_last(): the last values in `remembered` replace those of a lost packet, and arrived
+/// values overwrite their places in it.
 void reduce_with_last_on_device(ReduceOp op, const Contributions& contributions, Tensor remembered,
                                 std::span<const std::byte* const> inputs, std::span<std::byte* const> outputs);
 

@@ -16,7 +16,7 @@ struct DeliveredArguments {
   const std::byte* const* inputs;
   std::byte* const* outputs;
   const std::uint64_t* masks;  // words of source 0, of source 1, ...; null: all arrived
-  std::uint64_t mask_words;    // of one source
+  std::uint64_t mask_words;    // words of one source
   int sources;
   int results;
   std::uint64_t first_element;

@@ -15,41 +15,42 @@
 
 namespace droptest::comm {
 
-/// One rank's states of a message, zero before the first: its *estimate* of its own contribution, and a *copy* of the
-/// estimate of each rank whose contributions it adds up. A rank sends C(contribution - estimate), C the compression.
-/// It adds the message to its estimate, and each receiver adds it to its copy; the sums are sums of copies. So the
-/// differences, and with them the errors of C, become small where contributions change slowly.
+/// One rank's states of a message, zero before the first: its *estimate* of its own contribution, and, for each rank
+/// with contributions that it adds up, a *copy* of that rank's estimate. A rank sends C(contribution - estimate), C the
+/// compression. It adds the message to its estimate, and each receiver adds it to its copy; the sums are sums of
+/// copies. So the differences, and with them the errors of C, become small if contributions change slowly.
 ///
-/// A receiver does not add lost packets. Where the sender adds them to its estimate all the same, copy and estimate
-/// differ from then on: no later message mends it. With acknowledgements the sender leaves them out, too.
+/// A receiver does not add lost packets. If the sender adds them to its estimate all the same, copy and estimate differ
+/// from then on: no later message mends it. Acknowledgements let the sender leave them out, too.
 /// A message of another type, size or cut begins with zeros.
 /// Source: Richtarik, Sokolov and Fatkhullin, NeurIPS 2021 (EF21; g_i is the estimate).
 class Ef21 {
  public:
-  /// Takes the states of a call from `stale`, their owner. `copied_elems`: of each of `ranks` copies. `cut` is as for
-  /// StaleMemory::of().
+  /// Takes the states of a call from `stale`, their owner. `copied_elems`: the elements of each of the `ranks` copies.
+  /// `cut`: as for StaleMemory::of().
   void plan(StaleMemory& stale, const CallArguments& call, int ranks, std::uint64_t copied_elems,
             std::span<const std::uint64_t> cut);
 
-  /// contribution - estimate, in `scratch`.
+  /// contribution - estimate, written into `scratch`.
   ConstTensor difference(ConstTensor contribution, Scratch& scratch) const;
   Tensor estimate() const { return estimate_; }
   Tensor copy_of(int source) const;
 
-  /// The differences of the copies, without that of `own`, from estimates that `gather` puts in place of the copies.
+  /// The differences between the copies and the senders' estimates, without the copy of `own`. `gather` writes the
+  /// estimates of all ranks in the layout of the copies.
   EndErrors compare(int own, const std::function<void(ConstTensor estimate, Tensor copies)>& gather) const;
 
  private:
-  // Of the current message.
+  // The states of the current message.
   Tensor estimate_;
-  Tensor copies_;  // one after the other, by source
+  Tensor copies_;  // one copy after the other, by source
   std::uint64_t copied_elems_ = 0;
 };
 
 /// The message in which receivers tell senders the packets that they miss, in an order and number of words that both
 /// know. Its class is reliable and takes no virtual time.
 extern const Message kAcknowledgement;
-/// Words of the mask of a message.
+/// Number of words of a message's mask.
 inline std::uint64_t mask_words(const sim::Packetizer& packets) {
   return sim::PacketMask(packets.packets()).words().size();
 }

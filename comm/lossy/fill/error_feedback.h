@@ -31,8 +31,8 @@ class ErrorFeedback {
   /// input + the lost contributions of the last message of this kind, in `scratch`.
   ConstTensor correct(ConstTensor input, Scratch& scratch);
 
-  /// Adds factor x (values - decoded) to the memory: what a compression of the elements from `first_element` on has
-  /// changed.
+  /// Adds factor x (values - decoded) to the memory: the change that a compression made to the elements from
+  /// `first_element` on.
   void changed(std::uint64_t first_element, ConstTensor values, ConstTensor decoded, double factor = 1);
 
   /// Adds the lost elements of a send to the memory: `values` are the elements of the send, which begin at
@@ -41,7 +41,7 @@ class ErrorFeedback {
                    const sim::Packetizer& packets);
 
  private:
-  Tensor memory_;  // of the current message
+  Tensor memory_;  // memory of the current message
 };
 
 }  // namespace droptest::comm

@@ -59,8 +59,8 @@ const std::vector<FillEntry>& fills() {
   return entries;
 }
 
-// A receiver of a message between stages or of sequence_forward has no value of its own; other classes have no stage to
-// send past. Only keys and values, which travel in sequence_forward, can leave a computation.
+// A receiver of a message between stages or of sequence_forward has no value of its own. Other classes have no stage to
+// send past. A computation can leave out only keys and values, which travel in sequence_forward.
 bool FillEntry::has_meaning_in_gather_half(sim::TrafficClass traffic_class) const {
   const bool between_stages = sim::traffic_class_entry(traffic_class).is_between_stages;
   if (rule.source == FillRule::Source::kSubstitute) return between_stages;

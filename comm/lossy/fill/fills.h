@@ -13,16 +13,16 @@
 
 namespace droptest::comm {
 
-/// By the name in a spec.
+/// The fills, named as in a spec.
 enum class Fill : std::uint8_t { kZero, kCountRescale, kInverseProbability, kStale, kOwn, kOwnScaled, kSkip, kAbsent };
 
-/// What a fill computes with: paths read the rule, not the name.
+/// The computation of a fill: paths read the rule, not the name.
 struct FillRule {
   /// The value in the place of a lost one.
   enum class Source : std::uint8_t {
     kZero,        ///< none: a lost contribution is left out of its sum
-    kRemembered,  ///< the last one that arrived at this position
-    kOwn,         ///< the receiver's
+    kRemembered,  ///< the last value that arrived at this position
+    kOwn,         ///< the receiver's own value
     kSubstitute,  ///< Message::substitute
     kAbsent,      ///< zero, and the reader of Message::lost leaves the position out
   } source = Source::kZero;
@@ -31,7 +31,7 @@ struct FillRule {
     kOne,
     kByCount,    ///< ranks / contributions that arrived
     kByRate,     ///< 1 / (1 - loss rate) on each contribution that could be lost
-    kSqrtRanks,  ///< sqrt(ranks) on the own contribution that replaces a sum, 1 / sqrt(ranks) on that to a mean
+    kSqrtRanks,  ///< sqrt(ranks) on an own contribution in place of a sum, 1 / sqrt(ranks) in place of a mean
   } scale = Scale::kOne;
 
   /// Whether each message leaves a memory for the next one.
@@ -47,17 +47,18 @@ struct FillEntry {
   std::string_view name;
   Fill fill;
   FillRule rule;
-  bool reduce_half;  ///< has a meaning wherever contributions are summed
-  bool gather_half;  ///< has a meaning where values are copied
+  bool reduce_half;  ///< whether it has a meaning wherever contributions are summed
+  bool gather_half;  ///< whether it has a meaning where values are copied
   std::string_view summary;
-  bool means = false;  ///< has a meaning in the reduce half of means, where each contribution travels by itself
+  /// Whether it has a meaning in the reduce half of means, where each contribution travels by itself.
+  bool means = false;
   bool has_meaning_in_gather_half(sim::TrafficClass traffic_class) const;
 };
-/// In the order of their enumerators.
+/// All fills, in the order of their enumerators.
 const std::vector<FillEntry>& fills();
-/// The row of a fill.
+/// The entry of a fill.
 const FillEntry& fill_entry(Fill fill);
-/// What a fill computes with.
+/// The rule of a fill.
 inline const FillRule& rule_of(Fill fill) { return fill_entry(fill).rule; }
 /// Throws: ConfigError that lists the known names.
 Fill fill_from_name(std::string_view name);

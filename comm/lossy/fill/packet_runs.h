@@ -12,7 +12,7 @@
 
 namespace droptest::comm {
 
-/// Consecutive elements whose packets were all lost, or all delivered.
+/// Consecutive elements of packets that were all lost, or all delivered.
 struct PacketRun {
   enum class Fate : std::uint8_t { kDelivered, kLost };
   sim::ElementRange elements;
@@ -38,9 +38,9 @@ class PacketRunCursor {
 void append_lost(const sim::PacketMask* lost, const sim::Packetizer& packets, std::uint64_t first_element,
                  std::vector<sim::ElementRange>& ranges);
 
-/// The copies and fills below act on the elements of one message: `data` has packets.count_elems() elements.
-/// A null mask means that all was delivered. All tensors are in one memory; those on a device are changed in the order
-/// of their stream, by one launch.
+/// The copies and fills below act on the elements of one message: `data` has packets.count_elems() elements. A null
+/// mask means that all was delivered. All tensors are in one memory; those on a device are changed in the order of
+/// their stream, by one launch.
 
 /// Sets lost elements to zero.
 void zero_lost(Tensor data, const sim::PacketMask* lost, const sim::Packetizer& packets);

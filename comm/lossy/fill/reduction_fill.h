@@ -12,15 +12,15 @@
 
 namespace droptest::comm {
 
-/// Throws: ConfigError where `fill` rescales a maximum or integers, or is `own` and the reduction is no mean; names the
-/// message.
+/// Throws: ConfigError that names the message, if `fill` rescales a maximum or integers, or if it is `own` and the
+/// reduction is no mean.
 void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& message);
 
 /// Whether packets of a half can be lost or late.
 bool can_lose(const HalfNetwork& half);
 
-/// 1 / (1 - residual loss rate), the factor of inverse_probability; 0 at rate 1, where nothing arrives. The rate is for
-/// a message of `packets` packets; without them, for a long message.
+/// 1 / (1 - residual loss rate), the factor of inverse_probability; 0 at rate 1, because nothing arrives then. The rate
+/// is that of a message of `packets` packets; without `packets`, of a long message.
 double inverse_probability_factor(const HalfNetwork& half, std::uint64_t packets);
 double inverse_probability_factor(const HalfNetwork& half);
 

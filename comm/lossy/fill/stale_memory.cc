@@ -59,7 +59,7 @@ std::uint64_t StaleMemory::bytes() const {
   return bytes;
 }
 
-// Of the class embedding_gradient, the gathers carry values.
+// The gathers of the class embedding_gradient carry values.
 bool StaleMemory::has_gradients(Use use, sim::TrafficClass traffic_class) {
   if (traffic_class == sim::TrafficClass::kEmbeddingGradient && use == Use::kAllGather) return false;
   return sim::carries_gradients(traffic_class);

@@ -46,8 +46,8 @@ class StaleMemory {
   };
 
   /// The memory of `count_elems` elements for a message, of the type and in the memory of `like`. `cut` describes the
-  /// cut of the message into the parts of ranks; empty: not cut. `peer` is the root or the sender, where messages
-  /// differ by it. The range stays valid until the message has another shape.
+  /// cut of the message into the parts of ranks; empty: not cut. `peer` is the root or the sender, if messages differ
+  /// by it. The range stays valid until the message has another shape.
   Tensor of(Use use, const Message& message, ConstTensor like, std::uint64_t count_elems,
             std::span<const std::uint64_t> cut, int peer = -1);
 
@@ -55,7 +55,7 @@ class StaleMemory {
   /// that are not finite become 0, as before the first value.
   void rescale(double factor);
 
-  /// Of all memories.
+  /// Bytes of all memories.
   std::uint64_t bytes() const;
 
   /// Values on a device are visited in host memory, and return to the device at the next of().
@@ -81,7 +81,8 @@ class StaleMemory {
     std::vector<std::uint64_t> cut;
     std::vector<std::byte> host;
     DeviceMemory device;
-    Stream* stream = nullptr;  ///< borrowed, of the last use of the device memory; null: the values are in host memory
+    /// Borrowed stream of the last use of the device memory; null: the values are in host memory.
+    Stream* stream = nullptr;
 
     void visit_state(sim::StateVisitor& visitor);
     bool has_shape(ConstTensor like, std::size_t bytes, std::span<const std::uint64_t> parts) const;

@@ -20,7 +20,7 @@ struct FlowEnd {
   std::uint64_t digest = 0;
   std::uint64_t packets = 0;
   std::uint64_t messages = 0;
-  std::uint64_t peer_messages = 0;  // of `messages`: those of send and exchange
+  std::uint64_t peer_messages = 0;  // messages of send and exchange, among `messages`
 };
 constexpr std::size_t kEndWords = sizeof(FlowEnd) / sizeof(std::uint64_t);
 
@@ -61,7 +61,7 @@ std::vector<FlowKey> flows_between(const FlowLedger& ledger, int source, int des
 
 // The first mismatch that a rank found, for the others. All members are words, so that it travels as words.
 struct Mismatch {
-  std::uint64_t number = 0;  // of mismatches on this rank
+  std::uint64_t number = 0;  // number of mismatches on this rank
   std::uint64_t traffic_class = 0;
   std::uint64_t half = 0;
   std::uint64_t source = 0;

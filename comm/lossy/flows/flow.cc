@@ -11,14 +11,14 @@ namespace {
 
 constexpr double kMicrosecondsPerSecond = 1e6;
 
-// The 64-bit packet index of docs/paths.md. Of an index that continues along the link, 48 bits are for packets, and the
-// bits above for the group's number. Of an index that restarts for each message, 32 bits are for packets (the upper
-// half of them for repetitions), 24 for the message's number and 8 for the group's.
+// The 64-bit packet index of docs/paths.md. An index that continues along the link has 48 bits for packets, and the
+// bits above for the group's number. An index that restarts for each message has 32 bits for packets (the upper half of
+// them for repetitions), 24 for the message's number and 8 for the group's.
 constexpr int kGroupShift = 48;
 constexpr int kMessageShift = 32;
 constexpr int kMessageGroupShift = 56;
 
-// Payload of the `number` lost packets of `mask`: all are full but the message's last data packet, which is at `last`.
+// Payload of the `number` lost packets of `mask`: all are full except the message's last data packet, at `last`.
 std::uint64_t lost_bytes(const sim::PacketMask& mask, std::uint64_t number, std::uint64_t last,
                          const sim::Packetizer& packets) {
   const std::uint64_t full = packets.payload_bytes(0);

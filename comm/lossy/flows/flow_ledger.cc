@@ -82,8 +82,8 @@ struct FlowLedger::Sent {
   FlowKey key;
   Flow& flow;
   const HalfNetwork& half;
-  std::uint64_t packets;  // of the first transmission
-  LinkPosition position;  // of the flow before the message
+  std::uint64_t packets;  // packets of the first transmission
+  LinkPosition position;  // position of the flow before the message
   std::optional<SendTime> time;
   std::optional<sim::PacketTimes> times;
   std::uint64_t number(const CallFates& call) const { return call.ordinal.value_or(position.messages); }
@@ -178,8 +178,7 @@ bool FlowLedger::draw(CallFates& call, const Sent& sent, const sim::Packetizer& 
       totals_.packets += sent.packets;
     }
   }
-  // Late packets are missing, even where the recovery repaired them; receivers wait for packets that arrive for
-  // certain.
+  // Late packets are missing, even if the recovery repaired them. Receivers wait for packets that arrive for certain.
   const std::uint64_t data = packets.packets();
   const std::uint64_t in_time = sent.time && sent.time->in_time ? std::min(*sent.time->in_time, data) : data;
   if (in_time < data && call.delivery == Delivery::kByNetwork) {
@@ -203,15 +202,15 @@ bool FlowLedger::lose(const CallFates& call, const Sent& sent, const sim::LossPr
                      std::to_string(repeated->place.first_packet) + ", the loss layer at " +
                      std::to_string(place.first_packet));
   place.times = sent.times;
-  // Under burst_scope "message" each message has its own fates, so no time passes between messages.
+  // A message has its own fates under burst_scope "message", so no time passes between messages.
   if (place.times && scope == BurstScope::kMessage) place.times->departs_microseconds.reset();
   // Without a recovery, all lost packets stay missing.
   const sim::LinkRecovery* recovery = sent.half.recovery.get();
   sim::PacketMask& lost = recovery == nullptr ? missing : lost_;
   lost.resize(sent.packets);
   FlowTally* tally = flow.tally.get();
-  // Messages of one ordinal after the other are neighbours, in whatever order they are sent; but times pass in the
-  // order of the sends.
+  // Messages with consecutive ordinals are neighbours, in whatever order they are sent. But times pass in the order of
+  // the sends.
   const bool by_clock = process.keeps_time() && place.times && place.times->departs_microseconds;
   const auto order =
       call.ordinal && scope == BurstScope::kLink && !by_clock ? sim::MessageOrder::kAny : sim::MessageOrder::kByDraw;

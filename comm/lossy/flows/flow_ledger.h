@@ -22,7 +22,7 @@ namespace droptest::comm {
 /// Each link is counted on exactly one rank; the others keep only its index, and a digest of some messages.
 enum class Tally : std::uint8_t { kCounted, kOtherEnd };
 
-/// What the program asks for, or kCertain where the recovery `protect` covers the message in that step.
+/// The delivery that the program asks for, or kCertain if the recovery `protect` covers the message in that step.
 Delivery delivery_of(const Message& message, const ClassNetwork& network, std::uint64_t step);
 
 /// One rank's verdict on a call or a step: whether any packet stayed missing.
@@ -39,24 +39,25 @@ struct CallFates {
   GroupNumber group = 0;   ///< matters for links to every destination
   std::uint64_t step = 0;  ///< the loss of a link may change with it
   Delivery delivery = Delivery::kByNetwork;
-  /// Of send, recv or exchange: their two ends may reach the call at different times.
+  /// Whether both ends of a message reach the call together. Those of send, recv and exchange may not.
   enum class Ends : std::uint8_t { kTogether, kApart } ends = Ends::kTogether;
   std::optional<std::uint64_t> ordinal{};  ///< Message::ordinal
-  /// Borrowed. The departures of the call's messages, for processes that depend on time, and their late packets: a
-  /// packet that misses the deadline is lost too, whatever its fate. Late packets are in the masks, but not in the
-  /// counts and digests, which hold the losses of the process. Null: no time is known.
+  /// The departures of the call's messages, for processes that depend on time, and their late packets. A packet that
+  /// misses the deadline is lost, too, whatever its fate. Late packets are in the masks, but not in the counts and
+  /// digests, which hold the losses of the process. Borrowed; null: no time is known.
   SendTimes* times = nullptr;
-  /// At once; or first the indices of all messages, then, when their times are known, the fates of the same messages.
+  /// A call reserves indices and draws fates at once, or in two phases: kReserve takes the indices of all messages;
+  /// kDraw draws the fates of these messages when their times are known.
   enum class Phase : std::uint8_t { kAtOnce, kReserve, kDraw } phase = Phase::kAtOnce;
-  std::deque<ReservedMessage>* reserved = nullptr;  ///< borrowed, for the second and third phase
+  std::deque<ReservedMessage>* reserved = nullptr;  ///< borrowed, for kReserve and kDraw
 
-  Verdict verdict = Verdict::kLossless;  ///< so far, for the fates that this rank draws
+  Verdict verdict = Verdict::kLossless;  ///< verdict so far on the fates that this rank draws
 };
 
 /// Packets that a rank counts, over all links since its start.
 struct PacketTotals {
-  std::uint64_t packets = 0;  ///< of first transmissions
-  std::uint64_t lost = 0;     ///< of these, before any recovery
+  std::uint64_t packets = 0;  ///< packets of first transmissions
+  std::uint64_t lost = 0;     ///< packets lost in first transmissions, before any recovery
 };
 
 /// Hands out packet indices and draws the fates of each message.
@@ -64,7 +65,7 @@ struct PacketTotals {
 /// of the starts of calls.
 class FlowLedger {
  public:
-  /// The processes of `network` are shared with it.
+  /// The ledger shares the processes of `network`.
   explicit FlowLedger(const Network& network, Counting counting = Counting::kOn)
       : network_(network), counting_(counting) {}
   FlowLedger(const FlowLedger&) = delete;  // flows hold each other's addresses
@@ -75,20 +76,20 @@ class FlowLedger {
   /// Determinism: the fates are LossProcess::draw(seed, link, first, ...) with `first` from docs/paths.md; those of
   /// packets that are sent again follow from docs/fates.md.
   /// Throws: ConfigError when a link runs out of packet indices, and for an ordinal that is wrong on its link.
-  /// A call that reserves only takes the indices: nothing is missing, and nothing is counted.
+  /// A call in the phase kReserve only takes indices: nothing is missing, and nothing is counted.
   bool draw_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets, Tally tally,
                     sim::PacketMask& missing);
 
-  /// Uses up the packets of a message of which this rank does not need the fates. It draws them for every 16th message
-  /// of the link only, so that the two ends can be compared.
+  /// Uses up the packets of a message, on a rank that does not need their fates. Only every 16th message of the link is
+  /// drawn, so that its two ends can be compared.
   void pass_message(CallFates& call, const sim::Link& link, const sim::Packetizer& packets);
 
   /// The index of the first of `count` draws for values that this rank sends on the link (stochastic rounding): each
   /// draw is used once in a run.
   std::uint64_t take_draws(const sim::Link& link, std::uint64_t count);
 
-  /// Long-run fraction of a link's packets that stays missing, in messages of `packets` packets. Throws: CheckError
-  /// where its recovery has no closed form; validate() refuses such a recovery with the fills that need the rate.
+  /// Long-run fraction of a link's packets that stays missing, in messages of `packets` packets. Throws: CheckError if
+  /// its recovery has no closed form; validate() refuses such a recovery with the fills that need the rate.
   double missing_rate(const sim::Link& link, std::uint64_t packets) const;
 
   void visit_state(sim::StateVisitor& visitor);
@@ -99,7 +100,7 @@ class FlowLedger {
   using Flows = std::map<FlowKey, Flow>;
   const Flows& flows() const { return flows_; }
   const Network& network() const { return network_; }
-  /// Of messages that were counted while this object lives: no part of the state.
+  /// Totals of the messages that were counted while this object lives: no part of the state.
   PacketTotals totals() const { return totals_; }
 
  private:
@@ -122,8 +123,8 @@ class FlowLedger {
   Flows flows_;
   std::pair<const FlowKey, Flow>* last_ = nullptr;  // the flow of the last message; null: none yet
   PacketTotals totals_;
-  std::map<sim::Link, std::uint64_t> draws_;  // taken so far
-  sim::PacketMask lost_;                      // of the first transmission of a message
+  std::map<sim::Link, std::uint64_t> draws_;  // number of draws taken so far
+  sim::PacketMask lost_;                      // losses of a message's first transmission
 };
 
 }  // namespace droptest::comm

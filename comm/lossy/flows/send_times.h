@@ -14,8 +14,8 @@
 
 namespace droptest::comm {
 
-/// The position on its link, with its times, of a message that is sent again until its budget is spent, as the clock
-/// knows it.
+/// The position and the timing of a message on a link that sends again until its budget is spent, as the clock knows
+/// them.
 struct ResentMessage {
   sim::MessagePosition place;
   sim::LinkTiming timing;
@@ -25,23 +25,24 @@ struct ResentMessage {
 /// The virtual time of a message on its link.
 struct SendTime {
   double departs_seconds = 0;
-  double packet_seconds = 0;              ///< a full packet with its header takes so long on the link
-  std::optional<std::uint64_t> in_time;   ///< its first packets, which arrive before the deadline; absent: all
+  double packet_seconds = 0;              ///< time of a full packet with its header on the link
+  std::optional<std::uint64_t> in_time;   ///< number of its first packets that arrive before the deadline; absent: all
   std::optional<ResentMessage> repeated;  ///< absent: nothing is sent again
-  bool is_stopped = false;                ///< the clock stands still
+  bool is_stopped = false;                ///< whether the clock stands still
 };
 
-/// Filled before a collective, which uses it up: messages of a link in their order.
+/// The times of a collective's messages, by link in the order of the messages. Filled before the collective, which uses
+/// them up.
 class SendTimes {
  public:
   void clear() { times_.clear(); }
 
   void add(const sim::Link& link, const SendTime& time) { times_[link].push_back(time); }
-  /// The same for a packet that several receivers share: with the first departure, the slowest link and the earliest
-  /// deadline.
+  /// Adds the time of a packet that several receivers share: the first departure, the slowest link and the earliest
+  /// deadline count.
   void add_shared(sim::Link link, const SendTime& time);
 
-  /// The time of the next message on the link; absent where none is known.
+  /// The time of the next message on the link; absent if none is known.
   std::optional<SendTime> take(const sim::Link& link);
 
  private:

@@ -24,7 +24,7 @@ CallMemory memory_of(const SizedCall& call, bool is_sampled) {
   const std::uint64_t elements = call.shape.elements;
   const bool scatters = call.shape.operation == Operation::kReduceScatter;
   if (is_sampled) memory.take(Slot::kExact, scatters ? call.part() : elements);
-  // The divergence of results that are equal on all ranks without loss.
+  // The buffer for the divergence of results that are equal on all ranks without loss.
   if (is_sampled && !scatters) memory.take(Slot::kUnused, call.part());
   const ClassRecovery& recovery = network.recovery;
   if (recovery.error_feedback != ClassRecovery::ErrorFeedback::kOff && reduces(call.shape.operation)) {

@@ -13,11 +13,12 @@
 
 namespace droptest::comm {
 
-/// Elements on the rank that has most of them.
+/// Numbers of elements on the rank that has most of them.
 struct CallMemory {
   using Slot = Scratch::Slot;
-  std::array<std::uint64_t, static_cast<std::size_t>(Slot::kSentinel)> scratch{};  ///< taken during the call, by slot
-  std::uint64_t remembered = 0;  ///< until the next message of its name: stale values, feedback, states
+  /// Elements taken during the call, by slot.
+  std::array<std::uint64_t, static_cast<std::size_t>(Slot::kSentinel)> scratch{};
+  std::uint64_t remembered = 0;  ///< elements kept until the next message of the name: stale values, feedback, states
 
   /// Sets the elements of a buffer; a later size replaces an earlier one.
   void take(Slot slot, std::uint64_t elements) { scratch[static_cast<std::size_t>(slot)] = elements; }
@@ -35,11 +36,11 @@ struct SizedCall {
   std::uint64_t of_all_ranks(std::uint64_t elements) const { return static_cast<std::uint64_t>(ranks) * elements; }
   /// Whether contributions to a sum leave values for the next call.
   bool remembers_contributions() const;
-  /// Whether values of the gather half do.
+  /// Whether values of the gather half leave values for the next call.
   bool remembers_results() const;
 };
 
-/// What LossyCall and its path take. `is_sampled`: the call is compared with an exact one.
+/// The memory of LossyCall and its path. `is_sampled`: the call is compared with an exact one.
 CallMemory memory_of(const SizedCall& call, bool is_sampled);
 
 }  // namespace droptest::comm

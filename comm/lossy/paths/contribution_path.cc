@@ -11,7 +11,7 @@
 namespace droptest::comm {
 namespace {
 
-// Of an all-reduce: a copy of fewer bytes costs less than another exchange.
+// Smallest all-reduce that runs in parts: a copy of fewer bytes costs less than another exchange.
 constexpr std::size_t kBytesWorthParts = 65536;
 
 }  // namespace
@@ -37,7 +37,7 @@ ContributionPath::Parts ContributionPath::parts_of(const CallArguments& call) co
                                                                                            : Parts::kNone;
 }
 
-// Another rank's contribution. Under kOfShownFates, each rank reads the fates that the others drew for their own.
+// Takes another rank's contribution. Each rank with kOfShownFates reads the fates that the others drew for their own.
 void ContributionPath::take_other(const CallArguments& call, const PathMessage& message, CallFates& fates) {
   const auto source = static_cast<std::size_t>(message.source);
   const sim::TrafficClass traffic_class = call.message.traffic_class;
@@ -98,9 +98,9 @@ void ContributionPath::plan(const CallArguments& call, CallFates& fates) {
   plan_messages(call, fates);
 }
 
-// This rank's contribution at the aggregation point. Without a lost packet, the input itself (after error feedback);
-// else a copy in `masked` with the lost packets neutral. Under `stale`, the last arrived values. `masked` may be the
-// input.
+// This rank's contribution at the aggregation point. If no packet is lost, it is the input itself (after error
+// feedback). Otherwise it is a copy in `masked`, in which lost packets are neutral, or have the last arrived values
+// under the fill `stale`. `masked` may be the input.
 ConstTensor ContributionPath::arriving(const CallArguments& call, Tensor masked, Scratch& scratch) {
   ConstTensor input = call.input;
   if (context_.feeds_back()) input = feedback_.correct(input, scratch);
@@ -117,8 +117,8 @@ ConstTensor ContributionPath::arriving(const CallArguments& call, Tensor masked,
   return masked;
 }
 
-// Lives on the stack of the thread that runs its call. Under kOfShownFates, each rank has drawn the fates of its own
-// contribution, and reads the fates of the others from their Parts.
+// Lives on the stack of the thread that runs its call. If the parts are kOfShownFates, each rank has drawn the fates of
+// its own contribution, and reads the fates of the others from their Parts.
 class ContributionPath::Part final : public PartReduction {
  public:
   Part(ContributionPath& path, const CallArguments& call, const DeliveredReduction::Scaling& scaling)
@@ -139,7 +139,7 @@ class ContributionPath::Part final : public PartReduction {
   }
 
  private:
-  const sim::PacketMask* lost_;  // of this rank's contribution
+  const sim::PacketMask* lost_;  // losses of this rank's contribution
   ContributionPath& path_;
   const CallArguments& call_;
   DeliveredReduction::Scaling scaling_;
@@ -195,7 +195,7 @@ void ContributionPath::run(const CallArguments& call, Communicator& inner, Scrat
   if (parts_ != Parts::kNone) {
     all_reduce_in_parts(call, inner);
   } else {
-    // The output is overwritten in any case, so it can hold the masked contribution: in place nothing is copied.
+    // The output is overwritten in any case, so it can hold the masked contribution: a call in place copies nothing.
     inner.all_reduce(arriving(call, call.output, scratch), call.output, call.op, call.message);
     finish(call.output, 0, call.op);
   }

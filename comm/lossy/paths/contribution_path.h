@@ -17,12 +17,12 @@ namespace droptest::comm {
 
 /// A packet of a contribution travels on the link (source, every destination) to the aggregation point. A lost packet
 /// is missing from every rank's result, also from its sender's. Each rank takes its lost packets out of the
-/// contribution that it hands to the backend's own collective, so all ranks get equal bits. Where the backend runs a
+/// contribution that it hands to the backend's own collective, so all ranks get equal bits. If the backend runs a
 /// PartReduction as fast as its own reduction, the sums leave the lost packets out instead; the results are equal to
-/// the bit (but for the sign of zeros). Every rank draws the fates of all contributions, or only of its own where it
-/// can read the fates that the others drew. The gather half of an all-reduce, where the spec configures it, covers the
-/// links from the aggregation point to each receiver. The group's lowest world rank names the aggregation point, and is
-/// a receiver too. Reduction order: the backend's.
+/// the bit (but for the sign of zeros). Every rank draws the fates of all contributions, or only of its own if it can
+/// read the fates that the others drew. The gather half of an all-reduce, if the spec configures it, covers the links
+/// from the aggregation point to each receiver. The group's lowest world rank names the aggregation point, and is a
+/// receiver too. Reduction order: the backend's.
 class ContributionPath final : public Path {
  public:
   explicit ContributionPath(const PathContext& context);
@@ -53,15 +53,15 @@ class ContributionPath final : public Path {
   PathMessages messages_;
   GatherHalf gather_half_;
   DeliveredReduction delivered_;
-  // Of the current call.
+  // State of the current call.
   sim::Packetizer packets_{0, 1, 1};
   Parts parts_ = Parts::kNone;
-  MessageLosses lost_;            // of this rank's contribution, then of its result where the gather half can lose it
-  MessageLosses lost_by_source_;  // of the others' contributions, under kOfDrawnFates
+  MessageLosses lost_;  // losses of this rank's contribution, then of its result if the gather half can lose it
+  MessageLosses lost_by_source_;  // losses of the others' contributions, under kOfDrawnFates
   LostContributions lost_contributions_;
   sim::PacketMask others_lost_;
   sim::PacketMask without_others_;  // packets that no other rank contributed; for Message::lost
-  Tensor last_contributions_;       // of `stale`, else empty
+  Tensor last_contributions_;       // memory of `stale`; empty under other fills
   Tensor last_results_;
   ErrorFeedback feedback_;
 };

@@ -63,8 +63,8 @@ bool DirectPath::owners_lose_results(const CallArguments& call) const {
          can_lose(gather) && gather.rule() == FillRule{} && !context_.network.reduce.rule().remembers();
 }
 
-// The owner's own contribution does not travel: no packet, no fate. Where owners take the lost packets out of results,
-// nobody needs the fates of another owner's packets for all ranks.
+// The owner's own contribution does not travel: no packet, no fate. If owners take the lost packets out of results, no
+// rank needs the fates of packets that another owner sends to all ranks.
 void DirectPath::plan_messages(const CallArguments& call, CallFates& fates) {
   const bool by_owner = lost_results_by_ == LostResults::kByOwner;
   const Interest of_results = by_owner ? Interest::kNone : Interest::kFates;
@@ -105,7 +105,7 @@ void DirectPath::plan(const CallArguments& call, CallFates& fates) {
     feedback_.plan(context_.stale, call.input, call.op, gathers ? Use::kAllReduceFeedback : Use::kReduceScatterFeedback,
                    counts_, call.message);
   }
-  if (coder_ && fates.phase != CallFates::Phase::kDraw) plan_codes(call);  // which takes draws
+  if (coder_ && fates.phase != CallFates::Phase::kDraw) plan_codes(call);  // takes draws
   const std::uint64_t part_elems = counts_[static_cast<std::size_t>(context_.group.rank())];
   if (context_.network.recovery.keeps_states()) states_.plan(context_.stale, call, ranks, part_elems, counts_);
   own_part_ = context_.packets(call.input.type, part_elems);
@@ -123,7 +123,7 @@ const DirectPath::Part& DirectPath::part_of(const PartReduction& reduction) {
   return static_cast<const Part&>(reduction);
 }
 
-// All ranks have drawn the fates of their gather half, and wait.
+// Called when all ranks have drawn the fates of their gather half, and wait.
 void DirectPath::lose_results(std::span<const PartReduction* const> reductions) {
   const int me = context_.group.rank();
   DROPTEST_CHECK(reductions.size() == static_cast<std::size_t>(context_.group.world_size()), "reductions out of sight");
@@ -190,7 +190,7 @@ void DirectPath::plan_codes(const CallArguments& call) {
                gathers ? own : 0);
 }
 
-// The values that the owners of the other parts decode, and the own part.
+// The contributions to other ranks' parts as their owners decode them; the own part stays exact.
 ConstTensor DirectPath::coded_contribution(ConstTensor values, Scratch& scratch) {
   const Tensor coded = scratch.take(Scratch::Slot::kCoded, values, values.count_elems());
   copy(values, coded);
@@ -204,8 +204,8 @@ ConstTensor DirectPath::coded_contribution(ConstTensor values, Scratch& scratch)
   return coded;
 }
 
-// The results of this rank's part, as all ranks decode them. The memory holds contributions, of which a mean is a
-// share.
+// Codes the results of this rank's part as all ranks decode them. The memory of error feedback holds contributions, so
+// the error of a mean enters it once for each rank.
 void DirectPath::code_results(Tensor results, ReduceOp op) {
   if (!context_.feeds_back()) return coder_->code(sim::Half::kGather, results);
   std::vector<std::byte> exact;
@@ -255,7 +255,7 @@ void DirectPath::run_with_states(const CallArguments& call, Communicator& inner,
   gather_half_.lose_results(call.output, counts_, own_values);
 }
 
-// Owners tell each source the packets that they miss, where the class has acknowledgements.
+// Owners tell each source the packets that they miss, if the class has acknowledgements.
 void DirectPath::change_estimates(ConstTensor sent, Communicator& inner) {
   const auto ranks = static_cast<std::size_t>(context_.group.world_size());
   const auto me = static_cast<std::size_t>(context_.group.rank());

@@ -23,11 +23,11 @@ namespace droptest::comm {
 /// Rank r owns part r of a reduction. It receives each other contribution over the link (source, r), sums the arrived
 /// packets in rank order, and sends the result to all other ranks over the links (r, receiver). Its own contribution
 /// never travels.
-/// With a compression of values, contributions to other ranks' parts and the results are coded, and the owner adds up
-/// decoded values; the own contribution does not travel and stays exact. Under error feedback, a sender also remembers
-/// the differences between its contributions and their decoded values, and an owner those of its results. Under EF21
-/// the coded contributions are differences from states, of which an owner adds up its copies; results are coded as
-/// they are.
+/// A compression of values codes the contributions to other ranks' parts and the results; the owner adds up decoded
+/// values. The own contribution does not travel and stays exact. A sender with error feedback also remembers the
+/// differences between its contributions and their decoded values, and an owner those of its results. Under EF21 the
+/// coded contributions are differences from states; an owner adds them to its copies, and sums the copies. Results are
+/// coded as they are.
 /// Reduction order: by rank, so that without loss the bits are those of the `local` backend.
 /// Source: transpose all-reduce of OptiReduce, NSDI 2025; docs/paths.md.
 class DirectPath final : public Path {
@@ -44,7 +44,7 @@ class DirectPath final : public Path {
  private:
   class Part;  // the reduction of this rank's part
   /// The rank that takes the lost packets out of the results: the owner of each part for all receivers, or each
-  /// receiver.
+  /// receiver for itself.
   enum class LostResults : std::uint8_t { kByOwner, kByReceiver };
 
   void plan_messages(const CallArguments& call, CallFates& fates);
@@ -65,14 +65,14 @@ class DirectPath final : public Path {
   GatherHalf gather_half_;
   DeliveredReduction delivered_;
   LargestNorm adversary_;
-  // Of the current call.
-  std::vector<std::uint64_t> counts_;  // of the parts, by rank
+  // State of the current call.
+  std::vector<std::uint64_t> counts_;  // elements of the parts, by rank
   sim::Packetizer own_part_{0, 1, 1};  // the packets of this rank's part
-  MessageLosses lost_contributions_;   // to this rank's part, by source
-  MessageLosses lost_outgoing_;        // of this rank's contributions, by owner, under error feedback
-  LossesByRank lost_results_;          // by owner, under LostResults::kByOwner
+  MessageLosses lost_contributions_;   // losses of contributions to this rank's part, by source
+  MessageLosses lost_outgoing_;        // losses of this rank's contributions, by owner, under error feedback
+  LossesByRank lost_results_;          // losses of results by owner, under LostResults::kByOwner
   LostResults lost_results_by_ = LostResults::kByReceiver;
-  Tensor remembered_;  // each source's last values, one after the other; empty where the fill does not need them
+  Tensor remembered_;  // each source's last values, one after the other; empty if the fill does not need them
   ErrorFeedback feedback_;
   Ef21 states_;
   std::optional<ValueCoder> coder_;  // absent: values travel as they are

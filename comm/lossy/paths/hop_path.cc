@@ -23,7 +23,7 @@ void HopPath::add_memory(const SizedCall& call, CallMemory& memory) {
   const int reduce_rounds = hops.reduce_rounds();
   const bool has_results = hops.rounds() > reduce_rounds;
   const bool buffers_results = buffers(call.network, sim::Half::kGather);
-  // By rank, the elements that it receives: into a buffer in the round at hand, and in all rounds of the reduce half.
+  // The elements that each rank receives: into a buffer in this round, and in all rounds of the reduce half.
   std::vector<std::uint64_t> buffered(static_cast<std::size_t>(call.ranks));
   std::vector<std::uint64_t> reduced(buffered.size());
   std::uint64_t most_buffered = 0;
@@ -141,7 +141,8 @@ void HopPath::hops_of(int round, HopsOfRank which, std::vector<sim::Hop>& hops) 
   std::erase_if(hops, [this](const sim::Hop& hop) { return cut_->elements(hop).size() == 0; });
 }
 
-// Partial sums are received into a buffer, and so are values that this rank's own may replace; others into the work.
+// Partial sums are received into a buffer, and so are values that this rank's own may replace. Other values are
+// received into the work.
 bool HopPath::buffers(const ClassNetwork& network, sim::Half half) {
   return half == sim::Half::kReduce || (can_lose(network.gather) && network.gather.rule().keeps_own());
 }

@@ -17,11 +17,11 @@
 
 namespace droptest::comm {
 
-/// A reduce hop carries the sender's partial sum: where a packet is lost, the receiver continues with its own partial
-/// sum, so all contributions in the packet are lost. A gather hop carries the sender's value: a receiver that loses a
-/// packet fills its elements by the gather half's fill, and forwards them. A rank works in the output (a reduce-scatter
-/// in a buffer of the input's size), so `own` keeps the partial sum that the reduce half left there. A mean is a sum
-/// until the owner of a part divides it; for a mean, `own` keeps this rank's contribution.
+/// A reduce hop carries the sender's partial sum. If a packet is lost, the receiver continues with its own partial sum,
+/// so all contributions in the packet are lost. A gather hop carries the sender's value: a receiver that loses a packet
+/// fills its elements by the gather half's fill, and forwards them. A rank works in the output (a reduce-scatter in a
+/// buffer of the input's size), so `own` keeps the partial sum that the reduce half left there. A mean is a sum until
+/// the owner of a part divides it; for a mean, `own` keeps this rank's contribution.
 ///
 /// count_rescale: the number of contributions travels with each partial sum, and the owner of a part scales it by ranks
 /// / contributions. inverse_probability: each arrived partial sum is scaled by 1 / (1 - loss rate of its link), so that
@@ -45,7 +45,7 @@ class HopPath final : public Path {
     Communicator& inner;
     Scratch& scratch;
     Tensor work;               // all elements, as far as this rank has them
-    ConstTensor contribution;  // to a mean, where it stands for lost results; else empty
+    ConstTensor contribution;  // contribution to a mean, if it stands for lost results; else empty
     std::uint64_t sums_received = 0;
     std::size_t messages_received = 0;
   };
@@ -69,19 +69,20 @@ class HopPath final : public Path {
   PathContext context_;
   PathMessages messages_;
   GatherHalf gather_half_;
-  // Of the current call.
+  // State of the current call.
   std::optional<PathMessages::Cut> cut_;
-  MessageLosses lost_;           // of the messages that this rank receives, in the order of receipt
-  std::vector<double> factors_;  // of partial sums likewise, under inverse_probability; else empty
-  Tensor last_sums_;    // `stale` of the reduce half: one place for each received element, in the order of receipt
-  Tensor last_values_;  // `stale` of the gather half: the shape of the work
+  MessageLosses lost_;  // losses of the messages that this rank receives, in the order of receipt
+  // Factors of partial sums in the order of receipt, under inverse_probability; else empty.
+  std::vector<double> factors_;
+  Tensor last_sums_;    // memory of `stale`, reduce half: one place for each received element, in the order of receipt
+  Tensor last_values_;  // memory of `stale`, gather half: in the shape of the work
   ContributionCounts counts_;
-  // Of the current round.
+  // State of the current round.
   std::vector<sim::Hop> sends_;
   std::vector<sim::Hop> receives_;
-  std::vector<Send> outgoing_;                          // by send
-  std::vector<Receive> incoming_;                       // by receive
-  std::vector<std::vector<CountRun>> received_counts_;  // by receive
+  std::vector<Send> outgoing_;                          // messages by send
+  std::vector<Receive> incoming_;                       // messages by receive
+  std::vector<std::vector<CountRun>> received_counts_;  // counts by receive
 };
 
 }  // namespace droptest::comm

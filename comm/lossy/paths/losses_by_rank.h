@@ -20,7 +20,7 @@ class LossesByRank {
     words_of_each_ = static_cast<std::size_t>((most_packets + 63) / 64);
     words_.assign(static_cast<std::size_t>(ranks) * words_of_each_, 0);
   }
-  /// Takes a copy; null: all arrived.
+  /// Takes a copy of the losses of a rank's message; null: all arrived.
   void set(int rank, const sim::PacketMask* lost) {
     if (lost != nullptr) std::ranges::copy(lost->words(), &words_[static_cast<std::size_t>(rank) * words_of_each_]);
   }

@@ -12,9 +12,9 @@
 
 namespace droptest::comm {
 
-/// What a path needs to know of a message that another rank counts.
+/// The interest of a path in a message that another rank counts.
 enum class Interest : std::uint8_t {
-  kNone,   ///< its packets use up indices
+  kNone,   ///< its packets only use up indices
   kFates,  ///< which of its packets are missing
 };
 
@@ -28,8 +28,8 @@ class MessageLosses {
     for (std::size_t number = 0; number < messages; ++number) messages_[number].any_missing = false;
   }
 
-  /// Draws a message of the call, where this rank counts it or its path asks for the fates. Else it passes the message,
-  /// and the mask of `number` does not change.
+  /// Draws a message of the call if this rank counts it or its path asks for the fates. Otherwise it passes the
+  /// message, and the mask of `number` does not change.
   void take(const PathContext& context, sim::TrafficClass traffic_class, CallFates& fates, const PathMessage& message,
             Interest of_others, std::size_t number) {
     const sim::Link link = context.link_of(traffic_class, message);

@@ -26,7 +26,7 @@ void for_each_part(Tensor data, std::span<const std::uint64_t> parts, const F& f
   });
 }
 
-// In place on floats of a width that the transform supports; narrow ones are widened, and rounded afterwards.
+// Transforms floats in place, in a width that the transform supports; narrow ones are widened, and rounded afterwards.
 template <class F>
 void transform(Tensor part, const F& f) {
   visit_elements(part.type, [&]<class T>(std::type_identity<T>) {
@@ -44,7 +44,7 @@ void transform(Tensor part, const F& f) {
   });
 }
 
-// Marks all elements of a block of RandomisedHadamard in which one is marked.
+// Marks all elements of each block of RandomisedHadamard that has a marked element.
 void spread_over_blocks(std::span<std::byte> marks, std::uint64_t block_elems) {
   std::uint64_t size = block_elems;
   while (!marks.empty()) {

@@ -16,23 +16,24 @@ namespace droptest::comm {
 
 /// The transform of a class's messages (Hadamard first, then interleaving), and its inverse. Both steps are linear and
 /// the same on all ranks; the inverse spreads the values of a lost packet, and the values of its fill, over the
-/// message. The identity where the network's recovery has neither.
+/// message. The transform is the identity if the network's recovery has neither step.
 class MessageTransform {
  public:
   /// `network` is borrowed and outlives this; `seed` is the experiment's.
   MessageTransform(const ClassNetwork& network, std::uint64_t seed);
 
   bool is_identity() const;
-  /// Throws: ConfigError, where the Hadamard transform is in use, for a maximum and for integers.
+  /// Throws: ConfigError for a maximum and for integers, if the Hadamard transform is in use.
   void check(ReduceOp op, ElementType type, const Message& message) const;
 
-  /// In place. `parts` are the elements of the messages that lie in `data` one after the other; each is transformed by
-  /// itself.
+  /// Transform in place. `parts` are the elements of the messages that lie in `data` one after the other; each is
+  /// transformed by itself.
   void forward(Tensor data, std::span<const std::uint64_t> parts);
   void inverse(Tensor data, std::span<const std::uint64_t> parts);
-  /// Message::lost after inverse(), from that of the values before it: the elements into which lost ones were spread.
+  /// Changes Message::lost from the values before inverse() to those after it: the elements into which lost ones were
+  /// spread.
   void inverse(std::vector<sim::ElementRange>& lost, ElementType type, std::span<const std::uint64_t> parts) const;
-  /// A copy in `scratch`: a caller's input is never written.
+  /// Transforms a copy in `scratch`: a caller's input is never written.
   ConstTensor transformed(ConstTensor input, std::span<const std::uint64_t> parts, Scratch& scratch);
 
  private:

@@ -19,15 +19,15 @@ namespace droptest::comm {
 
 /// The inputs of a plan. All are borrowed and outlive the path.
 struct PathContext {
-  const Communicator& group;    ///< its ranks
+  const Communicator& group;    ///< the group and its ranks
   FlowLedger& ledger;           ///< packet indices and fates of this rank's links, shared by the groups it is in
-  const ClassNetwork& network;  ///< of the traffic class that the path serves
+  const ClassNetwork& network;  ///< network of the traffic class that the path serves
   StaleMemory& stale;           ///< values that arrived earlier, by message
   const PathEntry& path;        ///< the path of the group's collectives
 
   /// Whether lost contributions are added to the next message.
   bool feeds_back() const { return network.recovery.error_feedback == ClassRecovery::ErrorFeedback::kOn; }
-  /// Between two ranks of the group.
+  /// The link between two ranks of the group.
   sim::Link link(sim::TrafficClass traffic_class, sim::Half half, int source, int destination) const {
     return {traffic_class, half, static_cast<std::uint16_t>(group.world_rank(source)),
             static_cast<std::uint16_t>(group.world_rank(destination))};
@@ -40,7 +40,7 @@ struct PathContext {
     return message.to_all ? link_to_all(traffic_class, message.half, message.source)
                           : link(traffic_class, message.half, message.source, message.destination);
   }
-  /// What the path sends in the group.
+  /// The messages that the path sends in the group.
   PathMessages messages() const;
   /// The packets of a message of `count_elems` elements.
   sim::Packetizer packets(ElementType type, std::uint64_t count_elems) const {
@@ -57,11 +57,11 @@ class Path {
   virtual ~Path() = default;
 
   /// Uses up a packet index for each packet that the path sends, the same number on every rank that knows the link.
-  /// Draws fates and repairs, and takes the memories of stale values and feedback. Where fates need times it is called
+  /// Draws fates and repairs, and takes the memories of stale values and feedback. If fates need times, it is called
   /// twice, to reserve and to draw (CallFates::phase), and visits the same messages both times; other draws are taken
-  /// the first time only. Ranks: the thread that has the ledger, in the order of the starts of calls. Throws:
-  /// ConfigError for a reduction that the fill or the recovery has no meaning for, before any index is used up, and for
-  /// wrong ordinals.
+  /// only the first time. Ranks: the thread that has the ledger, in the order of the starts of calls. Throws:
+  /// ConfigError, before any index is used up, for a reduction for which the fill or the recovery has no meaning, and
+  /// for wrong ordinals.
   virtual void plan(const CallArguments& call, CallFates& fates) = 0;
 
   /// Moves the data over `inner`, a reliable transport of the group, and takes out the lost packets of the plan. It may

@@ -66,7 +66,7 @@ int rank_of_lowest(int ranks, const std::function<int(int rank)>& world_rank) {
   return lowest;
 }
 
-/// What differs between the messages of a collective.
+/// The differences between the messages of a collective.
 struct PathMessages::Leg {
   int source;
   int destination;
@@ -84,7 +84,7 @@ bool PathMessages::aggregates(Operation operation) const {
   return path_.route == Route::kAggregated && reduces(operation);
 }
 
-// Next to an aggregation point a packet goes to all receivers at once. Paths of many hops have none that are shared.
+// Next to an aggregation point a packet goes to all receivers at once. Paths of many hops have no shared packets.
 bool PathMessages::sends_to_all(sim::Half half) const {
   if (path_.route == Route::kAggregated) return true;
   return path_.can_share && half == sim::Half::kGather && network_.consistency == Consistency::kShared;
@@ -106,7 +106,7 @@ PathMessages::Cut PathMessages::cut(const CallShape& call) {
   const sim::HopSchedule& hops = schedule(collective_of(call.operation), call.root);
   begins_.assign(1, 0);
   const auto add = [this](std::uint64_t count) { begins_.push_back(begins_.back() + count); };
-  if (call.operation == Operation::kAllReduce) {  // as even_counts()
+  if (call.operation == Operation::kAllReduce) {  // even_counts()
     const auto parts = static_cast<std::uint64_t>(hops.parts());
     for (std::uint64_t part = 0; part < parts; ++part) {
       add(call.elements / parts + (part < call.elements % parts ? 1 : 0));
@@ -142,7 +142,7 @@ void PathMessages::yield(const Request& request, const Leg& leg) {
                  leg.elements, cut});
 }
 
-// Contributions in the first round, results in the second.
+// Visits contributions in the first round, results in the second.
 void PathMessages::visit_aggregation(const Request& request) {
   const sim::ElementRange all{0, request.call->elements};
   const bool is_sent = request.whose == Whose::kSentByRank;
@@ -164,7 +164,7 @@ void PathMessages::visit_aggregation(const Request& request) {
   }
 }
 
-// One hop for each pair, on every path: nearest first, so that no two meet at a port.
+// Visits one hop for each pair, on every path: nearest first, so that no two meet at a port.
 void PathMessages::visit_pairs(const Request& request) {
   const auto send = [&](int source, int destination, std::uint64_t elements) {
     yield(request, {source, destination, sim::Half::kGather, 0, {0, elements}});

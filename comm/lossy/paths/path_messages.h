@@ -23,7 +23,7 @@ struct PathEntry;  // comm/lossy/paths/path_registry.h
 struct CallShape {
   Operation operation = Operation::kAllReduce;
   ElementType type = ElementType::kFloat32;
-  std::uint64_t elements = 0;  ///< all that the tensor has; unused by an all-to-all
+  std::uint64_t elements = 0;  ///< all elements of the tensor; unused by an all-to-all
   /// A reduce-scatter and an all-gather have the elements of each rank's part. An all-to-all has the elements from one
   /// rank to each other one, or a table of all ranks by source.
   std::span<const std::uint64_t> counts{};
@@ -50,11 +50,12 @@ struct PathMessage {
   int source = 0;
   int destination = 0;
   sim::Half half = sim::Half::kReduce;
-  /// Its packets go to all ranks at once, on the link to every destination; `destination` is one of them.
+  /// Whether its packets go to all ranks at once, on the link to every destination; `destination` is one of them.
   bool to_all = false;
-  /// Only the clock counts this message: its packets have no link, so they use up no indices and never get lost.
+  /// Whether only the clock counts this message: its packets have no link, so they use up no indices and never get
+  /// lost.
   bool only_takes_time = false;
-  int call = 0;   ///< which of sub_calls_of()
+  int call = 0;   ///< index in sub_calls_of()
   int round = 0;  ///< counts from 0 in each sub-call; a rank sends what it received in earlier rounds
   sim::ElementRange elements;
   const sim::Packetizer& packets;  ///< valid during the visit
@@ -78,9 +79,9 @@ class PathMessages {
   void visit(const SubCall& call, const Visit& visit);
   /// The messages of all sub-calls, one after the other.
   void visit(const CallShape& call, const Visit& visit);
-  /// The messages on links that `rank` sends on or receives from, in one piece where packets are for all ranks.
+  /// The messages on links that `rank` sends on or receives from. A message with packets for all ranks is visited once.
   void visit_of(const CallShape& call, int rank, const Visit& visit);
-  /// The messages of one half that `rank` sends, in one piece where packets are for all ranks.
+  /// The messages of one half that `rank` sends. A message with packets for all ranks is visited once.
   void visit_sent_by(const CallShape& call, int rank, sim::Half half, const Visit& visit);
 
   /// The hops of a collective, with the first element of each part and the number of elements; valid until a
@@ -104,9 +105,9 @@ class PathMessages {
     Whose whose;
     int rank;
     const Visit& visit;
-    int number = 0;  // of the SubCall
+    int number = 0;  // number of the SubCall
     std::optional<std::uint64_t> content_bytes{};
-    std::optional<sim::Half> half{};  // absent: both
+    std::optional<sim::Half> half{};  // absent: both halves
   };
   void visit_calls(const CallShape& call, Request request);
   void visit_sub_call(const SubCall& call, Request request);
@@ -125,11 +126,11 @@ class PathMessages {
   const PathEntry& path_;
   int ranks_;
   int aggregation_point_;
-  std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // by collective, then a broadcast for each root
+  std::vector<std::unique_ptr<sim::HopSchedule>> schedules_;  // indexed by collective, then a broadcast for each root
   std::vector<std::uint64_t> begins_;
   std::vector<sim::Hop> hops_;
-  sim::Packetizer packets_{0, 1, 1};  // of the last message
-  std::optional<ElementType> type_;   // absent: other messages have other ones
+  sim::Packetizer packets_{0, 1, 1};  // packets of the last message
+  std::optional<ElementType> type_;   // element type of the last message, if packets_ may serve again; else absent
 };
 
 /// Whether the operation adds up contributions.

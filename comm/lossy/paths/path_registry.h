@@ -15,16 +15,16 @@
 
 namespace droptest::comm {
 
-/// The halves that a spec's `loss` applies to where it names no half.
+/// The halves that a spec's `loss` applies to if it names no half.
 enum class LossShorthand : std::uint8_t { kBothHalves, kReduceHalf };
 
-/// Why `shared` has no meaning on some paths.
+/// The reason why `shared` has no meaning on some paths.
 inline constexpr std::string_view kSharesNoFates =
     "each packet travels to one rank, which forwards its own copy, so no two receivers could share a fate";
 
-/// Whether the ranks of a group end with equal results where a lossless collective gives equal ones.
+/// Whether the ranks of a group end with equal results if a lossless collective gives equal ones.
 enum class RankEquality : std::uint8_t {
-  kStayEqual,       ///< under the shorthand loss, always
+  kStayEqual,       ///< always equal under the shorthand loss
   kReduceHalfOnly,  ///< gather-half loss per receiver makes them differ; `shared` keeps them equal
 };
 
@@ -33,12 +33,12 @@ enum class SenderFeedback : std::uint8_t { kNone, kCorrectsSends };
 
 /// The route of packets from the ranks with the values to their receivers.
 enum class Route : std::uint8_t {
-  kAggregated,  ///< contributions meet in the network, uncut: all ranks miss a packet that does not reach that point
-  kOneHop,      ///< straight from the source: a loss concerns its receiver alone
+  kAggregated,  ///< contributions meet at one point, uncut: all ranks miss a packet that is lost before it
+  kOneHop,      ///< straight from the source: a loss concerns only its receiver
   kManyHops,    ///< ranks forward values: a loss reaches every rank behind the hop
 };
 
-/// Seconds of an all-reduce of equal ranks on equal links without loss, compute time or deadline; bytes with headers.
+/// Closed form of an all-reduce's seconds: equal ranks and links, no loss, compute or deadline; bytes with headers.
 using AllReduceSeconds = double (*)(int ranks, double bytes, const sim::LinkCost& link);
 
 struct PathEntry {
@@ -48,25 +48,25 @@ struct PathEntry {
   RankEquality equality;
   LossShorthand shorthand;
   std::unique_ptr<Path> (*make)(const PathContext&);
-  /// Adds what the path itself holds for a collective.
+  /// Adds the memory that the path itself holds for a collective.
   void (*add_memory)(const SizedCall&, CallMemory&);
-  /// The hops of its collectives; null for a path that has none, since its packets do not travel from rank to rank.
+  /// The hops of its collectives; null for a path without hops: its packets do not travel from rank to rank.
   std::unique_ptr<sim::HopSchedule> (*schedule)(const sim::ScheduleRequest&);
-  bool can_share = false;   ///< several ranks receive one packet, so `shared` has a meaning
-  bool has_groups = false;  ///< needs ClassNetwork::group_ranks
+  bool can_share = false;   ///< whether several ranks receive one packet, so that `shared` has a meaning
+  bool has_groups = false;  ///< whether it needs ClassNetwork::group_ranks
   SenderFeedback feedback = SenderFeedback::kNone;
   AllReduceSeconds seconds = nullptr;  ///< null: no closed form
   /// The collectives that a reduction consists of; null: itself.
   std::vector<SubCall> (*sub_calls)(const ClassNetwork&, const CallShape&, int ranks) = nullptr;
 };
 
-/// All known paths, in the order in which they are listed; without those that a compression brings along.
+/// All known paths, in the order in which they are listed, except those of a compression.
 const std::vector<PathEntry>& paths();
 
 /// Throws: ConfigError that lists the known names.
 const PathEntry& path_entry(std::string_view name);
 
-/// The path of a collective of `elems` elements, all parts together: that of the compression where it has one, else
+/// The path of a collective of `elems` elements, all parts together: that of the compression if it has one, else
 /// ClassNetwork::path_of().
 const PathEntry& path_in(const ClassNetwork& network, std::uint64_t elems);
 

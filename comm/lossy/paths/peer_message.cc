@@ -38,7 +38,7 @@ void PeerMessage::before_receipt(Tensor data, Scratch& scratch) {
   own_values_ = gather_half_.keep_for_own(data, scratch);
 }
 
-// Looks up the memory now: another message of the name may have arrived since the plan.
+// The memory is looked up now: another message of the name may have arrived since the plan.
 void PeerMessage::received(const CallArguments& call, Scratch& scratch) {
   const Tensor data = call.output;
   const ConstTensor substitute = call.message.substitute;

@@ -23,21 +23,21 @@ class PeerMessage {
   /// Ranks: the two ends in the same order.
   void plan(const CallArguments& call, CallFates& fates);
 
-  /// At the sender: the values that travel for `data`: `data` itself, or its transform in `scratch`.
+  /// The values that travel for `data`, at the sender: `data` itself, or its transform in `scratch`.
   ConstTensor outgoing(ConstTensor data, Scratch& scratch);
 
-  /// At the receiver, before the message overwrites `data`: copies the values of `data` into `scratch` where the fill
-  /// is `own` or `own_scaled`.
+  /// Called at the receiver, before the message overwrites `data`: copies the values of `data` into `scratch` if the
+  /// fill is `own` or `own_scaled`.
   void before_receipt(Tensor data, Scratch& scratch);
-  /// The whole message is in call.output: takes out the packets that its link lost, and fills their elements. On the
-  /// thread of the plan.
+  /// Called when the whole message is in call.output: takes out the packets that its link lost, and fills their
+  /// elements. Runs on the thread of the plan.
   void received(const CallArguments& call, Scratch& scratch);
 
  private:
   PathContext context_;
   MessageTransform transform_;
   GatherHalf gather_half_;
-  // Of the current message.
+  // State of the current message.
   MessageLosses lost_;
   ConstTensor own_values_;
 };

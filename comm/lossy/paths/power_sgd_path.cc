@@ -62,7 +62,7 @@ void transposed_times(std::span<const T> values, std::uint64_t side, const Facto
 // Modified Gram-Schmidt. A column that the ones before it span becomes zero.
 template <class T>
 void make_orthonormal(const Factor<T>& p, std::uint64_t rows) {
-  constexpr double kSpanned = 1e-10;  // of the column's norm before
+  constexpr double kSpanned = 1e-10;  // share of the column's norm before
   for (std::uint64_t c = 0; c < p.columns; ++c) {
     const auto inner = [&](std::uint64_t a, std::uint64_t b) {
       double sum = 0;
@@ -92,7 +92,7 @@ void multiply(const Factor<T>& p, const Factor<T>& q, std::uint64_t side, std::s
   }
 }
 
-// Equal on all ranks: the draws belong to no rank.
+// Draws the first Q, which is equal on all ranks because the draws belong to no rank.
 template <class T>
 void draw_start(std::uint64_t seed, const Message& message, std::span<T> elems) {
   std::uint64_t name = 0xcbf29ce484222325U;  // FNV-1a
@@ -153,7 +153,7 @@ void PowerSgdPath::run_as_is(const CallArguments& call, ConstTensor input, Commu
   inner.all_reduce(arriving, call.output, call.op, call.message);
 }
 
-// Of ranks on devices, the factors travel from device to device.
+// The factors of ranks on devices travel from device to device.
 template <class T>
 void PowerSgdPath::add_up(std::vector<T>& factor, ReduceOp op, const CallArguments& call, Communicator& inner) {
   Stream* const stream = call.input.stream;

@@ -16,11 +16,11 @@ namespace droptest::comm {
 /// A contribution is a square matrix M (factors_of()). All ranks have a factor Q. They add up P = M Q, make its columns
 /// orthonormal, and add up Q = M^T P, which is the Q of the next call of the message; the result is P Q^T. Both sums
 /// travel as contributions to an aggregation point: a packet that a rank loses is missing from all results, so ranks
-/// keep equal factors. Contributions whose factors would not be smaller travel as they are.
+/// keep equal factors. Contributions travel as they are if factors would not be smaller.
 ///
-/// Under error feedback a sender remembers M - P Q_own^T, with the elements of Q_own that arrived. Loss in the sum of P
-/// changes the subspace alone, so that nothing is missing after it that is not remembered.
-/// Determinism: all ranks have equal bits where the backend's sums have.
+/// A sender with error feedback remembers M - P Q_own^T, with the elements of Q_own that arrived. Loss in the sum of P
+/// changes only the subspace: every value that is missing afterwards is remembered.
+/// Determinism: all ranks have equal bits if the backend's sums have.
 /// Source: Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithms 1 and 2 (M, P, Q as there); one matrix for a whole
 /// message, as PyTorch's batched_powerSGD_hook.
 class PowerSgdPath final : public Path {
@@ -42,9 +42,9 @@ class PowerSgdPath final : public Path {
 
   PathContext context_;
   PathMessages messages_;
-  // Of the current call.
+  // State of the current call.
   std::optional<FactorShape> shape_;  // absent: the contribution travels as it is
-  MessageLosses lost_;                // of this rank's P and Q, or of its contribution
+  MessageLosses lost_;                // losses of this rank's P and Q, or of its contribution
   Tensor remembered_;                 // Q of the call before
   ErrorFeedback feedback_;
   CodingErrors errors_;

@@ -96,7 +96,7 @@ void TopKPath::plan(const CallArguments& call, CallFates& fates) {
   });
 }
 
-// Of ranks on devices, the bytes travel from device to device.
+// The bytes of ranks on devices travel from device to device.
 void TopKPath::gather_pairs(std::span<const std::uint64_t> counts, const CallArguments& call, Communicator& inner) {
   constexpr ElementType kBytes = ElementType::kUint8;
   Stream* const stream = call.input.stream;
@@ -112,7 +112,7 @@ void TopKPath::gather_pairs(std::span<const std::uint64_t> counts, const CallArg
   stream->synchronize();
 }
 
-// Every rank tells all others the packets that it misses, of each source.
+// Every rank tells all others the packets of each source that it misses.
 void TopKPath::acknowledge(const sim::Packetizer& packets, Communicator& inner) {
   const auto ranks = static_cast<std::size_t>(context_.group.world_size());
   const std::uint64_t words = mask_words(packets);
@@ -184,7 +184,7 @@ void TopKPath::run_on_host(const CallArguments& call, ConstTensor input, Tensor 
   gather_pairs(counts, call, inner);
 
   const sim::Packetizer packets = context_.packets(input.type, pairs_);
-  std::vector<T> delivered(values.size(), T{0});  // of this rank's contribution
+  std::vector<T> delivered(values.size(), T{0});  // delivered elements of this rank's contribution
   add_pairs<T>(sent_, nullptr, packets, delivered);
   errors_ = {};
   for (std::size_t i = 0; i < values.size(); ++i) {

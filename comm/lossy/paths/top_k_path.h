@@ -16,15 +16,15 @@
 namespace droptest::comm {
 
 /// Each rank sends the pairs (index, value) of its k elements of largest magnitude to all others, and adds up the pairs
-/// that it has, in the order of ranks, then of indices. Of equal magnitudes, the lower index is larger; a NaN is larger
-/// than all. Links: those of the gather half, as an all-gather of one hop. The pairs of a lost packet are missing from
-/// the receiver's sum; with shared fates from the sums of all ranks, the sender's too. The own contribution is made of
-/// its pairs, so that ranks end with equal sums where no packet is lost.
+/// that it has, in the order of ranks, then of indices. If magnitudes are equal, the lower index counts as larger; a
+/// NaN is larger than all. Links: those of the gather half, as an all-gather of one hop. The pairs of a lost packet are
+/// missing from the receiver's sum; if fates are shared, from the sums of all ranks, also the sender's. The own
+/// contribution is made of its pairs, so that ranks end with equal sums if no packet is lost.
 ///
-/// Under error feedback a sender remembers the elements that it did not send, and with shared fates those of lost
-/// packets. A sender does not know the losses of single receivers. Under EF21 the pairs are those of a difference, and
-/// sums are sums of copies. With acknowledgements all ranks know the losses of all: a packet that any receiver misses
-/// changes neither the estimate nor any copy, since the next message is one for all receivers.
+/// A sender with error feedback remembers the elements that it did not send and, if fates are shared, those of lost
+/// packets. It does not know the losses of single receivers. Under EF21 the pairs are those of a difference, and sums
+/// are sums of copies. Acknowledgements tell all ranks the losses of all: a packet that any receiver misses changes
+/// neither the estimate nor any copy, since the next message is one for all receivers.
 /// Source: Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, NeurIPS 2018 (with memory).
 class TopKPath final : public Path {
  public:
@@ -48,12 +48,12 @@ class TopKPath final : public Path {
 
   PathContext context_;
   PathMessages messages_;
-  // Of the current call.
+  // State of the current call.
   std::uint64_t pairs_ = 0;
-  MessageLosses lost_;  // of each rank's pairs
+  MessageLosses lost_;  // losses of each rank's pairs
   ErrorFeedback feedback_;
   Ef21 states_;
-  std::vector<sim::PacketMask> missing_;  // anywhere, by source, with acknowledgements; else empty
+  std::vector<sim::PacketMask> missing_;  // packets that any rank misses, by source, with acknowledgements; else empty
   CodingErrors errors_;
   std::vector<std::uint32_t> chosen_;  // indices of this rank's pairs
   std::vector<std::byte> sent_;
@@ -63,8 +63,8 @@ class TopKPath final : public Path {
 /// PathEntry::sub_calls: an all-gather of pairs.
 std::vector<SubCall> top_k_calls(const ClassNetwork& network, const CallShape& call, int ranks);
 
-/// Adds the pairs of a message to `sums`: 4 bytes of index and then the value, little endian. Pairs with an index that
-/// is out of range are dropped. Returns their number. `lost`: packets of pairs that are left out; null: none.
+/// Adds the pairs of a message to `sums`: 4 bytes of index and then the value, little endian. Drops pairs with an index
+/// that is out of range, and returns their number. `lost`: packets of pairs that are left out; null: none.
 template <class T>
 std::uint64_t add_pairs(std::span<const std::byte> message, const sim::PacketMask* lost, const sim::Packetizer& packets,
                         std::span<T> sums);

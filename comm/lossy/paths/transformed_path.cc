@@ -16,7 +16,7 @@ void TransformedPath::plan(const CallArguments& call, CallFates& fates) {
 }
 
 void TransformedPath::run(const CallArguments& call, Communicator& inner, Scratch& scratch) {
-  // The parts of the input and of the output.
+  // The parts of the input and of the output, by number of elements.
   const std::array<std::uint64_t, 1> input = {call.input.count_elems()};
   const std::array<std::uint64_t, 1> output = {call.output.count_elems()};
   std::vector<std::uint64_t> all_reduced;

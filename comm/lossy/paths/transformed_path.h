@@ -33,7 +33,7 @@ class TransformedPath final : public Path {
   MessageTransform transform_;
 };
 
-/// The path itself, or its decorator where the network's recovery transforms messages.
+/// The path itself, or its decorator if the network's recovery transforms messages.
 std::unique_ptr<Path> with_transforms(std::unique_ptr<Path> path, const PathContext& context, std::uint64_t seed);
 
 }  // namespace droptest::comm

@@ -14,7 +14,7 @@
 namespace droptest::comm {
 
 /// Sums over the elements of one tensor, or of a tensor against another, in double. The order of additions is fixed,
-/// but is not the host's. Blocking: these wait for the stream.
+/// but differs from the host's. These functions block: they wait for the stream.
 struct ErrorSums {
   double error_energy = 0;
   double exact_energy = 0;
@@ -29,7 +29,7 @@ struct DivergenceSums {
 };
 DivergenceSums divergence_sums_on_device(ElementType type, std::uint64_t count_elems,
                                          std::span<const std::byte* const> contributions, Stream& stream);
-/// The sum of squares of each packet; a NaN among them makes it infinite.
+/// The sum of squares of each packet; infinite for a packet with a NaN.
 std::vector<double> packet_energies_on_device(ConstTensor data, const sim::Packetizer& packets);
 
 }  // namespace droptest::comm

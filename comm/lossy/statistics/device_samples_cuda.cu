@@ -27,7 +27,7 @@ __device__ double block_sum(double value, double* lanes) {
   return sum;
 }
 
-// NaN where the value of any thread is NaN.
+// The result is NaN if the value of any thread is NaN.
 __device__ double larger_or_nan(double a, double b) { return a < b || b != b ? b : a; }
 
 __device__ double block_max(double value, double* lanes) {
@@ -44,7 +44,7 @@ __device__ double block_max(double value, double* lanes) {
   return largest;
 }
 
-// Partial sums of each block, which the host adds in order; their number depends on the number of elements alone.
+// Partial sums of each block, which the host adds in order. Their number depends only on the number of elements.
 std::uint64_t partial_blocks(std::uint64_t count_elems) {
   constexpr std::uint64_t kMostBlocks = 128;
   return std::clamp<std::uint64_t>(count_elems / kThreads, 1, kMostBlocks);
@@ -74,7 +74,7 @@ __global__ void errors_kernel(const T* exact, const T* result, std::uint64_t cou
   if (threadIdx.x == 0) partials[blockIdx.x] = of_block;
 }
 
-// Differences to rank 0's values are exact zeros where ranks agree.
+// Differences to rank 0's values are exact zeros if ranks agree.
 template <class T>
 __global__ void divergence_kernel(const std::byte* const* contributions, int ranks, std::uint64_t count_elems,
                                   DivergenceSums* partials) {

@@ -17,8 +17,8 @@ SampleSums take_samples(WordReader& in);
 void put_verdicts(WordWriter& out, const Verdicts& verdicts);
 Verdicts take_verdicts(WordReader& in);
 
-/// The layers of each class, equal on every rank: sums are added in rank order. A step is untouched where no rank lost
-/// a packet of the layer in it. Settling keeps the verdicts of finished steps as two counts, on the group's first rank.
+/// The layers of each class, equal on every rank: sums are added in rank order. A step is untouched if no rank lost a
+/// packet of the layer in it. Settling keeps the verdicts of finished steps as two counts, on the group's first rank.
 /// Ranks: all of the group.
 std::map<sim::TrafficClass, std::vector<LayerStatistics>> collect_layers(Communicator& group, const RankCounts& counts,
                                                                          Settling settling);

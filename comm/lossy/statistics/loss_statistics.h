@@ -21,34 +21,34 @@ enum class LinkDetail : std::uint8_t { kOmit, kInclude };
 
 /// Counts of the fates of packets, message by message.
 struct PacketCounts {
-  std::uint64_t bytes = 0;          ///< of the packets sent at first, data and parity; losses count both, too
-  std::uint64_t content_bytes = 0;  ///< of the tensor elements in the messages, before compression
+  std::uint64_t bytes = 0;          ///< bytes of the packets sent at first, data and parity; losses count both, too
+  std::uint64_t content_bytes = 0;  ///< bytes of the tensor elements in the messages, before compression
   std::uint64_t lost_packets = 0;
   std::uint64_t lost_bytes = 0;
-  /// After recovery; without a recovery, all lost packets are residual.
+  /// The effect of the recovery; without a recovery, all lost packets are residual.
   std::uint64_t repaired_packets = 0;  ///< data packets lost at first, then received or restored
   std::uint64_t residual_packets = 0;  ///< data packets still missing
   std::uint64_t residual_bytes = 0;
   std::uint64_t resent_packets = 0;  ///< repetitions: each packet as often as it was sent again
-  std::uint64_t resend_rounds = 0;   ///< summed over messages
-  /// Messages whose losses follow a clock: other messages of their links share the states.
+  std::uint64_t resend_rounds = 0;   ///< rounds of repetitions, summed over messages
+  /// Messages with losses by a clock: other messages of their links share the states.
   std::uint64_t timed_messages = 0;
 };
 
 /// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
 struct LossCounts : PacketCounts {
   std::uint64_t messages = 0;
-  std::uint64_t packets = 0;                         ///< sent at first
+  std::uint64_t packets = 0;                         ///< packets sent at first
   double expected_lost = 0;                          ///< sum over links of packets x loss rate
   double expected_lost_variance = 0;                 ///< sum over links of the process's count variance
-  std::map<std::uint64_t, std::uint64_t> bursts;     ///< burst length in packets -> how many ended or are open
+  std::map<std::uint64_t, std::uint64_t> bursts;     ///< number of bursts that ended or are open, by length in packets
   std::vector<std::uint64_t> gaps;                   ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
-  std::map<std::uint64_t, std::uint64_t> stretches;  ///< of neighbouring packets: length -> how many
+  std::map<std::uint64_t, std::uint64_t> stretches;  ///< number of stretches of neighbouring packets, by length
 
   // NaN without packets: no rate was measured.
   double configured_rate() const;  ///< expected_lost / packets
   double realised_rate() const;
-  /// (lost - expected) / sd; 0 where the variance is 0 and nothing deviates, infinity where it is 0 and something does.
+  /// (lost - expected) / sd. If the variance is 0: 0 if nothing deviates, else infinity.
   double z() const;
   /// Mean burst over the histogram; 0 without bursts.
   double mean_burst_packets() const;
@@ -58,8 +58,8 @@ struct LossCounts : PacketCounts {
 struct LinkStatistics {
   sim::Link link;
   LossCounts counts;
-  /// Of all fates of the link so far, on the rank that counts it. The other end draws only the fates of every 16th
-  /// message, which verify_fates() compares.
+  /// Digest of all fates of the link so far, on the rank that counts it. The other end draws only the fates of every
+  /// 16th message, which verify_fates() compares.
   std::uint64_t digest = 0;
 };
 
@@ -68,34 +68,36 @@ struct LinkStatistics {
 struct LayerStatistics {
   int layer = -1;  ///< -1: messages of no block
   SampleSums samples;
-  std::uint64_t steps = 0;            ///< with traffic of the layer
-  std::uint64_t untouched_steps = 0;  ///< of these, the steps without a lost packet of the layer on any rank
+  std::uint64_t steps = 0;            ///< steps with traffic of the layer
+  std::uint64_t untouched_steps = 0;  ///< steps with traffic, but no lost packet of the layer on any rank
 
   double untouched_share() const;  ///< NaN without steps
 };
 
 struct ClassStatistics {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
-  std::array<LossCounts, 2> halves;  ///< by sim::Half
+  std::array<LossCounts, 2> halves;  ///< the counts of each half, indexed by sim::Half
   std::uint64_t collectives = 0;     ///< calls, counted once for their group; a message from send to recv is one
-  std::uint64_t untouched = 0;       ///< of these, the calls without a lost packet on any rank
-  /// On sampled steps, summed over ranks and calls: |result - exact|^2, |exact|^2, |result|^2, <result, exact>.
+  std::uint64_t untouched = 0;       ///< calls without a lost packet on any rank
+  /// Sums over ranks and calls of sampled steps: |result - exact|^2, |exact|^2, |result|^2, <result, exact>.
   std::uint64_t sampled_calls = 0;
   double error_energy = 0;
   double exact_energy = 0;
   double result_energy = 0;
   double inner_product = 0;
-  CodingErrors coding;  ///< of compressed values before any loss, likewise
-  EndErrors ends;       ///< of the two ends of EF21, likewise
-  /// On sampled steps, of results that are equal on all ranks without loss: largest difference between two ranks, and
-  /// the root mean square, over elements and ranks, of the difference to the mean over ranks. NaN: not measured.
+  CodingErrors coding;  ///< errors of compressed values before any loss, on sampled steps
+  EndErrors ends;       ///< differences of the two ends of EF21, on sampled steps
+  /// Differences between ranks, on sampled steps, of results that are equal on all ranks without loss: the largest
+  /// difference between two ranks, and the root mean square, over elements and ranks, of the difference to the mean
+  /// over ranks. NaN: not measured.
   double divergence_max = std::numeric_limits<double>::quiet_NaN();
   double divergence_rms = std::numeric_limits<double>::quiet_NaN();
-  std::uint64_t digest = 0;             ///< of all links' digests
-  std::vector<LayerStatistics> layers;  ///< in ascending order
+  std::uint64_t digest = 0;             ///< digest of all links' digests
+  std::vector<LayerStatistics> layers;  ///< all layers in ascending order
   std::vector<LinkStatistics> links;
 
-  /// Without a z where both halves met the states of their links at the times of a clock, and so are correlated.
+  /// The sum of both halves. It has no z if both halves met the states of their links at the times of a clock, because
+  /// they are then correlated.
   LossCounts total() const;
   double nmse() const;             ///< error_energy / exact_energy, as in SampleSums; NaN without samples
   double cosine() const;           ///< NaN without samples

@@ -71,7 +71,7 @@ class DivergenceOfPart final : public PartReduction {
   }
 
  private:
-  // Differences to rank 0's values are exact zeros where ranks agree; a mean of the values themselves would round.
+  // Differences to rank 0's values are exact zeros if ranks agree; a mean of the values themselves would round.
   template <class T>
   void add(std::span<const std::byte* const> contributions) {
     const auto ranks = static_cast<double>(contributions.size());

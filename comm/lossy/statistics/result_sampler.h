@@ -23,13 +23,13 @@ SampleSums errors_of(ConstTensor exact, ConstTensor result);
 /// equal shapes. Equal bits give exactly zero. Throws: as the reliable `group`.
 SampleSums divergence_of(Communicator& group, ConstTensor result, Scratch& unused);
 
-/// One rank's samples: since the start, and in the current interval.
+/// One rank's samples since the start, and in the current interval.
 class ResultSampler {
  public:
   void add(const LayerKey& key, const SampleSums& sums);
 
   const SampleSums& total(sim::TrafficClass traffic_class) const { return total_[index(traffic_class)]; }
-  /// Since the start, by class and layer.
+  /// The sums since the start, by class and layer.
   const std::map<LayerKey, SampleSums>& layers() const { return layers_; }
   /// The sums of the interval; starts the next interval.
   SampleSums take_interval(sim::TrafficClass traffic_class);

@@ -9,17 +9,17 @@
 
 namespace droptest::comm {
 
-/// The value of what has no samples; null in records.
+/// The value of a measure without samples; null in records.
 inline constexpr double kNotMeasured = std::numeric_limits<double>::quiet_NaN();
 
-/// The larger of two differences; NaN where either is NaN, which std::max would hide.
+/// The larger of two differences; NaN if either is NaN, which std::max would hide.
 inline double larger_or_nan(double a, double b) { return a < b || b != b ? b : a; }
 
-/// The errors of compressed values: those that their receivers decode, and the values before.
+/// The errors of compressed values, decoded as by their receivers.
 struct CodingErrors {
   double error_energy = 0;          ///< sum of |decoded - value|^2
   double energy = 0;                ///< sum of |value|^2
-  std::uint64_t dropped_pairs = 0;  ///< of top_k, whose index was out of range
+  std::uint64_t dropped_pairs = 0;  ///< pairs of top_k with an index out of range
 
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, error_energy, energy, dropped_pairs); }
   void add(const CodingErrors& other) {
@@ -49,13 +49,13 @@ struct SampleSums {
   double exact_energy = 0;
   double result_energy = 0;
   double inner_product = 0;
-  double elems = 0;              ///< elements x ranks in these sums
+  double elems = 0;              ///< elements x ranks in the sums of errors
   double error_sum = 0;          ///< sum of result - exact
-  double divergence_max = 0;     ///< largest between two ranks; NaN where a result was NaN
+  double divergence_max = 0;     ///< largest difference between two ranks; NaN if a result was NaN
   double divergence_energy = 0;  ///< sum over elements and ranks of |value - mean over ranks|^2
-  double divergence_elems = 0;   ///< elements x ranks in that sum
-  CodingErrors coding;           ///< of compressed values, before any loss
-  EndErrors ends;                ///< of EF21
+  double divergence_elems = 0;   ///< elements x ranks in divergence_energy
+  CodingErrors coding;           ///< errors of compressed values, before any loss
+  EndErrors ends;                ///< differences between the two ends of EF21
 
   void visit_state(sim::StateVisitor& visitor) {
     visit_values(visitor, calls, error_energy, exact_energy, result_energy, inner_product, elems, error_sum,
@@ -63,7 +63,7 @@ struct SampleSums {
   }
   void add(const SampleSums& other);
   double nmse() const;    ///< error_energy / exact_energy; 0 for no error, infinity for an error of exact zeros
-  double cosine() const;  ///< 1 where results and exact results are zeros
+  double cosine() const;  ///< 1 if both the results and the exact results are zeros
   /// Mean error divided by the root mean square of the exact results. Loss with the fill zero has an error against the
   /// sign of each value: without a common sign of the values, there is no bias.
   double bias() const;

@@ -70,9 +70,9 @@ struct InOrder {
 struct ClassMerge {
   SampleSums samples;
   VerdictRecord::Calls calls;
-  std::array<LossCounts, 2> halves;  // without the expected losses
+  std::array<LossCounts, 2> halves;  // counts without the expected losses
   std::map<sim::Link, InOrder> in_order;
-  std::map<sim::Link, LossCounts> links;  // none where detail is omitted
+  std::map<sim::Link, LossCounts> links;  // empty if detail is omitted
 };
 
 void put_class(WordWriter& out, sim::TrafficClass traffic_class, const FlowLedger& ledger,

@@ -23,7 +23,7 @@ struct RankCounts {
   const FlowLedger& ledger;
   VerdictRecord& verdicts;
   const ResultSampler& sampler;
-  std::uint64_t step;  ///< the current one, with verdicts that stay open
+  std::uint64_t step;  ///< the current step, with verdicts that stay open
 };
 
 /// One entry per class that has a network and made calls, equal on every rank: fractions are added in the order of

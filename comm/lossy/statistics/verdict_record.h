@@ -33,16 +33,16 @@ struct LayerKey {
 /// Verdicts on calls or on steps.
 struct Verdicts {
   std::uint64_t total = 0;
-  std::uint64_t untouched = 0;  ///< of these, the ones without a loss
+  std::uint64_t untouched = 0;  ///< verdicts without a loss
 
   void operator+=(const Verdicts& other) { total += other.total, untouched += other.untouched; }
 };
 
 /// One rank's record of its calls and of the steps with traffic. A verdict is open while another rank may have seen a
-/// loss in the same call or step. Then it is settled: final, and counted on one rank.
+/// loss in the same call or step. Later it is settled: final, and counted on one rank.
 class VerdictRecord {
  public:
-  /// The collectives of one group in program order; bit i is set where this rank saw a loss in collective i.
+  /// The collectives of one group in program order; bit i is set if this rank saw a loss in collective i.
   struct OpenCalls {
     std::uint64_t total = 0;
     std::vector<std::uint64_t> lossy;
@@ -70,7 +70,8 @@ class VerdictRecord {
 
   /// Forgets the open calls of a class, and adds `settled`, the share of their combined verdicts that this rank counts.
   void settle_calls(sim::TrafficClass traffic_class, const Verdicts& settled);
-  /// The same for the open steps before `end`.
+  /// Forgets the open steps before `end`, and adds `settled`, the share of their combined verdicts that this rank
+  /// counts.
   void settle_steps(const LayerKey& key, std::uint64_t end, const Verdicts& settled);
 
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, calls_, steps_); }

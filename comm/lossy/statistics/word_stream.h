@@ -24,7 +24,7 @@ class WordWriter {
   std::vector<std::uint64_t> words_;
 };
 
-/// Takes them back in order. Throws: CheckError past the end.
+/// Takes words back in order. Throws: CheckError past the end.
 class WordReader {
  public:
   explicit WordReader(std::span<const std::uint64_t> words) : words_(words) {}
