@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys and values of which a rank lost a part.
+// Flags of the keys and values that a rank lost, wholly or in part.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace droptest::models {
 
-/// A flag for each (token, sequence, head) in this order, 1 where it is absent, as AttentionInputs::absent.
+/// One flag for each (token, sequence, head), in this order: 1 means absent. See AttentionInputs::absent.
 using Absences = std::vector<std::uint8_t>;
 
-/// Marks each head of `width` elements that lost any of them.
+/// Marks each head that lost at least one of its `width` elements.
 inline void mark_absent(std::span<const sim::ElementRange> lost, std::int64_t width, std::span<std::uint8_t> absent) {
   const auto elems = static_cast<std::uint64_t>(width);
   for (const sim::ElementRange& range : lost) {
@@ -21,7 +21,7 @@ inline void mark_absent(std::span<const sim::ElementRange> lost, std::int64_t wi
   }
 }
 
-/// 64 flags in a word, as they travel.
+/// Packed flags for messages: 64 flags in a word.
 using FlagWords = std::vector<std::uint64_t>;
 inline FlagWords packed_flags(std::span<const std::uint8_t> flags) {
   FlagWords words((flags.size() + 63) / 64);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chunks of attention whose inputs wait outside of memory.
+// Chunks of a sequence, for attention that stores its inputs outside of memory between the passes.
 #pragma once
 
 #include <array>
@@ -15,29 +15,30 @@ namespace droptest::models {
 enum class ChunkKind : std::uint8_t { kQueries, kKeys, kValues };
 inline constexpr std::array kChunkKinds = {ChunkKind::kQueries, ChunkKind::kKeys, ChunkKind::kValues};
 
-/// Tokens of a chunk, and its first one.
+/// A chunk of consecutive tokens: its first token and their number.
 struct AttentionChunk {
   std::int64_t first = 0;
   std::int64_t count = 0;
 
   PositionSteps positions() const { return {first, 1}; }
-  /// The tokens in a view of the chunk alone.
+  /// The tokens in a view that has only this chunk.
   TokenRun alone() const { return {0, count, first}; }
 };
 
-/// The last one has the rest. Throws: CheckError for more chunks than chunk_key() tells apart.
+/// Chunks of `chunk_tokens` tokens; the last one may be shorter. Throws: CheckError for more chunks than chunk_key()
+/// can distinguish.
 std::vector<AttentionChunk> chunks_of(std::int64_t length, std::int64_t chunk_tokens);
 
-/// Numbers of chunks.
+/// The index of a chunk of keys and that of a chunk of queries.
 struct ChunkPair {
   std::size_t keys = 0;
   std::size_t queries = 0;
 };
-/// The pairs that the causal mask does not hide in all sequences, by chunks of keys.
+/// The pairs in which some query may see some key under a causal mask, in the order of the chunks of keys.
 std::vector<ChunkPair> visible_pairs_of(const std::vector<AttentionChunk>& chunks, const AttentionMask& mask,
                                         std::int64_t batch);
 
-/// The key under which storage has one tensor of a chunk; it differs for all states, chunks and kinds.
+/// The storage key of one tensor of a chunk. Different states, chunks and kinds have different keys.
 std::uint64_t chunk_key(std::uint64_t state, std::size_t chunk, ChunkKind kind);
 
 }  // namespace droptest::models

@@ -11,14 +11,14 @@
 
 namespace droptest::models {
 
-/// Positions first, first + step, first + 2 step, ... in the whole sequence.
+/// The positions first, first + step, first + 2 step, ... of the whole sequence.
 struct PositionSteps {
   std::int64_t first = 0;
   std::int64_t step = 1;
 };
 
-/// One array of a mask over the positions of the whole sequence. Values of type uint8 allow attention where they are
-/// not 0. Values of type float32 and float64 are added to the scaled scores; minus infinity forbids. Borrowed.
+/// One array of a mask over the positions of the whole sequence. uint8 values other than 0 allow attention. float32 and
+/// float64 values are added to the scaled scores; minus infinity forbids attention. Borrowed.
 struct MaskArray {
   enum class Axes : std::uint8_t {
     kKeys,              ///< [batch, keys]: padding
@@ -39,12 +39,12 @@ struct MaskExtents {
   std::int64_t keys = 0;
 };
 
-/// A combination of masks: a key is visible where all of them allow it, and added values add up. A query that sees no
-/// key has the attention output 0, the log-sum-exp minus infinity, and no gradient. Positions are those of the whole
-/// sequence, so a mask is the same object on every rank, of whichever tokens a rank has.
+/// A combination of masks: a key is visible if all of them allow it, and added values add up. A query that sees no key
+/// has the attention output 0, the log-sum-exp minus infinity, and no gradient. Positions are those of the whole
+/// sequence, so all ranks use the same mask, whichever tokens they have.
 class AttentionMask {
  public:
-  /// Causality alone.
+  /// A mask with causality only.
   explicit AttentionMask(Causality causality) : causality_(causality) {}
   /// `documents` [batch, positions] has the number of the document that each token belongs to: attention stays within a
   /// document. A token with a negative number is padding: it is not attended to, and sees nothing. Empty: one document.
@@ -54,23 +54,24 @@ class AttentionMask {
                 std::span<const std::int32_t> documents = {});
 
   Causality causality() const { return causality_; }
-  /// Whether anything but causality limits the visible keys.
+  /// Whether arrays or documents limit the visible keys in addition to causality.
   bool has_values() const { return !arrays_.empty() || !documents_.empty(); }
-  /// Throws: ConfigError where the arrays do not cover so many sequences and positions.
+  /// Throws: ConfigError unless the arrays cover `batch` sequences of `length` positions.
   void check_covers(std::int64_t batch, std::int64_t length) const;
 
-  /// Applies all but causality to the scores [queries, keys] of a sequence: adds, and sets forbidden ones to minus
-  /// infinity.
+  /// Applies the arrays and the documents, but not causality, to the scores [queries, keys] of a sequence. Forbidden
+  /// scores become minus infinity.
   template <class T>
   void add_to(std::int64_t batch, const PositionSteps& queries, const PositionSteps& keys,
               const Matrix<T>& scores) const;
 
-  /// Whether all of these pairs are known to be invisible without a look at each: documents that do not meet.
+  /// Whether the documents of these queries and keys do not overlap, so that no query sees any key. False does not mean
+  /// that some key is visible.
   bool hides(std::int64_t batch, const PositionSteps& queries, std::int64_t query_count, const PositionSteps& keys,
              std::int64_t key_count) const;
 
-  /// Keys of a run of `keys` that start at `first` with `step` between them, up to and with position `query` where the
-  /// mask is causal; else all.
+  /// The number of leading keys, of `count` keys at the positions `keys`, that causality lets the query at position
+  /// `query` see.
   std::int64_t visible(std::int64_t query, const PositionSteps& keys, std::int64_t count) const {
     if (causality_ == Causality::kAny) return count;
     if (query < keys.first) return 0;
@@ -85,8 +86,8 @@ class AttentionMask {
   std::span<const std::int32_t> documents_;
 };
 
-/// The whole mask of one or several sequences as an array [batch, queries, keys] to be added to scaled scores, with the
-/// tokens at these positions, in this order: for a caller's own attention.
+/// The whole mask as an array [batch, queries, keys] that a caller's own attention adds to scaled scores. `queries` and
+/// `keys` are the positions of the tokens, in the order of the array.
 template <class T>
 std::vector<T> combined_mask(const AttentionMask& mask, std::int64_t batch, std::span<const std::int64_t> queries,
                              std::span<const std::int64_t> keys);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a GPT-2's attention is, and how ranks share the tokens of its sequences.
+// The options of a GPT-2's attention, among them how ranks share the tokens of a sequence.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,11 @@
 
 namespace droptest::models {
 
-/// How the ranks of a sequence group have the tokens, and exchange them.
+/// How the tokens of a sequence are distributed over the ranks of a sequence group, and exchanged.
 struct SequenceLayout {
   SequenceFactors factors{};
-  /// Consecutive parts, or two chunks on each rank of a ring so that all have equally much work under a causal mask.
+  /// kConsecutive: each rank has consecutive tokens. kZigzag: each rank of a ring has two chunks, which balances the
+  /// work of a causal mask.
   enum class Order : std::uint8_t { kConsecutive, kZigzag } order = Order::kConsecutive;
 
   int ranks() const { return factors.ulysses * factors.ring; }
@@ -23,31 +24,32 @@ struct SequenceLayout {
 /// Causal attention.
 struct AttentionOptions {
   SequenceLayout sequence{};
-  /// Of dilated attention; empty: dense.
+  /// The branches of dilated attention; empty: dense attention.
   std::vector<DilatedBranch> branches{};
   BranchGradient gradient = BranchGradient::kExact;
   /// Whether batches say which document each token belongs to.
   enum class Within : std::uint8_t { kSequence, kDocument } within = Within::kSequence;
-  /// Whether evaluations go on behind the tokens of the one before, with its keys and values (cached_attention.h).
+  /// Whether an evaluation continues the sequence of the previous one with cached keys and values (cached_attention.h).
   enum class Past : std::uint8_t { kForgotten, kCached } past = Past::kForgotten;
 
-  /// Of the chunks in which queries, keys and values wait outside of memory for the backward pass; 0: they are saved in
-  /// memory. The backward pass of one rank's dense attention has some chunks in memory at a time; that over sequence
-  /// ranks, and that of dilated attention, all of a block.
+  /// The chunk length with which queries, keys and values are stored outside of memory until the backward pass; 0: they
+  /// stay in memory. The backward pass of dense attention on one rank has a few chunks in memory at a time. Dilated
+  /// attention, and attention over sequence ranks, bring all chunks of a block back.
   std::int64_t chunk_tokens = 0;
 
-  /// Whether it is dense attention of a rank that has all tokens.
+  /// Whether this is dense attention on a rank that has all tokens.
   bool is_whole() const { return sequence.ranks() == 1 && branches.empty(); }
-  /// Whether attention is StatefulAttention.
+  /// Whether attention is a StatefulAttention.
   bool is_stateful() const {
     return sequence.ranks() > 1 || !branches.empty() || within == Within::kDocument || chunk_tokens > 0 ||
            past == Past::kCached;
   }
 };
 
-/// Throws: ConfigError for cached keys and values with any other attention than that of one rank over whole sequences;
-/// factors below 1, fewer `heads` of a tensor-parallel rank than Ulysses ranks, dilated attention over ranks that are
-/// not a ring of consecutive parts or with branches that do not fit, and chunks of fewer than 0 tokens.
+/// Checks the options for a tensor-parallel rank with `heads` heads. Throws: ConfigError for cached keys and values if
+/// attention is not that of one rank over whole sequences; for factors below 1; for fewer heads than Ulysses ranks; for
+/// dilated attention over ranks that are not a ring of consecutive parts, or with invalid branches; and for a negative
+/// chunk length.
 void validate(const AttentionOptions& options, int heads);
 
 }  // namespace droptest::models

@@ -15,39 +15,41 @@
 
 namespace droptest::models {
 
-/// The losses of the keys and values that a rank received in a forward pass, by hop. They are repeated in the backward
-/// pass, which then computes with the values that the forward pass had.
+/// The lost elements of the keys and values that a rank received in a forward pass, by hop. The backward pass restores
+/// the values of the forward pass at these elements.
 template <class Memory>
 struct RingLosses {
   struct Hop {
-    Absences absent;  ///< keys that leave the softmax; empty: none
-    /// Lost elements of keys and values that stay in the softmax, with the values of the fill in their places.
+    Absences absent;  ///< flags of the keys that leave the softmax; empty: none leaves
+    /// Lost elements of the keys and values that stay in the softmax, with the values that the fill put in their
+    /// places.
     typename Memory::Filled keys, values;
-    StoppedElements stopped;  ///< empty unless stops_lost_gradients()
+    StoppedElements stopped;  ///< empty unless Communicator::stops_lost_gradients()
   };
   std::vector<Hop> hops;
 };
 
-/// One call: the same on all ranks but for what is this rank's. Borrowed.
+/// The arguments of one call. `queries`, `keys`, `values` and `absent` are this rank's; the rest is equal on all ranks.
+/// Borrowed.
 template <class Memory>
 struct RingPass {
   using E = typename Memory::Element;
   typename Memory::template View<const E> queries;
   /// This rank's keys and values. Shape: [tokens, batch, heads, width].
   typename Memory::template Span<const E> keys, values;
-  const Absences& absent;                ///< this rank's keys that leave the softmax, as AttentionInputs::absent
-  std::span<const std::int64_t> tokens;  ///< numbers of tokens, by rank
-  /// Of this rank's queries with the keys of each rank.
+  const Absences& absent;                ///< flags of this rank's absent keys, see AttentionInputs::absent
+  std::span<const std::int64_t> tokens;  ///< the number of tokens of each rank
+  /// For each rank, the pattern of this rank's queries with the keys of that rank.
   std::span<const typename Memory::Pattern> patterns;
   typename Memory::Mask mask;
   int layer = -1;
-  DropoutMask dropout{};  ///< of the probabilities, as AttentionInputs::dropout
+  DropoutMask dropout{};  ///< dropout of the probabilities, see AttentionInputs::dropout
 };
 
-/// Attention over a group of ranks. Forward, keys and values take ranks - 1 hops from rank r to r + 1. Backward they
-/// take the same hops again (Delivery::kCertain, with the losses of the forward pass), and the gradients with respect
-/// to them as many. Under Communicator::leaves_lost_out() the flags of absent keys travel with them, and under
-/// stops_lost_gradients() from the second hop on those of lost elements, in class control. Memory: HostHeads,
+/// Attention over a group of ranks. In the forward pass, keys and values take ranks - 1 hops from rank r to r + 1. In
+/// the backward pass they take the same hops again (Delivery::kCertain, with the losses of the forward pass), and their
+/// gradients take ranks - 1 hops, too. Flags travel with them in class control: under Communicator::leaves_lost_out()
+/// those of absent keys, under stops_lost_gradients() those of lost elements from the second hop on. Memory: HostHeads,
 /// DeviceHeads or PlannedHeads. Source: Liu, Zaharia and Abbeel 2023. Owner: one rank. Ranks: all make the same calls.
 /// Classes: sequence_forward, sequence_backward.
 template <class Memory>
@@ -60,20 +62,20 @@ class AttentionRing {
   using View = typename Memory::template View<U>;
 
  public:
-  /// The group is borrowed; null: one rank.
+  /// `group` is borrowed; null: one rank.
   explicit AttentionRing(comm::Communicator* group) : group_(group) {}
 
   int ranks() const { return group_ == nullptr ? 1 : group_->world_size(); }
   int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
 
-  /// output and log_sum_exp [batch, heads, queries] over all keys; `losses` is for backward().
+  /// Sets output and log_sum_exp [batch, heads, queries] to the attention over all keys, and `losses` for backward().
   void forward(const RingPass<Memory>& pass, const View<E>& output, Span<typename Memory::Statistic> log_sum_exp,
                RingLosses<Memory>& losses, Processor& processor);
   /// Adds to the gradients of this rank's queries, keys and values; the latter two have the layout of RingPass.
   void backward(const RingPass<Memory>& pass, const typename Memory::Results& results, const RingLosses<Memory>& losses,
                 const typename Memory::Gradients& gradients, Processor& processor);
 
-  /// Of working memory, now.
+  /// The present size of the working memory.
   std::uint64_t bytes() const {
     std::uint64_t bytes = Memory::bytes_of(kept_keys_.values, kept_values_.values) + scratch_.bytes();
     for (const Block* block : {&current_, &next_, &gradients_, &next_gradients_}) {
@@ -83,7 +85,7 @@ class AttentionRing {
   }
 
  private:
-  /// Keys and values of one rank on their way, or the gradients with respect to them.
+  /// Keys and values of one rank that travel along the ring, or their gradients.
   struct Block {
     typename Memory::template Buffer<E> keys;
     typename Memory::template Buffer<E> values;
@@ -93,7 +95,7 @@ class AttentionRing {
     shape.tokens = pass.tokens[static_cast<std::size_t>(part)];
     return shape;
   }
-  /// The part that this rank has after so many hops.
+  /// The rank whose keys and values are here after `hops` hops.
   int part_after(int hops) const { return (rank() + ranks() - hops) % ranks(); }
   static const typename Memory::Pattern& pattern(const RingPass<Memory>& pass, int part) {
     return pass.patterns[static_cast<std::size_t>(part)];
@@ -116,7 +118,8 @@ class AttentionRing {
   Block next_;
   Block gradients_;
   Block next_gradients_;
-  typename Memory::Filled kept_keys_, kept_values_;  ///< gradients at stopped elements
+  /// The gradients at stopped elements, saved and restored around attend_backward(), which must not change them.
+  typename Memory::Filled kept_keys_, kept_values_;
   typename Memory::Scratch scratch_;
 };
 
@@ -175,7 +178,7 @@ void AttentionRing<Memory>::forward(const RingPass<Memory>& pass, const View<E>&
       mark_absent(lost.keys.lost, shape.width, absent);
       mark_absent(lost.values.lost, shape.width, absent);
       lost.absent = absent;
-      lost.keys.lost.clear();  // they have no values of a fill
+      lost.keys.lost.clear();  // absent keys need no values of a fill
       lost.values.lost.clear();
     } else {
       Memory::save(keys, lost.keys, processor);
@@ -202,7 +205,7 @@ void AttentionRing<Memory>::backward(const RingPass<Memory>& pass, const typenam
   comm::Message repeated{sim::TrafficClass::kSequenceBackward, {}};
   repeated.delivery = comm::Delivery::kCertain;
   const comm::Message of_gradients{sim::TrafficClass::kSequenceBackward, {}};
-  // The gradients with respect to the keys and values that are here.
+  // The gradients of the keys and values that are here.
   Span<E> key_gradients;
   Span<E> value_gradients;
   const auto add_gradients = [&](RingHop& exchange, const HeadShape& received) {

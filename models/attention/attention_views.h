@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views of a block's tensors as the attention of models/attention/ takes them.
+// Views of a block's tensors in the form that the algorithms of models/attention/ take.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,11 @@
 
 namespace droptest::models {
 
-/// The whole of [rows, heads, head width].
+/// The shape of a whole tensor [rows, heads, head width].
 inline HeadShape head_shape(const AttentionShape& s) { return {s.batch, s.length, s.heads, s.head_width}; }
 
-/// Queries (0), keys (1) or values (2) of [rows, 3, heads, head width]; without rows there is no data.
+/// A view of the queries (0), keys (1) or values (2) of a tensor [rows, 3, heads, head width]. Its data is null if
+/// there are no rows.
 template <class T>
 HeadView<T> part_of_qkv(std::span<T> elems, std::int64_t part, const AttentionShape& s) {
   const std::int64_t row = s.heads * s.head_width;
@@ -27,20 +28,20 @@ HeadView<T> part_of_qkv(std::span<T> elems, std::int64_t part, const AttentionSh
   return {begin, head_shape(s), s.length * 3 * row, 3 * row, s.head_width};
 }
 
-/// Of [rows, heads, head width].
+/// A view of a tensor [rows, heads, head width].
 template <class T>
 HeadView<T> tokens_of(std::span<T> elems, const AttentionShape& s) {
   return view_of("attention", elems, head_shape(s), TokenLayout::kBatchFirst);
 }
 
-/// Causal, and within documents where the sequences have some. Borrows them.
+/// A causal mask, within documents if the sequences have any. It borrows the documents.
 inline AttentionMask mask_of(const Sequences& sequences, std::int64_t batch) {
   if (sequences.documents.empty()) return AttentionMask(Causality::kCausal);
   const std::int64_t length = sequences.parts->length();
   return {Causality::kCausal, {batch, length, length}, {}, sequences.documents};
 }
 
-/// A block's tensors in host memory, and what computes on them.
+/// Access to a block's tensors in host memory, and to the threads that compute on them.
 template <class T>
 class HostBlocks {
  public:
@@ -52,22 +53,22 @@ class HostBlocks {
   static std::span<const T> elems(const comm::ConstTensor& tensor) { return tensor.as<T>(); }
   static std::span<T> elems(const comm::Tensor& tensor) { return tensor.as<T>(); }
 
-  /// Those of the sequences themselves.
+  /// The documents of the sequences, used in place.
   struct Documents {
     void take(const Sequences& /*sequences*/, const HostBlocks& /*blocks*/) {}
     AttentionMask mask(const Sequences& sequences, std::int64_t batch) const { return mask_of(sequences, batch); }
     std::uint64_t bytes() const { return 0; }
   };
 
-  /// Of the queries of a chunk with the keys of a chunk, in views of the chunks alone.
+  /// Patterns of a chunk of queries with a chunk of keys. Indices count within each chunk.
   struct ChunkPatterns {
     AttentionPattern of(const AttentionShape& /*shape*/, const AttentionChunk& queries, const AttentionChunk& keys,
                         typename Memory::Inputs& /*inputs*/, const HostBlocks& /*blocks*/) const {
       return pattern_of({queries.alone()}, {keys.alone()});
     }
   };
-  /// Of the buffers between memory and a file: `most`, the bytes that the caller's chunks take in them at most. How
-  /// many of them the file needs depends on the time.
+  /// An upper bound for the buffers between memory and a file: `most`, the bytes of all buffers with the caller's
+  /// largest chunks. The actual number depends on timing.
   static std::uint64_t storage_bytes(const KeyedStorage& /*storage*/, std::uint64_t most) { return most; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with state: dense over the ranks of a sequence group, and dilated on any number of ranks. For host and
-// device memory.
+// StatefulAttention over the ranks of a sequence group (dense), or dilated on any number of ranks. For host and device
+// memory.
 #pragma once
 
 #include <algorithm>
@@ -19,13 +19,13 @@
 
 namespace droptest::models {
 
-/// Blocks: HostBlocks, DeviceBlocks or PlannedBlocks. Kernel: SequenceAttentionOf or DilatedAttentionOf, of the memory
-/// of Blocks. With chunks, the saved tensors of a block wait outside of memory for the backward pass of the block,
-/// which brings them back piece by piece: all states share the memory of one.
+/// Blocks: HostBlocks, DeviceBlocks or PlannedBlocks. Kernel: SequenceAttentionOf or DilatedAttentionOf for the memory
+/// of Blocks. With chunks, the saved activations of a block are stored outside of memory, and the backward pass of the
+/// block brings them back piece by piece. All states then share the memory of one.
 template <class Blocks, class Kernel>
 class BlockAttention final : public StatefulAttention {
  public:
-  /// chunk_tokens: of a piece; 0: without chunks.
+  /// `chunk_tokens` is the number of tokens in a piece; 0: the activations stay in memory.
   template <class Options>
   BlockAttention(comm::Communicator* group, Options options, std::int64_t heads, std::int64_t chunk_tokens, Ops& ops)
       : blocks_(ops),
@@ -92,11 +92,11 @@ class BlockAttention final : public StatefulAttention {
   template <class U>
   using Span = typename Memory::template Span<U>;
   struct State {
-    std::uint64_t number = 0;  ///< tells the states apart in the keys of the storage
+    std::uint64_t number = 0;  ///< distinguishes the states in the keys of the storage
     typename Kernel::Saved saved{};
     typename Blocks::Documents documents{};
   };
-  /// A part of a saved tensor, as it is stored.
+  /// A part of a saved tensor that is stored under one key.
   struct Piece {
     std::uint64_t key = 0;
     Span<E> elems;
@@ -122,7 +122,7 @@ class BlockAttention final : public StatefulAttention {
     });
     return pieces;
   }
-  /// The next piece is on its way while one is copied.
+  /// Brings the saved tensors back. While one piece is copied, the next one is being read.
   void bring_back(State& state, const AttentionShape& shape) {
     shared_.swap_tensors(state.saved);
     const std::vector<Piece> pieces = pieces_of(state, shape);
@@ -137,10 +137,10 @@ class BlockAttention final : public StatefulAttention {
 
   Blocks blocks_;
   Kernel kernel_;
-  std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
+  std::map<std::pair<int, int>, State> states_;  ///< the key is (block, slot), and (-1, -1) for evaluations
   std::int64_t chunk_tokens_;
-  std::uint64_t largest_piece_ = 0;  ///< bytes of the largest piece so far
-  typename Kernel::Saved shared_;    ///< the tensors of the pass that runs, with chunks
+  std::uint64_t largest_piece_ = 0;  ///< size in bytes of the largest piece so far
+  typename Kernel::Saved shared_;    ///< the tensors of the current pass, if there are chunks
   std::unique_ptr<KeyedStorage> storage_;
 };
 

@@ -62,14 +62,14 @@ class CachedAttention final : public StatefulAttention {
   }
 
  private:
-  /// [tokens, heads, head width]
+  /// Cached keys and values, each [tokens, heads, head width].
   struct Cache {
     std::vector<T> keys, values;
     std::int64_t tokens = 0;
   };
   Team team_;
   PhaseTimes* times_;
-  std::map<int, Cache> caches_;  ///< by block
+  std::map<int, Cache> caches_;  ///< the key is the block
   std::vector<T> log_sum_exp_;
   std::vector<T> scratch_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of tokens that come one after another, over keys and values of all tokens so far.
+// Attention of new tokens over the cached keys and values of all earlier tokens.
 #pragma once
 
 #include <memory>
@@ -8,10 +8,9 @@
 
 namespace droptest::models {
 
-/// Causal attention of evaluations, each of which has the tokens behind those of the one before
-/// (BatchShape::first_position); one at position 0 forgets all. Keys and values are those that this rank computed then:
-/// with packet loss, they are what the rank had received. One sequence. There is no backward pass. Throws: ConfigError
-/// for a device.
+/// Causal attention for evaluations of one sequence. Each evaluation has the next tokens of the sequence
+/// (BatchShape::first_position); one at position 0 empties the cache. The cache has the keys and values as this rank
+/// computed them, from the values that it had received. There is no backward pass. Throws: ConfigError for a device.
 std::unique_ptr<StatefulAttention> make_cached_attention(Ops& ops);
 
 }  // namespace droptest::models

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a sequence that is processed in chunks; keys and values of other chunks wait in a file.
+// Attention of a sequence in chunks; the keys and values of the chunks that are not in use are in a file.
 #pragma once
 
 #include <cstdint>
@@ -10,45 +10,47 @@
 
 namespace droptest::models {
 
-/// The tokens first, ..., first + count - 1 of the tokens that the runs list, with indices that count from 0.
+/// The tokens first, ..., first + count - 1 of those in `runs`. Indices in the result count from 0.
 std::vector<TokenRun> cut_runs(const std::vector<TokenRun>& runs, std::int64_t first, std::int64_t count);
 
-/// A rank's sequence as chunks of equally many tokens, the last one perhaps shorter. A chunk's keys and values, and in
-/// the backward pass the gradients with respect to them, are in the file, except those of the chunk that the queries
-/// meet and of the next one, which is read meanwhile. The result is that of one attention over all chunks: output and
-/// log-sum-exp run on from chunk to chunk. Source: Yao et al. 2024 (Fully Pipelined Distributed Transformer).
+/// A rank's sequence as chunks of equally many tokens, the last one perhaps shorter. The keys and values of the chunks,
+/// and in the backward pass their gradients, are in the file. Only the chunk that the queries attend to and the next
+/// one, which is read meanwhile, are in memory. The result equals one attention over all chunks, because attend()
+/// continues the output and the log-sum-exp from chunk to chunk. Source: Yao et al. 2024 (Fully Pipelined Distributed
+/// Transformer).
 ///
-/// Forward: put() each chunk, forward() for its queries once all chunks that they see have been put: under a causal
-/// mask chunk by chunk. Backward: backward() for the queries of each chunk, then take_gradients(); under a causal mask
-/// over increasing positions a chunk's gradients are complete after its own backward(), from the last chunk to the
-/// first. Owner: one rank, from one thread. Errors: ConfigError from the file.
+/// Forward pass: put() each chunk, then call forward() for its queries once all chunks that they see have been put;
+/// with a causal mask, this is chunk by chunk. Backward pass: call backward() for the queries of each chunk, then
+/// take_gradients(). With a causal mask and increasing positions, call backward() from the last chunk to the first: a
+/// chunk's gradients are then complete after its own backward(). Owner: one rank, from one thread. Errors: ConfigError
+/// from the file.
 template <class T>
 class ChunkedAttention {
  public:
-  /// `shape` is that of all tokens, and `tokens` has their positions. The file is borrowed, which uses the keys
-  /// first_key, ..., first_key + 4 chunks() - 1 of it. Throws: ConfigError for a chunk of less than one token.
+  /// `shape` is that of all tokens, and `tokens` has their positions. The file is borrowed; this object uses its keys
+  /// first_key, ..., first_key + 4 chunks() - 1. Throws: ConfigError for a chunk of less than one token.
   ChunkedAttention(const HeadShape& shape, std::vector<TokenRun> tokens, std::int64_t chunk_tokens, OffloadFile& file,
                    std::uint64_t first_key = 0);
 
   int chunks() const { return static_cast<int>(runs_.size()); }
-  /// Of the keys, values, queries and outputs of a chunk.
+  /// The shape of the keys, values, queries and outputs of a chunk.
   HeadShape chunk_shape(int chunk) const;
 
   void put(int chunk, const HeadView<const T>& keys, const HeadView<const T>& values);
   /// Sets output and log_sum_exp [batch, heads, tokens of the chunk]. `dropout` as in AttentionInputs. Throws:
-  /// CheckError where the queries see a chunk that was not put.
+  /// CheckError if the queries see a chunk that was not put.
   void forward(int chunk, const HeadView<const T>& queries, const AttentionMask& mask, const HeadView<T>& output,
                std::span<T> log_sum_exp, const Team& team, const DropoutMask& dropout = {});
   /// Sets grad_queries, and adds to the gradients in the file. The dropout is that of forward().
   void backward(int chunk, const HeadView<const T>& queries, const AttentionMask& mask,
                 const AttentionResults<T>& results, const HeadView<T>& grad_queries, const Team& team,
                 const DropoutMask& dropout = {});
-  /// The gradients of a chunk's keys and values; the next backward pass begins with zeros.
+  /// Gives the gradients of a chunk's keys and values, and resets them to zero for the next backward pass.
   void take_gradients(int chunk, const HeadView<T>& grad_keys, const HeadView<T>& grad_values);
 
-  /// The most that this object and its file hold in memory in a pass, without the caller's chunks: for each token of a
-  /// chunk, keys and values that are met, those of the next chunk, and two tensors on their way to the file; backward
-  /// the gradients of the first two as well; and the scratch.
+  /// An upper bound for the memory of this object and its file in a pass, without the caller's chunks. Forward: the
+  /// keys and values of the current chunk and of the next one, two tensors that are being written to the file, and the
+  /// scratch. Backward: the gradients of the current keys and values in addition.
   std::uint64_t forward_bytes(int threads) const { return resident_bytes(6, threads); }
   std::uint64_t backward_bytes(int threads) const { return resident_bytes(10, threads); }
 
@@ -66,11 +68,11 @@ class ChunkedAttention {
 
   HeadShape shape_;
   std::int64_t chunk_tokens_;
-  std::vector<std::vector<TokenRun>> runs_;  ///< by chunk
+  std::vector<std::vector<TokenRun>> runs_;  ///< the tokens of each chunk
   OffloadFile& file_;
   std::uint64_t first_key_;
-  std::vector<bool> is_put_;         ///< by chunk
-  std::vector<bool> has_gradients_;  ///< by chunk
+  std::vector<bool> is_put_;         ///< whether put() has had the chunk
+  std::vector<bool> has_gradients_;  ///< whether the file has gradients of the chunk
   std::vector<T> keys_;
   std::vector<T> values_;
   std::vector<T> grad_keys_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with state on a device: over sequence ranks, within documents, dilated, or offloaded in chunks.
+// StatefulAttention on a device: over sequence ranks, within documents, dilated, or offloaded in chunks.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace droptest::models {
 
-/// As make_stateful_attention(), for the operations of a device. Throws: ConfigError where this build has no CUDA.
+/// make_stateful_attention() for the operations of a device. Throws: ConfigError if this build has no CUDA.
 std::unique_ptr<StatefulAttention> make_device_attention(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops);
 

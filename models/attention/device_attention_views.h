@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Views of a block's tensors on a device, and the documents of its tokens, as attention with state takes them.
+// Views of a block's tensors and of its documents on a device, in the form that StatefulAttention takes.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace droptest::models {
 
-/// Each row's queries (0), keys (1) or values (2), of [rows, 3, heads, head width].
+/// A view of the queries (0), keys (1) or values (2) of a tensor [rows, 3, heads, head width].
 template <class E>
 DeviceHeadView<E> part_of_qkv(comm::DeviceSpan<E> elems, std::int64_t part, const AttentionShape& s) {
   const std::int64_t row = s.heads * s.head_width;
@@ -32,19 +32,19 @@ DeviceHeadView<E> part_of_qkv(comm::DeviceSpan<E> elems, std::int64_t part, cons
           3 * row,
           s.head_width};
 }
-/// Of [rows, heads, head width].
+/// A view of a tensor [rows, heads, head width].
 template <class E>
 DeviceHeadView<E> tokens_of(comm::DeviceSpan<E> elems, const AttentionShape& s) {
   const std::int64_t row = s.heads * s.head_width;
   return {elems, {s.batch, s.length, s.heads, s.head_width}, s.length * row, row, s.head_width};
 }
 
-/// Whether attention of the two has the same patterns.
+/// Whether attention of both shapes uses the same patterns.
 inline bool have_equal_patterns(const AttentionShape& a, const AttentionShape& b) {
   return a.batch == b.batch && a.length == b.length && a.heads == b.heads && a.head_width == b.head_width;
 }
 
-/// A block's tensors on a device, and what computes on them.
+/// Access to a block's tensors on a device, and to the stream that computes on them.
 template <class E>
 class DeviceBlocks {
  public:
@@ -59,7 +59,7 @@ class DeviceBlocks {
   static comm::DeviceSpan<const E> elems(const comm::ConstTensor& tensor) { return span_of<E>(tensor); }
   static comm::DeviceSpan<E> elems(const comm::Tensor& tensor) { return span_of<E>(tensor); }
 
-  /// The numbers of documents of whole sequences, which every micro-batch in flight has.
+  /// The device's copy of the document numbers of whole sequences. Each micro-batch between its passes has one.
   class Documents {
    public:
     void take(const Sequences& sequences, const DeviceBlocks& blocks) {
@@ -68,7 +68,7 @@ class DeviceBlocks {
       room_in(buffer_, count_, "numbers of documents", blocks.processor());
       blocks.ops_.take_tokens(sequences.documents, {buffer_.elems().data(), count_});
     }
-    /// Causal, and within documents where the sequences have some.
+    /// A causal mask, within documents if the sequences have any.
     DeviceAttentionMask mask(const Sequences& sequences, std::int64_t /*batch*/) const {
       return {Causality::kCausal, sequences.parts->length(), elems()};
     }
@@ -80,8 +80,8 @@ class DeviceBlocks {
     std::size_t count_ = 0;
   };
 
-  /// Of the queries of a chunk with the keys of a chunk. Positions count from the first token of each chunk, so that
-  /// chunks of equal lengths share a pattern; the inputs get the first positions.
+  /// Patterns of a chunk of queries with a chunk of keys. Positions count from the first token of each chunk, so that
+  /// chunks of equal lengths share a pattern; of() writes the first positions into `inputs`.
   class ChunkPatterns {
    public:
     const DeviceAttentionPattern& of(const AttentionShape& shape, const AttentionChunk& queries,

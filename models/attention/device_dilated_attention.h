@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DilatedAttention in the memory of a device: the same messages, losses and results, in the type E.
+// DilatedAttention in the memory of a device, with the same messages and losses.
 #pragma once
 
 #include "models/attention/device_sequence_attention.h"

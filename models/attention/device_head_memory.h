@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of heads in the memory of a device, for the algorithms that are written once for hosts and devices.
+// Device memory for the attention algorithms that are templates over host and device memory.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace droptest::models {
 
-/// The memory of tokens of elements E, and what computes on it: a device's stream. Members are those of HostHeads. The
-/// running output and gradients are rounded to E after each call.
+/// Tensors with elements E in device memory, and the stream that computes on them. The members are those of HostHeads.
+/// Each call rounds the running output and the gradients to E.
 template <class E>
 struct DeviceHeads {
   using Element = E;

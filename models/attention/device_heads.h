@@ -8,19 +8,20 @@
 
 namespace droptest::models {
 
-// For E float, Bf16 or Fp16.
+// E is float, Bf16 or Fp16.
 
-/// Copies elements, or adds those of `from` to `to`; shapes are equal.
+/// copy_heads() copies `from` to `to`, add_heads() adds `from` to `to`. Shapes: equal.
 template <class E>
 void copy_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream);
 template <class E>
 void add_heads(const DeviceHeadView<const E>& from, const DeviceHeadView<E>& to, comm::Stream& stream);
 
-/// packed [rows, batch, width] = these heads of tokens, in this order.
+/// Gathers the listed heads of tokens, in this order, into packed [rows, batch, width].
 template <class E>
 void pack_rows(const DeviceHeadView<const E>& from, comm::DeviceSpan<const TokenHead> rows, comm::DeviceSpan<E> packed,
                comm::Stream& stream);
-/// The inverse: sets these heads of tokens, or adds to them. No row is twice among `rows`.
+/// The inverse of pack_rows(): unpack_rows() sets the listed heads of tokens, add_rows() adds to them. `rows` has no
+/// duplicates.
 template <class E>
 void unpack_rows(comm::DeviceSpan<const E> packed, comm::DeviceSpan<const TokenHead> rows, const DeviceHeadView<E>& to,
                  comm::Stream& stream);
@@ -28,8 +29,9 @@ template <class E>
 void add_rows(comm::DeviceSpan<const E> packed, comm::DeviceSpan<const TokenHead> rows, const DeviceHeadView<E>& to,
               comm::Stream& stream);
 
-/// to = from x exp(log_sum_exp - of_all) for each query: the share of a branch in the softmax over the keys of all
-/// branches, 0 for a query that the branch does not have. Shapes: log_sum_exp and of_all [batch, heads, tokens].
+/// to = from x exp(log_sum_exp - of_all) for each query. The factor is the weight of the branch in the softmax over the
+/// keys of all branches, 0 for a query that the branch does not have. Shapes: log_sum_exp and of_all [batch, heads,
+/// tokens].
 template <class E>
 void weigh_branch(const DeviceHeadView<const E>& from, comm::DeviceSpan<const float> log_sum_exp,
                   comm::DeviceSpan<const float> of_all, const DeviceHeadView<E>& to, comm::Stream& stream);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// token_attention.h on a device: attention between any tokens of a sequence, a tile of keys at a time.
+// The functions of token_attention.h on a device: attention between any tokens of a sequence, one tile of keys at a
+// time.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 
 namespace droptest::models {
 
-/// HeadView of a device's memory; `elems` begins at batch 0, token 0, head 0. Borrowed.
+/// A HeadView in device memory; `elems` begins at batch 0, token 0, head 0. Borrowed.
 template <class E>
 struct DeviceHeadView {
   comm::DeviceSpan<E> elems;
@@ -28,7 +29,8 @@ struct DeviceHeadView {
   DeviceHeadView tokens(std::int64_t first, std::int64_t count) const {
     return part(first * token_stride, {shape.batch, count, shape.heads, shape.width});
   }
-  /// C is const E. A template, because nvcc warns of the plain conversion in views of constants.
+  /// The conversion to a view of constants: C is const E. It is a template because nvcc warns about a plain conversion
+  /// operator in views of constants.
   template <class C>
   requires(!std::is_const_v<E> && std::is_same_v<C, const E>) operator DeviceHeadView<C>()
       const {  // NOLINT(google-explicit-constructor)
@@ -42,15 +44,15 @@ struct DeviceHeadView {
   }
 };
 
-/// [tokens, batch, heads, width] without gaps, at the beginning of `elems`.
+/// A view of the first elements of `elems` as a tensor [tokens, batch, heads, width] without gaps.
 template <class E>
 DeviceHeadView<E> sequence_first(comm::DeviceSpan<E> elems, const HeadShape& s) {
   const std::int64_t row = s.heads * s.width;
   return {elems.first(s.elems()), s, row, s.batch * row, s.width};
 }
 
-/// The first `count` elements of a buffer. Where it is smaller it gets other memory, of unspecified content, once
-/// earlier work on the stream has ended. `what` is in the error of a full device.
+/// The first `count` elements of a buffer. If it is smaller, it gets new memory of unspecified content, once earlier
+/// work on the stream has ended. `what` names the memory in the error of a full device.
 template <class T>
 comm::DeviceSpan<T> room_in(comm::DeviceBuffer<T>& buffer, std::uint64_t count, const char* what,
                             comm::Stream& stream) {
@@ -62,13 +64,14 @@ comm::DeviceSpan<T> room_in(comm::DeviceBuffer<T>& buffer, std::uint64_t count, 
   return buffer.elems().first(count);
 }
 
-/// AttentionMask of a device's memory. Borrowed.
+/// An AttentionMask in device memory. Borrowed.
 struct DeviceAttentionMask {
   Causality causality = Causality::kCausal;
-  std::int64_t positions = 0;  ///< of the whole sequence, which the arrays cover
-  /// [batch, positions] as AttentionMask's; empty: one document.
+  std::int64_t positions = 0;  ///< the length of the whole sequence, which the arrays cover
+  /// The document of each token, [batch, positions], as in AttentionMask; empty: one document.
   comm::DeviceSpan<const std::int32_t> documents{};
-  /// [batch, queries, keys] of all positions, added to scaled scores: every other mask (combined_mask()). Empty: none.
+  /// All other masks as one array [batch, queries, keys] of the whole sequence, added to scaled scores
+  /// (combined_mask()). Empty: none.
   comm::DeviceSpan<const float> added{};
 };
 
@@ -78,30 +81,31 @@ struct DeviceAttentionInputs {
   DeviceHeadView<const E> keys;
   DeviceHeadView<const E> values;
   DeviceAttentionMask mask;
-  comm::DeviceSpan<const std::uint8_t> absent{};  ///< keys that leave the softmax, as AttentionInputs::absent
-  DropoutMask dropout{};                          ///< of the probabilities, as AttentionInputs::dropout
-  /// Added to the positions of a pattern's queries and keys: chunks of equal lengths have one pattern.
+  comm::DeviceSpan<const std::uint8_t> absent{};  ///< flags of absent keys, see AttentionInputs::absent
+  DropoutMask dropout{};                          ///< dropout of the probabilities, see AttentionInputs::dropout
+  /// Offsets that are added to the positions of a pattern's queries and keys, so that chunks of equal lengths share one
+  /// pattern.
   std::int64_t first_query = 0;
   std::int64_t first_key = 0;
 };
 
-/// An AttentionPattern in a device's memory, cut into the tiles of heads of a width. Made once for all calls with the
-/// same lengths.
+/// An AttentionPattern in device memory, cut into tiles for one head width. It is made once for all calls with the same
+/// lengths.
 class DeviceAttentionPattern {
  public:
-  /// Waits for the stream. Throws: CheckError where a key is in two blocks of a head, which the kernels do not take,
-  /// and for a width that they do not take: 1 to 256.
+  /// Waits for the stream. Throws: CheckError if a key is in two blocks of a head, or for a width outside of 1 to 256;
+  /// the kernels support neither.
   DeviceAttentionPattern(const AttentionPattern& pattern, std::int64_t heads, std::int64_t width, comm::Stream& stream);
 
-  /// A tile of queries or of keys, and the runs that it meets.
+  /// A tile of queries (or keys), and the range of Side::met with the runs of keys (or queries) that it attends to.
   struct Strip {
     TokenRun run;
-    std::int64_t first = 0;  ///< of the run's tokens
+    std::int64_t first = 0;  ///< the tile's first token in the run
     std::int64_t head = 0;
     std::int64_t first_met = 0;
     std::int64_t end_met = 0;
   };
-  /// Of a kind of tokens: their strips, and the runs of the other kind.
+  /// The strips of the queries (or keys), and the runs of the other kind.
   struct Side {
     comm::DeviceBuffer<Strip> strips;
     comm::DeviceBuffer<TokenRun> met;
@@ -116,15 +120,15 @@ class DeviceAttentionPattern {
   Side keys_;
 };
 
-// For E float, Bf16 or Fp16.
+// E is float, Bf16 or Fp16.
 
-// Log-sum-exps are floats. All sums are float, in an order that depends on shapes alone.
+// Log-sum-exps and all sums are float. The order of sums depends only on shapes.
 
-/// Sets log_sum_exp and output as begin_attention() of the host does.
+/// The host's begin_attention() on a device.
 template <class E>
 void begin_attention(const DeviceHeadView<E>& output, comm::DeviceSpan<float> log_sum_exp, comm::Stream& stream);
 
-/// As attend() of the host; the running output is rounded to E.
+/// The host's attend() on a device; the running output is rounded to E.
 template <class E>
 void attend(const DeviceAttentionInputs<E>& inputs, const DeviceAttentionPattern& pattern,
             const DeviceHeadView<E>& output, comm::DeviceSpan<float> log_sum_exp, comm::Stream& stream);
@@ -134,7 +138,7 @@ struct DeviceAttentionResults {
   DeviceHeadView<const E> output;
   comm::DeviceSpan<const float> log_sum_exp;
   DeviceHeadView<const E> grad_output;
-  comm::DeviceSpan<const float> grad_log_sum_exp{};  ///< empty: 0
+  comm::DeviceSpan<const float> grad_log_sum_exp{};  ///< empty means zeros
 };
 template <class E>
 struct DeviceAttentionGradients {
@@ -143,7 +147,8 @@ struct DeviceAttentionGradients {
   DeviceHeadView<E> values;
 };
 
-/// As attend_backward() of the host: adds to the gradients. Shapes: scratch as log_sum_exp, overwritten.
+/// The host's attend_backward() on a device: adds to the gradients. Overwrites the scratch. Shapes: the scratch has the
+/// shape of log_sum_exp.
 template <class E>
 void attend_backward(const DeviceAttentionInputs<E>& inputs, const DeviceAttentionPattern& pattern,
                      const DeviceAttentionResults<E>& results, const DeviceAttentionGradients<E>& gradients,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A DeviceHeadView in a kernel.
+// The form of a DeviceHeadView inside a kernel.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct View {
   }
 };
 
-/// Throws: CheckError that names the view, where it has fewer elements than its shape.
+/// Throws: CheckError that names the view if it has fewer elements than its shape needs.
 template <class E>
 auto view_in_kernel(const DeviceHeadView<E>& view, const char* name) {
   const HeadShape& s = view.shape;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forms of the device's attention kernels: their arguments, and the tiles of a block.
+// The arguments of the device's attention kernels, and their launches in plain arithmetic and on tensor cores.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@
 
 namespace droptest::models {
 
-/// Of attention_forward. D: float, __nv_bfloat16 or __half.
+/// The arguments of attention_forward(). D is float, __nv_bfloat16 or __half.
 template <class D>
 struct AttentionForward {
   AttentionShape shape;
@@ -20,7 +20,7 @@ struct AttentionForward {
   D* output;
 };
 
-/// Of attention_backward; delta [B, NH, T] is the sum over d of grad_output x output.
+/// The arguments of attention_backward(). delta [B, NH, T] is the sum over d of grad_output x output.
 template <class D>
 struct AttentionBackward {
   AttentionShape shape;
@@ -31,8 +31,8 @@ struct AttentionBackward {
   D* grad_qkv;
 };
 
-/// Where one head of one sequence lies: offsets of its first row and elements from one row to the next, in packed rows
-/// (queries; keys and values follow at `part` and 2 x `part`), in rows of the output, and in [B, NH, T].
+/// The place of one head of one sequence: the offset of its first row and the stride of its rows, in qkv (keys and
+/// values follow the queries at `part` and 2 x `part`) and in the output; and its offset in [B, NH, T].
 struct HeadPlace {
   std::int64_t packed;
   std::int64_t packed_stride;
@@ -56,7 +56,7 @@ template <class D>
 void launch_plain_attention_backward(const AttentionBackward<D>& work, const DropoutMask& dropout,
                                      comm::Stream& stream);
 
-/// Tensor cores. tensor_cores_take_width() must be true of head_width.
+/// Tensor cores. tensor_cores_take_width() must be true for head_width.
 bool tensor_cores_take_width(std::int64_t head_width);
 void launch_tensor_core_attention_forward(const AttentionForward<__nv_bfloat16>& work, comm::Stream& stream);
 void launch_tensor_core_attention_backward(const AttentionBackward<__nv_bfloat16>& work, comm::Stream& stream);
