@@ -33,10 +33,9 @@ struct LocalInputs {
   HeadView<const T> queries;
   HeadView<const T> keys;
   HeadView<const T> values;
-  std::span<const T> mask;  ///< the values of a SharedMask; empty: none
-  std::span<const std::uint8_t>
-      absent;                   ///< flags of keys that must leave the softmax, see AttentionInputs::absent; empty: none
-  std::int64_t first_head = 0;  ///< the number of the first of these heads, over all ranks
+  std::span<const T> mask;               ///< the values of a SharedMask; empty: none
+  std::span<const std::uint8_t> absent;  ///< flags of absent keys, see AttentionInputs::absent; empty: none
+  std::int64_t first_head = 0;           ///< the number of the first of these heads, over all ranks
 };
 
 /// A caller's own attention. A query that sees no key has the output 0.

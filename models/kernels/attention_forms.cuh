@@ -32,7 +32,8 @@ struct AttentionBackward {
 };
 
 /// The place of one head of one sequence: the offset of its first row and the stride of its rows, in qkv (keys and
-/// values follow the queries at `part` and 2 x `part`) and in the output; and its offset in [B, NH, T].
+/// values follow the queries at `part` and 2 x `part`) and in the output, and the offset of its row statistics [B, NH,
+/// T].
 struct HeadPlace {
   std::int64_t packed;
   std::int64_t packed_stride;

@@ -41,7 +41,7 @@ enum class Logits : std::uint8_t { kKeep, kToGradient };
 template <class T>
 void row_maxima(const LogitBlock& block, const Team& team);
 
-/// With l = logit - largest[row]: each logit becomes exp(l), sums[row] their sum, and predicted[row] the l of the
+/// Let l = logit - largest[row]. Each logit becomes exp(l), sums[row] their sum, and predicted[row] the l of the
 /// target, or 0 if another rank has the target.
 template <class T>
 void exponential_sums(const LogitBlock& block, const Team& team);

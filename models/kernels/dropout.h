@@ -16,9 +16,8 @@ namespace droptest::models {
 /// The probabilities of GPT-2's three kinds of dropout, in [0, 1); 0: none. Hugging Face calls them attn_pdrop,
 /// resid_pdrop and embd_pdrop. Evaluations have no dropout.
 struct DropoutConfig {
-  double attention = 0;  ///< drops attention probabilities, after the softmax
-  double residual =
-      0;  ///< drops elements of a sublayer output with its bias, before it is added to the residual stream
+  double attention = 0;    ///< drops attention probabilities, after the softmax
+  double residual = 0;     ///< drops elements of a sublayer output with its bias, before the residual sum
   double embedding = 0;    ///< drops elements of the sum of token and position embeddings
   std::uint64_t seed = 1;  ///< key of all draws
 

@@ -40,7 +40,7 @@ class MatmulKernel {
   virtual bool multiplies_bf16() const { return false; }
 };
 
-/// make_onednn_matmul(): float by oneDNN, double by Eigen. make_eigen_matmul(): both by Eigen.
+/// The matmul() of matmul.h (float by oneDNN, double by Eigen), and the same by Eigen for both types.
 std::unique_ptr<MatmulKernel> make_onednn_matmul();
 std::unique_ptr<MatmulKernel> make_eigen_matmul();
 /// A loop for each element of the result. Sums are double and in the order of the inner index.

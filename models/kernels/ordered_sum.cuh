@@ -25,7 +25,7 @@ __device__ inline double block_sum_of_doubles(double value, double* shared) {
   return sum;
 }
 
-/// What a sum does: it is divided by `divisor`, then set (adds = 0) or added to *number.
+/// The destination of a sum: *number = sum / divisor, plus the old value if `adds` is not 0.
 struct SumResult {
   double* number = nullptr;
   double divisor = 1;

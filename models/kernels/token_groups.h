@@ -41,8 +41,8 @@ class TokenGroups {
   std::size_t tokens_ = 0;
   std::size_t groups_ = 0;
   std::size_t grouped_ = 0;
-  std::vector<std::int32_t>
-      places_;  ///< of each token of the range: how often it occurs, then where its next position goes
+  /// For each token of the range: its count, and later the place of its next position.
+  std::vector<std::int32_t> places_;
   comm::PinnedBuffer<std::int32_t> staged_;
   comm::DeviceBuffer<std::int32_t> table_;
   comm::Event copied_;

@@ -15,13 +15,13 @@ namespace droptest::models {
 /// The bounds of an update, and the layout of the ranks that decide about it.
 struct UpdateRule {
   double max_gradient_norm = 0;  ///< gradients beyond it are clipped; 0: none are
-  double loss_divisor =
-      1;  ///< divisor of a rank's sum of losses; the mean of the quotients over ranks is the loss of the step
+  /// Divides a rank's sum of losses. The mean of the quotients over ranks is the loss of the step.
+  double loss_divisor = 1;
   int data_ranks = 1;      ///< number of replicas of the model; each has all gradients of the model
   int data_stride = 1;     ///< distance between the ranks of successive replicas with the same part
   int sequence_ranks = 1;  ///< number of ranks that share the tokens of a sequence; each counts as a replica as well
   int sequence_stride = 1;
-  int pipeline_ranks = 1;  ///< number of stages' ranks in a replica; one of them has the head, and so the losses
+  int pipeline_ranks = 1;  ///< ranks in the pipeline of a replica; one of them has the head, and so the losses
   int pipeline_stride = 1;
   int head_rank = 0;      ///< the pipeline rank with the head
   double loss_scale = 1;  ///< the gradients contain this factor; UpdateDecision::factor divides by it
