@@ -95,7 +95,7 @@ class AttentionRing {
     shape.tokens = pass.tokens[static_cast<std::size_t>(part)];
     return shape;
   }
-  /// The rank whose keys and values are here after `hops` hops.
+  /// This rank has the keys and values of the returned rank after `hops` hops.
   int part_after(int hops) const { return (rank() + ranks() - hops) % ranks(); }
   static const typename Memory::Pattern& pattern(const RingPass<Memory>& pass, int part) {
     return pass.patterns[static_cast<std::size_t>(part)];

@@ -93,7 +93,7 @@ struct Visibility {
   }
 };
 
-/// A view of elements whose type only the kernel's form knows.
+/// A view of elements of a type that the kernel knows only at run time.
 template <class Void>
 struct TypedView {
   TypedRows<Void> rows;

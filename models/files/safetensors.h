@@ -23,7 +23,7 @@ struct StoredTensor {
 
 using StoredTensors = std::map<std::string, StoredTensor>;
 
-/// Parses a whole file's bytes. `where` names the file in messages.
+/// Parses the bytes of a whole file. `where` names the file in messages.
 /// Throws: ConfigError with the reason: short file, header not JSON, unknown dtype, size that does not match the shape,
 /// overlapping or missing ranges, duplicate names.
 StoredTensors parse_safetensors(std::span<const std::byte> file, const std::string& where);

@@ -12,7 +12,7 @@
 
 namespace droptest::models {
 
-/// How the optimizer updates the tensors whose names match.
+/// How the optimizer updates the tensors with a matching name.
 struct TensorRule {
   std::string pattern;              ///< Hugging Face's names; a `*` stands for any characters
   double learning_rate_factor = 1;  ///< 0: frozen, so not updated, not sent, and not in the gradient norm

@@ -38,7 +38,7 @@ struct Gpt2Tensor {
   double initial_constant = 0;
   int layer = kOutsideOfBlocks;
   std::uint64_t number = 0;  ///< number in the whole model's list, and in the random stream of its initial values
-  std::string adapts{};      ///< for an adapter: the name of the weight that it adds to
+  std::string adapts{};      ///< adapters: name of the weight that they add to
   double adapter_scale = 1;  ///< alpha / rank of an adapter
   bool is_copy = false;      ///< another rank's stage also has it, and updates it
 

@@ -26,7 +26,7 @@ class ParameterTraffic {
                    OffloadedState* offloaded);
 
   enum class MicroBatch : std::uint8_t { kFirst, kLater };
-  /// Call it before a backward pass whose gradients are to be reduced: those of this micro-batch if the options reduce
+  /// Call it before a backward pass if its gradients are to be reduced: those of this micro-batch if the options reduce
   /// after each micro-batch, else the sum over the step.
   void expect_gradients(MicroBatch micro_batch);
   /// Call it when the gradients of that unit are ready. Starts the reductions of the next buckets, in order, if all

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a kernel runs: the threads of the host, or a stream of a device.
+// The threads of the host, or the stream of a device, on which a kernel runs.
 #pragma once
 
 #include "comm/device/stream.h"

@@ -46,9 +46,9 @@ std::unique_ptr<MatmulKernel> make_eigen_matmul();
 /// A loop for each element of the result. Sums are double and in the order of the inner index.
 std::unique_ptr<MatmulKernel> make_reference_matmul();
 
-/// Calls multiply_part(product) for parts of the result, on the threads of the team; the parts cover the result and are
-/// a function of its shape alone. An empty result calls nothing. If the inner extent is 0, this function scales the
-/// result itself. multiply_part must not throw.
+/// Calls multiply_part(product) for parts of the result, on the threads of the team; the parts cover the result and
+/// depend only on its shape. An empty result calls nothing. If the inner extent is 0, this function scales the result
+/// itself. multiply_part must not throw.
 template <class T, class MultiplyPart>
 void for_parts_of_product(const Product<T>& p, const Team& team, const MultiplyPart& multiply_part) {
   const bool ta = p.transpose_a == Transpose::kYes;

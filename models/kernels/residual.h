@@ -26,7 +26,7 @@ void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> 
 template <class E>
 void add_bias(comm::DeviceSpan<const E> bias, std::int64_t rows, comm::DeviceSpan<E> values, comm::Stream& stream);
 
-/// A matrix whose rows begin `stride` elements apart.
+/// A matrix with `stride` elements from one row to the next.
 struct RowShape {
   std::int64_t rows = 0;
   std::int64_t width = 0;

@@ -19,8 +19,9 @@ struct HostOpsOptions {
       comm::ElementType::kFloat32;  ///< type of activations and parameters: float32, or float64 in tests
   ModelPrecision precision{};
   int threads = 1;
-  std::int64_t max_logits = std::int64_t{1} << 24U;  ///< of a chunk. One of GPT-2's vocabulary has 333 rows: the GEMM
-                                                     ///< for the embedding's gradient is still bound by arithmetic.
+  /// The largest number of logits in a chunk. With GPT-2's vocabulary, a chunk has 333 rows, enough for the GEMM of the
+  /// embedding's gradient to be bound by arithmetic.
+  std::int64_t max_logits = std::int64_t{1} << 24U;
   std::string offload_directory{};  ///< folder of the file of offload(); empty: the system's temporary folder
   /// GEMMs with 16-bit operands. kFastest: by instructions for their type if the processor has them. kInFloat: always
   /// in float32.

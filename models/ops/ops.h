@@ -84,9 +84,9 @@ class Ops {
   virtual int rank() const = 0;
   /// Communicator::stops_lost_gradients() of the group; false if nothing is computed.
   virtual bool stops_lost_gradients(sim::TrafficClass /*traffic_class*/) const { return false; }
-  /// Where the rank's time is recorded; null, the default: nowhere.
+  /// Records the rank's time; null, the default: time is not recorded.
   virtual PhaseTimes* times() { return nullptr; }
-  /// Where the time of work on stream() is recorded; null, the default: nowhere.
+  /// Records the time of work on stream(); null, the default: time is not recorded.
   virtual comm::StreamTimer* timer() { return nullptr; }
   /// The threads of the host; null, the default: a device computes.
   virtual const Team* team() const { return nullptr; }
@@ -100,7 +100,7 @@ class Ops {
   enum class Content : std::uint8_t { kUnspecified, kZeros };
   /// `purpose` names the memory in errors. Throws: the device's error if there is too little memory.
   virtual std::unique_ptr<Memory> allocate(std::uint64_t bytes, const std::string& purpose, Content content) = 0;
-  /// The stream of the operations, in whose order tensors are used; null: the host computes.
+  /// The stream of the operations; tensors are used in its order. Null: the host computes.
   virtual comm::Stream* stream() { return nullptr; }
   /// Returns when all work is finished.
   virtual void synchronize() = 0;
@@ -229,7 +229,8 @@ class Ops {
   virtual void adamw(const Ranges& ranges, const UpdateArenas& arenas, const AdamWStep& step,
                      GradientFactor factor) = 0;
   virtual void sgd(const Ranges& ranges, const UpdateArenas& arenas, const SgdStep& step, GradientFactor factor) = 0;
-  /// rounded = the values of the ranges, for values that were not written by an update.
+  /// Sets `rounded` to the values of the ranges if updates of this implementation do not write `rounded`; otherwise
+  /// does nothing.
   virtual void round_values(const Ranges& ranges, comm::ConstTensor values, comm::Tensor rounded) = 0;
 
   /// merge_adapter() and adapter_gradients() of models/kernels/adapter.h, in the parameters' type.
