@@ -344,8 +344,8 @@ TEST(CollectiveTime, ABudgetOfRoundsTakesTimeAndLeavesTheRestMissing) {
   }
 }
 
-// Replayed packet by packet with equal fates, where a wait delays its own message alone. A loss then costs a round
-// about one round trip, however many messages lose something.
+// A replay packet by packet with equal fates, in which a wait delays only its own message. A round with losses then
+// costs about one more round trip, however many messages lose something.
 TEST(CollectiveTime, WaitsForFeedbackDelayTheirOwnMessageAlone) {
   struct Case {
     int ranks;
@@ -408,7 +408,8 @@ TEST(CollectiveTime, RepetitionsMeetTheEpisodeThatLostThePacket) {
   apply_recovery(experiment.network, protocol("selective_repeat", 2));
   const LossCounts counts = simulate_collective_experiment(experiment).statistics.total();
   const double residual = static_cast<double>(counts.residual_packets) / static_cast<double>(counts.lost_packets);
-  // Two round trips of 10 us in an episode of 1 ms: nearly all that was lost is lost again, where p^2 would be 1 %.
+  // Two round trips of 10 us in an episode of 1 ms: nearly all lost packets are lost again; independent losses would
+  // give p^2 = 1 %.
   EXPECT_GT(residual, 0.9);
   EXPECT_LT(residual, 1);
 }

@@ -301,9 +301,9 @@ class Checker {
     communicator_.barrier(message_);
   }
 
-  // With every rank, this one too: a message of `count` elements, then one of another type and class, in the order of
-  // the ranks; they are received in the opposite order of the ranks. Then with the next rank alone, after a message of
-  // send, and with nobody.
+  // Exchanges messages with every rank, this one included: one of `count` elements, then one of another type and class,
+  // in the order of the ranks. They are received in the opposite order of the ranks. Then it exchanges only with the
+  // next rank, after a message of send(), and with no rank.
   template <class T>
   void exchange(std::uint64_t count) {
     const int salt = salt_ += 2;

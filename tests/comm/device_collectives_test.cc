@@ -72,7 +72,7 @@ TEST(DeviceCollectives, LargeExchangesConform) {
   EXPECT_EQ(digests(2, Where::kHost, check_large_exchanges), digests(2, Where::kDevice, check_large_exchanges));
 }
 
-// No rank waits for the device between its calls: the order is that of streams and events alone.
+// No rank waits for the device between its calls: only streams and events order the work.
 TEST(DeviceCollectives, CallsFollowEachOtherWithoutTheHost) {
   DROPTEST_NEEDS_DEVICE();
   constexpr int kRanks = 3;
@@ -101,7 +101,7 @@ TEST(DeviceCollectives, CallsFollowEachOtherWithoutTheHost) {
   });
 }
 
-// Of a call that rank 0 makes with host memory, rank 1 with device memory.
+// Expects the errors of a call that rank 0 makes with host memory, rank 1 with device memory.
 void expect_mixed_memory_is_refused(const std::function<void(Communicator&, Tensor)>& host_call) {
   try {
     run_ranks(2, kTimeout, [&](Communicator& group) {
@@ -330,7 +330,7 @@ TEST(DeviceLosses, CompressedSumsHaveTheBitsOfTheHost) {
   }
 }
 
-// Of 1000 elements on two ranks, one is NaN on one of them, and others differ by 3.
+// Two ranks have 1000 elements. One element is NaN on one rank, and others differ by 3.
 TEST(DeviceLosses, ANaNIsTheLargestDivergence) {
   DROPTEST_NEEDS_DEVICE();
   constexpr std::size_t kElems = 1000;

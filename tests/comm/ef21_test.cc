@@ -202,7 +202,7 @@ class NaiveTwin {
     return PerRank(kRanks, all);
   }
 
-  // Of codes, an owner has copies of its own part alone.
+  // An owner of codes has copies only of its own part.
   void add_errors(EndErrors& errors) const {
     const bool by_pairs = network_.compression.kind == CompressionKind::kTopK;
     const std::vector<std::uint64_t> counts = even_counts(kCount, kRanks);
@@ -263,8 +263,8 @@ double last_error(const Outcome& outcome, int calls) {
   return most;
 }
 
-// Of fixed contributions the estimates become the contributions. Where the ends part, the receivers never hear of the
-// lost differences: their error stays, and does not shrink with more calls.
+// If contributions are fixed, the estimates converge to them. If the two ends diverge, the receivers never get the lost
+// differences: their error stays, and does not shrink with more calls.
 TEST(Ef21, EndsPartUnderLossAndAgreeToTheBitWithAcknowledgements) {
   const auto run = [](Feedback feedback, double loss, int calls) {
     return all_reduced(network_of(kPairs, feedback, loss), calls, 0);
@@ -290,7 +290,7 @@ TEST(Ef21, EndsPartUnderLossAndAgreeToTheBitWithAcknowledgements) {
   EXPECT_EQ(mended_codes.ends.error_energy, 0);
 }
 
-// With shared fates a source misses its own lost packets, so that results are equal on all ranks in both modes.
+// A source with shared fates misses its own lost packets, so that results are equal on all ranks in both modes.
 TEST(Ef21, SharedFatesKeepResultsEqual) {
   for (const Feedback feedback : {Feedback::kEf21, Feedback::kEf21Acknowledged}) {
     ClassNetwork network = network_of(kPairs, feedback, 0.3);

@@ -94,8 +94,8 @@ Carried carry(const FateSimulation& simulation) {
   return carried;
 }
 
-// With ones a result is the number of contributions that arrived. With losses in one half alone, the sum over ranks
-// counts the values that pass that half.
+// If all values are ones, a result is the number of contributions that arrived. If only one half has losses, the sum
+// over ranks counts the values that pass that half.
 TEST(FateSimulation, HasTheDigestAndTheSurvivalOfRanksThatCarryTensors) {
   for (const PathEntry& path : paths()) {
     for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {

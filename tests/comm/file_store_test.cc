@@ -21,7 +21,7 @@ namespace {
 /// Called once, before this process removes the next file: the step of another rank that comes between a list of the
 /// files and their removal.
 std::function<void()> before_next_removal;
-std::atomic<bool> has_step = false;  ///< of the test that runs; other tests remove files in several threads
+std::atomic<bool> has_step = false;  ///< the running test has a step; other tests remove files in threads
 
 template <typename Function>
 Function* function_of_system(const char* name) {

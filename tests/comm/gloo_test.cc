@@ -81,7 +81,7 @@ TEST(Gloo, WhatTheSystemHasNotDeliveredYetOutlivesItsSender) {
 
 struct Failing {
   const char* how;
-  std::chrono::milliseconds timeout;  ///< long where the failure must be found without it
+  std::chrono::milliseconds timeout;  ///< long if the failure must be found without it
   const char* text;
 };
 const std::vector<Failing> kFailures = {

@@ -96,7 +96,7 @@ TEST(HopPath, LossZeroChangesNoBitAndLeavesRanksEqual) {
   }
 }
 
-// Where everything is lost each owner is left with its own contribution, and each receiver with nothing.
+// If everything is lost, each owner has only its own contribution, and each receiver nothing.
 TEST(HopPath, CertainLossLeavesEachRankItsOwn) {
   for (const std::string_view path : hop_paths()) {
     const auto all = results(4, options_of(path, std::make_shared<sim::Bernoulli>(1), Fill::kZero), 40);

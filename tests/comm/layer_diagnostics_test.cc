@@ -148,7 +148,7 @@ TEST(LayerDiagnostics, AStepIsTouchedWhereAnyRankLostAnythingOfTheLayerWheneverO
   }
 }
 
-// Each is counted on its receiver alone.
+// Each is counted only on its receiver.
 TEST(LayerDiagnostics, AMessageIsTouchedWhereItsReceiverLosesAPacket) {
   // Two packets a message: the second one, in step 1, loses packet 3, and the fourth one, in step 3, packet 6.
   LossyOptions options = options_of(nullptr);

@@ -113,8 +113,8 @@ TEST(LinkCounts, OrdinalsWithGapsAreCountedWithTheCovarianceOverTheGaps) {
       all.add(link.counts());
     }
     expect_standard(z);
-    // A burst ends where a message is no neighbour of the next one. A stretch of n packets has L n losses, in bursts
-    // that begin with its first packet or behind one that arrived.
+    // A burst ends if a message and the next one are not adjacent. A stretch of n packets has L n losses, in bursts
+    // that begin with its first packet or after a packet that arrived.
     const double n = stride == 1 ? 500.0 * kPackets : kPackets;
     const double of_stretch = 0.05 * (1 + (n - 1) / 50);
     EXPECT_NEAR(all.mean_burst_packets() / (0.05 * n / of_stretch), 1, 0.15);
@@ -247,7 +247,7 @@ TEST(LinkCounts, APauseOfATimedProcessEndsABurst) {
   }
 }
 
-/// Of all links of random runs: how far their losses are from the expected ones.
+/// The deviations of losses from their expectation, for all links of random runs.
 struct Panel {
   std::vector<double> of_halves;
   std::vector<double> of_links;

@@ -28,7 +28,7 @@ using ::testing::Not;
 
 const Message kMessage{.traffic_class = sim::TrafficClass::kTpBackward, .name = "grad.wte", .layer = 3};
 
-// Runs `body` on every rank and returns the text of each rank's CommError; "" where it threw none. `failed` counts the
+// Runs `body` on every rank and returns the text of each rank's CommError; "" if it threw none. `failed` counts the
 // ranks that have thrown.
 std::vector<std::string> errors_of(int world_size, std::chrono::milliseconds timeout,
                                    const std::function<void(Communicator&)>& body, const Clock& clock = steady_clock(),

@@ -69,7 +69,7 @@ struct Outcome {
 
 constexpr std::uint64_t kSteps = 40;  // more than the 16 messages between two that both ends draw
 
-// Where `made_anew`, by another layer from the middle on.
+// Runs the steps; if `made_anew`, a new layer continues from the middle on.
 Outcome run(const LossyOptions& options, bool made_anew) {
   Outcome outcome;
   run_ranks(4, kRecoveryTimeout, [&](Communicator& inner) {

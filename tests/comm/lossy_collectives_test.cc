@@ -39,7 +39,7 @@ struct NamedNetwork {
   ClassNetwork network;
 };
 
-// Every path with each pair of fills, both consistencies where they have a meaning, and both burst scopes.
+// Every path with each pair of fills, both consistencies if they have a meaning, and both burst scopes.
 std::vector<NamedNetwork> networks() {
   std::vector<NamedNetwork> result;
   for (const PathEntry& entry : paths()) {

@@ -110,7 +110,7 @@ std::vector<RankResult> over_gloo(const LossyOptions& options) {
   return results;
 }
 
-// Runs the program on both backends. `tolerance`: of results, which differ by the order of additions where a path
+// Runs the program on both backends. `tolerance` is that of results, which differ by the order of additions if a path
 // leaves them to the backend.
 std::vector<RankResult> expect_alike(const LossyOptions& options, double tolerance, const std::string& what) {
   std::vector<RankResult> local(kRanks);

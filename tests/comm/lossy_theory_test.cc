@@ -141,7 +141,7 @@ TEST(CollectiveTheory, StaleHasNoClosedForm) {
 
 void expect_within(const Estimate& estimate, const std::string& what) {
   ASSERT_TRUE(estimate.expected.has_value()) << what;
-  // Four standard errors; rounding of float sums is the floor where nothing else deviates.
+  // Four standard errors; the rounding of float sums is the floor if nothing else deviates.
   EXPECT_NEAR(estimate.measured, *estimate.expected, 4 * estimate.standard_error + 1e-12) << what;
 }
 

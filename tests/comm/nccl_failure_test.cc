@@ -212,7 +212,7 @@ TEST_F(NcclFailure, APartsFailureIsTheWholesFailure) {
 TEST_F(NcclConnect, TwoRanksOnOneDeviceAreRefused) {
   EXPECT_THAT(run_nccl_ranks({.world_size = 2, .devices = 1}, {}),
               Each(HasSubstr("local rank ")));  // before NCCL is asked
-  // Where each process sees one device, as launchers arrange it, only NCCL can tell.
+  // If each process sees only one device, as launchers arrange it, only NCCL can detect this.
   ::setenv("CUDA_VISIBLE_DEVICES", "0", 1);
   const auto ends = run_nccl_ranks({.world_size = 2, .devices = 1}, {});
   ::unsetenv("CUDA_VISIBLE_DEVICES");

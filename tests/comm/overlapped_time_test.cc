@@ -84,7 +84,7 @@ TEST(OverlappedTime, WhatIsComputedMeanwhileHidesACollective) {
   }
 }
 
-// Of a wait, the part before the last rank is ready is idle; the rest is exposed, in the class of the call.
+// The part of a wait until the last rank is ready is idle time; the rest is exposed time in the class of the call.
 TEST(OverlappedTime, WaitsForOtherRanksAreIdleTime) {
   const LossyOptions options = options_of("direct", 0, computing_model());
   const double alone = seconds_of_one(4, options);
@@ -162,7 +162,7 @@ TEST(OverlappedTime, GroupsOfARankShareItsPorts) {
   EXPECT_NEAR(time.seconds, 2 * alone, kExact);
 }
 
-// Of 32768 bytes in packets of 256 on a link of 1 GB/s and 5 us.
+// The latency of the links. Messages have 32768 bytes in packets of 256 bytes, at 1 GB/s.
 constexpr double kLatency = 5e-6;
 TEST(OverlappedTime, MessagesWaitForThePortOfTheirSender) {
   const LossyOptions options = options_of("direct", 0, model_of());
@@ -256,7 +256,7 @@ TEST(OverlappedTime, AWorkMayCrossTheBeginningOfAStep) {
 }
 
 // A small collective is waited for at once, a large one that was started with it only after 10 ms of computation, which
-// hide it: also where each call has a deadline that nothing misses.
+// hide it: also if each call has a deadline that nothing misses.
 TEST(OverlappedTime, AWaitLeavesWhatWasStartedLaterUnderWay) {
   for (const std::optional<double> deadline : {std::optional<double>(), std::optional<double>(1)}) {
     LossyOptions options = options_of("direct", 0.1, computing_model());
@@ -276,7 +276,7 @@ TEST(OverlappedTime, AWaitLeavesWhatWasStartedLaterUnderWay) {
   }
 }
 
-// Where fates need times, collectives run at the wait, but each begins at its start.
+// If fates depend on time, collectives run at the wait, but their virtual time begins at their start.
 TEST(OverlappedTime, FatesThatDependOnTimeHideBehindComputationToo) {
   LossyOptions options = options_of("direct", 0.1, computing_model());
   options.time->deadline_seconds = 1;

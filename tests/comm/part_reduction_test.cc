@@ -56,7 +56,7 @@ class WeightedSum final : public PartReduction {
   WeightedSum(int owner, std::uint64_t count_elems) : owner_(owner), count_elems_(count_elems) {}
   std::function<void()> before = [] {};
   int calls = 0;
-  std::vector<int> seen;  ///< owners of all ranks' reductions, where they share memory
+  std::vector<int> seen;  ///< owners of all ranks' reductions, if they share memory
 
   static double weight(std::size_t rank) { return static_cast<double>(rank + 2); }
 
@@ -198,7 +198,7 @@ TEST_P(PartReductions, ManyInTurnsWithOtherCollectivesKeepTheirOrder) {
   });
 }
 
-// Not so by default, where it runs between two collectives and a stall is a stall.
+// A default part reduction runs between two collectives, so that a stall counts as a stall.
 TEST(LocalPartReduction, TakesLongerThanTheTimeoutAndIsWaitedFor) {
   FakeClock clock;
   const auto body = [&clock](Communicator& communicator) {
@@ -296,8 +296,8 @@ INSTANTIATE_TEST_SUITE_P(Local, PartReductions, ::testing::Values(Kind::kOverrid
                            return param_info.param == Kind::kOverridden ? "InPlace" : "ByDefault";
                          });
 
-// The text of the CommError of each of three ranks, where rank 1 does `odd` and the others reduce ten doubles. `failed`
-// counts the ranks with one.
+// Rank 1 of three ranks calls `odd`, while the others reduce ten doubles. Returns the text of each rank's CommError.
+// `failed` counts the ranks with an error.
 std::vector<std::string> errors_beside(const std::function<void(Communicator&)>& odd, FakeClock& clock,
                                        std::atomic<int>& failed) {
   std::vector<std::string> errors(3);

@@ -31,7 +31,7 @@ Floats gathered(Communicator& group, int call) {
   return all;
 }
 
-// The parts of `first`, and of `own` where this rank's own part is kept.
+// The parts of call `call`, except this rank's own part, which is that of call `own_call`.
 Floats expected(int call, int own_call, int ranks, int own) {
   Floats all;
   for (int r = 0; r < ranks; ++r) {

@@ -76,7 +76,7 @@ TEST(StaleMemory, AnotherCutOfAnAllGatherBeginsWithZeros) {
   }
 }
 
-// Of 8 elements the last of four ranks owns [6, 8), of 9 it owns [7, 9): two each time.
+// The last of four ranks owns [6, 8) of 8 elements and [7, 9) of 9 elements: two in both cases.
 TEST(StaleMemory, PartsOfEqualSizeAtOtherPlacesAreOtherParts) {
   ClassNetwork network = stale_network("direct");
   network.gather.loss = nullptr;

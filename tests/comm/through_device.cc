@@ -42,7 +42,7 @@ void ThroughDevice::carry(const CallArguments& arguments) {
   DeviceBuffer<std::byte> buffer(std::max(input_at + input.bytes.size(), output_at + output.bytes.size()),
                                  "tensors of a test");
   std::byte* data = buffer.elems().data();
-  // The output first: where they overlap both have the same bytes.
+  // The output is copied first; overlapping parts have the same bytes in both.
   copy_to_device(std::span<const std::byte>(output.bytes), data + output_at, stream_);
   copy_to_device(input.bytes, data + input_at, stream_);
   CallArguments there = arguments;

@@ -37,7 +37,7 @@ std::vector<TimedOutcome> outcomes(const LossyOptions& options, Calls calls, std
   return all;
 }
 
-// Where a deadline is never missed, times change nothing: results, indices and losses are those without a clock.
+// If no deadline is missed, times change nothing: results, indices and losses are those without a clock.
 TEST(TimedCalls, FatesThatTimeDoesNotChangeAreThoseWithoutAClock) {
   for (const char* const path : {"direct", "ring", "contribution"}) {
     SCOPED_TRACE(path);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hadamard transform and interleaving over the elements of a message: bits without loss, and where the error goes.
+// Hadamard transform and interleaving over the elements of a message: bits without loss, and the spread of the error.
 #include <gtest/gtest.h>
 
 #include <bit>

@@ -47,7 +47,7 @@ TYPED_TEST(DropoutCuda, DropsTheElementsOfTheHost) {
   }
 }
 
-// With packs and without them: odd widths, and rows that are longer than a block.
+// The widths have whole packs or not, and rows that are longer than a block.
 TYPED_TEST(DropoutCuda, ANormAddsTheBranchWithTheMaskOfTheHost) {
   using E = TypeParam;
   constexpr std::int64_t kRows = 12;

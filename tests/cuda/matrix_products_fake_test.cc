@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of matrix products to cuBLASLt, and their reaction to a refusal: seen on the fake device alone.
+// The requests of MatrixProducts to cuBLASLt, and its reaction to a refusal, which only the fake device can show.
 #include <cublasLt.h>
 #include <gmock/gmock.h>
 

@@ -58,7 +58,8 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
     DeviceArray<E> rounded(rounded_before, this->stream(), start);
     adamw_update<E>(segments, device_value.elems(), device_gradient.read(), device_first.elems(), device_second.elems(),
                     rounded.elems(), step, {}, this->stream());
-    // A device may round a product and a sum once where the host rounds twice; the quotient is of size 3.
+    // A device may round a multiplication and an addition once, while the host rounds twice; the quotient has the size
+    // 3.
     const std::vector<float> got = device_value.values();
     expect_close(got, as<double>(want_value), 1e-7, 4);
     expect_close(device_first.values(), as<double>(want_first), 2e-7, 4);

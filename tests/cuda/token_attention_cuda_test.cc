@@ -49,7 +49,7 @@ std::vector<Case> cases() {
       {"no token", {2, 0, 2, 8}, 0, 4, Causality::kCausal, {whole(0)}},
       {"no sequence", {0, 5, 2, 8}, 5, 5, Causality::kCausal, {whole(5)}},
       {"queries before all keys", {1, 20, 1, 4}, 9, 40, Causality::kCausal, {pattern_of({{0, 20, 0}}, {{0, 9, 20}})}},
-      // Of a zigzag ring: two runs of each, the own part first.
+      // A zigzag ring: two runs of queries and of keys, the rank's own part first.
       {"ring",
        {2, 90, 2, 16},
        80,

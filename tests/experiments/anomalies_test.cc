@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each kind of anomaly on synthetic lines: found where it is, once, and nowhere else.
+// Each kind of anomaly on synthetic lines: found once at its place, and nowhere else.
 #include "experiments/watch/anomalies.h"
 
 #include <gmock/gmock.h>

@@ -84,7 +84,7 @@ TEST(ChoosePaths, PathsOfOneClassLoseAlike) {
   EXPECT_EQ(network.gather.loss != nullptr, travels(network.path) == comm::LossShorthand::kBothHalves);
 }
 
-// A fill that one path alone has narrows the choice to it.
+// A fill that only one path has narrows the choice to that path.
 TEST(ChoosePaths, PathsThatCannotHaveTheNetworkAreLeftOut) {
   const ResolvedRun run = resolved(
       kTwoRanks,

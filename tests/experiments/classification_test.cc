@@ -33,7 +33,8 @@ TEST(Predictions, AreTheLargestLogitsWithTheirProbabilities) {
   EXPECT_NEAR(found.confidences[2], 1 / (1 + std::exp(-1)), 1e-12);
 }
 
-/// Of 10 examples: class 0 has 4 hits and 1 miss (as 1), class 1 has 2 hits and 2 misses (as 0), class 2 is 1 miss.
+/// The predictions of 10 examples: class 0 has 4 hits and 1 miss (as 1), class 1 has 2 hits and 2 misses (as 0), class
+/// 2 has 1 miss.
 Predictions ten() {
   Predictions all;
   all.labels = {0, 0, 0, 0, 0, 1, 1, 1, 1, 2};

@@ -199,7 +199,7 @@ TEST(CommandSpec, SweepsSeedsAndTwinsAreThoseOfRuns) {
   EXPECT_EQ(plan.runs[4].run.config.seeds.weights, 2u);
   EXPECT_EQ(plan.runs[1].run.run_id, id_of({"/network/loss/loss_rate=0", "/settings/rate=0.25"}));
 
-  // The twin differs in the network and in its seed alone.
+  // The twin differs only in the network and in its seed.
   json lossy = plan.runs[2].run.spec;
   json twin = plan.runs[0].run.spec;
   for (const std::string& pointer : twin_omits(twin)) {

@@ -109,8 +109,8 @@ TEST(Replicas, OwnAndStaleParametersAreTheSameWhereEachRankHasAllOfThem) {
   EXPECT_NE(trace(comm::Fill::kOwn, 1), trace(comm::Fill::kZero, 1));
 }
 
-// Time is given, so it is a pure function of the run: with one bucket the training waits for all of its gradients, with
-// several for the last one alone, and the results are the same.
+// Compute time is given, so that times are a pure function of the run. With one bucket, training waits for the
+// reduction of all gradients; with several buckets, only for the last one. The results are equal.
 TEST(Replicas, BucketsHideBehindTheBackwardPass) {
   RunConfig config = replicas(2, 1, 0);
   config.model.layers = 4;

@@ -125,10 +125,11 @@ class InterruptedRun {
   }
 
   std::set<std::string> names() const { return parts_.names(); }
-  /// The parts without which the rest of the run differs, or ends with an error, where all ranks lack the part, or one
-  /// of them, whose links have another end; or the run's results do, where it goes on from its last step. Of each of
-  /// them a run without that part alone has shown it. `untried`: parts of which most are missed, so that they are left
-  /// out one at a time; of `others`, many are left out at once, and fewer where that makes a difference.
+  /// The parts that a resumed run needs: without such a part, the rest of the run differs or ends with an error. Either
+  /// all ranks lack the part, or only one rank, so that its links have another end; or the run resumes from its last
+  /// step, and its results differ. For each part, a run without only that part has shown this. Most parts in `untried`
+  /// are needed, so they are left out one at a time. Of `others`, many are left out at once, and fewer if that makes a
+  /// difference.
   std::set<std::string> missed(const std::vector<std::string>& untried, const std::vector<std::string>& others) const {
     std::set<std::string> found;
     for (const std::string& name : untried) {
@@ -145,7 +146,7 @@ class InterruptedRun {
       EXPECT_FALSE(differs({}, drop)) << "its folder changed";
     return found;
   }
-  /// Of the checkpoint after `second()`.
+  /// The manifest of the checkpoint after `second()`.
   std::string manifest() const { return step("second", second_) + "/manifest.json"; }
   std::uint64_t second() const { return second_; }
 
@@ -230,7 +231,7 @@ class InterruptedRun {
   const TemporaryFolder folder_;
   const std::uint64_t first_;    ///< the run was interrupted after this step before,
   const std::uint64_t second_;   ///< and goes on from this one without a part of its state;
-  std::uint64_t last_;           ///< its last step, sooner where it diverges
+  std::uint64_t last_;           ///< its last step, earlier if it diverges
   unsigned hang_seconds_ = 120;  ///< a run that takes so long waits for messages that nobody sends
   StateParts parts_;
   StateParts parts_at_end_;

@@ -90,7 +90,7 @@ Batch random_batch(const RunConfig& config, std::mt19937& draws) {
 
 /// The calls of a rank that trains.
 struct Sent : RankCalls {
-  std::vector<DryCall> outer_steps;  ///< of all steps of a run
+  std::vector<DryCall> outer_steps;  ///< calls of the outer steps of a run
 };
 
 std::vector<DryCall> take_outer_steps(const RunConfig& config, TrainingModel& model, comm::Communicator& workers,
@@ -106,7 +106,7 @@ std::vector<DryCall> take_outer_steps(const RunConfig& config, TrainingModel& mo
   return std::exchange(calls, {});
 }
 
-/// Of all ranks of a world.
+/// The messages that all ranks of a world send in training.
 std::vector<Sent> train(const RunConfig& config) {
   std::vector<Sent> sent(static_cast<std::size_t>(config.parallel.world_size()));
   const auto plan = pipeline_plan(config);
@@ -215,7 +215,7 @@ Counted count(const DryRun& run, std::uint64_t CallCounts::*times) {
   return counted;
 }
 
-/// Of one of the ranks.
+/// The counts of one rank of this kind.
 Counted count(const DryRun& run, const RankKind& kind, std::uint64_t CallCounts::*times) {
   Counted counted;
   for (const auto& [at, share] : kind.shares) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The member `backward` of traffic classes: where it has a meaning, and what it makes of a spec.
+// The member `backward` of traffic classes: the classes in which it has a meaning, and its effect on a spec.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

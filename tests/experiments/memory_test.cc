@@ -193,7 +193,7 @@ TEST(MemorySection, RefusesACutWhereRanksMayDiffer) {
       << "each tensor-parallel rank has a data-parallel group of its own";
 }
 
-// With zero 3, both passes gather parameters: under loss the backward pass has others.
+// Zero 3 gathers parameters in both passes; under loss, the backward pass has other parameters.
 TEST(MemorySection, RefusesRecomputationWithOtherParameters) {
   const std::string sharded = R"(/parallel={"data":2,"zero":3})";
   const std::string reliable = R"(/network/classes={"parameter_gather":{"loss":{"model":"none"}}})";
@@ -242,8 +242,8 @@ struct Layout {
   int zero = 0;
 };
 
-// Of dilated attention the last rank gathers most keys. The zigzag parts of 11 tokens have unequal lengths, and rings
-// room for the longest.
+// In dilated attention, the last rank gathers most keys. The zigzag parts of 11 tokens have unequal lengths, and a ring
+// has room for the longest part.
 TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
   const std::vector<models::DilatedBranch> branches = {{8, 1}, {16, 2}};
   for (const Layout& layout :
@@ -351,8 +351,8 @@ TEST(MemoryEstimate, ClassesOfOneGroupShareTheirScratch) {
   EXPECT_EQ(measured, of_first);
 }
 
-// Of each class by itself, on a network that puts the last values in the place of lost ones. Not all-to-alls of
-// sequence ranks, which keep a rank's own part, too: the plan is too low there.
+// The memory of stale values for each class, on a network that replaces lost values by the last ones. All-to-alls of
+// sequence ranks are not tested: they also remember a rank's own part, and the plan is too low there.
 TEST(MemoryEstimate, OfStaleValuesIsTheMemoryThatTheyTake) {
   const auto with = [](const std::function<void(RunConfig&)>& change) {
     RunConfig config = tiny_config();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network from its text alone and the network of a spec with the same sections are one network.
+// A network from only its text equals the network of a spec with the same sections.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -33,10 +33,10 @@ struct Golden {
   const char* name;
   int version;
   int pipeline;      ///< ranks
-  double loss_rate;  ///< of the forward pass, or between stages; negative: no loss layer
+  double loss_rate;  ///< loss rate of the forward pass, or between stages; negative: no loss layer
   double in_double;  ///< train loss of the last step; 0: not trained, because of the pipeline
   double in_float;   ///< final validation loss
-  double seconds;    ///< of virtual time, in float; 0: no clock
+  double seconds;    ///< virtual time, as float; 0: no clock
   int data = 1;      ///< replicas; several have their loss in the reductions of gradients and in the tied embedding
 };
 
@@ -258,7 +258,7 @@ TEST(NumericsVersion, OfAPipelineFollowsFromTheNetworkOfItsTiedEmbedding) {
     const json scaled = {{"precision", "float16"}, {"loss_scale", {{"flag_loss_rate", flag_loss_rate}}}};
     EXPECT_EQ(version(both, json::object(), with_training(scaled)), expected) << "lost flags of overflows";
   }
-  // A frozen one is not sent at all, where sums without elements took the latencies of an aggregation.
+  // A frozen embedding is not sent at all; formerly, sums without elements took the latencies of an aggregation.
   const json frozen = {{"tensors", {{{"match", "wte.weight"}, {"frozen", true}}}}};
   const json contribution = {{"embedding_gradient", {{"path", "contribution"}}}};
   EXPECT_EQ(version(both, {{"dp_gradient", lossy}}, with_training(frozen)), 1);

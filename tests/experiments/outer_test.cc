@@ -169,8 +169,8 @@ TEST(OuterRun, TakesTheTimeOfItsQuorum) {
   }
 }
 
-// A worker of two tensor-parallel ranks sends the parts of its weights by themselves, and trains like one of one rank.
-// Where workers are nearer to each other than stages are, the distances of a worker's own ranks count.
+// A worker of two tensor-parallel ranks sends the parts of its weights separately, and trains like a worker of one
+// rank. If workers are nearer to each other than stages are, the distances between a worker's own ranks count.
 TEST(OuterRun, LayoutsOfAWorkerTrainAlike) {
   for (const models::OuterOptimizer optimizer : {models::OuterOptimizer::kNesterov, models::OuterOptimizer::kAverage}) {
     std::vector<TinyResult> results;

@@ -165,7 +165,7 @@ RunConfig elastic(int data) {
 }
 
 struct Lines {
-  std::map<std::uint64_t, std::string> text;  ///< by step, without the measured members
+  std::map<std::uint64_t, std::string> text;  ///< text of each step, without the measured members
   TrainingOutcome outcome;
 };
 

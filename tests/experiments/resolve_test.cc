@@ -97,7 +97,7 @@ TEST(Resolve, PrecisionIsOneElementTypeForEachUse) {
   EXPECT_EQ(of(written.dump()).run_id, products.run_id);
   EXPECT_EQ(of(R"({"message": "bfloat16"})").config.training.precision,
             (models::ModelPrecision{Precision::kFloat32, Precision::kBfloat16}));
-  // A model of float32 alone resolves as before there was a choice, with the same id.
+  // A model with only float32 resolves as before there was a choice, with the same id.
   EXPECT_FALSE(of(R"({"message": "float32"})").spec.at("training").contains("precision"));
   EXPECT_EQ(of("float32").run_id, id_with({}));
 
@@ -293,7 +293,7 @@ TEST(Resolve, OnContributionTheLossIsTheReduceHalfs) {
   const json forward = network_of({"/network/path=contribution"})["tp_forward"];
   EXPECT_EQ(forward["reduce"]["loss"]["model"], "bernoulli");
   EXPECT_EQ(forward["gather"]["loss"]["model"], "none");
-  // The other half loses packets where it is named, and a class's own `loss` takes that back.
+  // The other half loses packets only if it is named, and the `loss` of a class overrides that.
   const json named =
       network_of({"/network/path=contribution", R"(/network/gather/loss={"model":"bernoulli","loss_rate":0.5})",
                   R"(/network/classes/tp_forward/loss={"model":"bernoulli","loss_rate":0.25})"});

@@ -131,7 +131,7 @@ TEST(RunsThatFit, MemoryOfARunIsThatOfItsModelBatchAndMessages) {
   const std::uint64_t one = run_device_bytes(run_on_cuda(2));
   RunConfig larger = run_on_cuda(2);
   larger.training.batch_sequences *= 1000;
-  // Two ranks' 64,000 tokens: the residual stream of 32 floats alone is there six times.
+  // Two ranks with 64,000 tokens: only the residual stream of 32 floats is in memory six times.
   EXPECT_GT(run_device_bytes(larger), one + std::uint64_t{2} * 64000 * 32 * 4 * 6);
   const std::uint64_t message = std::uint64_t{64000} * 32 * 4;
   RunConfig stale = larger;
@@ -267,7 +267,7 @@ TEST(RunsThatFit, MessagesOfReplicasAreAsLargeAsTheLargestBucket) {
   const std::uint64_t chunk = std::uint64_t{4} * 32 * 32 * sizeof(float);  // the largest tensor: no bucket divides it
   EXPECT_EQ(bytes(0, kMebi, 1) - bytes(0, 1, 1), kMessages * (all - chunk));
   EXPECT_EQ(bytes(0, 1, 1), bytes(0, 1, kMebi));
-  // With zero 3 buckets have the size of a gather.
+  // Buckets of zero 3 have the size of a gather.
   EXPECT_EQ(bytes(3, 1, kMebi), bytes(3, kMebi, kMebi));
   EXPECT_EQ(bytes(3, 1, 1), bytes(3, kMebi, 1));
 }

@@ -120,7 +120,7 @@ TEST(StageFailures, ReplaceTheBlocksOfTheStageAlone) {
   }
 }
 
-// Where a neighbour fails too, it has nothing to give.
+// A neighbour that fails, too, gives nothing.
 TEST(StageFailures, LeaveOutNeighboursThatFail) {
   const TinyResult start = train_locally(without_training(failing(4, 0, kMean)), tiny_corpus());
   const TinyResult mean = train_locally(without_training(failing(4, 1, kMean)), tiny_corpus());

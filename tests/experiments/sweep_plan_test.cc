@@ -273,7 +273,7 @@ TEST(SweepPlan, ASpecOfOneRunThatNamesAnIdleClassIsRefused) {
       "more");
 }
 
-// A class is idle where its own group has one rank, whatever the other groups have.
+// A class is idle if its own group has one rank, whatever the other groups have.
 TEST(SweepPlan, AnIdleClassNamesTheMemberOfItsGroup) {
   const auto error = [](const std::string& name, const std::string& parallel) {
     return error_of(R"(, "network": {"classes": {")" + name +

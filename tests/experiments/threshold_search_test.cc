@@ -131,8 +131,9 @@ TEST(ThresholdSearch, JudgesByStudentsIntervalOfThePairedDifferences) {
 }
 
 TEST(ThresholdSearch, TheIntervalHoldsTheThresholdAsOftenAsItSays) {
-  // Each side of the interval is wrong where some rate on the wrong side of the threshold is misjudged: 2.5 % a rate
-  // at most, and only rates within a few standard errors of the tolerance are ever in danger, two or three a side.
+  // A side of the interval is wrong if a rate on the wrong side of the threshold is misjudged. The probability is at
+  // most 2.5 % for each rate, and only rates within a few standard errors of the tolerance are at risk, two or three on
+  // each side.
   int missed = 0;
   int searches = 0;
   double gap = 0;

@@ -178,7 +178,7 @@ Floats floats_of(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-/// Of a rank's part of the tied embedding, as its file has it.
+/// A rank's part of the tied embedding in its file.
 Floats stored_tokens(const std::string& folder, std::uint64_t step, int rank, const std::string& field = "values") {
   const CheckpointFolder checkpoints(folder);
   const RankFile file = checkpoints.manifest(step).ranks.at(static_cast<std::size_t>(rank));

@@ -44,14 +44,14 @@ using ::testing::HasSubstr;
 
 /// The samples that the replicas read, as their first tokens, which are unique.
 struct Reading {
-  std::vector<std::vector<int>> by_step;       ///< in the order of the micro-batches of all replicas
-  std::vector<std::vector<std::byte>> states;  ///< after each step, of rank 0
+  std::vector<std::vector<int>> by_step;       ///< [step], in the order of the micro-batches of all replicas
+  std::vector<std::vector<std::byte>> states;  ///< state of rank 0 after each step
   std::vector<std::uint64_t> sequences;
   DataRecord record;
   std::vector<LostShard> heard;
 };
 
-/// Of that replica, with the config's absences.
+/// The share of that replica, with the config's absences.
 ReplicaShare share_of(const RunConfig& config, int replica, std::uint64_t step) {
   const std::vector<int> absent =
       config.failures ? absent_replicas(config.failures->replicas, step) : std::vector<int>();
@@ -146,7 +146,7 @@ TEST_F(ShardedTraining, AnEpochHasEachSampleOnceWhileReplicasLeaveAndComeBack) {
   const Reading whole = read_all(four.config, corpus(four));
   EXPECT_EQ(all_of(whole.by_step), every_sample());
   EXPECT_THAT(whole.sequences, ElementsAre(4, 3, 2, 3, 4, 2));
-  // Also where the run is interrupted.
+  // This also holds if the run is interrupted.
   for (std::uint64_t k = 1; k < 6; ++k) {
     const Reading rest = read_all(four.config, corpus(four), 1000, whole.states[k - 1], k + 1);
     EXPECT_EQ(std::vector(rest.by_step.begin() + static_cast<std::ptrdiff_t>(k), rest.by_step.end()),
@@ -248,7 +248,7 @@ TEST_F(ShardedTraining, AShardThatCannotBeReadEndsTheRunWithItsName) {
 }
 
 TEST_F(ShardedTraining, AShardWithinTheLimitIsSetAsideOnAllRanks) {
-  // Rank 1 alone cannot read it.
+  // Only rank 1 cannot read it.
   faults_.broken = {{1, "b.bin"}};
   const ResolvedRun two = run({{"parallel", {{"data", 2}}},
                                {"training", {{"accumulation", 2}, {"epochs", 3}}},
@@ -378,7 +378,7 @@ TEST_F(ShardedTraining, AFileThatHasChangedSinceItWasHashedIsSetAside) {
     return shards;
   };
   EXPECT_THAT(lost(), testing::IsEmpty());
-  // The same content, at another time and in another file: a run goes on where its data was copied.
+  // The content is equal, but its time and its file differ: a run also continues with a copy of its data.
   std::filesystem::create_hard_link(path, folder_.path() + "/kept");  // no other file gets its inode
   const auto hashed = std::filesystem::last_write_time(path);
   std::filesystem::last_write_time(path, hashed + std::chrono::seconds(1));

@@ -22,14 +22,14 @@ struct ncclComm {
   int rank = 0;
   int device = 0;
   bool blocks = false;
-  bool planned_for = false;  ///< of a clique that was connected
+  bool planned_for = false;  ///< the clique was connected, so plans apply
   std::uint64_t operations = 0;
   // The last call takes effect after so many polls, once `pending` returns true.
   int polls_left = 0;
   std::function<bool()> pending;
-  ncclResult_t state = ncclSuccess;        ///< of the last call
+  ncclResult_t state = ncclSuccess;        ///< state of the last call
   ncclResult_t async_error = ncclSuccess;  ///< stays
-  std::atomic<int> under_way = 0;          ///< on streams
+  std::atomic<int> under_way = 0;          ///< number of operations under way on streams
   std::atomic<bool> aborted = false;
   bool finalized = false;
   bool destroyed = false;
@@ -66,7 +66,7 @@ struct Library {
   std::uint64_t next_id = 1;
   std::map<std::uint64_t, Joining> joining;
   std::map<const Clique*, std::uint64_t> growing;  // by the clique that grows: the number of the id
-  void (*on_rank)(int) = nullptr;                  ///< before ncclCommUserRank returns
+  void (*on_rank)(int) = nullptr;                  ///< called before ncclCommUserRank returns
   std::map<std::pair<const Clique*, std::uint64_t>, Splitting> splitting;
   std::map<const ncclComm*, std::uint64_t> splits;  // so far
   std::vector<ncclComm*> all;
@@ -94,7 +94,7 @@ struct OpenGroup {
 };
 thread_local OpenGroup group;  // NCCL's groups are the thread's, too
 
-// With the mutex held.
+// Records misuse, or ends the program. The mutex is locked.
 void misuse(const std::string& text) {
   if (kIsLibrary) {
     std::fprintf(stderr, "fake NCCL: %s\n", text.c_str());
@@ -113,7 +113,7 @@ bool usable(const ncclComm* comm, const char* call) {
   return false;
 }
 
-// With the mutex held. The call takes effect when `done` is true, after some polls.
+// Begins a call, which takes effect when `done` is true, after some polls. The mutex is locked.
 ncclResult_t begin(ncclComm* comm, std::function<bool()> done) {
   if (comm->async_error != ncclSuccess) return comm->async_error;
   if (comm->pending) misuse("a call while the one before is in progress");
@@ -123,7 +123,7 @@ ncclResult_t begin(ncclComm* comm, std::function<bool()> done) {
   return ncclInProgress;
 }
 
-// With the mutex held.
+// The fault that a test has planned for an operation. The mutex is locked.
 std::optional<Plan> plan_for(ncclComm* comm, std::uint64_t operation) {
   if (!comm->planned_for) return std::nullopt;
   for (const Plan& candidate : library().plans) {
@@ -160,7 +160,7 @@ void run(ncclComm* comm, const std::vector<Operation>& operations, const std::op
   --comm->under_way;
 }
 
-// With the mutex held: puts calls that belong together on their streams, which all wait for each other.
+// Puts calls that belong together on their streams; all of these wait for each other. The mutex is locked.
 ncclResult_t launch(ncclComm* comm, std::vector<Operation> operations) {
   const std::uint64_t index = comm->operations++;
   const std::optional<Plan> planned = plan_for(comm, index);
@@ -262,7 +262,7 @@ ncclResult_t join(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank,
   });
 }
 
-// With the mutex held, when all ranks of the parent have come.
+// Makes the split when all ranks of the parent have called it. The mutex is locked.
 void carry_out(Splitting& splitting) {
   std::map<int, std::vector<std::pair<int, int>>> colors;  // color -> (key, rank of the parent)
   for (const auto& [rank, call] : splitting.calls) {

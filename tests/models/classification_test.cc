@@ -17,7 +17,7 @@ namespace droptest::models::classification_test {
 namespace {
 
 constexpr int kClasses = 3;
-constexpr int kColumns = 10;  ///< of the formula's tokens
+constexpr int kColumns = 10;  ///< columns of the formula's tokens
 const std::vector<int> kLengths = {7, 1, 10, 4};
 const std::vector<std::int32_t> kLabels = {2, 0, 1, 1};
 

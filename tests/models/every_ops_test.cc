@@ -160,7 +160,7 @@ void gelu(Bench& b) {
   b.keep(output);
 }
 
-// GELU from its projection has the bits of the whole, where it has them at all.
+// GELU from its projection has the bits of gelu_forward(), if the form says so.
 void gelu_of_projection(Bench& b) {
   const ProductShape shape{kRows, kWidth, kInner};
   const Weight weight = b.weight(20, kWidth * kInner);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model on a device against the model on the host: on the fake device everywhere, on a real one where there is one.
+// Compares the model on a device with the model on the host: always on the fake device, and on a real device if there
+// is one.
 #include "models/gpt2/gpt2.h"
 
 #include <gmock/gmock.h>
@@ -126,7 +127,7 @@ TEST_F(Gpt2OnDevice, MessagesOfBfloat16AreRoundedAsOnTheHost) {
   }
 }
 
-// With messages of float, the parts of a sum over ranks are the products' sums, which are not rounded before.
+// If messages are float, the addends of a sum over ranks are the sums of the GEMMs, which are not rounded before.
 TEST_F(Gpt2OnDevice, PartsOfASumAreNotRoundedForMessagesOfFloat) {
   const Gpt2Config config{2, 40, 5, 12, 97};
   const Pass exact = formula_pass<double>(config, 1, 1, 2, 5);
@@ -158,7 +159,7 @@ TEST_F(Gpt2OnDevice, RanksComputeWhatOneRankDoes) {
   }
 }
 
-// Of 10 rows, 4 ranks have 3, 3, 2 and 2; of 5, the last of 6 ranks has none.
+// Four ranks have 3, 3, 2 and 2 of 10 rows; the last of 6 ranks has none of 5 rows.
 TEST_F(Gpt2OnDevice, RanksThatCutTokensComputeWhatOneRankDoes) {
   SlotOptions cut;
   cut.tensor_sequence = true;

@@ -22,7 +22,7 @@
 
 namespace droptest::models {
 
-/// For names of failed tests; in the namespace of the type, where GoogleTest looks for it.
+/// Prints parameters in the names of failed tests; GoogleTest looks for it in the namespace of the type.
 static void PrintTo(const KernelEntry& entry, std::ostream* out) { *out << entry.operation << " " << entry.name; }
 
 }  // namespace droptest::models
@@ -135,7 +135,7 @@ void cross_entropy(Bench& b, const Extents& e) {
 
 struct Case {
   std::function<void(Bench&)> run;
-  std::int64_t head_width = 0;  ///< of attention
+  std::int64_t head_width = 0;  ///< head width of attention
   bool is_for(const KernelEntry& entry, ElementType type) const {
     return entry.takes == nullptr || entry.takes(head_width, type);
   }

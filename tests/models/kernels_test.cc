@@ -71,7 +71,7 @@ TYPED_TEST(Kernels, MatmulInAllFormsAndStrides) {
           }
           std::vector<T> first;
           for (const int threads : {1, 2, 3}) {
-            // With beta = 0 the old result is not read: not even a NaN.
+            // If beta = 0, the old result is not read, even if it is NaN.
             std::vector<T> got = before;
             if (beta == T(0)) {
               for (std::int64_t i = 0; i < e.m; ++i) {

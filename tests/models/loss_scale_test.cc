@@ -175,7 +175,7 @@ TEST_P(LossScaleOnEightRanks, AnOverflowOnOneSkipsOnAll) {
       EXPECT_TRUE(rank.bits() == before) << "parameters, moments and the optimizer's count of steps";
       EXPECT_EQ(rank.step->scaler().scale(), kScale / 2);
       EXPECT_EQ(rank.step->scaler().skipped(), 1U);
-      // A scale of half the size gives the same bits where nothing is too small for float16.
+      // A scale of half the size gives the same bits if no number is too small for float16.
       const StepResult next = rank.take(2, 2);
       EXPECT_TRUE(next.updated);
       EXPECT_NEAR(next.gradient_norm, spared.take(2, 2).gradient_norm, 1e-4 * next.gradient_norm);

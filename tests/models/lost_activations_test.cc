@@ -34,7 +34,7 @@ comm::LossyOptions options_of(sim::TrafficClass traffic_class, double rate, Fill
   return options;
 }
 
-/// Of a pass with weights that were moved by so much.
+/// The results of a pass with weights that were moved along a direction.
 struct Outcome {
   double loss = 0;
   double slope = 0;

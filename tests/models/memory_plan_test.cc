@@ -53,7 +53,7 @@ TEST(MemoryPlan, BuffersThatNeverMeetShareMemory) {
   EXPECT_EQ(fault_of(plan), "");
 }
 
-/// Each buffer, the largest first, at the lowest address where no buffer that is in use at a time of it lies.
+/// Places each buffer, the largest first, at the lowest address that no buffer in use at one of its times has.
 std::vector<std::uint64_t> places_by_comparing_all(const std::vector<PlannedBuffer>& buffers) {
   constexpr std::uint64_t kAlignment = MemoryPlan::kAlignmentBytes;
   const auto aligned = [](std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };

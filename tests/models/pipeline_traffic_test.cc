@@ -32,7 +32,7 @@ class Notes final : public comm::Communicator {
 
   std::string step;
   std::map<LinkOf, Numbered> sent;
-  std::map<LinkOf, std::vector<std::uint64_t>> in_order;  ///< of their sends
+  std::map<LinkOf, std::vector<std::uint64_t>> in_order;  ///< ordinals in the order of the sends
   std::map<LinkOf, Numbered> received;
 
   int rank() const override { return rank_; }
@@ -64,7 +64,8 @@ struct Traffic {
   std::map<LinkOf, std::vector<std::uint64_t>> in_order;
 };
 
-/// Of all ranks, in steps of all micro-batches of the schedule. Both ends of a link number each message alike.
+/// The messages of all ranks in steps with all micro-batches of the schedule. Checks that both ends of a link give each
+/// message the same ordinal.
 Traffic traffic_of(const PipelineSchedule& schedule, int steps, const SentPast& sent_past = {}) {
   const PipelineProgram program = make_program(schedule, sent_past);
   Traffic all;

@@ -59,9 +59,9 @@ PipelineSchedule on_one_rank(const PipelineSchedule& schedule) {
   return one;
 }
 
-// The order of the passes sets the order of sums, so that one rank with the same passes has the same bits; but the
-// gradients of the tied embedding are summed at both ends first, where these are on two ranks. One rank without stages
-// has sums of another order: rounding of doubles.
+// The order of the passes determines the order of sums, so one rank with the same passes has the same bits. The
+// exception is the tied embedding: if its two ends are on different ranks, its gradients are first summed at each end.
+// One rank without stages has another order of sums, and so differs by the rounding of doubles.
 TEST(RandomPipelines, RunToTheirEndWithTheGradientsOfOneRank) {
   std::mt19937 random(20250607);
   std::map<std::pair<int, int>, Gradients> of_whole_models;

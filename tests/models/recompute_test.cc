@@ -78,7 +78,7 @@ TEST(Recomputation, ThePlannedMemoryIsTheMemory) {
   });
 }
 
-/// Of each phase, of a step on two ranks.
+/// The times of each phase in a step on two ranks.
 std::vector<double> times_with(const SlotOptions& options) {
   std::vector<double> times_of_rank;
   comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& group) {

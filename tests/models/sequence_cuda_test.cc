@@ -42,7 +42,7 @@ Gpt2Config config_of(AttentionOptions::Within within, std::vector<DilatedBranch>
 }
 const std::vector<DilatedBranch> kBranches = {{4, 1}, {7, 3}};
 
-/// Of two sequences: short ones, and one before padding.
+/// The documents of two sequences: short ones in the first, one before padding in the second.
 std::vector<std::int32_t> some_documents() {
   std::vector<std::int32_t> documents;
   for (int i = 0; i < kLength; ++i) documents.push_back(i / 4);
@@ -112,7 +112,8 @@ TEST_F(AttentionOnDevice, EqualsTheHosts) {
   }
 }
 
-/// A pass of sequence ranks: the sums over them. Each has float operations by make_ops(group of this rank alone).
+/// A pass of sequence ranks; returns the sums over them. Each rank has float operations from make_ops(group of only
+/// this rank).
 template <class MakeOps>
 Pass pass_over_ranks(const Gpt2Config& config, const MicroBatch& batch, const std::optional<comm::LossyOptions>& losses,
                      const MakeOps& make_ops) {
@@ -239,7 +240,7 @@ TEST_F(AttentionOnDevice, DilatedOverSequenceRanksEqualsTheHostsWithEqualLosses)
   }
 }
 
-// Of 2 tokens, 3 ranks have 1, 1 and none.
+// Three ranks have 1, 1 and none of 2 tokens.
 TEST_F(AttentionOnDevice, TakesRanksWithoutATokenAndNarrowFloats) {
   const std::vector<DilatedBranch> stopped = {{2, 1}, {2, 2}};
   for (const auto& [factors, branches] :

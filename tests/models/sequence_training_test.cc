@@ -167,7 +167,7 @@ TEST(SequenceTraining, ManyStepsEqualThoseOfOneRank) {
   }
 }
 
-// Of all blocks' states, one is in memory, and the attention output of each block with its log-sum-exps.
+// The memory has the state of one block, and the attention output and the log-sum-exps of each block.
 TEST(SequenceTraining, InChunksTakesLessMemory) {
   for (Gpt2Config config : {over(kUlysses2), over(kRing2), dilated(2)}) {
     config.layers = 8;

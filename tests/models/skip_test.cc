@@ -36,7 +36,7 @@ class LossOfResults final : public sim::LossProcess {
   int destination_;
 };
 
-// Where blocks are identities, a stage's input is its output, in both directions: what is lost is nothing.
+// If blocks are identities, a stage's input is its output in both directions, so `skip` replaces lost elements exactly.
 TEST(Skip, WhereStagesAreIdentitiesNothingIsMissing) {
   const std::vector<Training> runs = {
       {.pipeline = 2, .micro_batches = 4},

@@ -221,7 +221,7 @@ class Tensors {
   int handed_out_ = 0;
 };
 
-/// Of that size, without memory.
+/// A tensor of that size without memory.
 comm::Tensor absent(comm::ElementType type, std::uint64_t elems) {
   return {type, {static_cast<std::byte*>(nullptr), static_cast<std::size_t>(elems * comm::element_bytes(type))}};
 }

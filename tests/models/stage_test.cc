@@ -209,7 +209,7 @@ TEST(Stage, StagesWithTensorsOfTheirOwnAddUpTheTiedEmbedding) {
     EXPECT_EQ(stores[1]->tensors().size(), 12U);
     EXPECT_EQ(stores[2]->tensors().size(), 1 + 12 + 2U);
     std::vector<double> got = joined(all, gpt2_tensors(kConfig, 2, group.rank()));
-    // Doubles add the two parts where a rank's own type rounded their sum.
+    // Here doubles add the two parts; on a rank, their sum is rounded to the rank's type.
     if (model->parameter_type() == comm::ElementType::kFloat32) {
       for (double& number : got) number = static_cast<double>(static_cast<float>(number));
     }

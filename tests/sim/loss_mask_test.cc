@@ -144,7 +144,7 @@ TEST(LossMask, CertaintiesAreExact) {
 }
 
 TEST(LossMask, SumOfRatesOneIsIndependentLoss) {
-  // With p + r = 1 the chain forgets at once: the state is bad iff the draw is below p, as for Bernoulli.
+  // If p + r = 1, the chain has no memory: the state is bad exactly if the draw is below p, as for Bernoulli.
   for (const double p : {0.5, 0.25, 0.125}) {
     EXPECT_EQ(drawn(GilbertElliott({p, 1 - p, 0, 1}), 9, kLink, 0, 100000), drawn(Bernoulli(p), 9, kLink, 0, 100000));
   }

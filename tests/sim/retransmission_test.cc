@@ -295,7 +295,7 @@ TEST(Retransmission, WrongProtocolsSayWhatIsAllowed) {
             std::string::npos);
 }
 
-// With a budget: packets that stay missing and extra time, on average.
+// The mean number of packets that stay missing, and the mean extra time, under a budget.
 TEST(Retransmission, BudgetsFollowTheirExpectations) {
   const LinkTiming timing{1, 12};
   for (const RetransmissionEntry& entry : retransmission_protocols()) {

@@ -47,7 +47,7 @@ TEST(TimedGilbertElliott, APacketIsSentAtItsTime) {
   PacketMask message(100);
   process.draw_message(7, kLink, {120, 0, 3, {}}, message);
   for (std::uint64_t i = 0; i < 100; ++i) ASSERT_EQ(message.lost(i), line.lost(240 + i));
-  // Where time begins with each message, it counts from the message's origin.
+  // If time begins with each message, it counts from the message's origin.
   process.draw_message(7, kLink, {55, 240, 1, PacketTimes{0.5}}, message);
   for (std::uint64_t i = 0; i < 100; ++i) ASSERT_EQ(message.lost(i), line.lost(240 + i));
   process.draw_message(7, kLink, {55, 240, 1, PacketTimes{0.5, {}, 30}}, message);

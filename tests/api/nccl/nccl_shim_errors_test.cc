@@ -82,7 +82,7 @@ TEST(NcclShimErrors, AnErrorOfNcclTakesThePlaceOfAnEarlierTextOfTheLibrary) {
       std::vector<float> data = values(rank.rank, kCount);
       say("an old text of NCCL");
       ncclDataType_t type = ncclFloat32;
-      // Of one rank, so exempt; a link of two is not.
+      // A group of one rank is exempt; a link between two ranks is not.
       EXPECT_EQ(ncclAllReduce(data.data(), data.data(), kCount, type, ncclSum, rank.comm, rank.stream), ncclSuccess);
       EXPECT_STREQ(ncclGetLastError(nullptr), "an old text of NCCL");
       EXPECT_EQ(DROPTEST_LACKING(ncclDevCommCreate)(rank.comm, nullptr, nullptr), ncclInvalidUsage);

@@ -240,7 +240,7 @@ TEST(NcclShim, IntegersSmallMessagesBroadcastsAndMinimaAreExempt) {
   });
 }
 
-// Lost elements have no effect on the maximum, and are minus infinity where all of them are lost.
+// Lost elements have no effect on the maximum; it is minus infinity if all of them are lost.
 TEST(NcclShim, AMaximumLosesTheContributionsThatASumLoses) {
   for (const std::uint64_t count : {kCount, kCount + 3}) {  // copies of words and of bytes
     in_process(lossy(), [count] {

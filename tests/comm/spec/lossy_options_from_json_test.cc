@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network from its text alone: this program links nothing above comm.
+// A network from only its text: this program links nothing above comm.
 #include "comm/spec/lossy_options_from_json.h"
 
 #include <gmock/gmock.h>
@@ -42,7 +42,7 @@ std::string error_in_network(const std::string& member) { return error_of("{\"ne
 
 /// The outcome of two all-reduces on local ranks under a network.
 struct Outcome {
-  std::vector<std::vector<float>> results;  ///< by rank
+  std::vector<std::vector<float>> results;  ///< results of each rank
   std::vector<ClassStatistics> statistics;
   std::optional<VirtualTime> time;
 };
@@ -196,7 +196,7 @@ TEST(LossyOptionsFromJson, ParametersHaveNoReduceHalf) {
   EXPECT_EQ(error_of(network_of(R"("classes": {"parameter_gather": {"reduce": {"fill": "zero"}}})"), traffic),
             "net.json: /network/classes/parameter_gather/reduce: got the reduce half of parameter_gather, whose "
             "messages are gathered and never summed; want it absent");
-  // A setting for all classes does not apply to this one where it has no meaning for it.
+  // A setting for all classes does not apply to this class if it has no meaning for it.
   const LossyOptions options = options_of(network_of(R"("recovery": {"error_feedback": true}, "reduce":
       {"selection": "largest_norm", "loss": {"model": "bernoulli", "loss_rate": 0.2}},
       "gather": {"loss": {"model": "bernoulli", "loss_rate": 0.1}, "fill": "stale"})"),

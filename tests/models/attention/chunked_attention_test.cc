@@ -168,7 +168,7 @@ TEST(ChunkedAttention, WithDropoutDrawsTheMasksOfAttentionAtOnce) {
   }
 }
 
-// Of the positions of a zigzag part, early chunks see later ones.
+// The positions of a zigzag part: early chunks see later ones.
 TEST(ChunkedAttention, TakesTokensOfAnyPositions) {
   const HeadShape shape{1, 14, 2, 2};
   const TestMask mask({MaskKind::kCausal}, 1, 14);

@@ -148,7 +148,7 @@ double product(const Doubles& a, const Doubles& b) {
 
 struct Pass {
   double loss = 0;                    ///< the sum of outputs times grad_output
-  std::array<double, 3> slopes = {};  ///< of the loss, along each direction
+  std::array<double, 3> slopes = {};  ///< slope of the loss along each direction
 };
 
 /// A call with other inputs goes before, so that stale fills have values.

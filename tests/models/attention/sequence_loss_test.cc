@@ -64,10 +64,10 @@ TEST(SequenceAttention, ARingSendsKeysAndValuesForwardAndTheirGradientsTooBackwa
 /// The elements that each rank received in a lossy forward pass, found by sending ones over the same network: the
 /// product of a tensor with `arrived` is what the rank computed with.
 struct Received {
-  std::vector<WholeTensor> queries;  ///< by rank
+  std::vector<WholeTensor> queries;  ///< queries of each rank
   std::vector<WholeTensor> keys;
   std::vector<WholeTensor> values;
-  std::vector<WholeTensor> outputs;  ///< as they return to the tokens' rank
+  std::vector<WholeTensor> outputs;  ///< outputs after their return to the rank of the tokens
 };
 
 Received probe(int ranks, const SequenceFactors& factors, const SequenceParts& parts, const HeadShape& shape,

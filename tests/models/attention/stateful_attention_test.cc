@@ -102,7 +102,7 @@ struct Inputs {
     }
     return inputs;
   }
-  /// Of an evaluation.
+  /// The inputs of an evaluation.
   Inputs others() const {
     Inputs inputs = *this;
     std::swap(inputs.q, inputs.k);
@@ -155,8 +155,8 @@ comm::LossyOptions losing(const Case& of, comm::ElementType type) {
   return options;
 }
 
-/// Expects the bytes of the plan: of chunks on a device, where one of two buffers may have seen short pieces alone, at
-/// most these.
+/// Expects the bytes of the plan. For chunks on a device, the plan is an upper bound, because one of two buffers may
+/// have had only short pieces.
 void expect_planned(const Case& of, const StatefulAttention& attention, int rank, const Ops& ops) {
   const AttentionShape shape{kShape.batch, kShape.tokens, kShape.heads, kShape.width};
   const StatefulAttentionUse use = stateful_attention_use(of.options, rank, shape, /*states=*/1, ops.form());

@@ -196,7 +196,7 @@ TEST(TokenAttention, AbsentKeysLeaveTheSoftmax) {
   EXPECT_EQ(none.dv, Doubles(shape.elems(), 0));
 }
 
-// A query of zeros gives each key the score 0, so the first key alone has the log-sum-exp 0.
+// A query of zeros gives each key the score 0, so with only the first key the log-sum-exp is 0.
 TEST(TokenAttention, ALogSumExpOfZeroIsNoMark) {
   const HeadShape shape{1, 3, 1, 2};
   OneRank<double> one(shape, TokenLayout::kBatchFirst);
@@ -338,7 +338,7 @@ TEST(AttentionMasks, HideThePairsOfDocumentsThatDoNotMeet) {
   EXPECT_FALSE(hides(0, {0, 1}, 2, {2, 1}, 5));  // the last one is of document 0 again
   EXPECT_TRUE(hides(0, {0, 2}, 2, {3, 1}, 2));   // 0 and 1 against 2
   EXPECT_FALSE(hides(0, {0, 2}, 3, {3, 1}, 2));  // 0, 1 and 2 against 2
-  EXPECT_TRUE(hides(0, {0, 1}, 7, {5, 1}, 1));   // padding alone
+  EXPECT_TRUE(hides(0, {0, 1}, 7, {5, 1}, 1));   // only padding
   EXPECT_TRUE(hides(1, {1, 1}, 4, {5, 1}, 2));
   EXPECT_FALSE(AttentionMask(Causality::kCausal).hides(0, {0, 1}, 1, {1, 1}, 1));
 }

@@ -218,7 +218,7 @@ TEST(WholeAttention, HoldsTheMemoryOfItsPlan) {
       EXPECT_EQ(use.stored, kBlocks * 3 * elems * sizeof(float));
       const double share = measured / static_cast<double>(use.memory);
       EXPECT_LE(share, 1.05) << chunk;
-      // Of one chunk, the last buffer of the file is there only where a write was on its way when a read began.
+      // If there is one chunk, the last buffer of the file only exists if a write was under way when a read began.
       EXPECT_GE(share, chunk < shape.length ? 0.95 : 0.8) << chunk;
     });
   }
