@@ -6,8 +6,8 @@
 
 namespace droptest::models {
 
-/// The first backward pass after zero_gradients() sets the gradients of matrices, which saves writing zeros and reading
-/// them again.
+/// kSet: gradients are set. kAdd: they are added to. The first backward pass after zero_gradients() sets the gradients
+/// of matrices, which saves writing zeros and reading them again.
 enum class GradientMode : std::uint8_t { kSet, kAdd };
 
 }  // namespace droptest::models

@@ -11,7 +11,7 @@ namespace droptest::models {
 
 /// Whether each tensor-parallel rank has a part of the tensor or a copy of it.
 enum class Placement : std::uint8_t { kSharded, kReplicated };
-/// Whether the tensor has weight decay; only matrices have it.
+/// Whether the optimizer decays the tensor; only matrices decay.
 enum class Decay : std::uint8_t { kDecays, kKeeps };
 
 /// The layer number of tensors outside of blocks: embeddings, last norm.

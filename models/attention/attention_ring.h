@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ring attention: keys and values travel from rank to rank, and every rank's queries meet all of them.
+// Ring attention: keys and values travel from rank to rank, and every rank's queries attend to all of them.
 #pragma once
 
 #include <cstdint>

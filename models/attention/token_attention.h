@@ -43,8 +43,8 @@ using AttentionPattern = std::vector<std::vector<AttentionBlock>>;
 /// The pattern in which all tokens of `queries` attend to all tokens of `keys`.
 AttentionPattern pattern_of(std::vector<TokenRun> queries, std::vector<TokenRun> keys);
 
-/// The inputs of attend() and attend_backward(). Borrowed. Shapes:
-/// queries, keys and values agree in batch, heads and width.
+/// The inputs of attend() and attend_backward(), borrowed. Shapes: queries, keys and values agree in batch, heads and
+/// width.
 template <class T>
 struct AttentionInputs {
   HeadView<const T> queries;

@@ -128,8 +128,8 @@ class Gpt2 {
   /// embedding_gradient.
   void finish_backward();
   /// Sends the owner's values of the tied embedding to the other rank, because no update changes that copy. Call it
-  /// after each change of the owner's values: an update or upload_values(). Steps and evaluations after an update
-  /// without it throw CheckError. Ranks: as finish_backward(); others return at once.
+  /// after each change of the owner's values: an update or upload_values(). Without it, the next step or evaluation
+  /// after an update throws CheckError. Ranks: as finish_backward(); others return at once.
   void spread_embedding();
 
   /// The steps of this rank's program: forward and backward passes of its stages, and their messages. No other pass may

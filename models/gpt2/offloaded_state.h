@@ -58,7 +58,7 @@ class OffloadedState {
 
   /// For passes with whole values: begins to read the values of a unit, unless its room has them.
   void start(std::size_t unit);
-  /// Operations from now on see the unit's values, after start().
+  /// Call it after start(). Operations from now on see the unit's values.
   void finish(std::size_t unit);
 
   /// For sharded values: this rank's part of the unit is in memory when it returns. Begins to read the next unit in the

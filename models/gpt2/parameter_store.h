@@ -128,9 +128,9 @@ class ParameterStore {
   template <class T>
   std::span<Parameter<T>> host();
   enum class Fields : std::uint8_t { kValues, kValuesAndGradients };
-  /// Copies the present values to the copies in host memory. Waits for the device.
+  /// Updates the copies in host memory with the present values, and optionally gradients. Waits for the device.
   void download(Fields fields);
-  /// Copies the copies in host memory back to the values. Waits for the device. Copies of offloaded values end here:
+  /// Writes the copies in host memory back to the values. Waits for the device. Copies of offloaded values end here:
   /// host() makes new ones.
   void upload_values();
 

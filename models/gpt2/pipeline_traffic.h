@@ -15,12 +15,13 @@
 
 namespace droptest::models {
 
-/// Classes: pp_activation, pp_gradient. A message belongs to a direction, a sending stage and a micro-batch. Its name
-/// shows them, and its ordinal on a loss layer follows from them: (micro-batches of earlier steps + micro-batch) x the
-/// number of stage boundaries that cross the link in this direction + the position of the message's boundary among
-/// them. So the ordinals of a link have no gaps, and schedules with the same stages on the same ranks lose the same
-/// packets. The losses of a stage's result do not depend on whether its input is sent past it. Owner: one rank. Ranks:
-/// all ranks of one pipeline; each makes the steps of its program.
+/// Sends and receives activations and gradients between stages. A message belongs to a direction, a sending stage and a
+/// micro-batch. Its name shows them, and its ordinal on a loss layer follows from them: (micro-batches of earlier steps
+/// + micro-batch) x the number of stage boundaries that cross the link in this direction + the position of the
+/// message's boundary among them. So the ordinals of a link have no gaps, and schedules with the same stages on the
+/// same ranks lose the same packets. The losses of a stage's result do not depend on whether its input is sent past it.
+/// Classes: pp_activation, pp_gradient. Owner: one rank. Ranks: all ranks of one pipeline; each makes the steps of its
+/// program.
 class PipelineTraffic {
  public:
   /// The group is borrowed. The program has the stages of each rank, and the inputs that are sent past a stage.

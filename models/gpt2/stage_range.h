@@ -23,8 +23,9 @@ struct StageRange {
   bool has_head() const { return last == layers; }
 };
 
-/// The activations that a block saves in its forward pass. Its backward pass recomputes the others with the same bits.
-/// Sums over ranks have the values that were received in the forward pass.
+/// The activations that a block saves in its forward pass. Its backward pass recomputes the others with the same bits;
+/// with kSelective these are norms, attention and GELU. Sums over ranks have the values that were received in the
+/// forward pass.
 enum class Recompute : std::uint8_t {
   kSaveAll,    ///< all that the backward pass reads; nothing is recomputed
   kSelective,  ///< residual streams before norms, queries, keys, values, and the projection before GELU

@@ -50,14 +50,14 @@ __device__ inline HeadPlace head_place(const AttentionShape& shape, std::int64_t
   return {first_row * 3 * part + column, 3 * part, part, first_row * part + column, part, head_of_all * shape.length};
 }
 
-/// Plain arithmetic in float, for any element type and width.
+/// The kernels in plain float arithmetic, for any element type and width.
 template <class D>
 void launch_plain_attention_forward(const AttentionForward<D>& work, const DropoutMask& dropout, comm::Stream& stream);
 template <class D>
 void launch_plain_attention_backward(const AttentionBackward<D>& work, const DropoutMask& dropout,
                                      comm::Stream& stream);
 
-/// Tensor cores. tensor_cores_take_width() must be true for head_width.
+/// The kernels on tensor cores; tensor_cores_take_width() must be true for head_width.
 bool tensor_cores_take_width(std::int64_t head_width);
 void launch_tensor_core_attention_forward(const AttentionForward<__nv_bfloat16>& work, comm::Stream& stream);
 void launch_tensor_core_attention_backward(const AttentionBackward<__nv_bfloat16>& work, comm::Stream& stream);

@@ -21,8 +21,7 @@ enum class FloatProducts : std::uint8_t { kExact, kTf32 };
 
 /// E is float (all arithmetic in float), Bf16 or Fp16 (16-bit operands, sums in float, rounded once). Owned by one rank
 /// and used by one thread; all work is put on the constructor's stream. The library chooses an algorithm once for each
-/// shape. Any extent may be zero. Determinism: results depend on shapes, addresses'
-/// alignment and values.
+/// shape. Any extent may be zero. Determinism: results depend on shapes, alignments and values.
 template <class E>
 class MatrixProducts {
  public:

@@ -41,7 +41,7 @@ __global__ void ordered_sum_kernel(const T* values, std::int64_t count, SumResul
   if (threadIdx.x == 0) *result.number = (result.adds != 0 ? *result.number : 0.0) + total / result.divisor;
 }
 
-/// The sum of no values is 0.
+/// Launches the sum of `count` values; the sum of no values is 0.
 template <class T>
 void launch_ordered_sum(std::string_view name, const T* values, std::int64_t count, const SumResult& result,
                         comm::Stream& stream) {

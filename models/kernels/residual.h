@@ -12,7 +12,7 @@
 
 namespace droptest::models {
 
-/// Sets every row to the bias. Shapes: rows_out [rows, width], bias [width].
+/// Sets every row of rows_out to the bias. Shapes: rows_out [rows, width], bias [width].
 template <class T>
 void fill_rows(std::span<const T> bias, std::int64_t rows, std::span<T> rows_out, const Team& team);
 

@@ -14,7 +14,7 @@ namespace droptest::models {
 
 /// The bounds of an update, and the layout of the ranks that decide about it.
 struct UpdateRule {
-  double max_gradient_norm = 0;  ///< gradients beyond it are clipped; 0: none are
+  double max_gradient_norm = 0;  ///< gradients with a larger norm are clipped; 0: no clipping
   /// Divides a rank's sum of losses. The mean of the quotients over ranks is the loss of the step.
   double loss_divisor = 1;
   int data_ranks = 1;      ///< number of replicas of the model; each has all gradients of the model
@@ -29,8 +29,8 @@ struct UpdateRule {
   /// lost, kHeard and kMissed say whether they arrived in this step. kMissed: non-finite gradients of others count as
   /// none, so this rank may update although others skip.
   enum class Flags : std::uint8_t { kReliable, kHeard, kMissed } flags = Flags::kReliable;
-  /// The gradient norm that clips. kAgreed: the mean over the replicas. kOwn: that of the replica itself, so that
-  /// replicas which lost different packets clip differently.
+  /// The gradient norm for clipping. kAgreed: the mean over the replicas. kOwn: that of the replica itself, so that
+  /// replicas that lost different packets clip differently.
   enum class Norm : std::uint8_t { kAgreed, kOwn } norm = Norm::kAgreed;
 
   /// The number of ranks with the same part of the model.
@@ -45,7 +45,7 @@ using RankNumbers = std::array<double, 2>;
 
 struct UpdateDecision {
   double loss = 0;           ///< the mean over the ranks that have losses
-  double gradient_norm = 0;  ///< the norm of the whole model's gradients that clips, without the loss scale
+  double gradient_norm = 0;  ///< norm of the whole model's gradients for clipping, without the loss scale
   double factor = 1;         ///< factor of the gradients, which still contain the loss scale; NaN: the step is skipped
 
   bool skips() const { return std::isnan(factor); }
@@ -54,8 +54,8 @@ struct UpdateDecision {
 /// The factor that makes the norm of the gradients at most max_norm: max_norm / (norm + 1e-6), at most 1.
 double clip_scale(double norm, double max_norm);
 
-/// The mean. If all values are equal, it is exactly that value: it sums the differences to the first value, which are
-/// then zero. A plain mean of three equal values would be rounded.
+/// The mean, computed from the differences to the first value. If all values are equal, the differences are zero and
+/// the mean is exact; a plain mean of three equal values would be rounded.
 double mean_of_ranks(std::span<const double> values);
 
 /// The decision of rank `rank`; with Norm::kAgreed it is equal on all ranks. A step is skipped if its loss or any

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Storage in a file.
+// Storage in a file on the host.
 #pragma once
 
 #include <condition_variable>

@@ -14,9 +14,9 @@
 namespace droptest::models {
 
 /// A dry run of passes and updates with the form of an implementation. It makes the collectives of its group. Time
-/// counts operations. A buffer is in use from the first operation that gets it to the last one, and in a sum that was
-/// begun until join(). Tensors have addresses, but no memory. All numbers are finite, so that no update is skipped.
-/// Throws: CheckError if a tensor has fewer elements than the operation's extents require.
+/// counts operations. A buffer is in use from the first operation that gets it to the last one; a buffer of a sum or
+/// gather that was begun is in use until join(). Tensors have addresses, but no memory. All numbers are finite, so that
+/// no update is skipped. Throws: CheckError if a tensor has fewer elements than the operation's extents require.
 class PlannerOps : public Ops {
  public:
   /// A new buffer of the plan. Messages add up buffers with the same name.
@@ -28,7 +28,7 @@ class PlannerOps : public Ops {
   /// All buffers in the order of the calls, with their times so far; first_time is -1 if this pass has not used the
   /// buffer.
   virtual const std::vector<PlannedBuffer>& buffers() const = 0;
-  /// Errors about the tensor at that address have this name from now on.
+  /// From now on, errors about the tensor at that address contain this name.
   virtual void name_tensor(comm::ConstTensor tensor, std::string name) = 0;
   /// The address of `bytes` bytes that no other tensor has, a multiple of MemoryPlan::kAlignmentBytes.
   virtual std::byte* reserve(std::uint64_t bytes) = 0;
