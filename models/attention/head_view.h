@@ -24,8 +24,8 @@ struct HeadShape {
 };
 
 /// A borrowed tensor with an element for each (batch, token, head, place in the head). The elements of a head are
-/// contiguous, and the other axes have strides. So both layouts, a range of heads, and the queries in
-/// rows of packed queries, keys and values are all views.
+/// contiguous, and the other axes have strides. So both layouts, a range of heads, and the queries in rows of packed
+/// queries, keys and values are all views.
 template <class T>
 struct HeadView {
   T* data = nullptr;

@@ -31,7 +31,7 @@ PipelineTraffic::PipelineTraffic(comm::Communicator& group, const PipelineProgra
       }
     }
   }
-  std::map<LinkOf, std::uint64_t> so_far;  // in the order of the stages that need the messages
+  std::map<LinkOf, std::uint64_t> so_far;  // counts so far, in the order of the stages that need the messages
   for (const auto& [delivered, link] : links) positions_[delivered] = {so_far[link]++, numbers[link]};
 }
 

@@ -53,7 +53,7 @@ void causal_softmax(const Matrix<T>& scores, std::int64_t first_row, T* statisti
   });
 }
 
-/// The same probabilities, from the statistics of causal_softmax.
+/// Recomputes the probabilities of causal_softmax() from its statistics.
 template <class T>
 void causal_softmax_again(const Matrix<T>& scores, std::int64_t first_row, const T* statistics) {
   run_vectorised(widest_vectors(), [=] {

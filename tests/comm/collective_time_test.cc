@@ -153,7 +153,7 @@ TEST(CollectiveTime, ADeadlineIsRefusedWhereFatesOrFactorsWouldNotBeKnown) {
   EXPECT_EQ(error(simulate_collective_experiment), error(run_collective_experiment));
 }
 
-// Without ranks the clocks are the same, bit for bit, on every path and under each model.
+// The simulation without ranks has the same clocks, bit for bit, on every path and under each model.
 TEST(CollectiveTime, TheSimulationHasTheClocksOfTheRanks) {
   const auto expect_equal = [](const CollectiveExperiment& experiment, const std::string& what) {
     const CollectiveExperimentResult run = run_collective_experiment(experiment);
@@ -248,7 +248,7 @@ TEST(CollectiveTime, PacketsOfEveryLinkHaveTimesOfTheirOwn) {
   rates.mean_bad_microseconds = 1;
   rates.packet_microseconds = 3;
   for (const double between_bytes_per_second : {1e9, 1e10}) {
-    double squares = 0;  // of both halves, which see the same states
+    double squares = 0;  // sum over both halves, which see the same states
     constexpr int kSeeds = 24;
     for (int seed = 1; seed <= kSeeds; ++seed) {
       CollectiveExperiment experiment;

@@ -291,7 +291,7 @@ TEST(CompressedSums, FeedbackLosesNothing) {
       for (std::size_t i = 0; i < kCount; ++i) {
         on_its_way = std::max(on_its_way, std::abs(memories[i]));
         for (const Doubles& of_rank : delivered) {
-          EXPECT_NEAR(of_rank[i] + memories[i], wanted[i], 1e-12 * 64 * kCalls)  // of the size of the sums
+          EXPECT_NEAR(of_rank[i] + memories[i], wanted[i], 1e-12 * 64 * kCalls)  // relative to the size of the sums
               << compression_entry(compression.kind).name << " element " << i;
         }
       }
@@ -459,7 +459,7 @@ TEST(PowerSgd, RanksStayEqualUnderLossAndConverge) {
 TEST(CompressedSums, PacketsAreThoseOfTheForecast) {
   struct Case {
     Compression compression;
-    std::uint64_t bytes;  // of all messages of 3 ranks, 1000 floats
+    std::uint64_t bytes;  // bytes of all messages of 3 ranks with 1000 floats
   };
   const std::uint64_t part = 333;  // and 334
   const auto coded = [&](const Compression& of) {

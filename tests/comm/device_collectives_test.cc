@@ -225,7 +225,7 @@ TEST(DeviceLosses, OwnContributionsInThePlaceOfLostOnesHaveTheHostsBits) {
   };
   const auto expect_twins = [&means]<class T>(std::type_identity<T> type) {
     for (const double p : {0.3, 1.0}) {
-      for (const std::size_t count : {std::size_t{517}, std::size_t{960}}) {  // in single elements, and in packs
+      for (const std::size_t count : {std::size_t{517}, std::size_t{960}}) {  // single elements, and packs
         EXPECT_EQ(means(type, p, count, Where::kHost), means(type, p, count, Where::kDevice)) << p << " " << count;
       }
     }

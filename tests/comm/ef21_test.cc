@@ -58,7 +58,7 @@ Doubles input_of(int rank, int call, double change) {
 }
 
 struct Outcome {
-  PerRank results{kRanks};  // of all calls, one after the other
+  PerRank results{kRanks};  // results of all calls, one after the other
   EndErrors ends;
 };
 

@@ -44,8 +44,8 @@ FateSimulation simulation_of(const PathEntry& path, int ranks, Consistency consi
 
 struct Carried {
   ClassStatistics statistics;
-  std::vector<double> sums;     // of all ranks' results, by trial
-  std::vector<double> owned;    // of the results that their owners have, by trial
+  std::vector<double> sums;     // [trial]: sum of all ranks' results
+  std::vector<double> owned;    // [trial]: sum of the results that their owners have
   std::vector<double> arrived;  // number of results that are not zero, by trial
 };
 

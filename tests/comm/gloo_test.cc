@@ -240,7 +240,7 @@ TEST(GlooRendezvous, ByRedisGivesTheSameBits) {
       .kind = Rendezvous::Kind::kRedis, .directory = "", .host = "127.0.0.1", .port = port, .launch_id = "probe"};
   alone.world_size = 2;
   alone.timeout = 1ms;
-  // Until the server answers: then the missing rank is the complaint.
+  // The loop ends when the server answers; then the error is the missing rank.
   while (::waitpid(server, nullptr, WNOHANG) == 0) {
     try {
       connect_gloo(alone);
@@ -266,7 +266,7 @@ TEST(GlooRendezvous, ByTcpGivesTheSameBitsAndThePortCanBeUsedAgain) {
   const TemporaryDirectory directory;
   const Scenario scenario{.world_size = 3, .name = "conformance", .tcp_port = free_port()};
   const auto want = local_digests(3, check_conformance);
-  for (int i = 0; i < 2; ++i) {  // with the same launch id, too: nothing of the first launch is left
+  for (int i = 0; i < 2; ++i) {  // the second launch has the same id: nothing of the first one is left
     const auto reports = run_processes(scenario, directory.path());
     for (std::size_t r = 0; r < reports.size(); ++r) EXPECT_EQ(reports[r].text, want[r]);
   }

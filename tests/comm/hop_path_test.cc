@@ -88,7 +88,7 @@ TEST(HopPath, LossZeroChangesNoBitAndLeavesRanksEqual) {
           double sum = 0;
           for (int r = 0; r < ranks; ++r) sum += input_of(r, i);
           ASSERT_NEAR(of_rank[i], sum, 1e-5) << path;        // float rounding of seven values below one
-          ASSERT_NEAR(of_rank[101 + i], sum, 1e-5) << path;  // by reduce-scatter and all-gather
+          ASSERT_NEAR(of_rank[101 + i], sum, 1e-5) << path;  // the sum by reduce-scatter and all-gather
           ASSERT_EQ(of_rank[202 + i], input_of(ranks - 1, i)) << path;
         }
       }

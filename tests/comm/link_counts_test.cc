@@ -37,7 +37,7 @@ using Process = std::shared_ptr<const sim::LossProcess>;
 using Counts = std::map<std::uint64_t, std::uint64_t>;
 
 constexpr sim::Link kLink{sim::TrafficClass::kPpActivation, sim::Half::kGather, 0, 1};
-constexpr std::uint64_t kPackets = 4;  // of a message
+constexpr std::uint64_t kPackets = 4;  // packets of a message
 
 Process bursts(double loss_rate = 0.05, double mean_burst = 50) {
   return std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(loss_rate, mean_burst));

@@ -85,7 +85,7 @@ Outcome run(const LossyOptions& options, bool made_anew) {
         layer->visit_state(state);
         EXPECT_TRUE(state.is_used_up());
       }
-      layer->world.begin_step(step);  // which has begun
+      layer->world.begin_step(step);  // the step has already begun
       for (Communicator* group : {static_cast<Communicator*>(&layer->world), layer->part.get()}) {
         std::vector<float> data = recovery_values(static_cast<int>(step), inner.rank(), 700);
         group->all_reduce(std::span(data), ReduceOp::kSum, {kRecoveryClass, "sum", 0});

@@ -127,7 +127,7 @@ TEST(LossyCollectives, AllReduceEqualsReference) {
           for (int call = 0; call < kCalls; ++call) {
             std::vector<double> data = vector_of(call, inner.rank(), shape.count);
             if (call == 1) {
-              lossy.all_reduce(Tensor(std::span(data)), op, kMessage);  // in place
+              lossy.all_reduce(Tensor(std::span(data)), op, kMessage);  // an in-place call
               got[call][inner.rank()] = data;
             } else {
               std::vector<double> output(shape.count, -77);

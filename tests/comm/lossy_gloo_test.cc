@@ -41,7 +41,7 @@ struct RankResult {
   std::uint64_t untouched = 0;
   double nmse = 0;
   double virtual_seconds = 0;
-  double bias = 0;  // of the layer, as are the steps
+  double bias = 0;  // bias and steps are those of the layer
   std::uint64_t steps = 0;
   std::uint64_t untouched_steps = 0;
   std::vector<std::uint64_t> gaps;
@@ -309,7 +309,7 @@ TEST(GlooStartedWork, AnErrorThatDropsAWorkIsWhatThePeersReport) {
 }
 
 TEST(GlooStartedWork, FatesThatDependOnTimeAreThoseOfTheLocalBackend) {
-  constexpr std::uint64_t kPrograms = 100;  // over connections, each takes some 50 ms
+  constexpr std::uint64_t kPrograms = 100;  // each takes some 50 ms over connections
   for (const LossyOptions& options : {bursts_with_repetitions("ring"), episodes("ring")}) {
     std::vector<TimedOutcome> local(kRanks);
     std::vector<TimedOutcome> gloo(kRanks);

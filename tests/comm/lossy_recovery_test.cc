@@ -27,7 +27,7 @@ namespace {
 struct Moments {
   double mean = 0;
   double mean_error = 0;
-  double square = 0;  // of result - N
+  double square = 0;  // mean square of result - N
   double square_error = 0;
   double samples = 0;
 };

@@ -107,7 +107,7 @@ TEST(CollectiveTheory, EqualsTheSumOverAllPatternsOfArrival) {
   }
 }
 
-// The same for a receiver's contribution in the place of lost ones to a mean.
+// The fill `own` of a mean: the receiver's contribution replaces lost ones.
 TEST(CollectiveTheory, OwnContributionsHaveTheErrorOfAllPatternsOfArrival) {
   for (const int ranks : {2, 3, 8}) {
     for (const double p : {0.0, 0.2, 0.9, 1.0}) {

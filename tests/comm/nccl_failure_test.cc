@@ -211,7 +211,7 @@ TEST_F(NcclFailure, APartsFailureIsTheWholesFailure) {
 
 TEST_F(NcclConnect, TwoRanksOnOneDeviceAreRefused) {
   EXPECT_THAT(run_nccl_ranks({.world_size = 2, .devices = 1}, {}),
-              Each(HasSubstr("local rank ")));  // before NCCL is asked
+              Each(HasSubstr("local rank ")));  // detected before NCCL is asked
   // If each process sees only one device, as launchers arrange it, only NCCL can detect this.
   ::setenv("CUDA_VISIBLE_DEVICES", "0", 1);
   const auto ends = run_nccl_ranks({.world_size = 2, .devices = 1}, {});

@@ -65,7 +65,7 @@ double number(T value) {
   return static_cast<double>(value);
 }
 
-/// The same calls on the host and on the device, whose results are compared.
+/// Makes the same calls on the host and on the device, and compares the results.
 class Comparison {
  public:
   Comparison(Communicator& host, Communicator& device) : host_(host), device_(device) {}

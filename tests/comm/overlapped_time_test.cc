@@ -371,7 +371,7 @@ TEST(OverlappedTime, PortsAreFreeAgainAfterAStop) {
   EXPECT_NEAR(time.seconds, seconds_of_one(2, options), kExact);
 }
 
-// Its wait fails over the clocks, while the group's thread still moves the data.
+// A wait fails at the exchange of clocks, while the group's thread still moves the data.
 TEST(OverlappedTime, AWaitThatFailsLeavesNoThreadAtWorkOnItsData) {
   LossyOptions options = options_of("ring", 0.1, model_of());
   for (int repetition = 0; repetition < 5; ++repetition) {

@@ -139,7 +139,7 @@ TEST_P(PartReductions, AllReduceGivesEveryRankWhatTheOwnersMake) {
         communicator.all_reduce_with(std::span<const double>(input), std::span(output), apart, kMessage);
         EXPECT_EQ(output, want);
         EXPECT_EQ(input, input_of(rank, count));
-        EXPECT_EQ(apart.calls, 1);  // for an empty part too
+        EXPECT_EQ(apart.calls, 1);  // called for an empty part, too
         EXPECT_EQ(apart.seen, ranks_in_sight(world_size));
 
         std::vector<double> data = input;

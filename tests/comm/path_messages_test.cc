@@ -98,7 +98,7 @@ TEST(PathMessages, AllViewsOfACollectiveShowTheSameMessagesOfEachLink) {
         PathMessages messages(network, path_in(network, collective.shape.elements), ranks, point);
 
         Links all;
-        std::map<std::tuple<int, int, sim::Half>, int> receivers;  // by source, call and half, of packets for all
+        std::map<std::tuple<int, int, sim::Half>, int> receivers;  // receivers of packets for all
         int call = 0;
         int round = 0;
         messages.visit(collective.shape, [&](const PathMessage& message) {

@@ -27,7 +27,7 @@ constexpr double kMessageSeconds = kLink.latency_seconds + kElements * sizeof(fl
 /// One mean of four ranks, of which rank r is ready after r x 10 ms; each rank gives r + 1.
 struct Mean {
   std::array<double, 4> seconds{};
-  std::array<float, 4> first{};         // of each rank's result
+  std::array<float, 4> first{};         // first element of each rank's result
   std::array<std::uint64_t, 4> lost{};  // elements, as Message::lost says
   std::uint64_t late_packets = 0;
 };
@@ -59,7 +59,7 @@ Mean mean_of_four(const LossyOptions& options, Starts starts = Starts::kBlocking
     for (const sim::ElementRange& range : lost) mean.lost[rank] += range.size();
     const auto time = lossy.collect_time();
     if (inner.rank() == 0) mean.late_packets = time->late;
-    const auto alone = lossy.split(inner.rank(), 0);  // of which the latest clock is the rank's own
+    const auto alone = lossy.split(inner.rank(), 0);  // the latest clock of this group is the rank's own
     mean.seconds[rank] = dynamic_cast<LossyCommunicator&>(*alone).collect_time()->seconds;
   });
   return mean;

@@ -113,7 +113,7 @@ TEST(StaleMemory, ErrorFeedbackOfAnotherCutIsNotAdded) {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// On two ranks, with the network in that class.
+/// Runs `body` on two ranks, with the network in that class.
 void run_lossy_class(sim::TrafficClass of, const ClassNetwork& network,
                      const std::function<void(LossyCommunicator&)>& body) {
   LossyOptions options;

@@ -151,7 +151,7 @@ class ProgramCall {
   Message message_;
   ReduceOp op_;
   bool in_place_ = false;
-  Counts counts_;  // by rank: elements of its part, or of its message to this rank
+  Counts counts_;  // elements of each rank's part, or of its message to this rank
   Counts send_counts_;
   int source_ = 0;
   int destination_ = 0;

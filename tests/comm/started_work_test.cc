@@ -87,7 +87,7 @@ TEST(StartedWork, ReceivesThatAreWaitedForInReversedOrderGetTheirOwnMessages) {
   });
 }
 
-// By a clock that stands still rank 0 sleeps until it is woken.
+// The clock stands still, so rank 0 sleeps until it is woken.
 TEST(StartedWork, TheLastStartWakesARankThatWaits) {
   const FakeClock clock;
   std::atomic<bool> rank_0_is_done = false;

@@ -114,7 +114,7 @@ std::unique_ptr<WorkInFlight> ThroughDevice::begin(const CallArguments& argument
     void finish() override {
       if (inner_ != nullptr) inner_->finish();
       copy_to_host(there_.bytes.data(), here_.bytes, stream_);
-      stream_.synchronize();  // of calls without an output, too: peers read the inputs
+      stream_.synchronize();  // also for calls without an output, because peers read the inputs
     }
     bool finished() override { return inner_ == nullptr || inner_->finished(); }
 

@@ -262,7 +262,7 @@ TEST(TimedCalls, WithoutASecondChannelMessagesKeepTheirOrder) {
   });
 }
 
-// Without a second channel, what follows queues up behind it.
+// If there is no second channel, later calls queue up behind the first one.
 TEST(TimedCalls, WithoutASecondChannelCollectivesKeepTheirOrder) {
   class WithoutChannels final : public ObservedCommunicator {
    public:

@@ -35,7 +35,7 @@ float value_of(int rank, std::size_t i) { return std::sin(static_cast<float>(i) 
 
 struct Outcome {
   VirtualTime time;
-  std::vector<std::vector<float>> data;  // by rank
+  std::vector<std::vector<float>> data;  // data of each rank
 };
 
 // Runs `program` on each rank with its communicator and its data.
@@ -246,7 +246,7 @@ TEST(VirtualTime, WhatMissesTheDeadlineIsLost) {
   model.deadline_seconds = kLink.latency_seconds + 2.5 * third;
   const Outcome hasty = run(4, options_of("direct", 0, model), all_reduce);
   EXPECT_NEAR(hasty.time.seconds, 2 * (kLink.latency_seconds + 2.5 * third), 1e-12);
-  EXPECT_EQ(hasty.time.late, 4U * 2 * 16);  // of each rank, in each half, the second half of the last message
+  EXPECT_EQ(hasty.time.late, 4U * 2 * 16);  // the second half of the last message, for each rank and half
   EXPECT_NE(hasty.data, lossless.data);
   // Rank 0's own part lacks the second half of rank 1's contribution: its last sender.
   const std::size_t late_element = kElements / 4 - 1;
@@ -278,7 +278,7 @@ TEST(VirtualTime, AllToAllHasADeadlineOnEveryPath) {
   const double third = kLink.transfer_seconds(kElements / 4 * sizeof(float));
   model.deadline_seconds = kLink.latency_seconds + 2.5 * third;
   const Outcome direct = run(4, options_of("direct", 0, model), exchange);
-  EXPECT_EQ(direct.time.late, 4U * 16);  // of each rank, the second half of the last message
+  EXPECT_EQ(direct.time.late, 4U * 16);  // the second half of the last message, for each rank
   std::size_t zeros = 0;
   for (const auto& data : direct.data) zeros += static_cast<std::size_t>(std::ranges::count(data, 0.0F));
   EXPECT_EQ(zeros, 4U * kElements / 8 + 1);  // and the first element of rank 0, which is sin(0)

@@ -75,7 +75,7 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
     for (const std::int64_t gap : {11, 12, 83, 95, 9097, 9099, 25500, 25599}) {
       EXPECT_EQ(got[gap], value[gap]) << gap;
     }
-    // Without a rounded copy the same values come out.
+    // An update without a rounded copy has the same values.
     DeviceArray<float> again(value, this->stream(), start);
     DeviceArray<float> first_again(first, this->stream(), start);
     DeviceArray<float> second_again(second, this->stream(), start);

@@ -247,7 +247,7 @@ void expect_the_cpu(const DropoutMask& dropout, comm::Stream& stream) {
     expect_close(got.grad_queries, want.grad_queries, noise_of<E>(want.grad_queries), 1.01, "gradient of queries");
     expect_close(got.grad_keys, want.grad_keys, noise_of<E>(want.grad_keys), 1.01, "gradient of keys");
     expect_close(got.grad_values, want.grad_values, noise_of<E>(want.grad_values), 1.01, "gradient of values");
-    // The same bits again: no sum depends on the order of the threads.
+    // A second run has the same bits: no sum depends on the order of the threads.
     const Got<E> again = run(c, in, dropout, stream);
     EXPECT_EQ(bytes_of(again.output), bytes_of(got.output));
     EXPECT_EQ(bytes_of(again.grad_queries), bytes_of(got.grad_queries));

@@ -103,7 +103,7 @@ TEST(Anomalies, SpikesOfLossAndNormAreUpwards) {
 
 TEST(Anomalies, SlowerStepsAreADropUnlessTheyMeasured) {
   const auto later = [](json& line, double seconds) { line["seconds"] = line["seconds"].get<double>() + seconds; };
-  // Without divergence, which every healthy line has here.
+  // A line without divergence, which every healthy line has here.
   const auto plain = [](json& line) { line.erase("divergence"); };
   // Lines of half a second, of which more than five seconds are judged at once: from step 111 on these take twice and
   // thrice the time.

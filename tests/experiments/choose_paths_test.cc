@@ -74,7 +74,7 @@ TEST(ChoosePaths, TheChoiceIsRecordedAndPartOfTheRun) {
       << "on equal links direct is the fastest for every size";
 }
 
-// On contribution the gather half loses nothing, so it is another network than that of the other paths.
+// The gather half of contribution loses nothing, so its network differs from that of the other paths.
 TEST(ChoosePaths, PathsOfOneClassLoseAlike) {
   const ResolvedRun run = resolved(
       kTwoRanks, replicas({R"(/network={"path": "auto", "loss": {"model": "bernoulli", "loss_rate": 0.05}})"}));

@@ -175,7 +175,7 @@ TEST(Classifier, LearnsAndIsTheSameInAllLayouts) {
   RunConfig pipeline = tiny_classifier();
   pipeline.parallel.pipeline = 2;
   RunConfig threefold = pipeline;
-  threefold.parallel.tensor = 4;  // of which one has no class
+  threefold.parallel.tensor = 4;  // one of the ranks has no class
   threefold.parallel.data = 2;
   threefold.training.accumulation = 1;
   threefold.sharding.zero = 1;

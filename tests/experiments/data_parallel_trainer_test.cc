@@ -64,7 +64,7 @@ TEST(Replicas, WithoutLossTheyAreEqualAndEvaluateAsOneRankWould) {
     EXPECT_EQ(line.divergence->max, 0);
     EXPECT_EQ(line.divergence_groups.size(), 4U);
   }
-  // The same weights, whichever replica reads which part of the text.
+  // Weights do not depend on which replica reads which part of the text.
   config.training.steps = 1;
   config.validation.tokens = 16 * 7;
   RunConfig one = config;

@@ -264,7 +264,7 @@ TEST(LargeFiles, AFileThatIsWrittenIntoWhileItIsReadIsRefused) {
   const Tokens tokens = open_tokens(data, 256);
   std::vector<std::int32_t> values(2);
   tokens.read(40, values);
-  std::fstream(data.tokens, std::ios::in | std::ios::out | std::ios::binary).put('\1');  // of the same size
+  std::fstream(data.tokens, std::ios::in | std::ios::out | std::ios::binary).put('\1');  // the file keeps its size
   EXPECT_THAT(config_error([&] { tokens.read(40, values); }),
               AllOf(HasSubstr(data.tokens), HasSubstr("changed since it was opened")));
   std::filesystem::remove(data.tokens);

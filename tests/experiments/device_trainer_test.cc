@@ -44,7 +44,7 @@ RunConfig on_device(RunConfig config) {
   return config;
 }
 
-/// The same losses and norms, but for rounding, which grows over the steps.
+/// Expects the same losses and norms, up to rounding, which grows over the steps.
 void expect_same_curve(const TinyResult& got, const TinyResult& want, double tolerance) {
   ASSERT_EQ(got.lines.size(), want.lines.size());
   for (std::size_t i = 0; i < got.lines.size(); ++i) {

@@ -213,7 +213,7 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
                        {config.training.batch_sequences, config.training.sequence_tokens})
           .memory;
   EXPECT_GT(activations, 0U);
-  std::uint64_t elems = 0;  // of a rank, with its copies of replicated tensors
+  std::uint64_t elems = 0;  // elements of a rank, with its copies of replicated tensors
   for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 4, 0)) elems += tensor.slice.local_elems();
   EXPECT_EQ(all, 4 * (16 * elems + activations));
   EXPECT_EQ(least_memory_bytes(config, {1, 1}), all / 4);

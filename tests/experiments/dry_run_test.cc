@@ -404,7 +404,7 @@ TEST(DryRun, CountsTheOuterStepsOfAnyNumberOfSteps) {
           .config);
   std::uint64_t starts = 0;
   for (const PlannedCollective& planned : run.of(TrafficClass::kOuter)) starts += planned.counts.once;
-  EXPECT_EQ(starts, 25'000'000'000U + 24'999'999'999U);  // those of the second fragment begin 2 steps later
+  EXPECT_EQ(starts, 25'000'000'000U + 24'999'999'999U);  // the second fragment begins 2 steps later
 }
 
 TEST(DryRun, RefusesSizesThatNoRunHas) {

@@ -95,7 +95,7 @@ TEST(ExecuteCommand, TheSummaryIsThatOfItsLines) {
   EXPECT_EQ(summary["tokens"], 120);
   EXPECT_EQ(summary["seconds"], 6.0);
   EXPECT_EQ(summary["tokens_per_second"], 20.0);
-  EXPECT_EQ(summary["train"]["final_loss"], 4.5);  // of 9, 8, ..., 0
+  EXPECT_EQ(summary["train"]["final_loss"], 4.5);  // mean of 9, 8, ..., 0
   EXPECT_EQ(summary["validation"]["final_loss"], 2.0);
   EXPECT_EQ(summary["validation"]["best_loss"], 1.5);
   EXPECT_EQ(summary["seeds"], json({{"weights", 3}, {"data", 4}, {"network", 5}}));
@@ -204,7 +204,7 @@ TEST(ExecuteCommand, LinesOfAProgramThatBeginsAgainReplaceTheOlderOnes) {
   std::ifstream text(file);
   EXPECT_EQ(std::count(std::istreambuf_iterator<char>(text), std::istreambuf_iterator<char>(), '\n'), 2);
 
-  // Those of an attempt before, also of the same step; what it has left of a line is none.
+  // Lines of an earlier attempt stay, also one of the same step; its incomplete line does not count.
   EXPECT_THAT(error_of(counts_script() + "rm -f \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; " + lines({7}, 0.5) +
                            "printf '{\"step\": 8, ' >> \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; exit 1",
                        folder),

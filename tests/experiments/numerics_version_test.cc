@@ -142,8 +142,8 @@ TEST(NumericsVersion, StandsForTheGoldenLosses) {
   }
 }
 
-// Without loss the owner of an updated part, a rank of the replicas or a stage, changes no bit. So version 1 has one
-// number for all of these layouts.
+// If nothing is lost, bits do not depend on the owner of an updated part (a rank of the replicas, or a stage). So all
+// of these layouts have version 1.
 TEST(NumericsVersion, LosslessRunsHaveTheSameBitsWithEachZero) {
   const Corpus corpus = tiny_corpus();
   for (const int stages : {1, 2}) {

@@ -195,7 +195,7 @@ TEST(Pipelines, TakeTheTimeOfTheirSchedule) {
     // then the gradients go back, whole passes or their first halves.
     const double block = 12.0 * config.model.width;
     const double model = 4 * block + config.model.vocabulary;
-    const double first = 4e-3 * block / model / 8;  // of a micro-batch, on each other stage
+    const double first = 4e-3 * block / model / 8;  // seconds of a micro-batch on each stage except the last
     const double last = 4e-3 * (block + config.model.vocabulary) / model / 8;
     const double backward = schedule == kZeroBubble ? 1.0 / 3 : 2.0 / 3;
     const double step = 3 * first / 3 + 8 * last + 3 * first * backward;

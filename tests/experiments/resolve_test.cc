@@ -364,7 +364,7 @@ TEST(Resolve, LostParametersAreTheLastOnesUnlessTheirClassNamesAFill) {
     EXPECT_EQ(fill(run), usual);
     EXPECT_EQ(run.spec["network"]["classes"]["dp_gradient"]["reduce"]["fill"], "zero");
     EXPECT_TRUE(run.warnings.empty());
-    // The same run as one that names this fill, in the first version of the numerics, too.
+    // The run equals one that names this fill, also in the first version of the numerics.
     EXPECT_EQ(run.spec["numerics_version"], 1);
     EXPECT_EQ(sharded(zero, {named + usual}).run_id, run.run_id);
     const ResolvedRun again = resolve(run.spec, "again");
@@ -373,7 +373,7 @@ TEST(Resolve, LostParametersAreTheLastOnesUnlessTheirClassNamesAFill) {
   }
 }
 
-// Its gradients have the fill of all classes, its values one of their own.
+// Gradients of the tied embedding have the fill of all classes; its values have a separate fill.
 TEST(Resolve, LostValuesOfTheTiedEmbeddingAreItsLastOnesUnlessItsClassNamesAFill) {
   const auto piped = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"/parallel/tensor=1", "/parallel/pipeline=2"});

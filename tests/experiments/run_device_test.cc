@@ -66,7 +66,7 @@ TEST(RunsThatFit, AreAsManyAsTheFreeMemoryHolds) {
 
 TEST(RunsThatFit, TheLargestRunOnADeviceDecides) {
   std::vector<PlannedRun> runs(5);
-  runs[0].run.config = tiny_config();  // on the CPU
+  runs[0].run.config = tiny_config();  // a run on the CPU
   runs[0].run.config.training.batch_sequences = 9999;
   for (std::size_t i = 1; i < runs.size(); ++i) runs[i].run.config = run_on_cuda(2);
   runs[2].run.config.training.batch_sequences = 64;
@@ -138,7 +138,7 @@ TEST(RunsThatFit, MemoryOfARunIsThatOfItsModelBatchAndMessages) {
   lose(stale, sim::TrafficClass::kTpForward, 0.1);
   EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger));
   stale.network.of(sim::TrafficClass::kTpForward)->gather.fill = comm::Fill::kStale;
-  EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * message);  // of wte and two layers, per rank
+  EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * message);  // wte and two layers, for each rank
   stale.network.of(sim::TrafficClass::kTpForward)->reduce.fill = comm::Fill::kStale;
   stale.network.of(sim::TrafficClass::kTpForward)->path = "contribution";
   EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * 2 * message);  // an input and a result

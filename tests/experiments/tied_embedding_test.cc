@@ -263,7 +263,7 @@ TEST(TiedEmbeddingRun, OfCheckpointsWithTwoOwnersTheOneWithTheHeadCounts) {
   first.training.steps = 5;
   (void)train_in(first, folder.path(), 5);
   add_second_owner(folder.path(), 5);
-  // The same layout, and another one.
+  // Resumes in the same layout, and in another one.
   const TrainingOutcome whole = train_locally(config, tiny_corpus()).outcome;
   const TemporaryFolder copied;
   std::filesystem::copy(folder.path(), copied.path(), std::filesystem::copy_options::recursive);

@@ -194,7 +194,7 @@ TEST_F(ShardedTraining, EpochsDifferAndDroppedBatchesAreLeftOut) {
 }
 
 TEST_F(ShardedTraining, AnEpochHasEachSampleOnceHoweverOftenItResumes) {
-  std::mt19937 random(1);  // which steps are chosen does not matter
+  std::mt19937 random(1);  // the choice of steps does not matter
   for (int trial = 0; trial < 20; ++trial) {
     const ResolvedRun whole = run({{"training", {{"epochs", 2}}}});
     const std::vector<std::vector<int>> expected = read_all(whole.config, corpus(whole)).by_step;
@@ -386,7 +386,7 @@ TEST_F(ShardedTraining, AFileThatHasChangedSinceItWasHashedIsSetAside) {
   std::filesystem::copy_file(path, folder_.path() + "/copy");
   std::filesystem::rename(folder_.path() + "/copy", path);
   EXPECT_THAT(lost(), testing::IsEmpty());
-  // As many other bytes.
+  // The file has other bytes of the same number.
   const std::vector<std::string> changed = {path + ": its content has changed since the spec was resolved"};
   write_shard(path, 86, 45);
   std::filesystem::last_write_time(path, hashed + std::chrono::seconds(1));
@@ -477,7 +477,7 @@ TEST_F(ShardedTraining, ADocumentEndsWithItsShard) {
   const ResolvedRun one =
       run({{"data", {{"validation_shards", nullptr}, {"validation_fraction", 0.5}}}, {"validation", {{"tokens", 56}}}});
   const Corpus data = corpus(one);
-  for (const int length : {8, 6, 19}) {  // with 6 the second sequence begins with a shard
+  for (const int length : {8, 6, 19}) {  // 6: the second sequence begins with a shard
     const EvaluationBatches batches(data.validation, 56, 2, length);
     for (std::uint64_t b = 0; b < batches.batches(); ++b) {
       const Batch batch = batches.batch(b);

@@ -172,12 +172,12 @@ TEST_F(Watched, RunThatBeginsAnewHasItsNewLinesAlone) {
   replace_metrics(line(0) + line(1));
   runs.update();
   EXPECT_EQ(run.step(), 1U);
-  // The same file, cut: a run without checkpoints writes it anew.
+  // The same file becomes shorter: a run without checkpoints writes it anew.
   write(run_.metrics(), line(0, ",\"train_loss\":3"));
   runs.update();
   EXPECT_EQ(run.step(), 0U);
   EXPECT_EQ(run.tokens_per_second(), std::nullopt);
-  // The same file with more in it: a removed file's number is given to the next one.
+  // The same file with more content: the inode number of a removed file is given to the next one.
   write(run_.metrics(), line(0) + line(2) + line(3) + line(5));
   runs.update();
   EXPECT_EQ(run.step(), 5U);

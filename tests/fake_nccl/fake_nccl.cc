@@ -45,7 +45,7 @@ constexpr bool kIsLibrary = false;
 #endif
 
 struct Joining {
-  std::vector<ncclComm*> members;  // by rank; null: has not come
+  std::vector<ncclComm*> members;  // member of each rank; null: the rank has not called yet
   std::shared_ptr<Clique> clique;
 };
 
@@ -56,7 +56,7 @@ struct SplitCall {
   ncclComm* made = nullptr;
 };
 struct Splitting {
-  std::map<int, SplitCall> calls;  // by rank of the parent
+  std::map<int, SplitCall> calls;  // call of each rank of the parent
   bool done = false;
 };
 
@@ -65,7 +65,7 @@ struct Library {
   std::mutex mutex;
   std::uint64_t next_id = 1;
   std::map<std::uint64_t, Joining> joining;
-  std::map<const Clique*, std::uint64_t> growing;  // by the clique that grows: the number of the id
+  std::map<const Clique*, std::uint64_t> growing;  // number of the id for each clique that grows
   void (*on_rank)(int) = nullptr;                  ///< called before ncclCommUserRank returns
   std::map<std::pair<const Clique*, std::uint64_t>, Splitting> splitting;
   std::map<const ncclComm*, std::uint64_t> splits;  // so far
@@ -179,7 +179,7 @@ ncclResult_t launch(ncclComm* comm, std::vector<Operation> operations) {
       if (stream->device() != comm->device) misuse("a stream of another device");
       if (stream != leader) leader->put([stream, position = stream->given()] { stream->wait_until_done(position); });
     }
-    const bool captured = leader->is_captured();  // under way at each replay
+    const bool captured = leader->is_captured();  // captured work is under way at each replay
     if (captured) --comm->under_way;
     leader->put([comm, operations, planned, captured] {
       if (captured) ++comm->under_way;
@@ -193,7 +193,7 @@ ncclResult_t launch(ncclComm* comm, std::vector<Operation> operations) {
   });
 }
 
-// Without the mutex: the calls of a communicator that blocks take effect before they return.
+// Calls of a blocking communicator take effect before they return. The mutex is not locked.
 ncclResult_t settled(ncclComm* comm, ncclResult_t result) {
   while (result == ncclInProgress && comm->blocks) {
     if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) return ncclInternalError;
@@ -285,7 +285,7 @@ ncclResult_t split(ncclComm_t parent, int color, int key, int callers, ncclComm_
   const std::lock_guard lock(library().mutex);
   if (!usable(parent, "CommSplit")) return ncclInvalidArgument;
   if (parent->under_way > 0) misuse("a split while work is under way");
-  *place = nullptr;  // until it is made
+  *place = nullptr;  // no communicator until the split is made
   SplitCall call{color, key, place, nullptr};
   if (color != NCCL_SPLIT_NOCOLOR) call.made = make(nullptr, 0, config);
   Splitting& splitting = library().splitting[{parent->clique.get(), library().splits[parent]++}];
@@ -401,7 +401,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list) {
   int before = 0;
   ncclGetUniqueId(&id);
   cudaGetDevice(&before);
-  ncclGroupStart();  // as NCCL does, by its own functions, which may be interposed
+  ncclGroupStart();  // NCCL also calls its own functions here, which may be interposed
   for (int rank = 0; rank < devices; ++rank) {
     cudaSetDevice(list == nullptr ? rank : list[rank]);
     ncclCommInitRank(comms + rank, devices, id, rank);
@@ -443,7 +443,8 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
   return ncclSuccess;
 }
 
-// As NCCL 2.28, which returns success for splits and shrinks that are under way: only the parent's state tells.
+// Behaves as NCCL 2.28, which returns success for splits and shrinks that are under way: only the state of the parent
+// shows that.
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* place, ncclConfig_t* config) {
   const ncclResult_t result = fake::split(parent, color, key, parent->clique->ranks(), place, config);
   return fake::success_if_under_way(fake::settled(parent, result));

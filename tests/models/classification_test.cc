@@ -150,7 +150,7 @@ TEST(Classification, ASequenceWithoutATargetHasLogitsOfZeros) {
     Padded batch = padded(kColumns, 0);
     (void)model.model().evaluate(batch.batch(), EvaluationDetail::kLogits);
     const std::vector<double> all = model.model().detail();
-    batch.targets[6] = kIgnoredTarget;  // of the first sequence
+    batch.targets[6] = kIgnoredTarget;  // the target of the first sequence
     (void)model.model().evaluate(batch.batch(), EvaluationDetail::kLogits);
     const std::vector<double> without = model.model().detail();
     ASSERT_EQ(without.size(), 4U * kClasses);

@@ -119,7 +119,7 @@ void linear(Bench& b) {
   b.keep(bias.gradient);
 }
 
-// As the head has it: the weight's rows are outputs, and gradients have a factor.
+// The linear layer of the LM head: the weight's rows are outputs, and gradients have a factor.
 void transposed_linear(Bench& b) {
   const std::int64_t stride = b.ops.form().logit_chunks(kRows, kInner, kInner).stride;
   const ProductShape shape{kRows, kWidth, kInner, WeightLayout::kOutputsByInputs, stride};

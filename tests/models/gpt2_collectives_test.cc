@@ -101,7 +101,7 @@ TEST(Gpt2Collectives, ThePlannerSeesWhatAStepSends) {
     }
     return list;
   };
-  // Without the operation and the layer, which the planner does not note.
+  // Removes the operation and the layer, which the planner does not record.
   const auto sent = [](std::vector<std::string> calls) {
     for (std::string& call : calls) {
       call.erase(0, call.find(' ') + 1);

@@ -88,7 +88,8 @@ void matmul(Bench& b, const Extents& e) {
   b.ops.gelu_backward_input(behind, b.operand(b.activations(7, e.rows * e.inputs)), weight, saved, GradientMode::kSet,
                             bias, grad_gelu);
   b.keep(grad_gelu);
-  // As the head has it: the weight's rows are outputs, rows of the result have gaps, and gradients have a factor.
+  // The linear layer of the LM head: the weight's rows are outputs, rows of the result have gaps, and gradients have a
+  // factor.
   const std::int64_t stride = b.ops.form().logit_chunks(e.rows, e.outputs, e.outputs).stride;
   const ProductShape of_head{e.rows, e.inputs, e.outputs, WeightLayout::kOutputsByInputs, stride};
   const Tensor logits = b.empty(e.rows * stride, b.types.activations);
@@ -120,7 +121,7 @@ void cross_entropy(Bench& b, const Extents& e) {
   block.targets = b.tokens(targets);
   for (Tensor* tensor : {&block.largest, &block.sums, &block.predicted}) *tensor = b.empty(e.rows, b.types.statistics);
   block.losses = b.empty(e.rows, b.types.losses);
-  // As Head does it.
+  // The calls of LinearHead.
   if (b.ops.form().fuses_cross_entropy()) {
     b.ops.cross_entropy(block, Logits::kToGradient);
   } else {
@@ -307,7 +308,7 @@ TEST(KernelRegistry, TheKernelThatIsChosenRuns) {
     for (const KernelEntry& entry : entries_here()) {
       const ElementType type = entry.device == KernelDevice::kCuda ? ElementType::kBfloat16 : ElementType::kFloat32;
       const std::unique_ptr<Ops> ops = ops_with(entry, type, 1, group);
-      Numbers all{ops->form().fuses_cross_entropy() ? 1.0 : 0.0};  // with equal bits
+      Numbers all{ops->form().fuses_cross_entropy() ? 1.0 : 0.0};  // only numbers with equal bits are compared
       for (const Case& one : cases.at(entry.operation)) {
         if (!is_for_all(one, entry, type)) continue;
         const Numbers results = results_of(*ops, one);

@@ -53,7 +53,7 @@ Outcome pipeline_pass(const PipelineSchedule& schedule, const comm::LossyOptions
   comm::run_ranks(static_cast<int>(schedule.ranks.size()), kTestTimeout, [&](comm::Communicator& inner) {
     comm::LossyCommunicator world(inner, options);
     TinyPipeline model(schedule, schedule.stages(), world);
-    model.passes();  // for stale fills
+    model.passes();  // gives stale fills their values
     const double before = model.losses();
     model.move(moved);
     model.passes();

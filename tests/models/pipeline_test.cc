@@ -69,7 +69,7 @@ std::pair<std::uint64_t, std::uint64_t> packets(const TrainingResult& result, si
   return {0, 0};
 }
 
-// The same stages on the same ranks: the order of the schedule changes neither sums nor fates.
+// The stages are on the same ranks, so the order of the schedule changes neither sums nor fates.
 TEST(PipelineSchedules, OfOnePlacementGiveTheSameBits) {
   for (const double loss_rate : {0.0, 0.2}) {
     SCOPED_TRACE(loss_rate);

@@ -110,7 +110,7 @@ TEST(StagePlan, ASlotHoldsWhatTheDocumentationSays) {
   const std::uint64_t rows = 4 * 16;
   const auto saved = [&](int layers) { return plan(*host, layers, 4, Keep::kForBackward).saved().bytes(); };
   const std::uint64_t numbers = rows * (4 * 64 + 12 * 64 / 2);
-  const std::uint64_t statistics = rows * (2 * 2 + 2 * 4 / 2);  // of two norms, and of two heads' rows
+  const std::uint64_t statistics = rows * (2 * 2 + 2 * 4 / 2);  // statistics of two norms, and of the rows of two heads
   EXPECT_EQ((saved(5) - saved(1)) / 4, sizeof(float) * (numbers + statistics));
 }
 

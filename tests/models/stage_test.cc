@@ -175,7 +175,7 @@ TEST(Stage, AChainHasTheBitsOfTheWholeModel) {
   }
 }
 
-// As in a pipeline: each stage has its own tensors, and wte is there twice. Its gradient is the sum of both parts.
+// Each stage has its own tensors, as in a pipeline, and wte is there twice. Its gradient is the sum of both parts.
 TEST(Stage, StagesWithTensorsOfTheirOwnAddUpTheTiedEmbedding) {
   on_every_implementation(2, [](const Implementation& implementation, comm::Communicator& group) {
     const auto model = formula_model(kConfig, implementation.make(group), group);

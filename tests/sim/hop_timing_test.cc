@@ -31,8 +31,8 @@ using TimedRounds = std::vector<TimedRound>;
 using CostOfHop = std::function<HopCost(const TimedHop& hop)>;
 
 struct RoundsOutcome {
-  std::vector<double> finish_seconds;  // by rank
-  std::vector<std::uint64_t> in_time;  // by hop, in order
+  std::vector<double> finish_seconds;  // finish time of each rank
+  std::vector<std::uint64_t> in_time;  // packets in time of each hop, in order
 };
 
 RoundsOutcome play_rounds(const TimedRounds& rounds, const std::vector<double>& start, const CostOfHop& cost,
@@ -163,7 +163,7 @@ TEST(HopTiming, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{2, 1.7}));
   outcome = play_rounds(one, apart, cost, 1.4);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{0}));
-  // Without a deadline everything arrives.
+  // Everything arrives if there is no deadline.
   outcome = play_rounds(one, apart, cost);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{10}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{2, 2.5}));

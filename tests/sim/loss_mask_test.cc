@@ -170,7 +170,7 @@ TEST(LossMask, LossesAtALowerRateAreASubset) {
   for (const double p : {0.0, 1e-4, 0.01, 0.05, 0.4, 0.999, 1.0}) rising.push_back(std::make_unique<Bernoulli>(p));
   expect_nested(rising);
   rising.clear();
-  for (const double p : {0.0, 0.001, 0.01, 0.1, 0.7, 0.9}) {  // at r = 0.2: the last one swaps
+  for (const double p : {0.0, 0.001, 0.01, 0.1, 0.7, 0.9}) {  // r is 0.2; the last p swaps the states
     rising.push_back(std::make_unique<GilbertElliott>(GilbertElliottRates{p, 0.2, 0.01, 0.9}));
   }
   expect_nested(rising);

@@ -80,7 +80,7 @@ TEST(TimedGilbertElliott, AnEpisodeHitsAllUsersOfTheLink) {
   const TimedGilbertElliott process({100, 100, 0.5, 0, 0, 1, 2});
   const PacketMask lost = by_clock(process, kLink, {0.5, 40.0}, 4000);
   EXPECT_EQ(by_clock(process, kOtherUser, {0.5, 40.0}, 4000, 77), lost);
-  // The same times, reached on another way: a repetition, and packets that are further apart.
+  // The same times in another way: a repetition, and packets that are further apart.
   const PacketMask later = by_clock(process, kOtherUser, {0.5, 30.0, 220}, 3000);
   const PacketMask wide = by_clock(process, kLink, {5, 40.0}, 400);
   for (std::uint64_t i = 0; i < 3000; ++i) ASSERT_EQ(later.lost(i), lost.lost(200 + i));

@@ -87,7 +87,7 @@ TEST(NcclShimErrors, AnErrorOfNcclTakesThePlaceOfAnEarlierTextOfTheLibrary) {
       EXPECT_STREQ(ncclGetLastError(nullptr), "an old text of NCCL");
       EXPECT_EQ(DROPTEST_LACKING(ncclDevCommCreate)(rank.comm, nullptr, nullptr), ncclInvalidUsage);
       EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("ncclDevCommCreate: its messages would lose nothing"));
-      say("a new text of NCCL");  // by a call that is passed on
+      say("a new text of NCCL");  // a forwarded call sets this text
       EXPECT_STREQ(ncclGetLastError(nullptr), "a new text of NCCL");
     });
   });

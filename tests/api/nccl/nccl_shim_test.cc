@@ -296,7 +296,7 @@ TEST(NcclShim, AProgramThatLoadsNcclByNameLosesPackets) {
     auto* const all_reduce = reinterpret_cast<decltype(&ncclAllReduce)>(dlsym(library, "ncclAllReduce"));
     ASSERT_NE(all_reduce, nullptr);
     ASSERT_NE(dlsym(library, "pncclMemAlloc"), nullptr);
-    ASSERT_NE(dlsym(library, "ncclCommSuspend"), nullptr);  // of versions newer than the build's header
+    ASSERT_NE(dlsym(library, "ncclCommSuspend"), nullptr);  // a function of versions newer than the build's header
     on_ranks(2, [&](const Rank& rank) {
       std::vector<float> data = values(rank.rank, kCount);
       ok(all_reduce(data.data(), data.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));

@@ -37,7 +37,7 @@ std::string error_of(const std::string& text, const Traffic& traffic = {.world_s
   return config_error_of([&] { (void)options_of(text, traffic); });
 }
 
-/// The same, of a text with only this member in its network section.
+/// The error of a text with only this member in its network section.
 std::string error_in_network(const std::string& member) { return error_of("{\"network\": {" + member + "}}"); }
 
 /// The outcome of two all-reduces on local ranks under a network.
@@ -350,7 +350,7 @@ TEST(LossyOptionsFromJson, ARetransmissionThatWouldNeverEndIsRefusedWhereSizesAr
                "retransmission": {"protocol": "go_back_0"}}})";
   Traffic traffic{.world_size = 2, .classes = {sim::TrafficClass::kTpForward}};
   EXPECT_EQ(error_of(restart, traffic), "(no error)") << "no size is known";
-  traffic.largest_elements = 65536;  // in two parts of 32768 floats: 94 packets
+  traffic.largest_elements = 65536;  // two parts of 32768 floats: 94 packets
   EXPECT_EQ(
       error_of(restart, traffic),
       "net.json: /time/retransmission: got \"go_back_0\", which in tp_forward takes 2.53e+03 tries on average for "

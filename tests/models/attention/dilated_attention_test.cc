@@ -400,7 +400,7 @@ TEST(DilatedAttention, AbsentKeysAreMaskedKeysOfTheirReceiver) {
       comm::run_ranks(ranks, kTimeout, [&](comm::Communicator& inner) {
         comm::LossyCommunicator group(inner, lossy_options(rate, comm::Fill::kZero));
         const int me = group.rank();
-        // By source, head and token: the elements of its residue.
+        // The (head, token) pairs of a source with the tokens of each head's residue.
         const auto heads_of = [&](int source) {
           std::vector<std::pair<std::int64_t, std::int64_t>> all;
           for (std::int64_t h = 0; h < 4; ++h) {

@@ -128,7 +128,7 @@ std::vector<Case> cases() {
     for (const BranchGradient gradient : {BranchGradient::kExact, BranchGradient::kStopped}) {
       DilatedOptions options;
       options.branches = {{4, 1}, {11, 2}};
-      if (gradient == BranchGradient::kStopped) options.branches = {{11, 2}};  // of one branch it is the exact one
+      if (gradient == BranchGradient::kStopped) options.branches = {{11, 2}};  // exact with one branch
       options.gradient = gradient;
       all.push_back(
           {"dilated", ranks, parts, attention_of<DilatedAttention<double>>(parts, [options](comm::Communicator& group) {
