@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The classification head against PyTorch (scripts/make_classification_vectors.py made the vectors), padding, frozen
-// tensors, and layouts against one rank.
+// The classification head: compared with PyTorch (scripts/make_classification_vectors.py made the vectors), padding,
+// frozen tensors, and layouts compared with one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -115,7 +115,7 @@ TEST(ClassificationTorch, DoubleOnTwoRanksEqualsPyTorch) { expect_torch<double>(
 TEST(ClassificationTorch, FloatEqualsPyTorchToFloatRounding) { expect_torch<float>(1, 1e-5); }
 TEST(ClassificationTorch, FloatOnTwoRanksEqualsPyTorch) { expect_torch<float>(2, 1e-5); }
 
-// Attention is causal: what stands behind the last token of a sequence reaches nothing.
+// Attention is causal, so tokens after the last token of a sequence have no effect.
 TEST(Classification, PaddingOfAnyAmountChangesNothing) {
   on_every_implementation(2, [](const Implementation& implementation, comm::Communicator& group) {
     Gpt2Config config = tiny();

@@ -17,7 +17,7 @@ namespace {
 
 using ReplicasOnDevice = OnDevice;
 
-// Nothing a multiple of anything.
+// No extent is a multiple of another one.
 const Gpt2Config kOdd{3, 36, 3, 12, 97};
 constexpr int kReplicas = 2;
 constexpr int kSteps = 3;

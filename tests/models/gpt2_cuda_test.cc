@@ -15,9 +15,9 @@ namespace {
 
 using Gpt2OnDevice = OnDevice;
 
-// Two layers, nothing a multiple of anything.
+// Two layers; no extent is a multiple of another one.
 const Gpt2Config kOdd{2, 36, 3, 12, 97};
-// Head width 64, which has kernels of its own, and rows beyond one tile of them.
+// Head width 64, which has separate kernels, and more rows than one of their tiles.
 const Gpt2Config kWide{1, 128, 2, 80, 131};
 
 // Rounding of float: two such models differ from one in double by up to 1e-6 per tensor (docs/models.md).
@@ -176,7 +176,7 @@ TEST_F(Gpt2OnDevice, RanksThatCutTokensComputeWhatOneRankDoes) {
   }
 }
 
-// Ranks that cut tokens draw for their rows, and blocks that are computed again draw once more.
+// Ranks that cut tokens draw masks for their own rows, and recomputed blocks draw them again.
 TEST_F(Gpt2OnDevice, DropsWhatTheHostDrops) {
   SlotOptions cut;
   cut.tensor_sequence = true;
@@ -380,7 +380,7 @@ TEST_F(Gpt2OnDevice, MakesTheHostModelsCollectivesInItsOrder) {
       twin->forward_backward(tokens, targets, {2, 5}, 1.0);
       twin->evaluate(tokens, targets, {2, 5});
       if (ranks == 1) {
-        // A lone rank has all columns of its logits and asks nobody about them.
+        // A single rank has all columns of its logits, and needs no collective for them.
         std::erase_if(host.calls, [](const std::string& call) { return call.find("cross_entropy") != call.npos; });
       }
       EXPECT_EQ(device.calls, host.calls);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every line of the kernel registry against the reference in double, over shapes that no block divides: one list.
+// Compares every entry of the kernel registry with the reference in double, for shapes that no block size divides.
 #include "models/ops/kernel_registry.h"
 
 #include <gtest/gtest.h>
@@ -320,7 +320,7 @@ TEST(KernelRegistry, TheKernelThatIsChosenRuns) {
   });
 }
 
-// The form of a kernel is its own: the reference saves nothing and works on all pairs of tokens.
+// Each kernel has its own form: the reference saves nothing, and needs memory for all pairs of tokens.
 TEST(KernelRegistry, AKernelSaysWhatMemoryItNeeds) {
   const AttentionShape shape{2, 10, 3, 4};
   const auto flash = host_ops_form({.threads = 2}, 1);

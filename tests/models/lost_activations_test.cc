@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass over lost activations of GPT-2, between stages and between ranks with tokens of their own, against
+// Compares the backward pass of GPT-2 over lost activations, between stages and between ranks that cut tokens, with
 // finite differences of the lossy forward pass.
 #include <gtest/gtest.h>
 

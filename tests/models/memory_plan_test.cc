@@ -12,7 +12,7 @@
 namespace droptest::models::memory_plan_test {
 namespace {
 
-/// Whether buffers of one time share bytes, one lies askew, or one leaves the memory.
+/// Whether buffers in use at the same time overlap, or a buffer is not aligned or leaves the memory.
 std::string fault_of(const MemoryPlan& plan) {
   const auto& buffers = plan.buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i) {

@@ -25,7 +25,7 @@ using enum ScheduleKind;
 using LinkOf = std::tuple<sim::TrafficClass, int, int>;  // source and destination
 using Numbered = std::map<std::string, std::uint64_t>;   // ordinal by name and step
 
-/// Notes messages in place of sending them.
+/// Records messages instead of sending them.
 class Notes final : public comm::Communicator {
  public:
   explicit Notes(int rank) : rank_(rank) {}

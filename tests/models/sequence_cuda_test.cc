@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with state on a device against the host's: within documents, dilated, and over sequence ranks.
+// Compares StatefulAttention on a device with the host's: within documents, dilated, and over sequence ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,8 +50,8 @@ std::vector<std::int32_t> some_documents() {
   return documents;
 }
 
-/// A forward and a backward pass with gradients of the mean loss, within documents where the config says so; the
-/// evaluation before is of the same loss.
+/// A forward and a backward pass with gradients of the mean loss, within documents if the config says so. The
+/// evaluation before has the same loss.
 template <class Model>
 void take_pass(Model& model, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                double tolerance) {
@@ -346,8 +346,8 @@ std::vector<std::vector<float>> passes_in_flight(StatefulAttention& attention, S
   return results;
 }
 
-/// Bytes that the buffers for pieces on their way may lack on a device: the shorter last piece of a tensor may be all
-/// that one of two sees.
+/// The bytes by which the buffers for pieces may be smaller than planned on a device: one of two buffers may only have
+/// had the shorter last piece of a tensor.
 std::uint64_t shorter_passages(const AttentionOptions& options, KernelDevice device) {
   if (options.chunk_tokens == 0 || options.is_whole() || device == KernelDevice::kHost) return 0;
   const SequenceParts parts = options.sequence.parts(kLength);

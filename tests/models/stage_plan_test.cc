@@ -129,7 +129,7 @@ TEST(StagePlan, RecomputedBlocksSaveWhatTheDocumentationSays) {
   EXPECT_EQ(of_block({.recompute = {Recompute::kBlock}, .place = {.offloaded = true}}), 0U);
 }
 
-// What is computed again needs the memory of one block, however many there are.
+// Recomputation needs the memory of one block, however many blocks there are.
 TEST(StagePlan, RecomputedBlocksShareTheirWorkingMemory) {
   for (const auto& form : forms()) {
     for (const SlotOptions& options :
@@ -203,7 +203,7 @@ TEST(PlannerOps, ABufferOfAReductionIsInUseUntilItIsJoined) {
   EXPECT_GT(buffers[2].last_time, buffers[0].last_time) << "a part of a buffer is the buffer";
 }
 
-/// Hands out tensors, one of which has an element too few.
+/// Makes tensors, one of them with one element too few.
 class Tensors {
  public:
   Tensors(PlannerOps& ops, int short_one) : ops_(ops), short_one_(short_one) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages chained by hand, and micro-batches in several slots, against one stage and one slot.
+// Compares stages that are chained by hand, and micro-batches in several slots, with one stage and one slot.
 #include "models/gpt2/stage.h"
 
 #include <gmock/gmock.h>
@@ -132,7 +132,7 @@ void set_formula_values(ParameterStore& store, const comm::Communicator& group) 
   store.upload_values();
 }
 
-// Steps over two micro-batches in slots of their own, backward passes last first.
+// Steps over two micro-batches in separate slots, with backward passes in reverse order.
 TEST(Stage, AChainHasTheBitsOfTheWholeModel) {
   for (const int ranks : {1, 2}) {
     on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {

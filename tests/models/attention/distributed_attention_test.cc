@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A caller's own attention over ranks: the shapes, lengths and masks of which users of such wrappers report errors.
+// A caller's own attention over ranks, with the shapes, lengths and masks that cause errors in similar wrappers.
 #include "models/attention/distributed_attention.h"
 
 #include <gmock/gmock.h>
