@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of compressed contributions: against naive ones, under loss, with and without memory.
+// Sums of compressed contributions: compared with naive ones, under loss, with and without memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -134,7 +134,7 @@ TEST(CompressedSums, EqualNaiveOnes) {
   }
 }
 
-// Packets that are lost are whole blocks: with zeros in their place, the sums are those of the blocks that arrive.
+// Lost packets are whole blocks: with zeros in their place, the sums are those of the blocks that arrive.
 TEST(CompressedSums, ALostPacketIsWholeBlocks) {
   const Compression compression{CompressionKind::kInt8, 12};  // four blocks of 16 bytes in a packet
   ClassNetwork network = network_of(compression, 0, 0.3);
@@ -450,7 +450,7 @@ TEST(PowerSgd, RanksStayEqualUnderLossAndConverge) {
     EXPECT_EQ(results[0], results[2]);
     return error;
   };
-  // Each call is a step of a power iteration, which goes on from the factor of the call before.
+  // Each call is a step of a power iteration, which continues from the factor of the previous call.
   EXPECT_LT(error_after(8, 0), 0.99 * error_after(1, 0));
   EXPECT_GT(error_after(8, 0.3), error_after(8, 0));
 }

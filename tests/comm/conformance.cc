@@ -24,8 +24,8 @@ using Counts = std::vector<std::uint64_t>;
 
 enum class Sums : std::uint8_t { kInRankOrder, kInAnyOrder };
 
-// Values whose sum depends on the order of the additions: a magnitude that changes from rank to rank. For any order:
-// small whole numbers.
+// Values of magnitudes that differ between ranks, so that their sum depends on the order of the additions. For any
+// order: small whole numbers.
 template <class T>
 T value_of(Sums sums, int rank, std::uint64_t index, int salt) {
   std::uint64_t x = static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15ULL + index * 0xbf58476d1ce4e5b9ULL +
@@ -46,7 +46,7 @@ T value_of(Sums sums, int rank, std::uint64_t index, int salt) {
   }
 }
 
-// Equal bits.
+// Expects equal bits.
 template <class T>
 bool same(std::span<const T> a, std::span<const T> b) {
   return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));

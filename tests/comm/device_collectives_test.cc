@@ -291,7 +291,7 @@ TEST(DeviceLosses, EveryRecoveryHasTheHostsBits) {
   expect_twins<float>(3, attacked, "largest norm");
 }
 
-// Codes, pairs and states are made in host memory, from and for tensors on a device. Sampled steps compare both ends.
+// Codes, pairs and states of tensors on a device are computed in host memory. Sampled steps compare both ends.
 TEST(DeviceLosses, CompressedSumsHaveTheBitsOfTheHost) {
   DROPTEST_NEEDS_DEVICE();
   using Feedback = ClassRecovery::ErrorFeedback;
@@ -389,7 +389,7 @@ TEST(DeviceLosses, CallsOnTwoStreamsDoNotMix) {
         lossy.all_reduce(tensors[0], ReduceOp::kSum, {kClass, "first"});
         lossy.all_reduce(tensors[1], ReduceOp::kSum, {kClass, "second"});
       }
-      // Rank 1 looks first, so that rank 0's streams advance as far as rank 1 needs and no further.
+      // Rank 1 is checked first, so that rank 0's streams advance only as far as rank 1 needs.
       for (int turn = 1; turn >= 0; --turn) {
         for (int s = 1; s >= 0 && turn == me; --s) {
           copy_to_host(DeviceSpan<const float>(buffers[s].elems()), std::span(s == 0 ? first : second), streams[s]);

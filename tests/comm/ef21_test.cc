@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feedback with a state at both ends: against a naive twin, under loss, with and without acknowledgements.
+// Feedback with a state at both ends: compared with a naive twin, under loss, with and without acknowledgements.
 #include "comm/lossy/fill/ef21.h"
 
 #include <gmock/gmock.h>
@@ -247,7 +247,7 @@ TEST(Ef21, HasTheSumsOfItsNaiveTwin) {
   }
 }
 
-/// The largest error of a rank's last result, of the sums of fixed inputs.
+/// The largest error of a rank's last result, for sums of fixed inputs.
 double last_error(const Outcome& outcome, int calls) {
   Doubles exact(kCount);
   for (int r = 0; r < kRanks; ++r) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fates without tensors against ranks that carry them: the same digest and losses, and the survival that sums show.
+// Compares fates without tensors with ranks that send tensors: the digest, the losses, and the survival that sums show.
 #include "comm/lab/fate_simulation.h"
 
 #include <gtest/gtest.h>
@@ -158,8 +158,8 @@ TEST(FateSimulation, PacketsAreCountedWithoutFates) {
   EXPECT_EQ(first_packets(simulation), 0U);
 }
 
-// Whoever has a result has at least its owner's contribution, so results that are not zero have arrived. From an
-// aggregation point all arrive.
+// A result has at least its owner's contribution, so results that are not zero have arrived. All results of an
+// aggregation point arrive.
 TEST(FateSimulation, WhatComesTooLateDoesNotSurvive) {
   TimeModel time;
   time.links = {{5e-6, 1e9}, {5e-6, 1e9}, 0};

@@ -275,7 +275,8 @@ TEST(GlooRendezvous, ByTcpGivesTheSameBitsAndThePortCanBeUsedAgain) {
   for (const RankReport& report : reports) EXPECT_EQ(report.text, "ok 0");
 }
 
-// The store dies or stops with rank 0: that rank is the cause for all, those too that do not talk to it.
+// The store dies or stops with rank 0. That rank is the cause for all ranks, also for those that do not communicate
+// with it.
 TEST(GlooFailure, EverySurvivorNamesTheRankThatHeldTheTcpStore) {
   for (const Failing& failing : kFailures) {
     std::vector<std::thread> at_once;

@@ -198,7 +198,7 @@ TEST(LayerDiagnostics, MemoryDoesNotGrowWithTheStepsWhereNobodyAsks) {
   });
 }
 
-// The ranks put their verdicts together at the same step, whichever of its groups a rank begins the step with.
+// The ranks combine their verdicts at the same step, with whichever of its groups a rank begins the step.
 TEST(LayerDiagnostics, StepsMayBeginWithAnyGroupOfARank) {
   constexpr std::uint64_t kSteps = 1500;
   LossyOptions options = options_of(std::make_shared<ChosenLoss>(std::vector<std::uint64_t>{0, 2998}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expected losses, their variance, bursts and gaps of links whose packets are not all neighbours.
+// Expected losses, their variance, bursts and gaps of links on which not all packets are adjacent.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ Process bursts(double loss_rate = 0.05, double mean_burst = 50) {
   return std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(loss_rate, mean_burst));
 }
 
-/// Saves, or restores what was saved.
+/// Saves state, or restores it.
 class Saved final : public sim::StateVisitor {
  public:
   Turn turn() const override { return turn_; }
@@ -198,7 +198,7 @@ TEST(LinkCounts, FixedFatesAreCountedExactlyAtAnyOrdinal) {
   }
 }
 
-/// In turns of one step, from step 0 on, until `steps`. Null: nothing is lost.
+/// Processes in turns of one step, from step 0 to `steps`. Null: nothing is lost.
 Process turns(const std::vector<sim::GilbertElliottRates>& rates, double otherwise, std::uint64_t steps) {
   std::vector<sim::Phase> phases;
   for (std::uint64_t step = 0; step < steps; step += rates.size() + 1) {
@@ -272,7 +272,7 @@ void take(const ClassStatistics& statistics, Panel& panel) {
   }
 }
 
-// Collectives on a path, and messages with ordinals between ranks. A network is drawn by chance each time.
+// Collectives on a path, and messages with ordinals between ranks. Each run draws a random network.
 TEST(LinkCounts, OfRandomRunsDeviateAsTheirVarianceSaysAndLinkByLink) {
   const sim::PacketMask trace = sim::parse_trace("0001000110000010000000000000000", "t");
   const std::vector<Process> processes = {

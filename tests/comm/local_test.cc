@@ -92,7 +92,7 @@ TEST(Local, ARankThatStopsInAChannelIsNamedToTheOthers) {
   EXPECT_THAT(error, AllOf(HasSubstr("rank 2"), HasSubstr("of a channel")));
 }
 
-// Rank 1 waits in another channel: in this one it is in no call.
+// Rank 1 waits in another channel; in this channel it is in no call.
 TEST(Local, TheChannelsOfARankWaitEachForItself) {
   FakeClock clock;
   std::atomic<int> failed = 0;
@@ -167,7 +167,7 @@ TEST(Local, ManySmallCollectivesKeepTheirOrder) {
 }
 
 TEST(Local, BarrierHoldsBackEveryRank) {
-  // The last rank comes when the others wait.
+  // The last rank calls when the others wait.
   FakeClock clock;
   std::atomic<int> entered = 0;
   const auto body = [&](Communicator& communicator) {

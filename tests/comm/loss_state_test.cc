@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loss layer that is made anew in the middle of a run, from the state of the one before.
+// A new loss layer in the middle of a run, from the state of the previous one.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -207,7 +207,7 @@ std::vector<std::byte> state_of(LossyCommunicator& lossy) {
   return state.all();
 }
 
-// Memory that is new has another content each time.
+// New memory has different content each time.
 TEST(LossState, EqualStatesHaveEqualBytes) {
   ClassNetwork network = bursty_network("direct");
   apply_recovery(network, protocol("selective_repeat", 1));
@@ -385,7 +385,7 @@ TEST(LossState, ARefusedStartLeavesItAsItWas) {
   expect_refused_start_changes_nothing(network, message(700, std::uint64_t{1} << 47U));
 }
 
-// The stale values of a message are replaced by those of another of its name with another size.
+// The stale values of a message are replaced by those of another message with its name and another size.
 TEST(LossState, MessagesOfOneNameAndDifferentSizesMayBeExchangedTogether) {
   ClassNetwork network = recovery_network("direct", 0, 0.3);
   network.gather.fill = Fill::kStale;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective of every path and fill against the element-by-element reference.
+// Compares every collective of every path and fill with the element-by-element reference.
 #include <gtest/gtest.h>
 
 #include <chrono>

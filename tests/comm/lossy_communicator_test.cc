@@ -287,7 +287,7 @@ TEST(LossyCommunicator, SplitGroupsRememberStaleValuesOfTheirOwn) {
   });
 }
 
-// Over steps: a lost position shows the value of the last step in which it arrived, and zero before the first.
+// A lost position shows the value of the last step in which it arrived, and zero before the first one.
 TEST(LossyCommunicator, StaleShowsTheLastValueThatArrived) {
   ClassNetwork network = network_of("contribution", 0.5, 0);
   network.reduce.fill = Fill::kStale;

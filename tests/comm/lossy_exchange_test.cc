@@ -35,7 +35,7 @@ ClassNetwork network_of(const PathEntry& path, double p) {
   return network;
 }
 
-// Every class but `control` loses.
+// Every class except `control` loses packets.
 LossyOptions options_of(const ClassNetwork& network) {
   LossyOptions options;
   options.network.seed = 17;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss layer over Gloo: the fates of the local backend exactly, and its results to rounding.
+// The loss layer over Gloo has exactly the fates of the local backend, and its results up to rounding.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -157,7 +157,7 @@ ClassNetwork network_of(std::string_view path) {
   return network;
 }
 
-// Sums of at most nine values below 3, each to float rounding.
+// Sums of at most nine values below 3, each with float rounding.
 constexpr double kSumTolerance = 1e-5;
 
 TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
@@ -324,7 +324,7 @@ TEST(GlooStartedWork, FatesThatDependOnTimeAreThoseOfTheLocalBackend) {
   }
 }
 
-// More than a connection buffers, in both directions at once.
+// Messages that are larger than the buffers of a connection, in both directions at once.
 TEST(GlooStartedWork, LargeMessagesWhoseFatesDependOnTimePassEachOther) {
   run_gloo_ranks(2, [](Communicator& inner) {
     LossyOptions options = bursts_with_repetitions("direct");

@@ -458,7 +458,7 @@ TEST(LossyStatistics, MessagesUnderWayAreComparedWhenTheyHaveCome) {
   });
 }
 
-// One message is under way, and another one was never heard of at the other end.
+// One message is under way, and the other end does not know another one.
 TEST(LossyStatistics, ACollectiveThatOneEndMissedIsAMismatchBesideAMessageUnderWay) {
   run_ranks(2, kTimeout, [](Communicator& inner) {
     const LossyOptions options =

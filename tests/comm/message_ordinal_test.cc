@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages whose place on their link both ends derive alike.
+// Messages with a place on their link that both ends compute.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

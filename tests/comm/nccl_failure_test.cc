@@ -103,7 +103,7 @@ TEST_F(NcclFailure, ARankThatThrowsFreesThoseThatWaitForTheirStreams) {
   }
 }
 
-// Puts so many calls behind the group that the next ones are not compared any more.
+// Makes so many calls that later ones are not compared any more.
 void pass_comparisons(Communicator& communicator, Stream& stream) {
   DeviceBuffer<float> data(1, "data");
   zero_on_device(data.elems(), stream);

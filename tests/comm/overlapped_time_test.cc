@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The virtual clock's two timelines: computation while calls are under way, and ports that carry one at a time.
+// The two timelines of the virtual clock: computation while calls are under way, and ports that process one message at
+// a time.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -213,7 +214,7 @@ TEST(OverlappedTime, MessagesThatAreWaitedForInReversedOrderHaveTheirOwnTimes) {
   EXPECT_EQ(seconds(true), seconds(false));
 }
 
-// Only the world was told of the step.
+// begin_step() was only called on the world.
 TEST(OverlappedTime, ASplitGroupsClockIsInTheRanksStep) {
   LossyOptions options = options_of("direct", 0.3, model_of());
   apply_recovery(*options.network.of(kClass), protocol("selective_repeat"));
@@ -300,7 +301,7 @@ TEST(OverlappedTime, FatesThatDependOnTimeHideBehindComputationToo) {
   }
 }
 
-// All is lost in step 0, and nothing in step 1.
+// Everything is lost in step 0, and nothing in step 1.
 TEST(OverlappedTime, AWorkThatCrossesStepsHasTheLossOfTheStepOfItsStart) {
   for (const bool at_the_wait : {false, true}) {
     SCOPED_TRACE(at_the_wait);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives with a reduction of the caller's own: values, in place and not, and failures of a reduction.
+// Collectives with the caller's own reduction: values, in place and not, and failures of a reduction.
 #include "comm/part_reduction.h"
 
 #include <gmock/gmock.h>
@@ -117,7 +117,7 @@ class PartReductions : public ::testing::TestWithParam<Kind> {
     });
   }
 
-  // Whose reductions each of them sees.
+  // The ranks whose reductions each rank sees.
   static std::vector<int> ranks_in_sight(int world_size) {
     std::vector<int> ranks(GetParam() == Kind::kOverridden ? static_cast<std::size_t>(world_size) : 0);
     std::iota(ranks.begin(), ranks.end(), 0);

@@ -25,7 +25,7 @@ namespace {
 
 using testing::ElementsAre;
 
-// Source, destination (-1: all) and half.
+// The source, the destination (-1: all ranks) and the half.
 using Link = std::tuple<int, int, sim::Half>;
 // The elements and packets of each message on a link, in order.
 using Links = std::map<Link, std::vector<std::vector<std::uint64_t>>>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a protected scope arrive for certain and take their usual way.
+// Messages of a protected scope certainly arrive, and take their usual path.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -141,7 +141,7 @@ TEST(ProtectedScope, IsWhatRecoveryProtectIs) {
   }
 }
 
-// Works whose times feed their fates run only when the rank waits.
+// Works with fates that depend on their times run only when the rank waits.
 TEST(ProtectedScope, HoldsForWhatIsStartedInIt) {
   LossyOptions options = options_of("direct", 0.3, model_of());
   apply_recovery(*options.network.of(kClass), protocol("selective_repeat"));

@@ -99,11 +99,11 @@ TEST(Quorum, AMessageAtTheEndOfTheGraceCountsWhole) {
   EXPECT_EQ(in_time.first[0], 2.0F);
   EXPECT_NEAR(in_time.seconds[0], 0.01 + kMessageSeconds + 0.0100001 + kLink.latency_seconds, 1e-12)
       << "the fourth is waited for to the end of the grace";
-  // Most of the third message has come when the grace ends: it is late as a whole.
+  // Most of the third message has arrived when the grace period ends, but the whole message counts as late.
   const Mean cut = mean_of_four(with_quorum(2, 0.01 - 1e-6));
   EXPECT_EQ(cut.late_packets, 2 * kElements * sizeof(float) / 256);
   EXPECT_EQ(cut.first[0], 1.5F);
-  // Nobody waits longer than for the last message.
+  // No rank waits longer than for the last message.
   const Mean all = mean_of_four(with_quorum(2, 1));
   EXPECT_EQ(all.late_packets, 0U);
   EXPECT_NEAR(all.seconds[0], 0.03 + kMessageSeconds + kLink.latency_seconds, 1e-12);

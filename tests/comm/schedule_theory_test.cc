@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expectations over schedules against the shared vectors, closed forms and sums over all patterns of loss.
+// Compares expectations over schedules with the shared vectors, closed forms and sums over all patterns of loss.
 #include "comm/lab/schedule_theory.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST(ScheduleTheory, EveryRowOfTheVectors) {
   }
 }
 
-// In place of a lost result, the fill `own` leaves the partial sum of an in-place ring, which is sent on.
+// The fill `own` replaces a lost result by the partial sum of an in-place ring, which is then forwarded.
 // Source: the sum (1/N) sum_m sum_{j<=m} p s^(m-j) (1 - j/N), here for N = 8 and p = 0.05.
 TEST(ScheduleTheory, AnInPlaceRingKeepsItsPartialSums) {
   LossyAllReduce c;

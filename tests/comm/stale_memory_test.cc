@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which memory a message has: equal names are the same tensor, one step later, as long as their shape is the same.
+// The memory of a message: messages with equal names and shapes are the same tensor in different steps.
 #include "comm/lossy/fill/stale_memory.h"
 
 #include <gtest/gtest.h>

@@ -63,7 +63,7 @@ void ThroughDevice::carry(const CallArguments& arguments) {
   }
   copy_to_host(data + output_at, output.bytes, stream_);
   stream_.synchronize();
-  // Nobody reads this rank's input any more when all have come here.
+  // When all ranks have reached this place, no rank reads this rank's input any more.
   inner_.barrier({sim::TrafficClass::kControl, "end of a call through the device"});
 }
 

@@ -180,7 +180,7 @@ TEST(VirtualTime, AReliableNetworkLosesNothingButTime) {
   EXPECT_EQ(time.packets, static_cast<std::uint64_t>(kPackets));
   const double expected = kPackets * 0.05 / 0.95;
   EXPECT_LT(std::abs(static_cast<double>(time.repeated) - expected), 4 * std::sqrt(kPackets * 0.05) / 0.95);
-  // The slots of a link run on from call to call, so no two calls cost the same by design.
+  // The slots of a link continue from call to call, so two calls need not cost the same.
   const VirtualTime once = run(4, reliable("direct"), all_reduce).time;
   EXPECT_NE(time.repeated, 10 * once.repeated);
 }
@@ -241,7 +241,7 @@ TEST(VirtualTime, WhatMissesTheDeadlineIsLost) {
   EXPECT_EQ(patient.time.late, 0U);
   EXPECT_EQ(patient.time.seconds, lossless.time.seconds);
 
-  // A round is over before the third of its three hops has come.
+  // A round ends before the third of its three hops has arrived.
   const double third = kLink.transfer_seconds(kElements / 4 * sizeof(float));
   model.deadline_seconds = kLink.latency_seconds + 2.5 * third;
   const Outcome hasty = run(4, options_of("direct", 0, model), all_reduce);
@@ -268,7 +268,7 @@ TEST(VirtualTime, SharedFatesShareTheDeadline) {
   EXPECT_GT(aggregated.time.late, 0U);
 }
 
-// Each receiver gets values of its own, whatever a path does with those that all get.
+// Each receiver gets its own values, whatever a path does with the values that all ranks get.
 TEST(VirtualTime, AllToAllHasADeadlineOnEveryPath) {
   const auto exchange = [](LossyCommunicator& lossy, std::vector<float>& data) {
     const std::vector<std::uint64_t> even(4, kElements / 4);
