@@ -102,7 +102,7 @@ TEST(ChoosePaths, AClassMayAskForItselfAndOthersKeepTheirs) {
   EXPECT_NE(run.spec["network"]["classes"]["dp_gradient"]["path"], "auto");
 }
 
-// A frozen embedding on two ranks has a class, but no message whose path could be chosen.
+// A frozen embedding on two ranks has a class, but no message, so there is no path to choose.
 TEST(ChoosePaths, AClassWithoutMessagesIsOnTheDirectPath) {
   const ResolvedRun run =
       resolved(kTwoRanks, replicas({"/parallel/data=1", "/parallel/pipeline=2", "/network/path=ring",

@@ -135,7 +135,7 @@ TEST(Quality, IntervalsOfAllMeasuresAreThoseOfABootstrap) {
   }
 }
 
-/// Sequences whose class is in their first token; the rest says nothing.
+/// Sequences with their class in the first token; the other tokens have no information.
 Corpus tiny_examples() {
   ExampleSets sets;
   for (int i = 0; i < 90; ++i) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Specs whose program is the user's own: what a run is, and what it is started with.
+// Specs with the user's own program: the identity of a run, and the arguments and environment of the program.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -132,7 +132,8 @@ TEST(Replicas, BucketsHideBehindTheBackwardPass) {
   EXPECT_LT(several.seconds, one.seconds);
 }
 
-// Sums over tensor-parallel ranks use the same ports as buckets, and wait for what computation has not hidden of them.
+// Sums over tensor-parallel ranks use the same ports as buckets, and wait for the part of the buckets that computation
+// has not hidden.
 TEST(Replicas, BucketsHideBesideTensorParallelismToo) {
   RunConfig config = replicas(2, 2, 0);
   config.model.layers = 4;
@@ -195,7 +196,7 @@ TEST(Replicas, TheOrderOfRanksChangesNoResultWithoutLoss) {
   }
 }
 
-// Each class has groups of its own, of other ranks in each order; all of them lose packets.
+// Each class has its own groups, with different ranks in each order; all of them lose packets.
 TEST(Replicas, InAnyOrderOfRanksTrainOverGlooAsOnLocalRanks) {
   if (!comm::backend_entry("gloo").built) GTEST_SKIP() << "the gloo backend was not built";
   std::vector<std::vector<double>> traces;

@@ -306,7 +306,7 @@ TEST(GroupChecks, AGroupInOrderIsOk) {
 TEST(GroupChecks, MoreThreadsThanCoresOfAMachineAreAWarning) {
   GroupReport report = report_of({"a", "a", "b"});
   EXPECT_EQ(finding_of(group_findings(report, 2), "cores").health, Health::kWarning);
-  // Ranks that have cores of their own have them together.
+  // The separate cores of ranks add up.
   report.ranks[1].cores = {2, 3};
   const Finding finding = finding_of(group_findings(report, 2), "cores");
   EXPECT_EQ(finding.health, Health::kOk);

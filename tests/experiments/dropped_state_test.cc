@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// All that a run says, but for wall time and memory.
+/// The whole output of a run, without wall time and memory.
 std::string account(const ResumedRun& run, const ResolvedRun& resolved) {
   const TrainingOutcome& outcome = run.outcome;
   json weights = json::object();
@@ -194,7 +194,7 @@ class InterruptedRun {
     }
   }
 
-  /// In a process of its own: a state without one of its parts may break any rule.
+  /// Runs in a separate process, because a state without one of its parts may violate any check.
   bool differs(const std::set<std::string>& without, Drop drop) const {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -239,7 +239,7 @@ class InterruptedRun {
   Intact intact_at_end_;
 };
 
-/// A shard that is what its manifest says, and one that is not.
+/// A shard that matches its manifest, and one that does not.
 json damaged_shards(const std::string& folder) {
   json files = json::array();
   for (const char* name : {"a", "b"}) {
@@ -314,7 +314,7 @@ std::vector<json> runs(const std::string& folder) {
           "parallel": {"tensor": 2, "pipeline": 2}, "training": {"accumulation": 2},
           "time": {"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 1}, "compute_milliseconds": 1,
                    "stragglers": {"transfer_p99_over_p50": 2}}})"));
-  // Messages with losses of their own, and ports that are busy when a step ends.
+  // Messages with separate losses, and ports that are busy when a step ends.
   all.push_back(json::parse(
       R"({"network": {"burst_scope": "message",
                       "loss": {"loss_rate": null, "mean_burst_packets": null, "model": "timed_gilbert_elliott", "mean_good_microseconds": 9000,
@@ -360,7 +360,7 @@ std::vector<json> runs(const std::string& folder) {
                                "mean_good_microseconds": 900, "mean_bad_microseconds": 100},
                       "recovery": {"retransmit": {"protocol": "selective_repeat", "rounds": 1}}}})"));
   all.back()["time"] = json::parse(kSlowTime);
-  // Messages between two ranks of a ring, in losses of their own and in those of their links.
+  // Messages between two ranks of a ring, with separate losses and with those of their links.
   for (const char* scope : {"message", "link"}) {
     all.push_back(json::parse(
         R"({"parallel": {"tensor": 1, "sequence": 2, "sequence_kind": "ring"},

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a dry run says that a step sends, against what ranks that train send.
+// Compares the messages of a step in a dry run with those that training ranks send.
 #include "experiments/spec/dry_run.h"
 
 #include <gtest/gtest.h>
@@ -420,7 +420,7 @@ TEST(DryRun, RefusesSizesThatNoRunHas) {
             "s.json: /training/batch_sequences: got 512000000 tokens in a micro-batch, want at most 268435456");
 }
 
-// Documents belong to the data of a spec, and decide what is sent again.
+// Documents belong to the data of a spec, and decide which messages recomputation sends again.
 TEST(DryRun, HasAKeyOfAllThatItReads) {
   const std::vector<std::string> layout = {
       R"(/parallel={"pipeline": 2, "tensor": 2, "tensor_sequence": true, "schedule": "zero_bubble"})",
@@ -448,7 +448,7 @@ TEST(DryRun, HasAKeyOfAllThatItReads) {
   EXPECT_NE(with({"/network/classes/pp_activation/fill=skip"}).key, plain.key);
 }
 
-// Many micro-batches send what few would, so that their number costs nothing.
+// The dry run's cost does not depend on the number of micro-batches, because all send the same messages.
 TEST(DryRun, ManyMicroBatchesCostNoMoreThanFew) {
   for (const char* parallel : {R"({"data": 2})", R"({"pipeline": 2, "schedule": "zero_bubble"})"}) {
     const auto sums = [&](const char* micro_batches) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs of programs of the user's own: what becomes of their lines, their errors and their processes.
+// Runs of the user's own programs: their lines, their errors and their processes.
 #include "experiments/run/execute_command.h"
 
 #include <gmock/gmock.h>
@@ -141,7 +141,7 @@ TEST(ExecuteCommand, LinesOfAnAttemptBeforeAreNotTakenForThoseOfThisOne) {
   EXPECT_EQ(without["steps"], 0);
   EXPECT_EQ(without["tokens_per_second"], nullptr);
   EXPECT_THAT(without["warnings"][0]["message"], HasSubstr("has written no metrics.jsonl"));
-  // A program that goes on adds to them.
+  // A program that continues appends to them.
   EXPECT_EQ(executed(counts_script() + line, folder)["steps"], 9);
   const std::string more =
       R"(echo '{"step": 10, "seconds": 1, "train_loss": 1.0}' >> "$DROPTEST_RUN_FOLDER/metrics.jsonl"; )";
@@ -272,7 +272,7 @@ TEST(ExecuteCommand, ARequestToStopEndsAllProcessesThatTheProgramHasStarted) {
   ExecuteOptions options;
   options.program_grace = std::chrono::milliseconds(300);
   options.stop_requested = [&] { return std::filesystem::exists(started); };
-  // One with a session of its own, as a launcher's ranks have, and one that does not listen.
+  // One process with a separate session, as a launcher's ranks have, and one that ignores signals.
   const std::string script = "setsid sleep 1000 & (trap '' TERM; sleep 1001) & echo $! > " + started + ".new; mv " +
                              started + ".new " + started + "; wait";
   EXPECT_THROW(execute_command(run_of(script), RunDirectory{folder.path() + "/run"}, options), StoppedError);

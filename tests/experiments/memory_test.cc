@@ -205,7 +205,7 @@ TEST(MemorySection, RefusesRecomputationWithOtherParameters) {
   EXPECT_EQ(refusal({R"(/parallel={"data":2,"zero":2})", "/memory=standard"}), "");
 }
 
-// Also with evaluations of another batch in between, and what a fill put in the place of lost elements.
+// The test includes evaluations of another batch in between, and fills of lost elements.
 TEST(MemorySection, ChunksOverSequenceRanksLoseTheSamePackets) {
   for (const comm::Fill fill : {comm::Fill::kZero, comm::Fill::kAbsent, comm::Fill::kStale}) {
     for (const int kind : {0, 1, 2}) {
@@ -273,7 +273,7 @@ TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
           if (kind != "offload_buffers") total.bytes += peak.bytes;
         }
         most.bytes = std::max(most.bytes, total.bytes);
-        // How many buffers are needed depends on when the thread of the file runs; each has a number behind its values.
+        // The number of buffers depends on when the thread of the file runs; each buffer has a number after its values.
         const auto buffers = outcome.memory.of_model.find("offload_buffers");
         ASSERT_EQ(buffers != outcome.memory.of_model.end(), want.offload > 0);
         const std::uint64_t bytes = want.offload > 0 ? buffers->second.bytes : 0;

@@ -75,7 +75,7 @@ RunConfig config_of(const Golden& golden) {
     config.network.of(sim::TrafficClass::kTpForward)->gather.fill = comm::Fill::kStale;
   }
   if (golden.seconds > 0) {
-    // One repetition, in the ticks of the clock: what is lost depends on the times of all messages.
+    // One repetition, in ticks of the clock: the losses depend on the times of all messages.
     config.time.emplace();
     config.time->links.within = config.time->links.between = {5e-6, 12.5e9};
     config.time->compute_seconds = 1e-3;
@@ -298,7 +298,7 @@ TEST(NumericsVersion, AnEarlierResolvedSpecIsReadAndNotTrained) {
               testing::HasSubstr("got 4, but this droptest has version 2"));
 }
 
-// A resolved spec that is changed is another spec: its version follows from what it then asks for.
+// A changed resolved spec is another spec: its version follows from its new content.
 TEST(NumericsVersion, OfAChangedResolvedSpecIsThatOfTheChangedOne) {
   json document = spec_with({{"model", "bernoulli"}, {"loss_rate", 0.01}});
   document["time"] = {{"link", {{"latency_microseconds", 5}, {"bandwidth_gbit_per_second", 10}}},

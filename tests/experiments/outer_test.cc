@@ -115,8 +115,8 @@ RunConfig workers() {
   return config;
 }
 
-// Between outer steps a worker waits for nobody: its clock passes its own compute times. An outer step waits for the
-// second worker and the grace.
+// Between outer steps a worker does not wait for others: its clock advances by its own compute times. An outer step
+// waits for the second worker and the grace.
 TEST(OuterRun, TakesTheTimeOfItsQuorum) {
   constexpr double kCompute = 0.01, kGrace = 0.001;
   const sim::LinkCost link{5e-4, 1e8};

@@ -73,7 +73,7 @@ Records records_of(const RunConfig& config) {
   return {nlohmann::json(trace_of(result)).dump() + statistics.dump(), sent_packets(result)};
 }
 
-/// The network of recomputation is that of tp_forward, but for the fill.
+/// The network of recomputation is that of tp_forward, except the fill.
 void send_again(RunConfig& config) {
   auto& again = config.network.of(TrafficClass::kTpRecomputation);
   again = config.network.of(TrafficClass::kTpForward);
@@ -326,7 +326,7 @@ TEST(SentTraffic, IsTheSameOverGloo) {
             loss_statistics_json(local.outcome.statistics, config.network));
 }
 
-// No value is compared with what would have arrived.
+// No value is compared with the values that would have arrived.
 TEST(SentTraffic, IsNotSampled) {
   RunConfig config = sent({.name = "tensor", .tensor = 2}, RecomputeTraffic::kSent);
   config.record.sample_every_steps = 1;

@@ -43,7 +43,7 @@ RunConfig run_on_cuda(int ranks) {
   return config;
 }
 
-/// A device of so much memory, which may be more than this machine has: nobody takes it.
+/// A device with that much memory, which may be more than the machine has, because it is not used.
 fake_cuda::Settings memory_of(std::uint64_t bytes) {
   fake_cuda::Settings settings;
   settings.memory_bytes = bytes;
@@ -161,7 +161,7 @@ RunConfig run_with_attention_state(const models::SequenceLayout& layout, models:
   return config;
 }
 
-/// Bytes that the models of the run's ranks hold after a step and an evaluation.
+/// The bytes of the models of the run's ranks after a step and an evaluation.
 std::uint64_t measured_bytes(const RunConfig& config) {
   std::atomic<std::uint64_t> bytes = 0;
   comm::run_ranks(config.parallel.world_size(), std::chrono::seconds(60), [&](comm::Communicator& group) {
@@ -210,7 +210,7 @@ TEST(RunsThatFit, TheRunWithAttentionStateIsMoreDemanding) {
   EXPECT_EQ(&most_demanding(runs), &runs[1].run.config);
 }
 
-// Gradients of sublayer outputs before dropout have a buffer of their own.
+// Gradients of sublayer outputs before dropout have a separate buffer.
 TEST(RunsThatFit, AttentionInChunksAndDropoutTakeTheMemoryThatIsPlanned) {
   const fake_cuda::Scope scope;
   for (const std::int64_t chunk : {0, 3, 4, 64}) {

@@ -33,7 +33,7 @@ RunConfig failing(int stages, double rate, FailureConfig::Replacement replacemen
   return config;
 }
 
-/// A learning rate of zero: weights are those of the start, but for failures.
+/// A learning rate of zero: weights stay those of the start, except after failures.
 RunConfig without_training(RunConfig config) {
   config.training.learning_rate = {.peak = 0, .floor = 0, .total_steps = 1};
   return config;

@@ -21,7 +21,8 @@ constexpr double kThreshold = 0.05;
 /// Within the tolerance of 1 % up to kThreshold.
 double one_percent_at_threshold(double rate) { return rate / kThreshold; }
 
-/// Training whose loss exceeds the lossless twin's by a known curve in percent, with noise of each run.
+/// A simulated training: its loss exceeds that of the lossless twin by a known curve in percent, plus noise of each
+/// run.
 class FakeTraining {
  public:
   explicit FakeTraining(std::function<double(double)> excess_percent, double noise_percent = 0, unsigned seed = 1)

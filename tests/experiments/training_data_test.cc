@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples ranks read from shards, and what happens to those that cannot be read.
+// The samples that ranks read from shards, and the treatment of samples that cannot be read.
 #include "experiments/training/training_data.h"
 
 #include <gmock/gmock.h>
@@ -201,7 +201,7 @@ TEST_F(ShardedTraining, AnEpochHasEachSampleOnceHoweverOftenItResumes) {
     std::vector<std::vector<int>> seen;
     std::vector<std::byte> state;
     while (seen.size() < expected.size()) {
-      // Each part has a layout of its own.
+      // Each part has its own layout.
       const int data = 1 << random() % 3;
       const ResolvedRun part =
           run({{"parallel", {{"data", data}}}, {"training", {{"epochs", 2}, {"accumulation", 4 / data}}}});
@@ -353,7 +353,7 @@ TEST_F(ShardedTraining, AFileThatChangesWhileTheRunGoesOnIsSetAside) {
               "changed since the run began: another program wrote into the file or replaced it");
   };
   const std::string path = folder_.path() + "/b.bin";
-  // Bytes of the same number, and a file in its place whose content is the same.
+  // Other bytes of the same number, and another file with the same content in its place.
   expect_lost([&] {
     const auto before = std::filesystem::last_write_time(path);
     write_shard(path, 86, 45);

@@ -126,7 +126,8 @@ std::size_t Runtime::unfinished_work() const {
   return count;
 }
 
-// The default stream waits for the others, and those without cudaStreamNonBlocking for it: so it is never behind.
+// The default stream waits for all other streams, and streams without cudaStreamNonBlocking wait for it, so it is never
+// behind.
 void Runtime::push(const std::shared_ptr<Queue>& queue, Work work) {
   queue->waiting.push_back(std::move(work));
   ++queue->given;

@@ -140,7 +140,7 @@ TEST(HopTiming, AHopThatWaitsForItsRepetitionsLeavesItsPortsToOthers) {
   EXPECT_EQ(play_rounds(one_sender, start, cost).finish_seconds, (std::vector<double>{2, 11.5, 2.5}));
   const TimedRounds one_receiver = {{{0, 1, 1, Half::kReduce}, {2, 1, 1, Half::kReduce}}};
   EXPECT_EQ(play_rounds(one_receiver, start, cost).finish_seconds, (std::vector<double>{1, 11.5, 2}));
-  // The next round needs the repetitions, and what the waiting rank sends then leaves after them.
+  // The next round needs the repetitions, and the waiting rank sends after them.
   const TimedRounds chain = {{{0, 1, 1, Half::kReduce}}, {{1, 2, 1, Half::kReduce}}};
   EXPECT_EQ(play_rounds(chain, start, cost).finish_seconds, (std::vector<double>{1, 12.5, 13}));
 }
@@ -175,7 +175,7 @@ TEST(HopTiming, TheDeadlineCountsRoundsSinceTheLastArrival) {
   };
   const TimedRounds there_and_back = {{{0, 1, 1, Half::kReduce}}, {{1, 0, 1, Half::kGather}}};
   const std::vector<double> start = {0, 0};
-  // Rank 1 goes on at 2 s with four of ten packets. Rank 0 waits for it, up to two deadlines.
+  // Rank 1 continues at 2 s with four of ten packets. Rank 0 waits for it, up to two deadlines.
   RoundsOutcome outcome = play_rounds(there_and_back, start, cost, 2);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{4, 10}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{3, 3}));

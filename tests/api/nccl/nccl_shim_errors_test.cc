@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 const sim::Bernoulli kThirtyPercent(0.3);
 constexpr std::uint64_t kCount = 16 * 150 + 5;
 
-/// A function of the double itself, behind the library under test.
+/// A function of the test double itself, not of the library under test.
 template <class Function>
 Function* of_double(const char* name) {
   void* const library = dlopen(DROPTEST_DOUBLE, RTLD_NOW | RTLD_LOCAL);

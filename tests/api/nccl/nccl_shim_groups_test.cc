@@ -62,7 +62,7 @@ TEST(NcclShimGroups, LossesComeAfterTheOutermostGroup) {
   });
 }
 
-// The device counts packets: each replay has fates of its own, those of twice as many packets in the end.
+// The device counts packets, so each replay has new fates; in the end, they are those of twice as many packets.
 TEST(NcclShimGroups, EachReplayOfAGraphDrawsFreshFates) {
   in_process(lossy(), [] {
     on_ranks(2, [](const Rank& rank) {

@@ -341,7 +341,7 @@ TEST(NcclShim, WithoutANetworkCallsAreNccls) {
   });
 }
 
-// The record of all ranks, and the host's digest of all fates in it. The program goes on with a second communicator.
+// The record of all ranks, and the host's digest of all fates in it. The program continues with a second communicator.
 void expect_counts_of_two_communicators(End end) {
   const std::string folder = ::testing::TempDir() + "shim_statistics_" + std::to_string(getpid());
   std::filesystem::remove_all(folder);
