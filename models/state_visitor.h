@@ -24,8 +24,8 @@ enum class Sharding : std::uint8_t { kWhole, kShard };
 
 /// A class with state shows all of it in one function, visit_state(visitor), in a fixed order. A visitor that saves
 /// state reads the values; one that restores state writes them. Names are unique within an object, except that an
-/// offloaded tensor is shown piece by piece under one name. After the call for a piece, the values that the visitor
-/// wrote are stored again.
+/// offloaded tensor is shown piece by piece under one name. The memory of such a piece is valid until the call returns;
+/// then the values that the visitor wrote are stored.
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;

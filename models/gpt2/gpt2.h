@@ -151,7 +151,7 @@ class Gpt2 {
 
   /// The update with the gradients since zero_gradients(). It is skipped if loss or gradient norm is not finite. All
   /// work is on the device; the host waits once, at the end. Ranks: all; collectives of class control, with ZeRO 1 and
-  /// 2 also of class parameter_gather. The model sets data_ranks and data_stride of the rule.
+  /// 2 also of class parameter_gather. The model sets the layout of the ranks in the rule.
   UpdateDecision update(double learning_rate, UpdateRule rule);
   /// One update with gradients multiplied by gradient_scale. The first call is step 1.
   void step(double learning_rate, double gradient_scale);

@@ -37,7 +37,7 @@ struct Gpt2Tensor {
   double initial_deviation = 0;     ///< standard deviation of the initial normal distribution; 0: constant
   double initial_constant = 0;
   int layer = kOutsideOfBlocks;
-  std::uint64_t number = 0;  ///< number in the whole model's list, and in the random stream of its initial values
+  std::uint64_t number = 0;  ///< number in the whole model's list, which selects the random stream
   std::string adapts{};      ///< adapters: name of the weight that they add to
   double adapter_scale = 1;  ///< alpha / rank of an adapter
   bool is_copy = false;      ///< another rank's stage also has it, and updates it

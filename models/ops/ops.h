@@ -72,8 +72,9 @@ struct UpdateArenas {
 /// One rank's computations. Each implementation calls its kernels (models/kernels/) in the order of these calls.
 /// Tensors are in the implementation's memory and have the types of form(). `mode` says whether a parameter's gradient
 /// is set or added to. Owner: one rank, from one thread. Blocking: operations on the host are complete when they
-/// return; a device may still be at work. Ranks: the begin_...() functions of sums and gathers, and decide_update(),
-/// are collectives; all others are local. Determinism: results depend only on arguments, not on threads.
+/// return; a device may still be at work. Ranks: begin_sum(), begin_all_reduce(), begin_scattered_sum(), begin_gather()
+/// and decide_update() are collectives; all others are local. Determinism: results depend only on arguments, not on
+/// threads.
 class Ops {
  public:
   virtual ~Ops() = default;
