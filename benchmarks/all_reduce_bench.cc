@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All-reduce of the `local` backend: ranks x elements. Bytes per second are of one rank's message.
+// All-reduces of the `local` backend by ranks and elements. Bytes per second count one rank's message.
 #include <benchmark/benchmark.h>
 
 #include <chrono>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kBatch = 16;
 
-// Rank 0 keeps the benchmark's time, and tells the others whether there is a next batch.
+// Rank 0 has the benchmark's state, and tells the other ranks whether there is another batch.
 void local_all_reduce(benchmark::State& state) {
   const auto world_size = static_cast<int>(state.range(0));
   const auto count_elems = static_cast<std::size_t>(state.range(1));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packets per second of each loss process, and of the digest and the burst counts of every mask.
-// fates_bench --benchmark_format=json prints the machine with the figures.
+// fates_bench --benchmark_format=json also prints the machine.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -61,7 +61,7 @@ void digest(benchmark::State& state) {
   count_packets(state);
 }
 
-// The draws alone, with one threshold as Bernoulli needs them or two as Gilbert-Elliott does, by width of vectors.
+// Only the draws, by vector width: with one threshold as in Bernoulli, or with two as in Gilbert-Elliott.
 void draws(benchmark::State& state, const DrawKernels& kernels, int thresholds) {
   std::vector<std::uint64_t> a(static_cast<std::size_t>(state.range(0) / 64));
   std::vector<std::uint64_t> b(a.size());

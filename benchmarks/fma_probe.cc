@@ -16,7 +16,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr double kWindowSeconds = 0.025;
-// Enough chains to hide the latency of two units (2 x 4 to 5 cycles), few enough for 16 registers.
+// Enough chains to hide the latency of two units (2 x 4 to 5 cycles), and few enough for 16 registers.
 constexpr int kChains = 12;
 constexpr double kDip = 0.75;
 
@@ -26,7 +26,7 @@ struct Loop {
   double flop_per_pass;
 };
 
-std::atomic<float> sink;  // keeps the compiler from dropping the loops
+std::atomic<float> sink;  // prevents the compiler from removing the loops
 
 __attribute__((target("avx512f"))) void fma_avx512(std::int64_t passes) {
   __m512 sums[kChains];
@@ -79,7 +79,8 @@ double seconds_of(const Loop& loop, std::int64_t passes) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Passes that fill a window on one core; the shortest of several tries, so that a disturbed one does not count.
+/// The number of passes that fill a window on one core, from the shortest of several tries, so that disturbed tries do
+/// not count.
 std::int64_t passes_of_a_window(const Loop& loop) {
   constexpr std::int64_t kTry = 1 << 18;
   double seconds = seconds_of(loop, kTry);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All-reduces of processes on one machine, in turns: Gloo's own halving-doubling, this project's `gloo` backend, and
-// the loss layer over it. Prints one JSON object with milliseconds and ratios.
+// All-reduces between processes on one machine, in turns: Gloo's own halving-doubling, this project's `gloo` backend,
+// and the loss layer over that backend. Prints one JSON object with milliseconds and ratios.
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
@@ -55,7 +55,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// One rank of all contestants. Rank 0 gives the results.
+// One rank, which runs all contestants. Rank 0 returns the results.
 ordered_json measure(const Options& options, int rank, const std::string& folder) {
   comm::ProcessGroupOptions group_options;
   group_options.rank = rank;
@@ -92,7 +92,7 @@ ordered_json measure(const Options& options, int rank, const std::string& folder
         const Clock::time_point begin = Clock::now();
         for (int call = 0; call < calls; ++call) run();
         const double each = std::chrono::duration<double, std::milli>(Clock::now() - begin).count() / calls;
-        if (round > 0) milliseconds[name].push_back(each);  // the first one touches memory for the first time
+        if (round > 0) milliseconds[name].push_back(each);  // the first round touches memory for the first time
       }
     }
     ordered_json row = {{"bytes", bytes}};

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Of kernels_bench: matrix products compared with oneDNN's on its own threads, and attention compared with its matrix
-// products alone, which are taken head by head on the same team, unmasked and without the softmax. Flop are those of
-// unmasked products.
+// A part of kernels_bench. It compares GEMMs with those of oneDNN on its own threads, and attention with only its
+// GEMMs, which run head by head on the same team, without mask and softmax. Flop counts are those of unmasked GEMMs.
 #include <dnnl.h>
 #include <omp.h>
 
@@ -37,7 +36,7 @@ struct Product {
 
 std::size_t elems(std::int64_t rows, std::int64_t columns) { return static_cast<std::size_t>(rows * columns); }
 
-/// Ends the program where the library refuses: teams run it, whose parts must not throw.
+/// Ends the program if the library refuses a GEMM, because the parts of a team's loop must not throw.
 void sgemm(char transpose_a, char transpose_b, const Product& p, const float* a, std::int64_t stride_a, const float* b,
            std::int64_t stride_b, float* result, std::int64_t stride) {
   if (dnnl_sgemm(transpose_a, transpose_b, p.rows, p.columns, p.inner, 1.0F, a, stride_a, b, stride_b, 0.0F, result,
@@ -47,7 +46,7 @@ void sgemm(char transpose_a, char transpose_b, const Product& p, const float* a,
   }
 }
 
-/// While alive, oneDNN uses that many threads of its own.
+/// While this object lives, oneDNN uses that many of its own threads.
 class LibraryThreads {
  public:
   explicit LibraryThreads(int threads) : previous_(omp_get_max_threads()) { omp_set_num_threads(threads); }
@@ -102,7 +101,7 @@ void matmul_bf16(State& state, const Product& p, int threads) {
            models::dense<Bf16>(std::as_const(b).data(), p.inner, p.columns), models::Bf16Matmul::Keep::kSet,
            models::dense(ours.data(), p.rows, p.columns), team);
   };
-  // Made for as many threads as it will run on.
+  // The GEMM is made for the number of threads on which it will run.
   const LibraryThreads guard(threads);
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   const memory::desc a_desc({p.rows, p.inner}, memory::data_type::bf16, memory::format_tag::ab);
@@ -125,7 +124,7 @@ void matmul_bf16(State& state, const Product& p, int threads) {
                            }});
 }
 
-/// All that attention reads and writes, with room for the whole scores of a head for each thread.
+/// The data that attention reads and writes, with room for all scores of a head for each thread.
 struct AttentionData {
   models::AttentionShape shape;
   Floats qkv, grad_output, statistics, scratch, output, grad_qkv, probabilities, scores;
@@ -141,14 +140,14 @@ struct AttentionData {
         probabilities(elems(s.batch * s.heads, s.length * s.length)),
         scores(elems(2 * threads, s.length * s.length)) {}
 
-  /// Of that many products [T, D] by [D, T] for each head.
+  /// The GFLOP of `products` GEMMs [T, D] by [D, T] for each head.
   double gigaflop(int products) const {
     const Product one{shape.length, shape.length, shape.head_width};
     return products * static_cast<double>(shape.batch * shape.heads) * one.gigaflop();
   }
 };
 
-/// Calls products(first elements of the head's queries in qkv and of its output rows, this worker's scores).
+/// Calls products(offset of the head's queries in qkv, offset of its output rows, this worker's scores) for each head.
 template <class Products>
 void for_heads(AttentionData& data, const Team& team, const Products& products) {
   const LibraryThreads guard(1);

@@ -16,7 +16,7 @@ struct KernelShapes {
   std::int64_t width = 0;
   std::int64_t heads = 0;
   std::int64_t vocabulary = 0;
-  std::int64_t loss_rows = 0;  ///< of logits, in cross-entropy
+  std::int64_t loss_rows = 0;  ///< rows of logits in cross-entropy
 
   std::int64_t rows() const { return batch * length; }
   std::int64_t hidden() const { return 4 * width; }
@@ -24,7 +24,7 @@ struct KernelShapes {
 
 inline constexpr int kRounds = 21;
 
-/// Registers fn(state, shapes, threads) as operation/model/threads:N, with rounds of turns for iterations.
+/// Registers fn(state, shapes, threads) as operation/model/threads:N. An iteration is a round of turns.
 template <class Function>
 void register_kernel(const std::string& operation, const KernelShapes& shapes, int threads, const Function& function) {
   const std::string name = operation + "/" + shapes.model + "/threads:" + std::to_string(threads);
@@ -35,7 +35,7 @@ void register_kernel(const std::string& operation, const KernelShapes& shapes, i
       ->Unit(benchmark::kMicrosecond);
 }
 
-/// Products and attention (kernel_products_bench.cc).
+/// Registers GEMMs and attention (kernel_products_bench.cc).
 void register_products(const KernelShapes& shapes, int threads);
 
 }  // namespace droptest::benchmarks

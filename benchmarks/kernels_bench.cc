@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CPU kernels at the shapes of one rank of GPT-2 124M and of `nano`, on one thread and on two. Loops over elements
-// are here, compared with a memcpy that moves as many bytes on as many threads and with their naive twins on one
-// thread; products are in kernel_products_bench.cc. Ratios are rates over rates: above 1 the kernel is the faster.
-// kernels_bench --benchmark_format=json prints the machine with the figures; --benchmark_filter picks kernels.
+// The CPU kernels at the shapes of one rank of GPT-2 124M and of `nano`, on one and on two threads. This file has loops
+// over elements, compared with a memcpy of as many bytes on as many threads, and with their naive twins on one thread.
+// GEMMs are in kernel_products_bench.cc. Ratios are ratios of rates: above 1, the kernel is faster. kernels_bench
+// --benchmark_format=json also prints the machine; --benchmark_filter selects kernels.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -35,7 +35,7 @@ using Tokens = std::vector<std::int32_t>;
 Floats values(std::int64_t count, int which) { return numbers(static_cast<std::size_t>(count), 0.137 * which); }
 Floats zeros(std::int64_t count) { return Floats(static_cast<std::size_t>(count)); }
 
-/// Tokens all over the vocabulary; some come twice where there are many.
+/// Tokens from the whole vocabulary; if there are many, some occur twice.
 Tokens tokens_of(std::int64_t rows, std::int64_t vocabulary) {
   constexpr std::int64_t kStep = 7919;
   Tokens tokens;
@@ -144,7 +144,7 @@ void bias_gelu_backward(State& state, const KernelShapes& s, int threads) {
     models::bias_gelu_backward<float>(t[kSlopes], s.rows(), t[kGradient], t[kGradBias], team);
   };
   const auto naive = [](Tensors& t) { naive::bias_gelu_backward(t[kSlopes], t[kGradient], t[kGradBias]); };
-  // Repeated products with derivatives below 1 would end in subnormal numbers.
+  // Repeated multiplication by derivatives below 1 would end in subnormal numbers.
   const auto settle = [all](Tensors& t) {
     t[kSlopes].assign(t[kSlopes].size(), -1.0F);
     t[kGradient] = values(all, 1);
@@ -193,7 +193,7 @@ void cross_entropy(State& state, const KernelShapes& s, int threads) {
   };
   Floats logits = values(all, 0);
   for (float& logit : logits) logit *= 8;
-  // Three passes, as reductions between ranks come between them: one reads, two read and write.
+  // Three passes, because reductions over ranks separate them: one reads, two read and write.
   compare_with_memcpy(state, {logits, zeros(s.loss_rows), zeros(s.loss_rows), zeros(s.loss_rows)},
                       {kernel, naive, elems(5 * all)}, team);
 }

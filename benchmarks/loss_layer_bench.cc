@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of the loss layer: an all-reduce under loss, compared with the same path with a process that never loses and
-// with the bare backend, in turns so that all see the same machine. Fates are drawn for several calls at a time, so the
-// cost of one call says little: `overhead_ratio` and `ratio_to_bare` are medians, over blocks of consecutive rounds, of
-// the quotients of a block's times; `bare_us` is the median of the bare backend's calls. loss_layer_bench
-// --benchmark_format=json prints the machine with the figures.
+// The cost of the loss layer: an all-reduce with loss, compared with the same path with a process that never loses, and
+// with the bare backend. They run in turns, so that all see the same state of the machine. Fates are drawn for several
+// calls at a time, so the cost of a single call says little. Therefore `overhead_ratio` and `ratio_to_bare` are medians
+// over blocks of consecutive rounds of the ratio of a block's times; `bare_us` is the median of the bare backend's
+// calls. loss_layer_bench --benchmark_format=json also prints the machine.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -42,7 +42,7 @@ LossyOptions options_of(std::string_view path, const std::shared_ptr<const sim::
   return options;
 }
 
-// In place, as layers and optimizers reduce. Of zeros, so that sums of sums stay finite.
+// The all-reduce is in place, like those of layers and optimizers. Data are zeros, so that repeated sums stay finite.
 double seconds_of_call(Communicator& inner, Communicator& timed, std::vector<float>& data) {
   inner.barrier(kControl);
   const auto begin = Clock::now();
@@ -57,7 +57,8 @@ double median(std::vector<double>& values) {
   return *middle;
 }
 
-// Of the sums of blocks of rounds. Those that are left over at the end are in no block, unless there are no others.
+// The median over blocks of rounds of the ratio of sums. Rounds left over at the end are in no block; fewer rounds than
+// a block's are one block.
 double median_ratio(const std::vector<double>& above, const std::vector<double>& below) {
   const std::size_t rounds = std::min<std::size_t>(20, above.size());
   std::vector<double> ratios;
@@ -82,7 +83,7 @@ void compare(benchmark::State& state, std::string_view path, const std::shared_p
     std::vector<double> lossy_seconds;
     std::vector<double> clean_seconds;
     std::vector<double> bare_seconds;
-    // Rank 0 has the state, and tells the others whether there is another round.
+    // Rank 0 has the benchmark's state, and tells the other ranks whether there is another round.
     for (;;) {
       std::array<std::uint64_t, 1> again = {inner.rank() == 0 && state.KeepRunning() ? 1U : 0U};
       inner.broadcast(Tensor(std::span<std::uint64_t>(again)), 0, kControl);
@@ -113,7 +114,7 @@ void direct_stale(benchmark::State& state) { compare(state, "direct", kBernoulli
 void direct_bursts(benchmark::State& state) { compare(state, "direct", kBursts, Fill::kZero); }
 void contribution_zero(benchmark::State& state) { compare(state, "contribution", kBernoulli, Fill::kZero); }
 
-// Ranks, and elements: an activation of `nano`, messages of 4 MB, and gradient buckets of 25 MB.
+// The numbers of ranks and elements: an activation of `nano`, messages of 4 MB, and gradient buckets of 25 MB.
 void shapes(benchmark::internal::Benchmark* b) {
   b->Args({4, 131072})->Args({8, 1 << 20})->Args({8, 25 << 18})->UseManualTime()->Unit(benchmark::kMicrosecond);
 }

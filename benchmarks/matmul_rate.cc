@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rate of oneDNN's matrix products alone, at the shapes of one GPT-2 training step: the limit that train_step is
-// compared with. Prints one JSON object. Attention's own products are left out, as they are from "6 flop per parameter
-// and token". Buffers are used again and again and the result is not added to, so no real step has it this good.
+// The rate of only oneDNN's GEMMs at the shapes of one GPT-2 training step: the upper limit for train_step. Prints one
+// JSON object. The GEMMs inside attention are not included, as in the rule "6 flop per parameter and token". Buffers
+// are reused and results are not accumulated, so a real step cannot reach this rate.
 #include <dnnl.h>
 #include <omp.h>
 #include <sys/resource.h>
@@ -77,13 +77,13 @@ Options parsed(int argc, char** argv) {
   return o;
 }
 
-/// result [rows, columns] = a [rows, inner] b [inner, columns]; a transposed factor is stored the other way round.
+/// result [rows, columns] = a [rows, inner] b [inner, columns]; a transposed operand is stored with its axes swapped.
 struct Product {
   std::string name;
   std::string pass;
   std::int64_t rows, columns, inner;
   bool transposed_a, transposed_b;
-  std::int64_t times;  ///< a step
+  std::int64_t times;  ///< number of calls in a step
 
   double gigaflop() const { return 2e-9 * static_cast<double>(rows * columns) * static_cast<double>(inner); }
 };
@@ -91,7 +91,7 @@ struct Product {
 std::vector<Product> products_of_a_step(const Options& o) {
   const std::int64_t rows = o.batch * o.length;
   std::vector<Product> products;
-  // Weights [in, out].
+  // The weights of linear layers, [in, out].
   const auto linear = [&](const std::string& name, std::int64_t in, std::int64_t out) {
     products.push_back({name, "forward", rows, out, in, false, false, o.layers});
     products.push_back({name, "grad_input", rows, in, out, false, true, o.layers});
@@ -101,14 +101,14 @@ std::vector<Product> products_of_a_step(const Options& o) {
   linear("attention_projection", o.width, o.width);
   linear("fc", o.width, 4 * o.width);
   linear("fc_projection", 4 * o.width, o.width);
-  // The token embedding [vocabulary, width], used a second time.
+  // The token embedding [vocabulary, width] as the LM head.
   products.push_back({"lm_head", "forward", rows, o.vocabulary, o.width, false, true, 1});
   products.push_back({"lm_head", "grad_input", rows, o.width, o.vocabulary, false, false, 1});
   products.push_back({"lm_head", "grad_weight", o.vocabulary, o.width, rows, true, false, 1});
   return products;
 }
 
-/// Buffers large enough for the factors and the result of every product.
+/// Buffers that are large enough for the operands and the result of every GEMM.
 struct Buffers {
   std::vector<float> a, b, result;
 
@@ -128,7 +128,8 @@ struct Buffers {
     fill(b);
   }
 
-  // 0x3f81 as bfloat16 is 1.0078; the same bits twice are a float32 near it: both precisions read ordinary numbers.
+  // The bits 0x3f81 are 1.0078 as bfloat16; repeated, they are a float32 close to it. So both precisions read ordinary
+  // numbers.
   static void fill(std::vector<float>& values) {
     constexpr std::uint32_t kBits = 0x3f813f81U;
     float value = 0;
@@ -147,7 +148,7 @@ std::function<void()> sgemm_call(const Product& p, Buffers& buffers) {
   };
 }
 
-/// The matrices of a product without their data.
+/// The descriptions of the matrices of a GEMM.
 struct Descriptions {
   memory::desc a, b, result;
 };
@@ -180,7 +181,7 @@ std::function<void()> matmul_call(const Product& p, Buffers& buffers, Precision 
                  engine);
 }
 
-/// A product with its second factor in the layout that the library chooses, and the call that brings it there.
+/// A GEMM with its second operand in the layout that the library chooses, and the call that converts the operand.
 struct PackedCalls {
   std::function<void()> pack;
   std::function<void()> multiply;
@@ -200,10 +201,10 @@ PackedCalls packed_calls(const Product& p, Buffers& buffers, Precision precision
                   engine)};
 }
 
-/// One way to compute one product, and how long it took each time.
+/// One way to compute a GEMM, and its measured times.
 struct Timing {
   std::function<void()> call;
-  int calls = 1;  ///< in one measurement
+  int calls = 1;  ///< calls in one measurement
   std::vector<double> seconds;
 
   double measure() const {
@@ -224,13 +225,13 @@ struct Timing {
   }
 };
 
-/// A product with the ways to compute it.
+/// A GEMM and the ways to compute it.
 struct Candidate {
   Product product;
-  std::optional<Timing> sgemm;  ///< float32 alone
+  std::optional<Timing> sgemm;  ///< only for float32
   std::optional<Timing> matmul;
-  std::optional<Timing> packing;  ///< of the weight, where there is one
-  std::optional<Timing> packed;   ///< of the product with the packed weight
+  std::optional<Timing> packing;  ///< packing the weight, if there is one
+  std::optional<Timing> packed;   ///< the GEMM with the packed weight
 
   /// All ways that are measured.
   std::vector<Timing*> timings() {
@@ -272,7 +273,7 @@ nlohmann::json measure(const Options& o) {
     Candidate candidate{product, std::nullopt, std::nullopt, std::nullopt, std::nullopt};
     if (o.precision == Precision::kFloat32) candidate.sgemm.emplace(Timing{sgemm_call(product, buffers), 1, {}});
     candidate.matmul.emplace(Timing{matmul_call(product, buffers, o.precision, engine), 1, {}});
-    // The second factor of a weight's gradient is an activation's gradient, which no two products share.
+    // The second operand of a weight gradient is the gradient of an activation, which no other GEMM shares.
     if (o.packed && product.pass != "grad_weight") {
       const PackedCalls calls = packed_calls(product, buffers, o.precision, engine);
       candidate.packing.emplace(Timing{calls.pack, 1, {}});
@@ -281,7 +282,7 @@ nlohmann::json measure(const Options& o) {
     for (Timing* timing : candidate.timings()) timing->warm_up();
     candidates.push_back(std::move(candidate));
   }
-  // All products in turn, again and again: a disturbance of the machine then meets few samples of each.
+  // All GEMMs run in turn, repeatedly, so that a disturbance of the machine affects few samples of each.
   for (int repetition = 0; repetition < o.repetitions; ++repetition) {
     for (Candidate& c : candidates) {
       for (Timing* timing : c.timings()) timing->seconds.push_back(timing->measure());

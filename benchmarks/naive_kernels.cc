@@ -164,7 +164,7 @@ void to_bf16(const Floats& input, std::vector<std::uint16_t>& output) {
 
 namespace {
 
-/// Offsets in qkv and the output of one query or key.
+/// The offsets of one query or key in qkv and in the output.
 struct Place {
   std::size_t q, k, v, output;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The plainest correct loops for the operations of models/kernels: yardsticks of kernels_bench, and its checks. Shapes
-// and results are those of the kernels of the same names.
+// The simplest correct loops for the operations of models/kernels. kernels_bench uses them for comparison and as a
+// check. Shapes and results are those of the kernels with the same names.
 #pragma once
 
 #include <cstddef>
@@ -26,7 +26,7 @@ void bias_gelu_forward(const Floats& bias, Floats& values, Floats& output);
 void bias_gelu_backward(const Floats& slopes, Floats& gradient, Floats& bias_gradient);
 void fill_rows(const Floats& bias, Floats& rows_out);
 void add_column_sums(const Floats& values, Floats& sums);
-/// The gradient of each row's loss by its logits, in place.
+/// Replaces the logits by the gradient of each row's loss with respect to them.
 void cross_entropy(Floats& logits, const Tokens& targets, Floats& largest, Floats& sums, Floats& predicted);
 void embedding_forward(const Tokens& tokens, const Floats& table, Floats& output);
 void embedding_backward(const Tokens& tokens, const Floats& grad_output, Floats& grad_table);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of long sequences, in turns: one rank dense, in chunks and dilated; four ranks as a ring, as a zigzag ring
-// and by Ulysses. Prints one JSON object with the milliseconds of a forward and of a backward pass. With one rank it
-// also has the memory that both passes take, measured and by formula.
+// Attention of long sequences, in turns: one rank with dense, chunked and dilated attention; four ranks as a ring, as a
+// zigzag ring and by Ulysses. Prints one JSON object with the milliseconds of a forward and of a backward pass. For one
+// rank, it also has the memory of both passes, measured and by formula.
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
@@ -27,7 +27,7 @@
 
 namespace {
 
-// Of all that new has given and delete has not taken back.
+// The bytes that new has allocated and delete has not freed.
 std::atomic<std::int64_t> allocated_bytes = 0;
 std::atomic<std::int64_t> most_allocated_bytes = 0;
 
@@ -76,7 +76,7 @@ struct Options {
   std::string folder;
 };
 
-/// One rank's tensors of a pass. Memory: touched, so that passes add none for them.
+/// One rank's tensors of a pass. Their memory is touched here, so that passes add none for them.
 struct Tensors {
   explicit Tensors(const HeadShape& of) : shape(of) {
     double first = 0;
@@ -97,7 +97,7 @@ struct Tensors {
   Floats queries, keys, values, output, grad_output, grad_queries, grad_keys, grad_values;
 };
 
-/// The most bytes allocated since its making, above those at its making.
+/// The peak of allocated bytes since the construction of this object, minus the bytes at its construction.
 class PeakMemory {
  public:
   PeakMemory() : before_(allocated_bytes) { most_allocated_bytes = before_; }
@@ -117,7 +117,7 @@ struct Measured {
   double forward_ms = 0;
   double backward_ms = 0;
   std::int64_t peak_bytes = 0;
-  std::uint64_t formula_bytes = 0;  ///< 0: of several ranks in one process
+  std::uint64_t formula_bytes = 0;  ///< 0: several ranks in one process
 };
 
 /// A pass of one rank over the whole sequence.
@@ -154,12 +154,12 @@ Measured dense(const Options& options, std::int64_t context) {
   const std::uint64_t tensor = HeadShape{1, context, options.heads, options.width}.elems();
   return whole<Attention>(
       options, context, [&] { return Attention(nullptr, {}, options.heads); },
-      // Queries, keys, values and the output as saved, and a gradient of each; log_sum_exp, and the threads' scores.
+      // The saved queries, keys, values and output, and a gradient of each; log_sum_exp; and the threads' scores.
       8 * tensor + static_cast<std::uint64_t>(context * options.heads) +
           token_attention_scratch_elems(options.width, options.threads));
 }
 
-/// One chunk's tensors stand for those of all chunks, as a caller has them who computes them chunk by chunk.
+/// One chunk's tensors stand for those of all chunks, like those of a caller that computes chunk by chunk.
 Measured chunked(const Options& options, std::int64_t context) {
   const HeadShape shape{1, context, options.heads, options.width};
   Tensors t({1, std::min(options.chunk, context), options.heads, options.width});
@@ -203,12 +203,12 @@ Measured dilated(const Options& options, std::int64_t context) {
   const std::uint64_t tensor = HeadShape{1, context, options.heads, options.width}.elems();
   return whole<Attention>(
       options, context, [&] { return Attention(nullptr, {.branches = branches_of(context)}, options.heads); },
-      // Queries, keys and values as saved, log_sum_exp, and the threads' scores.
+      // The saved queries, keys and values; log_sum_exp; and the threads' scores.
       3 * tensor + static_cast<std::uint64_t>(context * options.heads) +
           token_attention_scratch_elems(options.width, options.threads));
 }
 
-/// Each rank a thread with its part. Times are of all ranks, from barrier to barrier.
+/// Each rank is a thread with its part of the sequence. Times are those of all ranks, from barrier to barrier.
 Measured over_ranks(const Options& options, std::int64_t context, const SequenceFactors& factors, bool zigzag) {
   Measured result;
   comm::run_ranks(options.ranks, std::chrono::minutes(10), [&](comm::Communicator& group) {
@@ -269,7 +269,7 @@ ordered_json measure(const Options& options) {
     for (int round = 0; round <= options.rounds; ++round) {
       for (const auto& [name, run] : contestants) {
         const Measured measured = run(context);
-        if (round > 0) all[name].push_back(measured);  // the first one warms up
+        if (round > 0) all[name].push_back(measured);  // the first round is a warm-up
       }
     }
     for (const auto& [name, run] : contestants) {

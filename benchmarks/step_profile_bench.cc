@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost of the breakdown of wall time that every run records: of a phase, of a call of the communicator, and of the
-// ranks' calls in a line of metrics.jsonl. profile_overhead.py multiplies them by the counts of a step.
+// The cost of the wall-time breakdown that every run records: the cost of a phase, of a call of the communicator, and
+// of the ranks' calls in a line of metrics.jsonl. profile_overhead.py multiplies these costs by their counts in a step.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace droptest::experiments {
 namespace {
 
-// Begin and end, with the reading of the clock.
+// The begin and the end of a phase, including the reading of the clock.
 void phase(benchmark::State& state) {
   StepProfile profile([] { return comm::PacketTotals(); });
   for ([[maybe_unused]] auto _ : state) {
@@ -45,7 +45,7 @@ void communicator_call(benchmark::State& state) {
 }
 BENCHMARK(communicator_call);
 
-// On rank 0, for the calls of one step of all ranks.
+// The work of rank 0 for the calls of all ranks in one step.
 void waiting_of_a_line(benchmark::State& state) {
   std::vector<std::vector<TimedCall>> ranks(static_cast<std::size_t>(state.range(0)));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {

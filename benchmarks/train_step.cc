@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Whole training steps of GPT-2 on random tokens: forward, backward, gradient norm, clipping and AdamW; ranks are
-// threads of this process. Prints one JSON object. Its peer is peers/pytorch_gpt2.py; compare_peers.py runs both in
-// turns.
+// threads of this process. Prints one JSON object. peers/pytorch_gpt2.py is the same benchmark for PyTorch;
+// compare_peers.py runs both in turns.
 #include <sys/resource.h>
 
 #include <CLI/CLI.hpp>
@@ -113,7 +113,7 @@ double median(std::vector<double> values) {
 
 struct Result {
   double step_seconds = 0;
-  double device_mebibytes = 0;  ///< of all ranks, on a device
+  double device_mebibytes = 0;  ///< device memory of all ranks
   double final_loss = 0;
   std::map<std::string, double> phases;  ///< mean seconds per step
 };
@@ -128,14 +128,14 @@ models::ModelPrecision precision_of(const Options& o) {
   return precision;
 }
 
-/// The rank's network: without losses the group itself.
+/// The rank's communicator; without losses it is the group itself.
 comm::Communicator& network_of(const Options& o, comm::Communicator& group,
                                std::optional<comm::LossyCommunicator>& lossy) {
   if (!o.loss_rate) return group;
   return lossy.emplace(group, network(*o.loss_rate));
 }
 
-// The host waits for the device once in a step, at its end: from one such wait to the next is the time of a step.
+// The host waits for the device once in a step, at its end. The time of a step is that from one such wait to the next.
 Result train_on_device(const Options& o) {
   if (o.data > 1) throw ConfigError("--data: got " + std::to_string(o.data) + " with --device cuda, want 1");
   comm::require_device(0);

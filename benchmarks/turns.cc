@@ -19,13 +19,15 @@ using Clock = std::chrono::steady_clock;
 constexpr double kShortestTurn = 5e-4;  ///< seconds; shorter calls are repeated until they take that long
 constexpr int kMostCalls = 4096;
 
-/// Sums of up to 50,257 floats in another order, and another exponential: about 1e-5 between correct results.
+/// Correct results may differ by about 1e-5: sums of up to 50,257 floats have another order, and exp another
+/// implementation.
 constexpr double kTolerance = 2e-4;
 
-/// Longer than a team's threads look out for work before they sleep.
+/// Longer than the time that a team's threads look for work before they sleep.
 constexpr auto kRest = std::chrono::milliseconds(6);
 
-/// Nobody computes against the other's threads that still wait for work: OpenMP's are ended, a team's fall asleep.
+/// Ends OpenMP's threads and lets a team's threads fall asleep, so that they do not take cores from the next contestant
+/// while they wait for work.
 void rest() {
   omp_pause_resource_all(omp_pause_soft);
   std::this_thread::sleep_for(kRest);
@@ -37,7 +39,7 @@ double seconds_of(const std::function<void()>& contestant, int calls) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-/// One contestant with its times of a call, round by round.
+/// One contestant, with the time of a call in each round.
 class Player {
  public:
   explicit Player(const std::function<void()>& contestant) : contestant_(contestant) {
@@ -67,7 +69,7 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-/// How many times as long the other took.
+/// The ratio of the other's time to this one's.
 double median_ratio(const Player& other, const Player& kernel) {
   std::vector<double> ratios;
   for (std::size_t round = 0; round < kernel.seconds().size(); ++round) {
@@ -115,7 +117,7 @@ void compare_with_memcpy(benchmark::State& state, const Tensors& tensors, const 
   contest.settle(ours);
   contest.settle(theirs);
 
-  // A copy reads and writes each byte: half as many move as much.
+  // A copy reads and writes each byte, so copying half as many bytes moves as much.
   const auto copied = static_cast<std::size_t>(contest.moved_elems / 2);
   const Floats source(copied, 1.0F);
   Floats copy(copied, 0.0F);
@@ -134,7 +136,7 @@ void compare_with_memcpy(benchmark::State& state, const Tensors& tensors, const 
 }
 
 Floats numbers(std::size_t count, double start) {
-  constexpr double kGolden = 0.61803398874989484820;  // its multiples, less their whole parts, fill [0, 1) evenly
+  constexpr double kGolden = 0.61803398874989484820;  // fractional parts of its multiples fill [0, 1) evenly
   Floats values(count);
   for (std::size_t i = 0; i < count; ++i) {
     const double x = start + kGolden * static_cast<double>(i);
@@ -150,7 +152,7 @@ std::string mismatch_of(const Floats& values, const Floats& expected) {
   if (!std::isfinite(magnitude)) return ": infinities or NaNs are expected";
   for (std::size_t i = 0; i < values.size(); ++i) {
     const double want = expected[i];
-    // Written so that a NaN fails.
+    // The comparison is written so that a NaN fails.
     if (!(std::abs(values[i] - want) <= kTolerance * (std::abs(want) + magnitude))) {
       return "[" + std::to_string(i) + "]: got " + std::to_string(values[i]) + ", expected " + std::to_string(want);
     }

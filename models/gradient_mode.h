@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether gradients replace or add.
+// Whether a backward pass sets gradients or adds to them.
 #pragma once
 
 #include <cstdint>
 
 namespace droptest::models {
 
-/// Whether a backward pass adds to the gradients or sets them: the first one after zero_gradients() sets those of the
-/// matrices, which saves writing zeros and reading them again.
+/// kSet: gradients are set. kAdd: they are added to. The first backward pass after zero_gradients() sets the gradients
+/// of matrices, which saves writing zeros and reading them again.
 enum class GradientMode : std::uint8_t { kSet, kAdd };
 
 }  // namespace droptest::models

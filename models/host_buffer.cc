@@ -23,7 +23,7 @@ ZeroedMemory::ZeroedMemory(std::size_t bytes) {
   const std::size_t whole_pages = (bytes + page - 1) / page * page;
   data_.reset(static_cast<std::byte*>(std::aligned_alloc(page, whole_pages)));
   if (data_ == nullptr) throw std::bad_alloc();
-  // A request, not a condition: where the system knows no huge pages, small ones serve.
+  // This is only a request: a system without huge pages uses small ones.
   if (page == kHugePageBytes) static_cast<void>(madvise(data_.get(), whole_pages, MADV_HUGEPAGE));
   std::memset(data_.get(), 0, whole_pages);
 }

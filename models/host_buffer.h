@@ -9,8 +9,8 @@
 
 namespace droptest::models {
 
-/// Bytes that begin on a page boundary and are zero. Large buffers request huge pages, which save most of the address
-/// translations of a step over hundreds of megabytes.
+/// Zeroed bytes that begin on a page boundary. Large buffers request huge pages, which save most address translations
+/// of a step over hundreds of megabytes.
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;

@@ -29,7 +29,7 @@ std::vector<OuterFragment> outer_fragments(const OuterOptions& options, std::spa
   std::vector<OuterFragment> fragments;
   std::size_t next = 0;
   for (std::size_t f = 0; f < number; ++f) {
-    // An even share of the rest, in whole tensors, and at least one tensor for each fragment behind this one.
+    // An even share of the rest in whole tensors. At least one tensor is left for each later fragment.
     const std::uint64_t share = left / (number - f);
     OuterFragment fragment{next, next, 0, f * options.every_steps / number};
     do {

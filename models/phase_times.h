@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the time of a training step goes.
+// The phases among which the time of a training step is divided.
 #pragma once
 
 #include <array>
@@ -11,9 +11,9 @@
 
 namespace droptest::models {
 
-/// The kinds of work of a rank. Products: GEMMs with weight matrices; those inside attention count as attention.
-/// Reductions: collectives with all that they wait for. Recomputation: all operations of blocks that are computed
-/// again, and the saved values that they begin with.
+/// The kinds of work of a rank. kProducts: GEMMs with weight matrices; GEMMs of attention count as attention.
+/// kReductions: collectives and their waits. kRecomputation: all operations of recomputed blocks, and the reading of
+/// their saved values.
 enum class Phase : std::uint8_t {
   kProducts,
   kAttention,
@@ -31,13 +31,13 @@ inline constexpr std::array<std::string_view, 11> kPhaseNames = {
     "products", "attention",  "layer_norm",    "gelu",      "cross_entropy", "embedding",
     "bias",     "reductions", "gradient_norm", "optimizer", "recomputation"};
 
-/// The phases are its first activities.
+/// Times by activity; the first activities are the phases.
 using PhaseTimes = comm::WallTimes;
 
-/// Times of phases alone; the last activity is the rest.
+/// The number of activities if only phases are measured; the last activity is the rest.
 inline constexpr std::size_t kPhasesAndRest = kPhaseNames.size() + 1;
 
-/// A phase as long as it lives; nothing without times.
+/// Counts its lifetime as a phase; does nothing if `times` is null.
 class PhaseScope : public PhaseTimes::Scope {
  public:
   PhaseScope(PhaseTimes* times, Phase phase, PhaseTimes::Inner inner = PhaseTimes::Inner::kCounts)

@@ -9,21 +9,22 @@
 
 namespace droptest::models {
 
-/// An element type that a model can use. kTf32: operands are float32 in memory, and a CUDA device multiplies their
-/// upper 19 bits (8 of exponent, 10 of fraction).
+/// An element type that a model can use. kTf32: operands are float32 in memory, and a CUDA device multiplies only their
+/// upper 19 bits (sign, 8 of exponent, 10 of fraction).
 enum class Precision : std::uint8_t { kFloat32, kBfloat16, kFloat16, kTf32 };
 
-/// The type of its elements in memory.
+/// The type of the elements in memory.
 constexpr comm::ElementType element_type(Precision precision) {
   if (precision == Precision::kBfloat16) return comm::ElementType::kBfloat16;
   if (precision == Precision::kFloat16) return comm::ElementType::kFloat16;
   return comm::ElementType::kFloat32;
 }
 
-/// The element types of a model, with one meaning on all devices. Parameters, gradients, moments and sums are float.
+/// The element types of a model, with the same meaning on all devices. Parameters, gradients, moments and sums are
+/// float.
 struct ModelPrecision {
-  Precision compute = Precision::kFloat32;  ///< of the operands of GEMMs with weight matrices
-  Precision message = Precision::kFloat32;  ///< of the messages of sums over ranks; a lone rank sends nothing
+  Precision compute = Precision::kFloat32;  ///< type of the operands of GEMMs with weight matrices
+  Precision message = Precision::kFloat32;  ///< type of messages of sums over ranks; a single rank sends nothing
   friend auto operator<=>(const ModelPrecision&, const ModelPrecision&) = default;
 };
 

@@ -4,13 +4,13 @@
 
 namespace droptest::models {
 
-/// Tells the C library to keep memory that was freed for the next call instead of giving it back to the system. oneDNN
-/// allocates working memory in every GEMM; without this, each one waits for fresh pages. For main(): libraries must
-/// not.
+/// Tells the C library to retain freed memory for the next call instead of returning it to the system. oneDNN allocates
+/// working memory in every GEMM; without this setting, each GEMM waits for fresh pages. Only main() may call it, no
+/// library.
 void keep_freed_memory();
 
-/// Gives the freed memory that the C library keeps back to the system: after work that is done once, such as a file of
-/// weights.
+/// Returns the freed memory that the C library retains to the system. Call it after one-time work, such as reading a
+/// file of weights.
 void return_freed_memory();
 
 }  // namespace droptest::models

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of an object's state from one training step to the next.
+// The interface with which an object shows its state between training steps.
 #pragma once
 
 #include <cstddef>
@@ -11,26 +11,27 @@
 
 namespace droptest::models {
 
-/// Consecutive elements of a rank's slice of one tensor of the model, within memory for many.
+/// Consecutive elements of a rank's slice of one tensor, at a place in memory that many tensors share.
 struct TensorPiece {
-  std::size_t tensor = 0;    ///< its number among the rank's tensors (Gpt2::tensors())
-  std::uint64_t first = 0;   ///< its first element in the slice
-  std::uint64_t offset = 0;  ///< its first element in the memory
+  std::size_t tensor = 0;    ///< number among the rank's tensors (Gpt2::tensors())
+  std::uint64_t first = 0;   ///< first element in the slice
+  std::uint64_t offset = 0;  ///< first element in the memory
   std::uint64_t count = 0;
 };
 
-/// Whether each data-parallel rank has all of a tensor, or a part of it that is its own.
+/// Whether each data-parallel rank has the whole tensor or its own part of it.
 enum class Sharding : std::uint8_t { kWhole, kShard };
 
 /// A class with state shows all of it in one function, visit_state(visitor), in a fixed order. A visitor that saves
-/// reads the values; one that restores writes them. Names are unique within an object, but that a tensor outside of
-/// memory is shown piece by piece under one name; values that a visitor writes last until the call returns at least,
-/// and then go back there.
+/// state reads the values; one that restores state writes them. Names are unique within an object, except that an
+/// offloaded tensor is shown piece by piece under one name. The memory of such a piece is valid until the call returns;
+/// then the values that the visitor wrote are stored.
 class StateVisitor {
  public:
   virtual ~StateVisitor() = default;
   virtual void number(std::string_view name, std::uint64_t& value) = 0;
-  /// In the memory of the object's operations. Elements outside of all pieces are padding, and no state.
+  /// `tensor` is in the memory of the object's operations. Elements outside of all pieces are padding, which is no
+  /// state.
   virtual void tensor(std::string_view name, const comm::Tensor& tensor, std::span<const TensorPiece> pieces,
                       Sharding sharding) = 0;
 };

@@ -14,8 +14,8 @@
 namespace droptest::models {
 namespace {
 
-// How long a thread looks for work before it sleeps: longer than the time between two loops of a pass or two steps. A
-// core of a virtual machine whose last thread sleeps is given back to the host, and waking it up costs more than the
+// The time that a thread looks for work before it sleeps: longer than the time between two loops of a pass or two
+// steps. A virtual machine gives a core without running threads back to the host, and waking it up costs more than a
 // loop.
 constexpr auto kSpinTime = std::chrono::milliseconds(5);
 constexpr int kLooksBetweenYields = 64;
@@ -26,7 +26,7 @@ inline void relax() {
 #endif
 }
 
-/// Whether found() came true within the spin time. Between looks others may have the core.
+/// Whether found() became true within the spin time. Yields the core between checks.
 template <class Found>
 bool look_for(const Found& found) {
   const auto deadline = std::chrono::steady_clock::now() + kSpinTime;
@@ -42,11 +42,12 @@ bool look_for(const Found& found) {
 
 }  // namespace
 
-// The ticket says which loop is on and how many of its parts have been taken from its front and from its back: (loop
-// number, front, back); between loops the front is kClosed. A thread that increments one of the two has that part. The
-// even workers take from the front and the odd ones from the back, so that in one loop after another a thread mostly
-// finds its part of the data in its own cache. The job is written only while the ticket is closed, so whoever took a
-// part of a loop has read that loop's job: had the loop ended since, the ticket would have changed.
+// The ticket (loop number, front, back) says which loop runs and how many of its parts have been taken from its front
+// and from its back; between loops the front is kClosed. A thread that increments front or back has taken that part.
+// Even workers take parts from the front and odd ones from the back, so that in successive loops a thread mostly finds
+// its data in its own cache. The job is only written while the ticket is closed. So a thread that has taken a part of a
+// loop has read the job of that loop: if the loop had ended in between, the ticket would have changed and the increment
+// would have failed.
 class Team::Workers {
  public:
   explicit Workers(int workers) {
@@ -84,7 +85,7 @@ class Team::Workers {
         ended_.wait(ended, std::memory_order_acquire);
       }
     }
-    // An exchange, because the next job must not be written before it.
+    // This is an exchange, because the next job must not be written before it.
     ticket_.exchange(loop | kClosed, std::memory_order_acq_rel);
   }
 
@@ -107,7 +108,7 @@ class Team::Workers {
     return front_of(ticket) != kField && front_of(ticket) + back_of(ticket) < parts_.load(std::memory_order_relaxed);
   }
 
-  // A body that throws ends the program: its loop could not be left while others run parts of it.
+  // A body that throws ends the program, because the loop cannot be left while other threads run parts of it.
   void take_parts(Worker worker) noexcept {
     const bool from_front = worker % 2 == 0;
     std::uint64_t ticket = ticket_.load(std::memory_order_acquire);
@@ -128,13 +129,14 @@ class Team::Workers {
   }
 
   void serve(Worker worker) {
-    omp_set_num_threads(1);  // the libraries' own teams
+    omp_set_num_threads(1);  // libraries must not start threads
     while (!ending_.load()) {
       if (look_for([this] { return is_open(ticket_.load(std::memory_order_acquire)) || ending_.load(); })) {
         take_parts(worker);
         continue;
       }
-      // Announced before the last look: whoever opens a loop after it sees the sleeper and wakes it.
+      // The sleeper is announced before its last check, so a thread that opens a loop after that check sees and wakes
+      // it.
       sleepers_.fetch_add(1);
       const std::uint32_t call = calls_.load();
       if (!is_open(ticket_.load()) && !ending_.load()) calls_.wait(call);
@@ -147,13 +149,13 @@ class Team::Workers {
     calls_.notify_all();
   }
 
-  // The counters of parts have cache lines of their own, apart from the words that waiting threads poll.
+  // The counters of parts have separate cache lines from the words that waiting threads poll.
   alignas(64) std::atomic<std::uint64_t> ticket_{kClosed};
   std::atomic<void (*)(const void*, Worker, std::int64_t)> call_{nullptr};
   std::atomic<const void*> context_{nullptr};
   std::atomic<std::uint64_t> parts_{0};
-  alignas(64) std::atomic<std::uint32_t> ended_{0};  ///< parts of the loop that have ended
-  alignas(64) std::atomic<std::uint32_t> calls_{0};  ///< changes whenever sleepers are to wake up
+  alignas(64) std::atomic<std::uint32_t> ended_{0};  ///< number of parts of the loop that have ended
+  alignas(64) std::atomic<std::uint32_t> calls_{0};  ///< changes whenever sleepers must wake up
   std::atomic<std::uint32_t> sleepers_{0};
   std::atomic<bool> ending_{false};
   std::vector<std::thread> threads_;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The threads with which one rank computes.
+// The threads of one rank.
 #pragma once
 
 #include <cstdint>
@@ -7,23 +7,24 @@
 
 namespace droptest::models {
 
-/// A caller and the workers that help it with loops; the parts of a loop are handed out one by one. OpenMP's teams are
-/// not used: their threads either spin for milliseconds on a core that other threads need, or sleep between any two
-/// loops. Here a thread that waits yields its core all the time and sleeps after some milliseconds. The caller does not
-/// wait for a worker that comes late: it does the worker's parts. Copies share the workers; one thread calls at a time.
+/// The calling thread and workers that run parallel loops; the parts of a loop are handed out one by one. OpenMP's
+/// teams are not used, because their threads either spin for milliseconds on a core that other threads need, or sleep
+/// between any two loops. A waiting thread of a Team yields its core continuously and sleeps after some milliseconds.
+/// The caller does not wait for a late worker, but computes its parts. Copies share the workers; only one thread may
+/// call at a time.
 class Team {
  public:
-  /// The caller and threads - 1 workers. Not explicit: 1 stands for the caller alone.
+  /// The caller and threads - 1 workers. The constructor is implicit, so that 1 can be passed for a team of only the
+  /// caller.
   Team(int threads);  // NOLINT(google-explicit-constructor)
 
   int threads() const { return threads_; }
 
-  /// Which thread of the team runs a part: the caller is 0.
+  /// The number of the thread that runs a part; the caller is 0.
   using Worker = int;
 
   /// Calls body(worker, part) once for each part in [0, parts), in any order, and returns when all have ended. The body
-  /// must not throw, nor call this team. Libraries that the body calls use one thread (as under
-  /// SingleThreadedLibraries).
+  /// must not throw or call this team. Libraries that the body calls use one thread, as under SingleThreadedLibraries.
   template <class Body>
   void run(std::int64_t parts, const Body& body) const {
     if (workers_ == nullptr || parts <= 1) {
@@ -45,7 +46,7 @@ class Team {
   void run_together(std::int64_t parts, const Job& job) const;
 
   int threads_;
-  std::shared_ptr<Workers> workers_;  ///< shared by the copies of a team; null where the caller is alone
+  std::shared_ptr<Workers> workers_;  ///< shared by the copies of a team; null if there are no workers
 };
 
 }  // namespace droptest::models

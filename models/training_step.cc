@@ -13,10 +13,10 @@ namespace droptest::models {
 
 namespace {
 
-/// Of one rank's micro-batches, or of all ranks'.
+/// The targets of one rank's micro-batches, or of all ranks'.
 struct Targets {
-  double all = 0;   ///< their number, or the sum of the weights of their classes
-  double each = 0;  ///< of every micro-batch; kDiffer where they differ
+  double all = 0;   ///< number of targets, or the sum of the weights of their classes
+  double each = 0;  ///< targets of every micro-batch; kDiffer if they differ
   static constexpr double kDiffer = -1;
 
   void add(const Targets& other) {
@@ -34,7 +34,7 @@ Targets count(Gpt2& model, std::span<const MicroBatch> micro_batches) {
   return targets;
 }
 
-/// Ranks: all that are data parallel.
+/// Sums the targets over ranks. Ranks: all data-parallel ranks.
 Targets count_over(comm::Communicator* group, const Targets& own) {
   if (group == nullptr) return own;
   std::vector<Targets> of_ranks(static_cast<std::size_t>(group->world_size()));
@@ -66,7 +66,7 @@ StepResult TrainingStep::take(std::span<const MicroBatch> micro_batches, double 
   for (std::size_t i = 0; i < steps.size(); ++i) {
     const Action& action = steps[i].action;
     PassInput input{micro_batches[static_cast<std::size_t>(action.micro_batch)], 1.0 / passes, Gpt2::kOwnTargets};
-    if (!alike) {  // the mean over ranks of this is the sum by all targets
+    if (!alike) {  // the mean of this over ranks is the sum divided by all targets
       input.scale = model_.data_ranks();
       input.mean_over = targets.all;
     }

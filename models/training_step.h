@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training step of a model: passes over micro-batches, then an update or none.
+// One training step of a model: passes over micro-batches, then the update, which may be skipped.
 #pragma once
 
 #include <cstdint>
@@ -13,31 +13,30 @@
 namespace droptest::models {
 
 struct StepResult {
-  double loss = 0;           ///< mean over all targets and ranks, in nats per token; the same on every rank
-  double gradient_norm = 0;  ///< of the whole model before clipping; with Norm::kAgreed the same on every rank
-  bool updated = false;      ///< false: loss or norm is not finite, and weights and moments are as before the step
-  double loss_scale = 1;     ///< that losses were multiplied by; norm and loss are without it
+  double loss = 0;           ///< mean over all targets and ranks, in nats per token; equal on every rank
+  double gradient_norm = 0;  ///< norm of the whole model before clipping; equal on every rank with Norm::kAgreed
+  bool updated = false;      ///< false: loss or norm is not finite; weights and moments did not change
+  double loss_scale = 1;     ///< factor of the losses in the backward pass; loss and norm are without it
 };
 
-/// Takes the steps of the rank's program: accumulates gradients over micro-batches, takes their norm, clips, and
-/// updates, or skips the update. The caller gives it batches and learning rates, and reads results. Owner: one rank.
-/// Ranks: all of the model's group make the same calls. The host waits for a device once in a step.
+/// Runs the rank's program: accumulates gradients over micro-batches, computes their norm, clips, and updates or skips
+/// the update. Owner: one rank. Ranks: all of the model's group make the same calls. Blocking: the host waits for a
+/// device once in a step.
 class TrainingStep {
  public:
-  /// The model is borrowed. max_gradient_norm: gradients beyond it are clipped; 0: none are.
+  /// The model is borrowed. Gradients with a norm beyond max_gradient_norm are clipped; 0: no clipping.
   TrainingStep(Gpt2& model, double max_gradient_norm, UpdateRule::Norm norm = UpdateRule::Norm::kAgreed,
                const LossScaleConfig& loss_scale = {})
       : model_(model), max_gradient_norm_(max_gradient_norm), norm_(norm), scaler_(loss_scale) {}
 
-  /// Shapes: at least one micro-batch. Each target that is not ignored counts alike, whichever micro-batch and rank has
-  /// it.
-  /// A pipeline takes as many as its program has, of one batch size and length. Gpt2::spread_embedding() follows,
-  /// before the next step or evaluation.
+  /// One step. All targets that are not ignored have equal weight, whichever micro-batch and rank has them. Call
+  /// Gpt2::spread_embedding() before the next step or evaluation. Shapes: at least one micro-batch; in a pipeline, as
+  /// many as its program has, with one batch size and length.
   StepResult take(std::span<const MicroBatch> micro_batches, double learning_rate,
                   UpdateRule::Flags flags = UpdateRule::Flags::kReliable);
-  /// A rank without a part in the step: it follows the loss scale of the others.
+  /// For a rank that takes no part in the step: follows the loss scale of the others.
   void follow(const StepResult& step) { take_scale(step.updated); }
-  /// Of the next step.
+  /// The loss scaler for the next step.
   const LossScaler& scaler() const { return scaler_; }
   /// Calls `computed(action)` after each computation of a stage, before its result is sent.
   void set_computed(std::function<void(const Action&)> computed) { computed_ = std::move(computed); }
@@ -56,7 +55,7 @@ class TrainingStep {
   UpdateRule::Norm norm_;
   LossScaler scaler_;
   std::function<void(const Action&)> computed_;
-  PipelineProgram alone_;  ///< of a model without a pipeline, for the last number of micro-batches
+  PipelineProgram alone_;  ///< program of a model without a pipeline, for the last number of micro-batches
 };
 
 }  // namespace droptest::models

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sanitizers that a test is built with: its times and its memory are then other than a user's.
+// The sanitizers of the build, which change the times and the memory of a test.
 #pragma once
 
 namespace droptest {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a training step on a device at the shapes of GPT-2 124M with 64 sequences of 1,024 tokens in bfloat16:
-// how long one call takes, and how often a step of one rank calls it. Of some GEMMs also how an epilogue of cuBLASLt
-// compares with an own kernel. Prints one JSON object; benchmarks/gpu/gpu_bench reads it.
+// The kernels of a training step on a device, at the shapes of GPT-2 124M with 64 sequences of 1,024 tokens in
+// bfloat16: the time of one call, and the number of calls in a step of one rank. For some GEMMs it also compares an
+// epilogue of cuBLASLt with droptest's own kernel. Prints one JSON object; benchmarks/gpu/gpu_bench reads it.
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <cstdlib>
@@ -57,7 +57,7 @@ nlohmann::json as_json(const StepShape& shape) {
           {"width", shape.width}, {"heads", shape.heads},   {"vocabulary", shape.vocabulary}};
 }
 
-/// Every kernel of attention that the machine has.
+/// All attention kernels that are available on the machine.
 void attention_kernels(const StepShape& model, comm::Stream& stream, KernelRates& rates) {
   const models::AttentionShape shape{model.batch, model.length, model.heads, model.width / model.heads};
   const std::int64_t elems = model.rows() * model.width;
@@ -65,7 +65,7 @@ void attention_kernels(const StepShape& model, comm::Stream& stream, KernelRates
   auto grad_qkv = random_numbers<Bf16>(3 * elems, stream);
   auto output = random_numbers<Bf16>(elems, stream);
   auto gradient = random_numbers<Bf16>(elems, stream);
-  // Two products of the unmasked half of the scores forward, five backward.
+  // Forward, attention has two GEMMs over the unmasked half of the scores; backward five.
   const double product = static_cast<double>(elems) * static_cast<double>(model.length);
   const models::KernelTarget target{.stream = &stream};
   for (const std::string& name : models::kernel_names("attention", models::KernelDevice::kCuda)) {
@@ -101,7 +101,7 @@ void attention_kernels(const StepShape& model, comm::Stream& stream, KernelRates
   }
 }
 
-/// An error of one kind of kernels is in the result, and the other kinds go on.
+/// Records the error of one kind of kernels in the result; the other kinds are still measured.
 nlohmann::json measured(const StepShape& shape) {
   using Kind = void (*)(const StepShape&, comm::Stream&, KernelRates&);
   comm::Stream stream(0);

@@ -18,7 +18,7 @@ constexpr int kTurns = 5;
 constexpr double kSecondsOfOne = 0.05;
 constexpr double kSecondsOfATurn = 0.01;
 constexpr double kSecondsOfAProposal = 0.02;
-constexpr double kWorthARow = 0.98;  // of the first one's time: a row changes the bits of runs
+constexpr double kWorthARow = 0.98;  // share of the first proposal's time; a row changes the bits of runs
 
 double median(std::vector<double> values) {
   std::sort(values.begin(), values.end());
@@ -29,7 +29,7 @@ int calls_within(double seconds, double of_one_call, int least) {
   return std::max(least, static_cast<int>(seconds / of_one_call));
 }
 
-/// The row of recorded_choices().
+/// A row in the form of recorded_choices().
 std::string row_of(int compute_capability, const models::ProductKind& kind, const models::AlgorithmConfig& config) {
   std::ostringstream row;
   row << "{" << compute_capability << ", {" << kind.compute << ", " << kind.op_a << ", " << kind.op_b << ", "
@@ -50,11 +50,11 @@ void KernelRates::record_choices(models::CublasLtProducts& products, models::Flo
       try {
         (void)seconds_of(multiply, kWarmUpCalls);
         return seconds_of(multiply, calls_within(kSecondsOfAProposal, seconds_of(multiply, kWarmUpCalls), 3));
-      } catch (const DeviceError&) {  // the library does not have it after all
+      } catch (const DeviceError&) {  // the library cannot run this proposal
         return std::nullopt;
       }
     };
-    // What a run takes now comes first.
+    // The algorithm that runs use now is measured first.
     const std::optional<double> first = seconds();
     std::optional<double> fastest = first;
     std::optional<models::CublasLtProducts::Proposal> choice;
@@ -77,7 +77,7 @@ void KernelRates::record_choices(models::CublasLtProducts& products, models::Flo
   });
 }
 
-// The caller may free the matrices of the kernel as soon as this returns.
+// The caller may free the kernel's matrices as soon as this returns.
 void KernelRates::call_once(const KernelBody& body) {
   body();
   stream_.synchronize();

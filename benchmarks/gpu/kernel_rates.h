@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times of kernels on a device, one after another or the forms of one piece of work in turns, and the numbers that they
-// work on.
+// Measures the times of kernels on a device, and makes the numbers that they work on. Alternative forms of one piece of
+// work are measured in turns.
 #pragma once
 
 #include <algorithm>
@@ -25,18 +25,18 @@
 
 namespace droptest {
 
-/// The use of a kernel in a training step of one rank.
+/// How a training step of one rank uses a kernel.
 struct InStep {
   double calls = 0;         ///< a call on half of the rows counts as half a call
-  std::string group;        ///< the row of the table of shares: "attention, forward"
-  std::string phase;        ///< that a trace has its time in (docs/profiling.md)
-  std::string attention{};  ///< the kernel of attention in whose steps it is called; empty: all steps
+  std::string group;        ///< row in the table of shares: "attention, forward"
+  std::string phase;        ///< phase of a trace with its time (docs/profiling.md)
+  std::string attention{};  ///< only steps with this attention kernel call it; empty: all steps
 };
 
 /// Puts a kernel on the stream.
 using KernelBody = std::function<void()>;
 
-/// A GEMM, and the same GEMM with an elementwise operation or a sum behind it: as the GEMM's epilogue, or by own
+/// A GEMM, and the same GEMM followed by an elementwise operation or a sum: as the GEMM's epilogue, or by droptest's
 /// kernels.
 struct EpilogueForms {
   std::string gemm;       ///< "c_fc weight gradient"
@@ -51,43 +51,43 @@ struct EpilogueForms {
 
 class KernelRates {
  public:
-  /// With kOfChoices each kernel is called once, and what is timed are the algorithms that cuBLASLt proposes for
-  /// products.
+  /// kOfKernels measures kernels. kOfChoices calls each kernel once, and measures the algorithms that cuBLASLt proposes
+  /// for GEMMs.
   enum class Times : std::uint8_t { kOfKernels, kOfChoices };
   /// The stream is borrowed.
   explicit KernelRates(comm::Stream& stream, Times times = Times::kOfKernels) : stream_(stream), times_(times) {}
 
-  /// With kOfChoices: times the proposals for each new product of `products`, which takes one of them from then on.
+  /// Only with kOfChoices: measures the proposals for each new GEMM of `products`, which uses one of them from then on.
   void record_choices(models::CublasLtProducts& products, models::FloatProducts floats);
 
-  /// `count`: bytes that one call reads and writes, each input and output once.
+  /// `count` is the number of bytes that one call reads and writes, each input and output once.
   void bytes(const std::string& name, double count, const KernelBody& body, const std::optional<InStep>& in_step = {});
-  /// `count`: floating-point operations of one call.
+  /// `count` is the number of floating-point operations of one call.
   void operations(const std::string& name, double count, const KernelBody& body,
                   const std::optional<InStep>& in_step = {});
   void absent(const std::string& name, const std::string& reason);
-  /// The three forms in turns, for epilogues() only. Returns their seconds; none with kOfChoices.
+  /// Measures the three forms in turns, only for epilogues(). Returns their seconds; empty with kOfChoices.
   std::vector<double> compare(const EpilogueForms& forms);
-  /// The same, and adds to kernels() the GEMM, and the operation as the time of the epilogue's GEMM less that of the
-  /// plain one.
+  /// compare(), and adds to kernels() the plain GEMM, and the operation with the difference between the GEMM with
+  /// epilogue and the plain one.
   void epilogue(const EpilogueForms& forms);
 
-  /// [{"name", "microseconds", "gigabytes_per_second" or "teraflops", "calls", "group", "phase", "attention"}, ...];
-  /// `difference` is true where the time is a difference of two, "absence" in place of a time.
+  /// [{"name", "microseconds", "gigabytes_per_second" or "teraflops", "calls", "group", "phase", "attention"}, ...].
+  /// "difference" is true if the time is a difference of two times; "absence" replaces the time of a missing kernel.
   const nlohmann::json& kernels() const { return kernels_; }
   /// [{"operation", "gemm", "plain_microseconds", "in_gemm_microseconds", "own_kernel_microseconds"}, ...].
   const nlohmann::json& epilogues() const { return epilogues_; }
   /// [{"row", "proposals", "first_microseconds", "fastest_microseconds"}, ...]: a row in the form of
-  /// models/kernels/product_choices.cc for each product of which a proposal takes 0.98 of the time of what a run takes
-  /// or less, and null for the others. A time is absent if the algorithm does not run.
+  /// models/kernels/product_choices.cc for each GEMM with a proposal that takes at most 0.98 of the time of the present
+  /// algorithm; null for the others. A time is absent if the algorithm does not run.
   const nlohmann::json& choices() const { return choices_; }
 
  private:
   void call_once(const KernelBody& body);
-  /// Of one call, from as many as take a twentieth of a second.
+  /// The seconds of one call, from the calls of a twentieth of a second.
   double seconds_of(const KernelBody& body);
   double seconds_of(const KernelBody& body, int calls);
-  /// Of one call of each, the medians of turns.
+  /// The seconds of one call of each kernel, medians over turns.
   std::vector<double> seconds_in_turns(const std::vector<KernelBody>& bodies);
   void add(nlohmann::json kernel, const std::optional<InStep>& in_step);
 
@@ -98,8 +98,8 @@ class KernelRates {
   nlohmann::json epilogues_ = nlohmann::json::array();
 };
 
-/// Uniform numbers in [-1, 1) whose bits look random, for products of zeros take less power, and so have a higher
-/// clock. They repeat after 2^20.
+/// Uniform numbers in [-1, 1) with random-looking bits, because GEMMs of zeros need less power and so run at a higher
+/// clock. The numbers repeat after 2^20.
 template <class T>
 comm::DeviceBuffer<T> random_numbers(std::int64_t count, comm::Stream& stream) {
   comm::DeviceBuffer<T> buffer(static_cast<std::size_t>(count), "benchmark");
@@ -128,7 +128,7 @@ comm::DeviceBuffer<T> zeros(std::int64_t count, comm::Stream& stream) {
   return buffer;
 }
 
-/// In [0, vocabulary).
+/// Random tokens in [0, vocabulary).
 std::vector<std::int32_t> random_tokens(std::int64_t count, std::int64_t vocabulary);
 comm::DeviceBuffer<std::int32_t> on_device(std::span<const std::int32_t> values, comm::Stream& stream);
 

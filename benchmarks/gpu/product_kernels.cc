@@ -33,7 +33,7 @@ void linear_kernels(const StepShape& model, comm::Stream& stream, KernelRates& r
   auto before_gelu = random_numbers<Bf16>(rows * hidden, stream);
   auto weight = random_numbers<Bf16>(width * hidden, stream);
   auto bias = random_numbers<Bf16>(hidden, stream);
-  // Results, which are the input of none: numbers would grow from product to product.
+  // Results are no input of other GEMMs, because the numbers would grow from one to the next.
   auto narrow_result = random_numbers<Bf16>(rows * width, stream);
   auto wide_result = random_numbers<Bf16>(rows * hidden, stream);
   auto saved = random_numbers<Bf16>(rows * hidden, stream);
@@ -125,7 +125,7 @@ void linear_kernels(const StepShape& model, comm::Stream& stream, KernelRates& r
       },
       weight_gradient);
 
-  // The own kernels by themselves.
+  // Droptest's own kernels without a GEMM.
   const double wide_bytes = static_cast<double>(rows * hidden) * sizeof(Bf16);
   const models::RowShape hidden_rows{rows, hidden, hidden};
   auto sums = zeros<float>(static_cast<std::int64_t>(models::column_sums_scratch_elems(hidden_rows)), stream);
@@ -133,7 +133,7 @@ void linear_kernels(const StepShape& model, comm::Stream& stream, KernelRates& r
     models::column_sums<Bf16>(wide.elems(), hidden_rows, GradientMode::kSet, grad_bias.elems(), sums.elems(), stream);
   });
 
-  // The bias gradient of c_fc where its values come into being: in the GEMM of the gradient before GELU.
+  // The bias gradient of c_fc, computed in the GEMM that produces its values: that of the gradient before GELU.
   auto rounded_sums = zeros<Bf16>(hidden, stream);
   models::CublasLtProducts& library = products.library();
   models::Product gradient{.op_a = CUBLAS_OP_T,
@@ -174,7 +174,7 @@ void linear_kernels(const StepShape& model, comm::Stream& stream, KernelRates& r
               [&] { models::gelu_backward<Bf16>(before_gelu.elems(), wide_result.elems(), stream); });
 }
 
-/// One chunk of the rows, as a step cuts them.
+/// One chunk of rows, with the size that a step uses.
 void head_kernels(const StepShape& model, comm::Stream& stream, KernelRates& rates) {
   models::CudaOpsOptions options;
   options.precision.compute = models::Precision::kBfloat16;

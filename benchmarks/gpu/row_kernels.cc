@@ -41,7 +41,7 @@ void norm_kernels(const StepShape& shape, comm::Stream& stream, KernelRates& rat
   const comm::Tensor g = tensor(gain, stream);
   const comm::Tensor means = tensor(mean, stream);
   const comm::Tensor deviations = tensor(deviation, stream);
-  // The norms of a step: two in each block and the last one. The first of them has no branch to add.
+  // The norms of a step: two in each block, and the last one. The first norm has no branch to add.
   const auto blocks = static_cast<double>(shape.layers);
   const std::string forward = "layer norm, forward";
   rates.bytes("copy (yardstick)", 2 * row_bytes,
@@ -143,7 +143,7 @@ void parameter_kernels(const StepShape& shape, comm::Stream& stream, KernelRates
       InStep{1, "gradient norm", "gradient_norm"});
 }
 
-/// Of sums over four ranks on one card: the sum itself, and 16-bit messages.
+/// The kernels of sums over four ranks on one card: the sum itself, and conversions to 16-bit messages.
 void message_kernels(const StepShape& shape, comm::Stream& stream, KernelRates& rates) {
   constexpr std::size_t kRanks = 4;
   const std::int64_t count = shape.rows() * shape.width;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kernels of a training step of GPT-2 in bfloat16, by the kind of their work. Each function times its own at the
+// The kernels of a training step of GPT-2 in bfloat16, by kind of work. Each function measures its kernels at the
 // extents of one rank, and adds them to the rates. Throws: DeviceError.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace droptest {
 
-/// A model and its batch, one micro-batch a step.
+/// A model and its batch; a step has one micro-batch.
 struct StepShape {
   std::int64_t batch = 64;
   std::int64_t length = 1024;
@@ -36,7 +36,7 @@ void norm_kernels(const StepShape& shape, comm::Stream& stream, KernelRates& rat
 void embedding_kernels(const StepShape& shape, comm::Stream& stream, KernelRates& rates);
 void parameter_kernels(const StepShape& shape, comm::Stream& stream, KernelRates& rates);
 void message_kernels(const StepShape& shape, comm::Stream& stream, KernelRates& rates);
-/// The GEMMs of linear layers, and of the LM head for one chunk of the rows, as a step cuts them.
+/// The GEMMs of linear layers, and of the LM head for one chunk of rows with the size that a step uses.
 void linear_kernels(const StepShape& shape, comm::Stream& stream, KernelRates& rates);
 void head_kernels(const StepShape& shape, comm::Stream& stream, KernelRates& rates);
 

@@ -17,8 +17,8 @@ struct PositionSteps {
   std::int64_t step = 1;
 };
 
-/// One array of a mask over the positions of the whole sequence. Values of type uint8 allow attention where they are
-/// not 0. Values of type float32 and float64 are added to the scaled scores; minus infinity forbids. Borrowed.
+/// One array of a mask over the positions of the whole sequence. uint8 values other than 0 allow attention. float32 and
+/// float64 values are added to the scaled scores; minus infinity forbids attention. Borrowed.
 struct MaskArray {
   enum class Axes : std::uint8_t {
     kKeys,              ///< [batch, keys]: padding
@@ -56,7 +56,7 @@ class AttentionMask {
   Causality causality() const { return causality_; }
   /// Whether arrays or documents limit the visible keys in addition to causality.
   bool has_values() const { return !arrays_.empty() || !documents_.empty(); }
-  /// Throws: ConfigError where the arrays do not cover so many sequences and positions.
+  /// Throws: ConfigError unless the arrays cover `batch` sequences of `length` positions.
   void check_covers(std::int64_t batch, std::int64_t length) const;
 
   /// Applies the arrays and the documents, but not causality, to the scores [queries, keys] of a sequence. Forbidden
@@ -65,8 +65,8 @@ class AttentionMask {
   void add_to(std::int64_t batch, const PositionSteps& queries, const PositionSteps& keys,
               const Matrix<T>& scores) const;
 
-  /// Whether no query sees any key because their documents do not overlap. False does not mean that some pair is
-  /// visible.
+  /// Whether the documents of these queries and keys do not overlap, so that no query sees any key. False does not mean
+  /// that some key is visible.
   bool hides(std::int64_t batch, const PositionSteps& queries, std::int64_t query_count, const PositionSteps& keys,
              std::int64_t key_count) const;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ring attention: keys and values travel from rank to rank, and every rank's queries meet all of them.
+// Ring attention: keys and values travel from rank to rank, and every rank's queries attend to all of them.
 #pragma once
 
 #include <cstdint>
@@ -95,7 +95,7 @@ class AttentionRing {
     shape.tokens = pass.tokens[static_cast<std::size_t>(part)];
     return shape;
   }
-  /// The rank whose keys and values are here after `hops` hops.
+  /// This rank has the keys and values of the returned rank after `hops` hops.
   int part_after(int hops) const { return (rank() + ranks() - hops) % ranks(); }
   static const typename Memory::Pattern& pattern(const RingPass<Memory>& pass, int part) {
     return pass.patterns[static_cast<std::size_t>(part)];
@@ -118,8 +118,8 @@ class AttentionRing {
   Block next_;
   Block gradients_;
   Block next_gradients_;
-  typename Memory::Filled kept_keys_, kept_values_;  ///< the gradients at stopped elements before a call of
-                                                     ///< attend_backward(), which must not change them
+  /// The gradients at stopped elements, saved and restored around attend_backward(), which must not change them.
+  typename Memory::Filled kept_keys_, kept_values_;
   typename Memory::Scratch scratch_;
 };
 

@@ -140,7 +140,7 @@ class BlockAttention final : public StatefulAttention {
   std::map<std::pair<int, int>, State> states_;  ///< the key is (block, slot), and (-1, -1) for evaluations
   std::int64_t chunk_tokens_;
   std::uint64_t largest_piece_ = 0;  ///< size in bytes of the largest piece so far
-  typename Kernel::Saved shared_;    ///< with chunks: the tensors of the current pass
+  typename Kernel::Saved shared_;    ///< the tensors of the current pass, if there are chunks
   std::unique_ptr<KeyedStorage> storage_;
 };
 

@@ -68,11 +68,11 @@ class ChunkedAttention {
 
   HeadShape shape_;
   std::int64_t chunk_tokens_;
-  std::vector<std::vector<TokenRun>> runs_;  ///< by chunk
+  std::vector<std::vector<TokenRun>> runs_;  ///< the tokens of each chunk
   OffloadFile& file_;
   std::uint64_t first_key_;
-  std::vector<bool> is_put_;         ///< by chunk
-  std::vector<bool> has_gradients_;  ///< by chunk
+  std::vector<bool> is_put_;         ///< whether put() has had the chunk
+  std::vector<bool> has_gradients_;  ///< whether the file has gradients of the chunk
   std::vector<T> keys_;
   std::vector<T> values_;
   std::vector<T> grad_keys_;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DilatedAttention in the memory of a device, with the same messages and losses. Results are those of the host, rounded
-// to the type of the elements.
+// DilatedAttention in the memory of a device, with the same messages and losses.
 #pragma once
 
 #include "models/attention/device_sequence_attention.h"

@@ -29,8 +29,9 @@ template <class E>
 void add_rows(comm::DeviceSpan<const E> packed, comm::DeviceSpan<const TokenHead> rows, const DeviceHeadView<E>& to,
               comm::Stream& stream);
 
-/// to = from x exp(log_sum_exp - of_all) for each query: the share of a branch in the softmax over the keys of all
-/// branches, 0 for a query that the branch does not have. Shapes: log_sum_exp and of_all [batch, heads, tokens].
+/// to = from x exp(log_sum_exp - of_all) for each query. The factor is the weight of the branch in the softmax over the
+/// keys of all branches, 0 for a query that the branch does not have. Shapes: log_sum_exp and of_all [batch, heads,
+/// tokens].
 template <class E>
 void weigh_branch(const DeviceHeadView<const E>& from, comm::DeviceSpan<const float> log_sum_exp,
                   comm::DeviceSpan<const float> of_all, const DeviceHeadView<E>& to, comm::Stream& stream);

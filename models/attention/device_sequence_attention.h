@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// SequenceAttention in the memory of a device, with the same messages and losses. Results are those of the host,
-// rounded to the type of the elements.
+// SequenceAttention in the memory of a device, with the same messages and losses, for elements of type E.
 #pragma once
 
 #include "comm/bfloat16.h"
@@ -10,7 +9,7 @@
 
 namespace droptest::models {
 
-/// The saved activations of DeviceSequenceAttention.
+/// Attention and its saved activations. The mask of a pass covers the whole sequences.
 template <class E>
 using DeviceSavedAttention = SavedAttentionOf<DeviceHeads<E>>;
 template <class E>

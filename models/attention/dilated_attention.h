@@ -18,43 +18,43 @@
 
 namespace droptest::models {
 
-/// The gradient with respect to the weights of the branches. The output of a query is sum_i a_i O_i over the branches
-/// that have it, a_i = exp(lse_i) / sum_i exp(lse_i): one softmax over the keys of all branches, a key of two branches
-/// counted twice.
+/// How gradients pass through the weights of the branches. The output of a query is sum_i a_i O_i over the branches
+/// that have the query, with a_i = exp(lse_i) / sum_i exp(lse_i). This is one softmax over the keys of all branches, in
+/// which a key of two branches counts twice.
 enum class BranchGradient : std::uint8_t {
-  kExact,    ///< that of the softmax
-  kStopped,  ///< a_i as constants, as in the published code (torchscale)
+  kExact,    ///< the gradient of the softmax
+  kStopped,  ///< the a_i count as constants, as in the published code (torchscale)
 };
 
 struct DilatedOptions {
   std::vector<DilatedBranch> branches;
   BranchGradient gradient = BranchGradient::kExact;
-  std::int64_t first_head = 0;  ///< the number of this rank's first head over tensor-parallel ranks
+  std::int64_t first_head = 0;  ///< the number of this rank's first head among the heads of all tensor-parallel ranks
 };
 
-/// The saved activations of a forward pass but for the output, which is the caller's; the tokens are this rank's,
-/// [tokens, batch, heads, width].
+/// The saved activations of a forward pass, except the output, which the caller saves. Queries, keys and values are
+/// those of this rank's tokens, [tokens, batch, heads, width].
 template <class Memory>
 struct SavedDilatedAttentionOf {
   template <class U>
   using Buffer = typename Memory::template Buffer<U>;
-  /// Keys and values of other ranks in one branch: [gathered tokens, batch, heads, width].
+  /// Keys and values that this rank received for one branch: [gathered tokens, batch, heads, width].
   struct Gathered {
     Buffer<typename Memory::Element> keys;
     Buffer<typename Memory::Element> values;
-    std::uint64_t elems = 0;  ///< of each of the two
+    std::uint64_t elems = 0;  ///< elements of the keys, and of the values
     Absences absent;
-    LostElements lost_keys;  ///< under Communicator::stops_lost_gradients(), unless keys are absent; of the messages
+    LostElements lost_keys;  ///< lost elements of the message; empty unless Communicator::stops_lost_gradients()
     LostElements lost_values;
   };
   Buffer<typename Memory::Element> queries;
   Buffer<typename Memory::Element> keys;
   Buffer<typename Memory::Element> values;
   Buffer<typename Memory::Statistic> log_sum_exp;
-  std::uint64_t elems = 0;         ///< of queries, keys and values each
-  std::vector<Gathered> gathered;  ///< by branch
+  std::uint64_t elems = 0;         ///< elements of the queries, of the keys, and of the values
+  std::vector<Gathered> gathered;  ///< one entry for each branch
 
-  /// As of SavedAttentionOf: of queries, keys, values, and the keys and values of each branch.
+  /// Calls f(buffer, elements) for queries, keys and values, and for the keys and values of each branch.
   template <class F>
   void for_each_tensor(const F& f) {
     for (auto* buffer : {&queries, &keys, &values}) f(*buffer, elems);
@@ -73,7 +73,7 @@ struct SavedDilatedAttentionOf {
     }
   }
 
-  /// But for flags and the places of losses.
+  /// The size of the tensors. Flags and the lists of lost elements are not counted.
   std::uint64_t bytes() const {
     std::uint64_t bytes = Memory::bytes_of(queries, keys, values, log_sum_exp);
     for (const Gathered& of_branch : gathered) bytes += Memory::bytes_of(of_branch.keys, of_branch.values);
@@ -81,11 +81,11 @@ struct SavedDilatedAttentionOf {
   }
 };
 
-/// A segment within a rank's tokens needs no other rank. Of longer ones the rank gets the keys and values of the heads'
-/// residues alone, from the ranks that share the segment: messages attention.branch0.keys and .values of
-/// sequence_forward, gradients back with .grad in sequence_backward. Losses are those of SequenceAttentionOf. Memory:
-/// HostHeads, DeviceHeads or PlannedHeads. Owner: one rank. Ranks: all make the same calls. Parts: consecutive, in the
-/// order of the ranks, of any length.
+/// Dilated attention of a sequence group. A segment within one rank's tokens needs no message. If several ranks share a
+/// segment, each receives from the others only the keys and values that its heads attend to. Messages:
+/// attention.branch0.keys and .values in class sequence_forward, and the gradients with .grad in class
+/// sequence_backward. Losses act as in SequenceAttentionOf. Memory: HostHeads, DeviceHeads or PlannedHeads. Owner: one
+/// rank. Ranks: all make the same calls. Parts: consecutive, in the order of the ranks, of any length.
 template <class Memory>
 class DilatedAttentionOf {
   using E = typename Memory::Element;
@@ -102,21 +102,21 @@ class DilatedAttentionOf {
   using Saved = SavedDilatedAttentionOf<Memory>;
   using Pass = SequencePassOf<typename Memory::Mask>;
 
-  /// The group is borrowed; null: one rank. Throws: ConfigError of validate().
+  /// `group` is borrowed; null: one rank. Throws: as validate().
   DilatedAttentionOf(comm::Communicator* group, DilatedOptions options, std::int64_t heads)
       : group_(group), rank_(group == nullptr ? 0 : group->rank()), options_(std::move(options)), heads_(heads) {
     validate(options_.branches);
   }
 
-  /// Views of this rank's tokens, all heads. A query of no branch has the output 0. Throws: ConfigError that names the
-  /// tensor and the axis for other shapes.
+  /// The views have this rank's tokens and all heads. A query that no branch has gets the output 0. Throws: ConfigError
+  /// that names the tensor and the axis for a wrong shape.
   void forward(const Pass& pass, const View<const E>& queries, const View<const E>& keys, const View<const E>& values,
                const View<E>& output, Saved& saved, Processor& processor);
-  /// Adds to the gradients of this rank's tokens. `output` is forward's.
+  /// Adds to the gradients of this rank's tokens. `output` is the result of forward().
   void backward(const Pass& pass, const View<const E>& output, const View<const E>& grad_output, const Saved& saved,
                 const typename Memory::Gradients& gradients, Processor& processor);
 
-  /// Of working memory, now.
+  /// The present size of the working memory.
   std::uint64_t bytes() const {
     return Memory::bytes_of(sent_, received_, grad_keys_, grad_values_, output_, weighted_grad_, log_sum_exp_) +
            scratch_.bytes();
@@ -127,14 +127,14 @@ class DilatedAttentionOf {
   /// The heads of tokens that this rank sends to each rank, or receives from it, in the order of the messages.
   struct Travelling {
     Travelling() = default;
-    Travelling(Travelling&&) noexcept = default;  // `in_memory` may borrow `rows`
+    Travelling(Travelling&&) noexcept = default;  // moves only: `in_memory` may borrow `rows`
     Travelling& operator=(Travelling&&) noexcept = default;
 
     std::vector<TokenHead> rows;
-    std::vector<std::uint64_t> rows_of;  ///< by rank
+    std::vector<std::uint64_t> rows_of;  ///< the number of rows for each rank
     typename Memory::Rows in_memory;
 
-    /// By rank.
+    /// The number of elements for each rank.
     std::vector<std::uint64_t> elems(const HeadShape& shape) const {
       std::vector<std::uint64_t> counts = rows_of;
       for (std::uint64_t& count : counts) count *= static_cast<std::uint64_t>(shape.batch * shape.width);
@@ -185,10 +185,10 @@ class DilatedAttentionOf {
   int rank_;
   DilatedOptions options_;
   std::int64_t heads_;
-  std::optional<Planned> planned_;  ///< of the last parts
+  std::optional<Planned> planned_;  ///< the plan for the last parts
   Buffer<E> sent_, received_;
-  Buffer<E> grad_keys_, grad_values_;  ///< of gathered tokens
-  // Of one branch, where the gradient through the weights is stopped.
+  Buffer<E> grad_keys_, grad_values_;  ///< the gradients of gathered tokens
+  // The attention of one branch and its weighted gradient, for BranchGradient::kStopped.
   Buffer<E> output_, weighted_grad_;
   Buffer<Statistic> log_sum_exp_;
   typename Memory::Scratch scratch_;
@@ -197,7 +197,7 @@ class DilatedAttentionOf {
   static constexpr sim::TrafficClass kBackward = sim::TrafficClass::kSequenceBackward;
 };
 
-/// In host memory, on the threads of a team.
+/// Dilated attention in host memory, on the threads of a team.
 template <class T>
 using DilatedAttention = DilatedAttentionOf<HostHeads<T>>;
 template <class T>
@@ -283,7 +283,7 @@ void DilatedAttentionOf<Memory>::scatter(const Branch& branch, const View<const 
   Memory::zero_lost(stopped, sent, processor);
   group_->all_to_all(Memory::tensor(Span<const E>(sent), processor), send, Memory::tensor(received, processor), receive,
                      about);
-  // A token may have gone to several ranks, so that each of them is a sum of its own.
+  // A token may have been sent to several ranks, so the gradients of each rank are added separately.
   const auto rows = Span<const TokenHead>(Memory::elems(branch.sent.in_memory));
   std::size_t row = 0;
   std::size_t elem = 0;

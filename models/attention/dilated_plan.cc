@@ -32,7 +32,8 @@ std::vector<Part> contiguous_parts(const SequenceParts& parts) {
   return result;
 }
 
-/// The positions of a residue in [begin, end) of a segment, which begins at `origin`. Indices count from `begin_index`.
+/// The positions in `range` at the distances residue, residue + dilation, ... from `origin`, the beginning of the
+/// segment. The index of a position is its distance from `begin_index`.
 TokenRun residue_run(const DilatedBranch& branch, std::int64_t origin, std::int64_t residue, Part range,
                      std::int64_t begin_index) {
   const std::int64_t past = (range.begin - origin - residue) % branch.dilation;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens of which heads meet in dilated attention, and which of them travel between ranks.
+// Which keys each query attends to in dilated attention, and which tokens are sent between ranks.
 #pragma once
 
 #include <cstdint>
@@ -11,31 +11,32 @@
 
 namespace droptest::models {
 
-/// Token t is in segment t / segment_length. Head j attends, within a segment, from and to the tokens of which the
-/// distance to the segment's first token is j mod dilation, modulo dilation. Source: Ding et al. 2023 (LongNet).
+/// Token t is in segment t / segment_length. Within a segment, head j attends only from and to the tokens at the
+/// distances j mod dilation + i dilation from the segment's first token, i = 0, 1, ... Source: Ding et al. 2023
+/// (LongNet).
 struct DilatedBranch {
   std::int64_t segment_length = 0;
   std::int64_t dilation = 1;
 };
 
 /// Throws: ConfigError that names the branch and the member that does not fit: no branch, a length or dilation below 1,
-/// or a dilation above the segment's length, where some heads would see nothing.
+/// or a dilation above the segment's length, with which some heads would see nothing.
 void validate(const std::vector<DilatedBranch>& branches);
 
-/// Times that a query of a head (a number over all ranks) sees a key, over all branches, before any mask.
+/// The number of branches in which a query of a head (numbered over all ranks) sees a key, before any mask.
 std::int64_t dilated_visits(const std::vector<DilatedBranch>& branches, std::int64_t head, std::int64_t query,
                             std::int64_t key);
 
-/// A branch on one rank. Tokens of a rank that share a segment with those of another rank go to it: for each head those
-/// of its residue alone.
+/// A branch on one rank. If two ranks share a segment, each sends its tokens of the segment to the other, for each head
+/// only the tokens that the head attends to.
 struct DilatedPlan {
-  AttentionPattern local;     ///< by head, among the rank's own tokens
-  AttentionPattern gathered;  ///< by head, from the rank's tokens to those received
-  /// The tokens that this rank sends: by destination and head.
+  AttentionPattern local;     ///< attention among the rank's own tokens
+  AttentionPattern gathered;  ///< attention from the rank's tokens to the received ones
+  /// The tokens that this rank sends, [destination][head].
   std::vector<std::vector<TokenRun>> sent;
-  /// By source and head: the tokens received, as a range of the gathered ones of this head.
+  /// The tokens that this rank receives, [source][head], as ranges of the head's gathered tokens.
   std::vector<std::vector<TokenRun>> received;
-  std::int64_t gathered_tokens = 0;  ///< the most of any head
+  std::int64_t gathered_tokens = 0;  ///< the largest number over the heads
 
   static std::int64_t tokens(const std::vector<TokenRun>& by_head);
 };
@@ -52,11 +53,12 @@ void for_travelling_heads(const std::vector<TokenRun>& by_head, const F& f) {
 /// The name of the message of a branch's "keys", "values", "keys.grad" or "values.grad".
 std::string dilated_message(std::size_t branch, const char* tensor);
 
-/// Throws: ConfigError for parts of another number of ranks.
+/// Throws: ConfigError unless the parts are those of `ranks` ranks.
 void check_dilated_ranks(const SequenceParts& parts, int ranks);
 
-/// Under a causal mask tokens go to later ranks only. `first_head` is the number of the first of `heads` over all
-/// ranks. Throws: ConfigError where a rank's tokens are not one range, or ranks are not in the order of their tokens.
+/// The plan of a branch for rank `rank`. With a causal mask, tokens are only sent to later ranks. `first_head` is the
+/// number of the first of the `heads` heads, over all ranks. Throws: ConfigError if a rank's tokens are not one range,
+/// or if the ranks are not in the order of their tokens.
 DilatedPlan dilated_plan(const DilatedBranch& branch, const SequenceParts& parts, int rank, std::int64_t first_head,
                          std::int64_t heads, Causality causality);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A caller's own attention over the tokens of several ranks: Ulysses around it, as DeepSpeed's DistributedAttention.
+// Ulysses around a caller's own attention, as DeepSpeed's DistributedAttention.
 #pragma once
 
 #include <array>
@@ -27,15 +27,15 @@ TokenLayout token_layout_from_name(std::string_view name);
 template <class T>
 using SharedMask = std::shared_ptr<const std::vector<T>>;
 
-/// The whole sequence with some of the heads: tensors without gaps in the layout of the caller. Borrowed.
+/// The whole sequence with some of the heads, as tensors without gaps in the caller's layout. Borrowed.
 template <class T>
 struct LocalInputs {
   HeadView<const T> queries;
   HeadView<const T> keys;
   HeadView<const T> values;
-  std::span<const T> mask;               ///< as SharedMask; empty: none
-  std::span<const std::uint8_t> absent;  ///< as AttentionInputs::absent: to be left out of the softmax; empty: none
-  std::int64_t first_head = 0;           ///< of these heads, over all ranks
+  std::span<const T> mask;               ///< the values of a SharedMask; empty: none
+  std::span<const std::uint8_t> absent;  ///< flags of absent keys, see AttentionInputs::absent; empty: none
+  std::int64_t first_head = 0;           ///< the number of the first of these heads, over all ranks
 };
 
 /// A caller's own attention. A query that sees no key has the output 0.
@@ -49,24 +49,25 @@ class LocalAttention {
                         const HeadView<const T>& grad_output, const AttentionGradients<T>& gradients) = 0;
 };
 
-/// Deals the heads over the ranks of a group, calls the local attention on the whole sequence with a rank's heads, and
-/// brings the output back. No token is padded: ranks have any lengths, from none to all tokens. Fewer heads
-/// than ranks are refused. Several objects on one group have nothing in common. Messages: as SequenceAttention.
-/// Owner: one rank. Ranks: all make the same calls. One forward() is under way between its call and backward().
+/// Distributes the heads over the ranks of a group, calls the local attention on the whole sequence with a rank's
+/// heads, and sends the output back to the ranks of the tokens. There is no padding: a rank may have any number of
+/// tokens, also none or all. Several objects may use one group. Messages: as SequenceAttention. Owner: one rank. Ranks:
+/// all make the same calls. Each forward() is followed by its backward() before the next forward().
 template <class T>
 class DistributedAttention {
  public:
-  /// Both are borrowed. `heads` are those of all ranks together. Throws: ConfigError for fewer heads than ranks.
+  /// `group` and `local` are borrowed. `heads` is the number of heads of all ranks. Throws: ConfigError for fewer heads
+  /// than ranks.
   DistributedAttention(comm::Communicator& group, LocalAttention<T>& local, TokenLayout layout, std::int64_t heads,
                        std::int64_t width);
 
-  /// The sequences of the next calls: `batch` of them, of which this rank has `tokens` consecutive tokens each. Ranks:
-  /// all, whenever a rank's length changes. Calls between exchange no lengths.
+  /// The next calls have `batch` sequences, and this rank has `tokens` consecutive tokens of each. Ranks: all, whenever
+  /// the length of any rank changes. Other calls exchange no lengths.
   void set_lengths(std::int64_t batch, std::int64_t tokens);
   const SequenceParts& parts() const { return parts_; }
 
-  /// The mask for forward(). Masks of causality alone are kept by shape; others belong to the caller, for all layers
-  /// that use them. Throws: ConfigError where the mask covers other sequences.
+  /// The mask for forward(). A mask with causality only is cached by shape. The caller keeps any other mask for all
+  /// layers that use it. Throws: ConfigError if the mask covers other sequences.
   SharedMask<T> combine(const AttentionMask& mask);
 
   /// Extents and elements are in the order of the layout: this rank's tokens, all heads. Throws: ConfigError that names
@@ -97,16 +98,16 @@ class DistributedAttention {
   HeadExchange<T> exchange_;
   SequenceParts parts_;
   std::int64_t batch_ = 0;
-  std::map<std::array<std::int64_t, 2>, SharedMask<T>> causal_;  ///< by batch and length
-  // Of the current forward call, in the layout.
+  std::map<std::array<std::int64_t, 2>, SharedMask<T>> causal_;  ///< the key is [batch, length]
+  // The tensors of the current forward call, in the caller's layout.
   std::vector<T> queries_;
   std::vector<T> keys_;
   std::vector<T> values_;
   std::vector<T> output_;
   Absences absent_;
-  AttentionLosses lost_;  ///< as SavedAttention's
+  AttentionLosses lost_;  ///< the lost elements of the messages, as in SavedAttention
   SharedMask<T> mask_;
-  std::vector<T> travelling_;  // in the order of HeadExchange
+  std::vector<T> travelling_;  // elements in the order of HeadExchange
 };
 
 }  // namespace droptest::models

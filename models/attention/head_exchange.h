@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ulysses' all-to-all: from a rank's tokens with all heads to all tokens with a rank's heads, and back.
+// Ulysses' all-to-all: between a rank's tokens with all heads, and all tokens with a rank's heads.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 
 namespace droptest::models {
 
-/// Heads dealt over the ranks of a group: the first heads % ranks of them have one more. The tensor of a rank's heads
-/// is [tokens, batch, heads, width], the tokens of rank 0 first. Source: DeepSpeed-Ulysses (Jacobs et al. 2023). Owner:
-/// one rank. Ranks: all make the same calls. Memory: HostHeads, DeviceHeads or PlannedHeads.
+/// The heads are distributed over the ranks of a group; the first heads % ranks ranks have one head more. The tensor of
+/// a rank's heads is [tokens, batch, heads, width], with the tokens of rank 0 first. Source: DeepSpeed-Ulysses (Jacobs
+/// et al. 2023). Owner: one rank. Ranks: all make the same calls. Memory: HostHeads, DeviceHeads or PlannedHeads.
 template <class Memory>
 class HeadExchangeOf {
   using E = typename Memory::Element;
@@ -29,10 +29,10 @@ class HeadExchangeOf {
   using View = typename Memory::template View<U>;
 
  public:
-  /// The group is borrowed; null: one rank, whose calls copy. Throws: ConfigError for fewer heads than ranks.
+  /// `group` is borrowed; null: one rank, and calls only copy. Throws: ConfigError for fewer heads than ranks.
   HeadExchangeOf(comm::Communicator* group, std::int64_t heads);
 
-  /// The heads of this rank, of which `first_head` is the first.
+  /// The number of this rank's heads, and the number of the first one over all ranks.
   std::int64_t heads() const { return static_cast<std::int64_t>(heads_[static_cast<std::size_t>(rank_)]); }
   std::int64_t first_head() const { return first_head_; }
   /// Communicator::leaves_lost_out() of the group.
@@ -45,21 +45,21 @@ class HeadExchangeOf {
     return group_ != nullptr && group_->stops_lost_gradients(traffic_class);
   }
 
-  /// `lengths` are the tokens of each rank; `local` has this rank's, with all heads. Shapes: gathered [sum of lengths,
-  /// batch, heads(), width]. Elements sent to other ranks: those of `local` but for this rank's heads. `stopped`: what
-  /// to_tokens() found lost for the same shape; zeros are sent in the place of these elements.
+  /// Sends the heads of this rank's tokens to the ranks of the heads. `lengths` has the number of tokens of each rank;
+  /// `local` has this rank's tokens with all heads. Zeros are sent in the place of the elements `stopped`, which
+  /// to_tokens() reported as lost for the same shape. Shapes: gathered [sum of lengths, batch, heads(), width].
   void to_heads(const View<const E>& local, std::span<const std::int64_t> lengths, Span<E> gathered,
                 const comm::Message& message, Processor& processor, const LostElements& stopped = {});
-  /// The inverse. Message::lost has the elements in the order of messages: the heads of rank 0 first.
+  /// The inverse of to_heads(). Message::lost counts elements in the order of the messages: the heads of rank 0 first.
   void to_tokens(Span<const E> gathered, std::span<const std::int64_t> lengths, const View<E>& local,
                  const comm::Message& message, Processor& processor);
 
-  /// Of working memory, now.
+  /// The present size of the working memory.
   std::uint64_t bytes() const { return Memory::bytes_of(packed_); }
 
  private:
-  /// Elements of all heads of this rank's tokens by the rank of the heads, and of this rank's heads by the tokens'
-  /// rank.
+  /// Counts the elements of this rank's tokens by the rank of their heads, and those of this rank's heads by the rank
+  /// of their tokens.
   void count(const HeadShape& local, std::span<const std::int64_t> lengths);
 
   static constexpr const char* kMemoryOf =
@@ -69,13 +69,13 @@ class HeadExchangeOf {
   int rank_;
   std::vector<std::uint64_t> heads_;
   std::int64_t first_head_ = 0;
-  // Of the current call.
+  // The element counts of the current call.
   std::vector<std::uint64_t> by_heads_;
   std::vector<std::uint64_t> by_tokens_;
   typename Memory::template Buffer<E> packed_;
 };
 
-/// In host memory.
+/// The exchange in host memory.
 template <class T>
 using HeadExchange = HeadExchangeOf<HostHeads<T>>;
 

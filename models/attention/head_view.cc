@@ -102,7 +102,7 @@ DROPTEST_VIEW_OF(float)
 DROPTEST_VIEW_OF(double)
 DROPTEST_VIEW_OF(const float)
 DROPTEST_VIEW_OF(const double)
-DROPTEST_VIEW_OF(std::byte)  // of dry runs
+DROPTEST_VIEW_OF(std::byte)  // the element type of dry runs
 DROPTEST_VIEW_OF(const std::byte)
 #undef DROPTEST_VIEW_OF
 template void copy_heads(const HeadView<const float>&, const HeadView<float>&);

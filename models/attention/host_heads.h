@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of heads in host memory, for the algorithms that are written once for hosts and devices.
+// Host memory for the attention algorithms that are templates over host and device memory.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +17,13 @@
 
 namespace droptest::models {
 
-/// The memory of tokens of elements T, and what computes on it: a team. DeviceHeads has the same members for a device,
-/// so that attention over ranks is a template over one of the two.
+/// Tensors with elements T in host memory, and the team that computes on them. DeviceHeads has the same members for a
+/// device, and PlannedHeads for dry runs: attention over ranks is a template over one of the three.
 template <class T>
 struct HostHeads {
   using Element = T;
-  using Statistic = T;           ///< of log-sum-exps
-  using Processor = const Team;  ///< the last argument of all calls
+  using Statistic = T;           ///< the type of log-sum-exps
+  using Processor = const Team;  ///< the last argument of each call
   using Mask = const AttentionMask&;
   template <class U>
   using Buffer = std::vector<U>;
@@ -42,15 +42,15 @@ struct HostHeads {
     return (std::uint64_t{0} + ... + (buffers.size() * sizeof(typename Buffers::value_type)));
   }
 
-  /// Working memory of calls one after the other.
+  /// Working memory that successive calls share.
   struct Scratch {
     std::vector<T> strips;
 
     std::uint64_t bytes() const { return bytes_of(strips); }
   };
 
-  /// The first `count` elements of a buffer. Where it is smaller it gets other memory. `what` is for errors of a
-  /// device.
+  /// The first `count` elements of a buffer. A smaller buffer gets new memory. `what` names the memory in a device's
+  /// errors.
   template <class U>
   static std::span<U> room(std::vector<U>& buffer, std::uint64_t count, const char* /*what*/,
                            Processor& /*processor*/) {
@@ -65,10 +65,10 @@ struct HostHeads {
   static std::span<const U> elems(const std::vector<U>& buffer) {
     return buffer;
   }
-  /// For communicators.
+  /// The elements as a tensor for communicators.
   static comm::ConstTensor tensor(std::span<const T> elems, Processor& /*processor*/) { return elems; }
   static comm::Tensor tensor(std::span<T> elems, Processor& /*processor*/) { return elems; }
-  /// [tokens, batch, heads, width] without gaps, at the beginning of `elems`.
+  /// A view of the first elements of `elems` as a tensor [tokens, batch, heads, width] without gaps.
   template <class U>
   static HeadView<U> sequence_first(std::span<U> elems, const HeadShape& shape) {
     return view_of("tokens", elems.first(shape.elems()), shape, TokenLayout::kSequenceFirst);
@@ -76,12 +76,12 @@ struct HostHeads {
 
   static Causality causality(Mask mask) { return mask.causality(); }
   static void check_mask(Mask mask, std::int64_t batch, std::int64_t length) { mask.check_covers(batch, length); }
-  /// For heads of a width.
+  /// The form of a pattern that attend() takes, for heads of one width.
   static Pattern made_ready(AttentionPattern pattern, std::int64_t /*heads*/, std::int64_t /*width*/,
                             Processor& /*processor*/) {
     return pattern;
   }
-  /// Until earlier work has ended.
+  /// Returns when earlier work has ended.
   static void wait(Processor& /*processor*/) {}
 
   static void zero(std::span<T> elems, Processor& /*processor*/) { std::ranges::fill(elems, T(0)); }
@@ -105,7 +105,7 @@ struct HostHeads {
   static void begin(const HeadView<T>& output, std::span<T> log_sum_exp, Processor& /*processor*/) {
     begin_attention(output, log_sum_exp);
   }
-  /// `absent` are the flags of keys; empty: all are there.
+  /// `absent` has the flags of absent keys; empty: no key is absent.
   static void attend(Inputs inputs, const Absences& absent, const Pattern& pattern, const HeadView<T>& output,
                      std::span<T> log_sum_exp, Scratch& scratch, Processor& processor) {
     inputs.absent = absent;
@@ -117,11 +117,12 @@ struct HostHeads {
     models::attend_backward(inputs, pattern, results, gradients, strips(inputs, scratch, processor), processor);
   }
 
-  /// Heads of tokens in the order of a message's rows.
+  /// The heads of tokens in a message, in its order.
   using Rows = std::span<const TokenHead>;
   static Rows rows(const std::vector<TokenHead>& rows, Processor& /*processor*/) { return rows; }
   static std::span<const TokenHead> elems(Rows rows) { return rows; }
-  /// packed [rows, batch, width] = these heads of tokens; the inverse; and the inverse that adds.
+  /// pack() gathers the heads of tokens in `rows` into packed [rows, batch, width]. unpack() is the inverse, and
+  /// add_rows() adds instead of setting.
   static void pack(const HeadView<const T>& from, const Rows& rows, std::span<T> packed, Processor& /*processor*/) {
     for_each_row(rows, from, packed, [&](const T* head, T* row) { std::copy_n(head, from.shape.width, row); });
   }
@@ -134,8 +135,9 @@ struct HostHeads {
       for (std::int64_t d = 0; d < to.shape.width; ++d) head[d] += row[d];
     });
   }
-  /// to = from x exp(log_sum_exp - of_all) for each query: the share of a branch in the softmax over the keys of all
-  /// branches, 0 for a query that the branch does not have. Shapes: log_sum_exp and of_all [batch, heads, tokens].
+  /// to = from x exp(log_sum_exp - of_all) for each query. The factor is the weight of the branch in the softmax over
+  /// the keys of all branches, 0 for a query that the branch does not have. Shapes: log_sum_exp and of_all [batch,
+  /// heads, tokens].
   static void weigh_branch(const HeadView<const T>& from, std::span<const T> log_sum_exp, std::span<const T> of_all,
                            const HeadView<T>& to, Processor& /*processor*/) {
     for_each_head(from.shape, [&](std::int64_t b, std::int64_t token, std::int64_t head) {
@@ -147,7 +149,8 @@ struct HostHeads {
     });
   }
 
-  /// Adds a message of flags to a hop, by the reliable class control. take_flags() makes them readable after the hop.
+  /// Adds a message of flags to a hop, in the reliable class control. After the hop, take_flags() makes the received
+  /// flags readable.
   static void add_flags(RingHop& hop, std::string_view name, const FlagWords& sent, FlagWords& received,
                         Scratch& /*scratch*/, Processor& /*processor*/) {
     hop.add(name, reliable_flags(), std::span<const std::uint64_t>(sent), std::span(received));
@@ -163,7 +166,7 @@ struct HostHeads {
       }
     }
   }
-  /// Calls f(head of a token, its row).
+  /// Calls f(head of a token, row of the message) for each row.
   template <class View, class Packed, class F>
   static void for_each_row(std::span<const TokenHead> rows, const View& view, Packed packed, const F& f) {
     auto* row = packed.data();

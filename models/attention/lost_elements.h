@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements for which a receiver used other values than the sent ones, so that the sent ones have no gradient.
+// Ranges of elements that a receiver lost and replaced by a fill, so that the sent values get no gradient.
 #pragma once
 
 #include <algorithm>
@@ -14,14 +14,14 @@
 
 namespace droptest::models {
 
-/// Ascending ranges of elements that do not touch, as Message::lost.
+/// Ranges of elements in ascending order, with gaps between them, as Message::lost reports them.
 using LostElements = std::vector<sim::ElementRange>;
 
-/// Ranges of elements with values of their own.
+/// Ranges of lost elements with the values that a fill gave them.
 template <class T>
 struct FilledElements {
   LostElements lost;
-  std::vector<T> values;  ///< for all ranges
+  std::vector<T> values;  ///< the values of all ranges, one range after the other
 };
 
 template <class T>
@@ -48,7 +48,7 @@ void zero_lost(std::span<const sim::ElementRange> lost, std::span<T> elems) {
   for (const sim::ElementRange& range : lost) std::ranges::fill(elems.subspan(range.begin, range.size()), T(0));
 }
 
-/// The elements of any of the two.
+/// The union of the two sets of elements.
 inline LostElements united(LostElements some, std::span<const sim::ElementRange> others) {
   some.insert(some.end(), others.begin(), others.end());
   std::ranges::sort(some, {}, &sim::ElementRange::begin);
@@ -63,22 +63,24 @@ inline LostElements united(LostElements some, std::span<const sim::ElementRange>
   return all;
 }
 
-/// Under Communicator::stops_lost_gradients(), what a rank lost of Ulysses' messages, in their order.
+/// The elements that a rank lost of Ulysses' messages, in the order of the messages. Empty unless
+/// Communicator::stops_lost_gradients().
 struct AttentionLosses {
   LostElements queries;
-  LostElements keys;    ///< none where keys are absent
-  LostElements values;  ///< none where keys are absent
+  LostElements keys;    ///< empty if lost keys leave the softmax
+  LostElements values;  ///< empty if lost values leave the softmax
   LostElements output;
 };
 
-/// Of a block of keys and values that goes along a ring: what was lost on this hop or on an earlier one, so that its
-/// owner's elements have no gradient from here.
+/// The elements of a block of keys and values that were lost on this hop of a ring or on an earlier one. This rank
+/// gives its owner no gradient for them.
 struct StoppedElements {
   LostElements keys;
   LostElements values;
 };
 
-/// Words of a block's flags: a bit for each key and then for each value, 1 where it is stopped.
+/// The number of words of a block's flags: one bit for each element of the keys, then one for each element of the
+/// values. 1 means stopped.
 inline std::size_t stopped_words(std::uint64_t elems) { return 2 * ((elems + 63) / 64); }
 
 inline FlagWords packed_flags(const StoppedElements& stopped, std::uint64_t elems) {
@@ -98,7 +100,7 @@ inline FlagWords packed_flags(const StoppedElements& stopped, std::uint64_t elem
   return words;
 }
 
-/// Adds the elements with flags.
+/// Adds the flagged elements to `stopped`.
 inline void add_stopped(const FlagWords& words, StoppedElements& stopped) {
   const auto add = [](std::span<const std::uint64_t> from, LostElements& to) {
     LostElements flagged;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of heads without memory, for dry runs of the algorithms that are written once for hosts and devices.
+// Tensors without memory, for dry runs of the attention algorithms that are templates over host and device memory.
 #pragma once
 
 #include <algorithm>
@@ -22,8 +22,8 @@
 
 namespace droptest::models {
 
-/// As HostHeads, but nothing is computed: tensors have the addresses of a dry run, and the bytes that its activations
-/// have. A place in memory stands for an element, of whatever type.
+/// The members of HostHeads, but they compute nothing. Tensors have the addresses of a dry run, one for each element of
+/// any type; sizes in bytes are those of the element types of the dry run.
 struct PlannedHeads {
   using Element = std::byte;
   enum class Statistic : std::uint8_t {};
@@ -65,7 +65,7 @@ struct PlannedHeads {
   template <class U>
   static Span<U> room(Buffer<U>& buffer, std::uint64_t count, const char* /*what*/, Processor& processor) {
     if (buffer.count < count) {
-      // Log-sum-exps are float32 on devices, and of the type of elements on the host.
+      // Log-sum-exps are float32 on devices, and have the element type on the host.
       const OpsTypes types = processor.form().types();
       const bool is_statistic = std::is_same_v<U, Statistic>;
       const std::uint64_t bytes = count * comm::element_bytes(is_statistic ? types.statistics : types.activations);
@@ -150,11 +150,11 @@ struct PlannedHeads {
   static comm::ElementType type_in(Processor& processor) { return processor.form().types().activations; }
 };
 
-/// A block's tensors in a dry run.
+/// Access to a block's tensors in a dry run.
 class PlannedBlocks {
  public:
   using Memory = PlannedHeads;
-  /// The operations are a PlannerOps, and borrowed.
+  /// `ops` is a PlannerOps, and borrowed.
   explicit PlannedBlocks(Ops& ops) : ops_(dynamic_cast<PlannerOps&>(ops)) {}
 
   PlannerOps& processor() const { return ops_; }
@@ -164,7 +164,7 @@ class PlannedBlocks {
   }
   static std::span<std::byte> elems(const comm::Tensor& tensor) { return {tensor.bytes.data(), tensor.count_elems()}; }
 
-  /// A device has a copy of their numbers.
+  /// Counts the copy of the document numbers that a device has.
   class Documents {
    public:
     void take(const Sequences& sequences, const PlannedBlocks& blocks) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of one hop of a ring: each goes to the next rank, and one of its name comes from the rank before.
+// The messages of one hop of a ring: each rank sends to the next rank and receives from the previous one.
 #pragma once
 
 #include <deque>
@@ -11,20 +11,20 @@
 
 namespace droptest::models {
 
-/// Flags travel in the reliable class control.
+/// A message of flags, in the reliable class control.
 inline comm::Message reliable_flags() {
   comm::Message message{sim::TrafficClass::kControl, {}};
   message.delivery = comm::Delivery::kCertain;
   return message;
 }
 
-/// Collects messages, and sends and receives them together. The group and the tensors are borrowed.
-/// Ranks: all of the group add messages of the same names.
+/// Collects messages, and sends and receives them together. The group and the tensors are borrowed. Ranks: all ranks of
+/// the group add messages of the same names.
 class RingHop {
  public:
   RingHop(comm::Communicator& group, int layer, int hop) : group_(group), layer_(layer), hop_(hop) {}
 
-  /// `like`: class of the message, and where the receiver's losses go.
+  /// `like` gives the class and the delivery of the message, and Message::lost for the receiver.
   void add(std::string_view name, const comm::Message& like, comm::ConstTensor sent, comm::Tensor received) {
     comm::Message message = like;
     message.name = names_.emplace_back("attention." + std::string(name) + ".hop" + std::to_string(hop_));
@@ -40,7 +40,7 @@ class RingHop {
   comm::Communicator& group_;
   int layer_;
   int hop_;
-  std::deque<std::string> names_;  ///< messages refer to them
+  std::deque<std::string> names_;  ///< the messages borrow their names from here
   std::vector<comm::Send> sends_;
   std::vector<comm::Receive> receives_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over the tokens of several ranks: Ulysses, a ring, and every factorisation of the two.
+// Attention over the tokens of several ranks: Ulysses, a ring, or any combination of the two.
 #pragma once
 
 #include <cstdint>
@@ -18,20 +18,21 @@
 
 namespace droptest::models {
 
-/// The inputs that all ranks of a call have in common. Borrowed; backward gets what forward got. Mask: of the memory.
+/// The inputs that all ranks of a call have in common. Borrowed; backward() gets the same as forward(). Mask: the mask
+/// type of the memory.
 template <class Mask>
 struct SequencePassOf {
   const SequenceParts& parts;
   Mask mask;
   int layer = -1;
-  /// Of the probabilities. Its first head is the group's first one, and its first position that of the parts' position
-  /// 0: the masks are those of one rank.
+  /// Dropout of the probabilities. Its first head is the first head of the group, and its first position is that of
+  /// token 0 of the sequence, so that the draws are those of one rank with all tokens and heads.
   DropoutMask dropout{};
 };
 using SequencePass = SequencePassOf<const AttentionMask&>;
 
-/// The saved activations of a forward pass: this rank's heads of the tokens of its Ulysses group, each
-/// [tokens, batch, heads, width].
+/// The saved activations of a forward pass: this rank's heads of all tokens of its Ulysses group, each tensor [tokens,
+/// batch, heads, width].
 template <class Memory>
 struct SavedAttentionOf {
   template <class U>
@@ -41,8 +42,8 @@ struct SavedAttentionOf {
   Buffer<typename Memory::Element> values;
   Buffer<typename Memory::Element> output;
   Buffer<typename Memory::Statistic> log_sum_exp;  ///< [batch, heads, tokens]
-  std::uint64_t elems = 0;                         ///< of each tensor
-  Absences absent;                                 ///< of keys; empty: all are there
+  std::uint64_t elems = 0;                         ///< elements of each of the four tensors
+  Absences absent;                                 ///< flags of absent keys; empty: no key is absent
   AttentionLosses lost;
   RingLosses<Memory> losses;
 
@@ -51,7 +52,7 @@ struct SavedAttentionOf {
   void for_each_tensor(const F& f) {
     for (auto* buffer : {&queries, &keys, &values, &output}) f(*buffer, elems);
   }
-  /// Exchanges their memory with that of another one.
+  /// Swaps the memory of these tensors with that of `other`.
   void swap_tensors(SavedAttentionOf& other) {
     std::swap(queries, other.queries);
     std::swap(keys, other.keys);
@@ -59,7 +60,7 @@ struct SavedAttentionOf {
     std::swap(output, other.output);
   }
 
-  /// But for flags and the places of losses.
+  /// The size of the tensors. Flags and the lists of lost elements are not counted.
   std::uint64_t bytes() const {
     std::uint64_t bytes = Memory::bytes_of(queries, keys, values, output, log_sum_exp);
     for (const auto& hop : losses.hops) bytes += Memory::bytes_of(hop.keys.values, hop.values.values);
@@ -67,19 +68,19 @@ struct SavedAttentionOf {
   }
 };
 
-/// Throws: ConfigError that names the tensor and the axis, unless `got` are the tokens of a rank with all heads and the
-/// batch and width of `like`, and ConfigError for parts of another number of ranks.
+/// Throws: ConfigError that names the tensor and the axis, unless `got` is the shape of this rank's tokens with all
+/// heads and with the batch and width of `like`; ConfigError for parts of another number of ranks.
 void check_rank_shape(const SequenceParts& parts, const SequenceFactors& factors, int rank, std::int64_t heads,
                       std::string_view tensor, const HeadShape& got, const HeadShape& like);
 
-/// Attention of a sequence group. Under the fill `absent` of class sequence_forward, a (token, head) of which this rank
-/// lost an element of the key or of the value leaves the softmax of this rank's queries, and of those further along the
-/// ring; lost elements of queries and outputs are 0. Under other fills they get its values. Under
-/// Communicator::stops_lost_gradients() the backward pass is the gradient of the forward pass with its losses;
-/// otherwise the gradient of a filled value goes to the lost one. Messages: attention.queries, .keys, .values, .output
-/// and the same with .grad of class sequence_forward and sequence_backward; on a ring with .hop1, ... Memory:
-/// HostHeads, DeviceHeads or PlannedHeads. Owner: one rank. Ranks: all make the same calls. Determinism: as the
-/// communicator; sums over the parts of a ring begin with a rank's own part.
+/// Attention of a sequence group. The fill of class sequence_forward decides about lost elements. With the fill
+/// `absent`, a key leaves the softmax of this rank, and of the ranks further along the ring, if an element of the key
+/// or of its value was lost; lost elements of queries and outputs are 0. Other fills give lost elements a value. Under
+/// Communicator::stops_lost_gradients() the backward pass is the exact gradient of the forward pass with its losses;
+/// otherwise the gradient of a filled value goes to the lost value. Messages: attention.queries, .keys, .values and
+/// .output in class sequence_forward, and the gradients with .grad in class sequence_backward; a ring appends .hop1,
+/// ... to the names. Memory: HostHeads, DeviceHeads or PlannedHeads. Owner: one rank. Ranks: all make the same calls.
+/// Determinism: that of the communicator; sums over the parts of a ring begin with a rank's own part.
 template <class Memory>
 class SequenceAttentionOf {
   using E = typename Memory::Element;
@@ -93,8 +94,8 @@ class SequenceAttentionOf {
   using Saved = SavedAttentionOf<Memory>;
   using Pass = SequencePassOf<typename Memory::Mask>;
 
-  /// The group is borrowed; null: one rank. Ranks: all of the group, which it splits. Throws: ConfigError where the
-  /// factors do not give the number of ranks, and for fewer heads than Ulysses ranks.
+  /// `group` is borrowed; null: one rank. The constructor splits the group. Ranks: all of the group. Throws:
+  /// ConfigError if the product of the factors is not the number of ranks, and for fewer heads than Ulysses ranks.
   SequenceAttentionOf(comm::Communicator* group, const SequenceFactors& factors, std::int64_t heads)
       : rank_(checked_rank(group, factors)),
         factors_(factors),
@@ -103,7 +104,7 @@ class SequenceAttentionOf {
         ring_(part_of_group(group, factors.ring, factors.ulysses, owned_)) {}
 
   /// Queries, keys, values and the output have this rank's tokens with all heads. Throws: ConfigError that names the
-  /// tensor and the axis for other shapes.
+  /// tensor and the axis for a wrong shape.
   void forward(const Pass& pass, const View<const E>& queries, const View<const E>& keys, const View<const E>& values,
                const View<E>& output, Saved& saved, Processor& processor);
 
@@ -111,13 +112,13 @@ class SequenceAttentionOf {
   void backward(const Pass& pass, const View<const E>& grad_output, const Saved& saved,
                 const typename Memory::Gradients& gradients, Processor& processor);
 
-  /// Of working memory, now.
+  /// The present size of the working memory.
   std::uint64_t bytes() const {
     return Memory::bytes_of(grad_output_, grad_queries_, grad_keys_, grad_values_) + exchange_.bytes() + ring_.bytes();
   }
 
  private:
-  /// The tokens of a rank of the ring, with its part of the heads.
+  /// The number of tokens that a rank of the ring has after Ulysses' exchange.
   std::int64_t tokens_of(const SequenceParts& parts, int ring_rank) const {
     std::int64_t tokens = 0;
     for (const std::int64_t length : group_lengths(parts, ring_rank)) tokens += length;
@@ -133,7 +134,7 @@ class SequenceAttentionOf {
   std::vector<TokenRun> runs_of(const SequenceParts& parts, int ring_rank) const {
     return parts.runs(ring_rank * factors_.ulysses, factors_.ulysses);
   }
-  /// The parts of the ring, made once for all calls with the same ones.
+  /// The patterns of the ring, made once for all calls with the same parts.
   struct Planned {
     SequenceParts parts;
     std::int64_t width;
@@ -162,7 +163,7 @@ class SequenceAttentionOf {
   Buffer<E> grad_values_;
 };
 
-/// In host memory, on the threads of a team.
+/// Sequence attention in host memory, on the threads of a team.
 template <class T>
 using SequenceAttention = SequenceAttentionOf<HostHeads<T>>;
 template <class T>

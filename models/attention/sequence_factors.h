@@ -10,22 +10,23 @@
 
 namespace droptest::models {
 
-/// The ranks of a sequence group as `ring` x `ulysses`: the ranks u + ulysses x r with the same r exchange heads, those
-/// with the same u form a ring. Source: Fang and Zhao 2024 (USP).
+/// A sequence group as a grid of `ring` x `ulysses` ranks. The ranks u + ulysses x r with the same r exchange heads;
+/// those with the same u form a ring. Source: Fang and Zhao 2024 (USP).
 struct SequenceFactors {
   int ulysses = 1;
   int ring = 1;
 };
 
-/// This rank in the group; null: one rank. Throws: ConfigError where the factors do not give the number of ranks.
+/// This rank's number in the group; null: one rank. Throws: ConfigError if the product of the factors is not the number
+/// of ranks.
 int checked_rank(const comm::Communicator* group, const SequenceFactors& factors);
 
-/// The group of this rank and others of `all`, `ranks` in total with `stride` from one to the next: null for one rank,
-/// `all` for all. Ranks: all of `all`, which may be null. `owned` gets a group that is made.
+/// The subgroup of `all` with this rank: `ranks` ranks at distances of `stride`. Null for one rank; `all` itself for
+/// all ranks. A new group is appended to `owned`. Ranks: all of `all`, which may be null.
 comm::Communicator* part_of_group(comm::Communicator* all, int ranks, int stride,
                                   std::vector<std::unique_ptr<comm::Communicator>>& owned);
 
-/// The heads of each of the ranks that exchange heads. Throws: ConfigError for fewer heads than ranks.
+/// The number of heads of each rank that exchanges heads. Throws: ConfigError for fewer heads than ranks.
 std::vector<std::uint64_t> dealt_heads(std::int64_t heads, int ranks);
 
 }  // namespace droptest::models

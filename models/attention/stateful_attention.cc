@@ -41,7 +41,7 @@ StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int
   if (options.sequence.ranks() > 1) ranks.group = &group;
   SequenceCut cut(options.sequence, ranks);
   std::vector<std::int32_t> documents;
-  // A device has a copy of their numbers; of which document a token is changes no size.
+  // A device has a copy of the document numbers. Their values change no size.
   if (options.within == AttentionOptions::Within::kDocument && form.device() == KernelDevice::kCuda) {
     documents.resize(static_cast<std::size_t>(whole.batch * whole.length));
   }
@@ -67,7 +67,7 @@ StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int
     return StatefulAttentionUse{attention->bytes(), ops->stored_bytes()};
   };
   if (states == 0) return {attention->bytes(), 0};
-  // The buffers of a ring take turns: two passes have used each of them for each part.
+  // The buffers of a ring alternate: after two passes, each buffer has had each part.
   pass(0);
   StatefulAttentionUse use = pass(0);
   if (states == 1) return use;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention that saves the inputs of its backward pass itself: over sequence-parallel ranks, within documents, dilated,
-// or offloaded in chunks.
+// Attention that saves its own activations for the backward pass: over sequence-parallel ranks, within documents,
+// dilated, or offloaded in chunks.
 #pragma once
 
 #include <cstdint>
@@ -13,47 +13,50 @@
 
 namespace droptest::models {
 
-/// A block's pass over a micro-batch.
+/// The block, the slot of the micro-batch, and the dropout of a call.
 struct AttentionPlace {
   int layer = 0;
   int slot = 0;
-  /// Of the probabilities: numbers in the whole model and batch. The first head is this tensor-parallel rank's, the
-  /// first position that of the whole sequences. Both passes have the same.
+  /// Dropout of the probabilities, with numbers of the whole model and batch. The first head is that of this
+  /// tensor-parallel rank, the first position that of the whole sequences. Both passes have the same dropout.
   DropoutMask dropout{};
-  static constexpr int kEvaluation = -1;  ///< in place of a slot: no backward pass follows
+  static constexpr int kEvaluation = -1;  ///< the slot number of an evaluation: no backward pass follows
 };
 
-/// Causal attention with state of its own for each (block, slot), from a forward pass to its backward pass. A block
-/// that is computed again leaves it out: its state has what the rank received. Owner: one rank. Ranks: all
-/// of the sequence group make the same calls. Classes: sequence_forward, sequence_backward.
+/// Causal attention that saves activations for each (block, slot) from the forward pass to the backward pass.
+/// Recomputation of a block does not call it again, because its state has the values that the rank received. Owner: one
+/// rank. Ranks: all of the sequence group make the same calls. Classes: sequence_forward, sequence_backward.
 class StatefulAttention {
  public:
   virtual ~StatefulAttention() = default;
-  /// Shapes: qkv [rows, 3, heads, head width], output [rows, heads, head width], of this rank's tokens.
+  /// Computes the output of this rank's tokens. Shapes: qkv [rows, 3, heads, head width], output [rows, heads, head
+  /// width].
   virtual void forward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
                        comm::ConstTensor qkv, comm::Tensor output) = 0;
-  /// After forward() of that place with the same sequences, which gave this output.
+  /// Computes the gradient of qkv. Call it after forward() for the same place and sequences; `output` is the result of
+  /// forward().
   virtual void backward(const AttentionPlace& at, const Sequences& sequences, const AttentionShape& shape,
                         comm::ConstTensor output, comm::ConstTensor grad_output, comm::Tensor grad_qkv) = 0;
-  /// Of the state and of working memory, now.
+  /// The present size of the saved activations and of the working memory.
   virtual std::uint64_t bytes() const = 0;
 };
 
-/// Null where the options ask for none. `heads`: of this tensor-parallel rank, from number `first_head` on. The
-/// operations and the group are borrowed. Ranks: all of the sequence group. Throws: ConfigError for options that a
-/// device's operations do not take.
+/// Null unless AttentionOptions::is_stateful(). This tensor-parallel rank has `heads` heads; the first has the number
+/// `first_head`. The operations and the group are borrowed. Ranks: all of the sequence group. Throws: ConfigError for
+/// options that a device does not support.
 std::unique_ptr<StatefulAttention> make_stateful_attention(const AttentionOptions& options,
                                                            const SequenceParallel& ranks, std::int64_t first_head,
                                                            std::int64_t heads, Ops& ops);
 
-/// The memory of an attention with state, in bytes.
+/// The memory of a StatefulAttention, in bytes.
 struct StatefulAttentionUse {
-  std::uint64_t memory = 0;  ///< StatefulAttention::bytes(); of chunks on their way to a device and back, at most
-  std::uint64_t stored = 0;  ///< outside of memory
+  std::uint64_t memory = 0;  ///< StatefulAttention::bytes(), with an upper bound for the buffers of chunks
+  std::uint64_t stored = 0;  ///< bytes that are stored outside of memory
 };
-/// On rank `rank` of a sequence group after evaluations and passes over `whole` sequences with the heads of a
-/// tensor-parallel rank, whose blocks and slots have so many states. Found by a dry run. Without flags of absent keys,
-/// and what was lost with the values of a fill. 0 where attention has no state.
+/// The memory on rank `rank` of a sequence group after evaluations and training passes, found by a dry run. `whole` is
+/// the shape of the whole sequences with the heads of one tensor-parallel rank, and `states` the number of (block,
+/// slot) pairs. Flags of absent keys, lists of lost elements and their fills are not counted. All 0 if attention has no
+/// state.
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,
                                             std::uint64_t states, const OpsForm& form);
 

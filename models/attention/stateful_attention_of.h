@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which attention with state there is for which options, in the memory of the host or of a device.
+// The choice of the StatefulAttention for the options, in the memory of the host or of a device.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,8 @@
 
 namespace droptest::models {
 
-/// make_stateful_attention(), but for cached keys and values. Blocks: HostBlocks, DeviceBlocks or PlannedBlocks.
+/// make_stateful_attention() for all options except cached keys and values. Blocks: HostBlocks, DeviceBlocks or
+/// PlannedBlocks.
 template <class Blocks>
 std::unique_ptr<StatefulAttention> stateful_attention_of(const AttentionOptions& options, const SequenceParallel& ranks,
                                                          std::int64_t first_head, std::int64_t heads, Ops& ops) {

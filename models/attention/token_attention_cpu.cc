@@ -25,7 +25,7 @@ constexpr std::int64_t kTileKeys = 256;
 template <class T>
 constexpr T kNothingSeen = -std::numeric_limits<T>::infinity();
 
-/// A sequence and head.
+/// A sequence of the batch, and a head.
 struct Place {
   std::int64_t batch = 0;
   std::int64_t head = 0;
@@ -85,7 +85,7 @@ void for_strips(const std::vector<AttentionBlock>& blocks, const F& f) {
   }
 }
 
-/// Scores of a tile, minus infinity where a key is invisible or absent. `scores` has room for whole tiles.
+/// The scores of a tile; minus infinity for keys that are invisible or absent. `scores` has room for whole tiles.
 template <class T>
 Matrix<T> masked_scores(const AttentionInputs<T>& inputs, Place at, const Tile& tile, T* scores) {
   const Matrix<T> result{scores, tile.query_count, tile.key_count, tile.key_count};
@@ -114,7 +114,7 @@ Matrix<T> masked_scores(const AttentionInputs<T>& inputs, Place at, const Tile& 
 }
 
 /// The running softmax of a strip: for each query the largest score so far, the sum of exp(score - largest), and the
-/// values weighted by these exponentials.
+/// sum of the values weighted by these exponentials.
 template <class T>
 struct RunningSoftmax {
   std::array<T, kStripQueries> largest;
@@ -213,7 +213,7 @@ ConstMatrix<T> read(const Matrix<T>& matrix) {
   return {matrix.data, matrix.rows, matrix.columns, matrix.stride};
 }
 
-/// Of one query.
+/// The index of a query's entry in log_sum_exp [batch, heads, queries].
 std::size_t statistic(const HeadShape& queries, Place at, std::int64_t token) {
   return static_cast<std::size_t>((at.batch * queries.heads + at.head) * queries.tokens + token);
 }
@@ -311,7 +311,7 @@ void attend_backward(const AttentionInputs<T>& inputs, const AttentionPattern& p
     const Place at{index / shape.heads, index % shape.heads};
     T* own = scratch.data() + worker * scratch_elems(width);
     std::array<T, kStripQueries> log_sum_exp;
-    std::array<T, kStripQueries> inner;  // of probabilities and their gradients
+    std::array<T, kStripQueries> inner;  // output x grad_output, which equals the probabilities x their gradients
     for_strips(blocks_of(pattern, at.head), [&](const AttentionBlock& block, const TokenRun& run, std::int64_t first,
                                                 std::int64_t count) {
       const ConstMatrix<T> queries = rows_of(inputs.queries, at, run, first, count);

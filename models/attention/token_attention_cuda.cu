@@ -57,7 +57,7 @@ __device__ Part part_of(const TokenRun& run, std::int64_t first, std::int64_t ti
   return {run, first, rest < tile ? rest : tile};
 }
 
-/// What decides which keys a query sees.
+/// The data that decide which keys a query sees.
 struct Visibility {
   bool is_causal;
   std::int64_t positions;
@@ -80,7 +80,7 @@ struct Visibility {
     const std::int64_t count = (key - queries.position - 1) / queries.position_step + 1;
     return count < queries.count ? count : queries.count;
   }
-  /// The scaled score with masks; minus infinity where the query does not see the key.
+  /// The scaled score with masks; minus infinity if the query does not see the key.
   __device__ float masked(float score, std::int64_t batch, std::int64_t head, std::int64_t query, std::int64_t key,
                           std::int64_t key_token) const {
     if (is_causal && key > query) return kMinusInfinity;
@@ -93,7 +93,7 @@ struct Visibility {
   }
 };
 
-/// A view of elements of any type.
+/// A view of elements of a type that the kernel knows only at run time.
 template <class Void>
 struct TypedView {
   TypedRows<Void> rows;
@@ -112,11 +112,11 @@ auto typed_view_in_kernel(const DeviceHeadView<E>& heads, const char* name) {
 }
 
 struct Inputs {
-  HeadShape shape;  ///< of the queries
+  HeadShape shape;  ///< the shape of the queries
   TypedView<const void> queries, keys, values;
   Visibility visibility;
   float scale;
-  std::int64_t first_query, first_key;  ///< as DeviceAttentionInputs'
+  std::int64_t first_query, first_key;  ///< see DeviceAttentionInputs
 };
 
 /// The strips of a pattern's side, for all sequences.
@@ -132,7 +132,7 @@ __device__ void load_part(const TypedView<const void>& view, const Part& part, s
   Form::load(view.at(batch, part.token(0), head), view.token_stride * part.run.index_step, part.count, width, tile);
 }
 
-/// Of one query, in [batch, heads, queries].
+/// The index of a query's entry in log_sum_exp [batch, heads, queries].
 __device__ std::int64_t statistic(const HeadShape& queries, std::int64_t batch, std::int64_t head, std::int64_t token) {
   return (batch * queries.heads + head) * queries.tokens + token;
 }
@@ -277,8 +277,8 @@ struct Results {
   const float* delta;
 };
 
-/// p = exp(score - log_sum_exp), 0 for keys that a query does not see; and the gradient of the score, in which `scale`
-/// is, in place of dp, the gradient of p; then p with its dropout.
+/// Sets p = exp(score - log_sum_exp), 0 for keys that a query does not see, and then applies dropout to p. Replaces dp,
+/// the gradient of p, by the gradient of the score, multiplied by `scale`.
 template <int kTile, int kWidth, class Draws>
 __device__ void score_gradients(const Inputs& in, const Draws& draws, const Results& results, std::int64_t b,
                                 std::int64_t h, const Part& queries, const Part& keys,
@@ -498,7 +498,7 @@ DeviceAttentionPattern::DeviceAttentionPattern(const AttentionPattern& pattern, 
   }
   queries_ = {on_device(queries.strips, stream), on_device(queries.met, stream)};
   keys_ = {on_device(keys.strips, stream), on_device(keys.met, stream)};
-  stream.synchronize();  // the vectors go
+  stream.synchronize();  // the vectors end with this scope
 }
 
 template <class E>

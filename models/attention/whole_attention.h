@@ -17,12 +17,12 @@
 
 namespace droptest::models {
 
-/// Blocks: HostBlocks, DeviceBlocks or PlannedBlocks. Without chunks a state has the queries, keys and values. With
-/// chunks, the forward pass stores these outside of memory, by chunks of options.chunk_tokens tokens, the last one
-/// perhaps shorter. The backward pass takes the chunks of keys and values one after the other, and for each the chunks
-/// of queries that see it; the next chunk is read meanwhile. Pairs of chunks that the mask hides are left out. Source:
-/// Yao et al. 2024 (Fully Pipelined Distributed Transformer), section 4; projections are those of whole sequences here.
-/// The operations are borrowed.
+/// Blocks: HostBlocks, DeviceBlocks or PlannedBlocks. Without chunks, a state has the queries, keys and values in
+/// memory. With chunks, the forward pass stores them outside of memory, in chunks of options.chunk_tokens tokens; the
+/// last chunk may be shorter. The backward pass brings the chunks of keys and values back one after the other, and for
+/// each the chunks of queries that see it. The next chunk is read meanwhile. Pairs of chunks that the mask hides are
+/// skipped. Source: Yao et al. 2024 (Fully Pipelined Distributed Transformer), section 4; unlike there, the projections
+/// are computed for whole sequences. The operations are borrowed.
 template <class Blocks>
 class WholeAttention final : public StatefulAttention {
   using Memory = typename Blocks::Memory;
@@ -139,18 +139,18 @@ class WholeAttention final : public StatefulAttention {
 
  private:
   struct State {
-    std::uint64_t number = 0;                   ///< tells the states apart in the keys of the storage
+    std::uint64_t number = 0;                   ///< distinguishes the states in the keys of the storage
     typename Memory::template Buffer<E> qkv{};  ///< queries, keys and values; empty with chunks
-    /// [batch, heads, tokens] of each chunk, one chunk after the other.
+    /// The log-sum-exps [batch, heads, tokens] of each chunk, one chunk after the other.
     typename Memory::template Buffer<typename Memory::Statistic> log_sum_exp{};
     typename Blocks::Documents documents{};
   };
 
-  /// The tokens of a chunk but the last one; without chunks, of the sequence.
+  /// The number of tokens in each chunk except the last one; without chunks, that of the sequence.
   std::int64_t most_tokens(const AttentionShape& shape) const {
     return storage_ ? std::min(chunk_tokens_, shape.length) : shape.length;
   }
-  /// Memory for a pass of this shape.
+  /// Takes the memory for a pass of this shape.
   void take_shape(const AttentionShape& shape, State& state) {
     const auto rows = static_cast<std::uint64_t>(shape.batch * shape.heads);
     Memory::room(state.log_sum_exp, rows * static_cast<std::uint64_t>(shape.length), kMemoryOf, blocks_.processor());
@@ -184,7 +184,7 @@ class WholeAttention final : public StatefulAttention {
 
   std::int64_t chunk_tokens_;
   Blocks blocks_;
-  std::map<std::pair<int, int>, State> states_;  ///< by block and slot; an evaluation's is of none
+  std::map<std::pair<int, int>, State> states_;  ///< the key is (block, slot), and (-1, -1) for evaluations
   std::array<typename Memory::template Buffer<E>, kChunkKinds.size()> rooms_;
   typename Memory::Scratch scratch_;
   typename Blocks::ChunkPatterns patterns_;

@@ -20,13 +20,13 @@ using nlohmann::json;
 
 static_assert(std::endian::native == std::endian::little, "tensors are copied as they lie in the file");
 
-// Limits of the format: its reference implementation refuses larger headers, and a header is an object of objects of
-// lists.
+// The limits of the format: its reference implementation refuses larger headers, and a header is an object of objects
+// of lists.
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 constexpr int kMaxHeaderDepth = 3;
 constexpr std::string_view kMetadata = "__metadata__";
 
-/// Bytes of an element, 0 for an unknown name.
+/// The bytes of an element; 0 for an unknown name.
 std::uint64_t dtype_bytes(std::string_view dtype) {
   for (const std::string_view name : {"BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"}) {
     if (dtype == name) return 1;
@@ -43,8 +43,8 @@ std::uint64_t dtype_bytes(std::string_view dtype) {
   return 0;
 }
 
-/// The header of a file: parsed strictly, because nlohmann's parser by itself lets a later name replace an
-/// earlier, and takes a byte 0 for the end.
+/// Parses the header of a file strictly. nlohmann's parser alone would let a duplicate name replace the earlier one,
+/// and would take a zero byte for the end.
 json parse_header(std::string_view text, const std::string& where) {
   if (const std::size_t at = text.find('\0'); at != std::string_view::npos) {
     throw ConfigError(where + ": header: byte " + std::to_string(at) + " is 0, want JSON, and spaces behind it");
@@ -149,7 +149,7 @@ StoredTensors parse_safetensors(std::span<const std::byte> file, const std::stri
       continue;
     }
     const json& metadata = item.value();
-    if (metadata.is_null()) continue;  // as the format's library reads it: there are none
+    if (metadata.is_null()) continue;  // the format's library also reads this as no metadata
     if (!metadata.is_object() ||
         !std::all_of(metadata.begin(), metadata.end(), [](const json& value) { return value.is_string(); })) {
       throw ConfigError(where + ": __metadata__: want an object of strings, or null");
@@ -199,7 +199,7 @@ std::optional<std::vector<std::uint64_t>> stored_shape(std::istream& file, const
 
 void write_safetensors(const StoredTensors& tensors, const std::map<std::string, std::string>& metadata,
                        const std::function<void(std::span<const std::byte>)>& write) {
-  // Wide elements first, so that each tensor is aligned to its element.
+  // Tensors with wide elements come first, so that each tensor is aligned to its element size.
   std::vector<const StoredTensors::value_type*> order;
   for (const auto& item : tensors) order.push_back(&item);
   std::stable_sort(order.begin(), order.end(), [](const auto* a, const auto* b) {

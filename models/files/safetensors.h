@@ -23,13 +23,13 @@ struct StoredTensor {
 
 using StoredTensors = std::map<std::string, StoredTensor>;
 
-/// Parses a whole file's bytes. `where` names the file in messages.
+/// Parses the bytes of a whole file. `where` names the file in messages.
 /// Throws: ConfigError with the reason: short file, header not JSON, unknown dtype, size that does not match the shape,
 /// overlapping or missing ranges, duplicate names.
 StoredTensors parse_safetensors(std::span<const std::byte> file, const std::string& where);
 
-/// The shape of a tensor, from the header of a file alone; absent: the file has no such tensor. Throws: ConfigError
-/// with the reason, for a header that is none.
+/// The shape of a tensor; reads only the header of the file. Absent: the file has no such tensor. Throws: ConfigError
+/// with the reason for an invalid header.
 std::optional<std::vector<std::uint64_t>> stored_shape(std::istream& file, const std::string& name,
                                                        const std::string& where);
 
@@ -40,8 +40,8 @@ void write_safetensors(const StoredTensors& tensors, const std::map<std::string,
 /// The values as floats; F32, F64, BF16 and F16 are known. Throws: ConfigError for another dtype.
 std::vector<float> to_floats(const StoredTensor& tensor, const std::string& name);
 
-/// The tensor with elements of another type, "F32", "F16" or "BF16", rounded to the nearest. Throws: as
-/// to_floats(), and ConfigError for a finite element that the type rounds to infinity.
+/// The tensor with elements of another type, "F32", "F16" or "BF16", rounded to the nearest. Throws: as to_floats(),
+/// and ConfigError for a finite element that becomes infinite in the new type.
 StoredTensor converted(const StoredTensor& tensor, const std::string& dtype, const std::string& name);
 
 }  // namespace droptest::models

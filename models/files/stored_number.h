@@ -7,7 +7,7 @@
 
 namespace droptest::models {
 
-/// The element that begins at `element`. `dtype`: "F32", "F64", "F16" or "BF16".
+/// The value of the element at the address `element`. `dtype`: "F32", "F64", "F16" or "BF16".
 double to_number(const std::byte* element, std::string_view dtype);
 
 }  // namespace droptest::models

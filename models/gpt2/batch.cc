@@ -12,7 +12,7 @@ namespace {
 
 enum class Ignored : std::uint8_t { kRefused, kTaken };
 
-/// `wanted`: "a token in [0, vocabulary", of which there are `count`.
+/// `wanted` is the beginning of the text of the allowed range, such as "a token in [0, vocabulary"; `count` is its end.
 void check_tokens(std::span<const std::int32_t> tokens, const char* what, int count, const char* wanted,
                   Ignored ignored) {
   const bool taken = ignored == Ignored::kTaken;

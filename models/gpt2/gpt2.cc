@@ -102,13 +102,13 @@ std::vector<std::unique_ptr<Gpt2::OwnStage>> Gpt2::make_stages(const SlotOptions
 }
 
 Gpt2::~Gpt2() {
-  store_.abandon_traffic();  // first, since a device may wait for peers of these collectives
+  store_.abandon_traffic();  // first, because a device may wait for the peers of these collectives
   try {
     ops_->end_traffic();
     ops_->join();
     ops_->synchronize();
   } catch (const DeviceError&) {
-    // A device that is broken works on nothing.
+    // A broken device does not work on anything.
   }
 }
 
@@ -138,7 +138,7 @@ Gpt2::Prepared& Gpt2::prepared(const BatchShape& shape, Keep keep) {
     evaluation_.reset();
     memory_.reset();
     memory_bytes_ = 0;
-    // A rank without a token needs none, but has a place for it.
+    // A rank without tokens needs no memory, but an allocation.
     memory_ =
         ops_->allocate(std::max<std::uint64_t>(1, needed.bytes()), plans.front().purpose(), Ops::Content::kUnspecified);
     memory_bytes_ = needed.bytes();
@@ -220,7 +220,7 @@ void Gpt2::backward(const StageSlot& at, Action::Kind kind, double scale, double
   // Gradients of stages are ready after their last pass only; the store counts the passes of a whole model.
   const auto reports = is_whole() || follows == Follows::kUpdate ? Stage::Reports::kReady : Stage::Reports::kNothing;
   const auto mode_of = [](int& passes) { return passes++ == 0 ? GradientMode::kSet : GradientMode::kAdd; };
-  // Where all targets are ignored, the losses are zeros.
+  // If all targets are ignored, the losses are zeros, and any divisor will do.
   const double own_targets = own.targets[slot] == 0 ? 1 : own.targets[slot];
   const double targets = mean_over == kOwnTargets ? own_targets : mean_over;
   // Passes of a stage with split passes may be whole, too.
@@ -270,7 +270,7 @@ UpdateDecision Gpt2::update(double learning_rate, UpdateRule rule) {
                                 numbers[Number::kGradientFactor]};
   if (decision.skips()) optimizer_.take_back_step();
   embedding_is_spread_ = !ends_;
-  // Where ranks may disagree, those that skipped take part, too.
+  // If ranks may disagree, those that skip take part in the collectives, too.
   if (!decision.skips() || rule.flags != UpdateRule::Flags::kReliable) store_.spread_values();
   return decision;
 }

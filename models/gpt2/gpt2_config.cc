@@ -10,7 +10,7 @@
 namespace droptest::models {
 namespace {
 
-// Beyond these a shape is a typing error, and products of dimensions stay far below 2^63.
+// Larger values are typing errors. Within these limits, products of dimensions stay far below 2^63.
 constexpr int kMaxLayers = 10000;
 constexpr int kMaxDimension = 1 << 24;
 

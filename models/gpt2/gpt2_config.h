@@ -12,23 +12,23 @@
 
 namespace droptest::models {
 
-/// How the optimizer updates the tensors whose names match.
+/// How the optimizer updates the tensors with a matching name.
 struct TensorRule {
   std::string pattern;              ///< Hugging Face's names; a `*` stands for any characters
-  double learning_rate_factor = 1;  ///< 0: frozen: neither updated nor sent nor part of the gradient norm
+  double learning_rate_factor = 1;  ///< 0: frozen, so not updated, not sent, and not in the gradient norm
 };
 
-/// Low-rank additions to the weights of linear layers (Hu et al. 2022, LoRA). Where there are some, all other tensors
-/// but a classification head are frozen, whatever a TensorRule says.
+/// Low-rank adapters of linear layers (Hu et al. 2022, LoRA). With adapters, all other tensors except a classification
+/// head are frozen, whatever a TensorRule says.
 struct LoraOptions {
-  int rank = 0;                        ///< 0: none
-  double alpha = 0;                    ///< the additions are multiplied by alpha / rank
-  std::vector<std::string> targets{};  ///< of lora_targets()
+  int rank = 0;                        ///< 0: no adapters
+  double alpha = 0;                    ///< the output of an adapter is multiplied by alpha / rank
+  std::vector<std::string> targets{};  ///< names from lora_targets()
 
   bool is_on() const { return rank > 0; }
   double scale() const { return alpha / rank; }
 };
-/// "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj".
+/// The linear layers that can have adapters: "attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj".
 const std::vector<std::string>& lora_targets();
 
 /// Source: Radford et al. 2019; the released checkpoints' configurations.
@@ -36,19 +36,19 @@ struct Gpt2Config {
   int layers = 4;
   int width = 128;
   int heads = 4;
-  int context = 128;     ///< longest sequence: rows of the position embedding
-  int vocabulary = 256;  ///< true tokens; padding rows are an internal matter of the tensor-parallel model
+  int context = 128;     ///< length of the longest sequence, the number of rows of the position embedding
+  int vocabulary = 256;  ///< tokens without the padding that tensor parallelism adds
   AttentionOptions attention{};
   DropoutConfig dropout{};
-  /// Of a head that classifies sequences, in place of the LM head; 0: none. Targets are classes then, at the last token
-  /// of each sequence.
+  /// The number of classes of a classification head, which replaces the LM head; 0: LM head. Targets are then classes,
+  /// at the last token of each sequence.
   int classes = 0;
-  std::vector<double> class_weights{};     ///< of each class in the training loss; empty: 1
-  std::vector<TensorRule> tensor_rules{};  ///< the last one that matches holds; none: 1
+  std::vector<double> class_weights{};     ///< weight of each class in the training loss; empty: all 1
+  std::vector<TensorRule> tensor_rules{};  ///< the last matching rule applies; no match: factor 1
   LoraOptions lora{};
 
   bool classifies() const { return classes > 0; }
-  /// Outputs of the head: different targets.
+  /// The number of outputs of the head.
   int outputs() const { return classifies() ? classes : vocabulary; }
 };
 
@@ -58,18 +58,19 @@ struct Gpt2Preset {
   std::string_view summary;
 };
 
-/// nano, micro, small (124M), medium, large, xl, in order of size.
+/// The presets in order of size: nano, micro, small (124M), medium, large, xl.
 const std::vector<Gpt2Preset>& gpt2_presets();
-/// Throws: ConfigError that lists the known names.
+/// The preset of that name. Throws: ConfigError that lists the known names.
 const Gpt2Preset& gpt2_preset(std::string_view name);
 
 /// Whether the name matches the pattern, in which a `*` stands for any characters.
 bool matches_pattern(std::string_view pattern, std::string_view name);
 
-/// Throws: ConfigError for a shape that no model can have, or fewer heads or vocabulary than tensor-parallel ranks.
+/// Throws: ConfigError for a shape that no model can have, or for fewer heads or tokens in the vocabulary than
+/// tensor-parallel ranks.
 void validate(const Gpt2Config& config, int tensor_parallel_size);
 
-/// Trainable values of the whole model, without padding: 124,439,808 for small.
+/// The number of trainable values of the whole model, without padding: 124,439,808 for small.
 std::uint64_t parameter_count(const Gpt2Config& config);
 
 }  // namespace droptest::models

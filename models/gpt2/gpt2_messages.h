@@ -10,8 +10,8 @@
 
 namespace droptest::models {
 
-/// Recovery policies remember values by these names: each is of one call site. The messages borrow their names from
-/// this object.
+/// Each name belongs to one call site, because recovery policies remember values by name. The messages borrow their
+/// names from this object.
 class Gpt2Messages {
  public:
   explicit Gpt2Messages(const Gpt2Config& config) {
@@ -30,8 +30,8 @@ class Gpt2Messages {
   comm::Message attention_input_gradient(int layer) const { return backward(layer, of(layer).attention_input); }
   comm::Message mlp_input_gradient(int layer) const { return backward(layer, of(layer).mlp_input); }
 
-  /// With a cut of tokens, the gathers of a sublayer's input in the forward pass, of the gradient of its output, and of
-  /// its input again, for the gradients of weights.
+  /// The gathers if the residual stream is cut by tokens: a sublayer's input in the forward pass; in the backward pass
+  /// the gradient of its output, and its input again for the gradients of weights.
   comm::Message attention_input(int layer) const { return forward(layer, of(layer).attention_gather); }
   comm::Message mlp_input(int layer) const { return forward(layer, of(layer).mlp_gather); }
   comm::Message attention_output_gradient(int layer) const {
@@ -43,11 +43,11 @@ class Gpt2Messages {
   static comm::Message head_input() { return {sim::TrafficClass::kTpForward, "lm_head", -1}; }
   static comm::Message embedding_output_gradient() { return {sim::TrafficClass::kTpBackward, "wte.backward", -1}; }
 
-  /// The sums of a block that is computed again.
+  /// The sums of a recomputed block.
   comm::Message attention_output_again(int layer) const { return again(layer, of(layer).attention_output); }
   comm::Message mlp_output_again(int layer) const { return again(layer, of(layer).mlp_output); }
 
-  /// Residual streams that ranks have cut.
+  /// The gathers of saved residual streams that tensor-parallel ranks have cut.
   comm::Message attention_residual(int layer) const { return control(layer, of(layer).attention_residual); }
   comm::Message mlp_residual(int layer) const { return control(layer, of(layer).mlp_residual); }
 

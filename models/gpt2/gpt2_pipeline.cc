@@ -13,14 +13,14 @@
 namespace droptest::models {
 namespace {
 
-/// The data of a delivery, on the side of the action.
+/// The tensor that a delivery sends, in the buffers of the action.
 comm::Tensor source_of(const Action& action, int past, StageBuffers& b) {
   const bool is_input = past == action.stage;
   if (action.is_forward()) return is_input ? Stage::input(b) : Stage::output(b);
   return is_input ? b.passed_gradient : Stage::grad_input(b);
 }
 
-/// Its place on the side of its user.
+/// The tensor that a delivery sets, in the buffers of its user.
 comm::Tensor place_of(const Action& user, bool is_past, StageBuffers& b) {
   if (user.is_forward()) return is_past ? b.passed_input : Stage::input(b);
   return is_past ? b.passed_gradient : Stage::grad_output(b);
@@ -28,7 +28,7 @@ comm::Tensor place_of(const Action& user, bool is_past, StageBuffers& b) {
 
 comm::Tensor on_stream(const comm::Tensor& tensor, comm::Stream* stream) { return {tensor.type, tensor.bytes, stream}; }
 
-/// The mean over all targets, of the means over each rank's. Ranks: all of the group.
+/// The mean over all targets, from each rank's mean and number of targets. Ranks: all of the group.
 double mean_over(comm::Communicator* group, double mean, std::int64_t targets) {
   if (group == nullptr) return mean;
   const std::array<double, 2> own = {mean, static_cast<double>(targets)};
@@ -101,7 +101,7 @@ std::optional<std::size_t> Gpt2::own_stage(int stage) const {
   return static_cast<std::size_t>(found - stages_.begin());
 }
 
-// An evaluation takes the steps of a program of one micro-batch, whose ranks compute their stages in order.
+// An evaluation runs a program of one micro-batch, in which each rank computes its stages in order.
 void Gpt2::take_evaluated(int stage, StageBuffers& to) {
   const Action action{stage, Action::Kind::kForward};
   const PipelineProgram& program = ranks_.pipeline.plan->program;
@@ -135,7 +135,7 @@ void Gpt2::give_evaluated(int stage, StageBuffers& from) {
 void Gpt2::begin_steps(int micro_batches, const BatchShape& shape) {
   check_embedding_is_spread();
   prepared(shape, Keep::kForBackward);
-  --slots_taken_;  // by no pass
+  --slots_taken_;  // no pass took this slot
   if (traffic_) traffic_->begin_step(micro_batches);
 }
 
@@ -186,7 +186,7 @@ void Gpt2::pass_on(const Action& action) {
   for (const Delivery& delivery : program.deliveries(action)) {
     const int to = delivery.user.stage;
     if (!own_stage(to)) continue;
-    // The gradients of a slot may share a buffer, from which an earlier micro-batch's is still being sent.
+    // The gradients of a slot may share a buffer, which may still be being sent for an earlier micro-batch.
     if (traffic_ && !action.is_forward()) {
       traffic_->finish_send({PipelineStep::Kind::kCompute, delivery.user, -1, slot_of(to)});
     }

@@ -11,7 +11,7 @@ namespace {
 // GPT-2's initial deviations. Source: Radford et al. 2019, section 2.3; Hugging Face's initializer_range.
 constexpr double kInitialDeviation = 0.02;
 
-constexpr std::size_t kOfBlock = 12;  ///< tensors
+constexpr std::size_t kOfBlock = 12;  ///< number of tensors in a block
 
 TensorSlice sliced(std::vector<std::uint64_t> shape, std::size_t axis, std::vector<IndexRange> ranges) {
   TensorSlice slice;

@@ -28,7 +28,7 @@ std::string shape_text(const std::vector<std::uint64_t>& shape) {
 
 using TensorsByName = std::map<std::string, const StoredTensor*, std::less<>>;
 
-/// A file's tensors by the names that this model uses.
+/// The tensors of a file, by the names that this model uses.
 TensorsByName by_plain_name(const StoredTensors& tensors, const std::string& where) {
   TensorsByName plain;
   for (const auto& item : tensors) {
@@ -58,7 +58,7 @@ void require_finite(const StoredTensor& tensor, const std::string& name, const s
                     (std::isnan(*odd) ? "NaN" : "an infinite number") + ", want finite numbers");
 }
 
-/// Those of the model among the file's, by plain name.
+/// The model's tensors in the file, by names without prefix.
 TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, const std::string& where,
                       MissingHead missing) {
   TensorsByName found = by_plain_name(tensors, where);
@@ -100,7 +100,7 @@ TensorsByName checked(const Gpt2Config& config, const StoredTensors& tensors, co
   return found;
 }
 
-/// Of the rank's stages.
+/// The tensors of the rank's stages.
 StoredTensors gather_stage_weights(const Gpt2Config& config, std::span<const Parameter<float>> parameters,
                                    comm::Communicator& tensor_group) {
   const int ranks = tensor_group.world_size();
@@ -139,7 +139,7 @@ StoredTensors gather_stage_weights(const Gpt2Config& config, std::span<const Par
   return tensors;
 }
 
-/// A flag of each rank.
+/// Gathers one flag of each rank.
 std::vector<std::uint64_t> who_holds(bool holds, comm::Communicator& group) {
   std::vector<std::uint64_t> all(static_cast<std::size_t>(group.world_size()));
   const std::uint64_t own = holds ? 1 : 0;
@@ -162,7 +162,7 @@ void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> par
   const std::vector<Gpt2Tensor> wanted = gpt2_tensors(config, tensor_group.world_size(), tensor_group.rank());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const auto parameter = std::ranges::find(parameters, wanted[i].name, &Parameter<float>::name);
-    if (parameter == parameters.end()) continue;  // of another stage
+    if (parameter == parameters.end()) continue;  // a tensor of another stage
     const auto stored = found.find(wanted[i].name);
     if (stored == found.end()) continue;  // a head or an adapter that the file does not have
     const std::vector<float> full = to_floats(*stored->second, wanted[i].name);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a model: a loss of the normalised residual stream. Smallest implementation: linear_head.h.
+// The head of a model: it computes a loss from the normalised residual stream. Smallest implementation: linear_head.h.
 #pragma once
 
 #include <cstdint>
@@ -13,20 +13,21 @@ namespace droptest::models {
 
 using LogitVisitor = std::function<void(std::int64_t row, std::span<const double> logits)>;
 
-/// Reads targets and shared_input(final_norm), the normalised rows of all ranks. A row whose target is kIgnoredTarget
-/// has no loss and no gradient. Ranks: all call the same.
+/// Reads targets and shared_input(final_norm), the normalised rows of all ranks. A row with the target kIgnoredTarget
+/// has no loss and no gradient. Ranks: all make the same calls.
 class Head {
  public:
   virtual ~Head() = default;
 
-  /// `losses` becomes each row's loss in nats, the same on every rank.
+  /// Sets `losses` to each row's loss in nats, equal on every rank.
   virtual void forward(StageBuffers& buffers) const = 0;
-  /// The same, with losses that the weights of their classes multiply; also sets or adds `factor` x the gradient of the
-  /// sum of the losses to the head's parameters, and begins to sum grad_normalized, the like of it by
-  /// final_norm.normalized, over ranks (LayerBoundary): Ops::join() ends it.
+  /// Sets `losses`, multiplied by the weights of their classes, and computes `factor` x the gradients of the sum of the
+  /// losses. The gradients of the head's parameters are set or added to. The gradient of final_norm.normalized goes to
+  /// grad_normalized; its sum over ranks begins here (LayerBoundary), and Ops::join() ends it.
   virtual void forward_backward(StageBuffers& buffers, double factor, GradientMode mode) const = 0;
-  /// Calls visit(row, logits of this rank's outputs) for each row whose target is not ignored, in order. `targets` are
-  /// those of the buffers; none in a dry run, which visits nothing. Waits for the device. Shapes: targets [rows].
+  /// Calls visit(row, logits of this rank's outputs) for each row with a target that is not ignored, in order.
+  /// `targets` are those of the buffers; a dry run passes none and visits nothing. Waits for the device. Shapes:
+  /// targets [rows].
   virtual void for_target_logits(StageBuffers& buffers, std::span<const std::int32_t> targets,
                                  const LogitVisitor& visit) const = 0;
 };

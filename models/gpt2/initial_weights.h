@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The weights that a GPT-2 starts from when no file has any (docs/models.md).
+// The random initial weights of a GPT-2 (docs/models.md).
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace droptest::models {
 
-/// Sets every value; padding is zero. The whole tensors do not depend on how they are cut over ranks.
+/// Sets every value; padding is zero. The values do not depend on how tensors are cut over ranks.
 /// Shapes: one parameter for each tensor.
 template <class T>
 void set_initial_weights(std::span<const Gpt2Tensor> tensors, std::uint64_t seed, std::span<Parameter<T>> parameters);

@@ -10,7 +10,7 @@
 namespace droptest::models {
 namespace {
 
-/// Of any floating-point type.
+/// Reads a number of any floating-point type.
 std::vector<double> to_doubles(comm::ConstTensor tensor) {
   if (tensor.type == comm::ElementType::kFloat64) {
     const std::span<const double> values = tensor.as<double>();
@@ -30,13 +30,13 @@ std::vector<double> to_doubles(comm::ConstTensor tensor) {
 
 }  // namespace
 
-/// A part of the rows, in terms of GEMMs and of cross-entropy.
+/// A chunk of the rows: the arguments of its GEMMs and of its cross-entropy.
 struct LinearHead::Chunk {
   ProductShape product;
   LogitBlock block;
   comm::Tensor normalized;
   comm::Tensor grad_normalized;  ///< empty in evaluation
-  comm::Tensor message;          ///< likewise, and where messages are of the activations' type
+  comm::Tensor message;          ///< empty in evaluation, and if messages have the activations' type
 };
 
 LinearHead::Chunk LinearHead::chunk_at(StageBuffers& b, std::int64_t first_row) {
@@ -104,7 +104,7 @@ void LinearHead::forward_backward(StageBuffers& b, double factor, GradientMode m
   const std::int64_t rows = b.extents.batch.rows();
   const Weight weights = used_rows(b.extents);
   if (rows == 0 && mode == GradientMode::kSet) ops_.zero(weights.gradient);
-  // The factor enters both GEMMs, or the gradient in front of them.
+  // The factor is applied in both GEMMs, or to the gradient before them.
   const bool in_front = ops_.form().rounds_logit_gradients_to_fp16();
   for (std::int64_t row = 0; row < rows; row += b.chunks.rows) {
     Chunk chunk = chunk_at(b, row);
@@ -113,7 +113,7 @@ void LinearHead::forward_backward(StageBuffers& b, double factor, GradientMode m
     if (!class_weights_.empty()) ops_.weigh_rows(chunk.block, class_weights_);
     const Operand gradient = ops_.operand(chunk.block.logits, in_front ? 1 : factor, b.rounded_gradients[0]);
     ops_.linear_backward_input(chunk.product, gradient, weights, part_of(chunk.grad_normalized, chunk.message));
-    // The sum over ranks goes on while the last chunk's gradient of the embedding is computed.
+    // The sum over ranks overlaps with the last chunk's gradient of the embedding.
     if (row + chunk.product.rows == rows) {
       LayerBoundary(ops_).begin_gradient_sum(b.grad_normalized, b, Gpt2Messages::head_input_gradient(),
                                              b.lost_head_input);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logits of a linear layer without bias, cross-entropy, and the gradients of both.
+// A linear layer without bias, cross-entropy, and the gradients of both.
 #pragma once
 
 #include <cstdint>
@@ -11,15 +11,15 @@
 
 namespace droptest::models {
 
-/// The LM head, whose outputs are tokens and whose weights the token embedding's; or a classification head. Ranks have
-/// parts of the outputs. Works through the rows in chunks, so that few logits are in memory, however long the batch is.
-/// The loss is log(sum of exp) - target's logit, both relative to the row's largest logit. Source: Megatron-LM's
-/// vocabulary-parallel cross-entropy; its three reductions a chunk are small and travel as `control`. A rank that has
-/// all outputs makes none where its operations fuse the cross-entropy.
+/// The LM head, which has tokens as outputs and shares the weights of the token embedding, or a classification head.
+/// Each rank has a part of the outputs. The rows are processed in chunks, so that only few logits are in memory,
+/// however long the batch is. The loss is log(sum of exp) - the target's logit, both relative to the row's largest
+/// logit. Source: Megatron-LM's vocabulary-parallel cross-entropy. Its three reductions for each chunk are small and
+/// have class control; a rank that has all outputs makes none if its operations fuse the cross-entropy.
 class LinearHead final : public Head {
  public:
-  /// `weights`: [at least the rank's outputs, width]. `class_weights`: of each output in the training loss, as
-  /// PyTorch's CrossEntropyLoss has them; empty: 1.
+  /// `weights` are [at least the rank's outputs, width]. `class_weights` has a weight of each output in the training
+  /// loss, as in PyTorch's CrossEntropyLoss; empty: all 1.
   LinearHead(Ops& ops, const Weight& weights, std::vector<double> class_weights = {})
       : ops_(ops), weights_(weights), class_weights_(std::move(class_weights)) {}
 
@@ -34,7 +34,7 @@ class LinearHead final : public Head {
   void compute_logits(StageBuffers& buffers, const Chunk& chunk, const Weight& weights) const;
   void compute_losses(StageBuffers& buffers, const Chunk& chunk, const Weight& weights, Logits logits) const;
   void reduce_statistics(const LogitBlock& block) const;
-  /// The rows of the weights that stand for outputs.
+  /// The rows of the weights that belong to outputs, without padding.
   Weight used_rows(const StageExtents& extents) const;
 
   Ops& ops_;

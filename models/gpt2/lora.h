@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Adapters of a model that was trained, in the files of Hugging Face's PEFT (docs/classification.md).
+// Trained adapters in the file formats of Hugging Face's PEFT (docs/classification.md).
 #pragma once
 
 #include <string>
@@ -9,14 +9,15 @@
 
 namespace droptest::models {
 
-/// The weights of the same model without adapters: each is added to its weight. Shapes: all tensors of the config.
+/// The tensors of an equivalent model without adapters: each adapter is added to its weight. Shapes: all tensors of the
+/// config.
 StoredTensors with_merged_adapters(const Gpt2Config& config, const StoredTensors& tensors);
 
 /// The adapters, and a classification head, by PEFT's names:
 /// "base_model.model.transformer.h.0.attn.c_attn.lora_A.weight".
 StoredTensors peft_adapters(const Gpt2Config& config, const StoredTensors& tensors);
 
-/// adapter_config.json of these.
+/// The text of PEFT's adapter_config.json.
 std::string peft_config_text(const Gpt2Config& config);
 
 }  // namespace droptest::models

@@ -21,7 +21,7 @@ std::vector<OwnPart> cut(std::span<const OwnPart> parts, std::uint64_t most) {
   return pieces;
 }
 
-/// Rooms begin on cache lines of their own.
+/// Each room begins on a new cache line.
 std::uint64_t aligned(std::uint64_t elems) {
   constexpr std::uint64_t kAlignmentElems = 64;
   return (elems + kAlignmentElems - 1) / kAlignmentElems * kAlignmentElems;
@@ -31,7 +31,7 @@ bool gathers_buckets(const ShardOptions& options) {
   return options.offloads_values && options.shards_state() && !options.shards_values();
 }
 
-/// With sharded values, the elements of the unit that this rank owns. They lie together in its shard.
+/// The elements of the unit that this rank owns, with sharded values. They are contiguous in its shard.
 OwnPart own_part_of(const ShardPlan& plan, std::size_t unit) {
   std::optional<OwnPart> own;
   for (std::size_t i = 0; i < plan.buckets().size(); ++i) {
@@ -119,8 +119,8 @@ std::uint64_t OffloadedState::place_of_moment(const OwnPart& part, std::size_t i
   return comm::element_bytes(type_) * (fields_.value_elems + i * fields_.moment_elems + part.shard_offset);
 }
 
-// Copies are done in the order of the calls: a window's next piece is read after its last one was written. So nothing
-// waits for a write but the end.
+// Copies are made in the order of the calls, so a window's next piece is read after its last one was written. Therefore
+// only the end waits for writes.
 void OffloadedState::for_each(std::span<const OwnPart> pieces, unsigned chosen,
                               const std::function<void(const Piece&)>& body) {
   const std::uint64_t numbers = values_ + moments_;
@@ -242,7 +242,7 @@ void OffloadedState::bring_own(std::size_t unit) {
   if (table_.units[unit].layer == kOutsideOfBlocks) return;
   const std::size_t last = std::exchange(last_own_, unit);
   if (last == kNobody || last == unit) return;
-  const std::size_t next = unit > last ? unit + 1 : unit - 1;  // of unit 0: none
+  const std::size_t next = unit > last ? unit + 1 : unit - 1;  // no unit follows unit 0
   if (next < table_.units.size() && table_.units[next].layer != kOutsideOfBlocks) start_reading(next);
 }
 

@@ -10,7 +10,7 @@
 namespace droptest::models {
 namespace {
 
-/// Rooms begin on cache lines of their own.
+/// Each room begins on a new cache line.
 std::uint64_t aligned(std::uint64_t elems) {
   constexpr std::uint64_t kAlignmentElems = 16;
   return (elems + kAlignmentElems - 1) / kAlignmentElems * kAlignmentElems;
@@ -37,7 +37,7 @@ std::vector<std::uint64_t> ParameterArena::rooms(const ParameterTable& table, co
       continue;
     }
     rooms.push_back(end);
-    end += table.elems - unit.offset;  // with padding
+    end += table.elems - unit.offset;  // including padding
   }
   rooms.push_back(end);
   return rooms;
@@ -54,7 +54,7 @@ ParameterArena::ParameterArena(const ParameterTable& table, const ShardPlan& pla
     : table_(&table), plan_(&plan), holds_(holds) {
   if (holds == Holds::kOwnAndUnits || holds == Holds::kUnits) rooms_ = rooms(table, plan, holds);
   const std::uint64_t bytes = elems(table, plan, holds) * comm::element_bytes(type);
-  memory_ = ops.allocate(std::max<std::uint64_t>(1, bytes), purpose, content);  // none where all is frozen
+  memory_ = ops.allocate(std::max<std::uint64_t>(1, bytes), purpose, content);  // 0 bytes if all tensors are frozen
   all_ = {type, {memory_->data(), static_cast<std::size_t>(bytes)}, ops.stream()};
 }
 

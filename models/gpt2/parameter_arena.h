@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for one number for each element of a rank's tensors, or for those that the rank has.
+// Memory for one number (value, gradient or moment) of each element of a rank's tensors, or of a part of them.
 #pragma once
 
 #include <cstddef>
@@ -16,43 +16,43 @@
 
 namespace droptest::models {
 
-/// Places are offsets in a whole arena (ParameterTable), of which any part may be in memory. Owner: one rank.
+/// Places are offsets in the whole arena (ParameterTable), even if only a part of it is in memory. Owner: one rank.
 class ParameterArena {
  public:
   enum class Holds : std::uint8_t {
     kAll,
-    kTrained,      ///< the elements that are trained: all but padding, frozen tensors and copies
+    kTrained,      ///< the trained elements: all except padding, frozen tensors and copies
     kOwn,          ///< the rank's own elements
-    kOwnAndUnits,  ///< and room for the tensors outside of blocks and for two blocks: one in use, one on its way
-    kUnits,        ///< that room alone
+    kOwnAndUnits,  ///< own elements, rooms for two blocks and one for tensors outside of blocks
+    kUnits,        ///< only the rooms of kOwnAndUnits
   };
 
-  /// Without memory.
+  /// An arena without memory.
   ParameterArena() = default;
-  /// The table and the plan are borrowed. `purpose` is for errors.
+  /// The table and the plan are borrowed. `purpose` names the memory in errors.
   ParameterArena(const ParameterTable& table, const ShardPlan& plan, Holds holds, comm::ElementType type,
                  const std::string& purpose, Ops::Content content, Ops& ops);
 
   bool is_empty() const { return memory_ == nullptr; }
   Holds holds() const { return holds_; }
-  /// All that is in memory.
+  /// The whole memory of the arena.
   const comm::Tensor& all() const { return all_; }
-  /// Elements of one unit, or with Holds::kAll and kTrained any. Two blocks whose numbers differ by an even one share
-  /// their room.
+  /// A range of elements: any range with Holds::kAll and kTrained, else one within a unit. All even blocks share one
+  /// room, and all odd blocks another.
   comm::Tensor part(std::uint64_t offset, std::uint64_t count) const;
   comm::Tensor part(const ParameterRange& range) const { return part(range.offset, range.count); }
   comm::Tensor own(const OwnPart& part) const;
-  /// Shows the elements that last: those in memory, or the rank's own ones.
+  /// Shows the elements that are state: the whole memory, or only the rank's own elements if there are rooms for units.
   void visit_state(StateVisitor& visitor, std::string_view name) const;
 
-  /// Bytes in memory.
+  /// The bytes in memory.
   std::uint64_t bytes() const { return all_.bytes.size(); }
-  /// Elements in memory.
+  /// The number of elements in memory.
   static std::uint64_t elems(const ParameterTable& table, const ShardPlan& plan, Holds holds);
 
  private:
   bool is_whole() const { return holds_ == Holds::kAll || holds_ == Holds::kTrained; }
-  /// Where the room of each unit begins, and at last where all ends.
+  /// The offset of the room of each unit in memory, and the end of all.
   static std::vector<std::uint64_t> rooms(const ParameterTable& table, const ShardPlan& plan, Holds holds);
 
   const ParameterTable* table_ = nullptr;
@@ -63,7 +63,8 @@ class ParameterArena {
   comm::Tensor all_;
 };
 
-/// Appends the elements of trained tensors within the part, whose first element is number part.shard_offset in memory.
+/// Appends the pieces of trained tensors within the part. The first element of the part is number part.shard_offset in
+/// memory.
 void append_pieces(const ParameterTable& table, const OwnPart& part, std::vector<TensorPiece>& pieces);
 
 }  // namespace droptest::models

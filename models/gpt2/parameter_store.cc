@@ -13,7 +13,7 @@ namespace {
 using comm::ElementType;
 using Holds = ParameterArena::Holds;
 
-/// Whether GEMMs read tensor number i: matrices other than the positions.
+/// Whether GEMMs read tensor number i: all matrices except the position embedding.
 bool is_operand(const ParameterTable& table, std::size_t i) {
   return table.tensors[i].slice.full_shape.size() == 2 && table.tensors[i].name != "wpe.weight";
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank's parameters: values and gradients in arenas of their device, whole or sharded.
+// One rank's parameters: values and gradients in arenas, whole or sharded.
 #pragma once
 
 #include <array>
@@ -26,9 +26,9 @@
 
 namespace droptest::models {
 
-/// The ranks that have the same part of a model and train on other batches.
+/// The ranks with the same part of a model, which train on different batches.
 struct DataParallel {
-  comm::Communicator* group = nullptr;  ///< borrowed; null: one replica alone
+  comm::Communicator* group = nullptr;  ///< borrowed; null: there is one replica
   ShardOptions sharding;
 
   int ranks() const { return group == nullptr ? 1 : group->world_size(); }
@@ -37,112 +37,119 @@ struct DataParallel {
 
 /// Bytes of a rank's memory by kind.
 struct MemoryUse {
-  std::uint64_t parameters = 0;  ///< with the copies that GEMMs read
+  std::uint64_t parameters = 0;  ///< values, and the rounded copies that GEMMs read
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
   std::uint64_t activations = 0;  ///< slots and working memory
-  std::uint64_t offload = 0;      ///< windows of the values that are outside of memory, and buffers of activations
-  std::uint64_t offloaded = 0;    ///< those outside; no part of the total
+  std::uint64_t offload = 0;      ///< buffers of offloaded values and activations
+  std::uint64_t offloaded = 0;    ///< offloaded bytes; not part of the total
 
   std::uint64_t total() const { return parameters + gradients + optimizer + activations + offload; }
 };
 
-/// Owner: one rank's model. Ranks: where there are others that are data parallel, those make the same calls.
+/// Values and gradients of one rank's tensors, and their collectives over data-parallel ranks. Owner: one rank's model.
+/// Ranks: all data-parallel ranks make the same calls.
 class ParameterStore {
  public:
-  /// Whether each tensor-parallel rank has the gradients of replicated tensors from its own tokens alone. The store
-  /// adds them up over the operations' group when they are ready, before replicas reduce them: class sequence_backward.
+  /// Whether a rank's gradients of replicated tensors are those of all tokens, or only of the tokens of this
+  /// tensor-parallel rank. In the latter case, the store adds them up over the operations' group before replicas reduce
+  /// them, in class sequence_backward.
   enum class ReplicatedGradients : std::uint8_t { kWhole, kOfOwnTokens };
-  /// Gradients are zero, values zero on the host and unspecified on a device. `moments`: numbers of the optimizer for
-  /// each element, which may be outside of memory. The operations are borrowed. Throws: ConfigError for options of
-  /// sharding without meaning, or without room for what is outside of memory.
+  /// Gradients begin as zeros; values are zeros on the host and unspecified on a device. `moments` is the number of
+  /// optimizer moments of each element, which may be offloaded. The operations are borrowed. Throws: ConfigError for
+  /// inconsistent sharding options, or if there is no room for offloaded state.
   ParameterStore(std::vector<Gpt2Tensor> tensors, Ops& ops, const DataParallel& data = {}, int moments = 0,
                  ReplicatedGradients replicated = ReplicatedGradients::kWhole);
 
   const ParameterTable& table() const { return table_; }
   const std::vector<Gpt2Tensor>& tensors() const { return table_.tensors; }
   const ShardPlan& plan() const { return plan_; }
-  /// Tensor number i. The same at any time; readable, and its gradient writable, while its layer is acquired.
+  /// Tensor number i; the result is the same at any time. The value is readable and the gradient writable while its
+  /// layer is acquired.
   Weight weight(std::size_t i) const;
 
   /// A pass reads the weights of a block (kOutsideOfBlocks: of embeddings, last norm and head) and writes their
-  /// gradients from acquire() to release(), for at most two blocks at a time. expect() names the next one: the
-  /// all-gather of its sharded values starts then.
+  /// gradients between acquire() and release(), for at most two blocks at a time. expect() announces the next block, so
+  /// that the all-gather of its sharded values starts.
   void expect(int layer);
   void acquire(int layer);
   void release(int layer);
-  /// A backward pass has added its micro-batch to all gradients of that layer: once for each layer and micro-batch, the
-  /// last block first and kOutsideOfBlocks last. A device may be at work on them.
+  /// Call it when a backward pass has added its micro-batch to all gradients of that layer: once for each layer and
+  /// micro-batch, the last block first and kOutsideOfBlocks last. A device may still be at work on them.
   void on_gradient_ready(int layer);
-  /// Calls `gradient_ready(layer)` then, after buckets of them have started their way.
+  /// on_gradient_ready() calls `gradient_ready(layer)`, after the reductions of full buckets have started.
   void set_gradient_ready(std::function<void(int)> gradient_ready) { gradient_ready_ = std::move(gradient_ready); }
 
-  /// How a backward pass writes gradients that are to be set or added to in the sum over the step.
+  /// Whether a backward pass must set gradients or add to them, if `of_sum` is the mode for the sum over the step.
   GradientMode gradient_mode(GradientMode of_sum) const;
-  /// The next backward pass is number `so_far` of the step, from 0; `last`: none follows. Gradients are reduced as they
-  /// become ready, as the options say.
+  /// Call it before backward pass number `so_far` of the step, from 0; `last` says that none follows. The options
+  /// decide whether gradients are reduced as they become ready in this pass.
   void expect_gradients(int so_far, bool last);
-  /// Operations from now on see the step's reduced gradients, in own_gradients().
+  /// Operations from now on see the step's reduced gradients in own_gradients().
   void finish_gradients();
-  /// The optimizer has changed own_values(): the other ranks get them, or will when they need them.
+  /// Call it when the optimizer has changed own_values(). The other ranks get the values now, or with sharded values
+  /// when they need them.
   void spread_values();
-  /// An all-gather of all values over the network of parameter_gather, so that stale fills remember these values.
+  /// An all-gather of all values in class parameter_gather, so that stale fills remember these values.
   void gather_values();
 
-  /// The replicas that gradients are averaged over from now on. Null: this one alone. Between steps, without sharding.
+  /// Sets the replicas among which gradients are averaged from now on; null: only this one. Call it between steps; not
+  /// with sharding.
   void set_group(comm::Communicator* group);
 
-  /// Before memory is freed: gives up the collectives that an error left under way, with their group where the error
-  /// unwinds the program. A device may still be at work on their stream (Ops::end_traffic()). No traffic follows.
+  /// Gives up the collectives that an error has left under way; call it before memory is freed. No traffic may follow.
+  /// A device may still be at work on their stream (Ops::end_traffic()).
   void abandon_traffic() noexcept { traffic_.reset(); }
 
-  /// Of tensor number i, without its padding. Its layer is acquired.
+  /// The values and the gradients of tensor number i, without padding. Its layer must be acquired.
   comm::Tensor values_of(std::size_t i) const { return without_padding(values_, i); }
   comm::Tensor gradients_of(std::size_t i) const { return without_padding(gradients_, i); }
-  /// values_of(i) have been written: the rounded copy follows.
+  /// Updates the rounded copy after values_of(i) have been written.
   void round_value(std::size_t i);
 
-  /// Before each pass: values change between passes in more ways than one. Also adds adapters to their weights.
+  /// Updates the rounded copies of all values and adds adapters to their weights. Call it before each pass, because not
+  /// only updates change values between passes.
   void round_values();
 
-  /// Values and optimizer state outside of memory; null: all is in memory.
+  /// The offloaded values and moments; null: all state is in memory.
   OffloadedState* offloaded() { return offloaded_.get(); }
-  /// The elements that this rank updates: parts of ShardPlan::own(). Values: in memory.
+  /// The elements that this rank updates; `part` is one of ShardPlan::own(). Values must be in memory.
   comm::Tensor own_values(const OwnPart& part) const { return values_.own(part); }
   comm::Tensor own_gradients(const OwnPart& part) const { return gradients_.own(part); }
-  /// Their values in 16 bits, which the optimizer writes; or empty.
+  /// The 16-bit copy of own_values(), which the optimizer writes; may be empty.
   comm::Tensor own_rounded(const OwnPart& part) const;
 
   comm::ElementType type() const { return types_.parameters; }
-  /// All gradients in memory.
+  /// All gradients that are in memory.
   comm::Tensor gradients() const { return gradients_.all(); }
 
-  /// The parameters in host memory: on the host themselves, else copies, also where values are sharded. T is the type
-  /// of the values. Gradients that are sharded are not shown.
+  /// The parameters in host memory. They are the parameters themselves only on the host without sharded or offloaded
+  /// values, otherwise copies. T is the type of the values. Sharded gradients are not shown.
   template <class T>
   std::span<Parameter<T>> host();
   enum class Fields : std::uint8_t { kValues, kValuesAndGradients };
-  /// Makes copies in host memory equal to the device's. Waits for the device.
+  /// Updates the copies in host memory with the present values, and optionally gradients. Waits for the device.
   void download(Fields fields);
-  /// Makes the values equal to the copies of a device or of offloaded values. Waits for the device. The copies of
-  /// offloaded values end here: host() makes new ones.
+  /// Writes the copies in host memory back to the values. Waits for the device. Copies of offloaded values end here:
+  /// host() makes new ones.
   void upload_values();
 
-  /// No backward pass follows: frees all gradients. host() shows none from then on.
+  /// Frees all gradients; no backward pass may follow. host() shows no gradients from then on.
   void release_gradients();
-  /// Frees the copies of offloaded values, which host() makes anew; other copies stay.
+  /// Frees the copies of offloaded values; host() makes new ones. Other copies stay.
   void release_copies();
 
-  /// Values and the rounded copy, or this rank's part of them. Gradients are no state: a step starts from zeros.
+  /// Shows values and the rounded copy, or this rank's part of them. Gradients are no state, because a step starts from
+  /// zeros.
   void visit_state(StateVisitor& visitor);
 
-  /// Memory that is taken now, without moments in memory and activations.
+  /// The memory that the store uses now. Moments in memory and activations are not included.
   MemoryUse memory_use() const;
 
  private:
   std::size_t unit_of(int layer) const;
   comm::Tensor without_padding(const ParameterArena& arena, std::size_t i) const;
-  /// Tensors that no update of this rank changes. They stay in memory where values are offloaded.
+  /// The tensors that no update of this rank changes. They stay in memory even if values are offloaded.
   std::vector<std::size_t> untrained() const;
   bool has_offloaded_values() const { return offloaded_ != nullptr && offloaded_->has_values(); }
   bool copies_are_apart() const {
@@ -152,11 +159,11 @@ class ParameterStore {
   void make_host_parameters();
   void sum_replicated_gradients(std::size_t unit);
   void place_adapters();
-  /// The gradients of a block's adapters, from those of their weights.
+  /// Computes the gradients of a block's adapters from those of their weights.
   void adapter_gradients(int layer);
   enum Copied : std::size_t { kValueCopies, kGradientCopies };
   std::span<std::byte> copy_of(Copied arena);
-  /// Of the values of tensor number i, within copy_of(kValueCopies).
+  /// The values of tensor number i within copy_of(kValueCopies).
   std::span<std::byte> value_copy(std::size_t i);
 
   ParameterTable table_;
@@ -165,23 +172,23 @@ class ParameterStore {
   OpsTypes types_;
   ParameterArena values_;
   ParameterArena gradients_;
-  ParameterArena rounded_;  ///< the values in the type that GEMMs read, where that is not their own
+  ParameterArena rounded_;  ///< values in the operand type of GEMMs; empty if that is the type of the values
   std::unique_ptr<Ops::Ranges> rounded_ranges_;
   std::unique_ptr<OffloadedState> offloaded_;
   std::optional<ParameterTraffic> traffic_;
   std::function<void(int)> gradient_ready_;
-  std::array<ZeroedMemory, 2> copies_;  ///< in host memory, from when they are first asked for
-  std::vector<ReplicatedRun> partial_;  ///< gradients that are summed over tensor-parallel ranks
+  std::array<ZeroedMemory, 2> copies_;  ///< copies in host memory, made at the first use
+  std::vector<ReplicatedRun> partial_;  ///< gradients to be summed over tensor-parallel ranks
   /// A weight with its adapter: passes read `merged`.
   struct Adapter {
-    std::size_t base = 0, a = 0, b = 0;  ///< numbers of tensors
+    std::size_t base = 0, a = 0, b = 0;  ///< numbers of the weight, A and B
     AdapterShape shape;
     comm::Tensor merged;
-    std::string sum;  ///< the name of the sum over tensor-parallel ranks of the gradient that all of them have
+    std::string sum;  ///< name of the sum over tensor-parallel ranks of the replicated gradient
   };
   std::vector<Adapter> adapters_;
   std::unique_ptr<Ops::Memory> merged_;
-  bool is_last_pass_ = false;  ///< of the step
+  bool is_last_pass_ = false;  ///< whether this is the last backward pass of the step
   std::variant<std::vector<Parameter<float>>, std::vector<Parameter<double>>> host_;
 };
 

@@ -71,7 +71,7 @@ std::vector<ReplicatedRun> ParameterTable::replicated_runs() const {
   std::vector<ReplicatedRun> runs;
   for (const std::size_t i : in_order()) {
     if (tensors[i].placement != Placement::kReplicated || !tensors[i].is_trained()) continue;
-    if (!tensors[i].adapts.empty()) continue;  // adapters have sums of their own
+    if (!tensors[i].adapts.empty()) continue;  // adapters have separate sums
     const bool continues =
         !runs.empty() && runs.back().unit == unit_of[i] && runs.back().offset + runs.back().count == ranges[i].offset;
     if (!continues) runs.push_back({unit_of[i], ranges[i].offset, 0, tensors[i].name + ".gradient"});

@@ -53,7 +53,7 @@ void ParameterTraffic::start_reduction(std::size_t i) {
     return;
   }
   const OwnPart& part = plan_.own_of_bucket(i);
-  // In place, where something is to be added up afterwards.
+  // If reductions are added up afterwards, they are in place.
   const comm::Tensor own = as_sent(adds_ ? gradients_.part(part.offset, part.count) : gradients_.own(part));
   reductions_.push_back({i, group_.start_reduce_scatter(all, own, bucket.counts, comm::ReduceOp::kMean, message)});
 }
@@ -73,7 +73,7 @@ void ParameterTraffic::make_room_for_gradients(std::size_t unit) {
   bool waited = false;
   while (!reductions_.empty()) {
     const std::size_t of = plan_.buckets()[reductions_.front().bucket].last_unit;
-    // Every second block has the same room. The reductions of earlier blocks were finished before.
+    // Every second block has the same room. The reductions of earlier blocks are already finished.
     const bool shares =
         of == unit || (table_.units[of].layer != kOutsideOfBlocks && table_.units[unit].layer != kOutsideOfBlocks &&
                        table_.units[of].layer >= table_.units[unit].layer + 2);
@@ -106,7 +106,7 @@ comm::Work ParameterTraffic::start_gather(std::size_t i) {
   return start_gather(i, own_values(i), values_.part(bucket.offset, bucket.count));
 }
 
-// Two buckets are under way at once, each in a window of memory.
+// Two buckets are processed at once, each in a window of memory.
 void ParameterTraffic::gather_offloaded_values() {
   constexpr std::size_t kWindows = 2;
   std::array<UnderWay, kWindows> under_way;

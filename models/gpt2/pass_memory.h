@@ -10,11 +10,11 @@
 
 namespace droptest::models {
 
-/// Where the slots of a rank's stages lie in one piece of memory. In training, stages share their working memory; in an
-/// evaluation the result of one is there while another is computed.
+/// The offsets of the slots of a rank's stages in one piece of memory. In training, stages share their working memory.
+/// In an evaluation they do not, because the result of one stage is in use while another is computed.
 class PassMemory {
  public:
-  /// Shapes: the slots of each stage.
+  /// `slots` has the number of slots of each stage.
   PassMemory(const std::vector<StagePlan>& plans, const std::vector<std::uint64_t>& slots, bool shares_working);
 
   std::uint64_t bytes() const { return bytes_; }

@@ -12,26 +12,26 @@
 
 namespace droptest::models {
 
-/// The stages of a model, from the embedding to the head, and the steps of the ranks that have them.
+/// The stages of a model, from the embedding to the head, and the steps of the ranks of a pipeline.
 struct PipelinePlan {
   std::vector<StageRange> stages;
   PipelineProgram program;
 
   /// The stages of one rank of the pipeline, in order.
   std::vector<int> stages_of(int rank) const;
-  /// Throws: std::out_of_range for a stage that it does not have.
+  /// Throws: std::out_of_range for a stage that does not exist.
   int rank_of(int stage) const { return program.rank_of(stage); }
-  /// The activations and gradients that a stage's passes keep for its backward passes.
+  /// What a stage's passes save for its backward passes: kForBackward, or kForSplitBackward if the program splits them.
   Keep keep_of(int stage) const;
-  /// The directions in which a stage has room for the input of the stage before it; the first stage in a direction
-  /// sends its own input.
+  /// The directions in which a stage needs a buffer for inputs that are sent past a stage. The first stage of a
+  /// direction counts, too, because it sends its own input.
   SentPast sent_past_of(int stage) const;
 };
 
 /// The ranks that have the stages of one model.
 struct PipelineParallel {
-  comm::Communicator* group = nullptr;         ///< borrowed; null: one rank has all stages
-  int stride = 1;                              ///< in ModelRanks::all: from a rank to the next one of its pipeline
+  comm::Communicator* group = nullptr;  ///< borrowed; null: one rank has all stages
+  int stride = 1;                       ///< distance in ModelRanks::all from a rank to the next one of its pipeline
   std::shared_ptr<const PipelinePlan> plan{};  ///< shared with the executor; null: the whole model is one stage
 
   int rank() const { return group == nullptr ? 0 : group->rank(); }

@@ -8,15 +8,15 @@
 namespace droptest::models {
 namespace {
 
-/// Where parts of a link's ordinals begin, behind those of training: of evaluations, and of inputs sent past a stage.
-/// Evaluations begin anew when they have used up theirs.
+/// The first ordinals, after those of training, of evaluations and of inputs that are sent past a stage. Evaluations
+/// start again from the beginning when their ordinals are used up.
 constexpr std::uint64_t kEvaluationOrdinals = PipelineTraffic::kMostTrainingOrdinals;
 constexpr std::uint64_t kPastOrdinals = std::uint64_t{1} << 30U;
 
 }  // namespace
 
 PipelineTraffic::PipelineTraffic(comm::Communicator& group, const PipelineProgram& program) : group_(group) {
-  using LinkOf = std::tuple<int, int, bool, bool>;  // source, destination, whether forward, whether past a stage
+  using LinkOf = std::tuple<int, int, bool, bool>;  // source, destination, is forward, is sent past a stage
   std::map<LinkOf, std::uint64_t> numbers;
   std::map<Delivered, LinkOf> links;
   for (int stage = 0; stage < program.stages(); ++stage) {
@@ -31,7 +31,7 @@ PipelineTraffic::PipelineTraffic(comm::Communicator& group, const PipelineProgra
       }
     }
   }
-  std::map<LinkOf, std::uint64_t> so_far;  // in the order of the stages that need the messages
+  std::map<LinkOf, std::uint64_t> so_far;  // counts so far, in the order of the stages that need the messages
   for (const auto& [delivered, link] : links) positions_[delivered] = {so_far[link]++, numbers[link]};
 }
 
@@ -87,7 +87,7 @@ void PipelineTraffic::start_send(const PipelineStep& step, const comm::Tensor& f
 }
 
 void PipelineTraffic::finish_receive(const Action& action) {
-  // The input of a stage, sent past it, fills the holes of its result.
+  // The input of a stage that is sent past it fills the lost elements of the stage's result.
   finish(receives_, {action.stage, action.is_forward(), action.micro_batch});
 }
 

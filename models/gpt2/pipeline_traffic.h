@@ -15,46 +15,46 @@
 
 namespace droptest::models {
 
-/// Classes: pp_activation, pp_gradient. A message is that of a direction, the stage that sends, and a micro-batch; its
-/// name says so, and its ordinal on a loss layer follows from them: (micro-batches of earlier steps + micro-batch) x
-/// the number of boundaries between stages that cross the link in this direction + the position of the message's
-/// boundary among them. So a link's ordinals have no gaps, schedules with the same stages on the same ranks lose the
-/// same packets, and those of a stage's result are lost alike whether or not its input is sent past it. Owner: one
-/// rank. Ranks: those of the pipeline with the same coordinates of other groups, each the steps of its program.
+/// Sends and receives activations and gradients between stages. A message belongs to a direction, a sending stage and a
+/// micro-batch. Its name shows them, and its ordinal on a loss layer follows from them: (micro-batches of earlier steps
+/// + micro-batch) x the number of stage boundaries that cross the link in this direction + the position of the
+/// message's boundary among them. So the ordinals of a link have no gaps, and schedules with the same stages on the
+/// same ranks lose the same packets. The losses of a stage's result do not depend on whether its input is sent past it.
+/// Classes: pp_activation, pp_gradient. Owner: one rank. Ranks: all ranks of one pipeline; each makes the steps of its
+/// program.
 class PipelineTraffic {
  public:
-  /// The group is borrowed. The program is that of the run: the stages of each rank, and the inputs that are sent past
-  /// a stage.
+  /// The group is borrowed. The program has the stages of each rank, and the inputs that are sent past a stage.
   PipelineTraffic(comm::Communicator& group, const PipelineProgram& program);
 
-  /// A training step of so many micro-batches begins.
+  /// Begins a training step with that number of micro-batches.
   void begin_step(int micro_batches);
-  /// An evaluation of one micro-batch begins. Its messages have ordinals of their own, so that training loses the same
-  /// packets however often there is one.
+  /// Begins an evaluation of one micro-batch. Its messages have separate ordinals, so that evaluations do not change
+  /// the losses of training.
   void begin_evaluation();
   /// The ordinals of training are below this number.
   static constexpr std::uint64_t kMostTrainingOrdinals = std::uint64_t{1} << 29U;
   /// The ordinals of all messages are below this number.
   static constexpr std::uint64_t kMostOrdinals = std::uint64_t{1} << 31U;
-  /// The step says for which action, and from or to which rank. A buffer is one slot's, of one direction: it waits for
-  /// the last message sent from it. `substitute`: where the input of the stage before is, or will be; empty: nowhere.
-  /// `lost`, borrowed until finish_receive(): as Message::lost; null: nowhere.
+  /// Begins to receive into `to` for the step's action, after the last send from this buffer. `substitute` is the
+  /// buffer with the input of the stage before, which fills lost elements; empty: there is none. `lost` is
+  /// Message::lost and borrowed until finish_receive(); may be null.
   void start_receive(const PipelineStep& step, const comm::Tensor& to, const comm::Tensor& substitute = {},
                      LostElements* lost = nullptr);
-  /// Whether lost activations are to have no gradient.
+  /// Whether lost activations get no gradient.
   bool stops_lost_gradients() const { return group_.stops_lost_gradients(sim::TrafficClass::kPpActivation); }
   void start_send(const PipelineStep& step, const comm::Tensor& from);
-  /// Returns when the input of the action is there. Nothing to wait for: it is not sent by another rank.
+  /// Returns when the input of the action is there; at once if no other rank sends it.
   void finish_receive(const Action& action);
   /// Returns when the result of the last action of that kind in that slot, and its input, may be overwritten.
   void finish_send(const PipelineStep& step);
   void finish();
-  /// The numbers of the messages so far.
+  /// Shows the numbers of messages so far.
   void visit_state(StateVisitor& visitor);
 
  private:
-  using Place = std::tuple<int, bool, int>;  // stage, whether forward, and micro-batch or slot
-  using Key = std::pair<Place, int>;         // with PipelineStep::past
+  using Place = std::tuple<int, bool, int>;  // stage, is forward, micro-batch or slot
+  using Key = std::pair<Place, int>;         // place and PipelineStep::past
   struct PastFirst {
     bool operator()(const Key& a, const Key& b) const {
       return a.first != b.first ? a.first < b.first : a.second > b.second;
@@ -62,29 +62,30 @@ class PipelineTraffic {
   };
   using Works = std::map<Key, comm::Work, PastFirst>;
 
-  /// A result, or an input that is sent past a stage, on its way to the rank that needs it: the stage that needs it,
-  /// the direction, and whether it is sent past a stage.
+  /// A message of a result, or of an input that is sent past a stage: the stage that needs it, whether it is forward,
+  /// and whether it is sent past a stage.
   using Delivered = std::tuple<int, bool, bool>;
-  /// One of the messages of a micro-batch on a link that are of one direction, and all or none sent past a stage.
+  /// The position of a message among the messages of one micro-batch on a link that have the same direction and the
+  /// same kind (sent past a stage or not).
   struct LinkPosition {
-    std::uint64_t position = 0;  ///< from 0
-    std::uint64_t number = 0;    ///< of these messages
+    std::uint64_t position = 0;  ///< position, from 0
+    std::uint64_t number = 0;    ///< number of these messages
   };
 
-  /// Waits for all messages of one place; for an input sent past a stage first.
+  /// Waits for all messages of one place, first for inputs that are sent past a stage.
   static void finish(Works& works, const Place& of);
-  /// Of a step that sends the result or the input of `of_stage` to the stage behind it.
+  /// The message of a step that sends the result or the input of `of_stage` to the next stage.
   comm::Message message(const PipelineStep& step, int of_stage);
 
   comm::Communicator& group_;
   std::map<Delivered, LinkPosition> positions_;
-  std::uint64_t first_ordinal_ = 0;      ///< of training, or of evaluations
-  std::uint64_t first_micro_batch_ = 0;  ///< of the step or evaluation
-  std::uint64_t trained_ = 0;            ///< micro-batches of training, with those of this step
-  std::uint64_t evaluated_ = 0;          ///< evaluations, with this one
-  std::string name_;                     ///< of the last message
-  Works receives_;                       ///< by the action that needs them
-  Works sends_;                          ///< by slot
+  std::uint64_t first_ordinal_ = 0;      ///< first ordinal of training, or of evaluations
+  std::uint64_t first_micro_batch_ = 0;  ///< first micro-batch of the step or evaluation
+  std::uint64_t trained_ = 0;            ///< micro-batches of training, including this step
+  std::uint64_t evaluated_ = 0;          ///< number of evaluations, including this one
+  std::string name_;                     ///< name of the last message
+  Works receives_;                       ///< the place is that of the action that needs them
+  Works sends_;                          ///< the place is that of the slot
 };
 
 }  // namespace droptest::models

@@ -67,8 +67,8 @@ PassUse pass_use(const Gpt2Config& config, const ModelPart& part, const OpsForm&
   const double most = 8.0 * options.slots * static_cast<double>(batch.batch) * static_cast<double>(batch.length) *
                       (32.0 * config.layers * config.width + 32.0 * config.width + config.vocabulary);
   if (most > 0x1p62) return {.memory = std::uint64_t{1} << 63U};
-  // Blocks are alike: from the third on, each adds as much as the one before it. Where some are computed again, the
-  // places of their working memory depend on how many there are.
+  // Blocks are equal: from the third on, each adds as much as the previous one. With recomputation, the layout of
+  // working memory depends on the number of blocks.
   constexpr int kDifferent = 3;
   if (part.plan != nullptr || config.layers <= kDifferent || !options.recompute.empty()) {
     return planned(config, part, form, batch, options);
@@ -87,7 +87,7 @@ PassUse pass_use(const Gpt2Config& config, const ModelPart& part, const OpsForm&
 
 MemoryUse state_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding, int data_ranks,
                     int data_rank, const OptimizerConfig& optimizer) {
-  // The pieces in which state is outside of memory are listed, which machines have room for up to here.
+  // The pieces of offloaded state are listed one by one; a machine has room for a list of this length.
   constexpr double kMostPieces = 1 << 24;
   ShardOptions options = sharding;
   double elems = 0;

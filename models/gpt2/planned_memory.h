@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a rank's model, found by dry runs.
+// Computes the memory of a rank's model by dry runs.
 #pragma once
 
 #include <cstdint>
@@ -22,23 +22,23 @@ struct ModelPart {
   int pipeline_rank = 0;
 };
 
-/// What training on batches of one shape, and evaluations of them, take. In bytes, but for the two numbers.
+/// The memory of training and evaluation on batches of one shape. In bytes, except `slots` and `states`.
 struct PassUse {
-  std::uint64_t memory = 0;        ///< activations, but for those of an attention with state
-  std::uint64_t largest_slot = 0;  ///< a micro-batch between its passes, in the stage where it takes most
-  std::uint64_t slots = 0;         ///< number of slots of all stages of the rank
-  std::uint64_t states = 0;        ///< number of states of an attention: each block has one for each slot
-  std::uint64_t stored = 0;        ///< residual streams of all slots that are outside of memory
-  std::uint64_t passing = 0;       ///< buffers between memory and storage, at most
+  std::uint64_t memory = 0;        ///< activations, without those of a StatefulAttention
+  std::uint64_t largest_slot = 0;  ///< the largest slot of a micro-batch over the stages
+  std::uint64_t slots = 0;         ///< number of slots, over all stages of the rank
+  std::uint64_t states = 0;        ///< number of states of a StatefulAttention: one for each block and slot
+  std::uint64_t stored = 0;        ///< offloaded residual streams of all slots
+  std::uint64_t passing = 0;       ///< upper bound for the buffers of offloading
 };
-/// Batch: of this rank's tokens. Needs no device. The memory is 2^63 where 64 bits cannot count it. Throws: ConfigError
-/// for a model that the ranks cannot have.
+/// `batch` has the shape of this rank's tokens. Needs no device. A size that does not fit into 64 bits is given as
+/// 2^63. Throws: ConfigError for a model that the ranks do not support.
 PassUse pass_use(const Gpt2Config& config, const ModelPart& part, const OpsForm& form, const BatchShape& batch,
                  const SlotOptions& options = {});
 
-/// Parameters, gradients and moments of these tensors on that data-parallel rank. Of more than 2^24 pieces outside of
-/// memory (ShardOptions::offload_piece_elems), which no machine stores, all counts as memory. Throws: ConfigError of
-/// ParameterStore.
+/// The memory of parameters, gradients and moments of these tensors on that data-parallel rank. Offloaded state counts
+/// as memory if it has more than 2^24 pieces (ShardOptions::offload_piece_elems), which no machine can store. Throws:
+/// as ParameterStore.
 MemoryUse state_use(std::vector<Gpt2Tensor> tensors, const OpsForm& form, const ShardOptions& sharding, int data_ranks,
                     int data_rank, const OptimizerConfig& optimizer);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which tokens of its replica's sequences a rank computes.
+// The tokens of its replica's sequences that a rank computes.
 #pragma once
 
 #include <cstdint>
@@ -14,34 +14,34 @@
 
 namespace droptest::models {
 
-/// The ranks that have other tokens of the same sequences.
+/// The ranks that share the tokens of the same sequences.
 struct SequenceParallel {
   comm::Communicator* group = nullptr;  ///< borrowed; null: one rank has all tokens
-  int stride = 1;                       ///< among all ranks: from a rank to the next one of its group
+  int stride = 1;                       ///< distance among all ranks from a rank to the next one of its group
 
   int ranks() const { return group == nullptr ? 1 : group->world_size(); }
   int rank() const { return group == nullptr ? 0 : group->rank(); }
 };
 
-/// The sequences of a micro-batch, of which this rank has some tokens.
+/// The sequences of a micro-batch, and the positions of this rank's tokens.
 struct Sequences {
   std::shared_ptr<const SequenceParts> parts;  ///< shared by the micro-batches of one length
-  /// Positions of this rank's tokens of each sequence, in their order.
+  /// The positions of this rank's tokens in each sequence, in the order of the tokens.
   std::vector<PositionRange> positions;
-  /// [batch, length] of the whole sequences, as MicroBatch::documents.
+  /// The documents of the whole sequences, [batch, length], as MicroBatch::documents.
   std::vector<std::int32_t> documents;
 };
 
 /// Cuts whole sequences into the part of one rank. Owner: one rank.
 class SequenceCut {
  public:
-  /// Throws: CheckError for a layout of another number of ranks.
+  /// Throws: CheckError if the layout has another number of ranks.
   SequenceCut(const SequenceLayout& layout, const SequenceParallel& ranks);
 
-  /// This rank's part of each sequence; it may have no token.
+  /// The shape of this rank's part of a batch; it may have no token.
   BatchShape shape(const BatchShape& whole);
   Sequences sequences(const MicroBatch& whole);
-  /// The rank's part of [batch, length] numbers, until the next call with the same room.
+  /// This rank's part of [batch, length] numbers; valid until the next call with the same room.
   std::span<const std::int32_t> own(std::span<const std::int32_t> whole, const BatchShape& shape,
                                     std::vector<std::int32_t>& room);
 
@@ -50,7 +50,7 @@ class SequenceCut {
 
   SequenceLayout layout_;
   int rank_;
-  std::shared_ptr<const SequenceParts> parts_;  ///< of the last length; shared with the sequences of micro-batches
+  std::shared_ptr<const SequenceParts> parts_;  ///< parts of the last length; shared with Sequences
 };
 
 }  // namespace droptest::models

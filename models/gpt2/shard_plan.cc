@@ -25,7 +25,7 @@ void validate(const ShardOptions& options, int ranks) {
   DROPTEST_CHECK(options.micro_batches >= 1, "a step without micro-batches");
 }
 
-/// The ends of chunks that cut [begin, end) as evenly as they go: one past the part of each rank.
+/// The end of each rank's part of [begin, end): the ends of chunks that cut it as evenly as possible.
 std::vector<std::uint64_t> part_ends(std::uint64_t begin, std::uint64_t end,
                                      std::vector<std::uint64_t>::const_iterator first,
                                      std::vector<std::uint64_t>::const_iterator last, int ranks) {

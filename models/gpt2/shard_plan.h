@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buckets of an arena of parameters, and which data-parallel rank owns which part of each.
+// The buckets of an arena of parameters, and the part of each that a data-parallel rank owns.
 #pragma once
 
 #include <cstdint>
@@ -13,60 +13,62 @@ namespace droptest::models {
 /// The ZeRO stage of data-parallel ranks and the sizes of their buckets. Source: Rajbhandari et al. 2020 (ZeRO),
 /// section 5; buckets: Li et al. 2020 (PyTorch DDP), section 3.2.3.
 struct ShardOptions {
-  int zero = 0;  ///< 0: nothing; 1: the optimizer's state; 2: gradients too; 3: parameters too
-  std::uint64_t bucket_bytes = std::uint64_t{25} << 20U;         ///< of gradients that are reduced together, at most
-  std::uint64_t first_bucket_bytes = std::uint64_t{1} << 20U;    ///< of the first ones that a backward pass makes ready
-  std::uint64_t gather_bucket_bytes = std::uint64_t{25} << 20U;  ///< of a block's parameters, with zero 3
-  /// When gradients are reduced with zero 2 and 3; else it is after the last micro-batch.
+  int zero = 0;  ///< shards 0: nothing; 1: optimizer state; 2: gradients too; 3: parameters too
+  std::uint64_t bucket_bytes = std::uint64_t{25} << 20U;         ///< size limit of a gradient bucket
+  std::uint64_t first_bucket_bytes = std::uint64_t{1} << 20U;    ///< size limit of the first bucket that becomes ready
+  std::uint64_t gather_bucket_bytes = std::uint64_t{25} << 20U;  ///< size limit of a bucket of parameters (zero 3)
+  /// When gradients are reduced with zero 2 and 3. With zero 0 and 1 it is always after the last micro-batch.
   enum class Reduce : std::uint8_t { kAfterLast, kAfterEach } reduce = Reduce::kAfterLast;
-  int micro_batches = 1;          ///< of a step
-  bool offloads_moments = false;  ///< the optimizer's state is outside of memory (Ops::make_storage())
-  bool offloads_values = false;   ///< values are, but for those of two blocks and those outside of blocks
-  std::uint64_t offload_piece_elems = std::uint64_t{1} << 20U;  ///< that an update brings back at once, at most
+  int micro_batches = 1;          ///< micro-batches of a step
+  bool offloads_moments = false;  ///< moments are stored outside of memory (Ops::make_storage())
+  bool offloads_values = false;   ///< values are stored there, too, except two blocks and those outside of blocks
+  std::uint64_t offload_piece_elems = std::uint64_t{1} << 20U;  ///< size limit of a piece in an update
 
   bool shards_state() const { return zero >= 1; }
-  /// Whether a rank has memory for its own gradients and for those of units in use alone. Those of several
-  /// micro-batches that are added up before they are reduced need all of it.
+  /// Whether a rank has only memory for its own gradients and for those of units in use. If several micro-batches are
+  /// added up before the reduction, all gradients need memory.
   bool shards_gradients() const { return zero >= 2 && (reduce == Reduce::kAfterEach || micro_batches == 1); }
   bool reduces_each() const { return zero >= 2 && reduce == Reduce::kAfterEach; }
   bool shards_values() const { return zero >= 3; }
 };
 
-/// Elements of the arena that travel in one collective. Cut at the ends of chunks (ParameterTable::chunk_ends()), as
-/// are the parts of the ranks.
+/// The elements of the arena in one collective. Buckets, and the parts of the ranks in them, end at ends of chunks
+/// (ParameterTable::chunk_ends()).
 struct Bucket {
-  std::string gradients;  ///< the name of its messages
+  std::string gradients;  ///< name of the messages of its gradients
   std::string parameters;
-  int layer = kOutsideOfBlocks;  ///< of the block that all of it belongs to, else kOutsideOfBlocks
-  std::size_t last_unit = 0;     ///< the last one that it has elements of: when that is ready, the bucket is
+  int layer = kOutsideOfBlocks;  ///< the block that the whole bucket belongs to, else kOutsideOfBlocks
+  std::size_t last_unit = 0;     ///< the last unit with elements in it; when that is ready, the bucket is ready
   std::uint64_t offset = 0;
   std::uint64_t count = 0;
-  std::vector<std::uint64_t> counts;  ///< of each rank's part, in the order of the ranks
+  std::vector<std::uint64_t> counts;  ///< elements of each rank's part
 };
 
-/// A rank's own elements of an arena that lie together.
+/// Contiguous elements of an arena that a rank owns.
 struct OwnPart {
-  std::uint64_t offset = 0;  ///< in the arena
+  std::uint64_t offset = 0;  ///< offset in the arena
   std::uint64_t count = 0;
-  std::uint64_t shard_offset = 0;  ///< among the rank's own elements
+  std::uint64_t shard_offset = 0;  ///< offset among the rank's own elements
 };
 
-/// Determinism: a pure function of its arguments; all but the own parts is the same on all ranks.
+/// The cut of an arena into buckets and own parts. Determinism: a pure function of its arguments; everything except the
+/// own parts is equal on all ranks.
 class ShardPlan {
  public:
-  /// Of rank `rank` of `ranks` data-parallel ones. Buckets are consecutive; each has the chunks that fit into its
-  /// bytes, and at least one. With zero 2 and 3 none reaches over two units. Throws: ConfigError for options without
-  /// meaning.
+  /// The plan of rank `rank` of `ranks` data-parallel ranks. Buckets are consecutive; each has as many chunks as fit
+  /// into its size limit, at least one. With zero 2 and 3, no bucket extends over two units. Throws: ConfigError for
+  /// inconsistent options.
   ShardPlan(const ParameterTable& table, std::uint64_t element_bytes, const ShardOptions& options, int ranks, int rank);
 
   const ShardOptions& options() const { return options_; }
-  /// None of a lone rank.
+  /// The buckets; none if there is only one rank.
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  /// Whose state the rank updates: its part of each bucket, in order; all in one where no state is sharded.
+  /// The elements that the rank updates: its part of each bucket, in order. Without sharding, one part with all
+  /// elements.
   const std::vector<OwnPart>& own() const { return own_; }
-  /// Of bucket number i.
+  /// The rank's part of bucket number i.
   const OwnPart& own_of_bucket(std::size_t i) const { return own_of_bucket_[i]; }
-  /// Of all of own() together.
+  /// The total number of elements of own().
   std::uint64_t own_elems() const { return own_elems_; }
 
  private:

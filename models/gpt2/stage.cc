@@ -30,7 +30,7 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
     const auto number = [&](const char* tensor) {
       const std::string name = "h." + std::to_string(layer) + "." + tensor;
       const auto found = numbers.find(name);
-      return found != numbers.end() ? found->second : store.table().number_of(name);  // which says that it is missing
+      return found != numbers.end() ? found->second : store.table().number_of(name);  // which names a missing tensor
     };
     attention_.push_back({number("ln_1.weight"),
                           {number("attn.c_attn.weight"), x.width, 3 * x.attention_width()},
@@ -69,7 +69,7 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     AttentionBuffers& a = b.attention[index(layer)];
     MlpBuffers& m = b.mlp[index(layer)];
     store_.acquire(layer);
-    normalise(attention(layer).norm, a.norm, pending);  // reads a bias of the block before, too
+    normalise(attention(layer).norm, a.norm, pending);  // also reads a bias of the previous block
     if (layer > range_.first) store_.release(layer - 1);
     if (layer + 1 < range_.last) store_.expect(layer + 1);
     attention_forward(layer, b);
@@ -114,7 +114,7 @@ void Stage::embedding_backward(StageBuffers& b, GradientMode mode) {
   if (const DropoutMask mask = embedding_dropout(b); mask.is_on()) {
     ops_.drop_elements(b.grad_residual, mask, own_rows_, x.width, b.grad_residual);
   }
-  // Positions of other parts of the sequences have no gradient here.
+  // Positions of other parts of the sequences have no gradient on this rank.
   const comm::Tensor positions = weight(positions_).gradient;
   if (mode == GradientMode::kSet) ops_.zero(positions);
   for_positions(b, [&](const PositionRange& range, std::int64_t sequences, std::int64_t row) {
@@ -376,8 +376,8 @@ void Stage::weight_gradient(const Linear& linear, const comm::Tensor& input, con
                               weight(linear.weight), bias);
 }
 
-// In both sublayers the all-reduce of the gradients of the sublayer's input starts as soon as they are there. The
-// gradients of the weights are computed meanwhile.
+// In both sublayers, the all-reduce of the gradients of the sublayer's input starts as soon as possible and overlaps
+// with the gradients of the weights.
 void Stage::mlp_backward(int layer, StageBuffers& b, GradientMode mode, Part part) {
   const Sublayer& s = mlp(layer);
   const MlpBuffers& m = b.mlp[index(layer)];

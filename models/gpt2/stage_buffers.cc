@@ -79,7 +79,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     AttentionBuffers& a = b.attention[layer];
     const bool is_input = layer == 0;
     norm(a.norm, leaves && !is_input ? Lifetime::kWorking : saved, again);
-    // A block that is computed again leaves out an attention that has state: its output stays.
+    // Recomputation does not call a StatefulAttention: its output stays.
     const bool state = x.stateful_attention;
     activations(a.qkv, "queries, keys and values", 3 * x.attention_width(), state ? Lifetime::kWorking : projected);
     statistics(a.statistics, state ? 0 : form.attention_statistics_elems(x.attention()), again);
@@ -96,7 +96,7 @@ void visit_buffers(StageBuffers& b, const StageExtents& x, const OpsForm& form, 
     stream(m.output, "sublayer outputs", Lifetime::kWorking);
     own_part(m.own_part, is_cut);
   }
-  // Tensors that stages exchange may be on their way while passes of other slots run.
+  // Tensors that stages exchange may be being sent while passes of other slots run.
   const bool head = x.range.has_head();
   if (head) {
     norm(b.final_norm, saved, saved);

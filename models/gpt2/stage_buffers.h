@@ -17,24 +17,24 @@
 
 namespace droptest::models {
 
-/// The extents of a rank's stage, from which sizes follow.
+/// The extents of a stage on a rank, which determine the sizes of its buffers.
 struct StageExtents {
   StageRange range;
   std::int64_t width = 0;
-  std::int64_t heads = 0;  ///< of this rank
+  std::int64_t heads = 0;  ///< heads of this rank
   std::int64_t first_head = 0;
   std::int64_t head_width = 0;
-  std::int64_t hidden = 0;              ///< columns of this rank
-  TokenRange vocabulary;                ///< of this rank
-  std::int64_t largest_vocabulary = 0;  ///< with padding, of any rank
-  TokenRange outputs;                   ///< of the head on this rank: the vocabulary, or classes
-  std::int64_t largest_outputs = 0;     ///< of any rank
+  std::int64_t hidden = 0;              ///< hidden columns of this rank
+  TokenRange vocabulary;                ///< tokens of this rank's part of the vocabulary
+  std::int64_t largest_vocabulary = 0;  ///< largest part over the ranks, with padding
+  TokenRange outputs;                   ///< outputs of the head on this rank: tokens or classes
+  std::int64_t largest_outputs = 0;     ///< largest number of outputs over the ranks
   BatchShape batch;
-  int rank = 0;  ///< of tensor parallelism
+  int rank = 0;  ///< tensor-parallel rank
   int ranks = 1;
   DropoutConfig dropout{};
   bool tensor_sequence = false;
-  bool stateful_attention = false;  ///< which saves its inputs, and has no statistics here
+  bool stateful_attention = false;  ///< attention saves its own inputs, and needs no statistics here
 
   bool cuts_tokens() const { return tensor_sequence && ranks > 1; }
   /// The rows of the residual stream that this rank has.
@@ -43,7 +43,7 @@ struct StageExtents {
   }
   AttentionShape attention() const { return {batch.batch, batch.length, heads, head_width}; }
   std::int64_t attention_width() const { return heads * head_width; }
-  /// Elements of this rank's part of a residual stream, where ranks cut one.
+  /// The elements of this rank's part of a residual stream with SavedPlace::cut.
   std::uint64_t own_part_elems() const {
     return comm::even_counts(static_cast<std::uint64_t>(batch.rows() * width), ranks)[static_cast<std::size_t>(rank)];
   }
@@ -52,10 +52,10 @@ struct StageExtents {
 StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, int world_size, int rank,
                            const BatchShape& batch, const SlotOptions& options = {});
 
-// `own rows` are those of StageExtents::cut(), `rows` those of all ranks.
+// `own rows` are the rows of StageExtents::cut(), `rows` the rows of all ranks.
 
 struct NormBuffers {
-  comm::Tensor residual;    ///< [own rows, width]: the residual stream that is normalised
+  comm::Tensor residual;    ///< [own rows, width]: the residual stream, the input of the norm
   comm::Tensor normalized;  ///< [own rows, width]
   comm::Tensor mean;        ///< [own rows]
   comm::Tensor inverse_deviation;
@@ -64,72 +64,72 @@ struct NormBuffers {
 struct AttentionBuffers {
   NormBuffers norm;
   comm::Tensor qkv;            ///< [rows, 3, heads, head width]
-  comm::Tensor statistics;     ///< as the operations say
+  comm::Tensor statistics;     ///< sizes from OpsForm
   comm::Tensor attended;       ///< [rows, heads, head width]
   comm::Tensor output;         ///< [own rows, width]: the sublayer output, without its bias
-  comm::Tensor own_part;       ///< of norm.residual, this rank's, where ranks cut it; else empty
-  comm::Tensor grad_output;    ///< [own rows, width]: of the residual stream behind the sublayer
-  comm::Tensor grad_gathered;  ///< [rows, width]: of the sublayer output; empty without a cut of tokens
+  comm::Tensor own_part;       ///< this rank's part of norm.residual if ranks cut it; else empty
+  comm::Tensor grad_output;    ///< [own rows, width]: gradient of the residual stream after the sublayer
+  comm::Tensor grad_gathered;  ///< [rows, width]: gradient of the sublayer output; empty without a cut of tokens
   comm::Tensor grad_qkv;       ///< [rows, 3, heads, head width]
-  LostElements lost_input;     ///< of the gathered tokens (LayerBoundary::gather_input())
+  LostElements lost_input;     ///< lost elements of the gathered input (LayerBoundary::gather_input())
 };
 
 struct MlpBuffers {
   NormBuffers norm;
-  comm::Tensor projection;      ///< [rows, hidden]: before bias and GELU; empty where GELU is not computed from it
-  comm::Tensor gelu_saved;      ///< [rows, hidden], as the operations say
+  comm::Tensor projection;      ///< [rows, hidden]: before bias and GELU; empty if GELU is not recomputed from it
+  comm::Tensor gelu_saved;      ///< [rows, hidden]: input of Ops::gelu_backward_input()
   comm::Tensor activated;       ///< [rows, hidden]
   comm::Tensor output;          ///< [own rows, width]: the sublayer output, without its bias
-  comm::Tensor own_part;        ///< as that of attention
-  comm::Tensor grad_output;     ///< [own rows, width]: of the residual stream behind the sublayer
-  comm::Tensor grad_gathered;   ///< as that of attention
+  comm::Tensor own_part;        ///< this rank's part of norm.residual if ranks cut it; else empty
+  comm::Tensor grad_output;     ///< [own rows, width]: gradient of the residual stream after the sublayer
+  comm::Tensor grad_gathered;   ///< [rows, width]: gradient of the sublayer output; empty without a cut of tokens
   comm::Tensor grad_activated;  ///< [rows, hidden]
-  LostElements lost_input;      ///< of the gathered tokens (LayerBoundary::gather_input())
+  LostElements lost_input;      ///< lost elements of the gathered input (LayerBoundary::gather_input())
 };
 
 /// A slot: the saved activations of one micro-batch, and the working memory that all slots share.
 struct StageBuffers {
   StageExtents extents;
-  Sequences sequences;  ///< of the micro-batch
+  Sequences sequences;  ///< sequences of the micro-batch
   int slot = 0;
   LogitChunks chunks;
   TokenIds tokens, targets;  ///< [rows]
-  comm::Tensor message;      ///< [rows, width]; empty where messages are of the activations' type
+  comm::Tensor message;      ///< [rows, width]; empty if messages have the activations' type
   std::vector<AttentionBuffers> attention;
   std::vector<MlpBuffers> mlp;
-  comm::Tensor output;  ///< [own rows, width]: the residual stream after the last block; empty with a head
-  /// What was lost of the stage's input on its way from another rank; empty unless it is to have no gradient.
+  comm::Tensor output;  ///< [own rows, width]: residual stream after the last block; empty with a head
+  /// The lost elements of the stage's input from another rank; empty unless Communicator::stops_lost_gradients().
   LostElements lost_input;
-  /// [own rows, width]: the input of the stage before this one, sent past it, and the gradient of the output of the
-  /// stage behind it; with a head the gradient of this stage's own output, to be sent. Empty where nothing is sent
-  /// past.
+  /// [own rows, width]: passed_input is the input of the previous stage, sent past it. passed_gradient is the gradient
+  /// of the next stage's output, sent past it; with a head, it is the gradient of this stage's own output, to be sent.
+  /// Empty if nothing is sent past a stage.
   comm::Tensor passed_input, passed_gradient;
   NormBuffers final_norm;
-  LostElements lost_head_input;           ///< as AttentionBuffers::lost_input
+  LostElements lost_head_input;           ///< lost elements of the head's gathered input
   comm::Tensor logits;                    ///< [chunk's rows, stride]
   comm::Tensor largest, sums, predicted;  ///< [chunk's rows]
   comm::Tensor losses;                    ///< [rows]
 
-  /// [rows, width]: of the head, or of a sublayer.
+  /// [rows, width]: the normalised input of a sublayer or of the head, with the rows of all ranks.
   const comm::Tensor& shared_input(const NormBuffers& norm) const {
     return extents.cuts_tokens() ? gathered_input : norm.normalized;
   }
 
   comm::Tensor attention_scratch;
-  comm::Tensor rounded_input;         ///< room of an operand; empty where operands are of the activations' type
-  comm::Tensor rounded_gradients[2];  ///< likewise: of the two linear layers of a sublayer, the second one's first
-  comm::Tensor grad_residual;         ///< [own rows, width]: of the residual stream in front of the blocks
+  comm::Tensor rounded_input;         ///< room of an operand; empty if operands have the activations' type
+  comm::Tensor rounded_gradients[2];  ///< rooms for the second and the first linear layer of a sublayer
+  comm::Tensor grad_residual;         ///< [own rows, width]: gradient of the residual stream before the blocks
   comm::Tensor grad_normalized;       ///< [own rows, width]
-  comm::Tensor grad_branch;           ///< [own rows, width]: of a sublayer output before dropout; empty without dropout
-  comm::Tensor gathered_input;  ///< [rows, width]: what the next shared layer reads; empty without a cut of tokens
-  comm::Tensor partial_sums;    ///< [rows, width]: of this rank, before they are added up; likewise
+  comm::Tensor grad_branch;  ///< [own rows, width]: gradient of a sublayer output before dropout; empty without dropout
+  comm::Tensor gathered_input;  ///< [rows, width]: input of the next shared layer; empty without a cut of tokens
+  comm::Tensor partial_sums;    ///< [rows, width]: this rank's partial sums; empty without a cut of tokens
   comm::Tensor grad_attended;   ///< [rows, heads, head width]
   comm::Tensor norm_scratch;
   comm::Tensor attention_backward_scratch;
 };
 
-/// Whether a buffer holds something from a micro-batch's forward pass to its backward pass, and so belongs to a slot,
-/// or serves all passes in turn.
+/// kSaved: the buffer has data from a micro-batch's forward pass to its backward pass, and belongs to a slot. kWorking:
+/// all passes share the buffer in turn.
 enum class Lifetime : std::uint8_t { kSaved, kWorking };
 
 class BufferVisitor {
@@ -140,9 +140,9 @@ class BufferVisitor {
   virtual void tokens(TokenIds& tokens, const char* name, std::uint64_t count, Lifetime lifetime) = 0;
 };
 
-/// Sets extents and chunks, and shows the visitor all buffers of a pass in a fixed order: the one list of them. Where
-/// no backward pass follows, none is saved. Where the backward pass is not split, blocks share the buffers of
-/// gradients. Blocks that are computed again save as few as `options` says. Names are for people.
+/// Sets extents and chunks, and shows the visitor all buffers of a pass in a fixed order; this is the only list of
+/// them. Without a backward pass, no buffer is saved. Unless the backward pass is split, blocks share the buffers of
+/// gradients. `options` decide which buffers recomputed blocks save. Names are for people.
 void visit_buffers(StageBuffers& buffers, const StageExtents& extents, const OpsForm& form, Keep keep,
                    const SentPast& sent_past, const SlotOptions& options, BufferVisitor& visitor);
 

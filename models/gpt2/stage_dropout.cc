@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout of a stage. A mask is drawn again in the backward pass, and where a block is computed again.
+// Dropout of a stage. A mask is drawn again in the backward pass and in recomputation.
 #include <cstdint>
 #include <vector>
 

@@ -11,7 +11,7 @@
 namespace droptest::models {
 namespace {
 
-/// Gives each buffer an address of the dry run, and notes which are saved.
+/// Gives each buffer an address of the dry run, and records which buffers are saved.
 class Declaration final : public BufferVisitor {
  public:
   explicit Declaration(PlannerOps& ops) : ops_(ops) {}
@@ -31,7 +31,7 @@ class Declaration final : public BufferVisitor {
   PlannerOps& ops_;
 };
 
-/// Uses the buffers that a stateful attention uses.
+/// Uses the buffers that a StatefulAttention uses.
 class PlannedAttention final : public StatefulAttention {
  public:
   explicit PlannedAttention(PlannerOps& ops) : ops_(ops) {}

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of a GPT-2 a stage is, and how it saves activations.
+// The blocks of a stage, and the options for its saved activations.
 #pragma once
 
 #include <cstddef>
@@ -10,12 +10,12 @@
 
 namespace droptest::models {
 
-/// Blocks first, ..., last - 1 of a model. The stage of block 0 has the embeddings, the stage of the last block has the
-/// last norm and the head.
+/// The blocks first, ..., last - 1 of a model. The stage with block 0 has the embeddings; the stage with the last block
+/// has the last norm and the head.
 struct StageRange {
   int first = 0;
   int last = 0;
-  int layers = 0;  ///< blocks of the whole model
+  int layers = 0;  ///< number of blocks of the whole model
 
   static StageRange whole(const Gpt2Config& config) { return {0, config.layers, config.layers}; }
   int count() const { return last - first; }
@@ -23,31 +23,31 @@ struct StageRange {
   bool has_head() const { return last == layers; }
 };
 
-/// Which activations a block saves in its forward pass; its backward pass computes the others again, with the same
-/// bits. The values of a sum over ranks are those that were received in the forward pass.
+/// The activations that a block saves in its forward pass. Its backward pass recomputes the others with the same bits;
+/// with kSelective these are norms, attention and GELU. Sums over ranks have the values that were received in the
+/// forward pass.
 enum class Recompute : std::uint8_t {
-  kSaveAll,    ///< all that the backward pass reads; nothing is computed again
-  kSelective,  ///< the residual stream before each norm, queries, keys and values, and the projection before GELU:
-               ///< norms, attention and GELU are computed again
-  kBlock,      ///< the residual stream before each norm alone, which holds the received sums over ranks
+  kSaveAll,    ///< all that the backward pass reads; nothing is recomputed
+  kSelective,  ///< residual streams before norms, queries, keys, values, and the projection before GELU
+  kBlock,      ///< only the residual stream before each norm, which has the received sums over ranks
 };
 
-/// Where a block with Recompute::kBlock saves its residual streams. The input of a stage stays in its slot, because it
-/// may be on its way while another pass runs.
+/// How a block with Recompute::kBlock saves its residual streams. The input of a stage stays in its slot, because it
+/// may still be sent while another pass runs.
 struct SavedPlace {
-  bool cut = false;        ///< over tensor-parallel ranks, which gather them again: their activations are equal
-  bool offloaded = false;  ///< Ops::offload()
+  bool cut = false;        ///< tensor-parallel ranks save a part each, and gather them again
+  bool offloaded = false;  ///< stored by Ops::offload()
 
   bool leaves_slot() const { return cut || offloaded; }
 };
 
-/// Whether blocks with Recompute::kBlock send their sums over ranks again when they are computed again. The values that
-/// arrive are not used: packets and time are those of a network without memory, results those of the first time.
+/// Whether recomputed blocks (Recompute::kBlock) send their sums over ranks again. kSent: they are sent, which costs
+/// packets and time, but the received values are not used; results are those of kKept.
 enum class RecomputeTraffic : std::uint8_t { kKept, kSent };
 
 struct SlotOptions {
-  int slots = 1;                       ///< micro-batches that may be between their two passes
-  std::vector<Recompute> recompute{};  ///< of each block of the model; empty: kSaveAll
+  int slots = 1;                       ///< number of micro-batches that may be between their two passes
+  std::vector<Recompute> recompute{};  ///< policy of each block of the model; empty: kSaveAll
   SavedPlace place{};
   RecomputeTraffic traffic = RecomputeTraffic::kKept;
   /// Whether tensor-parallel ranks cut the residual stream by tokens (Megatron's sequence parallelism).
@@ -56,13 +56,13 @@ struct SlotOptions {
   Recompute of(int layer) const {
     return recompute.empty() ? Recompute::kSaveAll : recompute[static_cast<std::size_t>(layer)];
   }
-  /// Whether a block sends its sums over ranks again.
+  /// Whether a recomputed block sends its sums over ranks again.
   bool sends_again(int layer) const { return traffic == RecomputeTraffic::kSent && of(layer) == Recompute::kBlock; }
 };
 
-/// Throws: ConfigError for a range without a block of the model, or for slots or policies that cannot be had.
+/// Throws: ConfigError for a range without a block of the model, or for unsupported slots or policies.
 void validate(const StageRange& range, const SlotOptions& options, const Gpt2Config& config);
-/// Of a whole model on so many tensor-parallel ranks, and of the model itself. Throws: ConfigError.
+/// Checks a whole model and its slots on `tensor_ranks` tensor-parallel ranks. Throws: ConfigError.
 void validate(const Gpt2Config& config, const SlotOptions& options, int tensor_ranks);
 
 }  // namespace droptest::models

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks of a stage that are computed again in the backward pass. A block begins with the residual streams before its
-// norms, which hold the sums over ranks as this rank has received them. So no value is received twice, and the
-// projections behind these sums are not computed again. With RecomputeTraffic::kSent they are, and the sums travel
-// again in a class of their own, whose packets have indices and fates of their own; the values that arrive are not
-// used.
+// Recomputation of a stage's blocks in the backward pass. A block begins with the residual streams before its norms,
+// which have the sums over ranks as this rank received them. So no sum is received twice, and the projections before
+// these sums are not recomputed. With RecomputeTraffic::kSent they are, and the sums are sent again in a separate
+// traffic class with its own packet indices and fates; the received values are not used.
 #include <cstdint>
 
 #include "models/gpt2/stage.h"
@@ -11,7 +10,7 @@
 namespace droptest::models {
 namespace {
 
-/// The time of a block that is computed again; collectives are not in it.
+/// Measures the time of a recomputed block, without its collectives.
 class RecomputationScope : public PhaseScope {
  public:
   explicit RecomputationScope(Ops& ops)
@@ -79,7 +78,7 @@ void Stage::attention_again(int layer, StageBuffers& b, Part part) {
     const RecomputationScope scope(ops_);
     normalise(attention(layer).norm, a.norm, std::nullopt);
   }
-  // A stateful attention is not computed again.
+  // A StatefulAttention is not recomputed.
   const bool projects_again = policy == Recompute::kBlock && stateful_attention_ == nullptr;
   if (part != Part::kInputs || projects_again) {
     boundary_.gather_again(a.norm.normalized, b.gathered_input, b, messages_.attention_input_again(layer),

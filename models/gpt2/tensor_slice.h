@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which part of a whole tensor one rank holds.
+// The part of a whole tensor that one rank has.
 #pragma once
 
 #include <algorithm>
@@ -9,32 +9,33 @@
 
 namespace droptest::models {
 
-/// Indices first, first + 1, ..., first + count - 1 of one dimension.
+/// The indices first, ..., first + count - 1 of one dimension.
 struct IndexRange {
   std::uint64_t first = 0;
   std::uint64_t count = 0;
 };
 
-/// The part `rank` of `count` items dealt out in order, as comm::even_counts does: the first parts have one more.
+/// Part `rank` of `count` items that are distributed in order, as in comm::even_counts(): the first parts have one item
+/// more.
 IndexRange dealt_range(std::uint64_t count, int ranks, int rank);
 
-/// A part of a tensor of one or two dimensions: along `axis` the ranges, one after another, and along the other
-/// dimension everything. Behind the ranges the part may have padding rows that the whole tensor does not have.
+/// A part of a tensor of one or two dimensions: the ranges along `axis`, one after the other, with everything along the
+/// other dimension. After the ranges, the part may have padding rows that the whole tensor does not have.
 struct TensorSlice {
   std::vector<std::uint64_t> full_shape;
   std::size_t axis = 0;
   std::vector<IndexRange> ranges;
   std::uint64_t padding = 0;  ///< only along axis 0
 
-  /// All of the tensor.
+  /// The slice of the whole tensor.
   static TensorSlice whole(std::vector<std::uint64_t> shape);
 
   std::vector<std::uint64_t> local_shape() const;
   std::uint64_t full_elems() const;
   std::uint64_t local_elems() const;
 
-  /// Calls body(full_offset, local_offset, count_elems) for each contiguous run, in order of the whole tensor;
-  /// padding is in none.
+  /// Calls body(full_offset, local_offset, count_elems) for each contiguous run, in the order of the whole tensor.
+  /// Padding is in no run.
   template <class Body>
   void for_each_run(const Body& body) const;
 };

@@ -12,7 +12,7 @@
 
 namespace droptest::models {
 
-/// The scalars of one update; the bias corrections are 1 - beta^step.
+/// The scalars of one update. The bias corrections are 1 - beta^step.
 struct AdamWStep {
   double learning_rate = 0;
   double gradient_scale = 1;
@@ -24,7 +24,7 @@ struct AdamWStep {
   double bias_correction2 = 1;
 };
 
-/// Those scalars as the updates use them: formed in double and rounded once.
+/// The scalars in the form that the update loop uses: computed in double and rounded once.
 template <class T>
 struct AdamWScalars {
   explicit AdamWScalars(const AdamWStep& step)
@@ -46,11 +46,11 @@ template <class T>
 void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> first_moment,
                   std::span<T> second_moment, const AdamWStep& step, const Team& team);
 
-/// The same on a device, for all tensors of a table in one launch: step.weight_decay holds for those that decay, and 0
-/// for the others; step.learning_rate is multiplied by the factor of each tensor. `rounded` becomes the new values as
-/// E, float, Bf16 or Fp16; it may be empty, and with E float it may be the values. `factor` [1], where it is not empty,
-/// takes the place of step.gradient_scale; where it is NaN, nothing changes. Shapes: all as the table's ranges need;
-/// the elements between the ranges stay.
+/// The update of all tensors of a table in one launch on a device. step.weight_decay applies only to tensors that
+/// decay; step.learning_rate is multiplied by each tensor's factor. `rounded` gets the new values as E (float, Bf16 or
+/// Fp16); it may be empty, and with E float it may be `value` itself. If `factor` [1] is not empty, it replaces
+/// step.gradient_scale; if it is NaN, nothing changes. Shapes: all arrays cover the ranges of the table; elements
+/// between the ranges stay.
 template <class E>
 void adamw_update(const TensorSegments& segments, comm::DeviceSpan<float> value, comm::DeviceSpan<const float> gradient,
                   comm::DeviceSpan<float> first_moment, comm::DeviceSpan<float> second_moment,

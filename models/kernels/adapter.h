@@ -11,7 +11,7 @@
 
 namespace droptest::models {
 
-/// The weight is [inputs, outputs], A [rank, inputs] and B [outputs, rank], as PEFT has them.
+/// The extents of an adapter: weight [inputs, outputs], A [rank, inputs] and B [outputs, rank], as in PEFT.
 struct AdapterShape {
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
@@ -24,12 +24,13 @@ template <class T>
 void merge_adapter(const AdapterShape& shape, std::span<const T> weight, std::span<const T> a, std::span<const T> b,
                    std::span<T> merged, const Team& team);
 
-/// The gradients of A and B, from that of the merged weight. Determinism: bits do not depend on the team.
+/// Computes the gradients of A and B from the gradient of the merged weight. Determinism: bits do not depend on the
+/// team.
 template <class T>
 void adapter_gradients(const AdapterShape& shape, std::span<const T> grad_merged, std::span<const T> a,
                        std::span<const T> b, std::span<T> grad_a, std::span<T> grad_b, const Team& team);
 
-// The same on a device. Determinism: the order of sums depends on the shape alone.
+// The device versions. Determinism: the order of sums depends only on the shape.
 
 void merge_adapter(const AdapterShape& shape, comm::DeviceSpan<const float> weight, comm::DeviceSpan<const float> a,
                    comm::DeviceSpan<const float> b, comm::DeviceSpan<float> merged, comm::Stream& stream);

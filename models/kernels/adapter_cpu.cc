@@ -8,7 +8,7 @@
 namespace droptest::models {
 namespace {
 
-/// [rows, columns] as [columns, rows].
+/// The transpose of a matrix [rows, columns].
 template <class T>
 std::vector<T> transposed(std::span<const T> matrix, std::int64_t rows, std::int64_t columns) {
   std::vector<T> result(matrix.size());

@@ -8,7 +8,7 @@
 namespace droptest::models {
 namespace {
 
-/// The extents of an AdapterShape: I inputs, O outputs, R its rank.
+/// The extents of an AdapterShape: I inputs, O outputs, rank R.
 struct Extents {
   std::int64_t I, O, R;
   float scale;
@@ -26,7 +26,7 @@ __global__ void merge_adapter_kernel(Extents n, const float* weight, const float
   }
 }
 
-/// A block has an input at a time: a row of the gradient.
+/// A block processes one input, that is one row of the gradient, at a time.
 __global__ void adapter_a_gradient_kernel(Extents n, const float* grad_merged, const float* b, float* grad_a) {
   __shared__ float shared[kMostWarps];
   for (std::int64_t i = blockIdx.x; i < n.I; i += gridDim.x) {
@@ -41,7 +41,7 @@ __global__ void adapter_a_gradient_kernel(Extents n, const float* grad_merged, c
   }
 }
 
-/// A thread has an element of B: neighbours read neighbouring columns of the gradient.
+/// A thread computes an element of B; neighbouring threads read neighbouring columns of the gradient.
 __global__ void adapter_b_gradient_kernel(Extents n, const float* grad_merged, const float* a, float* grad_b) {
   for (std::int64_t e = static_cast<std::int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; e < n.R * n.O;
        e += static_cast<std::int64_t>(gridDim.x) * blockDim.x) {
@@ -53,7 +53,7 @@ __global__ void adapter_b_gradient_kernel(Extents n, const float* grad_merged, c
   }
 }
 
-/// `matrices`: the elements of the two that are of the weight's shape.
+/// `matrices` has the numbers of elements of the two matrices of the weight's shape.
 Extents extents_of(const char* operation, const AdapterShape& s, std::initializer_list<std::size_t> matrices,
                    std::initializer_list<std::size_t> of_a, std::initializer_list<std::size_t> of_b) {
   const auto are = [](std::initializer_list<std::size_t> sizes, std::int64_t wanted) {

@@ -13,8 +13,8 @@
 
 namespace droptest::models {
 
-/// B = batch, T = length, NH = heads here, D = head_width. A row of qkv holds the queries of all heads, then the keys,
-/// then the values: [B, T, 3, NH, D]; a row of the output [B, T, NH, D].
+/// B = batch, T = length, NH = heads of this rank, D = head_width. qkv is [B, T, 3, NH, D]: a row has the queries of
+/// all heads, then the keys, then the values. The output is [B, T, NH, D].
 struct AttentionShape {
   std::int64_t batch = 0;
   std::int64_t length = 0;
@@ -25,35 +25,36 @@ struct AttentionShape {
 /// The factor of a score, before masks: 1 / sqrt(D).
 inline double score_scale(std::int64_t head_width) { return 1.0 / std::sqrt(static_cast<double>(head_width)); }
 
-/// Elements of `row_statistics`: 2 x B x NH x T.
+/// The number of elements of `row_statistics`: 2 x B x NH x T.
 std::uint64_t attention_statistics_elems(const AttentionShape& shape);
-/// Elements of `scratch`, forward and backward: a few rows of scores for each thread, never T x T.
+/// The number of elements of `scratch`, forward and backward: a few rows of scores for each thread, never T x T.
 std::uint64_t attention_scratch_elems(const AttentionShape& shape, int threads);
 
-/// output = softmax(mask(Q K' / sqrt(D))) V per sequence and head. Shapes: see AttentionShape; row_statistics
-/// [B, NH, T, 2] saves each row's largest score and the inverse of its sum of exponentials, from which backward
-/// computes the probabilities again. Dropout, where it is on, sets probabilities to zero after the softmax; its columns
-/// are positions of keys. Call under SingleThreadedLibraries.
+/// output = softmax(mask(Q K' / sqrt(D))) V for each sequence and head. row_statistics [B, NH, T, 2] saves each row's
+/// largest score and the inverse of its sum of exponentials; the backward pass recomputes the probabilities from them.
+/// Dropout sets probabilities to zero after the softmax; its columns are positions of keys. Shapes: see AttentionShape.
+/// Call it under SingleThreadedLibraries.
 template <class T>
 void attention_forward(std::span<const T> qkv, const AttentionShape& shape, std::span<T> row_statistics,
                        std::span<T> output, std::span<T> scratch, const Team& team, const DropoutMask& dropout = {});
 
-/// grad_qkv = the gradient of qkv. Shapes: as forward.
+/// Sets grad_qkv to the gradient of qkv. Shapes: as in attention_forward().
 template <class T>
 void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, std::span<const T> row_statistics,
                         const AttentionShape& shape, std::span<T> grad_qkv, std::span<T> scratch, const Team& team,
                         const DropoutMask& dropout = {});
 
-// On a device, for E float, Bf16 or Fp16, D from 1 to 256. Scores are never in memory; nothing is permuted. bfloat16
-// with D of 64 or 128 runs on the tensor cores. All sums are float and in an order that depends on the shape alone.
+// The device versions: E is float, Bf16 or Fp16, D is 1 to 256. Scores are never written to memory, and no tensor is
+// permuted. bfloat16 with D = 64 or 128 runs on tensor cores. All sums are float; their order depends only on the
+// shape.
 
-/// log_sum_exp [B, NH, T] is the log-sum-exp of the scaled scores of each row. Where dropout is on, no tensor core is
-/// used.
+/// log_sum_exp [B, NH, T] becomes the log-sum-exp of the scaled scores of each row. Tensor cores are not used with
+/// dropout.
 template <class E>
 void attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape, comm::DeviceSpan<float> log_sum_exp,
                        comm::DeviceSpan<E> output, comm::Stream& stream, const DropoutMask& dropout = {});
 
-/// grad_qkv = the gradient of qkv. `output` is forward's; scratch [B, NH, T] is overwritten.
+/// Sets grad_qkv to the gradient of qkv. `output` is the result of the forward pass. Overwrites scratch [B, NH, T].
 template <class E>
 void attention_backward(comm::DeviceSpan<const E> grad_output, comm::DeviceSpan<const E> qkv,
                         comm::DeviceSpan<const E> output, comm::DeviceSpan<const float> log_sum_exp,

@@ -25,8 +25,8 @@ T* own_scratch(std::span<T> scratch, const AttentionShape& shape, Team::Worker w
   return scratch.data() + 2 * worker * kStripRows * shape.length;
 }
 
-/// Whole vectors of keys that cover the visible ones of a row: those among them that lie in the future score minus
-/// infinity and so get probability 0, and no loop has a remainder.
+/// The number of keys of a row, rounded up to whole vectors, so that no loop has a remainder. Future keys among them
+/// have the score minus infinity and so the probability 0.
 template <class T>
 std::int64_t cover_visible(T* row, std::int64_t visible, std::int64_t columns) {
   const std::int64_t covered = std::min((visible + kLanes - 1) / kLanes * kLanes, columns);
@@ -53,7 +53,7 @@ void causal_softmax(const Matrix<T>& scores, std::int64_t first_row, T* statisti
   });
 }
 
-/// The same probabilities, from the statistics of causal_softmax.
+/// Recomputes the probabilities of causal_softmax() from its statistics.
 template <class T>
 void causal_softmax_again(const Matrix<T>& scores, std::int64_t first_row, const T* statistics) {
   run_vectorised(widest_vectors(), [=] {
@@ -68,7 +68,7 @@ void causal_softmax_again(const Matrix<T>& scores, std::int64_t first_row, const
   });
 }
 
-/// Rows of probabilities, or their gradients, times the factors of dropout.
+/// Multiplies rows of probabilities, or of their gradients, by the factors of dropout.
 template <class T>
 void drop(const DropoutMask& mask, const AttentionShape& shape, std::int64_t index, std::int64_t first_row,
           const Matrix<T>& values) {
@@ -82,7 +82,7 @@ void drop(const DropoutMask& mask, const AttentionShape& shape, std::int64_t ind
   });
 }
 
-/// grad <- p (grad - sum(p grad)) per row: the softmax' gradient; 0 where p is.
+/// grad <- p (grad - sum(p grad)) for each row: the gradient of the softmax, 0 if p is 0.
 template <class T>
 void softmax_backward(const ConstMatrix<T>& probabilities, const Matrix<T>& grad) {
   run_vectorised(widest_vectors(), [=] {
@@ -147,7 +147,7 @@ void attention_backward(std::span<const T> grad_output, std::span<const T> qkv, 
     const T* statistics = row_statistics.data() + 2 * index * length;
     T* p_strip = own_scratch(scratch, shape, worker);
     T* ds_strip = p_strip + kStripRows * length;
-    // From the last strip, which reaches all keys and so sets every row of dk and dv, back to the first.
+    // From the last strip to the first: the last one reaches all keys, and so sets every row of dk and dv.
     for (std::int64_t row = (length - 1) / kStripRows * kStripRows; row >= 0; row -= kStripRows) {
       const std::int64_t rows = std::min(kStripRows, length - row);
       const std::int64_t keys = row + rows;

@@ -37,7 +37,7 @@ __global__ void attention_delta_kernel(const D* grad_output, const D* output, At
   }
 }
 
-/// Elements of the output, after checks of the shape.
+/// Checks the shape, and returns the number of elements of the output.
 std::size_t checked_elems(const char* operation, const AttentionShape& shape) {
   DROPTEST_CHECK(shape.batch >= 0 && shape.length >= 0 && shape.heads >= 0 && shape.head_width >= 1 &&
                      shape.head_width <= kMostHeadWidth,
@@ -47,7 +47,7 @@ std::size_t checked_elems(const char* operation, const AttentionShape& shape) {
   return static_cast<std::size_t>(shape.batch * shape.length * shape.heads * shape.head_width);
 }
 
-/// Whether the tensor cores can be used: a width that they take, and rows that can be loaded 16 bytes at a time.
+/// Whether tensor cores can be used: they must support the width, and rows must be aligned to 16 bytes.
 template <class D, class... Pointers>
 bool uses_tensor_cores(const AttentionShape& shape, const Pointers*... pointers) {
   return std::is_same_v<D, __nv_bfloat16> && tensor_cores_take_width(shape.head_width) && packs_fit(pointers...);

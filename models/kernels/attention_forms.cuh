@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forms of the device's attention kernels: their arguments, and the tiles of a block.
+// The arguments of the device's attention kernels, and their launches in plain arithmetic and on tensor cores.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,7 +11,7 @@
 
 namespace droptest::models {
 
-/// Of attention_forward. D: float, __nv_bfloat16 or __half.
+/// The arguments of attention_forward(). D is float, __nv_bfloat16 or __half.
 template <class D>
 struct AttentionForward {
   AttentionShape shape;
@@ -20,7 +20,7 @@ struct AttentionForward {
   D* output;
 };
 
-/// Of attention_backward; delta [B, NH, T] is the sum over d of grad_output x output.
+/// The arguments of attention_backward(). delta [B, NH, T] is the sum over d of grad_output x output.
 template <class D>
 struct AttentionBackward {
   AttentionShape shape;
@@ -31,8 +31,9 @@ struct AttentionBackward {
   D* grad_qkv;
 };
 
-/// Where one head of one sequence lies: offsets of its first row and elements from one row to the next, in packed rows
-/// (queries; keys and values follow at `part` and 2 x `part`), in rows of the output, and in [B, NH, T].
+/// The place of one head of one sequence: the offset of its first row and the stride of its rows, in qkv (keys and
+/// values follow the queries at `part` and 2 x `part`) and in the output, and the offset of its row statistics [B, NH,
+/// T].
 struct HeadPlace {
   std::int64_t packed;
   std::int64_t packed_stride;
@@ -49,14 +50,14 @@ __device__ inline HeadPlace head_place(const AttentionShape& shape, std::int64_t
   return {first_row * 3 * part + column, 3 * part, part, first_row * part + column, part, head_of_all * shape.length};
 }
 
-/// Plain arithmetic in float, for any element type and width.
+/// The kernels in plain float arithmetic, for any element type and width.
 template <class D>
 void launch_plain_attention_forward(const AttentionForward<D>& work, const DropoutMask& dropout, comm::Stream& stream);
 template <class D>
 void launch_plain_attention_backward(const AttentionBackward<D>& work, const DropoutMask& dropout,
                                      comm::Stream& stream);
 
-/// Tensor cores. tensor_cores_take_width() must be true of head_width.
+/// The kernels on tensor cores; tensor_cores_take_width() must be true for head_width.
 bool tensor_cores_take_width(std::int64_t head_width);
 void launch_tensor_core_attention_forward(const AttentionForward<__nv_bfloat16>& work, comm::Stream& stream);
 void launch_tensor_core_attention_backward(const AttentionBackward<__nv_bfloat16>& work, comm::Stream& stream);

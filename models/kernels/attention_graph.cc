@@ -27,7 +27,7 @@ AttentionGraph attention_graph(AttentionPass pass, const AttentionShape& s, comm
                      std::string(comm::element_type_name(type)));
   const std::array<std::int64_t, 4> dims = {s.batch, s.heads, s.length, s.head_width};
   const std::int64_t part = s.heads * s.head_width;
-  // Rows of `parts` parts, of which the tensor is number `number`.
+  // A row consists of `parts` parts; the tensor is part number `number`.
   const auto rows = [&](AttentionArray array, std::int64_t parts, std::int64_t number) {
     return AttentionGraphTensor{
         array, type, number * part, dims, {s.length * parts * part, s.head_width, parts * part, 1}};

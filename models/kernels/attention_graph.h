@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A pass of attention as a graph of tensors, for libraries that compute whole passes from such a description.
+// The description of an attention pass as a graph of tensors, for libraries that compute a whole pass.
 #pragma once
 
 #include <array>
@@ -15,26 +15,26 @@ enum class AttentionPass : std::uint8_t { kForward, kBackward };
 
 /// The arrays of AttentionKernel's passes in which a graph's tensors lie.
 enum class AttentionArray : std::uint8_t { kQkv, kOutput, kLogSumExp, kGradOutput, kGradQkv };
-/// The first byte of each array, by the number of the enumerator; null where the pass has no such array.
+/// The first byte of each array, indexed by AttentionArray; null if the pass has no such array.
 using AttentionArrays = std::array<const std::byte*, 5>;
 
-/// A tensor [B, NH, T, D], or [B, NH, T, 1] of a number for each row.
+/// A tensor [B, NH, T, D], or [B, NH, T, 1] with one number for each row.
 struct AttentionGraphTensor {
   AttentionArray array = AttentionArray::kQkv;
   comm::ElementType type = comm::ElementType::kBfloat16;
-  std::int64_t first_elem = 0;  ///< where the tensor begins in the array
+  std::int64_t first_elem = 0;  ///< offset of the tensor in the array
   std::array<std::int64_t, 4> dims{};
-  std::array<std::int64_t, 4> strides{};  ///< from an index to the next one, in elements
+  std::array<std::int64_t, 4> strides{};  ///< distance between neighbouring indices of each axis, in elements
 
-  /// Of the element of the sequence, head, row and column with number 0, counted from sequence `first_sequence` on.
+  /// The address of the first element of sequence `first_sequence`.
   const std::byte* address(const AttentionArrays& arrays, std::int64_t first_sequence) const {
     return arrays[static_cast<std::size_t>(array)] +
            (first_elem + first_sequence * strides[0]) * static_cast<std::int64_t>(comm::element_bytes(type));
   }
 };
 
-/// output = softmax(mask(scale Q K')) V, where query t sees keys 0 to t + band_right; log_sum_exp is that of the masked
-/// and scaled scores, in natural logarithm. Sums are float. A backward pass reads output and log_sum_exp, and has the
+/// output = softmax(mask(scale Q K')) V; query t sees the keys 0 to t + band_right. log_sum_exp is that of the masked
+/// and scaled scores, as a natural logarithm. Sums are float. A backward pass reads output and log_sum_exp, and has the
 /// tensors of gradients.
 struct AttentionGraph {
   static constexpr std::int64_t kAlignmentBytes = 16;  ///< each tensor begins at a multiple of this
@@ -47,15 +47,15 @@ struct AttentionGraph {
   bool deterministic = true;  ///< equal arguments give equal bits
 };
 
-/// Whether a graph has such heads: its tensors then begin at multiples of kAlignmentBytes.
+/// Whether a graph can have heads of this width and type, so that its tensors begin at multiples of kAlignmentBytes.
 bool attention_graph_takes(std::int64_t head_width, comm::ElementType type);
 
-/// The graph of shape.batch sequences of packed rows (see AttentionShape). Throws: CheckError unless
-/// attention_graph_takes() the heads and no extent is 0.
+/// The graph for shape.batch sequences of qkv (see AttentionShape). Throws: CheckError unless attention_graph_takes()
+/// the heads and no extent is 0.
 AttentionGraph attention_graph(AttentionPass pass, const AttentionShape& shape, comm::ElementType type);
 
-/// A batch is cut at multiples of so many sequences, where the tensors of each part begin at multiples of
-/// kAlignmentBytes: a row's log-sum-exp has 4 bytes.
+/// The granularity in sequences at which a batch may be cut, so that the tensors of each part begin at multiples of
+/// kAlignmentBytes. (A row's log-sum-exp has only 4 bytes.)
 std::int64_t attention_graph_cut(const AttentionShape& shape);
 
 }  // namespace droptest::models

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The place of one head of one sequence in the packed rows of attention.h.
+// The place of one head of one sequence in the tensors of attention.h.
 #pragma once
 
 #include <cstdint>
@@ -11,16 +11,16 @@ namespace droptest::models {
 
 template <class T>
 struct AttentionHead {
-  std::int64_t qkv_stride;     ///< elements from a row of q, k or v to the next
-  std::int64_t output_stride;  ///< the same of the output
+  std::int64_t qkv_stride;     ///< elements between successive rows of q, k or v
+  std::int64_t output_stride;  ///< elements between successive rows of the output
   const T* q;
   const T* k;
   const T* v;
-  std::int64_t qkv_offset;  ///< of q in the packed rows
+  std::int64_t qkv_offset;  ///< offset of q in qkv
   std::int64_t output_offset;
 };
 
-/// `index` counts heads within sequences: 0 to B x NH - 1.
+/// `index` is sequence x NH + head, 0 to B x NH - 1.
 template <class T>
 AttentionHead<T> attention_head(std::span<const T> qkv, const AttentionShape& shape, std::int64_t index) {
   const std::int64_t part = shape.heads * shape.head_width;

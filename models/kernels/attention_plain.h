@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a device in plain float arithmetic for every element type and width.
+// Attention on a device in plain float arithmetic, for every element type and width.
 #pragma once
 
 #include "models/kernels/attention.h"
 
 namespace droptest::models {
 
-/// attention_forward() and attention_backward() without tensor cores. Shapes, determinism: as theirs.
+/// attention_forward() and attention_backward() without tensor cores. Shapes and determinism: as there.
 template <class E>
 void plain_attention_forward(comm::DeviceSpan<const E> qkv, const AttentionShape& shape,
                              comm::DeviceSpan<float> log_sum_exp, comm::DeviceSpan<E> output, comm::Stream& stream,

@@ -41,7 +41,7 @@ __global__ void attention_forward_kernel(PlainForward work, Draws draws, float s
   const std::int64_t tiles = (shape.length + kTile - 1) / kTile;
   for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
     const HeadPlace place = head_place(shape, item % heads);
-    const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;  // those that see most keys come first
+    const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;  // queries that see most keys come first
     const TypedRows<const void> rows = work.qkv.from(place.packed);
     __syncthreads();
     T::load(rows.from(first_query * place.packed_stride), place.packed_stride, shape.length - first_query,
@@ -107,8 +107,8 @@ __global__ void attention_forward_kernel(PlainForward work, Draws draws, float s
   }
 }
 
-/// p = exp(score - log_sum_exp), 0 for keys in the future and queries beyond the end; and the gradient of the score, in
-/// which `scale` is, in place of dp, the gradient of p; then p with its dropout.
+/// Sets p = exp(score - log_sum_exp), 0 for future keys and for queries beyond the end, and then applies dropout to p.
+/// Replaces dp, the gradient of p, by the gradient of the score, multiplied by `scale`.
 template <int kTile, int kWidth, class Draws>
 __device__ void score_gradients(const PlainBackward& work, const Draws& draws, std::int64_t head, float scale,
                                 std::int64_t first_query, std::int64_t first_key,
@@ -194,7 +194,7 @@ __global__ void attention_grad_keys_kernel(PlainBackward work, Draws draws, floa
   const std::int64_t tiles = (shape.length + kTile - 1) / kTile;
   for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
     const HeadPlace place = head_place(shape, item % heads);
-    const std::int64_t first_key = item / heads * kTile;  // those that most queries see come first
+    const std::int64_t first_key = item / heads * kTile;  // keys that most queries see come first
     const TypedRows<const void> rows = work.qkv.from(place.packed);
     __syncthreads();
     T::load(rows.from(place.part + first_key * place.packed_stride), place.packed_stride, shape.length - first_key,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles of attention in plain float arithmetic, for any element type and width: pieces of kernels that keep scores in
-// shared memory.
+// Tiles of attention in plain float arithmetic, for any element type and width: building blocks of kernels that have
+// the scores in shared memory.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace droptest::models {
 
-// Source: Dao et al. 2022 (FlashAttention), Algorithms 1 and 4, with a pass of its own for the gradients of queries, so
-// that each sum has one block and one order. Tiles of kTile queries and kTile keys, kWidth >= D columns wide, are in
-// shared memory as floats. The block's threads are a square: thread (y, x) has the rows y, y + 16, ... and the columns
-// x, x + 16, ... of every result, so that a warp's reads of a tile hit different banks.
+// Source: Dao et al. 2022 (FlashAttention), Algorithms 1 and 4. The gradients of queries have a pass of their own, so
+// that each sum is computed by one block in one order. Tiles of kTile queries and kTile keys, kWidth >= D columns wide,
+// are in shared memory as floats. The block's threads are a square: thread (y, x) has the rows y, y + 16, ... and the
+// columns x, x + 16, ... of every result, so that a warp's reads of a tile hit different banks.
 inline constexpr int kSide = 16;
 inline constexpr int kTileThreads = kSide * kSide;
 
@@ -26,19 +26,19 @@ __device__ void set_to_ones(float (&factors)[kRows]) {
 
 template <int kTile, int kWidth>
 struct Tiles {
-  static constexpr int kRows = kTile / kSide;           ///< of a thread
-  static constexpr int kScoreColumns = kTile / kSide;   ///< of a thread
-  static constexpr int kWidthColumns = kWidth / kSide;  ///< of a thread
-  static constexpr int kStride = kWidth + 1;            ///< of a tile of queries, keys, ...
-  static constexpr int kScoreStride = kTile + 1;        ///< of a tile of scores
-  static constexpr int kFloats = kTile * kStride;       ///< of a tile of queries, keys, ...
+  static constexpr int kRows = kTile / kSide;           ///< rows of one thread
+  static constexpr int kScoreColumns = kTile / kSide;   ///< columns of scores of one thread
+  static constexpr int kWidthColumns = kWidth / kSide;  ///< columns of queries, keys, ... of one thread
+  static constexpr int kStride = kWidth + 1;            ///< row stride of a tile of queries, keys, ...
+  static constexpr int kScoreStride = kTile + 1;        ///< row stride of a tile of scores
+  static constexpr int kFloats = kTile * kStride;       ///< floats in a tile of queries, keys, ...
   static constexpr int kScoreFloats = kTile * kScoreStride;
 
   using Scores = float[kRows][kScoreColumns];
   using Sums = float[kRows][kWidthColumns];
 
-  /// The first rows of `count` of this width, with zeros beyond them. A call, because in the kernel its three loops
-  /// take registers that the sums need.
+  /// Loads `count` rows of `width` elements into a tile and fills the rest with zeros. It is not inlined, because its
+  /// three loops would take registers that the sums need.
   [[gnu::noinline]] static __device__ void load(TypedRows<const void> rows, std::int64_t stride, std::int64_t count,
                                                 std::int64_t width, float* tile) {
     rows.visit([&](const auto* elems) {
@@ -99,9 +99,8 @@ struct Tiles {
     }
   }
 
-  /// Calls put(elem, sum) with the address of an element for the thread's sums, times factors[r], of the first rows of
-  /// `count` of this width. `put` branches on the type for each element: addresses for three types at once take
-  /// registers.
+  /// Calls put(address, sum x factors[r]) for each of the thread's sums within `count` rows of `width` elements. `put`
+  /// branches on the type for each element, because addresses for three types at once would take registers.
   template <class Put>
   static __device__ void for_each(const Sums& sums, const float (&factors)[kRows], std::int64_t count,
                                   std::int64_t width, std::int64_t stride, TypedRows<void> rows, const Put& put) {
@@ -117,7 +116,7 @@ struct Tiles {
       }
     }
   }
-  /// Puts the sums where the rows are.
+  /// Writes the sums to the rows.
   static __device__ void store(const Sums& sums, const float (&factors)[kRows], std::int64_t count, std::int64_t width,
                                std::int64_t stride, TypedRows<void> rows) {
     for_each(sums, factors, count, width, stride, rows,
@@ -134,7 +133,7 @@ struct Tiles {
   }
 };
 
-/// Over the kSide threads that share rows.
+/// The maximum and the sum over the kSide threads that share rows.
 __device__ inline float row_threads_max(float value) {
   for (int distance = kSide / 2; distance > 0; distance /= 2)
     value = fmaxf(value, __shfl_xor_sync(kFullMask, value, distance));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as its formula says. Sums are double and in the order of rows and columns; probabilities and their
-// gradients are rounded to the element type, in which they are stored.
+// Attention in the order of its formula. Sums are double, in the order of rows and columns. Probabilities and their
+// gradients are stored in the element type.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -35,7 +35,7 @@ void probabilities_of_row(const AttentionHead<T>& head, const AttentionShape& sh
   for (std::int64_t u = 0; u <= t; ++u) p[u] = static_cast<T>(std::exp(score(u) - largest) / sum);
 }
 
-/// factors[u] = that of dropout for key u of query t, 1 where it is off, for u from 0 to t.
+/// factors[u] = the dropout factor of key u for query t, 1 without dropout, for u from 0 to t.
 template <class T>
 void factors_of_row(const DropoutMask& mask, const AttentionShape& shape, std::int64_t index, std::int64_t t,
                     T* factors) {
@@ -93,7 +93,7 @@ void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionSh
       return static_cast<double>(ds_row[u]) *
              inner_product(grad_output + t * head.output_stride, head.v + u * stride, width);
     };
-    double mean = 0;  // of the gradients, weighted by the probabilities
+    double mean = 0;  // mean of the gradients, weighted by the probabilities
     for (std::int64_t u = 0; u <= t; ++u) mean += static_cast<double>(p_row[u]) * grad_p(u);
     for (std::int64_t u = 0; u <= t; ++u) {
       const T factor = ds_row[u];

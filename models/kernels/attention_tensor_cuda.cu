@@ -30,7 +30,7 @@ __global__ void attention_forward_kernel(AttentionForward<Bfloat> work, float sc
   const std::int64_t tiles = (shape.length + kTile - 1) / kTile;
   for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
     const HeadPlace place = head_place(shape, item % heads);
-    const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;  // those that see most keys come first
+    const std::int64_t first_query = (tiles - 1 - item / heads) * kTile;  // queries that see most keys come first
     const std::int64_t strip_query = first_query + warp * kFragment;
     const std::int64_t query = strip_query + lane.row;
     const Bfloat* rows = work.qkv + place.packed;
@@ -39,7 +39,7 @@ __global__ void attention_forward_kernel(AttentionForward<Bfloat> work, float sc
     StripSums<W> out;
     out.clear();
     float base = 0;     // the score that the row's exponentials are relative to
-    float own_sum = 0;  // of the lane's part of the row
+    float own_sum = 0;  // sum over the lane's part of the row
     for (std::int64_t first_key = 0; first_key <= first_query; first_key += kTile) {
       __syncthreads();
       load_tile<W>(rows + place.part, place.packed_stride, first_key, shape.length, k_tile);
@@ -151,7 +151,7 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<Bfloat> work, float
   const std::int64_t tiles = (shape.length + kTile - 1) / kTile;
   for (std::int64_t item = blockIdx.x; item < heads * tiles; item += gridDim.x) {
     const HeadPlace place = head_place(shape, item % heads);
-    const std::int64_t first_key = item / heads * kTile;  // those that most queries see come first
+    const std::int64_t first_key = item / heads * kTile;  // keys that most queries see come first
     const std::int64_t strip_key = first_key + warp * kFragment;
     const std::int64_t key = strip_key + lane.row;
     const Bfloat* rows = work.qkv + place.packed;
@@ -176,7 +176,7 @@ __global__ void attention_grad_keys_kernel(AttentionBackward<Bfloat> work, float
       // Rows are keys here, columns queries.
       inner_products<W>(k_tile + warp * kFragment * kRowStride<W>, q_tile, strip);
       LaneScores p = take_strip(strip, lane);
-      // Those from the key on, up to the end of the sequence.
+      // The visible queries: from the key's position to the end of the sequence.
       const int unseen = columns_seen(key - first_query - 1, lane);
       const int seen = columns_seen(shape.length - first_query - 1, lane);
 #pragma unroll

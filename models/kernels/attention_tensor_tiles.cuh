@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles and strips of attention on tensor cores, of which attention_tensor_cuda.cu's kernels are made.
+// Tiles and strips of attention on tensor cores: building blocks of the kernels in attention_tensor_cuda.cu.
 #pragma once
 
 #include <mma.h>
@@ -14,19 +14,20 @@ namespace droptest::models {
 namespace wmma = nvcuda::wmma;
 using Bfloat = __nv_bfloat16;
 
-// Source: Dao et al. 2022 (FlashAttention), Algorithms 1 and 4, with a pass of its own for the gradients of queries, so
-// that each sum has one block and one order. A block has a tile of 64 queries (or, for the gradients of keys and
-// values, of 64 keys); each of its four warps has a strip of 16 of them against all 64 of the other tile. GEMMs are
-// those of 16 x 16 fragments, whose layout is the compiler's: single elements go through shared memory,
-// where a strip of scores is 16 rows of 64. There, two lanes share a row: lane / 2 is the row, and each has every
-// second group of four columns, which puts the eight lanes that are served together on different banks.
+// Source: Dao et al. 2022 (FlashAttention), Algorithms 1 and 4. The gradients of queries have a pass of their own, so
+// that each sum is computed by one block in one order. A block has a tile of 64 queries (or 64 keys, for the gradients
+// of keys and values). Each of its four warps has a strip of 16 of these rows against all 64 rows of the other tile.
+// GEMMs work on 16 x 16 fragments. The compiler chooses the layout of a fragment, so single elements are accessed
+// through shared memory; there, a strip of scores is 16 rows of 64. Two lanes share a row of a strip: lane / 2 is the
+// row, and each lane has every second group of four columns. So the eight lanes that are served together use different
+// banks.
 inline constexpr int kFragment = 16;
 inline constexpr int kTile = 64;
 inline constexpr unsigned kWarps = kTile / kFragment;
 inline constexpr int kStripStride = kTile + 8;
 inline constexpr std::size_t kStripFloats = kFragment * kStripStride;
 inline constexpr int kGroup = 4;
-inline constexpr int kGroups = kTile / (2 * kGroup);  // of a lane
+inline constexpr int kGroups = kTile / (2 * kGroup);  // groups of one lane
 inline constexpr int kLaneColumns = kGroups * kGroup;
 
 using Accumulator = wmma::fragment<wmma::accumulator, kFragment, kFragment, kFragment, float>;
@@ -38,7 +39,8 @@ inline constexpr int kRowStride = W + 8;
 template <int W>
 inline constexpr int kTileElems = kRowStride<W>* kTile;
 
-/// The block's shared memory from where a fragment may begin, which is less than kFragmentAlignment from its start.
+/// The block's shared memory from the first address at which a fragment may begin, less than kFragmentAlignment after
+/// its start.
 inline constexpr std::size_t kFragmentAlignment = 32;
 __device__ inline Bfloat* shared_tiles() {
   auto* start = comm::dynamic_shared<unsigned char>();
@@ -54,16 +56,16 @@ struct Lane {
   __device__ int at(int group) const { return row * kStripStride + column(group); }
 };
 
-/// The column of a lane's element e, without the offset of the lane's side, so that it is known when the kernel is
-/// compiled.
+/// The column of a lane's element e without the offset of the lane's side, a compile-time constant.
 __device__ constexpr int lane_column(int e) { return 2 * kGroup * (e / kGroup) + e % kGroup; }
-/// One past the lane_column() of the last element whose column is at most `last`, which may lie beyond the strip.
+/// A lane's element e has a column of at most `last` exactly if lane_column(e) is less than this number. `last` may lie
+/// beyond the strip.
 __device__ inline int columns_seen(std::int64_t last, const Lane& lane) {
   const std::int64_t within = last < -1 ? -1 : last < kTile ? last : kTile;
   return static_cast<int>(within) + 1 - kGroup * lane.side;
 }
 
-/// A strip of scores as its lanes have it: element [group x 4 + i] is column(group) + i.
+/// A lane's part of a strip of scores: element [group x 4 + i] is in column(group) + i.
 struct LaneScores {
   float at[kLaneColumns];
 };
@@ -76,11 +78,11 @@ __device__ inline LaneScores take_strip(const float* strip, const Lane& lane) {
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) scores.at[kGroup * g + i] = four.at[i];
   }
-  __syncwarp();  // now the strip may be written again
+  __syncwarp();  // the strip may be overwritten from here on
   return scores;
 }
 
-/// The strip as a factor of a GEMM. Returns when the whole warp's are there.
+/// Writes the strip as an operand of a GEMM. Returns when all lanes of the warp have written.
 __device__ inline void put_weights(const LaneScores& scores, const Lane& lane, Bfloat* weights) {
 #pragma unroll
   for (int g = 0; g < kGroups; ++g) {
@@ -92,7 +94,7 @@ __device__ inline void put_weights(const LaneScores& scores, const Lane& lane, B
   __syncwarp();
 }
 
-/// Rows from `first` on, with zeros beyond the sequence.
+/// Loads rows from `first` on, with zeros beyond the end of the sequence.
 template <int W>
 __device__ void load_tile(const Bfloat* rows, std::int64_t stride, std::int64_t first, std::int64_t length,
                           Bfloat* tile) {
@@ -109,7 +111,8 @@ __device__ void load_tile(const Bfloat* rows, std::int64_t stride, std::int64_t 
   }
 }
 
-/// strip = a b': the inner products of 16 rows with the 64 rows of a tile. Returns when the warp's lanes can take it.
+/// strip = a b': the inner products of 16 rows with the 64 rows of a tile. Returns when the lanes of the warp may read
+/// the strip.
 template <int W>
 __device__ void inner_products(const Bfloat* a_rows, const Bfloat* b_tile, float* strip) {
   Accumulator sums[kTile / kFragment];
@@ -133,7 +136,7 @@ __device__ void inner_products(const Bfloat* a_rows, const Bfloat* b_tile, float
   __syncwarp();
 }
 
-/// 16 rows, W wide, as a warp's fragments hold them.
+/// 16 rows of W columns in the fragments of a warp.
 template <int W>
 struct StripSums {
   Accumulator parts[W / kFragment];
@@ -143,7 +146,7 @@ struct StripSums {
     for (int n = 0; n < W / kFragment; ++n) wmma::fill_fragment(parts[n], 0.0F);
   }
 
-  /// += weights [16, 64] x a tile [64, W]. The weights may be written again when it returns.
+  /// Adds weights [16, 64] x tile [64, W]. The weights may be overwritten when it returns.
   __device__ void add_product(const Bfloat* weights, const Bfloat* tile) {
 #pragma unroll
     for (int k = 0; k < kTile; k += kFragment) {
@@ -159,7 +162,7 @@ struct StripSums {
     __syncwarp();
   }
 
-  /// Puts the columns from `first` on, as many as a strip has, into the strip.
+  /// Writes the columns from `first` on into the strip, as many as it has.
   __device__ void put(int first, float* strip) const {
 #pragma unroll
     for (int n = 0; n < kTile / kFragment; ++n) {
@@ -168,7 +171,7 @@ struct StripSums {
     __syncwarp();
   }
 
-  /// Each row times the factor of its two lanes.
+  /// Multiplies each row by the factor of its two lanes.
   __device__ void multiply_rows(float factor, const Lane& lane, float* strip) {
 #pragma unroll
     for (int first = 0; first < W; first += kTile) {
@@ -189,7 +192,8 @@ struct StripSums {
     }
   }
 
-  /// Writes the rows, times the factor of their lanes; `inside`: whether the lane's row is one of the sequence.
+  /// Writes the rows, multiplied by the factor of their lanes. `inside` says whether the lane's row belongs to the
+  /// sequence.
   __device__ void write(float factor, const Lane& lane, bool inside, float* strip, std::int64_t stride,
                         Bfloat* rows) const {
 #pragma unroll

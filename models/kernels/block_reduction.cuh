@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and maxima over the threads of a block, in an order that depends on the block's size alone.
+// Sums and maxima over the threads of a block, in an order that depends only on the size of the block.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -23,8 +23,8 @@ __device__ inline float warp_max(float value) {
   return value;
 }
 
-/// The sum over all threads of the block, on every thread. `shared` [kMostWarps] is free again after the block's next
-/// __syncthreads. Called by all threads.
+/// The sum over all threads of the block, on every thread. `shared` [kMostWarps] may be reused after the block's next
+/// __syncthreads. All threads must call it.
 __device__ inline float block_sum(float value, float* shared) {
   value = warp_sum(value);
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
@@ -37,7 +37,7 @@ struct TwoSums {
   float first;
   float second;
 };
-/// The sums of two values over all threads of the block, with one barrier. `shared` [2][kMostWarps] is free again after
+/// The sums of two values over all threads of the block, with one barrier. `shared` [2][kMostWarps] may be reused after
 /// the block's next __syncthreads.
 __device__ inline TwoSums block_sums(float first, float second, float (*shared)[kMostWarps]) {
   first = warp_sum(first);
@@ -54,7 +54,7 @@ __device__ inline TwoSums block_sums(float first, float second, float (*shared)[
   }
   return sums;
 }
-/// The largest value, as block_sum() does it. A NaN may be passed over.
+/// The largest value over all threads of the block, with the contract of block_sum(). A NaN may be ignored.
 __device__ inline float block_max(float value, float* shared) {
   value = warp_max(value);
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Work cut into chunks with boundaries that depend on the shape alone, so that results do not depend on the thread
-// count.
+// Work cut into chunks. Their boundaries depend only on the shape, so results do not depend on the number of threads.
 #pragma once
 
 #include <omp.h>
@@ -13,29 +12,31 @@
 
 namespace droptest::models {
 
-/// Chunks of at least `grain` items, and at most `max_chunks` of them.
+/// The number of items in a chunk: at least `grain`, and so many that there are at most `max_chunks` chunks.
 inline std::int64_t chunk_items(std::int64_t items, std::int64_t grain, std::int64_t max_chunks = 64) {
   return std::max(grain, (items + max_chunks - 1) / max_chunks);
 }
 
 /// Calls body(worker, begin, end) for consecutive ranges of `chunk` items that cover [0, items), on the threads of the
-/// team. The body must not throw. Determinism: the ranges are the same for any team; which worker gets which is not.
+/// team. The body must not throw. Determinism: the ranges are the same for any team; the assignment of ranges to
+/// workers is not.
 template <class Body>
 void for_chunks_by_worker(std::int64_t items, std::int64_t chunk, const Team& team, const Body& body) {
-  // Handed out one by one: a thread that lost its core for a while holds up one chunk, not its share of all.
+  // Chunks are handed out one by one: a thread that loses its core for a while delays one chunk, not a fixed share of
+  // all.
   team.run((items + chunk - 1) / chunk, [&](Team::Worker worker, std::int64_t part) {
     body(worker, part * chunk, std::min(items, (part + 1) * chunk));
   });
 }
 
-/// The same for a body(begin, end) that need not know its worker.
+/// for_chunks_by_worker() for a body(begin, end) that does not need the worker.
 template <class Body>
 void for_chunks(std::int64_t items, std::int64_t chunk, const Team& team, const Body& body) {
   for_chunks_by_worker(items, chunk, team,
                        [&body](Team::Worker, std::int64_t begin, std::int64_t end) { body(begin, end); });
 }
 
-/// Columns of a chunk where each one's sum runs over all rows in order: wide enough to stream along the rows.
+/// The number of columns in a chunk, for sums of columns over all rows in order: wide enough to read rows sequentially.
 inline std::int64_t chunk_columns(std::int64_t width) {
   constexpr std::int64_t kGrain = 64;
   constexpr std::int64_t kChunks = 8;
@@ -43,7 +44,7 @@ inline std::int64_t chunk_columns(std::int64_t width) {
   return std::max<std::int64_t>(1, (even + kGrain - 1) / kGrain) * kGrain;
 }
 
-/// for_chunks whose bodies are plain loops over elements, compiled for the processor's widest vectors.
+/// for_chunks() for bodies that are plain loops over elements. They are compiled for the processor's widest vectors.
 template <class Body>
 void for_vector_chunks(std::int64_t items, std::int64_t chunk, const Team& team, const Body& body) {
   const VectorWidth width = widest_vectors();
@@ -52,7 +53,7 @@ void for_vector_chunks(std::int64_t items, std::int64_t chunk, const Team& team,
   });
 }
 
-/// While alive, libraries called from this thread and its teams start no threads of their own.
+/// While this object lives, libraries that this thread and its teams call start no threads.
 class SingleThreadedLibraries {
  public:
   SingleThreadedLibraries() : previous_(omp_get_max_threads()) { omp_set_num_threads(1); }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The pieces of cross-entropy that a rank computes on its part of the vocabulary; the reductions between them are the
-// caller's (models/gpt2/linear_head.h).
+// The parts of cross-entropy that a rank computes on its part of the vocabulary. The caller makes the reductions
+// between them (models/gpt2/linear_head.h).
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace droptest::models {
 
-/// A target that is none: its row's loss and gradient are zero. Source: the default ignore_index of PyTorch's losses.
+/// The target of a row without loss and gradient. Source: the default ignore_index of PyTorch's losses.
 inline constexpr std::int32_t kIgnoredTarget = -100;
 
 /// A chunk of rows of logits, of which this rank has the columns of `range`; the rest of a row is padding.
@@ -28,39 +28,40 @@ struct LogitBlock {
   TokenIds targets;                       ///< [rows]
   comm::Tensor largest, sums, predicted;  ///< [rows], of the type of statistics
   comm::Tensor losses;                    ///< [rows], in nats
-  float factor = 1;                       ///< of the gradient by the logits, before it is rounded to their type
+  float factor = 1;  ///< factor of the gradient of the logits, applied before the gradient is rounded to their type
 };
 
-/// Logits stay, or become `factor` times the gradient of each row's loss by its logits.
+/// kKeep: logits stay. kToGradient: they become `factor` times the gradient of each row's loss with respect to its
+/// logits.
 enum class Logits : std::uint8_t { kKeep, kToGradient };
 
-// On the host, for T float or double: logits and statistics are T, losses double, and rows have no padding.
+// The host versions: T is float or double, logits and statistics are T, losses are double, and rows have no padding.
 
 /// largest = the largest logit of each row; minus infinity for a rank without tokens.
 template <class T>
 void row_maxima(const LogitBlock& block, const Team& team);
 
-/// With l = logit - largest[row]: each logit becomes exp(l), sums[row] their sum, and predicted[row] the target's l, or
-/// 0 where the target is another rank's.
+/// Let l = logit - largest[row]. Each logit becomes exp(l), sums[row] their sum, and predicted[row] the l of the
+/// target, or 0 if another rank has the target.
 template <class T>
 void exponential_sums(const LogitBlock& block, const Team& team);
 
-/// losses[row] = log(sums[row]) - predicted[row]; 0 where the target is kIgnoredTarget.
+/// losses[row] = log(sums[row]) - predicted[row]; 0 if the target is kIgnoredTarget.
 template <class T>
 void losses_of_sums(const LogitBlock& block);
 
-/// exponentials / sums[row], less 1 at the target, times `factor`: the gradient of a row's loss by its logits, in
-/// place; zeros where the target is kIgnoredTarget.
+/// Replaces the exponentials by the gradient of the row's loss with respect to its logits: (exponential / sums[row],
+/// minus 1 at the target) x `factor`; zeros if the target is kIgnoredTarget.
 template <class T>
 void logits_to_gradient(const LogitBlock& block, const Team& team);
 
-/// After logits_to_gradient(): the loss and the gradient of each row times the weight of its target. Shapes: a weight
-/// of each target that there is.
+/// Multiplies the loss and the gradient of each row by the weight of its target, after logits_to_gradient(). Shapes:
+/// one weight for each possible target.
 template <class T>
 void weigh_rows(const LogitBlock& block, std::span<const double> weights, const Team& team);
 
-// On a device, for E float, Bf16 or Fp16: statistics and losses are float. The same, but the logits stay as they are
-// until the gradient takes their place, and that of padding is zero.
+// The device versions: E is float, Bf16 or Fp16, statistics and losses are float. Unlike on the host, the logits stay
+// until the gradient replaces them. The gradient of padding is zero.
 
 template <class E>
 void row_maxima(const LogitBlock& block, comm::Stream& stream);
@@ -69,16 +70,16 @@ void exponential_sums(const LogitBlock& block, comm::Stream& stream);
 void losses_of_sums(const LogitBlock& block, comm::Stream& stream);
 template <class E>
 void logits_to_gradient(const LogitBlock& block, comm::Stream& stream);
-/// Shapes: weights [of each target that there is].
+/// Shapes: one weight for each possible target.
 template <class E>
 void weigh_rows(const LogitBlock& block, comm::DeviceSpan<const float> weights, comm::Stream& stream);
-/// For a rank that has the whole vocabulary, all of the above but the weights in one pass; largest, sums and predicted
-/// may be empty.
+/// All of the above except weigh_rows() in one pass, for a rank that has the whole vocabulary. largest, sums and
+/// predicted may be empty.
 template <class E>
 void cross_entropy(const LogitBlock& block, Logits logits, comm::Stream& stream);
 
-/// sum[0] = the sum of the values by `divisor`, in double, or += with kAdd. Shapes: sum [1].
-/// Determinism: the order depends on the count alone.
+/// Sets sum[0], or adds to it with kAdd: the sum of the values divided by `divisor`, in double. Shapes: sum [1].
+/// Determinism: the order depends only on the number of values.
 void sum_of_values(comm::DeviceSpan<const float> values, double divisor, GradientMode mode,
                    comm::DeviceSpan<double> sum, comm::Stream& stream);
 

@@ -11,11 +11,11 @@
 namespace droptest::models {
 namespace {
 
-// A block has a row at a time. Where the rows' stride and the address allow packs of V, a row's elements before the
-// last whole pack are taken as packs and the rest one by one.
+// A block processes one row at a time. If the row stride and the address are aligned, the whole packs of V elements of
+// a row are loaded as packs, and the rest one by one.
 
-// A row that fits in here with the kernel's other shared memory is read from memory once; every device since sm_80
-// has 99 KiB for a block.
+// A row that fits into this much shared memory, with the other shared memory of the kernel, is read from memory only
+// once. Every device since sm_80 has 99 KiB for a block.
 constexpr std::size_t kMostCachedBytes = 99U * 1024U - 512U;
 
 /// The extents of a LogitBlock.
@@ -51,8 +51,7 @@ __device__ float row_exponential_sum(const D* row, std::int64_t count, float lar
   return block_sum(own, shared);
 }
 
-/// gradient[j] = (exp(row[j] - largest) / sum - [j is the target]) factor; 0 in the padding, and in a row that is
-/// ignored.
+/// gradient[j] = (exp(row[j] - largest) / sum - [j is the target]) factor; 0 in the padding and in ignored rows.
 template <int V, class D>
 __device__ void write_gradient(const D* row, const LogitRows& shape, std::int32_t target_token, float largest,
                                float sum, float factor, D* gradient) {
@@ -132,7 +131,7 @@ __global__ void losses_of_sums_kernel(const float* sums, const float* predicted,
   }
 }
 
-/// Takes the row to shared memory. Returns when all of it is there.
+/// Copies the row to shared memory. Returns when all of it is there.
 template <int V, class D>
 __device__ void cache_row(const D* row, std::int64_t count, D* cache) {
   const std::int64_t in_packs = count / V * V;
@@ -143,7 +142,7 @@ __device__ void cache_row(const D* row, std::int64_t count, D* cache) {
   __syncthreads();
 }
 
-/// gradient: null for losses alone, else the logits.
+/// `gradient` is null if only losses are wanted, else it is the logits.
 template <class D, int V, bool kCached>
 __global__ void cross_entropy_kernel(const D* logits, LogitRows shape, const std::int32_t* targets, float* losses,
                                      float factor, D* gradient) {
@@ -171,14 +170,14 @@ __global__ void cross_entropy_kernel(const D* logits, LogitRows shape, const std
   }
 }
 
-/// How a kernel goes through the rows of a block: in packs, where it can be.
+/// How a kernel loops over the rows: in packs if alignment allows.
 struct RowLaunch {
   LogitRows rows;
   bool packs;
   comm::LaunchShape shape;
 };
 
-/// `others`: the tensors with one element a row.
+/// `others` are the tensors with one element for each row.
 template <class E>
 RowLaunch row_launch(const char* operation, const LogitBlock& b, std::initializer_list<comm::ConstTensor> others) {
   constexpr int kVector = kPackElems<DeviceElement<E>>;

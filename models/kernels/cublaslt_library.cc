@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuBLASLt's functions as the GEMMs call them. The library, of hundreds of megabytes, is loaded by the first call,
-// so that a program that can use it starts quickly, and where it is missing, as long as it computes on the CPU.
+// The functions of cuBLASLt that the GEMMs call. The library has hundreds of megabytes and is loaded by the first call.
+// So a program starts quickly, and runs on the CPU without the library.
 #include <cublasLt.h>
 
 #include <string>
@@ -17,7 +17,7 @@ const comm::SharedLibrary& library() {
   return opened;
 }
 
-/// The library's function of that name, which has the type of kDeclared.
+/// The library's function of that name, with the type of kDeclared.
 template <auto* kDeclared>
 auto* loaded(const char* name) {
   static auto* const function = library().function<std::remove_pointer_t<decltype(kDeclared)>>(name);

@@ -77,7 +77,7 @@ Key key_of(const Product& product) {
       key_of(product.result),         product.keep != 0, static_cast<int>(product.epilogue), product.pre_gelu_stride};
 }
 
-/// The library's descriptions of a GEMM, and its choice, or none where it has no algorithm.
+/// The library's descriptions of a GEMM, and the chosen algorithm; absent if the library has none.
 struct Plan {
   Operation operation;
   Layout a;
@@ -94,7 +94,7 @@ Layout make_layout(const Stored& matrix) {
   return Layout(layout);
 }
 
-/// The addresses are the call's, not the plan's.
+/// A plan serves calls with any addresses of the same alignment.
 void set_addresses(const Operation& operation, const Product& product) {
   if (product.bias != nullptr) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
   if (product.pre_gelu != nullptr) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.pre_gelu);
@@ -147,7 +147,7 @@ std::vector<cublasLtMatmulAlgo_t> proposed(const Handle& library, const Plan& pl
   const cublasStatus_t status =
       cublasLtMatmulAlgoGetHeuristic(library.get(), plan.operation.get(), plan.a.get(), plan.b.get(), plan.result.get(),
                                      plan.result.get(), preference.get(), most, found.data(), &count);
-  // Either is the library's way to say that it has no algorithm.
+  // Both results mean that the library has no algorithm.
   if (status == CUBLAS_STATUS_NOT_SUPPORTED || status == CUBLAS_STATUS_INVALID_VALUE) return {};
   check(status, "cublasLtMatmulAlgoGetHeuristic");
   std::vector<cublasLtMatmulAlgo_t> algorithms;
@@ -209,7 +209,7 @@ ProductKind kind_of(const Product& product, FloatProducts floats) {
 struct CublasLtProducts::Library {
   Handle handle = make_handle();
   int compute_capability = compute_capability_of_current_device();
-  std::vector<ProductChoice> choices;  // for this device
+  std::vector<ProductChoice> choices;  // the choices for this device
   std::map<Key, Plan> plans;
 
   Plan plan(const Product& product, FloatProducts floats) const {
@@ -220,7 +220,7 @@ struct CublasLtProducts::Library {
       const auto chosen = std::ranges::find(algorithms, choice->algorithm, config_of);
       if (chosen != algorithms.end()) plan.algorithm = *chosen;
     }
-    // The library's first answer may depend on the number that it is asked for.
+    // The library's first proposal may depend on the number of proposals that are requested.
     if (!plan.algorithm) {
       const std::vector<cublasLtMatmulAlgo_t> first = proposed(handle, plan, product, 1);
       if (!first.empty()) plan.algorithm = first.front();
@@ -272,7 +272,7 @@ bool CublasLtProducts::multiply_if_possible(const Product& product) {
       plan.b.get(), &product.keep, product.result.data, plan.result.get(), const_cast<void*>(product.result.data),
       plan.result.get(), &*plan.algorithm, workspace_.data(), kWorkspaceBytes, stream_.handle());
   if (status == CUBLAS_STATUS_NOT_SUPPORTED && product.epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
-    // Some algorithms are found for an epilogue that they then turn out not to have.
+    // The library proposes some algorithms for an epilogue that they do not support.
     plan.algorithm.reset();
     return false;
   }

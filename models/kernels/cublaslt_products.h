@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One GEMM as cuBLASLt sees it, and the library's choices for the GEMMs of one rank.
+// The GEMMs of one rank by cuBLASLt, and the choice of the library's algorithms.
 #pragma once
 
 #include <cublasLt.h>
@@ -21,7 +21,7 @@
 
 namespace droptest::models {
 
-/// A column-major matrix as the library sees it: [rows, columns] here lies in memory as [columns, rows] row by row.
+/// A column-major matrix, as the library expects it: [rows, columns] here is a row-major [columns, rows] in memory.
 struct Stored {
   const void* data;
   cudaDataType_t type;
@@ -29,7 +29,7 @@ struct Stored {
   std::int64_t columns;
   std::int64_t stride;  ///< elements from one column to the next
 
-  /// The largest power of two, up to 256, that its address is a multiple of.
+  /// The alignment of the address: the largest power of two that divides it, at most 256.
   unsigned alignment() const {
     const auto address = reinterpret_cast<std::uintptr_t>(data);
     return address % 256 == 0 ? 256 : static_cast<unsigned>(address & (~address + 1));
@@ -51,19 +51,19 @@ struct Product {
   Stored a;
   cublasOperation_t op_b;
   Stored b;
-  Stored result;  ///< is written
+  Stored result;  ///< the output
   float factor;
   float keep;  ///< 0 or 1
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;  ///< that is read or, with BGRADA, written
+  const void* bias = nullptr;  ///< input, or output with CUBLASLT_EPILOGUE_BGRADA
   const void* pre_gelu = nullptr;
   std::int64_t pre_gelu_stride = 0;
 };
 
 ProductKind kind_of(const Product& product, FloatProducts floats);
 
-/// Owned by one rank and used by one thread, for one stream. A product takes the algorithm that `choices` have for its
-/// kind and the stream's device where the library proposes it, and the library's first proposal otherwise.
+/// Owned by one rank and used by one thread, for one stream. A GEMM uses the algorithm in `choices` for its kind and
+/// the stream's device if the library proposes it, otherwise the library's first proposal.
 class CublasLtProducts {
  public:
   /// The stream is borrowed, on the current device. Throws: DeviceError.
@@ -71,13 +71,13 @@ class CublasLtProducts {
                             std::span<const ProductChoice> choices = recorded_choices());
   ~CublasLtProducts();
 
-  /// Puts the GEMM on the stream. False, and nothing is done, where the library has no algorithm for it; that is
+  /// Puts the GEMM on the stream. Returns false and does nothing if the library has no algorithm for it. The library is
   /// asked once for each shape. Throws: DeviceError.
   bool multiply_if_possible(const Product& product);
-  /// The same, but an absent algorithm is a DeviceError.
+  /// multiply_if_possible(), except that a missing algorithm is a DeviceError.
   void multiply(const char* operation, const Product& product);
 
-  // For the program that records choices.
+  // Members for the program that records choices.
 
   struct Proposal {
     AlgorithmConfig config;
@@ -85,12 +85,12 @@ class CublasLtProducts {
   };
   /// The algorithms that the library proposes, at most kMostProposals, fastest first by its estimate.
   std::vector<Proposal> proposals(const Product& product) const;
-  /// Products with these shapes, strides and alignments take the algorithm from now on.
+  /// GEMMs with these shapes, strides and alignments use this algorithm from now on.
   void choose(const Product& product, const Proposal& proposal);
-  /// `visitor` is called with each product that has an algorithm, before the first one of its shape is put on the
+  /// Calls `visitor` once for each shape that has an algorithm, before the first GEMM of that shape is put on the
   /// stream.
   void visit_new_products(std::function<void(const Product&)> visitor) { visitor_ = std::move(visitor); }
-  /// Of the device that the products run on: 90 of 9.0.
+  /// The compute capability of the device: 90 for 9.0.
   int compute_capability() const;
 
   static constexpr int kMostProposals = 16;

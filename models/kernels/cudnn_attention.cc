@@ -20,7 +20,7 @@
 #include "sim/error.h"
 
 namespace cudnn_frontend {
-// The frontend looks up cuDNN's functions in it.
+// The frontend looks up cuDNN's functions in this handle.
 void* cudnn_dlhandle = nullptr;
 }  // namespace cudnn_frontend
 
@@ -30,7 +30,8 @@ namespace {
 namespace fe = cudnn_frontend;
 using Attributes = std::shared_ptr<fe::graph::Tensor_attributes>;
 
-// From here on cuDNN clears its own sums of the backward pass, and takes lengths that no tile divides.
+// Since this version, cuDNN clears its own sums of the backward pass, and supports lengths that are no multiple of a
+// tile.
 constexpr std::size_t kOldestVersion = 90600;
 
 std::string dotted(std::size_t version) {
@@ -45,7 +46,7 @@ CudnnLibrary open_library() {
   } catch (const DeviceError& error) {
     return {.absence = error.what()};
   }
-  // This variable of the frontend chooses another algorithm of the backward pass, with other bits.
+  // This environment variable of the frontend would choose another backward algorithm, with other bits.
   if (std::getenv("CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT") != nullptr) {
     return {.absence = "CUDNN_FRONTEND_ATTN_DP_WORKSPACE_LIMIT is set, which changes cuDNN's results"};
   }
@@ -70,7 +71,7 @@ CudnnLibrary open_library() {
 
 std::string named(const CudnnLibrary& library) { return "cuDNN " + library.version + " (" + library.path + ")"; }
 
-/// Calls `body`. Exceptions of the frontend become Errors with its words; those of droptest stay.
+/// Calls `body`. Exceptions of the frontend become Errors with its message; those of droptest stay.
 template <class Error, class Body>
 auto in_words(const std::string& before, const Body& body) {
   try {
@@ -84,7 +85,7 @@ auto in_words(const std::string& before, const Body& body) {
   }
 }
 
-/// A tensor of the graph in the frontend's words; `uid` names it when the graph runs.
+/// The frontend's description of a tensor of the graph; `uid` identifies it when the graph runs.
 fe::graph::Tensor_attributes described(const AttentionGraphTensor& tensor, std::int64_t uid) {
   const fe::DataType_t type = tensor.type == comm::ElementType::kBfloat16  ? fe::DataType_t::BFLOAT16
                               : tensor.type == comm::ElementType::kFloat16 ? fe::DataType_t::HALF
@@ -96,12 +97,12 @@ fe::graph::Tensor_attributes described(const AttentionGraphTensor& tensor, std::
       .set_data_type(type);
 }
 
-/// A pass in the frontend's words.
+/// The frontend's description of a pass.
 class CudnnGraph {
  public:
-  /// Without a compute capability it asks the current device for its own.
+  /// `compute_capability`: if absent, that of the current device.
   explicit CudnnGraph(const AttentionGraph& graph, std::optional<int> compute_capability = std::nullopt) {
-    if (compute_capability) {  // before its parts, which take it over
+    if (compute_capability) {  // first, because the parts of the graph inherit it
       graph_.set_sm_version(*compute_capability);
       graph_.set_sm_count(1);
     }
@@ -117,7 +118,7 @@ class CudnnGraph {
   }
 
   fe::graph::Graph& graph() { return graph_; }
-  /// By their uid.
+  /// The addresses of the tensors, by uid.
   const std::vector<AttentionGraphTensor>& tensors() const { return tensors_; }
 
  private:
@@ -229,7 +230,7 @@ class CudnnPlanner final : public AttentionPlanner {
     try {
       (void)fe::detail::destroy_handle(handle_);
     } catch (const std::exception&) {
-      // A library that does not answer holds nothing that could be freed.
+      // If the call fails, there is nothing to free.
     }
   }
   CudnnPlanner(const CudnnPlanner&) = delete;

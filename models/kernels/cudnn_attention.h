@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// cuDNN as a library that prepares and runs graphs of attention. It is opened when it is first asked for.
+// cuDNN, which prepares and runs graphs of attention. It is opened at the first use.
 #pragma once
 
 #include <cstddef>
@@ -12,42 +12,43 @@
 
 namespace droptest::models {
 
-/// What this machine has of cuDNN.
+/// The cuDNN library of this machine.
 struct CudnnLibrary {
   std::string path{};     ///< the opened file; empty: no file was opened
   std::string version{};  ///< "9.19.0"
-  std::string absence{};  ///< why attention by cuDNN is not there, in words; empty: it is
+  std::string absence{};  ///< the reason why attention by cuDNN is unavailable; empty: it is available
 };
 
-/// Opens the library by comm::cudnn_names(); needs no device. Thread safety: any.
+/// Opens the library by comm::cudnn_names(). Needs no device. Thread safety: any thread may call it.
 CudnnLibrary cudnn_library();
 
-/// What cuDNN's frontend has against the graph on devices of that compute capability (90 of 9.0); empty: nothing. The
-/// library itself may still refuse it. Needs no device. Throws: ConfigError where the library is absent.
+/// The reason why cuDNN's frontend refuses the graph on devices of that compute capability (90 for 9.0); empty: it
+/// accepts the graph. The library itself may still refuse it. Needs no device. Throws: ConfigError if the library is
+/// absent.
 std::string cudnn_objection(const AttentionGraph& graph, int compute_capability);
 
-/// A pass that is ready to run. Owner: one rank, for work on one stream at a time.
+/// A prepared pass. Owner: one rank, for work on one stream at a time.
 class AttentionPlan {
  public:
   virtual ~AttentionPlan() = default;
 
   virtual std::uint64_t workspace_bytes() const = 0;
-  /// Puts the pass over the graph's sequences from number `first_sequence` of the arrays on the stream. The workspace
-  /// begins at a multiple of 256. Throws: DeviceError.
+  /// Puts the pass on the stream, for the graph's number of sequences from sequence `first_sequence` of the arrays on.
+  /// The workspace begins at a multiple of 256 bytes. Throws: DeviceError.
   virtual void run(const AttentionArrays& arrays, std::int64_t first_sequence, std::byte* workspace,
                    comm::Stream& stream) = 0;
 };
 
-/// Makes plans for the calling thread's current device; outlives them. Owner: one rank.
+/// Makes plans for the calling thread's current device, and outlives them. Owner: one rank.
 class AttentionPlanner {
  public:
   virtual ~AttentionPlanner() = default;
 
-  /// Throws: ConfigError with the library's words where it refuses the graph.
+  /// Throws: ConfigError with the library's message if it refuses the graph.
   virtual std::unique_ptr<AttentionPlan> plan(const AttentionGraph& graph) = 0;
 };
 
-/// Throws: ConfigError with the reason where cuDNN is absent, too old, or cannot use the device.
+/// Throws: ConfigError with the reason if cuDNN is absent, too old, or cannot use the device.
 std::unique_ptr<AttentionPlanner> make_cudnn_planner();
 
 }  // namespace droptest::models

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of cudnn_attention.cc where it is not built.
+// The twin of cudnn_attention.cc for builds without cuDNN's frontend.
 #include "models/kernels/cudnn_attention.h"
 #include "sim/error.h"
 

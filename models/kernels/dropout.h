@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout: elements that a training step sets to zero, each with the same probability, while the others are scaled by
-// 1 / (1 - probability). Source: Srivastava et al. 2014; GPT-2 has it in three places.
+// Dropout: a training step sets each element to zero with the same probability, and multiplies the others by 1 / (1 -
+// probability). Source: Srivastava et al. 2014; GPT-2 has it in three places.
 #pragma once
 
 #include <cstdint>
@@ -16,49 +16,50 @@ namespace droptest::models {
 /// The probabilities of GPT-2's three kinds of dropout, in [0, 1); 0: none. Hugging Face calls them attn_pdrop,
 /// resid_pdrop and embd_pdrop. Evaluations have no dropout.
 struct DropoutConfig {
-  double attention = 0;    ///< of each attention probability, after the softmax
-  double residual = 0;     ///< of each element of a sublayer output with its bias, before the residual stream
-  double embedding = 0;    ///< of each element of the sum of token and position embeddings
+  double attention = 0;    ///< drops attention probabilities, after the softmax
+  double residual = 0;     ///< drops elements of a sublayer output with its bias, before the residual sum
+  double embedding = 0;    ///< drops elements of the sum of token and position embeddings
   std::uint64_t seed = 1;  ///< key of all draws
 
   bool is_on() const { return attention > 0 || residual > 0 || embedding > 0; }
 };
 
-/// The mask of one tensor of a micro-batch: a pure function of the numbers below and of an element's sample, position,
-/// head and column in the whole batch. So the layout of ranks has no part in it, nothing is saved for the backward
-/// pass, and a pass that is computed again draws the same mask. Rows are tokens, sequence after sequence.
+/// The mask of one tensor of a micro-batch: a pure function of the members below and of an element's sample, position,
+/// head and column in the whole batch. So the mask does not depend on the layout of ranks, nothing is saved for the
+/// backward pass, and recomputation draws the same mask. Rows are tokens, one sequence after the other.
 struct DropoutMask {
   double probability = 0;
   std::uint64_t seed = 1;
   sim::Purpose purpose = sim::Purpose::kResidualDropout;
-  std::uint64_t step = 0;           ///< modulo 2^32
-  int place = 0;                    ///< which of the model's tensors of that purpose: 0 to 65535
-  std::int64_t first_sample = 0;    ///< number, in the step's global batch, of the first sequence
-  std::int64_t first_head = 0;      ///< number, in the model, of the first head here; of attention
-  std::int64_t length = 1;          ///< tokens of a sequence here
-  std::int64_t first_position = 0;  ///< of each sequence's first token here
-  std::int64_t first_row = 0;       ///< number, in [batch, length], of the tensor's first row
-  /// Tokens of a sequence here before a gap of so many positions, which other ranks have. Attention has no gap.
+  std::uint64_t step = 0;           ///< the training step, modulo 2^32
+  int place = 0;                    ///< the number of the tensor among the model's tensors of that purpose: 0 to 65535
+  std::int64_t first_sample = 0;    ///< number of the first sequence in the step's global batch
+  std::int64_t first_head = 0;      ///< number of the first head in the model, for attention
+  std::int64_t length = 1;          ///< tokens of each sequence in this tensor
+  std::int64_t first_position = 0;  ///< position of each sequence's first token in this tensor
+  std::int64_t first_row = 0;       ///< number of the tensor's first row among the rows [batch, length]
+  /// The number of tokens of a sequence before a gap, and the number of positions in the gap, which other ranks have.
+  /// Attention has no gap.
   std::int64_t tokens_before_gap = 0;
   std::int64_t gap = 0;
 
-  /// Draws have 32 bits.
+  /// A probability below the resolution of 32-bit draws counts as 0.
   bool is_on() const { return probability >= sim::kSmallestProbability; }
 };
 
-/// The draws of one row of a mask: the columns of a token, or the keys of a query of a head. Element 64 g + 16 k + j
-/// has word k of Philox block 16 g + j, so that 16 blocks fill one vector register after the other. Key: words 0 and 1
-/// of the block of the seed at the counter (sample, step, place << 16 | head, purpose << 16). Counter: (block,
+/// The draws of one row of a mask: the columns of a token, or the keys that a query of a head sees. Element 64 g + 16 k
+/// + j uses word k of Philox block 16 g + j, so that 16 blocks fill one vector register after the other. Key: words 0
+/// and 1 of the block of the seed at the counter (sample, step, place << 16 | head, purpose << 16). Counter: (block,
 /// position, 0, purpose << 16).
 class DropoutRow {
  public:
   static constexpr std::int64_t kGroup = 64;
 
   DropoutRow(const DropoutMask& mask, std::int64_t sample, std::int64_t head, std::int64_t position);
-  /// That of row `row` of the tensor.
+  /// The draws of row `row` of the tensor.
   static DropoutRow of_row(const DropoutMask& mask, std::int64_t row);
 
-  /// to[i] = 0 or 1 / (1 - probability), of the element 64 x group + i.
+  /// Sets to[i] to 0 or 1 / (1 - probability), the factor of element 64 x group + i.
   template <class T>
   void factors(std::int64_t group, T (&to)[kGroup]) const;
 
@@ -66,7 +67,7 @@ class DropoutRow {
   std::uint64_t key_;
   std::uint32_t position_;
   std::uint32_t last_word_;
-  std::uint32_t largest_lost_;  ///< the largest draw of an element that becomes zero
+  std::uint32_t largest_lost_;  ///< an element becomes zero if its draw is at most this
   double scale_;
 };
 
@@ -92,12 +93,12 @@ template <class T, class Body>
   }
 }
 
-/// to = from with the mask. The two may be one range. Shapes: [rows, width].
+/// to = from with the mask applied. Both may be the same range. Shapes: [rows, width].
 template <class T>
 void drop_elements(const T* from, const DropoutMask& mask, std::int64_t rows, std::int64_t width, T* to,
                    const Team& team);
 
-/// On a device, for E float, Bf16 or Fp16, with the same masks.
+/// The device version, with the same masks: E is float, Bf16 or Fp16.
 template <class E>
 void drop_elements(comm::DeviceSpan<const E> from, const DropoutMask& mask, std::int64_t rows, std::int64_t width,
                    comm::DeviceSpan<E> to, comm::Stream& stream);

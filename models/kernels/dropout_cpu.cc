@@ -12,7 +12,7 @@ constexpr std::uint32_t kBlocks = 16;
 
 std::uint32_t purpose_word(const DropoutMask& mask) { return static_cast<std::uint32_t>(mask.purpose) << 16; }
 
-/// The lanes of 16 Philox blocks, whose counters differ in their first word.
+/// The lanes of 16 Philox blocks; their counters differ only in the first word.
 struct Lanes {
   std::uint32_t words[4][kBlocks];
 };

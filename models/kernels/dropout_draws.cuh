@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masks of dropout in a kernel: the draws of DropoutRow, with the same bits. A kernel has the kind of its draws as a
-// template argument, so that without dropout it needs no registers for them.
+// Dropout masks in a kernel: the draws of DropoutRow, bit for bit. The type of the draws is a template argument of the
+// kernel, so that a kernel without dropout needs no registers for them.
 #pragma once
 
 #include <Random123/philox.h>
@@ -22,7 +22,7 @@ struct NoDraws {
   __device__ Row row_of_query(std::uint64_t /*key*/, std::int64_t /*query*/) const { return {}; }
 };
 
-/// A DropoutMask that is on, as a kernel takes it.
+/// The form of a DropoutMask that is on, inside a kernel.
 class DropoutDraws {
   using Philox = r123::Philox4x32_R<10>;
 
@@ -32,10 +32,10 @@ class DropoutDraws {
         largest_lost_(static_cast<std::uint32_t>(sim::probability_threshold(mask.probability)) - 1),
         scale_(static_cast<float>(1 / (1 - mask.probability))) {}
 
-  /// A row of a mask. It draws a block once for elements in turn that share it, as those at distances of 16 do.
+  /// A row of a mask. It keeps the last Philox block, which elements at distances of 16 share.
   class Row {
    public:
-    /// 0 or 1 / (1 - probability).
+    /// The factor of an element: 0 or 1 / (1 - probability).
     __device__ float factor(std::int64_t element) {
       const auto of_row = static_cast<std::uint64_t>(first_element_ + element);
       const auto within = static_cast<std::uint32_t>(of_row % DropoutRow::kGroup);
@@ -65,19 +65,19 @@ class DropoutDraws {
     std::uint32_t last_word_;
     std::uint32_t largest_lost_;
     float scale_;
-    std::uint32_t block_ = ~std::uint32_t{0};  ///< that of words_: at first none
+    std::uint32_t block_ = ~std::uint32_t{0};  ///< the number of the block in words_; initially none
     Philox::ctr_type words_{};
   };
 
-  /// Of a tensor [rows, width], as DropoutRow::of_row().
+  /// A row of a tensor [rows, width], as DropoutRow::of_row().
   __device__ Row row(std::int64_t row) const {
     const std::int64_t number = mask_.first_row + row;
     const std::int64_t token = number % mask_.length;
     const std::int64_t skipped = token < mask_.tokens_before_gap ? 0 : mask_.gap;
     return {*this, key(mask_.first_sample + number / mask_.length, 0), mask_.first_position + token + skipped, 0};
   }
-  /// The key of all queries of a head, and the row of one of them, whose elements are keys. Queries and keys are
-  /// positions from mask.first_position on.
+  /// The Philox key of all queries of a head, and the row of one query; its elements are keys. Queries and keys are
+  /// numbered from mask.first_position on.
   __device__ std::uint64_t key_of_head(std::int64_t batch, std::int64_t head) const {
     return key(mask_.first_sample + batch, mask_.first_head + head);
   }
@@ -101,11 +101,11 @@ class DropoutDraws {
   }
 
   DropoutMask mask_;
-  std::uint32_t largest_lost_;  ///< the largest draw of an element that becomes zero
+  std::uint32_t largest_lost_;  ///< an element becomes zero if its draw is at most this
   float scale_;
 };
 
-/// Calls body(draws) with those of the mask, of the type for it.
+/// Calls body(draws) with DropoutDraws if the mask is on, else with NoDraws.
 template <class Body>
 void with_draws(const DropoutMask& mask, const Body& body) {
   if (mask.is_on()) {

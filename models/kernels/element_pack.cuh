@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Elements as kernels see them: floats in registers, and 16 bytes at a time in memory where addresses allow it.
+// Element access in kernels: floats in registers, and packs of 16 bytes in memory if the addresses allow it.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -45,7 +45,7 @@ const DeviceElement<E>* device_elems(comm::DeviceSpan<const E> span) {
   return reinterpret_cast<const DeviceElement<E>*>(span.data());
 }
 
-/// A tensor's elements, which are of E; null where it has none.
+/// The elements of a tensor of type E; null if it has none.
 template <class E>
 const DeviceElement<E>* device_elems(const comm::ConstTensor& tensor) {
   DROPTEST_CHECK(tensor.bytes.empty() || tensor.type == comm::element_type_of<E>(), "a tensor of another type");
@@ -56,23 +56,23 @@ DeviceElement<E>* device_elems(const comm::Tensor& tensor) {
   return const_cast<DeviceElement<E>*>(device_elems<E>(comm::ConstTensor(tensor)));
 }
 
-/// Whether all have at least so many elements.
+/// Whether all tensors have at least `elems` elements.
 inline bool have(std::int64_t elems, std::initializer_list<comm::ConstTensor> tensors) {
   return std::all_of(tensors.begin(), tensors.end(), [elems](const comm::ConstTensor& tensor) {
     return tensor.count_elems() >= static_cast<std::uint64_t>(elems);
   });
 }
 
-/// Elements of 16 bytes.
+/// The number of elements in a pack of 16 bytes.
 template <class D>
 inline constexpr int kPackElems = static_cast<int>(16 / sizeof(D));
 
-/// Whether all the addresses allow 16 bytes at a time.
+/// Whether all addresses are multiples of 16 bytes.
 template <class... Pointers>
 bool packs_fit(const Pointers*... pointers) {
   return ((reinterpret_cast<std::uintptr_t>(pointers) % 16 == 0) && ...);
 }
-/// Whether each row of so many elements of D can be taken as whole packs, too.
+/// Whether each row of `width` elements of D consists of whole packs at aligned addresses.
 template <class D, class... Pointers>
 bool rows_of_packs(std::int64_t width, const Pointers*... pointers) {
   return width % kPackElems<D> == 0 && packs_fit(pointers...);
@@ -112,7 +112,7 @@ struct Floats {
   float at[V];
 };
 
-/// V elements at an address that is a multiple of the smaller of 16 and their bytes.
+/// Loads V elements. The address must be a multiple of 16 bytes, or of the size of V elements if that is smaller.
 template <int V, class D>
 __device__ Floats<V> load_floats(const D* from) {
   constexpr int kEach = V < kPackElems<D> ? V : kPackElems<D>;
@@ -139,12 +139,12 @@ __device__ void store_floats(const Floats<V>& values, D* to) {
 
 inline constexpr std::uint64_t kMostBlocks = 1U << 16U;
 
-// Blocks that keep a row in registers have at most kMostRowThreads threads, and those of layer norm that keep it in
-// shared memory kMostRowBytes of it.
+// Blocks with a row in registers have at most kMostRowThreads threads. Blocks of layer norm with a row in shared memory
+// use at most kMostRowBytes of it.
 inline constexpr unsigned kMostRowThreads = 512;
 inline constexpr std::size_t kMostRowBytes = 96U * 1024U;
 
-/// A block for each row, whose threads go through its packs.
+/// The launch of one block for each row; its threads loop over the packs of the row.
 inline comm::LaunchShape block_per_row(std::int64_t rows, std::int64_t packs, unsigned most_threads = 256) {
   const auto threads = static_cast<unsigned>(std::min<std::int64_t>((packs + 31) / 32 * 32, most_threads));
   return {packs == 0 ? 0 : std::min(static_cast<std::uint64_t>(rows), kMostBlocks), threads, 0};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of a table looked up by token, where this rank has only some of the rows; and position rows.
+// Token and position embeddings. This rank may have only some rows of the table of tokens.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace droptest::models {
 
-/// Token numbers in the memory of the device that computes with them.
+/// Token numbers in the memory of the device that computes.
 struct TokenIds {
   std::int32_t* data = nullptr;
   std::size_t count = 0;
@@ -22,13 +22,13 @@ struct TokenIds {
   }
 };
 
-/// The tokens first, first + 1, ..., first + count - 1: those whose rows a rank has.
+/// The tokens first, ..., first + count - 1; a rank has their rows of the table.
 struct TokenRange {
   std::int64_t first = 0;
   std::int64_t count = 0;
 };
 
-/// output[i] = table[tokens[i] - range.first], or zeros where the token is not in range.
+/// output[i] = table[tokens[i] - range.first], or zeros if the token is not in range.
 /// Shapes: tokens [rows], table [at least range.count, width], output [rows, width].
 template <class T>
 void embedding_forward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> table,
@@ -49,8 +49,8 @@ template <class T>
 void positions_backward(std::span<const T> grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
                         std::span<T> grad_table, const Team& team);
 
-// The same on a device, for E float, Bf16 or Fp16 (models/kernels/narrow_floats.h): values are rounded once, gradients
-// are float. The embedding's backward pass there takes the tokens grouped: models/kernels/token_groups.h.
+// The device versions: E is float, Bf16 or Fp16 (models/kernels/narrow_floats.h). Values are rounded once, gradients
+// are float. The backward pass of the token embedding is in models/kernels/token_groups.h.
 
 template <class E>
 void embedding_forward(comm::DeviceSpan<const std::int32_t> tokens, TokenRange range, comm::DeviceSpan<const E> table,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp as plain arithmetic: a loop over it vectorises, and each element has the same bits wherever it stands.
+// exp as plain arithmetic: a loop over it vectorises, and the result does not depend on an element's place in the loop.
 #pragma once
 
 #include <bit>
@@ -20,7 +20,7 @@ struct ExpFormat<float> {
   static constexpr float kRound = 12582912.0F;  ///< 1.5 x 2^23: adding it rounds to an integer in the low bits
   static constexpr float kLn2High = 0.693145751953125F;
   static constexpr float kLn2Low = 1.428606765330187e-06F;
-  static constexpr float kSmallest = -87.33654F;  ///< below, the result would be subnormal
+  static constexpr float kSmallest = -87.33654F;  ///< smaller arguments would give subnormal results
   static constexpr float kLargest = 88.02969F;    ///< 127 ln 2
   static constexpr Bits kBias = 127;
 };

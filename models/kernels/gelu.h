@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GELU in its tanh form, as GPT-2 has it, with the bias before it.
+// GPT-2's GELU (the tanh form) with the bias of its argument.
 #pragma once
 
 #include <cstdint>
@@ -11,26 +11,26 @@
 
 namespace droptest::models {
 
-/// With x = values + bias: output = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), and values becomes the derivative
-/// d output / d x, which is all that backward needs. Shapes: values, output [rows, width]; bias [width].
+/// Let x = values + bias. Sets output = x/2 (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))), and values to the derivative d
+/// output / d x, which is all that the backward pass needs. Shapes: values, output [rows, width]; bias [width].
 /// Source: Hendrycks and Gimpel 2016.
 template <class T>
 void bias_gelu_forward(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output,
                        const Team& team);
 
-/// values become x/2 (1 + tanh(...)) as above, the same bits as bias_gelu_forward's output; no derivative is left.
+/// Sets values to the output of bias_gelu_forward(), bit for bit, without the derivative.
 template <class T>
 void bias_gelu(std::span<const T> bias, std::int64_t rows, std::span<T> values, const Team& team);
 
-/// gradient *= derivatives, and bias_gradient += the rows of the gradient added up in order.
+/// gradient *= derivatives, and bias_gradient += the sum of the rows of the gradient, in order.
 template <class T>
 void bias_gelu_backward(std::span<const T> derivatives, std::int64_t rows, std::span<T> gradient,
                         std::span<T> bias_gradient, const Team& team);
 
-// On a device, for E float, Bf16 or Fp16, x itself is saved for backward, as cuBLASLt's epilogues do
-// (models/kernels/matrix_products.h, which needs these only where the library has no such epilogue).
+// The device versions: E is float, Bf16 or Fp16. They save x for the backward pass, as the epilogues of cuBLASLt do.
+// models/kernels/matrix_products.h uses them only if the library has no such epilogue.
 
-/// values += bias, and output = gelu(values); the output may be the values, which then are not saved.
+/// values += bias, and output = gelu(values). The output may be `values` itself; then x is not saved.
 /// Shapes: values, output [rows, width]; bias [width].
 template <class E>
 void bias_gelu(comm::DeviceSpan<const E> bias, std::int64_t rows, comm::DeviceSpan<E> values,

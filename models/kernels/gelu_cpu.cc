@@ -19,8 +19,8 @@ T gate(T x) {
 
 enum class Derivatives : std::uint8_t { kKeep, kNone };
 
-/// With x = values + bias: output = gelu(x) and the values become the derivatives; without derivatives the values
-/// become gelu(x).
+/// Let x = values + bias. With derivatives: output = gelu(x), and the values become the derivatives. Without: the
+/// values become gelu(x).
 template <class T, Derivatives kDerivatives>
 void gelu_rows(std::span<const T> bias, std::int64_t rows, std::span<T> values, std::span<T> output, const Team& team) {
   const auto width = static_cast<std::int64_t>(bias.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The processor of a kernel.
+// The threads of the host, or the stream of a device, on which a kernel runs.
 #pragma once
 
 #include "comm/device/stream.h"
@@ -7,10 +7,10 @@
 
 namespace droptest::models {
 
-/// Borrowed: the threads of a rank for kernels of the host, or the stream on which kernels of a device are put.
+/// One of the two members is set. Borrowed.
 struct KernelTarget {
-  const Team* team = nullptr;      ///< null for kernels of a device
-  comm::Stream* stream = nullptr;  ///< null for kernels of the host
+  const Team* team = nullptr;      ///< the threads of a rank; null on a device
+  comm::Stream* stream = nullptr;  ///< the stream of a device; null on the host
 };
 
 }  // namespace droptest::models

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums and maxima in an order that vectorises and is fixed: element i goes to lane i mod 16, lanes are added pairwise.
+// Sums and maxima in a fixed order that vectorises: element i belongs to lane i mod 16, and lanes are added pairwise.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace droptest::models {
 
 inline constexpr std::int64_t kLanes = 16;
 
-/// Sum over i < count of term(i). Determinism: depends on the terms and their number only, not on addresses.
+/// The sum over i < count of term(i). Determinism: depends only on the terms and their number, not on addresses.
 template <class T, class Term>
 T lane_sum(std::int64_t count, const Term& term) {
   T lanes[kLanes] = {};
@@ -24,7 +24,8 @@ T lane_sum(std::int64_t count, const Term& term) {
   return lanes[0];
 }
 
-/// Largest of count values, minus infinity for none. A NaN among them may be passed over: sums that follow keep it.
+/// The largest of `count` values; minus infinity if there are none. A NaN may be ignored; the sums that follow
+/// propagate it.
 template <class T>
 T lane_max(const T* values, std::int64_t count) {
   T lanes[kLanes];

@@ -25,7 +25,7 @@ struct BackwardInputs {
 
 constexpr std::int64_t kMostPartialRows = 1024;
 
-/// Blocks of the backward pass, each of which leaves one row of partial sums.
+/// The number of blocks of the backward pass; each writes one row of partial sums.
 std::int64_t partial_rows(std::int64_t rows) { return std::min(rows, kMostPartialRows); }
 
 /// A thread's pack of each tensor of a row.
@@ -54,13 +54,13 @@ __device__ RowPacks<D, V> load_row(const BackwardInputs<D>& in, const D* grad_be
   return packs;
 }
 
-/// With n = (x - mean) r and d = grad_output x gain: grad_x = r (d - mean(d) - n mean(d n)). partial [blocks, parts,
-/// width]: the block's part of the gradients of gain, bias and, with three parts, the branch's bias. One pack for each
-/// thread, which loads the pack of its next row before it waits for the sums of this row.
+/// grad_x = r (d - mean(d) - n mean(d n)) with n = (x - mean) r and d = grad_output x gain. partial [blocks, parts,
+/// width] gets the block's part of the gradients of gain, bias and, if there are three parts, the branch's bias. Each
+/// thread has one pack of a row, and loads the pack of its next row before it waits for the sums of this row.
 template <class D, int V>
 __global__ void layernorm_backward_packs_kernel(BackwardInputs<D> in, std::int64_t rows, std::int64_t width,
                                                 const D* grad_before, D* grad_input, int parts, float* partial) {
-  __shared__ float sums_of_warps[2][2][kMostWarps];  // of this row and the one before, which threads may still read
+  __shared__ float sums_of_warps[2][2][kMostWarps];  // threads may still read the sums of the previous row
   const std::int64_t j = threadIdx.x * V;
   const bool inside = j < width;
   Floats<V> gain = {};
@@ -105,14 +105,14 @@ __global__ void layernorm_backward_packs_kernel(BackwardInputs<D> in, std::int64
   if (parts == 3) store_floats<V>(branch_sums, own_partial + 2 * width);
 }
 
-/// The same for rows of any width. The block's part of the sums, too, is in shared memory.
+/// The kernel above for rows of any width. The block's partial sums are in shared memory, too.
 template <class D>
 __global__ void layernorm_backward_kernel(BackwardInputs<D> in, std::int64_t rows, std::int64_t width,
                                           const D* grad_before, D* grad_input, int parts, float* partial) {
   float* gain_sums = comm::dynamic_shared<float>();
   float* bias_sums = gain_sums + width;
   float* branch_sums = bias_sums + width;
-  __shared__ float sums_of_warps[2][2][kMostWarps];  // of this row and the one before, which threads may still read
+  __shared__ float sums_of_warps[2][2][kMostWarps];  // threads may still read the sums of the previous row
   unsigned parity = 0;
   for (std::int64_t j = threadIdx.x; j < width; j += blockDim.x) {
     for (int part = 0; part < parts; ++part) gain_sums[part * width + j] = 0;
@@ -182,8 +182,9 @@ __global__ void parameter_gradients_kernel(const float* partial, std::int64_t ro
   }
 }
 
-/// sums[j] = the sum over rows of values[row, j], or +=, in the order of the two kernels above: each of `partials`
-/// takes the rows partial, partial + partials, ...; then parameter_gradients_kernel's row lanes take the partials.
+/// sums[j] = the sum over rows of values[row, j], or +=, in the order of the two kernels above: partial sum number
+/// `partial` of `partials` has the rows partial, partial + partials, ...; the row lanes of parameter_gradients_kernel
+/// then add up the partial sums.
 template <class D>
 __global__ void branch_bias_gradient_kernel(const D* values, std::int64_t rows, std::int64_t partials,
                                             std::int64_t width, int adds, float* result) {

@@ -61,7 +61,7 @@ void layernorm_backward(const NormBackward& norm, const Team& team) {
   const T* grad_output = norm.grad_output.as<T>().data();
   const T* mean = norm.mean.as<T>().data();
   const T* inverse_deviation = norm.inverse_deviation.as<T>().data();
-  // With n = (x - mean) r and d = grad_output x gain: grad_x = r (d - mean(d) - n mean(d n)).
+  // grad_x = r (d - mean(d) - n mean(d n)) with n = (x - mean) r and d = grad_output x gain.
   for_vector_chunks(norm.rows, chunk_items(norm.rows, 16), team, [&](std::int64_t begin, std::int64_t end) {
     const T* g = norm.gain.as<T>().data();
     for (std::int64_t i = begin; i < end; ++i) {

@@ -12,22 +12,23 @@
 namespace droptest::models {
 namespace {
 
-// A block has a row at a time. Where rows are packs of 16 bytes, one for each thread, all of a row is in registers;
-// else each thread has the same columns in every pass, and no other thread reads its part of shared memory.
-constexpr std::uint64_t kMostRowBlocks = 4096;  // more rows than that share the gain and bias that a block has loaded
+// A block processes one row at a time. If a row is at most one pack of 16 bytes for each thread, it is in registers.
+// Otherwise it is in shared memory; each thread has the same columns in every pass, so that no other thread reads its
+// part.
+constexpr std::uint64_t kMostRowBlocks = 4096;  // with more rows, a block loads gain and bias for several rows
 
 /// The addends of the residual stream.
 template <class D>
 struct Addends {
   const D* residual;
-  const D* branch;  ///< null: none
+  const D* branch;  ///< null: there is no branch
   const D* branch_bias;
 };
 
 /// The results of the normalisation.
 template <class D>
 struct Normalized {
-  D* residual_after;  ///< null: the sum is the residual
+  D* residual_after;  ///< null: the sum is not stored, because it is the residual
   D* output;
   float* mean;
   float* inverse_deviation;
@@ -47,7 +48,7 @@ __device__ Floats<V> sum_at(const Addends<D>& in, Row& drawn, std::int64_t row_s
   return x;
 }
 
-/// The row's mean, and after it one over its deviation, of the elements that `own` says.
+/// The mean of the row, and the inverse of its deviation. `own` gives the thread's elements.
 struct RowMoments {
   float mean;
   float inverse_deviation;

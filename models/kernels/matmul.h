@@ -10,7 +10,7 @@ namespace droptest::models {
 
 enum class Transpose : std::uint8_t { kNo, kYes };
 
-/// A borrowed row-major matrix as it lies in memory: `stride` elements from one row to the next, at least `columns`.
+/// A borrowed row-major matrix with `stride` elements, at least `columns`, from one row to the next.
 template <class T>
 struct ConstMatrix {
   const T* data = nullptr;
@@ -37,11 +37,12 @@ Matrix<T> dense(T* data, std::int64_t rows, std::int64_t columns) {
   return {data, rows, columns, columns};
 }
 
-/// How many rows or columns of a result of `items` one thread computes at a time: a function of the shape alone.
+/// The number of rows (or columns), of `items` in the result, that one thread computes at a time. It depends only on
+/// `items`.
 std::int64_t product_chunk(std::int64_t items);
 
-/// result = alpha op(a) op(b) + beta result; with beta = 0 the old result is not read. float by oneDNN, double by
-/// Eigen. Shapes: op(a) [m, k], op(b) [k, n], result [m, n]; any may be zero. Determinism: bits depend on shapes and
+/// result = alpha op(a) op(b) + beta result; if beta = 0, the old result is not read. oneDNN computes float, Eigen
+/// double. Shapes: op(a) [m, k], op(b) [k, n], result [m, n]; any may be zero. Determinism: bits depend on shapes and
 /// values, not on the team. Call under SingleThreadedLibraries.
 template <class T>
 void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_b, const ConstMatrix<T>& b, T alpha,

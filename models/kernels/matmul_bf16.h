@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// GEMMs of bfloat16 numbers with sums in float, by oneDNN.
+// GEMMs of bfloat16 operands with sums in float, by oneDNN.
 #pragma once
 
 #include <memory>
@@ -10,14 +10,14 @@
 
 namespace droptest::models {
 
-/// Makes the library's code for each shape once. Owned by one rank; used by one thread at a time.
+/// Generates the library's code once for each shape. Owned by one rank; used by one thread at a time.
 class Bf16Matmul {
  public:
   Bf16Matmul();
   ~Bf16Matmul();
 
-  /// result = op(a) op(b), or += where `keep` is kAdd; products and sums in float. Shapes: as matmul(). Determinism:
-  /// bits depend on shapes and values, not on the team. Call under SingleThreadedLibraries.
+  /// Sets result = op(a) op(b), or adds to it with kAdd. Arithmetic is float. Shapes: as matmul(). Determinism: bits
+  /// depend on shapes and values, not on the team. Call under SingleThreadedLibraries.
   enum class Keep : std::uint8_t { kSet, kAdd };
   void operator()(Transpose transpose_a, const ConstMatrix<Bf16>& a, Transpose transpose_b, const ConstMatrix<Bf16>& b,
                   Keep keep, const Matrix<float>& result, const Team& team);

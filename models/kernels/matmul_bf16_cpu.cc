@@ -52,7 +52,7 @@ class Bf16Matmul::Impl {
     product.a = description(a, memory::data_type::bf16);
     product.b = description(b, memory::data_type::bf16);
     product.result = description(result, memory::data_type::f32);
-    // The library's own working memory is not safe where threads run one GEMM at the same time.
+    // The library's own working memory is not safe if several threads run the same GEMM.
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     if (adds) {
@@ -70,7 +70,7 @@ class Bf16Matmul::Impl {
 
   const dnnl::engine& engine() const { return engine_; }
 
-  /// Working memory for any GEMM made so far, for each thread of a team.
+  /// Working memory for each thread of a team, enough for every GEMM so far.
   void make_room(int threads) {
     if (scratch_.size() < static_cast<std::size_t>(threads)) scratch_.resize(static_cast<std::size_t>(threads));
     for (HostBuffer<std::byte>& own : scratch_) {
@@ -129,7 +129,7 @@ void Bf16Matmul::operator()(Transpose transpose_a, const ConstMatrix<Bf16>& a, T
     }
     return;
   }
-  // The library's code is made before threads start, so that they only read it.
+  // The code is generated before the threads start, so that they only read it.
   std::vector<Part> parts;
   const bool cuts_rows = result.rows >= result.columns;
   const std::int64_t items = cuts_rows ? result.rows : result.columns;

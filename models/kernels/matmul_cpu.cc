@@ -14,7 +14,7 @@
 namespace droptest::models {
 namespace {
 
-/// One GEMM on the calling thread. False where the library refused.
+/// One GEMM on the calling thread. Returns false if the library refused it.
 bool multiply_by_onednn(const Product<float>& p) {
   return dnnl_sgemm(p.transpose_a == Transpose::kYes ? 'T' : 'N', p.transpose_b == Transpose::kYes ? 'T' : 'N',
                     p.result.rows, p.result.columns, p.inner(), p.alpha, p.a.data, p.a.stride, p.b.data, p.b.stride,
@@ -78,8 +78,8 @@ class EigenMatmul final : public MatmulKernel {
 }  // namespace
 
 std::int64_t product_chunk(std::int64_t items) {
-  // Narrow chunks spend their time packing the other operand; an even number of nearly equal ones keeps two threads
-  // busy to the end.
+  // Narrow chunks spend most time packing the other operand. An even number of nearly equal chunks occupies two threads
+  // to the end.
   constexpr std::int64_t kGrain = 384;
   constexpr std::int64_t kMostPairs = 16;
   constexpr std::int64_t kVectorElems = 16;

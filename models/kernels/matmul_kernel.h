@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// An implementation of the GEMMs of linear layers on the host that can be chosen by name. Smallest example:
+// The interface of implementations of the host's GEMMs that a spec can choose by name. Smallest example:
 // matmul_reference_cpu.cc.
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace droptest::models {
 
-/// result = alpha op(a) op(b) + beta result, as matmul() does it.
+/// The arguments of a GEMM: result = alpha op(a) op(b) + beta result, as in matmul().
 template <class T>
 struct Product {
   Transpose transpose_a = Transpose::kNo;
@@ -25,7 +25,7 @@ struct Product {
   T beta = 0;
   Matrix<T> result;
 
-  /// Columns of op(a), and rows of op(b).
+  /// The number of columns of op(a), which is the number of rows of op(b).
   std::int64_t inner() const { return transpose_a == Transpose::kYes ? a.rows : a.columns; }
 };
 
@@ -35,20 +35,20 @@ class MatmulKernel {
   virtual ~MatmulKernel() = default;
   virtual void multiply(const Product<float>& product, const Team& team) const = 0;
   virtual void multiply(const Product<double>& product, const Team& team) const = 0;
-  /// Whether operands of 16 bits are multiplied as they are, where the processor can (matmul_bf16.h). Else they become
-  /// floats before.
+  /// Whether bfloat16 operands are multiplied directly if the processor supports it (matmul_bf16.h). Otherwise they are
+  /// converted to float first.
   virtual bool multiplies_bf16() const { return false; }
 };
 
-/// float by oneDNN, double by Eigen.
+/// The matmul() of matmul.h (float by oneDNN, double by Eigen), and the same by Eigen for both types.
 std::unique_ptr<MatmulKernel> make_onednn_matmul();
 std::unique_ptr<MatmulKernel> make_eigen_matmul();
 /// A loop for each element of the result. Sums are double and in the order of the inner index.
 std::unique_ptr<MatmulKernel> make_reference_matmul();
 
-/// Calls multiply_part(product) for parts of the result, on the threads of the team; the parts cover the result and are
-/// a function of its shape alone. Nothing is called for an empty result, and where the inner extent is 0 the result is
-/// scaled here. multiply_part must not throw.
+/// Calls multiply_part(product) for parts of the result, on the threads of the team; the parts cover the result and
+/// depend only on its shape. An empty result calls nothing. If the inner extent is 0, this function scales the result
+/// itself. multiply_part must not throw.
 template <class T, class MultiplyPart>
 void for_parts_of_product(const Product<T>& p, const Team& team, const MultiplyPart& multiply_part) {
   const bool ta = p.transpose_a == Transpose::kYes;
@@ -68,7 +68,7 @@ void for_parts_of_product(const Product<T>& p, const Team& team, const MultiplyP
     }
     return;
   }
-  // The longer side of the result is cut: packing the other operand again for each chunk then costs least.
+  // The longer side of the result is cut, because each chunk packs the other operand again.
   if (m >= n) {
     for_chunks(m, product_chunk(m), team, [&](std::int64_t begin, std::int64_t end) {
       Product<T> part = p;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A GEMM as its formula says.
+// A GEMM in the order of its formula.
 #include "models/kernels/matmul_kernel.h"
 
 namespace droptest::models {

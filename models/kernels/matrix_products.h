@@ -15,26 +15,26 @@ namespace droptest::models {
 
 class CublasLtProducts;
 
-/// How products of floats are formed on a device: of the numbers as they are, or of their upper 19 bits (TF32), which
-/// tensor cores take. Other types are multiplied exactly.
+/// How a device multiplies float operands: exactly, or only their upper 19 bits (TF32) on tensor cores. Other types are
+/// multiplied exactly.
 enum class FloatProducts : std::uint8_t { kExact, kTf32 };
 
-/// E is float (all arithmetic in float), Bf16 or Fp16 (operands of 16 bits, sums in float, rounded
-/// once). Owned by one rank and used by one thread; all work is put on the stream given at the start. The library
-/// chooses once for each shape. Any extent may be zero. Determinism: results depend on shapes, addresses'
-/// alignment and values.
+/// E is float (all arithmetic in float), Bf16 or Fp16 (16-bit operands, sums in float, rounded once). Owned by one rank
+/// and used by one thread; all work is put on the constructor's stream. The library chooses an algorithm once for each
+/// shape. Any extent may be zero. Determinism: results depend on shapes, alignments and values.
 template <class E>
 class MatrixProducts {
  public:
-  /// Who adds biases and computes GELU: the library within the GEMM where it can, or always own kernels.
+  /// How biases are added and GELU is computed: by the library within the GEMM if it can, or always by kernels of
+  /// droptest.
   enum class Epilogues : std::uint8_t { kFused, kOwnKernels };
   /// The stream is borrowed. Throws: DeviceError.
   explicit MatrixProducts(comm::Stream& stream, Epilogues epilogues = Epilogues::kFused,
                           FloatProducts floats = FloatProducts::kExact);
   ~MatrixProducts();
 
-  /// output = input W + bias; the bias [outputs] may be empty, and must be where rows of outputs have gaps, or the
-  /// output is not of E. R is E, or float where E has 16 bits: sums that are not rounded.
+  /// output = input W + bias. The bias [outputs] may be empty, and must be empty if rows of the output have gaps or the
+  /// output is not of type E. R is E, or float for a 16-bit E: then the sums are not rounded.
   template <class R>
   void forward(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
                comm::DeviceSpan<const E> bias, comm::DeviceSpan<R> output);
@@ -43,23 +43,24 @@ class MatrixProducts {
   void forward_gelu(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
                     comm::DeviceSpan<const E> bias, comm::DeviceSpan<E> pre_gelu, comm::DeviceSpan<E> output);
 
-  /// grad_input = factor x grad_output W'. R as above.
+  /// grad_input = factor x grad_output W'. R is E, or float for a 16-bit E.
   template <class R>
   void backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
                       comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<R> grad_input);
 
-  /// The same times the derivative of gelu at pre_gelu [rows, inputs], of which the layer's input was gelu.
+  /// backward_input() multiplied by the derivative of GELU at pre_gelu [rows, inputs], for a layer with the input
+  /// gelu(pre_gelu).
   void backward_input_gelu(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
                            comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<const E> pre_gelu,
                            comm::DeviceSpan<E> grad_input);
 
-  /// grad_weight = factor x input' grad_output, and grad_bias = the column sums of grad_output, or += with kAdd;
-  /// grad_bias may be empty, and must be where the factor is not 1.
+  /// Sets grad_weight = factor x input' grad_output and grad_bias = the column sums of grad_output, or adds to them
+  /// with kAdd. grad_bias may be empty, and must be empty if the factor is not 1.
   void backward_weight(const ProductShape& shape, comm::DeviceSpan<const E> input,
                        comm::DeviceSpan<const E> grad_output, float factor, GradientMode mode,
                        comm::DeviceSpan<float> grad_weight, comm::DeviceSpan<float> grad_bias);
 
-  /// For the program that records which algorithm each product takes.
+  /// Access for the program that records the algorithm of each GEMM.
   CublasLtProducts& library();
 
  private:

@@ -16,7 +16,7 @@
 namespace droptest::models {
 namespace {
 
-/// Extents and ranges as each GEMM checks them.
+/// The check of extents and ranges that each GEMM makes.
 struct Extents {
   std::int64_t stride;
   std::size_t input;
@@ -24,7 +24,7 @@ struct Extents {
   std::size_t output;
 };
 
-/// `input`, `weight` and `output` are the sizes of the ranges that hold them or their gradients.
+/// `input`, `weight` and `output` are the sizes of the tensors or of their gradients.
 Extents checked_extents(const char* operation, const ProductShape& shape, std::size_t input, std::size_t weight,
                         std::size_t output) {
   const std::int64_t stride = shape.output_stride == 0 ? shape.outputs : shape.output_stride;
@@ -43,8 +43,8 @@ Extents checked_extents(const char* operation, const ProductShape& shape, std::s
   return want;
 }
 
-/// The weight [inputs, outputs], or its gradient, as the library stores it, and the operation that makes it [outputs,
-/// inputs] there.
+/// The weight [inputs, outputs], or its gradient, in the library's column-major form, and the operation that makes it
+/// [outputs, inputs] there.
 template <class T>
 std::pair<Stored, cublasOperation_t> weight_of(const ProductShape& shape, const T* data) {
   if (shape.layout == WeightLayout::kInputsByOutputs) {
@@ -55,13 +55,13 @@ std::pair<Stored, cublasOperation_t> weight_of(const ProductShape& shape, const 
 
 cublasOperation_t other(cublasOperation_t op) { return op == CUBLAS_OP_N ? CUBLAS_OP_T : CUBLAS_OP_N; }
 
-/// The library takes a bias and the values before GELU 16 bytes at a time.
+/// The library requires an alignment of 16 bytes for a bias and for the argument of GELU.
 bool is_aligned(const void* address) { return reinterpret_cast<std::uintptr_t>(address) % 16 == 0; }
 bool fits_gelu_epilogue(const Stored& result, const void* pre_gelu) {
   return result.stride % 8 == 0 && is_aligned(result.data) && is_aligned(pre_gelu);
 }
 
-/// Outputs that one product takes; another one takes the rest.
+/// The number of outputs of the main GEMM; a second GEMM computes the rest.
 template <class E>
 std::int64_t outputs_of_one_product(const ProductShape& shape, std::int64_t stride) {
   const bool cuts = sizeof(E) == 2 && shape.layout == WeightLayout::kOutputsByInputs && stride % kOutputsTogether == 0;
@@ -101,7 +101,7 @@ Product input_product(const ProductShape& shape, const E* grad_output, std::int6
           0.0F};
 }
 
-/// grad_weight' (+)= grad_output' input. The outputs come first where the weight has them as the library's rows.
+/// grad_weight' (+)= grad_output' input. The layout of the weight decides whether the outputs are the library's rows.
 template <class E>
 Product gradient_product(const ProductShape& shape, const E* input, const E* grad_output, std::int64_t stride,
                          float factor, float keep, const float* grad_weight) {
@@ -127,7 +127,7 @@ class MatrixProducts<E>::Impl {
   /// Room for the partial sums of a bias' gradient.
   comm::DeviceSpan<float> scratch(std::uint64_t elems) {
     if (scratch_.elems().size() < elems) {
-      stream_.synchronize();  // the smaller one may be in use
+      stream_.synchronize();  // the smaller buffer may be in use
       scratch_ = comm::DeviceBuffer<float>(elems, "partial sums of biases' gradients");
     }
     return scratch_.elems();
@@ -231,7 +231,7 @@ void MatrixProducts<E>::backward_input(const ProductShape& shape, comm::DeviceSp
   const std::int64_t first = outputs_of_one_product<E>(shape, extents.stride);
   Product product = input_product(with_outputs(shape, first), grad_output.data(), extents.stride, weight.data(), factor,
                                   grad_input.data());
-  if (first < shape.outputs) {  // the few others first: their sum alone is rounded once more
+  if (first < shape.outputs) {  // the few remaining outputs first: only their sum is rounded once more
     impl_->library.multiply(
         kName, input_product(with_outputs(shape, shape.outputs - first), grad_output.data() + first, extents.stride,
                              weight.data() + first * shape.inputs, factor, grad_input.data()));
@@ -248,7 +248,7 @@ void MatrixProducts<E>::backward_input_gelu(const ProductShape& shape, comm::Dev
       checked_extents("product for an input's gradient with GELU", shape, std::min(pre_gelu.size(), grad_input.size()),
                       weight.size(), grad_output.size());
   if (extents.input == 0) return;
-  // The library's slope of GELU has the accuracy of 16-bit numbers, not of float.
+  // The library's derivative of GELU has the accuracy of 16-bit numbers, not of float.
   if (shape.outputs > 0 && impl_->fuses() && sizeof(E) == 2) {
     Product fused = input_product(shape, grad_output.data(), extents.stride, weight.data(), factor, grad_input.data());
     if (fits_gelu_epilogue(fused.result, pre_gelu.data())) {

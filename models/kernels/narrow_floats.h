@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Floats of 16 bits. bfloat16 is the upper half of a float; float16 has more fraction bits, but a range from 2^-24 to
-// 65504, in which loss scaling keeps gradients. GEMMs take them where they are multiplied faster; sums stay float.
+// 16-bit floats. bfloat16 is the upper half of a float. float16 has more fraction bits, but only a range from 2^-24 to
+// 65504; loss scaling moves gradients into this range. They are faster operands of GEMMs; sums stay float.
 #pragma once
 
 #include <span>
@@ -19,8 +19,8 @@ using comm::Fp16;
 /// Whether this processor multiplies bfloat16 (AVX512-BF16).
 bool has_bf16_products();
 
-/// output = scale x input, rounded to the nearest, ties to even; a NaN stays one, and float16 is infinite from 65520
-/// on. Shapes: equal. N is Bf16 or Fp16.
+/// output = scale x input, rounded to the nearest, ties to even. A NaN stays a NaN; float16 overflows to infinity from
+/// 65520 on. Shapes: equal. N is Bf16 or Fp16.
 template <class N>
 void to_narrow(std::span<const float> input, float scale, std::span<N> output, const Team& team);
 
@@ -28,7 +28,7 @@ void to_narrow(std::span<const float> input, float scale, std::span<N> output, c
 template <class N>
 void to_floats(std::span<const N> input, std::span<float> output, const Team& team);
 
-/// output = input, rounded to the nearest where To has fewer bits. Shapes: equal. Each is float, Bf16 or Fp16.
+/// output = input, rounded to the nearest if To has fewer bits. Shapes: equal. To and From are float, Bf16 or Fp16.
 template <class To, class From>
 void convert(comm::DeviceSpan<const From> input, comm::DeviceSpan<To> output, comm::Stream& stream);
 

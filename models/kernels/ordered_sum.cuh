@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One double of many numbers, summed in an order that depends on their count alone.
+// The sum of many numbers in double, in an order that depends only on their count.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,7 +13,7 @@ namespace droptest::models {
 
 inline constexpr unsigned kSumThreads = 512;
 
-/// The sum over the block's kSumThreads threads, on thread 0. `shared` [kSumThreads] may be used again at once.
+/// The sum over the block's kSumThreads threads, on thread 0. `shared` [kSumThreads] may be reused at once.
 __device__ inline double block_sum_of_doubles(double value, double* shared) {
   shared[threadIdx.x] = value;
   for (unsigned distance = kSumThreads / 2; distance > 0; distance /= 2) {
@@ -25,7 +25,7 @@ __device__ inline double block_sum_of_doubles(double value, double* shared) {
   return sum;
 }
 
-/// The sum is divided, and set or added.
+/// The destination of a sum: *number = sum / divisor, plus the old value if `adds` is not 0.
 struct SumResult {
   double* number = nullptr;
   double divisor = 1;
@@ -41,7 +41,7 @@ __global__ void ordered_sum_kernel(const T* values, std::int64_t count, SumResul
   if (threadIdx.x == 0) *result.number = (result.adds != 0 ? *result.number : 0.0) + total / result.divisor;
 }
 
-/// The sum of no values is 0.
+/// Launches the sum of `count` values; the sum of no values is 0.
 template <class T>
 void launch_ordered_sum(std::string_view name, const T* values, std::int64_t count, const SumResult& result,
                         comm::Stream& stream) {

@@ -3,7 +3,7 @@
 
 namespace droptest::models {
 
-// None is recorded yet: products take the library's first proposal.
+// No choice is recorded yet: all GEMMs use the library's first proposal.
 std::span<const ProductChoice> recorded_choices() { return {}; }
 
 }  // namespace droptest::models

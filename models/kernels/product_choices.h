@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which of the algorithms that cuBLASLt proposes a product takes, where it is not the first: recorded once, on a
-// device, so that no run times them and a run has the same bits each time.
+// Recorded choices among the algorithms that cuBLASLt proposes for a GEMM, if the choice is not the first one. They are
+// measured once on a device. So no run measures algorithms, and each run has the same bits.
 #pragma once
 
 #include <array>
@@ -13,24 +13,24 @@ namespace droptest::models {
 /// CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, in that order.
 using AlgorithmConfig = std::array<std::uint32_t, 9>;
 
-/// A GEMM without its matrices: result [m, n] = op(a) op(b), where each sum has k products.
+/// The kind of a GEMM result [m, n] = op(a) op(b); each sum has k terms.
 struct ProductKind {
   int compute;   ///< cublasComputeType_t
   int op_a;      ///< cublasOperation_t
   int op_b;      ///< cublasOperation_t
-  int operands;  ///< cudaDataType_t of a and b
+  int operands;  ///< cudaDataType_t of a and of b
   int result;    ///< cudaDataType_t
   std::int64_t m;
   std::int64_t n;
   std::int64_t k;
   int epilogue;  ///< cublasLtEpilogue_t
-  bool adds;     ///< to the result that is there
+  bool adds;     ///< whether the GEMM adds to the old result
 
   bool operator==(const ProductKind&) const = default;
 };
 
 struct ProductChoice {
-  int compute_capability;  ///< 90 for devices of 9.0
+  int compute_capability;  ///< 90 means 9.0
   ProductKind product;
   AlgorithmConfig algorithm;
 };

@@ -12,31 +12,31 @@
 
 namespace droptest::models {
 
-/// Every row becomes the bias. Shapes: rows_out [rows, width], bias [width].
+/// Sets every row of rows_out to the bias. Shapes: rows_out [rows, width], bias [width].
 template <class T>
 void fill_rows(std::span<const T> bias, std::int64_t rows, std::span<T> rows_out, const Team& team);
 
-/// sums += the rows added up in order. Shapes: values [rows, width], sums [width].
+/// sums += the sum of the rows, in order. Shapes: values [rows, width], sums [width].
 template <class T>
 void add_column_sums(std::span<const T> values, std::int64_t rows, std::span<T> sums, const Team& team);
 
-// On a device, for E float, Bf16 or Fp16.
+// The device versions: E is float, Bf16 or Fp16.
 
-/// Every row gets the bias added. Shapes: values [rows, width], bias [width].
+/// Adds the bias to every row. Shapes: values [rows, width], bias [width].
 template <class E>
 void add_bias(comm::DeviceSpan<const E> bias, std::int64_t rows, comm::DeviceSpan<E> values, comm::Stream& stream);
 
-/// A matrix whose rows begin `stride` elements apart.
+/// A matrix with `stride` elements from one row to the next.
 struct RowShape {
   std::int64_t rows = 0;
   std::int64_t width = 0;
   std::int64_t stride = 0;
 };
 
-/// Elements of column_sums' scratch.
+/// The number of elements of the scratch of column_sums().
 std::uint64_t column_sums_scratch_elems(const RowShape& shape);
-/// sums = the sums of the columns, or += with kAdd, in float. Shapes: values as `shape` says, sums [width].
-/// Determinism: the order depends on the shape alone.
+/// Sets `sums` to the sums of the columns in float, or adds to it with kAdd. Shapes: values as `shape` says, sums
+/// [width]. Determinism: the order depends only on the shape.
 template <class E>
 void column_sums(comm::DeviceSpan<const E> values, const RowShape& shape, GradientMode mode,
                  comm::DeviceSpan<float> sums, comm::DeviceSpan<float> scratch, comm::Stream& stream);

@@ -23,7 +23,7 @@ __global__ void add_bias_kernel(const D* bias, std::int64_t rows, std::int64_t w
 }
 
 // The matrix is cut into chunks of rows and tiles of columns. A block has a chunk of a tile: its warps take the rows in
-// turn, its lanes the columns. Where there is more than one chunk, their sums are a small matrix that is summed again.
+// turn, its lanes the columns. The sums of several chunks are a small matrix, which is summed again.
 constexpr unsigned kRowLanes = 8;
 constexpr std::int64_t kLeastRowsOfChunk = 256;
 constexpr std::int64_t kMostChunks = 128;

@@ -7,14 +7,15 @@
 
 namespace droptest::models {
 
-/// The number of neighbouring elements of one call, as a type.
+/// The number of consecutive elements in one call, as a type.
 template <int V>
 struct Width {
   static constexpr int value = V;
 };
 
-/// Calls body(Width<V>, chunk, first) for the elements first, ..., first + V - 1 of each chunk: V is a pack where
-/// `aligned` and the chunk's offset allow one, else 1. Grid-stride over chunks; a block's threads share a chunk.
+/// Calls body(Width<V>, chunk, first) for the elements first, ..., first + V - 1 of each chunk: V is the length of a
+/// pack if `aligned` and the chunk's offset allow it, else 1. The grid strides over chunks; the threads of a block
+/// share a chunk.
 template <class Body>
 __device__ void for_segment_elements(const TensorSegments::Chunk* chunks, std::int64_t count, int aligned,
                                      const Body& body) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The update of stochastic gradient descent with momentum, of one tensor.
+// The update of tensors by stochastic gradient descent with momentum.
 #pragma once
 
 #include <span>
@@ -25,7 +25,7 @@ template <class T>
 void sgd_update(std::span<T> value, std::span<const T> gradient, std::span<T> velocity, const SgdStep& step,
                 const Team& team);
 
-/// The same on a device, for all tensors of a table in one launch; decay, learning rates, `rounded` and `factor` as in
+/// The update of all tensors of a table in one launch on a device; decay, learning rates, `rounded` and `factor` as in
 /// adamw_update().
 template <class E>
 void sgd_update(const TensorSegments& segments, comm::DeviceSpan<float> value, comm::DeviceSpan<const float> gradient,

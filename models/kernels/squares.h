@@ -8,8 +8,8 @@
 
 namespace droptest::models {
 
-/// sums[c] = the sum of the squares of chunk c, in double, of kNormChunkElems elements, the last one of fewer.
-/// Determinism: depends on the elements of the chunk alone.
+/// sums[c] = the sum of the squares of chunk c, in double. Chunks have kNormChunkElems elements; the last one may have
+/// fewer. Determinism: depends only on the elements of the chunk.
 template <class T>
 void squares_of_chunks(std::span<const T> values, std::span<double> sums, const Team& team);
 

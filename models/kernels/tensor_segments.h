@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensors that lie in one array of a device, as a table that one launch works through.
+// A table of the tensors in one array of a device, so that one launch processes all of them.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class TensorSegments {
   TensorSegments(std::span<const ParameterRange> segments, comm::Stream& stream);
 
   comm::DeviceSpan<const Chunk> chunks() const { return chunks_.elems(); }
-  /// One past the last element of any segment.
+  /// The end of the last segment, in elements.
   std::uint64_t extent() const { return extent_; }
 
  private:
@@ -40,7 +40,7 @@ class TensorSegments {
 /// 16 bytes.
 void squares_of_chunks(const TensorSegments& segments, comm::DeviceSpan<const float> values,
                        comm::DeviceSpan<double> sums, comm::Stream& stream);
-/// sum[0] = the sums added up, in an order that depends on their number alone. Shapes: sum [1].
+/// sum[0] = the total of the sums, in an order that depends only on their number. Shapes: sum [1].
 void add_in_order(comm::DeviceSpan<const double> sums, comm::DeviceSpan<double> sum, comm::Stream& stream);
 
 }  // namespace droptest::models

@@ -14,7 +14,7 @@ namespace {
 // A block has one group and one tile of columns: its warps take the group's positions in turn, its lanes the columns.
 constexpr unsigned kPositionLanes = 8;
 
-/// TokenGroups' table.
+/// The device's table of a TokenGroups.
 struct Groups {
   const std::int32_t* rows;
   const std::int32_t* starts;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of elements in a kernel, of a type that is known only when the kernel runs. A kernel that converts elements at
-// the ends of long arithmetic in float is compiled once for all types: it branches before a loop over elements.
+// Rows of elements of a type that a kernel knows only at run time. So a kernel with float arithmetic, which converts
+// elements only when it loads and stores them, is compiled once for all types and branches before each loop over
+// elements.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -14,21 +15,21 @@
 
 namespace droptest::models {
 
-/// The address of elements of float, __nv_bfloat16 or __half. `Void`: void, or const void for elements that are only
-/// read.
+/// The address of elements of type float, __nv_bfloat16 or __half. Void is void, or const void for elements that are
+/// only read.
 template <class Void>
 struct TypedRows {
   Void* elems;
   comm::ElementType type;  ///< kFloat32, kBfloat16 or kFloat16
 
-  /// The rows that begin `count` elements later.
+  /// The rows from `count` elements further on.
   __device__ TypedRows from(std::int64_t count) const {
     using Byte = std::conditional_t<std::is_const_v<Void>, const std::byte, std::byte>;
     const std::int64_t bytes = type == comm::ElementType::kFloat32 ? sizeof(float) : sizeof(__half);
     return {static_cast<Byte*>(elems) + count * bytes, type};
   }
 
-  /// Calls body(elems) with a pointer to the elements' type.
+  /// Calls body(elems) with a typed pointer.
   template <class Body>
   __device__ void visit(const Body& body) const {
     if (type == comm::ElementType::kFloat32) {

@@ -12,39 +12,41 @@
 
 namespace droptest::models {
 
-/// The bounds of an update, and who takes part.
+/// The bounds of an update, and the layout of the ranks that decide about it.
 struct UpdateRule {
-  double max_gradient_norm = 0;  ///< gradients beyond it are clipped; 0: none are
-  double loss_divisor = 1;       ///< of a rank's losses; their mean over ranks is the loss of the step
-  int data_ranks = 1;            ///< replicas of the model: each has the gradients of all of it
-  int data_stride = 1;           ///< from a rank to that of the next replica with the same part
-  int sequence_ranks = 1;        ///< with other tokens of the same sequences; each is a replica as well
+  double max_gradient_norm = 0;  ///< gradients with a larger norm are clipped; 0: no clipping
+  /// Divides a rank's sum of losses. The mean of the quotients over ranks is the loss of the step.
+  double loss_divisor = 1;
+  int data_ranks = 1;      ///< number of replicas of the model; each has all gradients of the model
+  int data_stride = 1;     ///< distance between the ranks of successive replicas with the same part
+  int sequence_ranks = 1;  ///< number of ranks that share the tokens of a sequence; each counts as a replica as well
   int sequence_stride = 1;
-  int pipeline_ranks = 1;  ///< of each replica; one of them has the head, and so the losses
+  int pipeline_ranks = 1;  ///< ranks in the pipeline of a replica; one of them has the head, and so the losses
   int pipeline_stride = 1;
-  int head_rank = 0;      ///< among the pipeline's
-  double loss_scale = 1;  ///< the gradients are multiplied by it, and the factor divides by it
-  /// Whether this rank hears from the others that their gradients are not finite: always, or where that can be lost, in
-  /// this step. Missed: such gradients count as none, so that this rank may update where others skip.
+  int head_rank = 0;      ///< the pipeline rank with the head
+  double loss_scale = 1;  ///< the gradients contain this factor; UpdateDecision::factor divides by it
+  /// Whether this rank learns that gradients of other ranks are not finite. kReliable: always. If the flags can be
+  /// lost, kHeard and kMissed say whether they arrived in this step. kMissed: non-finite gradients of others count as
+  /// none, so this rank may update although others skip.
   enum class Flags : std::uint8_t { kReliable, kHeard, kMissed } flags = Flags::kReliable;
-  /// Whose gradient norm counts: the mean over replicas, which is that of each where they are equal; or each replica's
-  /// own, so that replicas which lost different packets are clipped differently.
+  /// The gradient norm for clipping. kAgreed: the mean over the replicas. kOwn: that of the replica itself, so that
+  /// replicas that lost different packets clip differently.
   enum class Norm : std::uint8_t { kAgreed, kOwn } norm = Norm::kAgreed;
 
-  /// Ranks that have the same part of the model.
+  /// The number of ranks with the same part of the model.
   int replicas() const { return data_ranks * sequence_ranks; }
   std::int64_t replica_of(std::int64_t rank) const {
     return rank / data_stride % data_ranks * sequence_ranks + rank / sequence_stride % sequence_ranks;
   }
 };
 
-/// Of one rank: the sum of its losses, and the sum of the squares of the gradients that it counts.
+/// The numbers of one rank: the sum of its losses, and the sum of the squares of the gradients that it counts.
 using RankNumbers = std::array<double, 2>;
 
 struct UpdateDecision {
-  double loss = 0;           ///< mean over the ranks that have losses
-  double gradient_norm = 0;  ///< of the whole model, the one that counts, without the loss scale
-  double factor = 1;         ///< of the gradients as they are, with the loss scale; NaN: the step is skipped
+  double loss = 0;           ///< the mean over the ranks that have losses
+  double gradient_norm = 0;  ///< norm of the whole model's gradients for clipping, without the loss scale
+  double factor = 1;         ///< factor of the gradients, which still contain the loss scale; NaN: the step is skipped
 
   bool skips() const { return std::isnan(factor); }
 };
@@ -52,15 +54,15 @@ struct UpdateDecision {
 /// The factor that makes the norm of the gradients at most max_norm: max_norm / (norm + 1e-6), at most 1.
 double clip_scale(double norm, double max_norm);
 
-/// The mean, exactly the value where all are equal: differences to the first value then sum to zero, where a plain mean
-/// of three would be rounded.
+/// The mean, computed from the differences to the first value. If all values are equal, the differences are zero and
+/// the mean is exact; a plain mean of three equal values would be rounded.
 double mean_of_ranks(std::span<const double> values);
 
-/// Of rank `rank`; the same on all with Norm::kAgreed. A step is skipped where its loss or any gradient norm is not
-/// finite: its update could only spread that. Shapes: the numbers of all ranks.
+/// The decision of rank `rank`; with Norm::kAgreed it is equal on all ranks. A step is skipped if its loss or any
+/// gradient norm is not finite. Shapes: `ranks` has the numbers of all ranks.
 UpdateDecision decide_update(std::span<const RankNumbers> ranks, int rank, const UpdateRule& rule);
 
-/// The same on a device. Shapes: numbers [ranks, 2], decision [3] in the order of UpdateDecision.
+/// The decision on a device. Shapes: numbers [ranks, 2], decision [3] in the order of UpdateDecision.
 void decide_update(comm::DeviceSpan<const double> numbers, int rank, const UpdateRule& rule,
                    comm::DeviceSpan<double> decision, comm::Stream& stream);
 

@@ -8,7 +8,7 @@
 namespace droptest::models {
 
 double clip_scale(double norm, double max_norm) {
-  // A norm that is not finite is passed on: it must not look like a small one.
+  // A norm that is not finite gives the scale NaN or 0, and must not look like a small norm.
   const double scale = max_norm / (norm + 1e-6);
   return scale > 1.0 ? 1.0 : scale;
 }
@@ -38,11 +38,11 @@ UpdateDecision decide_update(std::span<const RankNumbers> ranks, int rank, const
   UpdateDecision decision;
   decision.loss = mean_of_ranks(losses);
   const bool agreed = rule.norm == UpdateRule::Norm::kAgreed;
-  // The bounds of an update are of gradients without the scale.
+  // The bounds of an update apply to gradients without the loss scale.
   decision.gradient_norm =
       std::sqrt(agreed ? mean_of_ranks(squares) : squares[replica_of(static_cast<std::size_t>(rank))]) /
       rule.loss_scale;
-  // The mean of replicas is finite only where all are.
+  // The mean over replicas is finite only if all of them are.
   if (!std::isfinite(decision.loss) || !std::isfinite(mean_of_ranks(squares))) {
     decision.factor = std::numeric_limits<double>::quiet_NaN();
   } else {

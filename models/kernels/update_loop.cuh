@@ -19,11 +19,11 @@ struct UpdateArrays {
   float* value;
   const float* gradient;
   float* moments[kMoments];
-  D* rounded;  ///< null: not wanted
+  D* rounded;  ///< null: no rounded values are written
 };
 
-/// Rule has kMoments, the scalar `scale` of gradients, of(chunk), which is the rule of a tensor, and
-/// update(value, gradient, moments) of one element; `moments` are kMoments values.
+/// Rule has kMoments; `scale`, the factor of gradients; of(chunk), the rule for the tensor of a chunk; and
+/// update(value, gradient, moments), the update of one element with kMoments moments.
 template <class Rule, class D>
 __global__ void update_kernel(const TensorSegments::Chunk* chunks, std::int64_t count,
                               UpdateArrays<Rule::kMoments, D> arrays, int aligned, Rule rule, const double* factor) {
@@ -55,7 +55,7 @@ __global__ void update_kernel(const TensorSegments::Chunk* chunks, std::int64_t 
   });
 }
 
-/// Updates all tensors of a table in one launch, named `name`; adamw_update() says what the arrays are.
+/// Updates all tensors of a table in one launch with the name `name`. adamw_update() describes the arrays.
 template <class Rule, class E>
 void update(const char* name, const Rule& rule, const TensorSegments& segments, comm::DeviceSpan<float> value,
             comm::DeviceSpan<const float> gradient, const std::array<comm::DeviceSpan<float>, Rule::kMoments>& moments,

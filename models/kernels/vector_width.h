@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loops compiled for several vector widths, of which the processor's widest runs.
+// Loops that are compiled for several vector widths; the widest that the processor supports runs.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace droptest::models {
 
 enum class VectorWidth : std::uint8_t { kBaseline, kAvx2, kAvx512 };
 
-/// The widest vectors that this processor has and that the build knows.
+/// The widest vectors that this processor and this build support.
 VectorWidth widest_vectors();
 
 #if defined(__x86_64__)
@@ -17,8 +17,8 @@ VectorWidth widest_vectors();
 #else
 #define DROPTEST_AVX512 "avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512"
 #endif
-// `flatten` draws the loops and all that they call into the function, so that they are compiled for its instructions;
-// functions that are not drawn in stay plain code, which runs everywhere.
+// `flatten` inlines the loops and the functions that they call, so that they are compiled for these instructions.
+// Functions that are not inlined stay baseline code, which runs everywhere.
 template <class Loops>
 [[gnu::target("avx2"), gnu::flatten]] void run_avx2(const Loops& loops) {
   loops();
@@ -29,8 +29,8 @@ template <class Loops>
 }
 #endif
 
-/// Calls loops(), as compiled for vectors of that width. Determinism: loops whose sums go through lanes.h give the same
-/// bits for every width, because no width contracts a product and a sum.
+/// Calls the version of loops() for vectors of that width. Determinism: loops that sum with lanes.h give the same bits
+/// for every width, because no version contracts a multiplication and an addition.
 template <class Loops>
 void run_vectorised(VectorWidth width, const Loops& loops) {
 #if defined(__x86_64__)

@@ -1,29 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-// The extents of a linear layer, and the two ways in which its weight matrix lies in memory.
+// The extents of a linear layer, and the two memory layouts of its weight matrix.
 #pragma once
 
 #include <cstdint>
 
 namespace droptest::models {
 
-/// How a weight lies in memory: [inputs, outputs] as GPT-2's layers have it, or [outputs, inputs] as the embedding that
-/// is also the head.
+/// The layout of a weight: [inputs, outputs] for GPT-2's linear layers, [outputs, inputs] for the embedding that is
+/// also the LM head.
 enum class WeightLayout : std::uint8_t { kInputsByOutputs, kOutputsByInputs };
 
-/// input [rows, inputs] times a weight gives output [rows, outputs], whose rows may begin further apart.
+/// A GEMM of input [rows, inputs] and a weight into output [rows, outputs]. Rows of the output may have gaps.
 struct ProductShape {
   std::int64_t rows = 0;
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
   WeightLayout layout = WeightLayout::kInputsByOutputs;
-  std::int64_t output_stride = 0;  ///< elements from one row of outputs, or of their gradient, to the next; 0: outputs
+  std::int64_t output_stride = 0;  ///< elements between successive rows of the output, or of its gradient; 0: no gaps
 };
 
-/// Outputs in 16-bit numbers that a device multiplies at a time.
+/// The number of 16-bit outputs that a device computes together.
 inline constexpr std::int64_t kOutputsTogether = 8;
 
-/// Outputs beyond the largest multiple of kOutputsTogether, which a head in 16-bit numbers multiplies in a product of
-/// their own on a device; 0 where there are few outputs. In one product, cuBLASLt 13.0 has a seventh of its rate.
+/// The number of outputs beyond the largest multiple of kOutputsTogether; 0 if there are few outputs. A head with
+/// 16-bit numbers computes them in a separate GEMM on a device, because a single GEMM has a seventh of the rate with
+/// cuBLASLt 13.0.
 constexpr std::int64_t left_over_outputs(std::int64_t outputs) {
   constexpr std::int64_t kMany = 1024;
   return outputs < kMany ? 0 : outputs % kOutputsTogether;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The device's kernels of attention by name.
+// The device's attention kernels, by name.
 #include <string>
 #include <type_traits>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Page-locked host memory that tensors of a device lie in between two uses, copied while the device computes.
+// Offloading of a device's tensors to page-locked host memory. Copies overlap with computation.
 #pragma once
 
 #include <array>
@@ -15,38 +15,38 @@
 
 namespace droptest::models {
 
-/// Values by key. Copies go through buffers on the device, on a stream of their own. Owner: one rank. Blocking: never,
-/// but where it allocates.
+/// Values by key. Copies go through buffers on the device, on a separate stream. Owner: one rank. Blocking: only when
+/// it allocates.
 class CudaOffload final : public KeyedStorage {
  public:
-  /// Buffers each way.
+  /// The number of buffers in each direction.
   static constexpr std::size_t kPassages = kMostBuffers / 2;
 
-  /// `compute` is borrowed: the stream of the tensors.
+  /// `compute` is the stream of the tensors, and borrowed.
   explicit CudaOffload(comm::Stream& compute) : compute_(compute), copies_(compute.device()) {}
 
   void put(std::uint64_t key, comm::ConstTensor values) override;
   void expect(std::uint64_t key) override;
-  /// Work behind it on the stream sees the values.
+  /// Later work on the stream sees the values.
   void take(std::uint64_t key, comm::Tensor values) override;
 
-  /// On the device.
+  /// The bytes of the buffers on the device.
   std::uint64_t buffer_bytes() const override;
 
  private:
-  /// A buffer on the device that values pass through.
+  /// A buffer on the device for values on their way.
   struct Passage {
     comm::DeviceMemory memory;
     comm::Event filled, emptied;
     bool is_used = false;
-    std::optional<std::uint64_t> key;  ///< of the values that were brought here
+    std::optional<std::uint64_t> key;  ///< key of the values that were read into the buffer
   };
   struct Record {
     comm::PinnedMemory memory;
     std::size_t bytes = 0;
     std::size_t room = 0;
   };
-  /// One that `first` of its two users may write now.
+  /// The next buffer, which the stream `first` may write now.
   Passage& next(std::array<Passage, kPassages>& passages, std::size_t& turn, std::size_t bytes, comm::Stream& first);
   Passage& bring(std::uint64_t key);
 

@@ -33,7 +33,7 @@ using comm::DeviceSpan;
 using comm::ElementType;
 using comm::Tensor;
 
-// Rows of logits, and chunks of rows, begin at multiples of these: GEMMs then move whole vectors and tiles.
+// Rows of logits, and chunks of rows, begin at multiples of these numbers, so that GEMMs load whole vectors and tiles.
 constexpr std::int64_t kStrideElems = 64;
 constexpr std::int64_t kChunkRows = 64;
 
@@ -96,7 +96,7 @@ class CudaForm final : public OpsForm {
   bool fuses_cross_entropy_;
 };
 
-/// Waits for the work that is put on the stream before it goes.
+/// Waits in its destructor for the work on the stream.
 class CudaMemory final : public Ops::Memory {
  public:
   CudaMemory(std::uint64_t bytes, const std::string& purpose, comm::Stream& stream)
@@ -105,7 +105,7 @@ class CudaMemory final : public Ops::Memory {
     try {
       stream_.synchronize();
     } catch (const DeviceError&) {
-      // A device that is broken works on nothing.
+      // A broken device does not work on anything.
     }
   }
   std::byte* data() const override { return memory_.data(); }
@@ -122,7 +122,7 @@ struct CudaRanges final : Ops::Ranges {
 
 Tensor on_stream(const Tensor& tensor, comm::Stream& stream) { return {tensor.type, tensor.bytes, &stream}; }
 
-/// A phase of what is put on the stream meanwhile.
+/// Counts the work that is put on the stream during its lifetime as a phase.
 class StreamPhase : public comm::StreamTimer::Scope {
  public:
   StreamPhase(comm::StreamTimer* timer, Phase phase, comm::Stream& stream)
@@ -175,7 +175,7 @@ class CudaOps final : public Ops {
     if (i >= groups_.size()) groups_.resize(i + 1);
     Groups& own = groups_[i];
     if (own.groups == nullptr || tokens.size() > own.most_tokens) {
-      stream_.synchronize();  // an earlier pass may be at work with the old ones
+      stream_.synchronize();  // an earlier pass may still use the old buffers
       own = {std::make_unique<TokenGroups>(range, tokens.size()), tokens.size()};
     }
     own.groups->group(tokens, stream_);
@@ -431,7 +431,7 @@ class CudaOps final : public Ops {
     const auto count = static_cast<std::int64_t>(values.size());
     const RowShape row{1, count, count};
     if (accumulation_scratch_.elems().size() < column_sums_scratch_elems(row)) {
-      stream_.synchronize();  // an earlier call may be at work with the old one
+      stream_.synchronize();  // an earlier call may still use the old buffer
       accumulation_scratch_ = comm::DeviceBuffer<float>(column_sums_scratch_elems(row), "working memory of a sum");
     }
     column_sums<float>(values, row, GradientMode::kAdd, span_of<float>(to), accumulation_scratch_.elems(), stream_);
@@ -467,7 +467,7 @@ class CudaOps final : public Ops {
   }
 
  private:
-  /// The stream of a collective that follows all operations so far.
+  /// The stream for a collective that must run after all operations so far.
   comm::Stream& begin_collective() {
     if (!collectives_) return stream_;
     produced_.record(stream_);
@@ -480,7 +480,7 @@ class CudaOps final : public Ops {
 
   DeviceSpan<double> number_at(Number number) { return numbers_.elems().subspan(static_cast<std::size_t>(number), 1); }
 
-  /// compute(output) with an output of E, or of float for sums that are not rounded.
+  /// Calls compute(output) with an output of type E, or of float for sums that are not rounded.
   template <class Compute>
   static void as_result(const Tensor& output, const Compute& compute) {
     if constexpr (!std::is_same_v<E, float>) {
@@ -520,13 +520,13 @@ class CudaOps final : public Ops {
   CudaForm form_;
   comm::Communicator& group_;
   comm::Stream stream_;
-  std::unique_ptr<AttentionKernel> attention_;  ///< may hold objects of a library that know the stream
-  comm::StreamTimer* timer_;                    ///< null: none
-  std::optional<comm::Stream> collectives_;     ///< absent: a lone rank has nothing to overlap
+  std::unique_ptr<AttentionKernel> attention_;  ///< may have objects of a library that use the stream
+  comm::StreamTimer* timer_;                    ///< null: no time is measured
+  std::optional<comm::Stream> collectives_;     ///< absent on a single rank, which has nothing to overlap
   comm::Event produced_;
   comm::Event reduced_;
   std::optional<CudaOffload> offload_;
-  std::optional<comm::Stream> traffic_;  ///< of other groups' collectives, from when there are any
+  std::optional<comm::Stream> traffic_;  ///< stream of other groups' collectives, made when it is first needed
   comm::Event before_traffic_;
   comm::Event after_traffic_;
   MatrixProducts<E> gemms_;
@@ -538,7 +538,7 @@ class CudaOps final : public Ops {
     std::unique_ptr<TokenGroups> groups;
     std::size_t most_tokens = 0;
   };
-  std::vector<Groups> groups_;  ///< of each slot
+  std::vector<Groups> groups_;  ///< the groups of each slot
 };
 
 }  // namespace

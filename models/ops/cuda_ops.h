@@ -13,23 +13,23 @@
 
 namespace droptest::models {
 
-/// Parameters, gradients and moments are float; activations and the operands of GEMMs are of precision.compute.
+/// Parameters, gradients and moments are float; activations and the operands of GEMMs have the type precision.compute.
 struct CudaOpsOptions {
   ModelPrecision precision{};
-  int device = 0;                                        ///< as the CUDA runtime numbers it
-  std::uint64_t logits_bytes = std::uint64_t{1} << 30U;  ///< most memory for logits: rows come in chunks
+  int device = 0;                                        ///< number of the device in the CUDA runtime
+  std::uint64_t logits_bytes = std::uint64_t{1} << 30U;  ///< memory limit for the logits of a chunk
   KernelChoices kernels{};
 };
 
-/// The form of a device's operations on a rank of `world_size`; needs no device. Throws: ConfigError where this build
+/// The form of a device's operations on one of `world_size` ranks; needs no device. Throws: ConfigError if this build
 /// has no CUDA, and for kernels that the registry does not have.
 std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& options, int world_size);
 
-/// `group` is borrowed, outlives the operations, and takes tensors of that device. All operations are put on one
-/// stream, collectives on another, in program order; a lone rank has one. Throws: ConfigError where this build has no
-/// CUDA, DeviceError.
-/// `timer`: borrowed; where it is given and on, it gets the phases of the computations (the numbers of models::Phase).
-/// A product with GELU counts as a product, and collectives are the communicator's.
+/// `group` is borrowed, outlives the operations, and accepts tensors of that device. Operations are put on one stream
+/// and collectives on another, both in program order; a single rank has one stream. Throws: ConfigError if this build
+/// has no CUDA; DeviceError.
+/// `timer` is borrowed and may be null. If it is on, it measures the phases of the computations (numbers of
+/// models::Phase). A GEMM with GELU counts as a GEMM; the communicator measures collectives.
 std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& options, comm::Communicator& group,
                                    comm::StreamTimer* timer = nullptr);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// In place of cuda_ops.cc where CUDA code is not built.
+// The twin of cuda_ops.cc for builds without CUDA.
 #include "models/attention/device_attention.h"
 #include "models/kernels/attention_kernel.h"
 #include "models/ops/cuda_ops.h"

@@ -36,7 +36,7 @@ Storage::Ticket CudaStorage::read(std::uint64_t offset, comm::Tensor to) {
 
 void CudaStorage::wait(Ticket ticket) {
   const auto behind = copied_.upper_bound(ticket);
-  if (behind == copied_.begin()) return;  // waited for before
+  if (behind == copied_.begin()) return;  // an earlier call has waited for it
   compute_.wait(std::prev(behind)->second);
   copied_.erase(copied_.begin(), behind);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Storage in page-locked host memory, copied while the device computes.
+// Storage in page-locked host memory. Copies overlap with computation.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +11,10 @@
 
 namespace droptest::models {
 
-/// Copies are on a stream of their own. Blocking: never, but where it allocates.
+/// Copies are on a separate stream. Blocking: only when it allocates.
 class CudaStorage final : public Storage {
  public:
-  /// `compute` is borrowed: the stream of the tensors.
+  /// `compute` is the stream of the tensors, and borrowed.
   CudaStorage(comm::Stream& compute, std::uint64_t bytes);
 
   Ticket write(std::uint64_t offset, comm::ConstTensor from) override;
@@ -22,14 +22,14 @@ class CudaStorage final : public Storage {
   void wait(Ticket ticket) override;
 
  private:
-  /// The stream of copies follows the operations so far.
+  /// Makes the stream of copies wait for all operations so far.
   void follow_operations();
   Ticket add();
 
   comm::Stream& compute_;
   comm::PinnedMemory memory_;
   comm::Event operations_;
-  std::map<Ticket, comm::Event> copied_;  ///< of copies that nothing has waited for
+  std::map<Ticket, comm::Event> copied_;  ///< events of copies that nothing has waited for
   Ticket added_ = 0;
   comm::Stream copies_;  // the last member: its work uses the others
 };

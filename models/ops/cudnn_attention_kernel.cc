@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention of a device by cuDNN, a part of the batch at a time where the whole needs too large a workspace.
+// Attention on a device by cuDNN. If the workspace for a batch is too large, the batch is processed in parts.
 #include <algorithm>
 #include <initializer_list>
 #include <map>
@@ -18,11 +18,12 @@ namespace {
 
 using comm::ElementType;
 
-// What a plan may want for small things of its own.
+// The workspace that a plan may need in addition to its large tensors.
 constexpr std::uint64_t kRoomBytes = std::uint64_t{1} << 20U;
 
-/// The most that a deterministic backward pass of a sequence is known to want: on Hopper the gradients of all scores in
-/// 16 bits, elsewhere the sums of the queries' gradients in float, for lengths rounded up to tiles; two numbers a row.
+/// The largest known workspace of a deterministic backward pass of one sequence: on Hopper the gradients of all scores
+/// in 16 bits, elsewhere the sums of the queries' gradients in float, with lengths rounded up to tiles; and two numbers
+/// for each row.
 std::uint64_t backward_bytes_of_sequence(const AttentionShape& s) {
   constexpr std::int64_t kTile = 128;
   const std::int64_t length = (s.length + kTile - 1) / kTile * kTile;
@@ -67,7 +68,7 @@ class CudnnAttention final : public AttentionKernel {
   }
 
  private:
-  /// The plans of a batch: `sequences` at a time, and the rest, if there is any.
+  /// The plans of a batch: one for `sequences` sequences at a time, and one for the rest, if there is any.
   struct Parts {
     std::int64_t sequences = 0;
     std::unique_ptr<AttentionPlan> whole;
@@ -75,7 +76,8 @@ class CudnnAttention final : public AttentionKernel {
   };
   using Key = std::tuple<AttentionPass, std::int64_t, std::int64_t, std::int64_t, std::int64_t, ElementType>;
 
-  /// The arrays are as long as the graph's tensors reach: `packed` has queries, keys and values, `rows` one of them.
+  /// Checks that the arrays are as long as the graph's tensors: `packed` has queries, keys and values, `rows` one of
+  /// them.
   void check(const AttentionShape& s, std::initializer_list<const comm::ConstTensor*> packed,
              std::initializer_list<const comm::ConstTensor*> rows, const comm::ConstTensor& statistics,
              const DropoutMask& dropout) const {
@@ -93,7 +95,7 @@ class CudnnAttention final : public AttentionKernel {
 
   static bool is_empty(const AttentionShape& s) { return s.batch == 0 || s.length == 0 || s.heads == 0; }
 
-  /// As much as the whole batch wants, but no more than the bound, unless the smallest part wants more.
+  /// The workspace of the whole batch, but at most the bound, unless the smallest part needs more.
   std::uint64_t workspace_bytes(AttentionPass pass, const AttentionShape& s) const {
     if (is_empty(s)) return 0;
     if (pass == AttentionPass::kForward) return kRoomBytes + 2 * sizeof(float) * statistics_elems(s);
@@ -142,7 +144,7 @@ class CudnnAttention final : public AttentionKernel {
   }
 
   std::uint64_t most_workspace_bytes_;
-  // Made at the first pass, or by prepare(): a plan of memory needs no device.
+  // Made at the first pass or by prepare(), because planning memory needs no device.
   mutable std::unique_ptr<AttentionPlanner> planner_;
   mutable std::map<Key, Parts> parts_;
 };

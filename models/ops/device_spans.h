@@ -11,7 +11,7 @@
 
 namespace droptest::models {
 
-/// Throws: CheckError for a tensor of another type.
+/// The elements of a tensor. Throws: CheckError if they are not of type T.
 template <class T>
 comm::DeviceSpan<T> span_of(const comm::Tensor& tensor) {
   DROPTEST_CHECK(tensor.bytes.empty() || tensor.type == comm::element_type_of<T>(), "a tensor of another type");

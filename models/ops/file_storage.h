@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Storage in a file.
+// Storage in a file on the host.
 #pragma once
 
 #include <condition_variable>
@@ -18,11 +18,11 @@
 
 namespace droptest::models {
 
-/// A thread of its own copies between the file and host memory.
+/// A separate thread copies between the file and host memory.
 class FileStorage final : public Storage {
  public:
-  /// Takes room for all bytes at once, so that a full disk is found here. `purpose` is for errors. Throws: ConfigError
-  /// that names the file and the bytes.
+  /// Reserves all bytes at once, so that a full disk is an error here. `purpose` names the storage in errors. Throws:
+  /// ConfigError that names the file and the bytes.
   FileStorage(std::unique_ptr<ByteFile> file, std::uint64_t bytes, const std::string& purpose);
   ~FileStorage() override;
   FileStorage(const FileStorage&) = delete;
@@ -36,7 +36,7 @@ class FileStorage final : public Storage {
   struct Job {
     std::uint64_t offset = 0;
     std::span<const std::byte> from;
-    std::span<std::byte> to;  ///< empty: a write
+    std::span<std::byte> to;  ///< destination of a read; empty: the job is a write
   };
   Ticket add(const Job& job);
   void work();

@@ -114,7 +114,7 @@ struct HostRanges final : Ops::Ranges {
 
 Transpose transposed_if(bool yes) { return yes ? Transpose::kYes : Transpose::kNo; }
 
-/// A weight as it lies in memory: the rows and columns that the layer uses.
+/// The rows and columns of a stored weight that the layer uses.
 template <class Pointer>
 auto as_stored(Pointer* data, const ProductShape& shape) {
   return shape.layout == WeightLayout::kInputsByOutputs ? dense(data, shape.inputs, shape.outputs)
@@ -436,7 +436,7 @@ class HostOps final : public Ops {
   Numbers numbers() override { return Numbers(numbers_); }
 
  private:
-  /// Calls body(range, step of the range).
+  /// Calls body(range, step) with the update step of each range.
   template <class Step, class Body>
   void update(const Ranges& ranges, Step step, GradientFactor factor, const Body& body) {
     const PhaseScope scope(times_, Phase::kOptimizer);
@@ -461,7 +461,7 @@ class HostOps final : public Ops {
     if (from.type == ElementType::kFloat16) return to_floats(from.as<Fp16>(), to, team_);
     to_floats(from.as<Bf16>(), to, team_);
   }
-  /// The elements as floats, until the next call with this room.
+  /// The elements as floats; valid until the next call with this room.
   const float* widened(ConstTensor narrow, HostBuffer<float>& room) {
     const std::size_t count = narrow.count_elems();
     if (room.elems().size() < count) room = HostBuffer<float>(count);
@@ -503,7 +503,7 @@ class HostOps final : public Ops {
              transposed_if(shape.layout == WeightLayout::kOutputsByInputs), weight.operand, stored_rows(shape),
              stored_columns(shape), 1, beta, dense(output.as<T>().data(), shape.rows, shape.outputs));
   }
-  /// result = factor op(a) op(b) + beta result, where beta is 0 or 1.
+  /// result = factor op(a) op(b) + beta result; beta is 0 or 1.
   void multiply(Transpose transpose_a, const Operand& a, std::int64_t a_rows, std::int64_t a_columns,
                 Transpose transpose_b, ConstTensor b, std::int64_t b_rows, std::int64_t b_columns, double factor,
                 T beta, const Matrix<T>& result) {
@@ -516,7 +516,7 @@ class HostOps final : public Ops {
                      beta == 0 ? Bf16Matmul::Keep::kSet : Bf16Matmul::Keep::kAdd, result, team_);
         return;
       }
-      // A product of two rounded operands is exact in float, so only the order of the sums is the library's.
+      // The product of two rounded operands is exact in float, so the library only decides the order of the sums.
       if (b.type != ElementType::kFloat32) {
         const ConstTensor used_a = elements(a.values, 0, a_rows * a_columns);
         const ConstTensor used_b = elements(b, 0, b_rows * b_columns);

@@ -16,24 +16,25 @@ namespace droptest::models {
 
 struct HostOpsOptions {
   comm::ElementType type =
-      comm::ElementType::kFloat32;  ///< of activations and parameters: float32, or float64 for tests
+      comm::ElementType::kFloat32;  ///< type of activations and parameters: float32, or float64 in tests
   ModelPrecision precision{};
   int threads = 1;
-  std::int64_t max_logits = std::int64_t{1} << 24U;  ///< of a chunk. One of GPT-2's vocabulary has 333 rows: the GEMM
-                                                     ///< for the embedding's gradient is still bound by arithmetic.
-  std::string offload_directory{};  ///< of the file of offload(); empty: the system's for temporary files
-  /// GEMMs with 16-bit operands: by the processor's instructions for their type where it has them, or always in
-  /// float32.
+  /// The largest number of logits in a chunk. With GPT-2's vocabulary, a chunk has 333 rows, enough for the GEMM of the
+  /// embedding's gradient to be bound by arithmetic.
+  std::int64_t max_logits = std::int64_t{1} << 24U;
+  std::string offload_directory{};  ///< folder of the file of offload(); empty: the system's temporary folder
+  /// GEMMs with 16-bit operands. kFastest: by instructions for their type if the processor has them. kInFloat: always
+  /// in float32.
   enum class NarrowProducts : std::uint8_t { kFastest, kInFloat } narrow_products = NarrowProducts::kFastest;
   KernelChoices kernels{};
 };
 
-/// The form of the host's operations on a rank of `world_size`. Throws: ConfigError for 16-bit floats with float64, for
-/// TF32, and those of make_attention() and make_matmul().
+/// The form of the host's operations on one of `world_size` ranks. Throws: ConfigError for 16-bit floats with float64,
+/// for TF32, and the errors of make_attention() and make_matmul().
 std::unique_ptr<OpsForm> host_ops_form(const HostOpsOptions& options, int world_size);
 
-/// `group` is borrowed. `times`: gets the time of each phase added, where given. Both outlive the operations.
-/// Throws: as host_ops_form().
+/// `group` and `times` are borrowed and outlive the operations. `times` accumulates the time of each phase; may be
+/// null. Throws: as host_ops_form().
 std::unique_ptr<Ops> make_host_ops(const HostOpsOptions& options, comm::Communicator& group,
                                    PhaseTimes* times = nullptr);
 

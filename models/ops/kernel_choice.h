@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The implementations of operations that a model computes with.
+// The choice of implementations of a model's operations.
 #pragma once
 
 #include <functional>
@@ -8,14 +8,14 @@
 
 namespace droptest::models {
 
-/// An implementation of an operation: of the registry (kernel_registry.h), or of a shared object.
+/// An implementation of an operation, from the registry (kernel_registry.h) or from a shared object.
 struct KernelChoice {
   std::string name;
-  std::string library{};  ///< path of the shared object; empty: the registry's
+  std::string library{};  ///< path of the shared object; empty: the registry
   bool operator==(const KernelChoice&) const = default;
 };
 
-/// Operation -> its implementation. Operations that are absent have their default.
+/// The implementation of each operation. Operations that are not in the map have their default.
 using KernelChoices = std::map<std::string, KernelChoice, std::less<>>;
 
 }  // namespace droptest::models

@@ -38,7 +38,8 @@ std::string last_loader_error() {
   return text == nullptr ? "no reason given" : text;
 }
 
-/// The first failure of calls on several threads: that of the lowest number, so that messages do not depend on threads.
+/// The first failure of calls on several threads. It is the one with the lowest number, so that messages do not depend
+/// on threads.
 class FirstFailure {
  public:
   /// Calls call(message), with room for kMessageBytes.
@@ -83,7 +84,7 @@ void require_pointer(const KernelLibrary& library, const std::string& what, Poin
   if (pointer == nullptr) throw ConfigError(library.error_text(what + ": got null, want it set"));
 }
 
-/// Of a text for records.
+/// The largest length of a text for records.
 void require_text(const KernelLibrary& library, const std::string& what, const char* text) {
   require_pointer(library, what, text);
   const std::string_view got(text, ::strnlen(text, kMostTextBytes + 1));
@@ -174,7 +175,7 @@ class LibraryAttention final : public AttentionKernel {
   std::int64_t backward_scratch(const AttentionShape& shape) const {
     return elems(shape, "backward_scratch_elems", table_.backward_scratch_elems);
   }
-  /// The most over the element types that the object takes: plans of memory count elements.
+  /// The maximum over the element types of the object, because memory plans count elements.
   std::int64_t elems(const AttentionShape& shape, const char* function, Elems call) const {
     std::int64_t most = 0;
     for (const std::uint32_t type : {DROPTEST_FLOAT32, DROPTEST_FLOAT64}) {
@@ -266,8 +267,8 @@ class LibraryMatmul final : public MatmulKernel {
 }  // namespace
 
 KernelLibrary::KernelLibrary(const std::string& path, std::string pointer) : path_(path), pointer_(std::move(pointer)) {
-  // With a slash, so that the loader takes this file and searches no folders. Never unloaded: an object may have
-  // threads.
+  // The path has a slash, so that the loader takes this file and searches no folders. The object is never unloaded,
+  // because it may have threads.
   handle_ = ::dlopen(std::filesystem::absolute(path).c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
   if (handle_ == nullptr) {
     throw ConfigError(error_text("the system does not load it: " + last_loader_error() + "; want a shared object"));

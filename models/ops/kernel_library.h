@@ -12,23 +12,22 @@ struct droptest_kernel_library;
 
 namespace droptest::models {
 
-/// A shared object that is loaded, and checked: version, name and the tables that it has. Thread safety: none needed,
-/// it does not change.
+/// A loaded shared object with checked version, name and tables. Thread safety: it does not change.
 class KernelLibrary {
  public:
-  /// `pointer`: of the spec's member that names it, for errors. Throws: ConfigError with the pointer, the path, and the
-  /// value got and wanted: for a file that the system does not load, a symbol that is absent, another version, a table
-  /// without functions.
+  /// `pointer` is the JSON pointer of the spec's member that names the object, for errors. Throws: ConfigError with the
+  /// pointer and the path, if the system cannot load the file, if the symbol is absent, for another version, and for a
+  /// table without functions.
   KernelLibrary(const std::string& path, std::string pointer);
   ~KernelLibrary();
   KernelLibrary(const KernelLibrary&) = delete;
   KernelLibrary& operator=(const KernelLibrary&) = delete;
 
   const droptest_kernel_library& tables() const { return *tables_; }
-  /// As the object calls itself.
+  /// The name and the version that the object gives itself.
   const std::string& name() const { return name_; }
   const std::string& version() const { return version_; }
-  /// `/kernels/... "PATH" (NAME VERSION): message`.
+  /// The text of an error: `/kernels/... "PATH" (NAME VERSION): message`.
   std::string error_text(const std::string& message) const;
 
  private:
@@ -42,10 +41,10 @@ class KernelLibrary {
   const droptest_kernel_library* tables_ = nullptr;
 };
 
-/// The object's attention; kernels share the object, which stays loaded for as long. Its calls throw ConfigError where
-/// a function of the object fails. Throws: ConfigError where the object has none.
+/// The attention of the object, which stays loaded as long as kernels share it. Calls of the kernel throw ConfigError
+/// if a function of the object fails. Throws: ConfigError if the object has no attention.
 std::unique_ptr<AttentionKernel> attention_of(std::shared_ptr<const KernelLibrary> library);
-/// The same of its GEMMs.
+/// The GEMMs of the object, with the contract of attention_of().
 std::unique_ptr<MatmulKernel> matmul_of(std::shared_ptr<const KernelLibrary> library);
 
 }  // namespace droptest::models

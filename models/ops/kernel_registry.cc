@@ -48,7 +48,7 @@ std::shared_ptr<const KernelLibrary> library_for(std::string_view operation, con
   return std::make_shared<KernelLibrary>(path, "/kernels/" + std::string(operation) + "/library");
 }
 
-/// The kernel of the entry, which has a function that makes such kernels.
+/// The kernel of an entry that has a function of type `Make`.
 template <class Kernel>
 std::unique_ptr<Kernel> made(const KernelEntry& entry) {
   return std::get<std::unique_ptr<Kernel> (*)()>(entry.make)();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operations' implementations, by name.
+// The implementations of operations, by name.
 #pragma once
 
 #include <cstdint>
@@ -19,41 +19,41 @@ class MatmulKernel;
 
 enum class KernelDevice : std::uint8_t { kHost, kCuda };
 
-/// A line of the registry.
+/// An entry of the registry.
 struct KernelEntry {
-  /// Makes the kernel; monostate: the operations of the device know it by its name.
+  /// The function that makes the kernel; monostate: the operations of the device implement it by its name.
   using Make =
       std::variant<std::monostate, std::unique_ptr<AttentionKernel> (*)(), std::unique_ptr<MatmulKernel> (*)()>;
 
   std::string_view operation;
   std::string_view name;
   KernelDevice device;
-  std::vector<comm::ElementType> types;  ///< of activations; GEMMs on the host: of operands
+  std::vector<comm::ElementType> types;  ///< supported types of activations, or of operands for GEMMs on the host
   std::string_view summary;
   Make make;
-  /// Attention: whether it takes heads of that width with operands of that type; null: it takes all of `types`.
+  /// For attention: whether it supports heads of that width and type; null: all widths with the types in `types`.
   bool (*takes)(std::int64_t head_width, comm::ElementType type) = nullptr;
 };
 
-/// All lines. The first of an operation and a device is its default.
+/// All entries. The first entry of an operation and a device is the default.
 const std::vector<KernelEntry>& kernel_entries();
-/// The names of an operation on a device, from the default on; empty: there is no choice.
+/// The names of the implementations of an operation on a device, the default first; empty: there is no choice.
 std::vector<std::string> kernel_names(std::string_view operation, KernelDevice device);
-/// Whether shared objects can have implementations of the operation on the device.
+/// Whether shared objects can implement the operation on the device.
 bool takes_library(std::string_view operation, KernelDevice device);
 
 /// Loads the shared object and checks that it has the operation. Returns "NAME VERSION", as the object calls itself.
-/// Throws: those of KernelLibrary.
+/// Throws: as KernelLibrary.
 std::string check_library(std::string_view operation, const std::string& path);
 
-/// Throws: ConfigError for an operation, or a name of one, that the registry does not have on the device, and for a
-/// shared object where it takes none.
+/// Throws: ConfigError for an operation or an implementation that the registry does not have on the device, and for a
+/// shared object if takes_library() is false.
 void check_kernels(const KernelChoices& choices, KernelDevice device);
 
 /// The name of the chosen implementation. Throws: ConfigError for a name that the registry does not have.
 std::string_view kernel_name(const KernelChoices& choices, std::string_view operation, KernelDevice device);
 
-/// The chosen implementation. Throws: ConfigError for an unknown name; those of KernelLibrary.
+/// The chosen implementation. Throws: ConfigError for an unknown name; the errors of KernelLibrary.
 std::unique_ptr<AttentionKernel> make_attention(const KernelChoices& choices, KernelDevice device);
 std::unique_ptr<MatmulKernel> make_matmul(const KernelChoices& choices);
 

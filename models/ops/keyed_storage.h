@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values that are outside of the memory of operations between two uses, found again by a key.
+// Values that are stored outside of the operations' memory between two uses, identified by a key.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +9,22 @@
 
 namespace droptest::models {
 
-/// A file on the host, page-locked host memory on a device. Copies overlap with operations. Owner: one rank, from one
-/// thread. Throws: ConfigError that names the file where it is full or was cut, from these calls or later ones.
+/// The storage is a file on the host, and page-locked host memory on a device. Copies overlap with operations. Owner:
+/// one rank, from one thread. Throws: ConfigError that names the file if the disk is full or the file was truncated,
+/// from the call itself or a later one.
 class KeyedStorage {
  public:
   virtual ~KeyedStorage() = default;
-  /// Buffers that values pass through at once, at most: half of them each way.
+  /// The largest number of buffers for values on their way; half of them in each direction.
   static constexpr std::size_t kMostBuffers = 4;
-  /// Stores the values in place of those of the key so far. They may change when it returns; on a device, by work
-  /// behind it on the stream.
+  /// Stores the values and replaces earlier ones of the key. The tensor may change when the call returns; on a device,
+  /// by later work on the stream.
   virtual void put(std::uint64_t key, comm::ConstTensor values) = 0;
-  /// Begins to read; take() of this key follows before it is put again.
+  /// Begins to read the values. A take() of this key must follow before the next put().
   virtual void expect(std::uint64_t key) = 0;
-  /// Gives the values back, as often as it is called. Shapes: as many bytes as were put.
+  /// Copies the values into the tensor; may be called repeatedly. Shapes: as many bytes as were put.
   virtual void take(std::uint64_t key, comm::Tensor values) = 0;
-  /// Of the buffers through which values pass, now.
+  /// The present bytes of the buffers for values on their way.
   virtual std::uint64_t buffer_bytes() const = 0;
 };
 

@@ -17,9 +17,9 @@ std::uint64_t aligned(std::uint64_t bytes) {
 }
 
 using Times = std::pair<int, int>;                      // first and last
-using Range = std::pair<std::uint64_t, std::uint64_t>;  // of addresses: begin and end
+using Range = std::pair<std::uint64_t, std::uint64_t>;  // begin and end of a range of addresses
 
-/// Adds a range to ranges that lie apart and in order; those that touch become one.
+/// Adds a range to ordered ranges without overlap; ranges that touch are merged.
 void unite(std::vector<Range>& ranges, Range added) {
   const auto first = std::lower_bound(ranges.begin(), ranges.end(), added.first,
                                       [](const Range& range, std::uint64_t begin) { return range.second < begin; });
@@ -35,8 +35,8 @@ void unite(std::vector<Range>& ranges, Range added) {
   ranges.erase(std::next(first), last);
 }
 
-/// The addresses taken at each time, in a segment tree (de Berg et al., Computational Geometry, 10.3). Buffers that are
-/// placed at the lowest free address leave few gaps, so a node has few ranges however many buffers are in use at once.
+/// The addresses in use at each time, in a segment tree (de Berg et al., Computational Geometry, 10.3). Buffers at the
+/// lowest free address leave few gaps, so a node has few ranges, however many buffers are in use at once.
 class TakenByTime {
  public:
   explicit TakenByTime(const Times& all)
@@ -44,7 +44,7 @@ class TakenByTime {
         count_(std::bit_ceil(static_cast<std::size_t>(all.second - all.first) + 1)),
         nodes_(2 * count_) {}
 
-  /// Calls visit(ranges) for lists that together are what is taken at some of the times.
+  /// Calls visit(ranges) for lists that together have all addresses in use at any of the times.
   template <class Visit>
   void visit_taken(const Times& times, const Visit& visit) {
     for_nodes(
@@ -63,11 +63,11 @@ class TakenByTime {
 
  private:
   struct Node {
-    std::vector<Range> at_all_times;  ///< taken by uses that cover this node and not its parent
-    std::vector<Range> at_some_time;  ///< taken by uses of any of its times
+    std::vector<Range> at_all_times;  ///< addresses of uses that cover this node but not its parent
+    std::vector<Range> at_some_time;  ///< addresses of uses at any time of the node
   };
 
-  /// Calls whole(node) for the largest nodes within the times, and part(node) for each node that these lie in.
+  /// Calls whole(node) for the largest nodes within the times, and part(node) for each of their ancestors.
   template <class Whole, class Part>
   void for_nodes(const Times& times, const Whole& whole, const Part& part) {
     for_nodes(times, whole, part, 1, first_, count_);
@@ -85,7 +85,7 @@ class TakenByTime {
   }
 
   std::int64_t first_;
-  std::size_t count_;        // of times; a power of two
+  std::size_t count_;        // number of times, a power of two
   std::vector<Node> nodes_;  // node 1 has all times; node n has the halves 2n and 2n + 1
 };
 
@@ -127,7 +127,7 @@ MemoryPlan::MemoryPlan(std::vector<PlannedBuffer> buffers) : buffers_(std::move(
                    [&](std::size_t a, std::size_t b) { return buffers_[a].bytes > buffers_[b].bytes; });
   if (buffers_.empty()) return;
   const Times all = times_of(buffers_);
-  if (all.first == all.second) {  // nothing shares a place
+  if (all.first == all.second) {  // no buffer can share its place
     for (const std::size_t i : order) {
       offsets_[i] = bytes_;
       bytes_ += aligned(buffers_[i].bytes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Buffers in one piece of memory, where those that are never in use at once may lie on each other.
+// A layout of buffers in one piece of memory. Buffers that are never in use at the same time may overlap.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 
 namespace droptest::models {
 
-/// A buffer, and its times of use: from the first to the last, both included, in a unit of the plan's maker.
+/// A buffer and its time of use, from first_time to last_time (inclusive), in any unit.
 struct PlannedBuffer {
-  std::string name;  ///< for people
+  std::string name;  ///< name in messages
   std::uint64_t bytes = 0;
   int first_time = 0;
   int last_time = 0;
-  /// Uses before, between which the buffer holds nothing; each from its first time to its last.
+  /// Earlier uses, [first, last]. The buffer has no data between two uses.
   std::vector<std::pair<int, int>> earlier{};
 };
 /// Determinism: a pure function of the buffers and their order.
@@ -25,13 +25,13 @@ class MemoryPlan {
  public:
   static constexpr std::uint64_t kAlignmentBytes = 256;
 
-  /// Places the buffers, the largest first, each at the lowest address where no buffer of its time is.
+  /// Places the buffers, the largest first, each at the lowest address that no buffer in use at the same time has.
   explicit MemoryPlan(std::vector<PlannedBuffer> buffers);
 
   const std::vector<PlannedBuffer>& buffers() const { return buffers_; }
-  /// Of buffer number i; a multiple of kAlignmentBytes.
+  /// The offset of buffer number i, a multiple of kAlignmentBytes.
   std::uint64_t offset(std::size_t i) const { return offsets_[i]; }
-  /// Of all together.
+  /// The size of the whole memory.
   std::uint64_t bytes() const { return bytes_; }
 
  private:
@@ -40,8 +40,8 @@ class MemoryPlan {
   std::uint64_t bytes_ = 0;
 };
 
-/// The largest, for an error about too little memory: "3.1 GiB queries, keys and values, 1.0 GiB logits". Buffers of
-/// one name are added up.
+/// A text with the `count` largest buffers, for an error about too little memory: "3.1 GiB queries, keys and values,
+/// 1.0 GiB logits". Buffers with the same name are added up.
 std::string largest_text(std::span<const PlannedBuffer> buffers, std::size_t count);
 
 }  // namespace droptest::models

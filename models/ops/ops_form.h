@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Saved activations and working memory of an implementation of the operations, in types and sizes.
+// The types and sizes of an implementation of the operations: saved activations and working memory.
 #pragma once
 
 #include <cstdint>
@@ -10,53 +10,54 @@
 
 namespace droptest::models {
 
-/// How rows of logits are cut into chunks: functions of numbers that all ranks know, so that their reductions match.
+/// The cut of rows of logits into chunks. It depends only on numbers that all ranks know, so that their reductions
+/// match.
 struct LogitChunks {
-  std::int64_t stride = 0;  ///< elements of a row
-  std::int64_t rows = 0;    ///< of each chunk but the last
+  std::int64_t stride = 0;  ///< elements from one row to the next
+  std::int64_t rows = 0;    ///< rows of each chunk except the last one
 };
 
 /// The element types of an implementation.
 struct OpsTypes {
-  comm::ElementType activations{};  ///< and their gradients
-  comm::ElementType operands{};     ///< of GEMMs with weights
-  comm::ElementType messages{};     ///< of sums over ranks; a lone rank's are the activations'
-  comm::ElementType statistics{};   ///< of rows: means, deviations, maxima, sums of exponentials
-  comm::ElementType losses{};       ///< of rows
+  comm::ElementType activations{};  ///< activations and their gradients
+  comm::ElementType operands{};     ///< operands of GEMMs with weights
+  comm::ElementType messages{};     ///< messages of sums over ranks; the activations' type on a single rank
+  comm::ElementType statistics{};   ///< numbers of rows: means, deviations, maxima, sums of exponentials
+  comm::ElementType losses{};       ///< the loss of each row
   comm::ElementType parameters{};   ///< master values, gradients, moments
 };
 
-/// Known without a device. Elements, not bytes.
+/// The form of an implementation, known without a device. Sizes are elements, not bytes.
 class OpsForm {
  public:
   virtual ~OpsForm() = default;
   virtual OpsTypes types() const = 0;
   virtual KernelDevice device() const = 0;
-  /// Of the host's team. Default: one.
+  /// The number of threads of the host's team. Default: 1.
   virtual int threads() const { return 1; }
 
-  /// Of attention's statistics, which the backward pass reads.
+  /// The size of attention's statistics, which the backward pass reads.
   virtual std::uint64_t attention_statistics_elems(const AttentionShape& shape) const = 0;
-  /// Working memory of attention, of the activations' type in forward(), of the statistics' in backward().
+  /// The size of attention's scratch, in the activations' type forward and in the statistics' type backward.
   virtual std::uint64_t attention_forward_scratch_elems(const AttentionShape& shape) const = 0;
   virtual std::uint64_t attention_backward_scratch_elems(const AttentionShape& shape) const = 0;
-  /// Working memory of norm_backward(), of the statistics' type.
+  /// The size of the scratch of norm_backward(), in the statistics' type.
   virtual std::uint64_t norm_scratch_elems(std::int64_t rows, std::int64_t width) const = 0;
-  /// Whether gelu_forward() needs `saved` where no backward pass follows.
+  /// Whether gelu_forward() needs `saved` even if no backward pass follows.
   virtual bool gelu_needs_room() const = 0;
   /// Whether gelu_of_projection() has the bits of gelu_forward().
   virtual bool gelu_from_projection() const = 0;
-  /// Whether gelu_backward_input() gives the bias in front of the GELU its gradient. Else linear_backward_weight() of
-  /// that layer does, which gets the bias then.
+  /// Whether gelu_backward_input() computes the gradient of the bias before the GELU. Otherwise
+  /// linear_backward_weight() of that layer gets the bias and computes it.
   virtual bool gelu_sums_bias() const = 0;
-  /// `columns`: of this rank; `largest_part`: of the rank that has most.
+  /// `columns` is the number of this rank's columns, `largest_part` the largest number over the ranks.
   virtual LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const = 0;
-  /// Whether cross_entropy() serves a rank that has the whole vocabulary.
+  /// Whether cross_entropy() is available to a rank that has the whole vocabulary.
   virtual bool fuses_cross_entropy() const = 0;
-  /// Whether gradients by the logits are rounded to float16, in which small ones vanish, so that the loss scale goes
-  /// into LogitBlock::factor. Else the products with them apply it. Default: no.
+  /// Whether the gradients of the logits are rounded to float16, which loses small ones. LogitBlock::factor then
+  /// includes the loss scale; otherwise the GEMMs that read the gradients apply it. Default: no.
   virtual bool rounds_logit_gradients_to_fp16() const { return false; }
-  /// Whether attention takes dropout. Default: no.
+  /// Whether attention supports dropout. Default: no.
   virtual bool drops_probabilities() const { return false; }
 };
 

@@ -14,7 +14,7 @@ namespace {
 using comm::ConstTensor;
 using comm::Tensor;
 
-// Addresses that no memory has.
+// The first address for tensors; no memory has such addresses.
 constexpr std::uint64_t kFirstAddress = std::uint64_t{1} << 46U;
 
 class PlannedMemory final : public Ops::Memory {
@@ -28,7 +28,7 @@ class PlannedMemory final : public Ops::Memory {
 
 struct PlannedRanges final : Ops::Ranges {};
 
-/// Its copies are done when they are begun.
+/// Storage that completes each copy when it begins.
 class PlannedStorage final : public Storage {
  public:
   Ticket write(std::uint64_t /*offset*/, ConstTensor /*from*/) override { return 0; }
@@ -39,7 +39,7 @@ class PlannedStorage final : public Storage {
 /// Numbers that each rank gives to a decision about an update.
 constexpr std::size_t kNumbersOfRank = std::tuple_size_v<RankNumbers>;
 
-/// A tensor of an operation, and its number of elements by the operation's extents.
+/// A tensor of an operation, and the number of elements that the operation's extents require.
 struct Use {
   Use(const char* name, const ConstTensor& tensor, std::int64_t elems)
       : what(name), data(tensor.bytes.data()), got(tensor.count_elems()), want(static_cast<std::uint64_t>(elems)) {}
@@ -347,7 +347,7 @@ class Planner final : public PlannerOps {
     ++time_;
     for (const Use& one : uses) use_too(one);
   }
-  /// Another tensor of the same operation.
+  /// One more tensor of the same operation.
   void use_too(const Use& one) {
     if (one.got < one.want) {
       const auto name = names_.find(one.data);
@@ -369,12 +369,12 @@ class Planner final : public PlannerOps {
     if (behind == by_address_.begin()) return;
     const auto& [begin, index] = *std::prev(behind);
     PlannedBuffer& buffer = buffers_[index];
-    if (static_cast<std::uint64_t>(at - begin) >= buffer.bytes) return;  // a parameter, or nothing
+    if (static_cast<std::uint64_t>(at - begin) >= buffer.bytes) return;  // the tensor is a parameter or empty
     if (buffer.first_time < 0) buffer.first_time = time_;
     buffer.last_time = time_;
   }
 
-  /// Uses the values, and stores their sizes.
+  /// Records the use of the values and their sizes.
   class Offload final : public KeyedStorage {
    public:
     explicit Offload(Planner& run) : run_(run) {}
@@ -391,7 +391,7 @@ class Planner final : public PlannerOps {
 
    private:
     Planner& run_;
-    std::map<std::uint64_t, std::uint64_t> bytes_;  ///< by key
+    std::map<std::uint64_t, std::uint64_t> bytes_;  ///< the bytes of each key
     std::uint64_t largest_ = 0;
   };
 

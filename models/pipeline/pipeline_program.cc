@@ -17,7 +17,7 @@ namespace {
 using Kind = PipelineStep::Kind;
 using MicroBatchOfStage = std::pair<int, int>;
 
-/// From a stage to the next one in the direction of the action.
+/// The difference between a stage and the next one in the direction of the action.
 int direction(const Action& action) { return action.is_forward() ? 1 : -1; }
 
 /// Identity of a delivery: its user, and whether it was sent past a stage.
@@ -32,9 +32,9 @@ struct Event {
   Kind kind = Kind::kCompute;
   int rank = 0;
   PipelineStep step;
-  bool ends_micro_batch = false;  ///< of the stage: nothing of its slot is needed afterwards
+  bool ends_micro_batch = false;  ///< the stage does not need the slot afterwards
 
-  /// Results are there before what begins at that time, and receives start before computations.
+  /// At equal times, results come before actions that begin, and receives before computations.
   int order_at_its_time() const { return kind == Kind::kSend ? 0 : (kind == Kind::kReceive ? 1 : 2); }
 };
 
@@ -43,7 +43,7 @@ class Slots {
  public:
   explicit Slots(std::size_t stages) : free_(stages), counts_(stages) {}
 
-  /// Taken where the micro-batch has none yet.
+  /// The slot of the micro-batch; takes a free one if it has none yet.
   int of(const Action& action) {
     const auto [held, is_new] = held_.try_emplace({action.stage, action.micro_batch}, 0);
     if (!is_new) return held->second;
@@ -70,7 +70,7 @@ class Slots {
   throw ConfigError("pipeline program: rank " + std::to_string(rank) + ": " + what);
 }
 
-/// The course of a program where sends wait for their receives.
+/// A simulation of a program in which sends wait for their receives.
 class Rehearsal {
  public:
   explicit Rehearsal(const PipelineProgram& program) : program_(program), at_(program.ranks.size()) {}
@@ -163,10 +163,10 @@ class Rehearsal {
 
   const PipelineProgram& program_;
   std::vector<std::size_t> at_;
-  std::map<Pair, std::vector<PipelineStep>> messages_;  // as their receivers expect them
+  std::map<Pair, std::vector<PipelineStep>> messages_;  // in the order in which receivers expect them
   std::map<Pair, std::size_t> sent_;
   std::set<Identity> ready_;
-  std::map<std::pair<int, int>, int> occupants_;  // micro-batch by stage and slot
+  std::map<std::pair<int, int>, int> occupants_;  // micro-batch in each (stage, slot)
 };
 
 }  // namespace
@@ -193,7 +193,8 @@ std::vector<Delivery> PipelineProgram::deliveries(const Action& action) const {
     return Action{stage, action.is_forward() ? Action::Kind::kForward : Action::Kind::kBackward, action.micro_batch};
   };
   if (!has(next)) return {};
-  // A substitute is there before the holes that it fills: receives may take place in the order of their starts.
+  // A substitute arrives before the lost elements that it fills, because receives may complete in the order of their
+  // starts.
   std::vector<Delivery> result;
   const bool is_first = !has(action.stage - direction(action));
   if (is_first && has_substitute(user(next))) result.push_back({user(next), action.stage});
@@ -228,8 +229,8 @@ PipelineProgram make_program(const PipelineSchedule& schedule, const SentPast& s
       events[last].ends_micro_batch = timed.action.ends_micro_batch();
     }
   }
-  // Each step comes behind those that it waits for. So a rank that takes its steps in this order waits for no later
-  // one.
+  // Each step comes after the steps that it waits for, so a rank that takes its steps in this order waits for no later
+  // step.
   std::stable_sort(events.begin(), events.end(), [](const Event& a, const Event& b) {
     return std::pair(a.time, a.order_at_its_time()) < std::pair(b.time, b.order_at_its_time());
   });
@@ -246,7 +247,7 @@ PipelineProgram make_program(const PipelineSchedule& schedule, const SentPast& s
     program.ranks[static_cast<std::size_t>(event.rank)].push_back(event.step);
     if (event.kind == Kind::kCompute) {
       for (const Delivery& delivery : program.deliveries(action)) {
-        if (program.rank_of(delivery.user.stage) == event.rank) slots.of(delivery.user);  // the result goes there
+        if (program.rank_of(delivery.user.stage) == event.rank) slots.of(delivery.user);  // takes the result's slot
       }
     }
     if (event.ends_micro_batch) slots.give_back(action);

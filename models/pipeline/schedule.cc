@@ -14,8 +14,8 @@ namespace {
 
 using Kind = Action::Kind;
 
-/// Narayanan et al., SC 2021, section 2.2: a rank works through the micro-batches in rounds, a round of each chunk in
-/// turn, the last chunk first in the backward direction.
+/// Source: Narayanan et al., SC 2021, section 2.2. A rank processes the micro-batches in rounds; each round goes
+/// through the chunks in turn, in the backward direction from the last chunk.
 struct Rounds {
   int rank, ranks, chunks, micro_batches;
 
@@ -28,8 +28,9 @@ struct Rounds {
   }
 };
 
-/// Forward passes to warm up, then forward and backward ones in turn. `hop`: forward passes that a rank has ahead of
-/// the next rank. `lag`: backward passes of a rank whose weight gradients it puts off; absent: it puts off none.
+/// Warm-up forward passes, then forward and backward passes in turn. `hop` is the number of forward passes by which a
+/// rank is ahead of the next rank. `lag` is the number of backward passes for which a rank defers the weight gradients;
+/// absent: it defers none.
 std::vector<Action> depth_first(const Rounds& rounds, int hop, std::optional<int> lag) {
   const int all = rounds.passes();
   const int warm_up = std::min(all, (rounds.chunks - 1) * rounds.round() + hop * (rounds.ranks - 1 - rounds.rank));
@@ -60,13 +61,13 @@ std::vector<Action> breadth_first(int rank, int ranks, int chunks, int micro_bat
   throw ConfigError("pipeline schedule: rank " + std::to_string(rank) + ": " + what);
 }
 
-/// Actions of one micro-batch on a stage.
+/// The actions of one micro-batch on a stage.
 struct Passes {
   bool forward = false;
   bool input = false;
   bool weight = false;
 
-  /// Empty: the action may come now.
+  /// The reason why the action cannot come now; empty: it can.
   std::string add(const Action& action) {
     if (action.is_forward() ? forward : (action.makes_input_gradient() ? input : weight)) return "is there twice";
     if (action.is_forward()) {
@@ -116,7 +117,7 @@ void validate(const PipelineSchedule& schedule) {
   if (schedule.ranks.empty()) throw ConfigError("pipeline schedule: got no ranks, want at least one");
   const auto stages = static_cast<std::size_t>(schedule.stages());
   const auto micro_batches = static_cast<std::size_t>(schedule.micro_batches());
-  // A wrong number in a file must not ask for all memory.
+  // A wrong number in a file must not allocate all memory.
   std::size_t actions = 0;
   for (const auto& row : schedule.ranks) actions += row.size();
   if (stages > actions || micro_batches > actions) {

@@ -14,28 +14,28 @@ namespace droptest::models {
 struct Action {
   enum class Kind : std::uint8_t {
     kForward,
-    kInputGradient,   ///< the backward pass without the gradients of weights
-    kWeightGradient,  ///< the rest of it
-    kBackward,        ///< both
+    kInputGradient,   ///< backward pass without the gradients of weights
+    kWeightGradient,  ///< only the gradients of weights
+    kBackward,        ///< whole backward pass
   };
   int stage = 0;
   Kind kind = Kind::kForward;
   int micro_batch = 0;
-  /// Shares a cell of the schedule with the action before it, so that a program may overlap the two.
+  /// The action shares a cell of the schedule with the previous one, so that a program may overlap the two.
   bool joins_previous = false;
 
   bool is_forward() const { return kind == Kind::kForward; }
-  /// Makes the gradient of the stage's input.
+  /// Whether the action computes the gradient of the stage's input.
   bool makes_input_gradient() const { return kind == Kind::kInputGradient || kind == Kind::kBackward; }
-  /// The stage needs the saved activations of the micro-batch no longer.
+  /// Whether the stage does not need the saved activations of the micro-batch any more after this action.
   bool ends_micro_batch() const { return kind == Kind::kWeightGradient || kind == Kind::kBackward; }
-  /// As in CSV files: "2F0", and I, W, B for the other kinds.
+  /// The form in CSV files: "2F0", with I, W and B for the other kinds.
   std::string text() const;
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-/// A table: for each rank of a pipeline its actions in order. Stages are numbered from the embedding to the head;
-/// a rank has the stages that its row names.
+/// The actions of each rank of a pipeline, in order. Stages are numbered from the embedding to the head; a rank has the
+/// stages that its row names.
 struct PipelineSchedule {
   std::vector<std::vector<Action>> ranks;
 
@@ -45,31 +45,32 @@ struct PipelineSchedule {
   std::vector<int> rank_of_stage() const;
 };
 
-/// Throws: ConfigError that names rank and action unless each stage is on one rank, each stage computes each
-/// micro-batch once, forward before backward, and all end where every action waits for the results that it needs.
+/// Throws: ConfigError that names rank and action, unless each stage is on one rank, each stage computes each
+/// micro-batch once, forward before backward, and no action waits for ever for a result that it needs.
 void validate(const PipelineSchedule& schedule);
 
-/// For each rank, the most micro-batches of its stages, added up, that are between their forward pass and the end of
-/// their backward one.
+/// For each rank, the largest number of micro-batches, over all its stages, that are between their forward pass and the
+/// end of their backward pass.
 std::vector<int> peaks(const PipelineSchedule& schedule);
 
 enum class ScheduleKind : std::uint8_t {
-  kGpipe,                  ///< all forward passes, then all backward ones (Huang et al. 2019)
-  kOneForwardOneBackward,  ///< (Narayanan et al., SOSP 2019, and SC 2021 in this form with a flush)
-  kInterleaved,            ///< the same with several chunks of layers on each rank (Narayanan et al., SC 2021)
+  kGpipe,                  ///< all forward passes, then all backward passes (Huang et al. 2019)
+  kOneForwardOneBackward,  ///< Narayanan et al., SOSP 2019; with a flush as in SC 2021
+  kInterleaved,            ///< 1F1B with several chunks of layers on each rank (Narayanan et al., SC 2021)
   kZeroBubble,             ///< weight gradients fill the bubbles: ZB1P with one chunk (Qi et al., ICLR 2024, "ZB-H1")
   kRoundRobin,             ///< GPipe with several chunks: breadth first (Lamy-Poirier 2023)
 };
 struct ScheduleKindName {
   ScheduleKind kind;
-  std::string_view name;  ///< in specs
+  std::string_view name;  ///< name in specs
 };
-/// In the order of the enumerators.
+/// The names, in the order of the enumerators.
 const std::vector<ScheduleKindName>& schedule_kinds();
 
-/// Chunk c of rank r is stage c P + r, for P ranks. Backward passes of a stage are in the order of its forward passes.
-/// Throws: ConfigError, with numbers that fit, for numbers without a schedule: kGpipe and kOneForwardOneBackward have
-/// one chunk; kInterleaved and kZeroBubble work through max(1, M / P) rounds, which must divide the M micro-batches.
+/// Makes a schedule. With P ranks, chunk c of rank r is stage c P + r. The backward passes of a stage have the order of
+/// its forward passes. Throws: ConfigError that suggests valid numbers, if there is no schedule for these numbers:
+/// kGpipe and kOneForwardOneBackward have one chunk; kInterleaved and kZeroBubble have max(1, M / P) rounds, which must
+/// divide the M micro-batches.
 PipelineSchedule make_schedule(ScheduleKind kind, int ranks, int chunks, int micro_batches);
 
 }  // namespace droptest::models

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kPair = "OVERLAP_F_B";
 
-/// One cell, with its place for errors.
+/// One cell, with its place in the file for errors.
 class Cell {
  public:
   Cell(std::string_view text, std::string where) : text_(text), where_(std::move(where)) {}
@@ -60,7 +60,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r\"") - first + 1);
 }
 
-/// The parts between separators; none of an empty text.
+/// The parts of a text between separators; none if the text is empty.
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
   while (!text.empty()) {

@@ -22,7 +22,7 @@ class Results {
     if (action.is_forward()) forward_[{action.stage, action.micro_batch}] = end;
     if (action.makes_input_gradient()) backward_[{action.stage, action.micro_batch}] = end;
   }
-  /// Absent: the action's input is not there yet.
+  /// The time at which the action's input is ready; absent: not known yet.
   std::optional<double> input_of(const Action& action) const {
     const bool forward = action.is_forward();
     const int from = forward ? action.stage - 1 : action.stage + 1;

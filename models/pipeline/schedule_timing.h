@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// When each action of a schedule begins and ends, where messages take no time.
+// The times at which the actions of a schedule begin and end, if messages take no time.
 #pragma once
 
 #include <functional>
@@ -9,7 +9,7 @@
 
 namespace droptest::models {
 
-/// Of one micro-batch on one stage, in any unit of time.
+/// The times of the actions of one micro-batch on one stage, in any unit.
 struct ActionCosts {
   double forward = 1;
   double input_gradient = 1;
@@ -25,18 +25,18 @@ struct TimedAction {
 };
 
 struct ScheduleTiming {
-  std::vector<std::vector<TimedAction>> ranks;  ///< in the order of their actions
+  std::vector<std::vector<TimedAction>> ranks;  ///< the actions of each rank, in order
 
   double makespan() const;
-  /// The share of the ranks' time, until the last one is done, in which they do not compute.
+  /// The share of the ranks' time, until the last rank ends, in which they do not compute.
   double bubble_share() const;
 };
 
-/// Each action begins as soon as its rank and its inputs are ready: the stage before has computed the micro-batch
-/// forward, or the stage behind has computed the gradient of its input. Throws: ConfigError that names the actions
-/// at which ranks wait, where they wait for ever.
+/// Each action begins as soon as its rank and its input are ready. The input of a forward pass is the previous stage's
+/// result, that of a backward pass the gradient from the next stage. Throws: ConfigError that names the waiting actions
+/// if ranks wait for ever.
 ScheduleTiming time_schedule(const PipelineSchedule& schedule, const ActionCosts& costs);
-/// The same with a time for each action.
+/// time_schedule() with a time for each action.
 ScheduleTiming time_actions(const PipelineSchedule& schedule, const std::function<double(const Action&)>& cost);
 
 }  // namespace droptest::models

@@ -28,7 +28,7 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr std::uint64_t kPacketElems = 352;  // of float32 in 1408 bytes
+constexpr std::uint64_t kPacketElems = 352;  // float32 elements in 1408 bytes
 
 TEST(CInterface, FatesOfAMillionPacketsAreThoseOfTheFatesCommand) {
   constexpr std::uint64_t kPackets = 1000000;
@@ -36,7 +36,7 @@ TEST(CInterface, FatesOfAMillionPacketsAreThoseOfTheFatesCommand) {
   const NetworkHandle network = network_of(bernoulli_text(0.05, kSeed), 2);
   droptest_flow* flow = contribution_flow(network.get(), 2);
   std::vector<std::uint64_t> mask((kPackets + 63) / 64);
-  for (std::uint64_t left = kPackets; left > 0;) {  // in messages of odd sizes
+  for (std::uint64_t left = kPackets; left > 0;) {  // messages have odd sizes
     const std::uint64_t packets = std::min<std::uint64_t>(left, 9973);
     droptest_message message{};
     ASSERT_EQ(

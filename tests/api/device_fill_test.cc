@@ -40,7 +40,7 @@ TEST(DeviceFill, IsThatOfTheHostInTheOrderOfTheForeignStream) {
     ASSERT_EQ(cudaStreamSynchronize(stream), cudaSuccess);
     EXPECT_EQ(filled, expected);
   }
-  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);  // before the network that borrowed it
+  EXPECT_EQ(cudaStreamDestroy(stream), cudaSuccess);  // destroyed before the network that borrowed it
   EXPECT_EQ(cudaFree(data), cudaSuccess);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fates that a caller draws by itself, and the counts of messages that lost their packets elsewhere.
+// Fates that a caller draws itself, and the counts of messages that lost their packets elsewhere.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

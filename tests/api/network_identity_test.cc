@@ -29,7 +29,7 @@ std::string identity_of(const droptest_network* network) {
   return text;
 }
 
-/// Of rank 0 for the network of rank 2.
+/// The error of rank 0 about the network of rank 2.
 std::string difference(const std::string& own, const std::string& of_peer) {
   const NetworkHandle peer = network_of(of_peer, 2);
   EXPECT_EQ(droptest_network_check_peer(network_of(own).get(), 2, identity_of(peer.get()).c_str()), DROPTEST_MISMATCH);

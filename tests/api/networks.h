@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Networks of the tests of the C interface.
+// Networks for the tests of the C interface.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@ struct DestroyNetwork {
 };
 using NetworkHandle = std::unique_ptr<droptest_network, DestroyNetwork>;
 
-/// {"network": {"loss": bernoulli(rate), MORE}, "seed": seed}; `more` begins with a comma where it has members.
+/// The text {"network": {"loss": bernoulli(rate), MORE}, "seed": seed}; `more` begins with a comma if it has members.
 inline std::string bernoulli_text(double rate, std::uint64_t seed = 1, const std::string& more = "") {
   return R"({"network": {"loss": {"model": "bernoulli", "loss_rate": )" + std::to_string(rate) + "}" + more +
          R"(}, "seed": )" + std::to_string(seed) + "}";
@@ -29,7 +29,7 @@ inline NetworkHandle network_of(const std::string& text, int rank = 0, int world
   return NetworkHandle(network);
 }
 
-/// The message of a network that is refused.
+/// The error message for a network that is refused.
 inline std::string refusal_of(const std::string& text) {
   droptest_network* network = nullptr;
   EXPECT_EQ(droptest_network_create(text.c_str(), "net.json", 0, 4, &network), DROPTEST_CONFIG_ERROR);

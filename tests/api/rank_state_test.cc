@@ -78,7 +78,7 @@ TEST(RankState, GoesOnInANewNetwork) {
   count_an_exempt_call(whole);
   ASSERT_EQ(droptest_network_set_step(whole.get(), 3), DROPTEST_OK);
   const NetworkHandle resumed = network_of(kText, 0, 2);
-  sum(resumed);  // which the state takes the place of
+  sum(resumed);  // the loaded state replaces the effect of this call
   ASSERT_EQ(load(resumed, saved(whole)), DROPTEST_OK) << droptest_last_error();
   EXPECT_EQ(saved(resumed), saved(whole));
   EXPECT_EQ(statistics_of(resumed), statistics_of(whole));

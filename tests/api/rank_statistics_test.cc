@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Records of a program whose ranks end at different times, or not at all.
+// Records of a program with ranks that end at different times, or not at all.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -153,7 +153,7 @@ TEST(CollectiveTime, ADeadlineIsRefusedWhereFatesOrFactorsWouldNotBeKnown) {
   EXPECT_EQ(error(simulate_collective_experiment), error(run_collective_experiment));
 }
 
-// Without ranks the clocks are the same, bit for bit, on every path and under each model.
+// The simulation without ranks has the same clocks, bit for bit, on every path and under each model.
 TEST(CollectiveTime, TheSimulationHasTheClocksOfTheRanks) {
   const auto expect_equal = [](const CollectiveExperiment& experiment, const std::string& what) {
     const CollectiveExperimentResult run = run_collective_experiment(experiment);
@@ -248,7 +248,7 @@ TEST(CollectiveTime, PacketsOfEveryLinkHaveTimesOfTheirOwn) {
   rates.mean_bad_microseconds = 1;
   rates.packet_microseconds = 3;
   for (const double between_bytes_per_second : {1e9, 1e10}) {
-    double squares = 0;  // of both halves, which see the same states
+    double squares = 0;  // sum over both halves, which see the same states
     constexpr int kSeeds = 24;
     for (int seed = 1; seed <= kSeeds; ++seed) {
       CollectiveExperiment experiment;
@@ -344,8 +344,8 @@ TEST(CollectiveTime, ABudgetOfRoundsTakesTimeAndLeavesTheRestMissing) {
   }
 }
 
-// Replayed packet by packet with equal fates, where a wait delays its own message alone. A loss then costs a round
-// about one round trip, however many messages lose something.
+// A replay packet by packet with equal fates, in which a wait delays only its own message. A round with losses then
+// costs about one more round trip, however many messages lose something.
 TEST(CollectiveTime, WaitsForFeedbackDelayTheirOwnMessageAlone) {
   struct Case {
     int ranks;
@@ -408,7 +408,8 @@ TEST(CollectiveTime, RepetitionsMeetTheEpisodeThatLostThePacket) {
   apply_recovery(experiment.network, protocol("selective_repeat", 2));
   const LossCounts counts = simulate_collective_experiment(experiment).statistics.total();
   const double residual = static_cast<double>(counts.residual_packets) / static_cast<double>(counts.lost_packets);
-  // Two round trips of 10 us in an episode of 1 ms: nearly all that was lost is lost again, where p^2 would be 1 %.
+  // Two round trips of 10 us in an episode of 1 ms: nearly all lost packets are lost again; independent losses would
+  // give p^2 = 1 %.
   EXPECT_GT(residual, 0.9);
   EXPECT_LT(residual, 1);
 }

@@ -45,7 +45,7 @@ class NoReduction final : public PartReduction {
               std::span<const PartReduction* const> /*reductions*/) override {}
 };
 
-// Arguments that no call of Communicator fills so.
+// Arguments with values that no call of Communicator sets.
 TEST(CallArguments, AreThoseOfTheirOperation) {
   run_ranks(1, std::chrono::seconds(60), [](Communicator& local) {
     LossyCommunicator lossy(local, {});

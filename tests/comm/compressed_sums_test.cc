@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums of compressed contributions: against naive ones, under loss, with and without memory.
+// Sums of compressed contributions: compared with naive ones, under loss, with and without memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -134,7 +134,7 @@ TEST(CompressedSums, EqualNaiveOnes) {
   }
 }
 
-// Packets that are lost are whole blocks: with zeros in their place, the sums are those of the blocks that arrive.
+// Lost packets are whole blocks: with zeros in their place, the sums are those of the blocks that arrive.
 TEST(CompressedSums, ALostPacketIsWholeBlocks) {
   const Compression compression{CompressionKind::kInt8, 12};  // four blocks of 16 bytes in a packet
   ClassNetwork network = network_of(compression, 0, 0.3);
@@ -291,7 +291,7 @@ TEST(CompressedSums, FeedbackLosesNothing) {
       for (std::size_t i = 0; i < kCount; ++i) {
         on_its_way = std::max(on_its_way, std::abs(memories[i]));
         for (const Doubles& of_rank : delivered) {
-          EXPECT_NEAR(of_rank[i] + memories[i], wanted[i], 1e-12 * 64 * kCalls)  // of the size of the sums
+          EXPECT_NEAR(of_rank[i] + memories[i], wanted[i], 1e-12 * 64 * kCalls)  // relative to the size of the sums
               << compression_entry(compression.kind).name << " element " << i;
         }
       }
@@ -450,7 +450,7 @@ TEST(PowerSgd, RanksStayEqualUnderLossAndConverge) {
     EXPECT_EQ(results[0], results[2]);
     return error;
   };
-  // Each call is a step of a power iteration, which goes on from the factor of the call before.
+  // Each call is a step of a power iteration, which continues from the factor of the previous call.
   EXPECT_LT(error_after(8, 0), 0.99 * error_after(1, 0));
   EXPECT_GT(error_after(8, 0.3), error_after(8, 0));
 }
@@ -459,7 +459,7 @@ TEST(PowerSgd, RanksStayEqualUnderLossAndConverge) {
 TEST(CompressedSums, PacketsAreThoseOfTheForecast) {
   struct Case {
     Compression compression;
-    std::uint64_t bytes;  // of all messages of 3 ranks, 1000 floats
+    std::uint64_t bytes;  // bytes of all messages of 3 ranks with 1000 floats
   };
   const std::uint64_t part = 333;  // and 334
   const auto coded = [&](const Compression& of) {

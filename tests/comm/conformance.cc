@@ -24,8 +24,8 @@ using Counts = std::vector<std::uint64_t>;
 
 enum class Sums : std::uint8_t { kInRankOrder, kInAnyOrder };
 
-// Values whose sum depends on the order of the additions: a magnitude that changes from rank to rank. For any order:
-// small whole numbers.
+// Values of magnitudes that differ between ranks, so that their sum depends on the order of the additions. For any
+// order: small whole numbers.
 template <class T>
 T value_of(Sums sums, int rank, std::uint64_t index, int salt) {
   std::uint64_t x = static_cast<std::uint64_t>(rank) * 0x9e3779b97f4a7c15ULL + index * 0xbf58476d1ce4e5b9ULL +
@@ -46,7 +46,7 @@ T value_of(Sums sums, int rank, std::uint64_t index, int salt) {
   }
 }
 
-// Equal bits.
+// Expects equal bits.
 template <class T>
 bool same(std::span<const T> a, std::span<const T> b) {
   return std::ranges::equal(std::as_bytes(a), std::as_bytes(b));
@@ -301,9 +301,9 @@ class Checker {
     communicator_.barrier(message_);
   }
 
-  // With every rank, this one too: a message of `count` elements, then one of another type and class, in the order of
-  // the ranks; they are received in the opposite order of the ranks. Then with the next rank alone, after a message of
-  // send, and with nobody.
+  // Exchanges messages with every rank, this one included: one of `count` elements, then one of another type and class,
+  // in the order of the ranks. They are received in the opposite order of the ranks. Then it exchanges only with the
+  // next rank, after a message of send(), and with no rank.
   template <class T>
   void exchange(std::uint64_t count) {
     const int salt = salt_ += 2;

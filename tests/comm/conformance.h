@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of every backend, checked on one rank against references that each rank computes alone.
+// Checks of the contract of every backend, against references that each rank computes without communication.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,20 @@
 
 namespace droptest::comm {
 
-/// Bytes of a message of which a quarter is more than Gloo buffers of a rank's sends. ThreadSanitizer takes many times
-/// as long for each byte; with it, connections and Gloo buffer parts of it, but not all.
+/// The bytes of a message; a quarter of it is more than Gloo buffers of a rank's sends. ThreadSanitizer is slow, so it
+/// has a smaller size, which connections and Gloo buffer in part, but not as a whole.
 inline constexpr std::size_t kLargeMessageBytes = std::size_t{kThreadSanitizer ? 20 : 80} << 20;
 
 /// Calls every operation for float, double and uint64, in place and out of place, for counts of 0, 1, around the
-/// group's size and above 1000, even and uneven. Ranks: all. Throws: std::runtime_error that names the operation where
-/// a result differs by one bit from the rank-order reference, an input was written, or a byte past an output changed.
-/// Returns a digest of all results, which must be equal for all backends and differs between ranks.
+/// group's size and above 1000, even and uneven. Ranks: all. Throws: std::runtime_error that names the operation if a
+/// result differs by one bit from the rank-order reference, if an input was written, or if a byte past an output
+/// changed. Returns a digest of all results, which must be equal for all backends and differs between ranks.
 std::uint64_t check_conformance(Communicator& communicator);
 
-/// The same over subgroups: halves, reversed order, nested, and ranks that belong to none.
+/// check_conformance() over subgroups: halves, reversed order, nested groups, and ranks that belong to no group.
 std::uint64_t check_conformance_of_splits(Communicator& communicator);
 
-/// The same two for communicators that add in an order of their own: with these inputs every order gives one sum.
+/// The two checks for communicators that add in any order: with these inputs, every order gives the same sum.
 std::uint64_t check_conformance_of_any_order(Communicator& communicator);
 std::uint64_t check_conformance_of_splits_of_any_order(Communicator& communicator);
 
@@ -31,11 +31,11 @@ std::uint64_t check_conformance_of_splits_of_any_order(Communicator& communicato
 /// of a Gloo message that name the call.
 std::uint64_t check_message_sizes(Communicator& communicator);
 
-/// check_conformance of the communicator and of its channels, on a thread each at the same time.
+/// check_conformance() of the communicator and of its channels, each on a separate thread at the same time.
 std::uint64_t check_conformance_of_channels(Communicator& communicator);
 
-/// Exchanges of kLargeMessageBytes: a ring of all ranks, and pairs that send to each other at once. Ranks: all. Throws,
-/// and returns a digest, as above.
+/// Exchanges messages of kLargeMessageBytes in a ring of all ranks, and in pairs that send to each other at once.
+/// Ranks: all. Throws, and returns a digest, as check_conformance().
 std::uint64_t check_large_exchanges(Communicator& communicator);
 
 }  // namespace droptest::comm

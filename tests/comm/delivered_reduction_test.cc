@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reductions with holes against the plainest loop, bit for bit.
+// Compares reductions with lost elements with the simplest loop, bit for bit.
 #include "comm/lossy/fill/delivered_reduction.h"
 
 #include <gtest/gtest.h>
@@ -181,7 +181,7 @@ void check_parts(const Scaling& scaling) {
   }
 }
 
-// Each result loses packets of its own, and nothing else of it, nor of the others, changes.
+// Each result loses its own packets; nothing else in it or in the other results changes.
 template <class T>
 void check_results(double p_contributions, double p_results) {
   DeliveredReduction reduction;

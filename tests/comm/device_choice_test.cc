@@ -40,7 +40,7 @@ TEST(DeviceChoice, MoreRanksThanDevicesAreSentToTheLocalBackend) {
       error_of({.rank = 5, .local_rank = 5, .local_world_size = 8, .devices = 4}),
       "ConfigError: nccl: rank 5: local rank 5 of 8 on a host with 4 devices; the backend wants a device for each "
       "rank: start at most 4 on each host, or use backend \"local\", whose ranks share one device");
-  // All ranks say so, and not only those that find no device.
+  // All ranks report the error, not only those that find no device.
   EXPECT_EQ(error_of({.rank = 0, .local_rank = 0, .local_world_size = 2, .devices = 1}).rfind("ConfigError: ", 0), 0U);
   EXPECT_EQ(error_of({.rank = 5, .local_rank = 5, .local_world_size = 8, .devices = 4, .devices_chosen = true})
                 .rfind("ConfigError: ", 0),

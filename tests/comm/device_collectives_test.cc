@@ -72,7 +72,7 @@ TEST(DeviceCollectives, LargeExchangesConform) {
   EXPECT_EQ(digests(2, Where::kHost, check_large_exchanges), digests(2, Where::kDevice, check_large_exchanges));
 }
 
-// No rank waits for the device between its calls: the order is that of streams and events alone.
+// No rank waits for the device between its calls: only streams and events order the work.
 TEST(DeviceCollectives, CallsFollowEachOtherWithoutTheHost) {
   DROPTEST_NEEDS_DEVICE();
   constexpr int kRanks = 3;
@@ -101,7 +101,7 @@ TEST(DeviceCollectives, CallsFollowEachOtherWithoutTheHost) {
   });
 }
 
-// Of a call that rank 0 makes with host memory, rank 1 with device memory.
+// Expects the errors of a call that rank 0 makes with host memory, rank 1 with device memory.
 void expect_mixed_memory_is_refused(const std::function<void(Communicator&, Tensor)>& host_call) {
   try {
     run_ranks(2, kTimeout, [&](Communicator& group) {
@@ -225,7 +225,7 @@ TEST(DeviceLosses, OwnContributionsInThePlaceOfLostOnesHaveTheHostsBits) {
   };
   const auto expect_twins = [&means]<class T>(std::type_identity<T> type) {
     for (const double p : {0.3, 1.0}) {
-      for (const std::size_t count : {std::size_t{517}, std::size_t{960}}) {  // in single elements, and in packs
+      for (const std::size_t count : {std::size_t{517}, std::size_t{960}}) {  // single elements, and packs
         EXPECT_EQ(means(type, p, count, Where::kHost), means(type, p, count, Where::kDevice)) << p << " " << count;
       }
     }
@@ -291,7 +291,7 @@ TEST(DeviceLosses, EveryRecoveryHasTheHostsBits) {
   expect_twins<float>(3, attacked, "largest norm");
 }
 
-// Codes, pairs and states are made in host memory, from and for tensors on a device. Sampled steps compare both ends.
+// Codes, pairs and states of tensors on a device are computed in host memory. Sampled steps compare both ends.
 TEST(DeviceLosses, CompressedSumsHaveTheBitsOfTheHost) {
   DROPTEST_NEEDS_DEVICE();
   using Feedback = ClassRecovery::ErrorFeedback;
@@ -330,7 +330,7 @@ TEST(DeviceLosses, CompressedSumsHaveTheBitsOfTheHost) {
   }
 }
 
-// Of 1000 elements on two ranks, one is NaN on one of them, and others differ by 3.
+// Two ranks have 1000 elements. One element is NaN on one rank, and others differ by 3.
 TEST(DeviceLosses, ANaNIsTheLargestDivergence) {
   DROPTEST_NEEDS_DEVICE();
   constexpr std::size_t kElems = 1000;
@@ -389,7 +389,7 @@ TEST(DeviceLosses, CallsOnTwoStreamsDoNotMix) {
         lossy.all_reduce(tensors[0], ReduceOp::kSum, {kClass, "first"});
         lossy.all_reduce(tensors[1], ReduceOp::kSum, {kClass, "second"});
       }
-      // Rank 1 looks first, so that rank 0's streams advance as far as rank 1 needs and no further.
+      // Rank 1 is checked first, so that rank 0's streams advance only as far as rank 1 needs.
       for (int turn = 1; turn >= 0; --turn) {
         for (int s = 1; s >= 0 && turn == me; --s) {
           copy_to_host(DeviceSpan<const float>(buffers[s].elems()), std::span(s == 0 ? first : second), streams[s]);

@@ -82,7 +82,7 @@ TEST(DryCommunicator, RefusesWhatABackendRefuses) {
   EXPECT_THROW((void)world.split(0, 0), CheckError);
 }
 
-// The lists say which ranks, in which order.
+// The lists give the ranks and their order.
 TEST(Subgroup, HasTheListedRanks) {
   run_ranks(5, std::chrono::seconds(60), [](Communicator& world) {
     const std::vector<int> reversed = {4, 2, 0};

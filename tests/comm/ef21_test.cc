@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Feedback with a state at both ends: against a naive twin, under loss, with and without acknowledgements.
+// Feedback with a state at both ends: compared with a naive twin, under loss, with and without acknowledgements.
 #include "comm/lossy/fill/ef21.h"
 
 #include <gmock/gmock.h>
@@ -58,7 +58,7 @@ Doubles input_of(int rank, int call, double change) {
 }
 
 struct Outcome {
-  PerRank results{kRanks};  // of all calls, one after the other
+  PerRank results{kRanks};  // results of all calls, one after the other
   EndErrors ends;
 };
 
@@ -202,7 +202,7 @@ class NaiveTwin {
     return PerRank(kRanks, all);
   }
 
-  // Of codes, an owner has copies of its own part alone.
+  // An owner of codes has copies only of its own part.
   void add_errors(EndErrors& errors) const {
     const bool by_pairs = network_.compression.kind == CompressionKind::kTopK;
     const std::vector<std::uint64_t> counts = even_counts(kCount, kRanks);
@@ -247,7 +247,7 @@ TEST(Ef21, HasTheSumsOfItsNaiveTwin) {
   }
 }
 
-/// The largest error of a rank's last result, of the sums of fixed inputs.
+/// The largest error of a rank's last result, for sums of fixed inputs.
 double last_error(const Outcome& outcome, int calls) {
   Doubles exact(kCount);
   for (int r = 0; r < kRanks; ++r) {
@@ -263,8 +263,8 @@ double last_error(const Outcome& outcome, int calls) {
   return most;
 }
 
-// Of fixed contributions the estimates become the contributions. Where the ends part, the receivers never hear of the
-// lost differences: their error stays, and does not shrink with more calls.
+// If contributions are fixed, the estimates converge to them. If the two ends diverge, the receivers never get the lost
+// differences: their error stays, and does not shrink with more calls.
 TEST(Ef21, EndsPartUnderLossAndAgreeToTheBitWithAcknowledgements) {
   const auto run = [](Feedback feedback, double loss, int calls) {
     return all_reduced(network_of(kPairs, feedback, loss), calls, 0);
@@ -290,7 +290,7 @@ TEST(Ef21, EndsPartUnderLossAndAgreeToTheBitWithAcknowledgements) {
   EXPECT_EQ(mended_codes.ends.error_energy, 0);
 }
 
-// With shared fates a source misses its own lost packets, so that results are equal on all ranks in both modes.
+// A source with shared fates misses its own lost packets, so that results are equal on all ranks in both modes.
 TEST(Ef21, SharedFatesKeepResultsEqual) {
   for (const Feedback feedback : {Feedback::kEf21, Feedback::kEf21Acknowledged}) {
     ClassNetwork network = network_of(kPairs, feedback, 0.3);

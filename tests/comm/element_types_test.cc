@@ -54,7 +54,8 @@ TEST(Float16, EveryNumberIsAFloatAndComesBack) {
   }
 }
 
-// For all pairs of neighbours: a number between them goes to the nearer one, and the middle to the even one.
+// A number between two neighbours is rounded to the nearer one, and the middle to the even one, for all pairs of
+// neighbours.
 TEST(Float16, RoundsToTheNearestAndTiesToEven) {
   for (std::uint16_t bits = 0; bits < 0x7bff; ++bits) {
     const float low = to_float(Fp16{bits});

@@ -59,7 +59,7 @@ TEST(ErrorFeedback, WhatArrivesAddsUpToWhatWasPutIn) {
   }
 }
 
-// The residual comes with the next message that surely arrives, here one of zeros.
+// The residual is sent with the next message that certainly arrives, here one of zeros.
 TEST(ErrorFeedback, WhatIsSentAndWhatIsRememberedAddUpToWhatWasWanted) {
   constexpr int kRanks = 3;
   constexpr std::size_t kElems = 300;

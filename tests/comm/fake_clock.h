@@ -58,12 +58,12 @@ class FakeClock final : public Clock {
     const std::map<std::uint64_t, Waiter> woken = std::exchange(waiters_, {});
     own.unlock();
     for (const auto& [number, waiter] : woken) {
-      { const std::lock_guard asleep(*waiter.mutex); }  // who looked at the time before it moved is asleep by now
+      { const std::lock_guard asleep(*waiter.mutex); }  // a waiter that read the time before it moved is asleep by now
       waiter.changed->notify_all();
     }
   }
 
-  /// Returns when `count` threads, or more, wait by this clock, each for a deadline to come.
+  /// Returns when at least `count` threads wait by this clock for a future deadline.
   void await_waiters(std::size_t count) const {
     std::unique_lock own(mutex_);
     came_.wait(own, [&] { return waiters_.size() >= count; });
@@ -75,7 +75,7 @@ class FakeClock final : public Clock {
     std::mutex* mutex;
   };
 
-  // Nothing where the deadline is over.
+  // Does nothing if the deadline has passed.
   std::optional<std::uint64_t> begin_wait(const Waiter& waiter, TimePoint deadline) const {
     const std::lock_guard own(mutex_);
     if (now_ >= deadline) return std::nullopt;
@@ -86,7 +86,7 @@ class FakeClock final : public Clock {
 
   mutable std::mutex mutex_;
   mutable std::condition_variable came_;
-  mutable std::map<std::uint64_t, Waiter> waiters_;  ///< that advance() has not woken
+  mutable std::map<std::uint64_t, Waiter> waiters_;  ///< waiters that advance() has not woken
   mutable std::uint64_t last_waiter_ = 0;
   TimePoint now_{std::chrono::hours(1)};
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fates without tensors against ranks that carry them: the same digest and losses, and the survival that sums show.
+// Compares fates without tensors with ranks that send tensors: the digest, the losses, and the survival that sums show.
 #include "comm/lab/fate_simulation.h"
 
 #include <gtest/gtest.h>
@@ -44,8 +44,8 @@ FateSimulation simulation_of(const PathEntry& path, int ranks, Consistency consi
 
 struct Carried {
   ClassStatistics statistics;
-  std::vector<double> sums;     // of all ranks' results, by trial
-  std::vector<double> owned;    // of the results that their owners have, by trial
+  std::vector<double> sums;     // [trial]: sum of all ranks' results
+  std::vector<double> owned;    // [trial]: sum of the results that their owners have
   std::vector<double> arrived;  // number of results that are not zero, by trial
 };
 
@@ -94,8 +94,8 @@ Carried carry(const FateSimulation& simulation) {
   return carried;
 }
 
-// With ones a result is the number of contributions that arrived. With losses in one half alone, the sum over ranks
-// counts the values that pass that half.
+// If all values are ones, a result is the number of contributions that arrived. If only one half has losses, the sum
+// over ranks counts the values that pass that half.
 TEST(FateSimulation, HasTheDigestAndTheSurvivalOfRanksThatCarryTensors) {
   for (const PathEntry& path : paths()) {
     for (const Consistency consistency : {Consistency::kPerReceiver, Consistency::kShared}) {
@@ -158,8 +158,8 @@ TEST(FateSimulation, PacketsAreCountedWithoutFates) {
   EXPECT_EQ(first_packets(simulation), 0U);
 }
 
-// Whoever has a result has at least its owner's contribution, so results that are not zero have arrived. From an
-// aggregation point all arrive.
+// A result has at least its owner's contribution, so results that are not zero have arrived. All results of an
+// aggregation point arrive.
 TEST(FateSimulation, WhatComesTooLateDoesNotSurvive) {
   TimeModel time;
   time.links = {{5e-6, 1e9}, {5e-6, 1e9}, 0};

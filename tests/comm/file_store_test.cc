@@ -18,10 +18,10 @@
 
 namespace {
 
-/// Called once, before this process removes the next file: the step of another rank that comes between a list of the
-/// files and their removal.
+/// The step of another rank between the listing of the files and their removal: called once, before this process
+/// removes the next file.
 std::function<void()> before_next_removal;
-std::atomic<bool> has_step = false;  ///< of the test that runs; other tests remove files in several threads
+std::atomic<bool> has_step = false;  ///< the running test has a step; other tests remove files in threads
 
 template <typename Function>
 Function* function_of_system(const char* name) {
@@ -31,7 +31,7 @@ Function* function_of_system(const char* name) {
 
 }  // namespace
 
-// These take the place of the system's functions in this program, for FileStore and the standard library.
+// These functions replace the system's functions in this program, for FileStore and the standard library.
 extern "C" int unlink(const char* path) noexcept { return function_of_system<int(const char*)>("unlink")(path); }
 extern "C" int unlinkat(int folder, const char* path, int flags) noexcept {
   return function_of_system<int(int, const char*, int)>("unlinkat")(folder, path, flags);

@@ -77,7 +77,7 @@ TEST(FlowLedger, ACheckedMessageShowsThatTheEndsDiffer) {
   EXPECT_NE(flow_of(sender).check(), flow_of(receiver).check());
 }
 
-// Whatever was expected to come next.
+// The error does not depend on the message that was expected next.
 TEST(FlowLedger, LinksInAnyOrderHaveTheirOwnFates) {
   FlowLedger ledger(network_of(0.3));
   const sim::Packetizer packets(1000, 4, 64);
@@ -137,7 +137,7 @@ TEST(FlowLedger, CountsNothingWhereNobodyAsks) {
   EXPECT_EQ(flow_of(ledger).loss_counts().packets, 0U);
 }
 
-// The times have one entry for each message, and messages that are passed on use up their entries too.
+// The times have one entry for each message, and messages that are only forwarded use up their entries, too.
 TEST(FlowLedger, PassedMessagesUseUpTheirTimes) {
   FlowLedger ledger(network_of(0));
   SendTimes times;

@@ -4,7 +4,7 @@
 
 namespace droptest::comm {
 
-/// A port that nobody has, another one at each call, and none of those that the system gives to connections.
+/// A free port. Each call returns another one, and none from the range that the system assigns to connections.
 int free_port();
 
 }  // namespace droptest::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of the `gloo` backend as a process of its own, for tests that kill ranks (rank_program.h).
+// One rank of the `gloo` backend as a separate process, for tests that kill ranks (rank_program.h).
 #include <signal.h>
 #include <unistd.h>
 
@@ -64,7 +64,7 @@ void fail_in_exchanges(Communicator& communicator, TurnClock& clock, int culprit
   }
 }
 
-// Each rank waits for the next one, the last one fails: only its neighbour talks to it.
+// Each rank waits for the next one, and the last one fails: only its neighbour communicates with it.
 void fail_at_the_end_of_a_chain(Communicator& communicator, TurnClock& clock, std::string_view how) {
   communicator.barrier({.name = "start"});
   const int next = communicator.rank() + 1;
@@ -81,7 +81,7 @@ void fail_at_the_end_of_a_chain(Communicator& communicator, TurnClock& clock, st
   }
 }
 
-// Ranks with an even and with an odd number go on by themselves; the culprit belongs to one half only.
+// Even and odd ranks continue in separate groups; the culprit belongs to only one of them.
 void fail_in_a_part(Communicator& communicator, TurnClock& clock, int culprit, std::string_view how) {
   const auto part = communicator.split(communicator.rank() % 2, 0);
   for (std::uint64_t step = 0;; ++step) {
@@ -122,8 +122,8 @@ void disagree(Communicator& communicator, int culprit, std::string_view what) {
   communicator.all_to_all(std::span(data).first(2 * n), send, std::span(output), receive, {.name = "tokens"});
 }
 
-// More than is buffered, to a rank that takes it late; and a last message to a rank that reads it after the sender
-// left.
+// A message larger than the buffers to a rank that receives it late, and a last message to a rank that reads it after
+// the sender has left.
 std::uint64_t send_much(Communicator& communicator, const TurnClock& clock) {
   constexpr std::size_t kElems = 3'000'000;  // 12 MB
   std::vector<float> data(kElems);

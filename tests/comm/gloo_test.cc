@@ -81,7 +81,7 @@ TEST(Gloo, WhatTheSystemHasNotDeliveredYetOutlivesItsSender) {
 
 struct Failing {
   const char* how;
-  std::chrono::milliseconds timeout;  ///< long where the failure must be found without it
+  std::chrono::milliseconds timeout;  ///< long if the failure must be found without it
   const char* text;
 };
 const std::vector<Failing> kFailures = {
@@ -240,7 +240,7 @@ TEST(GlooRendezvous, ByRedisGivesTheSameBits) {
       .kind = Rendezvous::Kind::kRedis, .directory = "", .host = "127.0.0.1", .port = port, .launch_id = "probe"};
   alone.world_size = 2;
   alone.timeout = 1ms;
-  // Until the server answers: then the missing rank is the complaint.
+  // The loop ends when the server answers; then the error is the missing rank.
   while (::waitpid(server, nullptr, WNOHANG) == 0) {
     try {
       connect_gloo(alone);
@@ -266,7 +266,7 @@ TEST(GlooRendezvous, ByTcpGivesTheSameBitsAndThePortCanBeUsedAgain) {
   const TemporaryDirectory directory;
   const Scenario scenario{.world_size = 3, .name = "conformance", .tcp_port = free_port()};
   const auto want = local_digests(3, check_conformance);
-  for (int i = 0; i < 2; ++i) {  // with the same launch id, too: nothing of the first launch is left
+  for (int i = 0; i < 2; ++i) {  // the second launch has the same id: nothing of the first one is left
     const auto reports = run_processes(scenario, directory.path());
     for (std::size_t r = 0; r < reports.size(); ++r) EXPECT_EQ(reports[r].text, want[r]);
   }
@@ -275,7 +275,8 @@ TEST(GlooRendezvous, ByTcpGivesTheSameBitsAndThePortCanBeUsedAgain) {
   for (const RankReport& report : reports) EXPECT_EQ(report.text, "ok 0");
 }
 
-// The store dies or stops with rank 0: that rank is the cause for all, those too that do not talk to it.
+// The store dies or stops with rank 0. That rank is the cause for all ranks, also for those that do not communicate
+// with it.
 TEST(GlooFailure, EverySurvivorNamesTheRankThatHeldTheTcpStore) {
   for (const Failing& failing : kFailures) {
     std::vector<std::thread> at_once;

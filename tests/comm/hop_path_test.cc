@@ -88,7 +88,7 @@ TEST(HopPath, LossZeroChangesNoBitAndLeavesRanksEqual) {
           double sum = 0;
           for (int r = 0; r < ranks; ++r) sum += input_of(r, i);
           ASSERT_NEAR(of_rank[i], sum, 1e-5) << path;        // float rounding of seven values below one
-          ASSERT_NEAR(of_rank[101 + i], sum, 1e-5) << path;  // by reduce-scatter and all-gather
+          ASSERT_NEAR(of_rank[101 + i], sum, 1e-5) << path;  // the sum by reduce-scatter and all-gather
           ASSERT_EQ(of_rank[202 + i], input_of(ranks - 1, i)) << path;
         }
       }
@@ -96,7 +96,7 @@ TEST(HopPath, LossZeroChangesNoBitAndLeavesRanksEqual) {
   }
 }
 
-// Where everything is lost each owner is left with its own contribution, and each receiver with nothing.
+// If everything is lost, each owner has only its own contribution, and each receiver nothing.
 TEST(HopPath, CertainLossLeavesEachRankItsOwn) {
   for (const std::string_view path : hop_paths()) {
     const auto all = results(4, options_of(path, std::make_shared<sim::Bernoulli>(1), Fill::kZero), 40);

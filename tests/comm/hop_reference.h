@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A schedule of hops under loss once more, element by element and without ranks: the reference for tests of HopPath.
+// A second implementation of schedules of hops under loss, element by element and without ranks: the reference for
+// tests of HopPath.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +14,16 @@
 
 namespace droptest::comm {
 
-/// All ranks of one group of world ranks 0 to ranks - 1. It shares with the loss layer the schedules, which have tests
-/// of their own, and LossProcess::draw, which it asks for one packet at a time.
+/// All ranks of one group of the world ranks 0 to ranks - 1. It shares with the loss layer only the schedules, which
+/// have separate tests, and LossProcess::draw(), which it calls for one packet at a time.
 class HopReference {
  public:
-  using Values = std::vector<std::vector<double>>;  // by rank, then element
+  using Values = std::vector<std::vector<double>>;  // [rank][element]
   using Counts = std::vector<std::uint64_t>;
 
   HopReference(const ClassNetwork& network, std::uint64_t seed, sim::TrafficClass traffic_class, int ranks);
 
-  /// Carries a collective out on the elements of each rank, `work`, which are cut by `counts`.
+  /// Computes a collective on the elements `work` of each rank, which are cut by `counts`.
   Values run(sim::Collective collective, int root, Values work, const Counts& counts, ReduceOp op);
 
  private:
@@ -33,7 +34,7 @@ class HopReference {
   sim::TrafficClass traffic_class_;
   int ranks_;
   std::map<std::tuple<int, int, int>, std::pair<std::uint64_t, std::uint64_t>> links_;  // next packet, next message
-  // The last value that arrived, by collective, half, receiver, source and round (0 for values), element.
+  // The last value that arrived. The key is collective, half, receiver, source and round (0 for values), element.
   std::map<std::tuple<int, int, int, int, int, std::uint64_t>, double> last_;
 };
 

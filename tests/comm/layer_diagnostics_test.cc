@@ -148,7 +148,7 @@ TEST(LayerDiagnostics, AStepIsTouchedWhereAnyRankLostAnythingOfTheLayerWheneverO
   }
 }
 
-// Each is counted on its receiver alone.
+// Each is counted only on its receiver.
 TEST(LayerDiagnostics, AMessageIsTouchedWhereItsReceiverLosesAPacket) {
   // Two packets a message: the second one, in step 1, loses packet 3, and the fourth one, in step 3, packet 6.
   LossyOptions options = options_of(nullptr);
@@ -198,7 +198,7 @@ TEST(LayerDiagnostics, MemoryDoesNotGrowWithTheStepsWhereNobodyAsks) {
   });
 }
 
-// The ranks put their verdicts together at the same step, whichever of its groups a rank begins the step with.
+// The ranks combine their verdicts at the same step, with whichever of its groups a rank begins the step.
 TEST(LayerDiagnostics, StepsMayBeginWithAnyGroupOfARank) {
   constexpr std::uint64_t kSteps = 1500;
   LossyOptions options = options_of(std::make_shared<ChosenLoss>(std::vector<std::uint64_t>{0, 2998}));

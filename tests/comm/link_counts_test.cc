@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expected losses, their variance, bursts and gaps of links whose packets are not all neighbours.
+// Expected losses, their variance, bursts and gaps of links on which not all packets are adjacent.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -37,13 +37,13 @@ using Process = std::shared_ptr<const sim::LossProcess>;
 using Counts = std::map<std::uint64_t, std::uint64_t>;
 
 constexpr sim::Link kLink{sim::TrafficClass::kPpActivation, sim::Half::kGather, 0, 1};
-constexpr std::uint64_t kPackets = 4;  // of a message
+constexpr std::uint64_t kPackets = 4;  // packets of a message
 
 Process bursts(double loss_rate = 0.05, double mean_burst = 50) {
   return std::make_shared<sim::GilbertElliott>(sim::rates_of_burst(loss_rate, mean_burst));
 }
 
-/// Saves, or restores what was saved.
+/// Saves state, or restores it.
 class Saved final : public sim::StateVisitor {
  public:
   Turn turn() const override { return turn_; }
@@ -113,8 +113,8 @@ TEST(LinkCounts, OrdinalsWithGapsAreCountedWithTheCovarianceOverTheGaps) {
       all.add(link.counts());
     }
     expect_standard(z);
-    // A burst ends where a message is no neighbour of the next one. A stretch of n packets has L n losses, in bursts
-    // that begin with its first packet or behind one that arrived.
+    // A burst ends if a message and the next one are not adjacent. A stretch of n packets has L n losses, in bursts
+    // that begin with its first packet or after a packet that arrived.
     const double n = stride == 1 ? 500.0 * kPackets : kPackets;
     const double of_stretch = 0.05 * (1 + (n - 1) / 50);
     EXPECT_NEAR(all.mean_burst_packets() / (0.05 * n / of_stretch), 1, 0.15);
@@ -198,7 +198,7 @@ TEST(LinkCounts, FixedFatesAreCountedExactlyAtAnyOrdinal) {
   }
 }
 
-/// In turns of one step, from step 0 on, until `steps`. Null: nothing is lost.
+/// Processes in turns of one step, from step 0 to `steps`. Null: nothing is lost.
 Process turns(const std::vector<sim::GilbertElliottRates>& rates, double otherwise, std::uint64_t steps) {
   std::vector<sim::Phase> phases;
   for (std::uint64_t step = 0; step < steps; step += rates.size() + 1) {
@@ -247,7 +247,7 @@ TEST(LinkCounts, APauseOfATimedProcessEndsABurst) {
   }
 }
 
-/// Of all links of random runs: how far their losses are from the expected ones.
+/// The deviations of losses from their expectation, for all links of random runs.
 struct Panel {
   std::vector<double> of_halves;
   std::vector<double> of_links;
@@ -272,7 +272,7 @@ void take(const ClassStatistics& statistics, Panel& panel) {
   }
 }
 
-// Collectives on a path, and messages with ordinals between ranks. A network is drawn by chance each time.
+// Collectives on a path, and messages with ordinals between ranks. Each run draws a random network.
 TEST(LinkCounts, OfRandomRunsDeviateAsTheirVarianceSaysAndLinkByLink) {
   const sim::PacketMask trace = sim::parse_trace("0001000110000010000000000000000", "t");
   const std::vector<Process> processes = {

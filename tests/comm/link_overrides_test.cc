@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Links with a loss of their own, and losses that change over steps, through the loss layer and its statistics.
+// Links with separate losses, and losses that change over steps, through the loss layer and its statistics.
 #include "comm/lossy/link_overrides.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The packets of a link with a clock: which indices they have, and when they leave.
+// The packets of a link with a clock: their indices and their times of departure.
 #include <gtest/gtest.h>
 
 #include <algorithm>

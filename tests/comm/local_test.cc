@@ -28,7 +28,7 @@ using ::testing::Not;
 
 const Message kMessage{.traffic_class = sim::TrafficClass::kTpBackward, .name = "grad.wte", .layer = 3};
 
-// Runs `body` on every rank and returns the text of each rank's CommError; "" where it threw none. `failed` counts the
+// Runs `body` on every rank and returns the text of each rank's CommError; "" if it threw none. `failed` counts the
 // ranks that have thrown.
 std::vector<std::string> errors_of(int world_size, std::chrono::milliseconds timeout,
                                    const std::function<void(Communicator&)>& body, const Clock& clock = steady_clock(),
@@ -92,7 +92,7 @@ TEST(Local, ARankThatStopsInAChannelIsNamedToTheOthers) {
   EXPECT_THAT(error, AllOf(HasSubstr("rank 2"), HasSubstr("of a channel")));
 }
 
-// Rank 1 waits in another channel: in this one it is in no call.
+// Rank 1 waits in another channel; in this channel it is in no call.
 TEST(Local, TheChannelsOfARankWaitEachForItself) {
   FakeClock clock;
   std::atomic<int> failed = 0;
@@ -167,7 +167,7 @@ TEST(Local, ManySmallCollectivesKeepTheirOrder) {
 }
 
 TEST(Local, BarrierHoldsBackEveryRank) {
-  // The last rank comes when the others wait.
+  // The last rank calls when the others wait.
   FakeClock clock;
   std::atomic<int> entered = 0;
   const auto body = [&](Communicator& communicator) {

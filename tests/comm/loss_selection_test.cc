@@ -71,7 +71,7 @@ Outcome reduced(LossSelection selection, double rate) {
     lossy.begin_step(1);
     std::vector<float> data(300);
     for (std::size_t i = 0; i < data.size(); ++i) {
-      // A few packets hold most of the energy.
+      // A few packets have most of the energy.
       data[i] = std::sin(static_cast<float>(i) + static_cast<float>(inner.rank())) * (i % 40 < 4 ? 10.0F : 0.1F);
     }
     lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, {kClass, "gradient", 0});

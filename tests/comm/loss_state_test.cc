@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A loss layer that is made anew in the middle of a run, from the state of the one before.
+// A new loss layer in the middle of a run, from the state of the previous one.
 #include <gtest/gtest.h>
 #include <malloc.h>
 
@@ -69,7 +69,7 @@ struct Outcome {
 
 constexpr std::uint64_t kSteps = 40;  // more than the 16 messages between two that both ends draw
 
-// Where `made_anew`, by another layer from the middle on.
+// Runs the steps; if `made_anew`, a new layer continues from the middle on.
 Outcome run(const LossyOptions& options, bool made_anew) {
   Outcome outcome;
   run_ranks(4, kRecoveryTimeout, [&](Communicator& inner) {
@@ -85,7 +85,7 @@ Outcome run(const LossyOptions& options, bool made_anew) {
         layer->visit_state(state);
         EXPECT_TRUE(state.is_used_up());
       }
-      layer->world.begin_step(step);  // which has begun
+      layer->world.begin_step(step);  // the step has already begun
       for (Communicator* group : {static_cast<Communicator*>(&layer->world), layer->part.get()}) {
         std::vector<float> data = recovery_values(static_cast<int>(step), inner.rank(), 700);
         group->all_reduce(std::span(data), ReduceOp::kSum, {kRecoveryClass, "sum", 0});
@@ -207,7 +207,7 @@ std::vector<std::byte> state_of(LossyCommunicator& lossy) {
   return state.all();
 }
 
-// Memory that is new has another content each time.
+// New memory has different content each time.
 TEST(LossState, EqualStatesHaveEqualBytes) {
   ClassNetwork network = bursty_network("direct");
   apply_recovery(network, protocol("selective_repeat", 1));
@@ -385,7 +385,7 @@ TEST(LossState, ARefusedStartLeavesItAsItWas) {
   expect_refused_start_changes_nothing(network, message(700, std::uint64_t{1} << 47U));
 }
 
-// The stale values of a message are replaced by those of another of its name with another size.
+// The stale values of a message are replaced by those of another message with its name and another size.
 TEST(LossState, MessagesOfOneNameAndDifferentSizesMayBeExchangedTogether) {
   ClassNetwork network = recovery_network("direct", 0, 0.3);
   network.gather.fill = Fill::kStale;

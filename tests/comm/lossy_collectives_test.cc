@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every collective of every path and fill against the element-by-element reference.
+// Compares every collective of every path and fill with the element-by-element reference.
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -39,7 +39,7 @@ struct NamedNetwork {
   ClassNetwork network;
 };
 
-// Every path with each pair of fills, both consistencies where they have a meaning, and both burst scopes.
+// Every path with each pair of fills, both consistencies if they have a meaning, and both burst scopes.
 std::vector<NamedNetwork> networks() {
   std::vector<NamedNetwork> result;
   for (const PathEntry& entry : paths()) {
@@ -127,7 +127,7 @@ TEST(LossyCollectives, AllReduceEqualsReference) {
           for (int call = 0; call < kCalls; ++call) {
             std::vector<double> data = vector_of(call, inner.rank(), shape.count);
             if (call == 1) {
-              lossy.all_reduce(Tensor(std::span(data)), op, kMessage);  // in place
+              lossy.all_reduce(Tensor(std::span(data)), op, kMessage);  // an in-place call
               got[call][inner.rank()] = data;
             } else {
               std::vector<double> output(shape.count, -77);

@@ -104,7 +104,7 @@ TEST(LossyCommunicator, LossZeroGivesTheBitsOfTheBareBackend) {
   expect_loss_free_bits<double>();
 }
 
-// p = 1 on `direct`: each rank ends with the sum over its own data alone in its part, and with the fill elsewhere.
+// p = 1 on `direct`: each rank ends with only its own data in its part, and with the fill elsewhere.
 TEST(LossyCommunicator, DirectAtLossOneIsDefinedForEveryFill) {
   constexpr int kRanks = 3;
   constexpr std::uint64_t kPart = 10;
@@ -187,7 +187,7 @@ TEST(LossyCommunicator, FatesDifferBetweenCallsClassesAndHalves) {
                                    Message{sim::TrafficClass::kDpGradient, "x"}}) {
       std::vector<float> data(kCount, 1.0F);
       lossy.all_reduce(Tensor(std::span(data)), ReduceOp::kSum, message);
-      for (float& x : data) x = x == 2.0F ? 0.0F : 1.0F;  // 1 where something is missing
+      for (float& x : data) x = x == 2.0F ? 0.0F : 1.0F;  // 1 if something is missing
       for (const auto& earlier : results) {
         double both = 0;
         for (std::uint64_t i = 0; i < kCount; ++i) both += data[i] * earlier[i];
@@ -287,7 +287,7 @@ TEST(LossyCommunicator, SplitGroupsRememberStaleValuesOfTheirOwn) {
   });
 }
 
-// Over steps: a lost position shows the value of the last step in which it arrived, and zero before the first.
+// A lost position shows the value of the last step in which it arrived, and zero before the first one.
 TEST(LossyCommunicator, StaleShowsTheLastValueThatArrived) {
   ClassNetwork network = network_of("contribution", 0.5, 0);
   network.reduce.fill = Fill::kStale;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss layer keeps the communicator's contract where nothing is lost, and an exchange under loss is the sends and
+// The loss layer keeps the communicator's contract if nothing is lost, and an exchange under loss is the sends and
 // receives that it stands for.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +35,7 @@ ClassNetwork network_of(const PathEntry& path, double p) {
   return network;
 }
 
-// Every class but `control` loses.
+// Every class except `control` loses packets.
 LossyOptions options_of(const ClassNetwork& network) {
   LossyOptions options;
   options.network.seed = 17;

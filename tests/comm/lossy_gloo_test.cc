@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss layer over Gloo: the fates of the local backend exactly, and its results to rounding.
+// The loss layer over Gloo has exactly the fates of the local backend, and its results up to rounding.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -41,7 +41,7 @@ struct RankResult {
   std::uint64_t untouched = 0;
   double nmse = 0;
   double virtual_seconds = 0;
-  double bias = 0;  // of the layer, as are the steps
+  double bias = 0;  // bias and steps are those of the layer
   std::uint64_t steps = 0;
   std::uint64_t untouched_steps = 0;
   std::vector<std::uint64_t> gaps;
@@ -110,7 +110,7 @@ std::vector<RankResult> over_gloo(const LossyOptions& options) {
   return results;
 }
 
-// Runs the program on both backends. `tolerance`: of results, which differ by the order of additions where a path
+// Runs the program on both backends. `tolerance` is that of results, which differ by the order of additions if a path
 // leaves them to the backend.
 std::vector<RankResult> expect_alike(const LossyOptions& options, double tolerance, const std::string& what) {
   std::vector<RankResult> local(kRanks);
@@ -157,7 +157,7 @@ ClassNetwork network_of(std::string_view path) {
   return network;
 }
 
-// Sums of at most nine values below 3, each to float rounding.
+// Sums of at most nine values below 3, each with float rounding.
 constexpr double kSumTolerance = 1e-5;
 
 TEST(LossyGloo, HasTheFatesOfTheLocalBackendAndItsResultsToRounding) {
@@ -309,7 +309,7 @@ TEST(GlooStartedWork, AnErrorThatDropsAWorkIsWhatThePeersReport) {
 }
 
 TEST(GlooStartedWork, FatesThatDependOnTimeAreThoseOfTheLocalBackend) {
-  constexpr std::uint64_t kPrograms = 100;  // over connections, each takes some 50 ms
+  constexpr std::uint64_t kPrograms = 100;  // each takes some 50 ms over connections
   for (const LossyOptions& options : {bursts_with_repetitions("ring"), episodes("ring")}) {
     std::vector<TimedOutcome> local(kRanks);
     std::vector<TimedOutcome> gloo(kRanks);
@@ -324,7 +324,7 @@ TEST(GlooStartedWork, FatesThatDependOnTimeAreThoseOfTheLocalBackend) {
   }
 }
 
-// More than a connection buffers, in both directions at once.
+// Messages that are larger than the buffers of a connection, in both directions at once.
 TEST(GlooStartedWork, LargeMessagesWhoseFatesDependOnTimePassEachOther) {
   run_gloo_ranks(2, [](Communicator& inner) {
     LossyOptions options = bursts_with_repetitions("direct");

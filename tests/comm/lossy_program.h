@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program of all collectives that lose packets, whose results twins compare bit by bit.
+// A program of all collectives that lose packets. Tests compare its results bit by bit.
 #pragma once
 
 #include <cmath>
@@ -42,7 +42,7 @@ std::vector<T> program_values(std::uint64_t step, int rank, std::size_t count) {
   return result;
 }
 
-/// One step of it on one rank of at least two, which appends the bytes of all results. Ranks: all.
+/// One step of the program on one rank of at least two; appends the bytes of all results. Ranks: all.
 template <class T>
 void run_program(Communicator& group, std::uint64_t step, std::vector<std::byte>& bytes) {
   const int ranks = group.world_size();

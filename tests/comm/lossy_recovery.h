@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ranks that talk over a lossy communicator with recovery, for tests of their results.
+// Ranks over a lossy communicator with recovery, for tests of their results.
 #pragma once
 
 #include <chrono>
@@ -19,16 +19,17 @@ using Floats = std::vector<float>;
 
 std::shared_ptr<const sim::LossProcess> bernoulli(double p);
 
-/// Packets of 16 floats on `path`, with these loss rates in the halves.
+/// A network with packets of 16 floats on `path`, and these loss rates in the halves.
 ClassNetwork recovery_network(std::string_view path, double p_reduce, double p_gather);
 
 LossyOptions recovery_options(const ClassNetwork& network);
 
-/// Runs `body` on each rank with a lossy communicator and its inner one; afterwards both ends of each link agree.
+/// Runs `body` on each rank with a lossy communicator and its inner one, and then checks that both ends of each link
+/// agree.
 ClassStatistics run_lossy(int ranks, const ClassNetwork& network,
                           const std::function<void(LossyCommunicator&, Communicator&)>& body);
 
-/// Other values for each call, rank and element, of both signs.
+/// Values of both signs that differ by call, rank and element.
 Floats recovery_values(int call, int rank, std::size_t count);
 
 Floats all_reduce(Communicator& group, Floats data, const Message& message = {kRecoveryClass, "m", 1});
@@ -37,7 +38,7 @@ Floats all_reduce(Communicator& group, Floats data, const Message& message = {kR
 struct Damage {
   double energy = 0;      ///< sum of squared errors
   double worst = 0;       ///< largest error
-  std::size_t wrong = 0;  ///< elements that are off by more than rounding
+  std::size_t wrong = 0;  ///< number of elements with errors larger than rounding
 };
 Damage damage_of(const ClassNetwork& network, std::size_t elems);
 

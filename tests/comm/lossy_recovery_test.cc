@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recovery in collectives: errors against theory, bitwise repair, retransmission, refused settings.
+// Recovery in collectives: errors compared with theory, bitwise repair, retransmission, refused settings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -27,7 +27,7 @@ namespace {
 struct Moments {
   double mean = 0;
   double mean_error = 0;
-  double square = 0;  // of result - N
+  double square = 0;  // mean square of result - N
   double square_error = 0;
   double samples = 0;
 };
@@ -80,7 +80,7 @@ TEST(Recovery, MeanAndMeanSquareOfEachFillAgreeWithTheory) {
           const double nmse = *expected_nmse(all_reduce_case(network, ranks, Inputs::kIdentical));
           EXPECT_NEAR(measured.square, nmse * ranks * ranks, 4 * std::max(measured.square_error, rare * ranks) + 1e-9)
               << what;
-          // And for independent inputs, over elements of which no two are alike.
+          // The same holds for independent inputs, over elements that all differ.
           CollectiveExperiment experiment;
           experiment.network = network;
           experiment.ranks = ranks;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives under loss once more, element by element and without ranks: the reference for tests of the loss layer.
+// A second implementation of collectives under loss, element by element and without ranks: the reference for tests of
+// the loss layer.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +15,8 @@
 
 namespace droptest::comm {
 
-/// All ranks of one group of world ranks 0 to ranks - 1 and one traffic class. Values are indexed by rank, then
-/// element. It shares nothing with the loss layer but LossProcess::draw, which it asks for one packet at a time.
+/// All ranks of one group of the world ranks 0 to ranks - 1, and one traffic class. Values are indexed [rank][element].
+/// It shares with the loss layer only LossProcess::draw(), which it calls for one packet at a time.
 class LossyReference {
  public:
   using Values = std::vector<std::vector<double>>;
@@ -25,7 +26,7 @@ class LossyReference {
 
   Values all_reduce(const Values& inputs, ReduceOp op);
   Values reduce_scatter(const Values& inputs, const Counts& counts, ReduceOp op);
-  /// `before`: the values in the outputs before the call.
+  /// `before` are the values in the outputs before the call.
   Values all_gather(const Values& inputs, const Counts& counts, const Values& before);
   /// parts[source][destination] -> result[destination], parts in source order.
   Values all_to_all(const std::vector<Values>& parts, const Values& before);
@@ -33,19 +34,19 @@ class LossyReference {
 
  private:
   enum class Memory : std::uint8_t { kReduce, kReduceScatter, kResult, kGather, kAllToAll, kBroadcast };
-  using Lost = std::vector<std::vector<bool>>;  // by element
+  using Lost = std::vector<std::vector<bool>>;  // a flag for each element
 
   bool contribution() const { return network_.path == "contribution"; }
   bool hops() const { return !contribution() && network_.path != "direct"; }
   std::vector<bool> next_message(sim::Half half, int source, int destination, std::uint64_t elems);
-  // Reduced values of [begin, end) as rank `owner` gets them; for contribution the owner does not matter.
+  // The reduced values of [begin, end) that rank `owner` gets. On path contribution, the owner does not matter.
   std::vector<double> reduce(const Values& inputs, std::uint64_t begin, std::uint64_t end, int owner, const Lost& lost,
                              ReduceOp op, Memory memory);
   std::vector<double> own_contribution(const std::vector<double>& input, ReduceOp op) const;
   void fill_gathered(std::vector<double>& received, std::uint64_t begin, std::uint64_t elems, int receiver,
                      const std::vector<bool>& lost, const std::vector<double>& own, Memory memory);
 
-  HopReference hops_;  // of paths that are schedules of hops
+  HopReference hops_;  // for paths that are schedules of hops
   ClassNetwork network_;
   std::uint64_t seed_;
   sim::TrafficClass traffic_class_;

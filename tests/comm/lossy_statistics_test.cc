@@ -336,8 +336,8 @@ TEST(LossyStatistics, SamplesOfEqualRanksDoNotDivergeAndDoNotChangeResults) {
   });
 }
 
-// Two ranks compare parts: the first half of the elements on rank 0, the second on rank 1. A broadcast is lost on its
-// way to rank 1, which has zeros where rank 0 has ones, and in one place a NaN.
+// Two ranks compare parts: the first half of the elements on rank 0, the second on rank 1. A broadcast of ones is lost
+// on its way to rank 1, which has zeros, and one NaN.
 TEST(LossyStatistics, ANaNOnOneRankIsNoDivergenceThatCanBeOverlooked) {
   LossyOptions options =
       options_of("direct", std::make_shared<sim::Bernoulli>(1), Consistency::kPerReceiver, BurstScope::kLink);
@@ -458,7 +458,7 @@ TEST(LossyStatistics, MessagesUnderWayAreComparedWhenTheyHaveCome) {
   });
 }
 
-// One message is under way, and another one was never heard of at the other end.
+// One message is under way, and the other end does not know another one.
 TEST(LossyStatistics, ACollectiveThatOneEndMissedIsAMismatchBesideAMessageUnderWay) {
   run_ranks(2, kTimeout, [](Communicator& inner) {
     const LossyOptions options =

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All-reduce under loss: closed forms against the shared vectors, and measured error and survival against both.
+// All-reduce under loss: closed forms are compared with the shared vectors, and measured error and survival with both.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -107,7 +107,7 @@ TEST(CollectiveTheory, EqualsTheSumOverAllPatternsOfArrival) {
   }
 }
 
-// The same for a receiver's contribution in the place of lost ones to a mean.
+// The fill `own` of a mean: the receiver's contribution replaces lost ones.
 TEST(CollectiveTheory, OwnContributionsHaveTheErrorOfAllPatternsOfArrival) {
   for (const int ranks : {2, 3, 8}) {
     for (const double p : {0.0, 0.2, 0.9, 1.0}) {
@@ -141,7 +141,7 @@ TEST(CollectiveTheory, StaleHasNoClosedForm) {
 
 void expect_within(const Estimate& estimate, const std::string& what) {
   ASSERT_TRUE(estimate.expected.has_value()) << what;
-  // Four standard errors; rounding of float sums is the floor where nothing else deviates.
+  // Four standard errors; the rounding of float sums is the floor if nothing else deviates.
   EXPECT_NEAR(estimate.measured, *estimate.expected, 4 * estimate.standard_error + 1e-12) << what;
 }
 
@@ -183,7 +183,7 @@ TEST(CollectiveExperiment, DirectAgreesWithTheVectors) {
   }
 }
 
-// The other algorithms' rows, as far as they are quick; scripts/check_collectives.py runs all of them.
+// The rows of the other algorithms that are quick; scripts/check_collectives.py runs all of them.
 TEST(CollectiveExperiment, PathsOfHopsAgreeWithTheVectors) {
   for (const auto& row : rows()) {
     const int ranks = row.at("ranks");
@@ -229,7 +229,7 @@ TEST(CollectiveExperiment, EveryPathAndFillAgreesWithItsExpectation) {
         for (const Fill gather : {Fill::kZero, Fill::kOwn, Fill::kOwnScaled}) {
           if (gather == Fill::kOwnScaled && !entry.can_share) continue;
           if (reduce == Fill::kOwn && path != "direct") continue;
-          // Only fills that know no N are those of a mean, too.
+          // Only fills that do not depend on N are also those of a mean.
           const bool of_mean = reduce == Fill::kOwn || (reduce == Fill::kCountRescale && gather != Fill::kZero);
           for (const Inputs inputs : {Inputs::kIndependent, Inputs::kIdentical}) {
             CollectiveExperiment experiment = experiment_of(3, 0.15, 0.1);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receivers learn which elements of a message were lost, and a message can be certain to arrive.
+// Receivers learn which elements of a message were lost; a message can be sent with certain delivery.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages whose place on their link both ends derive alike.
+// Messages with a place on their link that both ends compute.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -125,12 +125,12 @@ TEST(MessageOrdinal, TheClocksRepetitionsKeepThePlace) {
 }
 
 struct MicroBatches {
-  std::vector<std::uint64_t> order;  // of the ordinals
+  std::vector<std::uint64_t> order;  // order of the ordinals
   bool is_blocking = false;
 };
 struct Traffic {
-  std::map<std::uint64_t, Floats> activations;  // of rank 0 that rank 1 receives
-  std::map<std::uint64_t, Floats> gradients;    // of rank 1 that rank 0 receives
+  std::map<std::uint64_t, Floats> activations;  // activations of rank 0 that rank 1 receives
+  std::map<std::uint64_t, Floats> gradients;    // gradients of rank 1 that rank 0 receives
   std::uint64_t digest = 0;
   friend bool operator==(const Traffic&, const Traffic&) = default;
 };
@@ -180,7 +180,7 @@ Traffic started(const LossyOptions& options, const MicroBatches& batches) {
 
 TEST(MessageOrdinal, StartedMessagesKeepTheirPlacesInEverySchedule) {
   for (const BurstScope scope : {BurstScope::kLink, BurstScope::kMessage}) {
-    for (const bool has_clock : {false, true}) {  // with these repetitions, works are planned at the wait
+    for (const bool has_clock : {false, true}) {  // with a clock, works are planned at the wait
       SCOPED_TRACE(has_clock ? "clock" : "no clock");
       LossyOptions options = bursty(scope);
       if (has_clock) {

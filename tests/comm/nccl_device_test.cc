@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NCCL backend on real devices: ranks are processes, which share a device where there are not enough. Skipped, with
-// the reason, where there is none.
+// The NCCL backend on real devices. Ranks are processes, which share devices if there are not enough. The tests are
+// skipped with the reason if there is no device.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -50,7 +50,7 @@ TEST(NcclDevice, EverySurvivorOfARankThatFailsEndsInTime) {
   DROPTEST_NEEDS_DEVICE();
   struct Failing {
     const char* how;
-    std::chrono::milliseconds timeout;  ///< long where the failure must be found without it
+    std::chrono::milliseconds timeout;  ///< long if the failure must be found without it
     const char* text;
   };
   for (const Failing& failing :

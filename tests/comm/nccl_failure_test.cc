@@ -103,7 +103,7 @@ TEST_F(NcclFailure, ARankThatThrowsFreesThoseThatWaitForTheirStreams) {
   }
 }
 
-// Puts so many calls behind the group that the next ones are not compared any more.
+// Makes so many calls that later ones are not compared any more.
 void pass_comparisons(Communicator& communicator, Stream& stream) {
   DeviceBuffer<float> data(1, "data");
   zero_on_device(data.elems(), stream);
@@ -211,8 +211,8 @@ TEST_F(NcclFailure, APartsFailureIsTheWholesFailure) {
 
 TEST_F(NcclConnect, TwoRanksOnOneDeviceAreRefused) {
   EXPECT_THAT(run_nccl_ranks({.world_size = 2, .devices = 1}, {}),
-              Each(HasSubstr("local rank ")));  // before NCCL is asked
-  // Where each process sees one device, as launchers arrange it, only NCCL can tell.
+              Each(HasSubstr("local rank ")));  // detected before NCCL is asked
+  // If each process sees only one device, as launchers arrange it, only NCCL can detect this.
   ::setenv("CUDA_VISIBLE_DEVICES", "0", 1);
   const auto ends = run_nccl_ranks({.world_size = 2, .devices = 1}, {});
   ::unsetenv("CUDA_VISIBLE_DEVICES");

@@ -10,7 +10,7 @@
 
 namespace droptest::comm {
 
-/// Each test leaves nothing behind, however its ranks end.
+/// Checks that each test leaves nothing behind, however its ranks end.
 class NcclTest : public ::testing::Test {
  protected:
   void SetUp() override { fake_nccl::reset(); }

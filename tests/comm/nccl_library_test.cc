@@ -10,7 +10,7 @@ namespace {
 
 TEST(NcclLibrary, IsLoadedByTheFirstCallAndHasAllThatTheBackendCalls) {
   int version = 0;
-  ASSERT_EQ(ncclGetVersion(&version), ncclSuccess);  // throws where one of the functions is missing
+  ASSERT_EQ(ncclGetVersion(&version), ncclSuccess);  // throws if one of the functions is missing
   EXPECT_GE(version, 21800);
   EXPECT_NE(std::string(ncclGetErrorString(ncclInvalidUsage)).find("invalid usage"), std::string::npos);
 }

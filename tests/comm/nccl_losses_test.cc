@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss layer on tensors of devices over NCCL, on the double: the fates of `local`, and its bits on every path whose
-// sums are its own.
+// The loss layer on tensors of devices over the test double of NCCL: the fates of `local`, and its bits on every path
+// that computes its own sums.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of the `nccl` backend as a process of its own, on real devices. Usage, as of gloo_rank_main:
+// One rank of the `nccl` backend as a separate process, on real devices. Usage, as for gloo_rank_main:
 //   nccl_rank_main RANK WORLD_SIZE TIMEOUT_MS file DIRECTORY LAUNCH_ID SCENARIO CULPRIT OUTPUT TURNS
-// Where there are fewer devices than ranks, each rank passes for a host of its own, so that NCCL lets them share one.
+// If there are fewer devices than ranks, each rank counts as a separate host, so that NCCL lets ranks share a device.
 // Writes "ok ..." or "error TYPE: MESSAGE" to the file OUTPUT.
 #include <signal.h>
 #include <sys/prctl.h>
@@ -65,7 +65,7 @@ double number(T value) {
   return static_cast<double>(value);
 }
 
-/// The same calls on the host and on the device, whose results are compared.
+/// Makes the same calls on the host and on the device, and compares the results.
 class Comparison {
  public:
   Comparison(Communicator& host, Communicator& device) : host_(host), device_(device) {}

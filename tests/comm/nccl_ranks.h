@@ -18,10 +18,10 @@ using Body = std::function<void(Communicator&, Stream&)>;
 struct Ranks {
   int world_size = 2;
   std::chrono::milliseconds timeout{30000};
-  int devices = 0;  ///< 0: as many as ranks
+  int devices = 0;  ///< 0: as many devices as ranks
 };
 
-/// Runs the ranks as threads. Returns how each ended: "ok", or its error.
+/// Runs the ranks as threads. Returns "ok" or the error of each rank.
 std::vector<std::string> run_nccl_ranks(const Ranks& ranks, const Body& body);
 
 }  // namespace droptest::comm

@@ -163,7 +163,7 @@ TEST_F(Nccl, ACallReturnsWhileTheStreamIsStillBehind) {
     const float one = 1;
     copy_to_device(std::span<const float>(&one, 1), data.elems(), stream);
     communicator.all_reduce(device_tensor(data.elems(), stream), ReduceOp::kSum, kGrad);
-    // Both ranks come here, although neither stream has moved.
+    // Both ranks reach this place, although neither stream has advanced.
     if (++waiting == 2) open = true;
     float sum = 0;
     copy_to_host(DeviceSpan<const float>(data.elems()), std::span(&sum, 1), stream);

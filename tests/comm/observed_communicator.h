@@ -11,8 +11,8 @@
 
 namespace droptest::comm {
 
-/// Forwards every call to `inner`, which is borrowed, and shows first the rank's message and input size. Parts that are
-/// split off are not observed.
+/// Forwards every call to `inner`, which is borrowed, and first shows the rank's message and input size. Subgroups are
+/// not observed.
 class ObservedCommunicator : public Communicator {
  public:
   using Observe = std::function<void(const Message& message, std::size_t input_bytes)>;

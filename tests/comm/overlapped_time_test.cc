@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The virtual clock's two timelines: computation while calls are under way, and ports that carry one at a time.
+// The two timelines of the virtual clock: computation while calls are under way, and ports that process one message at
+// a time.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -84,7 +85,7 @@ TEST(OverlappedTime, WhatIsComputedMeanwhileHidesACollective) {
   }
 }
 
-// Of a wait, the part before the last rank is ready is idle; the rest is exposed, in the class of the call.
+// The part of a wait until the last rank is ready is idle time; the rest is exposed time in the class of the call.
 TEST(OverlappedTime, WaitsForOtherRanksAreIdleTime) {
   const LossyOptions options = options_of("direct", 0, computing_model());
   const double alone = seconds_of_one(4, options);
@@ -162,7 +163,7 @@ TEST(OverlappedTime, GroupsOfARankShareItsPorts) {
   EXPECT_NEAR(time.seconds, 2 * alone, kExact);
 }
 
-// Of 32768 bytes in packets of 256 on a link of 1 GB/s and 5 us.
+// The latency of the links. Messages have 32768 bytes in packets of 256 bytes, at 1 GB/s.
 constexpr double kLatency = 5e-6;
 TEST(OverlappedTime, MessagesWaitForThePortOfTheirSender) {
   const LossyOptions options = options_of("direct", 0, model_of());
@@ -213,7 +214,7 @@ TEST(OverlappedTime, MessagesThatAreWaitedForInReversedOrderHaveTheirOwnTimes) {
   EXPECT_EQ(seconds(true), seconds(false));
 }
 
-// Only the world was told of the step.
+// begin_step() was only called on the world.
 TEST(OverlappedTime, ASplitGroupsClockIsInTheRanksStep) {
   LossyOptions options = options_of("direct", 0.3, model_of());
   apply_recovery(*options.network.of(kClass), protocol("selective_repeat"));
@@ -256,7 +257,7 @@ TEST(OverlappedTime, AWorkMayCrossTheBeginningOfAStep) {
 }
 
 // A small collective is waited for at once, a large one that was started with it only after 10 ms of computation, which
-// hide it: also where each call has a deadline that nothing misses.
+// hide it: also if each call has a deadline that nothing misses.
 TEST(OverlappedTime, AWaitLeavesWhatWasStartedLaterUnderWay) {
   for (const std::optional<double> deadline : {std::optional<double>(), std::optional<double>(1)}) {
     LossyOptions options = options_of("direct", 0.1, computing_model());
@@ -276,7 +277,7 @@ TEST(OverlappedTime, AWaitLeavesWhatWasStartedLaterUnderWay) {
   }
 }
 
-// Where fates need times, collectives run at the wait, but each begins at its start.
+// If fates depend on time, collectives run at the wait, but their virtual time begins at their start.
 TEST(OverlappedTime, FatesThatDependOnTimeHideBehindComputationToo) {
   LossyOptions options = options_of("direct", 0.1, computing_model());
   options.time->deadline_seconds = 1;
@@ -300,7 +301,7 @@ TEST(OverlappedTime, FatesThatDependOnTimeHideBehindComputationToo) {
   }
 }
 
-// All is lost in step 0, and nothing in step 1.
+// Everything is lost in step 0, and nothing in step 1.
 TEST(OverlappedTime, AWorkThatCrossesStepsHasTheLossOfTheStepOfItsStart) {
   for (const bool at_the_wait : {false, true}) {
     SCOPED_TRACE(at_the_wait);
@@ -371,7 +372,7 @@ TEST(OverlappedTime, PortsAreFreeAgainAfterAStop) {
   EXPECT_NEAR(time.seconds, seconds_of_one(2, options), kExact);
 }
 
-// Its wait fails over the clocks, while the group's thread still moves the data.
+// A wait fails at the exchange of clocks, while the group's thread still moves the data.
 TEST(OverlappedTime, AWaitThatFailsLeavesNoThreadAtWorkOnItsData) {
   LossyOptions options = options_of("ring", 0.1, model_of());
   for (int repetition = 0; repetition < 5; ++repetition) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fill `own` in both halves of a mean: a rank that hears nothing is left with its own input.
+// The fill `own` in both halves of a mean: a rank that receives nothing has its own input.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ ClassNetwork own_network(double p) {
   return network;
 }
 
-// Numbers whose mean over several equal ones is not always themselves.
+// Numbers for which the rounded mean of several equal ones may differ from the number.
 template <class T>
 std::vector<T> values_of(int rank, std::size_t count) {
   std::vector<T> values(count);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Coordinates of ranks, and the groups in which they meet.
+// The coordinates of ranks, and their groups.
 #include "comm/parallel_layout.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives with a reduction of the caller's own: values, in place and not, and failures of a reduction.
+// Collectives with the caller's own reduction: values, in place and not, and failures of a reduction.
 #include "comm/part_reduction.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,7 @@ class WeightedSum final : public PartReduction {
   WeightedSum(int owner, std::uint64_t count_elems) : owner_(owner), count_elems_(count_elems) {}
   std::function<void()> before = [] {};
   int calls = 0;
-  std::vector<int> seen;  ///< owners of all ranks' reductions, where they share memory
+  std::vector<int> seen;  ///< owners of all ranks' reductions, if they share memory
 
   static double weight(std::size_t rank) { return static_cast<double>(rank + 2); }
 
@@ -117,7 +117,7 @@ class PartReductions : public ::testing::TestWithParam<Kind> {
     });
   }
 
-  // Whose reductions each of them sees.
+  // The ranks whose reductions each rank sees.
   static std::vector<int> ranks_in_sight(int world_size) {
     std::vector<int> ranks(GetParam() == Kind::kOverridden ? static_cast<std::size_t>(world_size) : 0);
     std::iota(ranks.begin(), ranks.end(), 0);
@@ -139,7 +139,7 @@ TEST_P(PartReductions, AllReduceGivesEveryRankWhatTheOwnersMake) {
         communicator.all_reduce_with(std::span<const double>(input), std::span(output), apart, kMessage);
         EXPECT_EQ(output, want);
         EXPECT_EQ(input, input_of(rank, count));
-        EXPECT_EQ(apart.calls, 1);  // for an empty part too
+        EXPECT_EQ(apart.calls, 1);  // called for an empty part, too
         EXPECT_EQ(apart.seen, ranks_in_sight(world_size));
 
         std::vector<double> data = input;
@@ -198,7 +198,7 @@ TEST_P(PartReductions, ManyInTurnsWithOtherCollectivesKeepTheirOrder) {
   });
 }
 
-// Not so by default, where it runs between two collectives and a stall is a stall.
+// A default part reduction runs between two collectives, so that a stall counts as a stall.
 TEST(LocalPartReduction, TakesLongerThanTheTimeoutAndIsWaitedFor) {
   FakeClock clock;
   const auto body = [&clock](Communicator& communicator) {
@@ -296,8 +296,8 @@ INSTANTIATE_TEST_SUITE_P(Local, PartReductions, ::testing::Values(Kind::kOverrid
                            return param_info.param == Kind::kOverridden ? "InPlace" : "ByDefault";
                          });
 
-// The text of the CommError of each of three ranks, where rank 1 does `odd` and the others reduce ten doubles. `failed`
-// counts the ranks with one.
+// Rank 1 of three ranks calls `odd`, while the others reduce ten doubles. Returns the text of each rank's CommError.
+// `failed` counts the ranks with an error.
 std::vector<std::string> errors_beside(const std::function<void(Communicator&)>& odd, FakeClock& clock,
                                        std::atomic<int>& failed) {
   std::vector<std::string> errors(3);

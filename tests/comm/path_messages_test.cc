@@ -25,9 +25,9 @@ namespace {
 
 using testing::ElementsAre;
 
-// Source, destination (-1: all) and half.
+// The source, the destination (-1: all ranks) and the half.
 using Link = std::tuple<int, int, sim::Half>;
-// Of each message on a link, in order: its elements and packets.
+// The elements and packets of each message on a link, in order.
 using Links = std::map<Link, std::vector<std::vector<std::uint64_t>>>;
 
 void add(Links& links, const PathMessage& message) {
@@ -80,8 +80,8 @@ struct Collective {
   CallShape shape;
 };
 
-// Both ends of a link, its sender alone and the clock see the same messages in the same order. The clock sees a packet
-// for all ranks once for each receiver.
+// Both ends of a link, only its sender, and the clock see the same messages in the same order. For the clock, a packet
+// for all ranks counts once for each receiver.
 TEST(PathMessages, AllViewsOfACollectiveShowTheSameMessagesOfEachLink) {
   int with_messages = 0;
   for (const Case& item : cases()) {
@@ -98,7 +98,7 @@ TEST(PathMessages, AllViewsOfACollectiveShowTheSameMessagesOfEachLink) {
         PathMessages messages(network, path_in(network, collective.shape.elements), ranks, point);
 
         Links all;
-        std::map<std::tuple<int, int, sim::Half>, int> receivers;  // by source, call and half, of packets for all
+        std::map<std::tuple<int, int, sim::Half>, int> receivers;  // receivers of packets for all
         int call = 0;
         int round = 0;
         messages.visit(collective.shape, [&](const PathMessage& message) {

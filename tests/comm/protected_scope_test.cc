@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Messages of a protected scope arrive for certain and take their usual way.
+// Messages of a protected scope certainly arrive, and take their usual path.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -31,7 +31,7 @@ Floats gathered(Communicator& group, int call) {
   return all;
 }
 
-// The parts of `first`, and of `own` where this rank's own part is kept.
+// The parts of call `call`, except this rank's own part, which is that of call `own_call`.
 Floats expected(int call, int own_call, int ranks, int own) {
   Floats all;
   for (int r = 0; r < ranks; ++r) {
@@ -141,7 +141,7 @@ TEST(ProtectedScope, IsWhatRecoveryProtectIs) {
   }
 }
 
-// Works whose times feed their fates run only when the rank waits.
+// Works with fates that depend on their times run only when the rank waits.
 TEST(ProtectedScope, HoldsForWhatIsStartedInIt) {
   LossyOptions options = options_of("direct", 0.3, model_of());
   apply_recovery(*options.network.of(kClass), protocol("selective_repeat"));

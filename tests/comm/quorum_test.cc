@@ -27,7 +27,7 @@ constexpr double kMessageSeconds = kLink.latency_seconds + kElements * sizeof(fl
 /// One mean of four ranks, of which rank r is ready after r x 10 ms; each rank gives r + 1.
 struct Mean {
   std::array<double, 4> seconds{};
-  std::array<float, 4> first{};         // of each rank's result
+  std::array<float, 4> first{};         // first element of each rank's result
   std::array<std::uint64_t, 4> lost{};  // elements, as Message::lost says
   std::uint64_t late_packets = 0;
 };
@@ -59,7 +59,7 @@ Mean mean_of_four(const LossyOptions& options, Starts starts = Starts::kBlocking
     for (const sim::ElementRange& range : lost) mean.lost[rank] += range.size();
     const auto time = lossy.collect_time();
     if (inner.rank() == 0) mean.late_packets = time->late;
-    const auto alone = lossy.split(inner.rank(), 0);  // of which the latest clock is the rank's own
+    const auto alone = lossy.split(inner.rank(), 0);  // the latest clock of this group is the rank's own
     mean.seconds[rank] = dynamic_cast<LossyCommunicator&>(*alone).collect_time()->seconds;
   });
   return mean;
@@ -99,11 +99,11 @@ TEST(Quorum, AMessageAtTheEndOfTheGraceCountsWhole) {
   EXPECT_EQ(in_time.first[0], 2.0F);
   EXPECT_NEAR(in_time.seconds[0], 0.01 + kMessageSeconds + 0.0100001 + kLink.latency_seconds, 1e-12)
       << "the fourth is waited for to the end of the grace";
-  // Most of the third message has come when the grace ends: it is late as a whole.
+  // Most of the third message has arrived when the grace period ends, but the whole message counts as late.
   const Mean cut = mean_of_four(with_quorum(2, 0.01 - 1e-6));
   EXPECT_EQ(cut.late_packets, 2 * kElements * sizeof(float) / 256);
   EXPECT_EQ(cut.first[0], 1.5F);
-  // Nobody waits longer than for the last message.
+  // No rank waits longer than for the last message.
   const Mean all = mean_of_four(with_quorum(2, 1));
   EXPECT_EQ(all.late_packets, 0U);
   EXPECT_NEAR(all.seconds[0], 0.03 + kMessageSeconds + kLink.latency_seconds, 1e-12);

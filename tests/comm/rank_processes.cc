@@ -21,7 +21,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A hang, not slowness, takes this long: everything that is awaited takes seconds.
+// Only a hang takes this long; everything that is awaited takes seconds.
 constexpr auto kHang = 60s;
 
 // Leaves it to be waited for.

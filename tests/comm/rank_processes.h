@@ -11,7 +11,7 @@
 
 namespace droptest::comm {
 
-/// A directory that is removed with all it holds.
+/// A directory that is removed with its content.
 class TemporaryDirectory {
  public:
   TemporaryDirectory();
@@ -30,20 +30,20 @@ struct Scenario {
   int culprit = -1;
   std::chrono::milliseconds timeout{30000};
   std::string launch_id = "test";
-  int redis_port = 0;         ///< 0: rendezvous by files, or
-  int tcp_port = 0;           ///< by a store of rank 0
+  int redis_port = 0;         ///< 0: rendezvous by files or by tcp_port
+  int tcp_port = 0;           ///< port of a store on rank 0; 0: rendezvous by files or by redis_port
   std::vector<int> absent{};  ///< ranks that are not started
-  int held_back = -1;         ///< a rank that stands still until rank 0 has had twice the timeout
+  int held_back = -1;         ///< a rank that waits until rank 0 has had twice the timeout
 };
 
-/// The report of a rank, written before it ended; "" where it wrote nothing.
+/// The report that a rank wrote before it ended; "" if it wrote nothing.
 struct RankReport {
   std::string text;
-  int wait_status = -1;  ///< of waitpid; -1 where the process had to be killed
+  int wait_status = -1;  ///< status from waitpid; -1 if the process had to be killed
 };
 
-/// Runs the ranks until all but the culprit have ended, and then kills the processes that are left.
-/// Fails the current test where a rank does not end in time.
+/// Runs the ranks until all except the culprit have ended, and then kills the remaining processes.
+/// Fails the current test if a rank does not end in time.
 std::vector<RankReport> run_processes(const Scenario& scenario, const std::filesystem::path& directory);
 
 /// Starts a program with its output discarded.

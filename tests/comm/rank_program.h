@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program of a rank that is a process of its own: arguments, faults, and the report to rank_processes.h.
+// The program of a rank in a separate process: arguments, faults, and the report to rank_processes.h.
 #pragma once
 
 #include <cstdint>
@@ -20,20 +20,20 @@ struct RankPart {
   int culprit = -1;
 };
 
-/// The part of a rank; returns the digest of its results.
+/// The body of a rank; returns the digest of its results.
 using RankBody = std::function<std::uint64_t(const ProcessGroupOptions&, TurnClock&, const RankPart&)>;
 
 /// Arguments:
 ///   RANK WORLD_SIZE TIMEOUT_MS file|redis|tcp DIRECTORY|PORT LAUNCH_ID SCENARIO CULPRIT OUTPUT TURNS
-/// Timeouts are by the clock of the file TURNS. Writes "ok DIGEST" or "error TYPE: MESSAGE" to the file OUTPUT; returns
+/// Timeouts use the clock of the file TURNS. Writes "ok DIGEST" or "error TYPE: MESSAGE" to the file OUTPUT. Returns
 /// the status of the process.
 int rank_main(const std::vector<std::string>& arguments, const RankBody& body);
 
-/// Runs the body on the rank's communicator of backend `gloo`; aborts it where the body throws.
+/// Runs the body on the rank's communicator of backend `gloo`. Aborts the communicator if the body throws.
 std::uint64_t with_communicator(const ProcessGroupOptions& options,
                                 const std::function<std::uint64_t(Communicator&)>& body);
 
-/// The fault of a culprit: "kill", "exit", "throw", "stop" or "sleep". Returns after other words.
+/// Makes the fault of a culprit: "kill", "exit", "throw", "stop" or "sleep". Returns if `fault` is another word.
 void misbehave(TurnClock& clock, std::string_view how);
 
 }  // namespace droptest::comm

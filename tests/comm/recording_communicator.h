@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator that writes down the calls of its rank.
+// A communicator that records the calls of its rank.
 #pragma once
 
 #include <atomic>
@@ -16,14 +16,14 @@
 
 namespace droptest::comm {
 
-/// Forwards everything; `calls` has a line per collective: operation, name, layer, class, elements and reduction.
+/// Forwards everything. `calls` has a line for each collective: operation, name, layer, class, elements and reduction.
 class RecordingCommunicator final : public Communicator {
  public:
   explicit RecordingCommunicator(Communicator& inner) : inner_(inner) {}
 
   std::vector<std::string> calls;
   std::atomic<std::size_t> calls_so_far = 0;  ///< other threads may read it
-  std::vector<ElementType> types;             ///< an element type for each call; a barrier has float
+  std::vector<ElementType> types;             ///< element type of each call; float for a barrier
   std::vector<std::optional<std::uint64_t>> ordinals;
 
   int rank() const override { return inner_.rank(); }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Expectations over schedules against the shared vectors, closed forms and sums over all patterns of loss.
+// Compares expectations over schedules with the shared vectors, closed forms and sums over all patterns of loss.
 #include "comm/lab/schedule_theory.h"
 
 #include <gtest/gtest.h>
@@ -62,7 +62,7 @@ TEST(ScheduleTheory, EveryRowOfTheVectors) {
   }
 }
 
-// In place of a lost result, the fill `own` leaves the partial sum of an in-place ring, which is sent on.
+// The fill `own` replaces a lost result by the partial sum of an in-place ring, which is then forwarded.
 // Source: the sum (1/N) sum_m sum_{j<=m} p s^(m-j) (1 - j/N), here for N = 8 and p = 0.05.
 TEST(ScheduleTheory, AnInPlaceRingKeepsItsPartialSums) {
   LossyAllReduce c;
@@ -115,7 +115,7 @@ double enumerated_nmse(const sim::HopSchedule& schedule, const LossyAllReduce& c
     }
     for (unsigned pattern = 0; pattern < (1U << hops.size()); ++pattern) {
       double probability = 1;
-      std::vector<std::vector<double>> weights(n, std::vector<double>(n, 0));  // of contributions, by rank
+      std::vector<std::vector<double>> weights(n, std::vector<double>(n, 0));  // weights of contributions, by rank
       for (int rank = 0; rank < n; ++rank) weights[rank][rank] = 1;
       bool reducing = true;
       for (std::size_t h = 0; h <= hops.size(); ++h) {
@@ -168,7 +168,8 @@ TEST(ScheduleTheory, EqualsTheSumOverAllPatternsOfLostHops) {
             const auto got = expected_all_reduce(*schedule, c, rates(0.3, 0.2), Links::kAlike);
             EXPECT_NEAR(*got.nmse, want, 1e-12)
                 << path << " " << fill_entry(reduce).name << " " << fill_entry(gather).name << " " << ranks;
-            // On `direct`, `own` keeps the rank's input in another rank's part, which is its partial sum there too.
+            // The fill `own` on `direct` keeps the rank's input in another rank's part; that is also its partial sum
+            // there.
             EXPECT_NEAR(*expected_nmse(c), want, 1e-12) << path << " " << ranks;
           }
         }

@@ -109,7 +109,7 @@ TEST(SizedPaths, TimeOfAnAllGatherOnARing) {
               4 * (kLink.latency_seconds + 5 * part / kLink.bytes_per_second), 1e-12);
 }
 
-// With a stride all links are between groups of two ranks; without, every other one is within a group.
+// A stride puts all links between groups of two ranks; without it, every other link is within a group.
 TEST(SizedPaths, GroupsOfWorldRanksThatLieApartHaveTheirLinks) {
   FateSimulation simulation;
   simulation.ranks = 2;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fill `skip`: a receiver has the values for the holes of a message from elsewhere.
+// The fill `skip`: a receiver has the values for the lost elements of a message from another message.
 #include <gtest/gtest.h>
 
 #include <cstddef>

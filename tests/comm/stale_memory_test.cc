@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which memory a message has: equal names are the same tensor, one step later, as long as their shape is the same.
+// The memory of a message: messages with equal names and shapes are the same tensor in different steps.
 #include "comm/lossy/fill/stale_memory.h"
 
 #include <gtest/gtest.h>
@@ -76,7 +76,7 @@ TEST(StaleMemory, AnotherCutOfAnAllGatherBeginsWithZeros) {
   }
 }
 
-// Of 8 elements the last of four ranks owns [6, 8), of 9 it owns [7, 9): two each time.
+// The last of four ranks owns [6, 8) of 8 elements and [7, 9) of 9 elements: two in both cases.
 TEST(StaleMemory, PartsOfEqualSizeAtOtherPlacesAreOtherParts) {
   ClassNetwork network = stale_network("direct");
   network.gather.loss = nullptr;
@@ -113,7 +113,7 @@ TEST(StaleMemory, ErrorFeedbackOfAnotherCutIsNotAdded) {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-/// On two ranks, with the network in that class.
+/// Runs `body` on two ranks, with the network in that class.
 void run_lossy_class(sim::TrafficClass of, const ClassNetwork& network,
                      const std::function<void(LossyCommunicator&)>& body) {
   LossyOptions options;

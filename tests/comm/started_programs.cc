@@ -59,7 +59,7 @@ class ProgramCall {
     const int size = group.world_size();
     const int me = group.rank();
     const int world_me = group.world_rank(me);
-    // The two groups of even and odd ranks have programs of their own.
+    // The groups of even and of odd ranks have separate programs.
     const auto of_group = program * 8 + static_cast<std::uint64_t>(group.world_rank(0));
     in_place_ = kind_ == 1 || (kind_ == 4 && op_ == ReduceOp::kMax);
     for (int r = 0; r < size; ++r) {
@@ -128,7 +128,7 @@ class ProgramCall {
         works.push_back(group_.start_all_to_all(input(), send_counts_, output(), counts_, message_));
         break;
       default:
-        // The receive first: no start needs that the peers have started anything.
+        // The receive starts first, because no start depends on calls of the peers.
         if (group_.rank() == destination_) works.push_back(group_.start_recv(output(), source_, message_));
         if (group_.rank() == source_) works.push_back(group_.start_send(input(), destination_, message_));
     }
@@ -151,7 +151,7 @@ class ProgramCall {
   Message message_;
   ReduceOp op_;
   bool in_place_ = false;
-  Counts counts_;  // by rank: elements of its part, or of its message to this rank
+  Counts counts_;  // elements of each rank's part, or of its message to this rank
   Counts send_counts_;
   int source_ = 0;
   int destination_ = 0;

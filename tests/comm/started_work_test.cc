@@ -87,7 +87,7 @@ TEST(StartedWork, ReceivesThatAreWaitedForInReversedOrderGetTheirOwnMessages) {
   });
 }
 
-// By a clock that stands still rank 0 sleeps until it is woken.
+// The clock stands still, so rank 0 sleeps until it is woken.
 TEST(StartedWork, TheLastStartWakesARankThatWaits) {
   const FakeClock clock;
   std::atomic<bool> rank_0_is_done = false;
@@ -358,7 +358,7 @@ TEST(StartedWork, AReceiveOfALossLayerMayBeStartedBeforeABlockingSend) {
   });
 }
 
-// Packets have the places of the starts, and each call has stale values of its own.
+// Packets have the order of the starts, and each call has its own stale values.
 TEST(StartedWork, FatesAreDrawnAtTheStart) {
   const auto results = [](bool blocking) {
     std::vector<std::vector<float>> of_calls(3);
@@ -406,7 +406,7 @@ TEST(StartedWork, ABlockingCallOfTheSameNameComesAfterTheStartedOne) {
   EXPECT_EQ(result(true), result(false));
 }
 
-// A message has no need of the collectives that its rank has started.
+// A message does not wait for the collectives that its rank has started.
 TEST(StartedWork, ABlockingMessageDoesNotWaitForStartedCollectives) {
   run_ranks(2, 5s, [](Communicator& inner) {
     LossyCommunicator lossy(inner, lossless_options(paths()[1], kClass));

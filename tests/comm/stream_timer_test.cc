@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// On the made-up clock of the fake device: a memory that is zeroed takes 2 microseconds and 1 for every 1,000,000
-// bytes.
+// A test on the artificial clock of the fake device, on which zeroing memory takes 2 microseconds plus 1 for every
+// 1,000,000 bytes.
 #include "comm/device/stream_timer.h"
 
 #include <gtest/gtest.h>

@@ -53,7 +53,7 @@ TcpConnection connect_to(int port) {
 
 auto soon() { return std::chrono::steady_clock::now() + kLong; }
 
-// Accepts one connection and runs a test's conversation on it in place of a store's.
+// Accepts one connection, and runs a test's conversation on it instead of a store's.
 class FakeServer {
  public:
   explicit FakeServer(std::function<void(int fd)> talk)
@@ -194,7 +194,7 @@ TEST(TcpStore, LaunchesNeverSeeEachOthersKeys) {
   EXPECT_THAT(error_of<CommError>([&] { open_tcp_store(options_of(port, 1, 150ms, "later"), clock); }),
               AllOf(HasSubstr("launch later"), HasSubstr("tried for 150 ms: it belongs to launch earlier")));
   EXPECT_EQ(tries, 3);
-  // A rank of the later launch that comes while the earlier one still ends waits for its own.
+  // A rank of the later launch that starts while the earlier launch still ends waits for its own launch.
   std::optional<std::string> value;
   std::thread early([&] { value = open_tcp_store(options_of(port, 1, kLong, "later"))->get("key"); });
   earlier.reset();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A folder for one test, removed with all it holds.
+// A folder for one test, which is removed with its content.
 #pragma once
 
 #include <cstdlib>

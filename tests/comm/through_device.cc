@@ -42,7 +42,7 @@ void ThroughDevice::carry(const CallArguments& arguments) {
   DeviceBuffer<std::byte> buffer(std::max(input_at + input.bytes.size(), output_at + output.bytes.size()),
                                  "tensors of a test");
   std::byte* data = buffer.elems().data();
-  // The output first: where they overlap both have the same bytes.
+  // The output is copied first; overlapping parts have the same bytes in both.
   copy_to_device(std::span<const std::byte>(output.bytes), data + output_at, stream_);
   copy_to_device(input.bytes, data + input_at, stream_);
   CallArguments there = arguments;
@@ -63,7 +63,7 @@ void ThroughDevice::carry(const CallArguments& arguments) {
   }
   copy_to_host(data + output_at, output.bytes, stream_);
   stream_.synchronize();
-  // Nobody reads this rank's input any more when all have come here.
+  // When all ranks have reached this place, no rank reads this rank's input any more.
   inner_.barrier({sim::TrafficClass::kControl, "end of a call through the device"});
 }
 
@@ -114,7 +114,7 @@ std::unique_ptr<WorkInFlight> ThroughDevice::begin(const CallArguments& argument
     void finish() override {
       if (inner_ != nullptr) inner_->finish();
       copy_to_host(there_.bytes.data(), here_.bytes, stream_);
-      stream_.synchronize();  // of calls without an output, too: peers read the inputs
+      stream_.synchronize();  // also for calls without an output, because peers read the inputs
     }
     bool finished() override { return inner_ == nullptr || inner_->finished(); }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator for tests that carries host tensors through device memory, so that programs written for the host check
-// the same calls on a device.
+// A communicator for tests that moves host tensors through device memory, so that programs for the host also check
+// calls on a device.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +15,8 @@
 
 namespace droptest::comm {
 
-/// Copies each call's tensors to buffers on the device, calls `inner` with those, and copies the outputs back. Tensors
-/// that overlap on the host do so on the device, at the same distance. Throws: std::runtime_error where a call wrote
+/// Copies each call's tensors to buffers on the device, calls `inner` with these buffers, and copies the outputs back.
+/// Tensors that overlap on the host overlap on the device in the same way. Throws: std::runtime_error if a call wrote
 /// its input.
 class ThroughDevice final : public Communicator {
  public:
@@ -43,14 +43,14 @@ class ThroughDevice final : public Communicator {
 
   std::unique_ptr<Communicator> owned_;
   Communicator& inner_;
-  std::vector<DeviceBuffer<std::byte>> of_works_;  ///< outlive the work on the stream
+  std::vector<DeviceBuffer<std::byte>> of_works_;  ///< buffers of started calls, which outlive the work on the stream
   Stream stream_;
 };
 
-/// Why no device can be used here; empty where one can. On the fake device one can. In device_absence.cc.
+/// The reason why no device can be used; empty if one can, also the fake device. Defined in device_absence.cc.
 std::string device_absence();
 
-/// Skips the test where no device can be used; fails it instead where DROPTEST_REQUIRE_CUDA is 1.
+/// Skips the test if no device can be used. With DROPTEST_REQUIRE_CUDA=1 it fails the test instead.
 #define DROPTEST_NEEDS_DEVICE()                                                           \
   if (const std::string absence = ::droptest::comm::device_absence(); !absence.empty()) { \
     const char* required = std::getenv("DROPTEST_REQUIRE_CUDA");                          \

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Started calls whose fates depend on time: which programs end, and what they cannot change.
+// Started calls with fates that depend on time: programs that end, and results that do not depend on the order of
+// waits.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -37,7 +38,7 @@ std::vector<TimedOutcome> outcomes(const LossyOptions& options, Calls calls, std
   return all;
 }
 
-// Where a deadline is never missed, times change nothing: results, indices and losses are those without a clock.
+// If no deadline is missed, times change nothing: results, indices and losses are those without a clock.
 TEST(TimedCalls, FatesThatTimeDoesNotChangeAreThoseWithoutAClock) {
   for (const char* const path : {"direct", "ring", "contribution"}) {
     SCOPED_TRACE(path);
@@ -148,7 +149,7 @@ TEST(TimedCalls, AReceiveWhosePeerSendsLaterHoldsUpNoCollective) {
   });
 }
 
-// All that a plan refuses is refused at the start, whenever the fates are drawn.
+// The start refuses everything that a plan refuses, whenever the fates are drawn.
 TEST(TimedCalls, WhatHasNoMeaningIsRefusedAtTheStart) {
   LossyOptions options = bursts_with_repetitions("contribution");
   options.network.of(kTimedClass)->reduce.recovery = options.network.of(kTimedClass)->gather.recovery = nullptr;
@@ -203,7 +204,7 @@ TEST(TimedCalls, ReceivesOfTwoGroupsFromOneRankAreTimedInTheOrderOfTheirStarts) 
   });
 }
 
-// Statistics that are read with a receive under way hold what is drawn.
+// Statistics that are read while a receive is under way have the fates drawn so far.
 TEST(TimedCalls, CountsHoldWhatIsDrawn) {
   LossyOptions options = bursts_with_repetitions("direct");
   run_ranks(2, kTimeout, [&](Communicator& inner) {
@@ -262,7 +263,7 @@ TEST(TimedCalls, WithoutASecondChannelMessagesKeepTheirOrder) {
   });
 }
 
-// Without a second channel, what follows queues up behind it.
+// If there is no second channel, later calls queue up behind the first one.
 TEST(TimedCalls, WithoutASecondChannelCollectivesKeepTheirOrder) {
   class WithoutChannels final : public ObservedCommunicator {
    public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Networks with a virtual clock, for tests of its times.
+// Networks with a virtual clock, for tests of virtual time.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,15 @@ constexpr auto kClass = sim::TrafficClass::kTpForward;
 constexpr std::uint64_t kElements = 8192;
 constexpr sim::LinkCost kLink{5e-6, 1e9};
 
-/// All links are kLink.
+/// A time model in which all links are kLink.
 TimeModel model_of(double compute_seconds = 0);
-/// The same, of whose compute time, a second in each step, the rest passes with pass_compute_share().
+/// model_of() with a compute time of one second in each step; pass_compute_share() passes the rest of it.
 TimeModel computing_model(double seconds_at_begin = 0);
 
-/// Packets of 256 bytes, Bernoulli loss p where the path's shorthand puts it.
+/// A network with packets of 256 bytes and Bernoulli loss p in the halves that the path's shorthand selects.
 LossyOptions options_of(std::string_view path, double p, const TimeModel& model);
 
-/// A retransmission protocol with its defaults and, where `rounds` is not 0, a budget.
+/// A retransmission protocol with its defaults; with a budget if `rounds` is not 0.
 std::shared_ptr<const sim::Retransmission> protocol(const std::string& name, std::int64_t rounds = 0);
 
 }  // namespace droptest::comm

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hadamard transform and interleaving over the elements of a message: bits without loss, and where the error goes.
+// Hadamard transform and interleaving over the elements of a message: bits without loss, and the spread of the error.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -77,7 +77,7 @@ TEST(Hadamard, FlattensTheErrorOfBurstsAtEqualEnergy) {
 }
 
 TEST(Hadamard, StaleValuesAreOfTheSameTransform) {
-  // The same input every time, and a message that arrived once: stale values are right for each later loss.
+  // The input is always the same, and each message arrived once, so stale values are right for each later loss.
   ClassNetwork network = recovery_network("direct", 0.4, 0.4);
   network.reduce.fill = network.gather.fill = Fill::kStale;
   network.recovery.hadamard_block_elems = 64;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A clock of several processes that stands still while one of them does, so that no timeout depends on how fast the
-// machine runs them.
+// A clock of several processes that stops while one of them stops, so that no timeout depends on the speed of the
+// machine.
 #pragma once
 
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace droptest::comm {
 
-/// The turns that each rank has had, in a file that all processes map. A turn is a millisecond of the clock.
+/// The number of turns that each rank has had, in a file that all processes map. A turn is a millisecond of the clock.
 /// Thread safety: all methods may be called from any thread.
 class Turns {
  public:
@@ -25,21 +25,22 @@ class Turns {
   Turns& operator=(const Turns&) = delete;
 
   void take(int rank) { ++of_rank_[static_cast<std::size_t>(rank)]; }
-  /// Time goes on without this rank from now on: it has ended, or never comes. So many milliseconds are 2^62
-  /// nanoseconds, which the clock has room for once all ranks have left.
+  /// Time continues without this rank, which has ended or never comes: its turns become the number of milliseconds in
+  /// 2^62 nanoseconds, which the clock can represent when all ranks have left.
   void leave(int rank) { of_rank_[static_cast<std::size_t>(rank)] = std::uint64_t{1} << 42; }
-  /// Time goes on without this rank, which is about to stop, and with its further turns once all others have left.
+  /// Time continues without this rank, which is about to stop. When all others have left, its further turns count
+  /// again.
   void rest(int rank) { of_rank_[static_cast<std::size_t>(rank)] = std::uint64_t{1} << 40; }
   std::uint64_t of(int rank) const { return of_rank_[static_cast<std::size_t>(rank)]; }
-  /// Of the rank that has had the fewest.
+  /// The smallest number of turns over the ranks.
   std::uint64_t fewest() const;
 
  private:
   std::span<std::atomic<std::uint64_t>> of_rank_;
 };
 
-/// The time of the rank that has had the fewest turns; this rank has one whenever a thread of this object has waited
-/// for a millisecond. The turns are borrowed.
+/// A clock with the time of the rank that has had the fewest turns. This rank gets a turn whenever a thread of this
+/// object has waited for a millisecond. The turns are borrowed.
 class TurnClock final : public Clock {
  public:
   TurnClock(Turns& turns, int rank);
@@ -52,7 +53,7 @@ class TurnClock final : public Clock {
                   TimePoint deadline) const override;
   void sleep_for(std::chrono::milliseconds time) const override;
   bool wait_ready(int fd, short events, TimePoint deadline) const override;
-  /// Turns::rest() of this rank.
+  /// Calls Turns::rest() of this rank.
   void rest() { turns_.rest(rank_); }
 
  private:

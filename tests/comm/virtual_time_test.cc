@@ -35,7 +35,7 @@ float value_of(int rank, std::size_t i) { return std::sin(static_cast<float>(i) 
 
 struct Outcome {
   VirtualTime time;
-  std::vector<std::vector<float>> data;  // by rank
+  std::vector<std::vector<float>> data;  // data of each rank
 };
 
 // Runs `program` on each rank with its communicator and its data.
@@ -180,7 +180,7 @@ TEST(VirtualTime, AReliableNetworkLosesNothingButTime) {
   EXPECT_EQ(time.packets, static_cast<std::uint64_t>(kPackets));
   const double expected = kPackets * 0.05 / 0.95;
   EXPECT_LT(std::abs(static_cast<double>(time.repeated) - expected), 4 * std::sqrt(kPackets * 0.05) / 0.95);
-  // The slots of a link run on from call to call, so no two calls cost the same by design.
+  // The slots of a link continue from call to call, so two calls need not cost the same.
   const VirtualTime once = run(4, reliable("direct"), all_reduce).time;
   EXPECT_NE(time.repeated, 10 * once.repeated);
 }
@@ -241,12 +241,12 @@ TEST(VirtualTime, WhatMissesTheDeadlineIsLost) {
   EXPECT_EQ(patient.time.late, 0U);
   EXPECT_EQ(patient.time.seconds, lossless.time.seconds);
 
-  // A round is over before the third of its three hops has come.
+  // A round ends before the third of its three hops has arrived.
   const double third = kLink.transfer_seconds(kElements / 4 * sizeof(float));
   model.deadline_seconds = kLink.latency_seconds + 2.5 * third;
   const Outcome hasty = run(4, options_of("direct", 0, model), all_reduce);
   EXPECT_NEAR(hasty.time.seconds, 2 * (kLink.latency_seconds + 2.5 * third), 1e-12);
-  EXPECT_EQ(hasty.time.late, 4U * 2 * 16);  // of each rank, in each half, the second half of the last message
+  EXPECT_EQ(hasty.time.late, 4U * 2 * 16);  // the second half of the last message, for each rank and half
   EXPECT_NE(hasty.data, lossless.data);
   // Rank 0's own part lacks the second half of rank 1's contribution: its last sender.
   const std::size_t late_element = kElements / 4 - 1;
@@ -268,7 +268,7 @@ TEST(VirtualTime, SharedFatesShareTheDeadline) {
   EXPECT_GT(aggregated.time.late, 0U);
 }
 
-// Each receiver gets values of its own, whatever a path does with those that all get.
+// Each receiver gets its own values, whatever a path does with the values that all ranks get.
 TEST(VirtualTime, AllToAllHasADeadlineOnEveryPath) {
   const auto exchange = [](LossyCommunicator& lossy, std::vector<float>& data) {
     const std::vector<std::uint64_t> even(4, kElements / 4);
@@ -278,7 +278,7 @@ TEST(VirtualTime, AllToAllHasADeadlineOnEveryPath) {
   const double third = kLink.transfer_seconds(kElements / 4 * sizeof(float));
   model.deadline_seconds = kLink.latency_seconds + 2.5 * third;
   const Outcome direct = run(4, options_of("direct", 0, model), exchange);
-  EXPECT_EQ(direct.time.late, 4U * 16);  // of each rank, the second half of the last message
+  EXPECT_EQ(direct.time.late, 4U * 16);  // the second half of the last message, for each rank
   std::size_t zeros = 0;
   for (const auto& data : direct.data) zeros += static_cast<std::size_t>(std::ranges::count(data, 0.0F));
   EXPECT_EQ(zeros, 4U * kElements / 8 + 1);  // and the first element of rank 0, which is sin(0)

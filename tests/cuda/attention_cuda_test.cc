@@ -101,7 +101,7 @@ TYPED_TEST(AttentionCuda, ForwardAndBackwardInAllForms) {
     // Scores are sums of at most 256 products of size 2.
     expect_close(got.log_sum_exp, want.log_sum_exp, 1e-4, 4, text_of(c.shape) + " log_sum_exp");
     expect_close(got.grad_qkv, want.grad_qkv, noise_of<E>(want.grad_qkv), 1.01, text_of(c.shape) + " grad_qkv");
-    // The same bits again: no sum depends on the order of the threads.
+    // A second run has the same bits: no sum depends on the order of the threads.
     const Got<E> again = run(qkv, grad_output, c, this->stream());
     EXPECT_EQ(bytes_of(again.output), bytes_of(got.output));
     EXPECT_EQ(bytes_of(again.grad_qkv), bytes_of(got.grad_qkv));

@@ -73,7 +73,7 @@ TYPED_TEST(BiasCuda, GeluOfLargeNumbersIsThatOfTheLimit) {
   EXPECT_EQ(as<float>(gradient.values()), (std::vector<float>{1, 0, 1, 0}));
 }
 
-// With more than one chunk of rows.
+// Cases with more than one chunk of rows.
 const std::vector<RowsCase> kSumCases = rows_cases_and({{700, 40, Start::kAligned}, {259, 3, Start::kAligned}});
 
 TYPED_TEST(BiasCuda, ColumnSumsOfRowsWithAndWithoutGaps) {

@@ -29,7 +29,7 @@ const std::vector<Case> kCases = {{{0, 8, {0, 8}}, Start::kAligned},        {{3,
 
 TokenIds ids(DeviceArray<std::int32_t>& targets) { return {targets.elems().data(), targets.elems().size()}; }
 
-/// Without padding, row by row.
+/// The logits row by row, without padding.
 template <class E>
 std::vector<double> true_logits(const std::vector<E>& logits, const LogitRows& shape) {
   std::vector<double> result;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by tests of device kernels: arrays on the device, numbers to compute with, and tolerances of results.
+// Arrays on the device, numbers, and tolerances for tests of device kernels.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -37,7 +37,7 @@ E to_elem(double value) {
   }
 }
 
-/// Numbers in [-1/2, 1/2) times a scale, as E.
+/// Random numbers in [-1/2, 1/2) times a scale, as E.
 template <class E>
 std::vector<E> random_elems(std::uint64_t stream, std::int64_t count, double scale = 2) {
   std::vector<E> values;
@@ -54,11 +54,11 @@ std::vector<T> as(const std::vector<E>& values) {
   return result;
 }
 
-/// Half the distance of neighbouring numbers, relative to them.
+/// The relative rounding error: half the distance of neighbouring numbers.
 template <class E>
 inline constexpr double kRounding = std::is_same_v<E, float> ? 1.0 / (1 << 24) : 1.0 / (1 << 8);
 
-/// got is within `roundings` of E, and within `absolute`, of want.
+/// `got` differs from `want` by at most `roundings` rounding errors of E plus `absolute`.
 template <class E>
 void expect_close(const std::vector<E>& got, const std::vector<double>& want, double absolute, double roundings = 1.01,
                   const std::string& what = "") {
@@ -76,10 +76,10 @@ std::vector<std::uint8_t> bytes_of(const std::vector<E>& values) {
   return bytes;
 }
 
-/// Where an array begins: at a multiple of 256 bytes, or one element after it.
+/// The beginning of an array: at a multiple of 256 bytes, or one element after it.
 enum class Start { kAligned, kOdd };
 
-/// An array on the device between bytes that must not change.
+/// An array on the device between guard bytes that must not change.
 template <class T>
 class DeviceArray {
  public:
@@ -116,7 +116,7 @@ class DeviceArray {
   }
 
  private:
-  static constexpr std::size_t kFence = 128;  // elements; keeps 256 bytes aligned
+  static constexpr std::size_t kFence = 128;  // guard elements, a multiple of 256 bytes
   static constexpr std::uint8_t kFenceByte = 0xFF;
 
   comm::Stream* stream_;
@@ -125,7 +125,7 @@ class DeviceArray {
   comm::DeviceBuffer<T> buffer_;
 };
 
-/// An array whose elements are NaN, or -1.
+/// An array with all elements NaN, or -1 for integers.
 template <class T, std::integral Count>
 DeviceArray<T> poisoned(Count count, comm::Stream& stream, Start start = Start::kAligned) {
   std::vector<T> values(static_cast<std::size_t>(count));
@@ -133,7 +133,7 @@ DeviceArray<T> poisoned(Count count, comm::Stream& stream, Start start = Start::
   return DeviceArray<T>(values, stream, start);
 }
 
-/// A test that needs a device, and skips with the reason where none answers; with DROPTEST_REQUIRE_CUDA=1 it fails.
+/// A test that needs a device. It skips with the reason if there is no device; with DROPTEST_REQUIRE_CUDA=1 it fails.
 class DeviceTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -152,7 +152,7 @@ class DeviceTest : public testing::Test {
 
 using DeviceElementTypes = testing::Types<float, Bf16>;
 
-/// Widths whose rows are whole packs of 16 bytes, where they start on one, and others.
+/// Widths with rows of whole, aligned packs of 16 bytes, and others.
 struct RowsCase {
   std::int64_t rows;
   std::int64_t width;

@@ -47,13 +47,13 @@ TYPED_TEST(DropoutCuda, DropsTheElementsOfTheHost) {
   }
 }
 
-// With packs and without them: odd widths, and rows that are longer than a block.
+// The widths have whole packs or not, and rows that are longer than a block.
 TYPED_TEST(DropoutCuda, ANormAddsTheBranchWithTheMaskOfTheHost) {
   using E = TypeParam;
   constexpr std::int64_t kRows = 12;
   for (const std::int64_t width : {7, 64, 333}) {
     const std::vector<E> zeros(static_cast<std::size_t>(kRows * width), to_elem<E>(0));
-    const std::vector<E> halves(zeros.size(), to_elem<E>(0.5));  // of the branch; its bias has the others
+    const std::vector<E> halves(zeros.size(), to_elem<E>(0.5));  // branch; its bias has the other halves
     const std::vector<E> of_width(static_cast<std::size_t>(width), to_elem<E>(0.5));
     std::vector<double> factors(zeros.size(), 1);
     NormForward n;

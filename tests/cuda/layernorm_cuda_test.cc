@@ -17,7 +17,7 @@ TYPED_TEST_SUITE(LayerNormCuda, DeviceElementTypes);
 // inverse deviations of up to 4 (rows of one element: 300, but of differences that are 0).
 constexpr double kNoise = 3e-5;
 
-// With more rows than blocks, of several warps in the backward pass.
+// Cases with more rows than blocks; in the backward pass, a block has several warps.
 const std::vector<RowsCase> kForwardCases = rows_cases_and({{4100, 8, Start::kAligned}});
 const std::vector<RowsCase> kBackwardCases =
     rows_cases_and({{2060, 71, Start::kAligned}, {2060, 520, Start::kAligned}});
@@ -110,8 +110,8 @@ TYPED_TEST(LayerNormCuda, BackwardSetsOrAddsAllGradients) {
   for (const auto& [rows, width, start] : kBackwardCases) {
     for (const GradientMode mode : {GradientMode::kSet, GradientMode::kAdd}) {
       const bool sets = mode == GradientMode::kSet;
-      // With kSet there is no gradient of the residual stream before, and no bias of a branch, as behind the last
-      // block.
+      // kSet stands for the norm after the last block: there is no earlier gradient of the residual stream, and no bias
+      // of a branch.
       const auto count = rows * width;
       const auto x = random_elems<E>(1, count);
       const auto dy = random_elems<E>(2, count);

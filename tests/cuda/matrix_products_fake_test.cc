@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The requests of matrix products to cuBLASLt, and their reaction to a refusal: seen on the fake device alone.
+// The requests of MatrixProducts to cuBLASLt, and its reaction to a refusal, which only the fake device can show.
 #include <cublasLt.h>
 #include <gmock/gmock.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 class MatrixProductsFake : public DeviceTest {
  protected:
-  /// All products of a layer whose arrays suit every epilogue.
+  /// All GEMMs of a layer with arrays that suit every epilogue.
   std::vector<float> all_products(MatrixProducts<Bf16>& products) {
     std::vector<float> result;
     const auto take = [&result](const std::vector<float>& values) {
@@ -116,7 +116,7 @@ AlgorithmConfig fake_config(std::uint32_t id) {
   return config;
 }
 
-/// A product of 8 x 8 matrices and its operands, on a fake device whose cuBLASLt proposes `algorithms`.
+/// A GEMM of 8 x 8 matrices and its operands, on a fake device with a cuBLASLt that proposes `algorithms` algorithms.
 class ChosenProducts {
  public:
   ChosenProducts(comm::Stream& stream, int algorithms) : stream_(stream), elems_(random_elems<Bf16>(1, 64), stream) {
@@ -210,7 +210,8 @@ TEST_F(MatrixProductsFake, AProgramThatRecordsChoicesSeesEachNewProductAndTriesW
   EXPECT_EQ(visits, 1);
 }
 
-/// Results of a head of 1,027 outputs in rows of 1,032, whose products are cut, and of 1,027, whose are not, agree.
+/// A head of 1,027 outputs has the same results in rows of 1,032 elements, where GEMMs are cut, and of 1,027, where
+/// they are not.
 template <class E, class R>
 void expect_cut_products(comm::Stream& stream) {
   constexpr std::int64_t kRows = 3;

@@ -58,7 +58,8 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
     DeviceArray<E> rounded(rounded_before, this->stream(), start);
     adamw_update<E>(segments, device_value.elems(), device_gradient.read(), device_first.elems(), device_second.elems(),
                     rounded.elems(), step, {}, this->stream());
-    // A device may round a product and a sum once where the host rounds twice; the quotient is of size 3.
+    // A device may round a multiplication and an addition once, while the host rounds twice; the quotient has the size
+    // 3.
     const std::vector<float> got = device_value.values();
     expect_close(got, as<double>(want_value), 1e-7, 4);
     expect_close(device_first.values(), as<double>(want_first), 2e-7, 4);
@@ -74,7 +75,7 @@ TYPED_TEST(OptimizerCuda, UpdatesEachTensorAsTheHostDoes) {
     for (const std::int64_t gap : {11, 12, 83, 95, 9097, 9099, 25500, 25599}) {
       EXPECT_EQ(got[gap], value[gap]) << gap;
     }
-    // Without a rounded copy the same values come out.
+    // An update without a rounded copy has the same values.
     DeviceArray<float> again(value, this->stream(), start);
     DeviceArray<float> first_again(first, this->stream(), start);
     DeviceArray<float> second_again(second, this->stream(), start);

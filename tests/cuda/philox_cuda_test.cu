@@ -30,7 +30,7 @@ __global__ void philox_kernel(std::uint64_t key, const std::uint32_t* counters, 
 
 /// Why no device can be used, or nothing.
 std::string device_absence() {
-  int devices = 0;  // left untouched by the call where there is no driver
+  int devices = 0;  // not changed by the call if there is no driver
   const cudaError_t status = cudaGetDeviceCount(&devices);
   if (status != cudaSuccess) return std::string("cudaGetDeviceCount: ") + cudaGetErrorString(status);
   return devices > 0 ? "" : "no CUDA device";

@@ -49,7 +49,7 @@ std::vector<Case> cases() {
       {"no token", {2, 0, 2, 8}, 0, 4, Causality::kCausal, {whole(0)}},
       {"no sequence", {0, 5, 2, 8}, 5, 5, Causality::kCausal, {whole(5)}},
       {"queries before all keys", {1, 20, 1, 4}, 9, 40, Causality::kCausal, {pattern_of({{0, 20, 0}}, {{0, 9, 20}})}},
-      // Of a zigzag ring: two runs of each, the own part first.
+      // A zigzag ring: two runs of queries and of keys, the rank's own part first.
       {"ring",
        {2, 90, 2, 16},
        80,
@@ -247,7 +247,7 @@ void expect_the_cpu(const DropoutMask& dropout, comm::Stream& stream) {
     expect_close(got.grad_queries, want.grad_queries, noise_of<E>(want.grad_queries), 1.01, "gradient of queries");
     expect_close(got.grad_keys, want.grad_keys, noise_of<E>(want.grad_keys), 1.01, "gradient of keys");
     expect_close(got.grad_values, want.grad_values, noise_of<E>(want.grad_values), 1.01, "gradient of values");
-    // The same bits again: no sum depends on the order of the threads.
+    // A second run has the same bits: no sum depends on the order of the threads.
     const Got<E> again = run(c, in, dropout, stream);
     EXPECT_EQ(bytes_of(again.output), bytes_of(got.output));
     EXPECT_EQ(bytes_of(again.grad_queries), bytes_of(got.grad_queries));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each kind of anomaly on synthetic lines: found where it is, once, and nowhere else.
+// Each kind of anomaly on synthetic lines: found once at its place, and nowhere else.
 #include "experiments/watch/anomalies.h"
 
 #include <gmock/gmock.h>
@@ -103,7 +103,7 @@ TEST(Anomalies, SpikesOfLossAndNormAreUpwards) {
 
 TEST(Anomalies, SlowerStepsAreADropUnlessTheyMeasured) {
   const auto later = [](json& line, double seconds) { line["seconds"] = line["seconds"].get<double>() + seconds; };
-  // Without divergence, which every healthy line has here.
+  // A line without divergence, which every healthy line has here.
   const auto plain = [](json& line) { line.erase("divergence"); };
   // Lines of half a second, of which more than five seconds are judged at once: from step 111 on these take twice and
   // thrice the time.

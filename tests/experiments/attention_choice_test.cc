@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernel of attention a spec gets, and what that means for its identity.
+// The attention kernel that a spec gets, and its effect on the spec's identity.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -29,7 +29,7 @@ json summary(double selection, double validation, const std::string& status = "c
 
 TEST(BestOver, TheLowestMeanSelectionLossOverTheSeedsWins) {
   std::vector<json> summaries = {
-      // seed 1: rate 0.1 at 0.1, 0.2, 0.3; rate 0.5 likewise
+      // seed 1: rate 0.1 at 0.1, 0.2, 0.3; rate 0.5 at the same values
       summary(3, 1), summary(2, 9), summary(4, 1), summary(5, 2), summary(6, 3), summary(1, 4),
       // seed 2
       summary(3, 1), summary(3, 7), summary(1, 1), summary(5, 4), summary(6, 3), summary(8, 6)};

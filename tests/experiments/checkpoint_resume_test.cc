@@ -95,7 +95,7 @@ void expect_same_next_step(const ResolvedRun& run, const std::string& folder, co
   }
 }
 
-/// Interrupts a run after some of its steps. The run goes on for one step each time; and to its end from those that are
+/// Interrupts a run after some of its steps. The run resumes for one step each time; and to its end from those that are
 /// `every` steps apart, with all records and the final weights.
 void expect_resumes(const json& changes, std::uint64_t steps = kSteps, std::uint64_t every = kStepsBetweenEnds,
                     std::uint64_t first_steps = kFirstSteps) {

@@ -155,7 +155,7 @@ TEST(Checkpoint, OneThatIsNotCompleteIsNeverRead) {
   (void)train_in(config, folder.path());
   const CheckpointFolder checkpoints(folder.path());
   fs::rename(checkpoints.of_step(12), checkpoints.unfinished(12));
-  fs::create_directories(checkpoints.of_step(9));  // without a manifest
+  fs::create_directories(checkpoints.of_step(9));  // a folder without a manifest
   const Trained again = train_in(config, folder.path());
   EXPECT_EQ(again.resumed, 6U);
   EXPECT_THAT(again.errors, ::testing::IsEmpty());
@@ -181,7 +181,7 @@ TEST(Checkpoint, AFullDiskLeavesTrainingAndTheOlderOneAsTheyAre) {
   const Trained full = train_in(config, folder.path() + "/full", [&](const MetricsLine& line) {
     rlimit small = before;
     small.rlim_cur = 4096;
-    if (line.step != 6) return;  // before the checkpoint of that step
+    if (line.step != 6) return;  // the limit holds from the checkpoint of step 6 on
     ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &small), 0);
   });
   ASSERT_EQ(::setrlimit(RLIMIT_FSIZE, &before), 0);

@@ -74,7 +74,7 @@ TEST(ChoosePaths, TheChoiceIsRecordedAndPartOfTheRun) {
       << "on equal links direct is the fastest for every size";
 }
 
-// On contribution the gather half loses nothing, so it is another network than that of the other paths.
+// The gather half of contribution loses nothing, so its network differs from that of the other paths.
 TEST(ChoosePaths, PathsOfOneClassLoseAlike) {
   const ResolvedRun run = resolved(
       kTwoRanks, replicas({R"(/network={"path": "auto", "loss": {"model": "bernoulli", "loss_rate": 0.05}})"}));
@@ -84,7 +84,7 @@ TEST(ChoosePaths, PathsOfOneClassLoseAlike) {
   EXPECT_EQ(network.gather.loss != nullptr, travels(network.path) == comm::LossShorthand::kBothHalves);
 }
 
-// A fill that one path alone has narrows the choice to it.
+// A fill that only one path has narrows the choice to that path.
 TEST(ChoosePaths, PathsThatCannotHaveTheNetworkAreLeftOut) {
   const ResolvedRun run = resolved(
       kTwoRanks,
@@ -102,7 +102,7 @@ TEST(ChoosePaths, AClassMayAskForItselfAndOthersKeepTheirs) {
   EXPECT_NE(run.spec["network"]["classes"]["dp_gradient"]["path"], "auto");
 }
 
-// A frozen embedding on two ranks has a class, but no message whose path could be chosen.
+// A frozen embedding on two ranks has a class, but no message, so there is no path to choose.
 TEST(ChoosePaths, AClassWithoutMessagesIsOnTheDirectPath) {
   const ResolvedRun run =
       resolved(kTwoRanks, replicas({"/parallel/data=1", "/parallel/pipeline=2", "/network/path=ring",

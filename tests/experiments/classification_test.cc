@@ -33,7 +33,8 @@ TEST(Predictions, AreTheLargestLogitsWithTheirProbabilities) {
   EXPECT_NEAR(found.confidences[2], 1 / (1 + std::exp(-1)), 1e-12);
 }
 
-/// Of 10 examples: class 0 has 4 hits and 1 miss (as 1), class 1 has 2 hits and 2 misses (as 0), class 2 is 1 miss.
+/// The predictions of 10 examples: class 0 has 4 hits and 1 miss (as 1), class 1 has 2 hits and 2 misses (as 0), class
+/// 2 has 1 miss.
 Predictions ten() {
   Predictions all;
   all.labels = {0, 0, 0, 0, 0, 1, 1, 1, 1, 2};
@@ -134,7 +135,7 @@ TEST(Quality, IntervalsOfAllMeasuresAreThoseOfABootstrap) {
   }
 }
 
-/// Sequences whose class is in their first token; the rest says nothing.
+/// Sequences with their class in the first token; the other tokens have no information.
 Corpus tiny_examples() {
   ExampleSets sets;
   for (int i = 0; i < 90; ++i) {
@@ -174,7 +175,7 @@ TEST(Classifier, LearnsAndIsTheSameInAllLayouts) {
   RunConfig pipeline = tiny_classifier();
   pipeline.parallel.pipeline = 2;
   RunConfig threefold = pipeline;
-  threefold.parallel.tensor = 4;  // of which one has no class
+  threefold.parallel.tensor = 4;  // one of the ranks has no class
   threefold.parallel.data = 2;
   threefold.training.accumulation = 1;
   threefold.sharding.zero = 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Specs whose program is the user's own: what a run is, and what it is started with.
+// Specs with the user's own program: the identity of a run, and the arguments and environment of the program.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -199,7 +199,7 @@ TEST(CommandSpec, SweepsSeedsAndTwinsAreThoseOfRuns) {
   EXPECT_EQ(plan.runs[4].run.config.seeds.weights, 2u);
   EXPECT_EQ(plan.runs[1].run.run_id, id_of({"/network/loss/loss_rate=0", "/settings/rate=0.25"}));
 
-  // The twin differs in the network and in its seed alone.
+  // The twin differs only in the network and in its seed.
   json lossy = plan.runs[2].run.spec;
   json twin = plan.runs[0].run.spec;
   for (const std::string& pointer : twin_omits(twin)) {

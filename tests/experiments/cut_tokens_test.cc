@@ -238,7 +238,7 @@ TEST(CutTokens, SpecsThatCannotBeAreRefused) {
   EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", "/network=null", "/memory=aggressive"}), "no error");
 }
 
-// A receiver has no values of its own for other ranks' tokens; sums of cut tokens have the rank's contribution.
+// A receiver has no own values for other ranks' tokens; sums of cut tokens have the rank's contribution.
 TEST(SequenceRanks, TheFillOwnIsRefused) {
   for (const std::string of : {"sequence_forward", "sequence_backward"}) {
     for (const std::string fill : {"own", "own_scaled"}) {

@@ -64,7 +64,7 @@ TEST(Replicas, WithoutLossTheyAreEqualAndEvaluateAsOneRankWould) {
     EXPECT_EQ(line.divergence->max, 0);
     EXPECT_EQ(line.divergence_groups.size(), 4U);
   }
-  // The same weights, whichever replica reads which part of the text.
+  // Weights do not depend on which replica reads which part of the text.
   config.training.steps = 1;
   config.validation.tokens = 16 * 7;
   RunConfig one = config;
@@ -109,8 +109,8 @@ TEST(Replicas, OwnAndStaleParametersAreTheSameWhereEachRankHasAllOfThem) {
   EXPECT_NE(trace(comm::Fill::kOwn, 1), trace(comm::Fill::kZero, 1));
 }
 
-// Time is given, so it is a pure function of the run: with one bucket the training waits for all of its gradients, with
-// several for the last one alone, and the results are the same.
+// Compute time is given, so that times are a pure function of the run. With one bucket, training waits for the
+// reduction of all gradients; with several buckets, only for the last one. The results are equal.
 TEST(Replicas, BucketsHideBehindTheBackwardPass) {
   RunConfig config = replicas(2, 1, 0);
   config.model.layers = 4;
@@ -132,7 +132,8 @@ TEST(Replicas, BucketsHideBehindTheBackwardPass) {
   EXPECT_LT(several.seconds, one.seconds);
 }
 
-// Sums over tensor-parallel ranks use the same ports as buckets, and wait for what computation has not hidden of them.
+// Sums over tensor-parallel ranks use the same ports as buckets, and wait for the part of the buckets that computation
+// has not hidden.
 TEST(Replicas, BucketsHideBesideTensorParallelismToo) {
   RunConfig config = replicas(2, 2, 0);
   config.model.layers = 4;
@@ -195,7 +196,7 @@ TEST(Replicas, TheOrderOfRanksChangesNoResultWithoutLoss) {
   }
 }
 
-// Each class has groups of its own, of other ranks in each order; all of them lose packets.
+// Each class has its own groups, with different ranks in each order; all of them lose packets.
 TEST(Replicas, InAnyOrderOfRanksTrainOverGlooAsOnLocalRanks) {
   if (!comm::backend_entry("gloo").built) GTEST_SKIP() << "the gloo backend was not built";
   std::vector<std::vector<double>> traces;

@@ -168,7 +168,7 @@ TEST(TokenFiles, AFileThatCannotBeReadIsNamed) {
   EXPECT_THAT(config_error([] { MappedFile("/dev/null"); }), HasSubstr("/dev/null: is not a regular file"));
 }
 
-/// While alive, this process gets at most `bytes` more of memory of its own. Pages of files do not count.
+/// While this object lives, the process gets at most `bytes` more bytes of private memory. Pages of files do not count.
 class PrivateMemoryLimit {
  public:
   explicit PrivateMemoryLimit(rlim_t bytes) {
@@ -187,7 +187,7 @@ class PrivateMemoryLimit {
   rlimit old_limit_{};
 };
 
-/// A file of 17 GB that takes no space on the disk: zeros, but for `bytes` at `offset`.
+/// A file of 17 GB that takes no space on the disk: zeros, except `bytes` at `offset`.
 class SparseFile {
  public:
   static constexpr std::uint64_t kBytes = 17'000'000'000;
@@ -264,7 +264,7 @@ TEST(LargeFiles, AFileThatIsWrittenIntoWhileItIsReadIsRefused) {
   const Tokens tokens = open_tokens(data, 256);
   std::vector<std::int32_t> values(2);
   tokens.read(40, values);
-  std::fstream(data.tokens, std::ios::in | std::ios::out | std::ios::binary).put('\1');  // of the same size
+  std::fstream(data.tokens, std::ios::in | std::ios::out | std::ios::binary).put('\1');  // the file keeps its size
   EXPECT_THAT(config_error([&] { tokens.read(40, values); }),
               AllOf(HasSubstr(data.tokens), HasSubstr("changed since it was opened")));
   std::filesystem::remove(data.tokens);

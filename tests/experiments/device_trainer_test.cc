@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs on a device against the same runs on the host: on the fake device everywhere, on a real one where there is one.
+// Compares runs on a device with the same runs on the host: always on the fake device, and on a real device if there is
+// one.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,7 +44,7 @@ RunConfig on_device(RunConfig config) {
   return config;
 }
 
-/// The same losses and norms, but for rounding, which grows over the steps.
+/// Expects the same losses and norms, up to rounding, which grows over the steps.
 void expect_same_curve(const TinyResult& got, const TinyResult& want, double tolerance) {
   ASSERT_EQ(got.lines.size(), want.lines.size());
   for (std::size_t i = 0; i < got.lines.size(); ++i) {
@@ -58,8 +59,9 @@ void expect_same_curve(const TinyResult& got, const TinyResult& want, double tol
   }
 }
 
-// A float pass is off by 1e-6 (docs/models.md). Adam divides gradients by their own size, so that where they are near
-// zero their rounding grows to whole steps of 0.01, as in the biases of keys; the loss hardly depends on those.
+// A float pass is off by 1e-6 (docs/models.md). Adam divides gradients by their own size, so the rounding of gradients
+// near zero, such as those of the biases of keys, grows to whole steps of 0.01; the loss hardly depends on these
+// parameters.
 constexpr double kFloatCurve = 1e-3;
 
 TEST_F(TrainerOnDevice, TrainsAsTheHostDoes) {

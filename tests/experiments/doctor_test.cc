@@ -213,7 +213,7 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
                        {config.training.batch_sequences, config.training.sequence_tokens})
           .memory;
   EXPECT_GT(activations, 0U);
-  std::uint64_t elems = 0;  // of a rank, with its copies of replicated tensors
+  std::uint64_t elems = 0;  // elements of a rank, with its copies of replicated tensors
   for (const models::Gpt2Tensor& tensor : models::gpt2_tensors(config.model, 4, 0)) elems += tensor.slice.local_elems();
   EXPECT_EQ(all, 4 * (16 * elems + activations));
   EXPECT_EQ(least_memory_bytes(config, {1, 1}), all / 4);
@@ -229,7 +229,7 @@ TEST(MachineChecks, MemoryIsComparedWithWhatARunHoldsAtLeast) {
   EXPECT_GT(gpipe - 8 * elems, activations);
   config.device = Device::kCuda;
   EXPECT_EQ(least_memory_bytes(config, {4, 1}), 4 * 16 * elems);
-  // Replicas that share out the optimizer's state, and remember all parameters where those can be stale.
+  // Replicas that shard the optimizer state, and remember all parameters if these can be stale.
   config.parallel.data = 2;
   const std::uint64_t whole = least_memory_bytes(config, {1, 1});
   config.sharding.zero = 1;
@@ -268,7 +268,7 @@ TEST(MachineChecks, TheSmallestLimitOfAJobsControlGroupsCounts) {
   put("other/memory.max", "1");
   EXPECT_EQ(memory_limit_bytes("0::/slurm/job/step\n", root), 3000u);
   EXPECT_EQ(memory_limit_bytes("0::/slurm\n", root), 4000u);
-  put("memory.max", "2000");  // of the container, where paths are those of the host
+  put("memory.max", "2000");  // limit of the container; paths are those of the host
   EXPECT_EQ(memory_limit_bytes("0::/nowhere\n", root), 2000u);
   put("memory/job/memory.limit_in_bytes", "500");
   EXPECT_EQ(memory_limit_bytes("4:cpu,memory:/job\n3:cpu:/job\n", root), 500u);
@@ -306,7 +306,7 @@ TEST(GroupChecks, AGroupInOrderIsOk) {
 TEST(GroupChecks, MoreThreadsThanCoresOfAMachineAreAWarning) {
   GroupReport report = report_of({"a", "a", "b"});
   EXPECT_EQ(finding_of(group_findings(report, 2), "cores").health, Health::kWarning);
-  // Ranks that have cores of their own have them together.
+  // The separate cores of ranks add up.
   report.ranks[1].cores = {2, 3};
   const Finding finding = finding_of(group_findings(report, 2), "cores");
   EXPECT_EQ(finding.health, Health::kOk);

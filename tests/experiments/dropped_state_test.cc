@@ -34,7 +34,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// All that a run says, but for wall time and memory.
+/// The whole output of a run, without wall time and memory.
 std::string account(const ResumedRun& run, const ResolvedRun& resolved) {
   const TrainingOutcome& outcome = run.outcome;
   json weights = json::object();
@@ -125,10 +125,11 @@ class InterruptedRun {
   }
 
   std::set<std::string> names() const { return parts_.names(); }
-  /// The parts without which the rest of the run differs, or ends with an error, where all ranks lack the part, or one
-  /// of them, whose links have another end; or the run's results do, where it goes on from its last step. Of each of
-  /// them a run without that part alone has shown it. `untried`: parts of which most are missed, so that they are left
-  /// out one at a time; of `others`, many are left out at once, and fewer where that makes a difference.
+  /// The parts that a resumed run needs: without such a part, the rest of the run differs or ends with an error. Either
+  /// all ranks lack the part, or only one rank, so that its links have another end; or the run resumes from its last
+  /// step, and its results differ. For each part, a run without only that part has shown this. Most parts in `untried`
+  /// are needed, so they are left out one at a time. Of `others`, many are left out at once, and fewer if that makes a
+  /// difference.
   std::set<std::string> missed(const std::vector<std::string>& untried, const std::vector<std::string>& others) const {
     std::set<std::string> found;
     for (const std::string& name : untried) {
@@ -145,7 +146,7 @@ class InterruptedRun {
       EXPECT_FALSE(differs({}, drop)) << "its folder changed";
     return found;
   }
-  /// Of the checkpoint after `second()`.
+  /// The manifest of the checkpoint after `second()`.
   std::string manifest() const { return step("second", second_) + "/manifest.json"; }
   std::uint64_t second() const { return second_; }
 
@@ -193,7 +194,7 @@ class InterruptedRun {
     }
   }
 
-  /// In a process of its own: a state without one of its parts may break any rule.
+  /// Runs in a separate process, because a state without one of its parts may violate any check.
   bool differs(const std::set<std::string>& without, Drop drop) const {
     const pid_t child = ::fork();
     if (child == 0) {
@@ -230,7 +231,7 @@ class InterruptedRun {
   const TemporaryFolder folder_;
   const std::uint64_t first_;    ///< the run was interrupted after this step before,
   const std::uint64_t second_;   ///< and goes on from this one without a part of its state;
-  std::uint64_t last_;           ///< its last step, sooner where it diverges
+  std::uint64_t last_;           ///< its last step, earlier if it diverges
   unsigned hang_seconds_ = 120;  ///< a run that takes so long waits for messages that nobody sends
   StateParts parts_;
   StateParts parts_at_end_;
@@ -238,7 +239,7 @@ class InterruptedRun {
   Intact intact_at_end_;
 };
 
-/// A shard that is what its manifest says, and one that is not.
+/// A shard that matches its manifest, and one that does not.
 json damaged_shards(const std::string& folder) {
   json files = json::array();
   for (const char* name : {"a", "b"}) {
@@ -313,7 +314,7 @@ std::vector<json> runs(const std::string& folder) {
           "parallel": {"tensor": 2, "pipeline": 2}, "training": {"accumulation": 2},
           "time": {"link": {"latency_microseconds": 5, "bandwidth_gbit_per_second": 1}, "compute_milliseconds": 1,
                    "stragglers": {"transfer_p99_over_p50": 2}}})"));
-  // Messages with losses of their own, and ports that are busy when a step ends.
+  // Messages with separate losses, and ports that are busy when a step ends.
   all.push_back(json::parse(
       R"({"network": {"burst_scope": "message",
                       "loss": {"loss_rate": null, "mean_burst_packets": null, "model": "timed_gilbert_elliott", "mean_good_microseconds": 9000,
@@ -359,7 +360,7 @@ std::vector<json> runs(const std::string& folder) {
                                "mean_good_microseconds": 900, "mean_bad_microseconds": 100},
                       "recovery": {"retransmit": {"protocol": "selective_repeat", "rounds": 1}}}})"));
   all.back()["time"] = json::parse(kSlowTime);
-  // Messages between two ranks of a ring, in losses of their own and in those of their links.
+  // Messages between two ranks of a ring, with separate losses and with those of their links.
   for (const char* scope : {"message", "link"}) {
     all.push_back(json::parse(
         R"({"parallel": {"tensor": 1, "sequence": 2, "sequence_kind": "ring"},

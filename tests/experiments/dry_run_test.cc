@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a dry run says that a step sends, against what ranks that train send.
+// Compares the messages of a step in a dry run with those that training ranks send.
 #include "experiments/spec/dry_run.h"
 
 #include <gtest/gtest.h>
@@ -90,7 +90,7 @@ Batch random_batch(const RunConfig& config, std::mt19937& draws) {
 
 /// The calls of a rank that trains.
 struct Sent : RankCalls {
-  std::vector<DryCall> outer_steps;  ///< of all steps of a run
+  std::vector<DryCall> outer_steps;  ///< calls of the outer steps of a run
 };
 
 std::vector<DryCall> take_outer_steps(const RunConfig& config, TrainingModel& model, comm::Communicator& workers,
@@ -106,7 +106,7 @@ std::vector<DryCall> take_outer_steps(const RunConfig& config, TrainingModel& mo
   return std::exchange(calls, {});
 }
 
-/// Of all ranks of a world.
+/// The messages that all ranks of a world send in training.
 std::vector<Sent> train(const RunConfig& config) {
   std::vector<Sent> sent(static_cast<std::size_t>(config.parallel.world_size()));
   const auto plan = pipeline_plan(config);
@@ -215,7 +215,7 @@ Counted count(const DryRun& run, std::uint64_t CallCounts::*times) {
   return counted;
 }
 
-/// Of one of the ranks.
+/// The counts of one rank of this kind.
 Counted count(const DryRun& run, const RankKind& kind, std::uint64_t CallCounts::*times) {
   Counted counted;
   for (const auto& [at, share] : kind.shares) {
@@ -404,7 +404,7 @@ TEST(DryRun, CountsTheOuterStepsOfAnyNumberOfSteps) {
           .config);
   std::uint64_t starts = 0;
   for (const PlannedCollective& planned : run.of(TrafficClass::kOuter)) starts += planned.counts.once;
-  EXPECT_EQ(starts, 25'000'000'000U + 24'999'999'999U);  // those of the second fragment begin 2 steps later
+  EXPECT_EQ(starts, 25'000'000'000U + 24'999'999'999U);  // the second fragment begins 2 steps later
 }
 
 TEST(DryRun, RefusesSizesThatNoRunHas) {
@@ -420,7 +420,7 @@ TEST(DryRun, RefusesSizesThatNoRunHas) {
             "s.json: /training/batch_sequences: got 512000000 tokens in a micro-batch, want at most 268435456");
 }
 
-// Documents belong to the data of a spec, and decide what is sent again.
+// Documents belong to the data of a spec, and decide which messages recomputation sends again.
 TEST(DryRun, HasAKeyOfAllThatItReads) {
   const std::vector<std::string> layout = {
       R"(/parallel={"pipeline": 2, "tensor": 2, "tensor_sequence": true, "schedule": "zero_bubble"})",
@@ -448,7 +448,7 @@ TEST(DryRun, HasAKeyOfAllThatItReads) {
   EXPECT_NE(with({"/network/classes/pp_activation/fill=skip"}).key, plain.key);
 }
 
-// Many micro-batches send what few would, so that their number costs nothing.
+// The dry run's cost does not depend on the number of micro-batches, because all send the same messages.
 TEST(DryRun, ManyMicroBatchesCostNoMoreThanFew) {
   for (const char* parallel : {R"({"data": 2})", R"({"pipeline": 2, "schedule": "zero_bubble"})"}) {
     const auto sums = [&](const char* micro_batches) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Files of labelled texts: their layouts, and the line and reason of what is wrong in them.
+// Files of labelled texts: their layouts, and the line and reason of each error.
 #include "experiments/data/example_file.h"
 
 #include <gmock/gmock.h>

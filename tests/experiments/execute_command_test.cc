@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs of programs of the user's own: what becomes of their lines, their errors and their processes.
+// Runs of the user's own programs: their lines, their errors and their processes.
 #include "experiments/run/execute_command.h"
 
 #include <gmock/gmock.h>
@@ -95,7 +95,7 @@ TEST(ExecuteCommand, TheSummaryIsThatOfItsLines) {
   EXPECT_EQ(summary["tokens"], 120);
   EXPECT_EQ(summary["seconds"], 6.0);
   EXPECT_EQ(summary["tokens_per_second"], 20.0);
-  EXPECT_EQ(summary["train"]["final_loss"], 4.5);  // of 9, 8, ..., 0
+  EXPECT_EQ(summary["train"]["final_loss"], 4.5);  // mean of 9, 8, ..., 0
   EXPECT_EQ(summary["validation"]["final_loss"], 2.0);
   EXPECT_EQ(summary["validation"]["best_loss"], 1.5);
   EXPECT_EQ(summary["seeds"], json({{"weights", 3}, {"data", 4}, {"network", 5}}));
@@ -141,7 +141,7 @@ TEST(ExecuteCommand, LinesOfAnAttemptBeforeAreNotTakenForThoseOfThisOne) {
   EXPECT_EQ(without["steps"], 0);
   EXPECT_EQ(without["tokens_per_second"], nullptr);
   EXPECT_THAT(without["warnings"][0]["message"], HasSubstr("has written no metrics.jsonl"));
-  // A program that goes on adds to them.
+  // A program that continues appends to them.
   EXPECT_EQ(executed(counts_script() + line, folder)["steps"], 9);
   const std::string more =
       R"(echo '{"step": 10, "seconds": 1, "train_loss": 1.0}' >> "$DROPTEST_RUN_FOLDER/metrics.jsonl"; )";
@@ -204,7 +204,7 @@ TEST(ExecuteCommand, LinesOfAProgramThatBeginsAgainReplaceTheOlderOnes) {
   std::ifstream text(file);
   EXPECT_EQ(std::count(std::istreambuf_iterator<char>(text), std::istreambuf_iterator<char>(), '\n'), 2);
 
-  // Those of an attempt before, also of the same step; what it has left of a line is none.
+  // Lines of an earlier attempt stay, also one of the same step; its incomplete line does not count.
   EXPECT_THAT(error_of(counts_script() + "rm -f \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; " + lines({7}, 0.5) +
                            "printf '{\"step\": 8, ' >> \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; exit 1",
                        folder),
@@ -272,7 +272,7 @@ TEST(ExecuteCommand, ARequestToStopEndsAllProcessesThatTheProgramHasStarted) {
   ExecuteOptions options;
   options.program_grace = std::chrono::milliseconds(300);
   options.stop_requested = [&] { return std::filesystem::exists(started); };
-  // One with a session of its own, as a launcher's ranks have, and one that does not listen.
+  // One process with a separate session, as a launcher's ranks have, and one that ignores signals.
   const std::string script = "setsid sleep 1000 & (trap '' TERM; sleep 1001) & echo $! > " + started + ".new; mv " +
                              started + ".new " + started + "; wait";
   EXPECT_THROW(execute_command(run_of(script), RunDirectory{folder.path() + "/run"}, options), StoppedError);

@@ -83,7 +83,7 @@ TEST(FileHashes, AFileThatChangesWhileItIsReadHasNone) {
   const TemporaryFolder folder;
   const std::string path = folder.path() + "/f";
   write(path, "abc", 100);
-  std::string later = "abd";  // of the same size, or shorter
+  std::string later = "abd";  // content of the same size, or shorter
   FileHashes files([&] {
     if (!later.empty()) write(path, later, 101);
     later.clear();
@@ -127,7 +127,7 @@ TEST_F(SpecOfFiles, TheIdHasContentsInPlaceOfPaths) {
   const auto weights = [&](const std::string& name) {
     return run(R"({"text": )" + at("a") + "}", R"({"weights": )" + at(name) + "}").run_id;
   };
-  const auto put_header = [&](const std::string& name, const std::string& header) {  // of safetensors
+  const auto put_header = [&](const std::string& name, const std::string& header) {  // a header of safetensors
     put(name, std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header);
   };
   put_header("d", "{}");

@@ -135,7 +135,7 @@ TEST(FileLock, ThatCannotBeMadeIsAnErrorThatNamesIt) {
               HasSubstr(folder.path() + "/lock: Is a directory"));
 }
 
-// A child that works on a locked folder holds the lock as well: while it outlives its killed parent, the folder stays
+// A child that works on a locked folder also has the lock: while it outlives its killed parent, the folder stays
 // locked.
 TEST(FileLock, IsInheritedByChildrenThatAreToldSo) {
   const TemporaryFolder folder;

@@ -104,7 +104,7 @@ TEST(AtomicFile, LinksStayAndPipesAreWrittenInto) {
   std::array<char, 8> got{};
   EXPECT_EQ(::read(reader, got.data(), got.size()), 5);
   ::close(reader);
-  // As /dev/stdout: a link whose text is no path.
+  // A link like /dev/stdout, with a text that is no path.
   std::array<int, 2> ends{};
   ASSERT_EQ(::pipe(ends.data()), 0);
   write_file_atomically("/dev/fd/" + std::to_string(ends[1]), "four");

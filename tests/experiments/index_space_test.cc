@@ -36,7 +36,7 @@ TEST(IndexSpace, LinksToEveryRankHaveRoomForSixteenMillionMessages) {
   std::vector<std::string> micro_batches = to_all;
   micro_batches.emplace_back("/training/accumulation=10");
   EXPECT_THAT(with_steps(micro_batches, "340000"), testing::HasSubstr("up to 17000000 messages"));
-  // Evaluations count where they lose packets.
+  // Evaluations count if they lose packets.
   std::vector<std::string> evaluated = to_all;
   evaluated.insert(evaluated.end(), {"/validation/every_steps=1", "/validation/tokens=1024"});
   EXPECT_EQ(with_steps(evaluated, "2000000"), "(no error)");

@@ -87,8 +87,8 @@ TEST(LayoutPlan, EachRankIsOnceInEachKindOfGroupAndNeighboursPointBack) {
   }
 }
 
-// What ranks hold, over the ranks of one replica, is the model: replicated tensors count once, and the tied embedding
-// is at both ends of the pipeline, of which the last one updates it.
+// The parts of the ranks of one replica add up to the model: replicated tensors count once, and the tied embedding is
+// at both ends of the pipeline, of which the last one updates it.
 TEST(LayoutPlan, PartsAddUpToTheModel) {
   const RunConfig config = three_dimensions();
   const json plan = layout_plan(config);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that differ in their layout alone: comparisons, packets, and times.
+// Runs that differ only in their layout: comparisons, packets, and times.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -22,7 +22,8 @@
 
 namespace droptest::experiments {
 
-/// Both runs read the same text, and their losses differ as rounding makes them differ over the steps.
+/// Expects that both runs read the same text, and that their losses differ only by rounding, which grows over the
+/// steps.
 inline void expect_same_training(const TinyResult& many, const TinyResult& one) {
   EXPECT_EQ(many.outcome.tokens, one.outcome.tokens);
   ASSERT_EQ(many.lines.size(), one.lines.size());
@@ -33,14 +34,14 @@ inline void expect_same_training(const TinyResult& many, const TinyResult& one) 
     if (one.lines[i].validation_loss) {
       EXPECT_NEAR(*many.lines[i].validation_loss, *one.lines[i].validation_loss, 1e-3) << i;
     }
-    // In the first step nothing but rounding differs.
+    // In the first step, only rounding differs.
     if (i == 1) {
       EXPECT_NEAR(*many.lines[i].gradient_norm / *one.lines[i].gradient_norm, 1, 1e-5);
     }
   }
 }
 
-/// As run_forecast.h's expected_packets().
+/// The packets of a run, in the form of expected_packets() in run_forecast.h.
 inline std::map<std::string, std::uint64_t> sent_packets(const TinyResult& result) {
   std::map<std::string, std::uint64_t> sent;
   for (const comm::ClassStatistics& statistics : result.outcome.statistics) {
@@ -49,7 +50,7 @@ inline std::map<std::string, std::uint64_t> sent_packets(const TinyResult& resul
   return sent;
 }
 
-/// Virtual time with the same link between any two ranks.
+/// A time model with the same link between any two ranks.
 inline void set_time(RunConfig& config, const sim::LinkCost& link, double compute_seconds) {
   comm::TimeModel& time = config.time.emplace();
   time.links.within = link;

@@ -84,7 +84,8 @@ TEST(LossScaleOfRun, TrainsInFloat16AsInFloat32) {
   EXPECT_NE(run.outcome.validation_final_loss, exact.outcome.validation_final_loss);
 }
 
-// The scale doubles with each step. Powers of two round nothing, so a run whose memories follow has the same bits.
+// The scale doubles with each step. Powers of two cause no rounding, so a run with memories that follow the scale has
+// the same bits.
 TEST(LossScaleOfRun, RememberedGradientsFollowTheScale) {
   for (const TrafficClass of : {TrafficClass::kTpBackward, TrafficClass::kDpGradient, TrafficClass::kPpGradient}) {
     for (const bool feeds_back : {false, true}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The member `backward` of traffic classes: where it has a meaning, and what it makes of a spec.
+// The member `backward` of traffic classes: the classes in which it has a meaning, and its effect on a spec.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -135,7 +135,7 @@ TEST(LostGradientSpec, RepeatedLossesLeaveBlocksToBeComputedAgain) {
   EXPECT_EQ(error(with_backward("tp_forward", "gradient")), "(no error)");
 }
 
-// Blocks that are computed again have the network of the first time, whose backward pass is that of the first time.
+// Recomputed blocks have the network of the first forward pass, and so its backward pass.
 TEST(LostGradientSpec, IsNotOfMessagesThatAreSentAgain) {
   json document = {{"name", "t"},
                    {"data", {{"text", "a.txt"}}},

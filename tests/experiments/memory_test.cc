@@ -193,7 +193,7 @@ TEST(MemorySection, RefusesACutWhereRanksMayDiffer) {
       << "each tensor-parallel rank has a data-parallel group of its own";
 }
 
-// With zero 3, both passes gather parameters: under loss the backward pass has others.
+// Zero 3 gathers parameters in both passes; under loss, the backward pass has other parameters.
 TEST(MemorySection, RefusesRecomputationWithOtherParameters) {
   const std::string sharded = R"(/parallel={"data":2,"zero":3})";
   const std::string reliable = R"(/network/classes={"parameter_gather":{"loss":{"model":"none"}}})";
@@ -205,7 +205,7 @@ TEST(MemorySection, RefusesRecomputationWithOtherParameters) {
   EXPECT_EQ(refusal({R"(/parallel={"data":2,"zero":2})", "/memory=standard"}), "");
 }
 
-// Also with evaluations of another batch in between, and what a fill put in the place of lost elements.
+// The test includes evaluations of another batch in between, and fills of lost elements.
 TEST(MemorySection, ChunksOverSequenceRanksLoseTheSamePackets) {
   for (const comm::Fill fill : {comm::Fill::kZero, comm::Fill::kAbsent, comm::Fill::kStale}) {
     for (const int kind : {0, 1, 2}) {
@@ -242,8 +242,8 @@ struct Layout {
   int zero = 0;
 };
 
-// Of dilated attention the last rank gathers most keys. The zigzag parts of 11 tokens have unequal lengths, and rings
-// room for the longest.
+// In dilated attention, the last rank gathers most keys. The zigzag parts of 11 tokens have unequal lengths, and a ring
+// has room for the longest part.
 TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
   const std::vector<models::DilatedBranch> branches = {{8, 1}, {16, 2}};
   for (const Layout& layout :
@@ -273,7 +273,7 @@ TEST(MemoryEstimate, OfTheModelIsTheMemoryThatItTakes) {
           if (kind != "offload_buffers") total.bytes += peak.bytes;
         }
         most.bytes = std::max(most.bytes, total.bytes);
-        // How many buffers are needed depends on when the thread of the file runs; each has a number behind its values.
+        // The number of buffers depends on when the thread of the file runs; each buffer has a number after its values.
         const auto buffers = outcome.memory.of_model.find("offload_buffers");
         ASSERT_EQ(buffers != outcome.memory.of_model.end(), want.offload > 0);
         const std::uint64_t bytes = want.offload > 0 ? buffers->second.bytes : 0;
@@ -351,8 +351,8 @@ TEST(MemoryEstimate, ClassesOfOneGroupShareTheirScratch) {
   EXPECT_EQ(measured, of_first);
 }
 
-// Of each class by itself, on a network that puts the last values in the place of lost ones. Not all-to-alls of
-// sequence ranks, which keep a rank's own part, too: the plan is too low there.
+// The memory of stale values for each class, on a network that replaces lost values by the last ones. All-to-alls of
+// sequence ranks are not tested: they also remember a rank's own part, and the plan is too low there.
 TEST(MemoryEstimate, OfStaleValuesIsTheMemoryThatTheyTake) {
   const auto with = [](const std::function<void(RunConfig&)>& change) {
     RunConfig config = tiny_config();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network from its text alone and the network of a spec with the same sections are one network.
+// A network from only its text equals the network of a spec with the same sections.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
@@ -14,7 +14,7 @@
 namespace droptest::experiments::network_text_test {
 namespace {
 
-/// The sections, in a text of their own and in a spec with tiny_config()'s ranks and sizes.
+/// The sections, in a separate text and in a spec with the ranks and sizes of tiny_config().
 std::string text_of(const std::string& sections) { return R"({"seed": 3, )" + sections + "}"; }
 std::string spec_of(const std::string& sections) {
   return R"({"name": "t", "data": {"text": "a.txt"}, "seed": 3, "parallel": {"tensor": 2},

@@ -33,10 +33,10 @@ struct Golden {
   const char* name;
   int version;
   int pipeline;      ///< ranks
-  double loss_rate;  ///< of the forward pass, or between stages; negative: no loss layer
+  double loss_rate;  ///< loss rate of the forward pass, or between stages; negative: no loss layer
   double in_double;  ///< train loss of the last step; 0: not trained, because of the pipeline
   double in_float;   ///< final validation loss
-  double seconds;    ///< of virtual time, in float; 0: no clock
+  double seconds;    ///< virtual time, as float; 0: no clock
   int data = 1;      ///< replicas; several have their loss in the reductions of gradients and in the tied embedding
 };
 
@@ -75,7 +75,7 @@ RunConfig config_of(const Golden& golden) {
     config.network.of(sim::TrafficClass::kTpForward)->gather.fill = comm::Fill::kStale;
   }
   if (golden.seconds > 0) {
-    // One repetition, in the ticks of the clock: what is lost depends on the times of all messages.
+    // One repetition, in ticks of the clock: the losses depend on the times of all messages.
     config.time.emplace();
     config.time->links.within = config.time->links.between = {5e-6, 12.5e9};
     config.time->compute_seconds = 1e-3;
@@ -142,8 +142,8 @@ TEST(NumericsVersion, StandsForTheGoldenLosses) {
   }
 }
 
-// Without loss the owner of an updated part, a rank of the replicas or a stage, changes no bit. So version 1 has one
-// number for all of these layouts.
+// If nothing is lost, bits do not depend on the owner of an updated part (a rank of the replicas, or a stage). So all
+// of these layouts have version 1.
 TEST(NumericsVersion, LosslessRunsHaveTheSameBitsWithEachZero) {
   const Corpus corpus = tiny_corpus();
   for (const int stages : {1, 2}) {
@@ -258,7 +258,7 @@ TEST(NumericsVersion, OfAPipelineFollowsFromTheNetworkOfItsTiedEmbedding) {
     const json scaled = {{"precision", "float16"}, {"loss_scale", {{"flag_loss_rate", flag_loss_rate}}}};
     EXPECT_EQ(version(both, json::object(), with_training(scaled)), expected) << "lost flags of overflows";
   }
-  // A frozen one is not sent at all, where sums without elements took the latencies of an aggregation.
+  // A frozen embedding is not sent at all; formerly, sums without elements took the latencies of an aggregation.
   const json frozen = {{"tensors", {{{"match", "wte.weight"}, {"frozen", true}}}}};
   const json contribution = {{"embedding_gradient", {{"path", "contribution"}}}};
   EXPECT_EQ(version(both, {{"dp_gradient", lossy}}, with_training(frozen)), 1);
@@ -298,7 +298,7 @@ TEST(NumericsVersion, AnEarlierResolvedSpecIsReadAndNotTrained) {
               testing::HasSubstr("got 4, but this droptest has version 2"));
 }
 
-// A resolved spec that is changed is another spec: its version follows from what it then asks for.
+// A changed resolved spec is another spec: its version follows from its new content.
 TEST(NumericsVersion, OfAChangedResolvedSpecIsThatOfTheChangedOne) {
   json document = spec_with({{"model", "bernoulli"}, {"loss_rate", 0.01}});
   document["time"] = {{"link", {{"latency_microseconds", 5}, {"bandwidth_gbit_per_second", 10}}},

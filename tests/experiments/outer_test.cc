@@ -115,8 +115,8 @@ RunConfig workers() {
   return config;
 }
 
-// Between outer steps a worker waits for nobody: its clock passes its own compute times. An outer step waits for the
-// second worker and the grace.
+// Between outer steps a worker does not wait for others: its clock advances by its own compute times. An outer step
+// waits for the second worker and the grace.
 TEST(OuterRun, TakesTheTimeOfItsQuorum) {
   constexpr double kCompute = 0.01, kGrace = 0.001;
   const sim::LinkCost link{5e-4, 1e8};
@@ -169,8 +169,8 @@ TEST(OuterRun, TakesTheTimeOfItsQuorum) {
   }
 }
 
-// A worker of two tensor-parallel ranks sends the parts of its weights by themselves, and trains like one of one rank.
-// Where workers are nearer to each other than stages are, the distances of a worker's own ranks count.
+// A worker of two tensor-parallel ranks sends the parts of its weights separately, and trains like a worker of one
+// rank. If workers are nearer to each other than stages are, the distances between a worker's own ranks count.
 TEST(OuterRun, LayoutsOfAWorkerTrainAlike) {
   for (const models::OuterOptimizer optimizer : {models::OuterOptimizer::kNesterov, models::OuterOptimizer::kAverage}) {
     std::vector<TinyResult> results;

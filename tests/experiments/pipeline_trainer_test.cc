@@ -117,7 +117,7 @@ TEST(Pipelines, LoseAsManyPacketsAsTheirTheorySaysUnderBursts) {
   }
 }
 
-// Messages of an evaluation have places of their own on their links.
+// Messages of an evaluation have separate ordinals on their links.
 TEST(Pipelines, LoseTheSamePacketsHoweverOftenTheyAreEvaluated) {
   const auto losses = [](std::uint64_t every_steps, ValidationConfig::Network network) {
     RunConfig config = pipeline(2);
@@ -151,7 +151,8 @@ TEST(Pipelines, SkipStagesOverGlooAsOnLocalRanks) {
     for (std::size_t c = 0; c < 2; ++c) {
       EXPECT_EQ(gloo.outcome.statistics.at(c).digest, local.outcome.statistics.at(c).digest);
     }
-    // Fates that depend on time: calls are made at waits, and receive what was sent past a stage before its result.
+    // Fates that depend on time: calls run at waits, and receive an input that is sent past a stage before the stage's
+    // result.
     const auto validation_of = [](const TinyResult& run) { return *run.outcome.validation_final_loss; };
     set_time(config, {1e-6, 1e9}, 1e-3);
     EXPECT_EQ(validation_of(train_locally(config, tiny_corpus())), validation_of(local));
@@ -195,7 +196,7 @@ TEST(Pipelines, TakeTheTimeOfTheirSchedule) {
     // then the gradients go back, whole passes or their first halves.
     const double block = 12.0 * config.model.width;
     const double model = 4 * block + config.model.vocabulary;
-    const double first = 4e-3 * block / model / 8;  // of a micro-batch, on each other stage
+    const double first = 4e-3 * block / model / 8;  // seconds of a micro-batch on each stage except the last
     const double last = 4e-3 * (block + config.model.vocabulary) / model / 8;
     const double backward = schedule == kZeroBubble ? 1.0 / 3 : 2.0 / 3;
     const double step = 3 * first / 3 + 8 * last + 3 * first * backward;

@@ -38,7 +38,7 @@ TEST(RankProcesses, AStoppedRankIsEndedWithoutGrace) {
   }
 }
 
-// The file in memory takes what a full disk does not.
+// The file in memory has room although the disk is full.
 TEST(RankProcesses, ARankWhoseLogHasNoRoomIsHeardAllTheSame) {
   const TemporaryFolder folder;
   RankProcessesOptions options;
@@ -77,7 +77,7 @@ TEST(RankProcesses, ASignalThatThisProcessIgnoresIsNotIgnoredByARank) {
   ::sigaction(SIGPIPE, &before, nullptr);
 }
 
-// Rank 1 fails when rank 0 has ended, as the echo of whose end its own failure could be.
+// Rank 1 fails after rank 0 has ended, so its failure could be a consequence of that end.
 TEST(RankProcesses, ARankThatKnowsTheCauseIsHeardAlthoughItIsNotTheFirst) {
   const TemporaryFolder folder;
   const std::string ended = folder.path() + "/ended";

@@ -73,7 +73,7 @@ Records records_of(const RunConfig& config) {
   return {nlohmann::json(trace_of(result)).dump() + statistics.dump(), sent_packets(result)};
 }
 
-/// The network of recomputation is that of tp_forward, but for the fill.
+/// The network of recomputation is that of tp_forward, except the fill.
 void send_again(RunConfig& config) {
   auto& again = config.network.of(TrafficClass::kTpRecomputation);
   again = config.network.of(TrafficClass::kTpForward);
@@ -154,7 +154,8 @@ bool is_valid(const comm::ClassNetwork& network) {
   return true;
 }
 
-/// Each path with each fill that has a meaning there, with both processes, and with shared fates where there are any.
+/// Each path with each fill that has a meaning there, with both processes, and with shared fates if the path supports
+/// them.
 std::vector<PathCase> path_cases() {
   std::vector<PathCase> cases;
   for (const comm::PathEntry& path : comm::paths()) {
@@ -242,7 +243,7 @@ TEST_P(RecomputationInRuns, ChangesNoBitWhereAllClassesLose) {
   std::vector<TrafficClass> classes;
   if (config.parallel.tensor > 1) classes = {TrafficClass::kTpForward, TrafficClass::kTpBackward};
   if (config.parallel.data > 1) classes.push_back(TrafficClass::kDpGradient);
-  // Parameters that both passes gather are refused where they differ: MemorySection.
+  // Parameters that both passes gather are refused if they can differ: MemorySection.
   if (config.sharding.shards_state() && !config.sharding.shards_values()) {
     classes.push_back(TrafficClass::kParameterGather);
   }
@@ -277,7 +278,7 @@ RunConfig sent(const LayoutCase& layout, RecomputeTraffic traffic) {
   return config;
 }
 
-// Once for each block, and twice where the backward pass is in two parts.
+// Once for each block, and twice if the backward pass is in two parts.
 TEST(SentTraffic, RepeatsTheSumsOfAllBlocks) {
   for (const auto& [layout, times] :
        {std::pair(LayoutCase{.name = "tensor", .tensor = 4}, 1),
@@ -288,7 +289,7 @@ TEST(SentTraffic, RepeatsTheSumsOfAllBlocks) {
     const RunConfig config = sent(layout, RecomputeTraffic::kSent);
     auto packets = sent_packets(train_locally(config, tiny_corpus()));
     const auto blocks = static_cast<std::uint64_t>(config.model.layers);
-    // Of the sums of tp_forward, one is that of the embedding.
+    // One of the sums of tp_forward is that of the embedding.
     EXPECT_EQ(packets[kResent],
               static_cast<std::uint64_t>(times) * packets["tp_forward"] / (2 * blocks + 1) * 2 * blocks)
         << layout.name;
@@ -325,7 +326,7 @@ TEST(SentTraffic, IsTheSameOverGloo) {
             loss_statistics_json(local.outcome.statistics, config.network));
 }
 
-// No value is compared with what would have arrived.
+// No value is compared with the values that would have arrived.
 TEST(SentTraffic, IsNotSampled) {
   RunConfig config = sent({.name = "tensor", .tensor = 2}, RecomputeTraffic::kSent);
   config.record.sample_every_steps = 1;

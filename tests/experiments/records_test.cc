@@ -346,7 +346,7 @@ TEST(RunRecords, AFinishedRunSaysWhatItLacks) {
   const auto lacks = [&](const std::string& record) { return missing_records(directory, run(record)); };
   write_spec_record(directory, run(R"({"every_steps": 3, "sample_every_steps": 12, "weights": "none"})"));
   const std::string none = R"("weights": "none", )";
-  // Of the records that every run has.
+  // Every run must have these records.
   EXPECT_THAT(lacks("{" + none + R"("every_steps": 3})"),
               testing::ElementsAre("metrics.jsonl", "loss_statistics.json"));
   write_file_atomically(directory.metrics(), "");

@@ -205,7 +205,7 @@ TEST_F(ReplacedKernels, ARunOfItsOwnMayNameFlashForACheckpointOfCudnn) {
   EXPECT_EQ(named.at("started_from").at("step"), 2);
 }
 
-// Of three heads, rank 0 has two: the shapes that are asked for are those of the rank.
+// Rank 0 has two of three heads: requests to the library have the shapes of the rank.
 TEST_F(ReplacedKernels, ARankAsksForTheShapesThatItComputes) {
   const Machine machine({});
   const ResolvedRun of = run({"/model/width=24", "/model/heads=3"});

@@ -52,7 +52,7 @@ void leave(const CheckpointFolder& folder, const Layout& layout, int rank, std::
   leave_rescue(folder, manifest, std::move(snapshot));
 }
 
-/// The old ranks whose state the checkpoint's ranks have.
+/// For each rank of the checkpoint, the old rank with its state.
 std::vector<int> ranks_in(const CheckpointFolder& folder, std::uint64_t step) {
   std::vector<int> ranks;
   for (const RankFile& file : folder.manifest(step).ranks) {
@@ -165,7 +165,7 @@ RunConfig elastic(int data) {
 }
 
 struct Lines {
-  std::map<std::uint64_t, std::string> text;  ///< by step, without the measured members
+  std::map<std::uint64_t, std::string> text;  ///< text of each step, without the measured members
   TrainingOutcome outcome;
 };
 

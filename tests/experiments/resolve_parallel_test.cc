@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The resolved layout of a run, and what it changes of its network.
+// The resolved layout of a run, and its effect on the network.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

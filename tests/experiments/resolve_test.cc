@@ -97,7 +97,7 @@ TEST(Resolve, PrecisionIsOneElementTypeForEachUse) {
   EXPECT_EQ(of(written.dump()).run_id, products.run_id);
   EXPECT_EQ(of(R"({"message": "bfloat16"})").config.training.precision,
             (models::ModelPrecision{Precision::kFloat32, Precision::kBfloat16}));
-  // A model of float32 alone resolves as before there was a choice, with the same id.
+  // A model with only float32 resolves as before there was a choice, with the same id.
   EXPECT_FALSE(of(R"({"message": "float32"})").spec.at("training").contains("precision"));
   EXPECT_EQ(of("float32").run_id, id_with({}));
 
@@ -293,7 +293,7 @@ TEST(Resolve, OnContributionTheLossIsTheReduceHalfs) {
   const json forward = network_of({"/network/path=contribution"})["tp_forward"];
   EXPECT_EQ(forward["reduce"]["loss"]["model"], "bernoulli");
   EXPECT_EQ(forward["gather"]["loss"]["model"], "none");
-  // The other half loses packets where it is named, and a class's own `loss` takes that back.
+  // The other half loses packets only if it is named, and the `loss` of a class overrides that.
   const json named =
       network_of({"/network/path=contribution", R"(/network/gather/loss={"model":"bernoulli","loss_rate":0.5})",
                   R"(/network/classes/tp_forward/loss={"model":"bernoulli","loss_rate":0.25})"});
@@ -364,7 +364,7 @@ TEST(Resolve, LostParametersAreTheLastOnesUnlessTheirClassNamesAFill) {
     EXPECT_EQ(fill(run), usual);
     EXPECT_EQ(run.spec["network"]["classes"]["dp_gradient"]["reduce"]["fill"], "zero");
     EXPECT_TRUE(run.warnings.empty());
-    // The same run as one that names this fill, in the first version of the numerics, too.
+    // The run equals one that names this fill, also in the first version of the numerics.
     EXPECT_EQ(run.spec["numerics_version"], 1);
     EXPECT_EQ(sharded(zero, {named + usual}).run_id, run.run_id);
     const ResolvedRun again = resolve(run.spec, "again");
@@ -373,7 +373,7 @@ TEST(Resolve, LostParametersAreTheLastOnesUnlessTheirClassNamesAFill) {
   }
 }
 
-// Its gradients have the fill of all classes, its values one of their own.
+// Gradients of the tied embedding have the fill of all classes; its values have a separate fill.
 TEST(Resolve, LostValuesOfTheTiedEmbeddingAreItsLastOnesUnlessItsClassNamesAFill) {
   const auto piped = [](std::vector<std::string> more) {
     more.insert(more.begin(), {"/parallel/tensor=1", "/parallel/pipeline=2"});

@@ -49,7 +49,7 @@ TEST(Resolve, TimeHasGroupsOfRanksDeadlinesAndProtocols) {
     EXPECT_TRUE(network.reduce.recovery->is_reliable());
     EXPECT_EQ(network.gather.recovery->describe(), "go_back_n(window_packets=a round trip, rounds=unlimited)");
   }
-  // With a budget the rest is missing, and the fills act.
+  // A budget leaves packets missing, and the fills replace them.
   const ResolvedRun budget =
       resolved(kTwoRanks,
                {kTime, R"(/time/retransmission={"protocol": "selective_repeat", "rounds": 2})", "/network/fill=stale"});

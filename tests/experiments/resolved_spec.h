@@ -12,11 +12,11 @@
 
 namespace droptest::experiments {
 
-/// Two tensor-parallel ranks under 5 % of loss.
+/// A spec with two tensor-parallel ranks and 5 % loss.
 inline const char* const kTwoRanks = R"({"name": "t", "data": {"text": "a.txt"}, "parallel": {"tensor": 2},
     "network": {"loss": {"model": "bernoulli", "loss_rate": "5%"}}})";
 
-/// `text` as a spec, with overrides as of --set. Throws: ConfigError.
+/// The resolved spec `text`, with overrides as in --set. Throws: ConfigError.
 inline ResolvedRun resolved(const std::string& text, const std::vector<std::string>& overrides = {}) {
   nlohmann::json document = comm::parse_json(text, "s");
   for (const std::string& assignment : overrides) apply_override(document, assignment);

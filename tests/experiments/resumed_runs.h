@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs of a small model with checkpoints in a folder, for tests of their continuation.
+// Runs of a small model with checkpoints in a folder, for tests of resuming.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ inline const std::string& text_file() {
   return path;
 }
 
-/// Two tensor-parallel ranks under 5 % of loss in bursts, with a checkpoint after each step, and changes to that.
+/// A run with two tensor-parallel ranks, 5 % loss in bursts and a checkpoint after each step, with `changes`.
 inline ResolvedRun resolved_run(const nlohmann::json& changes, std::uint64_t steps) {
   nlohmann::json spec = {
       {"name", "resume"},
@@ -53,12 +53,12 @@ inline ResolvedRun resolved_run(const nlohmann::json& changes, std::uint64_t ste
 }
 
 struct ResumedRun {
-  TrainingOutcome outcome;            ///< of rank 0
-  std::vector<nlohmann::json> lines;  ///< comparable_line() of each
+  TrainingOutcome outcome;            ///< outcome of rank 0
+  std::vector<nlohmann::json> lines;  ///< comparable_line() of each line
   std::optional<std::uint64_t> resumed;
 };
 
-/// Without wall time and use of the machine.
+/// A line without wall time and use of the machine.
 inline nlohmann::json comparable_line(const MetricsLine& line) {
   nlohmann::json comparable = to_json_line(line);
   comparable.erase("seconds");
@@ -66,7 +66,7 @@ inline nlohmann::json comparable_line(const MetricsLine& line) {
   return comparable;
 }
 
-/// Continues from the newest checkpoint of the folder. Of `hooks`, the result needs `on_start`; `on_line` is called
+/// Resumes from the newest checkpoint of the folder. This function replaces `on_start` of `hooks`; `on_line` is called
 /// after the result has the line.
 inline ResumedRun train_in(const ResolvedRun& run, const std::string& checkpoints, TrainingHooks hooks = {}) {
   ResumedRun result;

@@ -43,7 +43,7 @@ RunConfig run_on_cuda(int ranks) {
   return config;
 }
 
-/// A device of so much memory, which may be more than this machine has: nobody takes it.
+/// A device with that much memory, which may be more than the machine has, because it is not used.
 fake_cuda::Settings memory_of(std::uint64_t bytes) {
   fake_cuda::Settings settings;
   settings.memory_bytes = bytes;
@@ -66,7 +66,7 @@ TEST(RunsThatFit, AreAsManyAsTheFreeMemoryHolds) {
 
 TEST(RunsThatFit, TheLargestRunOnADeviceDecides) {
   std::vector<PlannedRun> runs(5);
-  runs[0].run.config = tiny_config();  // on the CPU
+  runs[0].run.config = tiny_config();  // a run on the CPU
   runs[0].run.config.training.batch_sequences = 9999;
   for (std::size_t i = 1; i < runs.size(); ++i) runs[i].run.config = run_on_cuda(2);
   runs[2].run.config.training.batch_sequences = 64;
@@ -131,14 +131,14 @@ TEST(RunsThatFit, MemoryOfARunIsThatOfItsModelBatchAndMessages) {
   const std::uint64_t one = run_device_bytes(run_on_cuda(2));
   RunConfig larger = run_on_cuda(2);
   larger.training.batch_sequences *= 1000;
-  // Two ranks' 64,000 tokens: the residual stream of 32 floats alone is there six times.
+  // Two ranks with 64,000 tokens: only the residual stream of 32 floats is in memory six times.
   EXPECT_GT(run_device_bytes(larger), one + std::uint64_t{2} * 64000 * 32 * 4 * 6);
   const std::uint64_t message = std::uint64_t{64000} * 32 * 4;
   RunConfig stale = larger;
   lose(stale, sim::TrafficClass::kTpForward, 0.1);
   EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger));
   stale.network.of(sim::TrafficClass::kTpForward)->gather.fill = comm::Fill::kStale;
-  EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * message);  // of wte and two layers, per rank
+  EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * message);  // wte and two layers, for each rank
   stale.network.of(sim::TrafficClass::kTpForward)->reduce.fill = comm::Fill::kStale;
   stale.network.of(sim::TrafficClass::kTpForward)->path = "contribution";
   EXPECT_EQ(run_device_bytes(stale), run_device_bytes(larger) + 2 * 3 * 2 * message);  // an input and a result
@@ -161,7 +161,7 @@ RunConfig run_with_attention_state(const models::SequenceLayout& layout, models:
   return config;
 }
 
-/// Bytes that the models of the run's ranks hold after a step and an evaluation.
+/// The bytes of the models of the run's ranks after a step and an evaluation.
 std::uint64_t measured_bytes(const RunConfig& config) {
   std::atomic<std::uint64_t> bytes = 0;
   comm::run_ranks(config.parallel.world_size(), std::chrono::seconds(60), [&](comm::Communicator& group) {
@@ -210,7 +210,7 @@ TEST(RunsThatFit, TheRunWithAttentionStateIsMoreDemanding) {
   EXPECT_EQ(&most_demanding(runs), &runs[1].run.config);
 }
 
-// Gradients of sublayer outputs before dropout have a buffer of their own.
+// Gradients of sublayer outputs before dropout have a separate buffer.
 TEST(RunsThatFit, AttentionInChunksAndDropoutTakeTheMemoryThatIsPlanned) {
   const fake_cuda::Scope scope;
   for (const std::int64_t chunk : {0, 3, 4, 64}) {
@@ -267,7 +267,7 @@ TEST(RunsThatFit, MessagesOfReplicasAreAsLargeAsTheLargestBucket) {
   const std::uint64_t chunk = std::uint64_t{4} * 32 * 32 * sizeof(float);  // the largest tensor: no bucket divides it
   EXPECT_EQ(bytes(0, kMebi, 1) - bytes(0, 1, 1), kMessages * (all - chunk));
   EXPECT_EQ(bytes(0, 1, 1), bytes(0, 1, kMebi));
-  // With zero 3 buckets have the size of a gather.
+  // Buckets of zero 3 have the size of a gather.
   EXPECT_EQ(bytes(3, 1, kMebi), bytes(3, kMebi, kMebi));
   EXPECT_EQ(bytes(3, 1, 1), bytes(3, kMebi, 1));
 }

@@ -69,7 +69,7 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
   EXPECT_EQ(id_with({sent, "/network={}"}), id_with({"/network={}"})) << "no packet and no time is counted";
 }
 
-// Whatever stands there: no section is left out by chance, because no spec of a test has it.
+// Each member gets some content, so that no section is left out only because no spec of a test has it.
 TEST(RunId, LeavesOutEachMemberThatChangesNoResult) {
   const ResolvedRun run = resolved(kTwoRanks);
   for (const char* member : {"/name", "/description", "/record", "/backend/timeout_seconds",

@@ -152,8 +152,7 @@ TEST(SamplePlan, DroppedLastBatchesBeginTheNextEpoch) {
     all.insert(begin, begin + 20);
   }
   EXPECT_GT(all.size(), 20U) << "other samples are left out in each epoch";
-  // With another global batch in the middle of an epoch: 4 and 4 of the 13 samples that are left, and an epoch of 2
-  // x 9.
+  // Another global batch in the middle of an epoch: 4 and 4 of the 13 remaining samples, and then an epoch of 2 x 9.
   const SamplePlan other({3, ShardConfig::Order::kShuffled, LastBatch::kDropped, 2}, 23, 9);
   EXPECT_EQ(other.steps_left(10), 3U);
   EXPECT_THROW(SamplePlan({3, ShardConfig::Order::kShuffled, LastBatch::kDropped, 2}, 23, 24), CheckError);

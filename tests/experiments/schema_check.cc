@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// For test_schema_agrees.py: reads lines {"schema": NAME, "document": ...} and prints, for each, the list of the JSON
-// pointers at which the document breaks the embedded schema of that name.
+// A helper of test_schema_agrees.py: reads lines {"schema": NAME, "document": ...} and prints, for each, the list of
+// the JSON pointers at which the document breaks the embedded schema of that name.
 #include <algorithm>
 #include <iostream>
 #include <nlohmann/json.hpp>

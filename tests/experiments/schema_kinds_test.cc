@@ -27,7 +27,7 @@ using testing::HasSubstr;
 /// Whether a rule of an embedded schema, or the definition that it refers to, has the keyword.
 bool has_keyword(const json& rule, const char* keyword) {
   if (rule.contains(keyword) || !rule.contains("$ref")) return rule.contains(keyword);
-  const std::string reference = rule["$ref"];  // of schema_of(): with a file
+  const std::string reference = rule["$ref"];  // references from schema_of() name a file
   const std::string_view name = std::string_view(reference).substr(0, reference.find(".schema.json"));
   const auto known = std::ranges::find(schema_names(), name, &std::pair<std::string_view, SchemaKind>::first);
   const json::json_pointer place(reference.substr(reference.find('#') + 1));

@@ -25,7 +25,7 @@ inline void write_bytes(const std::string& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-/// Headerless tokens: `count` of them, from `first` on, each of which occurs once in all shards.
+/// A headerless shard with the tokens first, ..., first + count - 1. Each token occurs once in all shards.
 inline void write_shard(const std::string& path, int first, int count) {
   std::string bytes;
   for (int token = first; token < first + count; ++token) {
@@ -34,12 +34,12 @@ inline void write_shard(const std::string& path, int first, int count) {
   write_bytes(path, bytes);
 }
 
-/// The reads that fail, and those that were tried. Shared by the ranks.
+/// The reads that fail, and the reads that were tried. Shared by the ranks.
 struct Faults {
   std::mutex mutex;
-  std::set<std::pair<int, std::string>> broken;  ///< rank (-1: all), end of the file's name
-  std::map<std::string, int> failures_left;      ///< end of the file's name; then it can be read
-  std::map<std::string, int> tried;              ///< by path
+  std::set<std::pair<int, std::string>> broken;  ///< rank (-1: all) and end of the file's name
+  std::map<std::string, int> failures_left;      ///< end of the file's name, and the number of reads that fail
+  std::map<std::string, int> tried;              ///< number of reads of each path
   std::vector<double> pauses;
 
   /// Whether this read fails.
@@ -59,7 +59,7 @@ struct Faults {
   }
 };
 
-/// The files of this machine, but for the faults.
+/// The files of this machine, with the faults.
 class FaultyFiles final : public FileReads {
  public:
   FaultyFiles(Faults& faults, int rank) : faults_(faults), rank_(rank), files_(system_files(2)) {}
@@ -74,7 +74,7 @@ class FaultyFiles final : public FileReads {
   std::unique_ptr<FileReads> files_;
 };
 
-/// Pauses take no time.
+/// A clock with pauses that take no time.
 inline FileAccess access_with(Faults& faults) {
   FileAccess access;
   access.open = [&faults](int rank) { return std::make_unique<FaultyFiles>(faults, rank); };
@@ -85,8 +85,8 @@ inline FileAccess access_with(Faults& faults) {
   return access;
 }
 
-/// Three shards of 85, 45 and 29 tokens in `folder`, and one of 200 to validate on: 10 + 5 + 3 = 18 samples of 8
-/// tokens.
+/// Writes three shards of 85, 45 and 29 tokens to `folder`, which have 10 + 5 + 3 = 18 samples of 8 tokens, and one of
+/// 200 tokens for validation.
 inline void write_three_shards(const std::string& folder) {
   write_shard(folder + "/a.bin", 0, 85);
   write_shard(folder + "/b.bin", 85, 45);
@@ -109,7 +109,7 @@ inline nlohmann::json sharded_spec(const std::string& folder) {
           {"record", {{"every_steps", 1}, {"weights", "none"}}}};
 }
 
-/// With the files that are there.
+/// The resolved spec, with the files that exist.
 inline ResolvedRun resolved_with_files(const nlohmann::json& spec) {
   FileHashes files;
   return resolve(spec, "spec.json", &files);

@@ -54,8 +54,8 @@ TEST_F(ShardedTrainer, AnEpochIsTheSameTrainingInEveryLayout) {
   EXPECT_EQ(train_with(pipeline).outcome.tokens, 18U * 8U);
 }
 
-/// The same steps with and without a shard differ in that shard alone: the loss is the mean over the targets that are
-/// there, so one replica with all of them lost changes nothing.
+/// Steps with and without a shard differ only in that shard. The loss is the mean over the available targets, so a
+/// replica with no target changes nothing.
 TEST_F(ShardedTrainer, LostSamplesTakeNoPartInTheMean) {
   const json allowed = {{"data", {{"lost_limit", 0.9}}}};
   faults_.broken = {{-1, "a.bin"}};

@@ -189,7 +189,7 @@ TEST(SlurmQueue, TheLimitOfAnArrayLeavesIndexZeroOut) {
 }
 
 TEST(ProgramOutput, HasBothOutputsAndTheExitCode) {
-  // More than a pipe holds, on both: the reader takes them in turn.
+  // More than a pipe's capacity on both pipes: the reader reads them in turn.
   const ProgramOutput ended =
       run_program({"sh", "-c", "head -c 200000 /dev/zero >&2; head -c 300000 /dev/zero; echo end; cat; exit 7"});
   EXPECT_EQ(ended.exit_code, 7);

@@ -173,7 +173,7 @@ TEST(Spec, LayoutsThatCannotBeAreRefusedWithWhatWouldFit) {
             "s.json: /training/global_batch_sequences: got 16 and /training/accumulation, want one of the two");
 }
 
-// Parts of a bucket end where tensors do: of eight parts of 8192 floats one may have a whole tensor of 8192.
+// The parts of a bucket end at the ends of tensors: one of eight parts of 8192 floats may have a whole tensor of 8192.
 TEST(Spec, EndlessRepetitionsAreSeenInUnevenPartsToo) {
   EXPECT_THAT(error_with({"/parallel/data=8", "/parallel/zero=1", "/parallel/bucket_bytes=32768",
                           "/parallel/first_bucket_bytes=32768",

@@ -33,7 +33,7 @@ RunConfig failing(int stages, double rate, FailureConfig::Replacement replacemen
   return config;
 }
 
-/// A learning rate of zero: weights are those of the start, but for failures.
+/// A learning rate of zero: weights stay those of the start, except after failures.
 RunConfig without_training(RunConfig config) {
   config.training.learning_rate = {.peak = 0, .floor = 0, .total_steps = 1};
   return config;
@@ -120,7 +120,7 @@ TEST(StageFailures, ReplaceTheBlocksOfTheStageAlone) {
   }
 }
 
-// Where a neighbour fails too, it has nothing to give.
+// A neighbour that fails, too, gives nothing.
 TEST(StageFailures, LeaveOutNeighboursThatFail) {
   const TinyResult start = train_locally(without_training(failing(4, 0, kMean)), tiny_corpus());
   const TinyResult mean = train_locally(without_training(failing(4, 1, kMean)), tiny_corpus());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a run's state by name, and states of which some parts are left out.
+// The parts of a run's state by name, and visitors that leave some parts out.
 #pragma once
 
 #include <cxxabi.h>
@@ -24,8 +24,8 @@
 
 namespace droptest::experiments {
 
-/// A value or an object among the saved bytes. Its name is its path of types; members have their place, elements of
-/// containers have one name together.
+/// A value or an object among the saved bytes. Its name is its path of types. Members are distinguished by their place;
+/// all elements of a container share one name.
 struct StatePart {
   std::string name;
   bool is_container = false;
@@ -33,7 +33,7 @@ struct StatePart {
   std::vector<std::unique_ptr<StatePart>> parts;
 };
 
-/// Without namespaces and template arguments.
+/// The name of a type without namespaces and template arguments.
 inline std::string short_name(const std::type_info& type) {
   static std::mutex mutex;
   static std::map<std::type_index, std::string> known;
@@ -47,7 +47,7 @@ inline std::string short_name(const std::type_info& type) {
   return name;
 }
 
-/// Passes a saving visit on, and notes its parts.
+/// Forwards a saving visit, and records its parts.
 class PartRecorder final : public sim::StateVisitor {
  public:
   PartRecorder(sim::StateVisitor& saver, StatePart& root) : saver_(saver), around_{{&root, 0}} {}
@@ -78,7 +78,7 @@ class PartRecorder final : public sim::StateVisitor {
   std::size_t at_ = 0;
 };
 
-/// Passes a restoring visit on, but for the parts of some names: these stay as they are, as if no visit_state() knew
+/// Forwards a restoring visit, except the parts with some names. These stay as they are, as if no visit_state() showed
 /// them.
 class PartDropper final : public sim::StateVisitor {
  public:
@@ -97,7 +97,7 @@ class PartDropper final : public sim::StateVisitor {
     around_.emplace_back(part, 0);
     if (is_dropping_ == nullptr && part != nullptr && names_.contains(part->name)) is_dropping_ = part;
   }
-  /// Passes over the bytes that were not asked for.
+  /// Skips the bytes of the omitted parts.
   void end_part() override {
     const StatePart* const part = around_.back().first;
     around_.pop_back();
@@ -116,7 +116,7 @@ class PartDropper final : public sim::StateVisitor {
   std::size_t at_ = 0;
 };
 
-/// Visits a model but for what has one of those names.
+/// Visits a model without the parts that have one of those names.
 class ModelPartDropper final : public models::StateVisitor {
  public:
   ModelPartDropper(models::StateVisitor& visitor, const std::set<std::string>& names)
@@ -134,7 +134,7 @@ class ModelPartDropper final : public models::StateVisitor {
   const std::set<std::string>& names_;
 };
 
-/// Notes the names of a model's parts.
+/// Records the names of a model's parts.
 class ModelPartRecorder final : public models::StateVisitor {
  public:
   explicit ModelPartRecorder(std::set<std::string>& names) : names_(names) {}
@@ -151,7 +151,8 @@ class ModelPartRecorder final : public models::StateVisitor {
 /// The parts of the states of a run's ranks at one checkpoint.
 class StateParts {
  public:
-  /// Notes the parts of the checkpoint with that number, from 1 on, of the ranks that use the view. Thread safety: any.
+  /// A view that records the parts of checkpoint number `number`, from 1, on the ranks that use it. Thread safety: any
+  /// thread may call it.
   TrainingState recording(int rank, TrainingState state, int checkpoint) {
     TrainingState view = state;
     view.visit_model = [this, state](models::StateVisitor& visitor) {
@@ -171,7 +172,7 @@ class StateParts {
     return view;
   }
 
-  /// Restores all parts but those of the names.
+  /// A view that restores all parts except those with these names.
   TrainingState without(const std::set<std::string>& names, int rank, TrainingState state) const {
     TrainingState view = state;
     view.visit_model = [=](models::StateVisitor& visitor) {
@@ -187,7 +188,7 @@ class StateParts {
     return view;
   }
 
-  /// Values and containers, on any rank. Sizes and keys of containers go with them.
+  /// The names of values and containers, on any rank. Sizes and keys belong to their container.
   std::set<std::string> names() const {
     std::set<std::string> all = model_;
     for (const auto& [place, root] : roots_) add_names(root, all);

@@ -234,7 +234,7 @@ TEST(SweepPlan, NetworksThatLoseNothingAreWarnedOf) {
       "bandwidth_gbit_per_second": 1}})"),
             Lines())
       << "it takes time";
-  // As points of a sweep they are legitimate, and the same run is shown as such.
+  // These specs are valid as points of a sweep, and equal runs are shown as such.
   const std::string sweep = R"(, "network": {"classes": {"tp_forward": {"fill": "stale"}}}, "sweep": {"cross": {
       "/network/classes/tp_forward/loss": [{"model": "bernoulli", "loss_rate": 0.1},
                                            {"model": "bernoulli", "loss_rate": 0.2}], "/parallel/tensor": [1, 2]}})";
@@ -273,7 +273,7 @@ TEST(SweepPlan, ASpecOfOneRunThatNamesAnIdleClassIsRefused) {
       "more");
 }
 
-// A class is idle where its own group has one rank, whatever the other groups have.
+// A class is idle if its own group has one rank, whatever the other groups have.
 TEST(SweepPlan, AnIdleClassNamesTheMemberOfItsGroup) {
   const auto error = [](const std::string& name, const std::string& parallel) {
     return error_of(R"(, "network": {"classes": {")" + name +
@@ -446,7 +446,7 @@ TEST(SweepPlan, BestOverAddsTokensToSelectBy) {
   EXPECT_EQ(plain.runs[0].run.config.validation.selection_tokens, 0U);
   EXPECT_FALSE(plain.runs[0].run.spec["validation"].contains("selection_tokens"));
   EXPECT_NE(best.runs[0].run.run_id, plain.runs[0].run.run_id);
-  // As many as are validated, at this point too, or as many as are asked for.
+  // The selection uses as many tokens as validation, also at this point, or as many as the spec asks for.
   const std::string over = R"(, "sweep": {"best_over": ["/training/learning_rate"], "zip": {
       "/training/learning_rate": [0.1]}, "cross": {"/validation/tokens": [77]}})";
   EXPECT_EQ(plan(over).runs[0].run.config.validation.selection_tokens, 77U);

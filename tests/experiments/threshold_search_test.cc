@@ -21,7 +21,8 @@ constexpr double kThreshold = 0.05;
 /// Within the tolerance of 1 % up to kThreshold.
 double one_percent_at_threshold(double rate) { return rate / kThreshold; }
 
-/// Training whose loss exceeds the lossless twin's by a known curve in percent, with noise of each run.
+/// A simulated training: its loss exceeds that of the lossless twin by a known curve in percent, plus noise of each
+/// run.
 class FakeTraining {
  public:
   explicit FakeTraining(std::function<double(double)> excess_percent, double noise_percent = 0, unsigned seed = 1)
@@ -131,8 +132,9 @@ TEST(ThresholdSearch, JudgesByStudentsIntervalOfThePairedDifferences) {
 }
 
 TEST(ThresholdSearch, TheIntervalHoldsTheThresholdAsOftenAsItSays) {
-  // Each side of the interval is wrong where some rate on the wrong side of the threshold is misjudged: 2.5 % a rate
-  // at most, and only rates within a few standard errors of the tolerance are ever in danger, two or three a side.
+  // A side of the interval is wrong if a rate on the wrong side of the threshold is misjudged. The probability is at
+  // most 2.5 % for each rate, and only rates within a few standard errors of the tolerance are at risk, two or three on
+  // each side.
   int missed = 0;
   int searches = 0;
   double gap = 0;

@@ -86,7 +86,7 @@ TEST(TiedEmbeddingRun, WeightsHaveTheValidationLossOfTheirRunWhereCopiesAreEqual
       expect_loss_of_weights(config, "lossless");
 
       expect_loss_of_weights(with_loss(config, sim::Half::kReduce, 0.2), "loss of gradients of the embedding");
-      // Tensor-parallel ranks reduce replicated tensors over links of their own.
+      // Tensor-parallel ranks reduce replicated tensors over separate links.
       if (tensor > 1) continue;
 
       RunConfig compressed = config;
@@ -178,7 +178,7 @@ Floats floats_of(const std::vector<std::byte>& bytes) {
   return values;
 }
 
-/// Of a rank's part of the tied embedding, as its file has it.
+/// A rank's part of the tied embedding in its file.
 Floats stored_tokens(const std::string& folder, std::uint64_t step, int rank, const std::string& field = "values") {
   const CheckpointFolder checkpoints(folder);
   const RankFile file = checkpoints.manifest(step).ranks.at(static_cast<std::size_t>(rank));
@@ -233,7 +233,7 @@ TEST(TiedEmbeddingRun, ACheckpointHasOneOwnerWithMomentsAndWeights) {
   EXPECT_EQ(weights.difference.tensors, 1U);
 }
 
-/// Gives the copy's rank other values and moments of its own, as checkpoints of two owners had them.
+/// Gives the rank with the copy separate values and moments, as in checkpoints with two owners.
 void add_second_owner(const std::string& folder, std::uint64_t step) {
   const CheckpointFolder checkpoints(folder);
   Manifest manifest = checkpoints.manifest(step);
@@ -263,7 +263,7 @@ TEST(TiedEmbeddingRun, OfCheckpointsWithTwoOwnersTheOneWithTheHeadCounts) {
   first.training.steps = 5;
   (void)train_in(first, folder.path(), 5);
   add_second_owner(folder.path(), 5);
-  // The same layout, and another one.
+  // Resumes in the same layout, and in another one.
   const TrainingOutcome whole = train_locally(config, tiny_corpus()).outcome;
   const TemporaryFolder copied;
   std::filesystem::copy(folder.path(), copied.path(), std::filesystem::copy_options::recursive);
@@ -279,7 +279,7 @@ TEST(TiedEmbeddingRun, OfCheckpointsWithTwoOwnersTheOneWithTheHeadCounts) {
   EXPECT_NEAR(recut.validation_final_loss.value(), whole.validation_final_loss.value(), 1e-4);
 }
 
-// A copy that lost all its values goes on from its owner's.
+// A copy that lost all its values continues from its owner's values.
 TEST(TiedEmbeddingRun, AnotherLayoutStartsFromTheOwnersValues) {
   const TemporaryFolder folder;
   RunConfig first = with_loss(pipeline(), sim::Half::kGather, 1);

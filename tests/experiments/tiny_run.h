@@ -12,7 +12,7 @@
 
 namespace droptest::experiments {
 
-/// One layer, width 32, 4 heads, 12 steps of 4 sequences of 16 tokens.
+/// A run of a model with one layer, width 32 and 4 heads: 12 steps of 4 sequences of 16 tokens.
 inline RunConfig tiny_config() {
   RunConfig config;
   config.name = "tiny";
@@ -31,7 +31,7 @@ inline RunConfig tiny_config() {
   return config;
 }
 
-/// Text with structure to learn: a short cycle of tokens with a slower second one.
+/// A text with structure to learn: a short cycle of tokens with a slower second cycle.
 inline Corpus tiny_corpus() {
   static const std::vector<std::uint16_t> words = [] {
     std::vector<std::uint16_t> cycle(4000);
@@ -44,7 +44,7 @@ inline Corpus tiny_corpus() {
   return split_corpus(tokens, 0.25, 17, 65, "tiny corpus");
 }
 
-/// Loss of both halves of the given class.
+/// A loss rate in both halves of the given class.
 inline void lose(RunConfig& config, sim::TrafficClass traffic_class, double loss_rate) {
   comm::ClassNetwork network;
   network.payload_bytes = 64;
@@ -55,12 +55,12 @@ inline void lose(RunConfig& config, sim::TrafficClass traffic_class, double loss
 }
 
 struct TinyResult {
-  TrainingOutcome outcome;  ///< of rank 0
+  TrainingOutcome outcome;  ///< outcome of rank 0
   std::vector<MetricsLine> lines;
   std::vector<TrainingOutcome> by_rank;
 };
 
-/// Trains on local ranks.
+/// Trains on ranks of the backend `local`.
 inline TinyResult train_locally(const RunConfig& config, const Corpus& corpus) {
   TinyResult result;
   result.by_rank.resize(static_cast<std::size_t>(config.parallel.world_size()));

@@ -25,7 +25,7 @@ const json kRun = {{"experiment", "e"}, {"run_id", "r"}, {"backend", "local"}, {
 struct Traced {
   std::vector<json> ranks;
   std::vector<double> losses;
-  std::uint64_t waits = 0;  ///< of the host for the device
+  std::uint64_t waits = 0;  ///< number of waits of the host for the device
 };
 
 Traced train_traced(const RunConfig& config) {

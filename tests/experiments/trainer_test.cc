@@ -194,7 +194,7 @@ TEST(Trainer, EveryPathTrainsUnderLoss) {
       EXPECT_LT(std::abs(losses.total().z()), 4) << path.name;
       EXPECT_GT(losses.total().lost_packets, 0U) << path.name;
     }
-    // The same run again, bit for bit.
+    // A second run is equal, bit for bit.
     EXPECT_EQ(trace_of(train_locally(config, tiny_corpus())), trace_of(result)) << path.name;
   }
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which samples ranks read from shards, and what happens to those that cannot be read.
+// The samples that ranks read from shards, and the treatment of samples that cannot be read.
 #include "experiments/training/training_data.h"
 
 #include <gmock/gmock.h>
@@ -44,14 +44,14 @@ using ::testing::HasSubstr;
 
 /// The samples that the replicas read, as their first tokens, which are unique.
 struct Reading {
-  std::vector<std::vector<int>> by_step;       ///< in the order of the micro-batches of all replicas
-  std::vector<std::vector<std::byte>> states;  ///< after each step, of rank 0
+  std::vector<std::vector<int>> by_step;       ///< [step], in the order of the micro-batches of all replicas
+  std::vector<std::vector<std::byte>> states;  ///< state of rank 0 after each step
   std::vector<std::uint64_t> sequences;
   DataRecord record;
   std::vector<LostShard> heard;
 };
 
-/// Of that replica, with the config's absences.
+/// The share of that replica, with the config's absences.
 ReplicaShare share_of(const RunConfig& config, int replica, std::uint64_t step) {
   const std::vector<int> absent =
       config.failures ? absent_replicas(config.failures->replicas, step) : std::vector<int>();
@@ -146,7 +146,7 @@ TEST_F(ShardedTraining, AnEpochHasEachSampleOnceWhileReplicasLeaveAndComeBack) {
   const Reading whole = read_all(four.config, corpus(four));
   EXPECT_EQ(all_of(whole.by_step), every_sample());
   EXPECT_THAT(whole.sequences, ElementsAre(4, 3, 2, 3, 4, 2));
-  // Also where the run is interrupted.
+  // This also holds if the run is interrupted.
   for (std::uint64_t k = 1; k < 6; ++k) {
     const Reading rest = read_all(four.config, corpus(four), 1000, whole.states[k - 1], k + 1);
     EXPECT_EQ(std::vector(rest.by_step.begin() + static_cast<std::ptrdiff_t>(k), rest.by_step.end()),
@@ -194,14 +194,14 @@ TEST_F(ShardedTraining, EpochsDifferAndDroppedBatchesAreLeftOut) {
 }
 
 TEST_F(ShardedTraining, AnEpochHasEachSampleOnceHoweverOftenItResumes) {
-  std::mt19937 random(1);  // which steps are chosen does not matter
+  std::mt19937 random(1);  // the choice of steps does not matter
   for (int trial = 0; trial < 20; ++trial) {
     const ResolvedRun whole = run({{"training", {{"epochs", 2}}}});
     const std::vector<std::vector<int>> expected = read_all(whole.config, corpus(whole)).by_step;
     std::vector<std::vector<int>> seen;
     std::vector<std::byte> state;
     while (seen.size() < expected.size()) {
-      // Each part has a layout of its own.
+      // Each part has its own layout.
       const int data = 1 << random() % 3;
       const ResolvedRun part =
           run({{"parallel", {{"data", data}}}, {"training", {{"epochs", 2}, {"accumulation", 4 / data}}}});
@@ -248,7 +248,7 @@ TEST_F(ShardedTraining, AShardThatCannotBeReadEndsTheRunWithItsName) {
 }
 
 TEST_F(ShardedTraining, AShardWithinTheLimitIsSetAsideOnAllRanks) {
-  // Rank 1 alone cannot read it.
+  // Only rank 1 cannot read it.
   faults_.broken = {{1, "b.bin"}};
   const ResolvedRun two = run({{"parallel", {{"data", 2}}},
                                {"training", {{"accumulation", 2}, {"epochs", 3}}},
@@ -353,7 +353,7 @@ TEST_F(ShardedTraining, AFileThatChangesWhileTheRunGoesOnIsSetAside) {
               "changed since the run began: another program wrote into the file or replaced it");
   };
   const std::string path = folder_.path() + "/b.bin";
-  // Bytes of the same number, and a file in its place whose content is the same.
+  // Other bytes of the same number, and another file with the same content in its place.
   expect_lost([&] {
     const auto before = std::filesystem::last_write_time(path);
     write_shard(path, 86, 45);
@@ -378,7 +378,7 @@ TEST_F(ShardedTraining, AFileThatHasChangedSinceItWasHashedIsSetAside) {
     return shards;
   };
   EXPECT_THAT(lost(), testing::IsEmpty());
-  // The same content, at another time and in another file: a run goes on where its data was copied.
+  // The content is equal, but its time and its file differ: a run also continues with a copy of its data.
   std::filesystem::create_hard_link(path, folder_.path() + "/kept");  // no other file gets its inode
   const auto hashed = std::filesystem::last_write_time(path);
   std::filesystem::last_write_time(path, hashed + std::chrono::seconds(1));
@@ -386,7 +386,7 @@ TEST_F(ShardedTraining, AFileThatHasChangedSinceItWasHashedIsSetAside) {
   std::filesystem::copy_file(path, folder_.path() + "/copy");
   std::filesystem::rename(folder_.path() + "/copy", path);
   EXPECT_THAT(lost(), testing::IsEmpty());
-  // As many other bytes.
+  // The file has other bytes of the same number.
   const std::vector<std::string> changed = {path + ": its content has changed since the spec was resolved"};
   write_shard(path, 86, 45);
   std::filesystem::last_write_time(path, hashed + std::chrono::seconds(1));
@@ -477,7 +477,7 @@ TEST_F(ShardedTraining, ADocumentEndsWithItsShard) {
   const ResolvedRun one =
       run({{"data", {{"validation_shards", nullptr}, {"validation_fraction", 0.5}}}, {"validation", {{"tokens", 56}}}});
   const Corpus data = corpus(one);
-  for (const int length : {8, 6, 19}) {  // with 6 the second sequence begins with a shard
+  for (const int length : {8, 6, 19}) {  // 6: the second sequence begins with a shard
     const EvaluationBatches batches(data.validation, 56, 2, length);
     for (std::uint64_t b = 0; b < batches.batches(); ++b) {
       const Batch batch = batches.batch(b);

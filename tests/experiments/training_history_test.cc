@@ -50,7 +50,7 @@ TEST(TrainingHistory, ARankAloneKnowsLossesUpToTheLastCount) {
 TEST(TrainingHistory, TimeOfAMembershipIsAddedToThatOfTheOnesBefore) {
   TrainingHistory history(0, "data 4");
   EXPECT_EQ(history.with_time_before(seconds(1)).seconds, 1);
-  EXPECT_EQ(history.with_time_before(seconds(2)).seconds, 2);  // of the same membership, later
+  EXPECT_EQ(history.with_time_before(seconds(2)).seconds, 2);  // a later time of the same membership
   history.begin_membership(json::array(), 5);
   const comm::VirtualTime both = history.with_time_before(seconds(4));
   EXPECT_EQ(both.seconds, 6);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tests/vectors/tokenizers.json is what Hugging Face's tokenizers do (scripts/make_tokenizer_vectors.py).
+// tests/vectors/tokenizers.json has results of Hugging Face's tokenizers (scripts/make_tokenizer_vectors.py).
 #include "experiments/data/vocabulary.h"
 #include "experiments/data/token_sidecar.h"
 

@@ -99,7 +99,7 @@ TEST_F(Watched, ALockIsAskedWhetherARunGoesOn) {
   const WatchedRun& run = *runs.runs().front();
   std::array<char, 256> host{};
   ASSERT_EQ(::gethostname(host.data(), host.size() - 1), 0);
-  // Of a process that was killed.
+  // The lock of a process that was killed.
   write(run_.lock(), std::string("process 1 on host ") + host.data() + "\n");
   runs.update();
   EXPECT_EQ(run.state(), State::kStopped);
@@ -111,7 +111,7 @@ TEST_F(Watched, ALockIsAskedWhetherARunGoesOn) {
     EXPECT_FALSE(holder_of(run_)->silent_seconds.has_value());
     EXPECT_EQ(holder_of(run_)->text(), "process " + std::to_string(::getpid()) + " on host " + host.data());
   }
-  // Of another machine, whose locks do not show here: the age of its last line decides.
+  // The lock of another machine, which does not show here: the age of the run's last line decides.
   write(run_.lock(), "process 4711 on host node3\n");
   runs.update();
   EXPECT_EQ(run.state(), State::kRunning);
@@ -172,12 +172,12 @@ TEST_F(Watched, RunThatBeginsAnewHasItsNewLinesAlone) {
   replace_metrics(line(0) + line(1));
   runs.update();
   EXPECT_EQ(run.step(), 1U);
-  // The same file, cut: a run without checkpoints writes it anew.
+  // The same file becomes shorter: a run without checkpoints writes it anew.
   write(run_.metrics(), line(0, ",\"train_loss\":3"));
   runs.update();
   EXPECT_EQ(run.step(), 0U);
   EXPECT_EQ(run.tokens_per_second(), std::nullopt);
-  // The same file with more in it: a removed file's number is given to the next one.
+  // The same file with more content: the inode number of a removed file is given to the next one.
   write(run_.metrics(), line(0) + line(2) + line(3) + line(5));
   runs.update();
   EXPECT_EQ(run.step(), 5U);
@@ -245,7 +245,7 @@ TEST_F(Watched, AListThatIsNoRecordIsNamedUntilItIsMended) {
   EXPECT_THAT(runs.unreadable(), testing::Contains(testing::HasSubstr("not JSON")));
 }
 
-/// Of a run that has ended, lines in the middle are not parsed.
+/// If a run has ended, lines in the middle are not parsed.
 TEST_F(Watched, ARunThatHasEndedShowsTheLastValueOfEachMember) {
   write(run_.spec(), "{}");
   write(run_.metrics(), line(0, R"(,"validation_loss":5.5)") + line(1, R"(,"train_loss":5.0,"gradient_norm":2.5)") +

@@ -101,7 +101,7 @@ void BlockRunner::run_block(std::uint64_t block) {
   if (living_ > 0) fail_stuck();
 }
 
-// Goes on with a thread that is ready; returns when another fiber goes on with `self`.
+// Continues with a thread that is ready; returns when another fiber continues with `self`.
 void BlockRunner::leave(Fiber& self) {
   Fiber* fiber = nullptr;
   if (next_ < ready_.size()) {

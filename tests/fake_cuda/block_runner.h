@@ -24,8 +24,8 @@ struct Kernel {
   std::function<void()> thread;
 };
 
-/// A fiber takes threads that have not started, until one of them has to wait: then it keeps that thread, and another
-/// fiber goes on. So a kernel without barriers needs one fiber.
+/// A fiber runs one thread after the other, until one of them must wait. Then the fiber stays with that thread, and
+/// another fiber continues. So a kernel without barriers needs one fiber.
 /// Thread safety: one call at a time, from any thread.
 class BlockRunner {
  public:
@@ -36,7 +36,7 @@ class BlockRunner {
 
   void run(const Kernel& kernel, const Settings& settings);
 
-  // The calls of the running thread; see device_side.h.
+  // The calls of the running thread (device_side.h).
   void sync_block();
   void sync_warp(unsigned mask);
   std::uint64_t shuffle(Shuffle kind, unsigned mask, std::uint64_t bits, int operand, int width);
@@ -47,11 +47,11 @@ class BlockRunner {
   struct Fiber;
   enum class Wait : std::uint8_t { kNone, kBlock, kWarp, kIndex, kXor, kDown };
   struct Thread {
-    Fiber* fiber = nullptr;  // that has it on its stack
+    Fiber* fiber = nullptr;  // the fiber that has the thread on its stack
     Wait wait = Wait::kNone;
     bool ended = false;
     std::uint64_t shuffles = 0;
-    std::uint64_t given[2] = {};  // to the last two shuffles
+    std::uint64_t given[2] = {};  // arguments of the last two shuffles
   };
 
   void run_block(std::uint64_t block);
@@ -74,9 +74,9 @@ class BlockRunner {
   std::mt19937_64 random_;
   std::vector<unsigned char> shared_;
   std::vector<Thread> threads_;
-  std::vector<unsigned> ready_;  // from next_ on: to be started or resumed, in this order
+  std::vector<unsigned> ready_;  // threads to be started or resumed, in this order, from next_ on
   std::size_t next_ = 0;
-  std::vector<unsigned> released_;  // that the last barrier let go
+  std::vector<unsigned> released_;  // threads that the last barrier has released
   unsigned current_ = 0;
   unsigned living_ = 0;
   unsigned waiting_at_block_ = 0;

@@ -18,7 +18,7 @@ namespace {
 constexpr int kM = 5;
 constexpr int kN = 3;
 constexpr int kK = 4;
-constexpr int kLd = 8;  // of every matrix: more than its rows, and a multiple of 8 for aux
+constexpr int kLd = 8;  // leading dimension of every matrix: more than its rows, and a multiple of 8 for aux
 
 float value_of(float x) { return x; }
 float value_of(__nv_bfloat16 x) { return __bfloat162float(x); }

@@ -138,7 +138,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
     recorded->queue = queue;
     recorded->position = queue->given;
     recorded->queries = 0;
-    queue->times.try_emplace(queue->given, queue->microseconds);  // of work that is not done: set when it is
+    queue->times.try_emplace(queue->given, queue->microseconds);  // set when the work is done, if it is not done yet
     return cudaSuccess;
   });
 }

@@ -11,19 +11,19 @@
 
 namespace droptest::fake_cuda {
 
-// Of the running thread: set at each switch, one thread runs at a time in the whole process.
+// The indices of the running thread, set at each switch. Only one thread runs at a time in the whole process.
 extern uint3 thread_index;
 extern uint3 block_index;
 extern dim3 block_size;
 extern dim3 grid_size;
 
-/// Returns when all living threads of the block have come here.
+/// Returns when all living threads of the block have called it.
 void sync_block();
-/// Returns when all living threads of the warp have come here. The mask must be full.
+/// Returns when all living threads of the warp have called it. The mask must be full.
 void sync_warp(unsigned mask);
 
 enum class Shuffle { kIndex, kXor, kDown };
-/// Returns the bits that the named lane of the warp gave. The mask and the width must be those of a whole warp.
+/// Returns the bits that the named lane of the warp passed. The mask and the width must be those of a whole warp.
 std::uint64_t shuffle_bits(Shuffle kind, unsigned mask, std::uint64_t bits, int operand, int width);
 
 template <class T>
@@ -36,11 +36,11 @@ T shuffle(Shuffle kind, unsigned mask, T value, int operand, int width) {
   return value;
 }
 
-/// Ends the test where a tile is not as load_matrix_sync and store_matrix_sync want it: 256-bit aligned, rows of a
-/// multiple of 16 bytes.
+/// Ends the test if a tile does not meet the requirements of load_matrix_sync and store_matrix_sync: 256-bit aligned,
+/// rows of a multiple of 16 bytes.
 void check_tile(const void* tile, unsigned row_elems, std::size_t elem_bytes);
 
-/// The shared memory of the running block that its launch asked for; filled with NaN when the block starts.
+/// The dynamic shared memory of the running block, filled with NaN when the block starts.
 unsigned char* dynamic_shared_memory();
 
 }  // namespace droptest::fake_cuda

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a launch reaches the fake device; for the stand-in of comm/device/kernel_launch.cuh.
+// The launch of kernels on the fake device, for its replacement of comm/device/kernel_launch.cuh.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,7 +11,7 @@
 
 namespace droptest::fake_cuda {
 
-/// Queues a kernel whose threads each call `thread`. Returns the result of cudaLaunchKernel.
+/// Queues a kernel; each of its threads calls `thread`. Returns the result of cudaLaunchKernel.
 cudaError_t queue_kernel(std::string_view name, std::uint64_t blocks, unsigned threads, std::size_t shared_bytes,
                          cudaStream_t stream, std::function<void()> thread);
 

@@ -10,7 +10,7 @@
 namespace droptest::fake_cuda {
 namespace {
 
-constexpr std::uint32_t kBiasGradient = 16;  // of DGELU_BGRAD
+constexpr std::uint32_t kBiasGradient = 16;  // the flag of DGELU_BGRAD
 
 float read(const void* data, cudaDataType type, std::uint64_t index) {
   if (type == CUDA_R_32F) return static_cast<const float*>(data)[index];

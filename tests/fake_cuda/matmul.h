@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A matrix product of cuBLASLt as plain loops.
+// A GEMM of cuBLASLt as plain loops.
 #pragma once
 
 #include <cublasLt.h>
@@ -21,7 +21,7 @@ struct MatrixLayout {
   std::int32_t batch_count = 1;
   std::int64_t batch_stride_elems = 0;
 
-  /// Bytes from the first element to behind the last.
+  /// The bytes from the first element to the end of the last one.
   std::size_t extent_bytes() const;
 };
 
@@ -33,7 +33,7 @@ struct MatmulDescription {
   std::int32_t transpose_a = CUBLAS_OP_N;
   std::int32_t transpose_b = CUBLAS_OP_N;
   std::uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  void* bias = nullptr;  // also where a bias gradient goes
+  void* bias = nullptr;  // input, or output of a bias gradient
   std::int32_t bias_type = -1;
   void* aux = nullptr;
   std::int64_t aux_ld = 0;
@@ -63,11 +63,11 @@ struct Matmul {
   bool uses_aux() const { return has(128); }
   bool gelu() const { return has(CUBLASLT_EPILOGUE_GELU); }
   bool gelu_gradient() const { return has(CUBLASLT_EPILOGUE_DGELU); }
-  /// Elements of the bias or bias gradient, 0 for an epilogue without one.
+  /// The elements of the bias or bias gradient; 0 for an epilogue without one.
   std::uint64_t bias_elems() const;
 
-  /// The answer of the real library: sizes that do not fit together are invalid, a product without a kernel is not
-  /// supported. Pointers are not looked at.
+  /// The answer of the real library: inconsistent sizes are invalid, a GEMM without a kernel is not supported. Pointers
+  /// are not checked.
   cublasStatus_t check(const std::set<int>& refused_epilogues) const;
   void run() const;
 };

@@ -29,7 +29,7 @@ const unsigned char* canary_at(const unsigned char* address) {
 
 void put_canary(unsigned char* address) { std::memcpy(address, canary_at(address), kCanaryBytes); }
 
-/// Of the bytes there; kCanaryBytes: it is whole.
+/// The index of the first changed byte of a canary; kCanaryBytes: no byte changed.
 std::size_t first_difference(const unsigned char* address) {
   const unsigned char* canary = canary_at(address);
   if (std::memcmp(address, canary, kCanaryBytes) == 0) return kCanaryBytes;

@@ -12,22 +12,22 @@ namespace droptest::fake_cuda {
 
 enum class Place { kDevice, kPinned, kPageable };
 
-/// Each allocation lies between two canaries. Fresh memory is filled with NaN; so is freed memory, which stays
-/// reserved until no queued work can use it any more.
-/// Thread safety: none, the runtime's lock is held.
+/// Each allocation is between two canaries. Fresh memory is filled with NaN, and so is freed memory, which stays
+/// reserved until no queued work can use it. Thread safety: none; callers have the runtime's lock.
 class Memory {
  public:
   void* allocate(Place place, int device, std::size_t bytes);
-  /// Whether `data` was an allocation of that place. Ends the program where a canary is gone.
+  /// Frees `data`. Returns whether it was an allocation of that place. Ends the program if a canary was overwritten.
   bool free(Place place, void* data);
 
-  /// Where the range is. Ends the program, naming `user`, where it begins in an allocation and leaves it, or was freed.
+  /// The place of the range. Ends the program, naming `user`, if the range begins in an allocation and leaves it, or
+  /// was freed.
   Place place_of(const void* data, std::size_t bytes, std::string_view user) const;
   /// Like place_of, and ends the program unless it is memory of a device.
   void check_device_range(const void* data, std::size_t bytes, std::string_view user) const;
   int device_of(const void* data) const;
 
-  /// Ends the program where `user` has written outside of an allocation or into freed memory.
+  /// Ends the program if `user` has written outside of an allocation or into freed memory.
   void check_canaries(std::string_view user) const;
   /// Gives freed allocations back to the host: no work is queued.
   void forget_freed();
@@ -49,7 +49,7 @@ class Memory {
   const Allocation* find(const void* data) const;
   static void check(const Allocation& allocation, std::string_view user, std::size_t freed_bytes);
 
-  std::map<std::uintptr_t, Allocation> allocations_;  // by the address of the data
+  std::map<std::uintptr_t, Allocation> allocations_;  // the key is the address of the data
   std::uint64_t count_ = 0;
   bool any_freed_ = false;
 };

@@ -15,7 +15,7 @@ thread_local int device_of_thread = 0;  // CUDA's current device is the thread's
 
 constexpr std::uint64_t kMostBlocks = 0x7FFFFFFF;
 constexpr unsigned kMostThreads = 1024;
-constexpr std::size_t kMostSharedBytes = std::size_t{99} << 10U;  // of every GPU since sm_80
+constexpr std::size_t kMostSharedBytes = std::size_t{99} << 10U;  // every GPU since sm_80 has this much
 
 template <class Map>
 std::uint64_t count_in(const Map& counts, std::string_view name) {
@@ -126,7 +126,8 @@ std::size_t Runtime::unfinished_work() const {
   return count;
 }
 
-// The default stream waits for the others, and those without cudaStreamNonBlocking for it: so it is never behind.
+// The default stream waits for all other streams, and streams without cudaStreamNonBlocking wait for it, so it is never
+// behind.
 void Runtime::push(const std::shared_ptr<Queue>& queue, Work work) {
   queue->waiting.push_back(std::move(work));
   ++queue->given;

@@ -22,42 +22,43 @@ namespace droptest::fake_cuda {
 
 struct Queue;
 
-// The device's clock is made up: each thing takes 2 microseconds, a thread of a kernel 1 nanosecond in addition, and a
-// thousand multiplications of a product, or bytes of a copy, another one.
+// The device's clock is artificial: each item of work takes 2 microseconds, plus 1 nanosecond for each thread of a
+// kernel, each thousand multiplications of a GEMM, or each thousand bytes of a copy.
 inline constexpr double kWorkMicroseconds = 2;
 
-/// One thing on a stream: something to run, or, where `awaited` is set, to run that stream up to its first `position`
-/// things. Awaited queues are shared by their stream and by those who wait for it, in any order of destruction.
+/// One item of work on a stream. If `awaited` is set, the item runs that stream up to its first `position` items;
+/// otherwise it runs a function. Awaited queues are shared by their stream and by the streams that wait for it, in any
+/// order of destruction.
 struct Work {
   std::string name;
   std::function<void()> run;
   std::shared_ptr<Queue> awaited;
   std::uint64_t position = 0;
-  double microseconds = kWorkMicroseconds;  // that it takes on the device's clock
+  double microseconds = kWorkMicroseconds;  // duration on the device's clock
 };
 
 struct Queue {
   int device = 0;
-  bool waits_for_default = false;  // a stream without cudaStreamNonBlocking
+  bool waits_for_default = false;  // true for a stream without cudaStreamNonBlocking
   std::deque<Work> waiting;
   std::uint64_t given = 0;
   std::uint64_t done = 0;
-  int queries = 0;                        // by cudaStreamQuery since it last ran
-  double microseconds = 0;                // on the device's clock, when `done` things were done
-  std::map<std::uint64_t, double> times;  // of the positions of events, from when they are done
+  int queries = 0;                        // calls of cudaStreamQuery since the stream last ran
+  double microseconds = 0;                // the device's clock when `done` items were done
+  std::map<std::uint64_t, double> times;  // times of the positions of events that are done
 };
 
 struct Event {
   int device = 0;
-  std::shared_ptr<Queue> queue;  // null until it is recorded; shared with the stream, which may go first
+  std::shared_ptr<Queue> queue;  // null until it is recorded; shared with the stream, which may be destroyed first
   std::uint64_t position = 0;
   int queries = 0;
 };
 
-/// Thread safety: its functions are called with `mutex` held.
+/// The state of the fake runtime. Thread safety: functions are called with `mutex` locked.
 class Runtime {
  public:
-  /// The one of the process: CUDA's calls have no argument that could name it.
+  /// The only runtime of the process, because CUDA's calls have no argument that could name it.
   static Runtime& instance();
 
   std::mutex mutex;
@@ -80,7 +81,8 @@ class Runtime {
 
   cudaStream_t create_stream(int device, bool waits_for_default);
   bool destroy_stream(cudaStream_t stream);
-  /// Null where there is no such stream. The default stream is the calling thread's current device's.
+  /// The queue of a stream; null if there is no such stream. The default stream is that of the calling thread's current
+  /// device.
   std::shared_ptr<Queue> queue_of(cudaStream_t stream);
   cudaEvent_t create_event(int device);
   bool destroy_event(cudaEvent_t event);
@@ -91,7 +93,7 @@ class Runtime {
 
   void push(const std::shared_ptr<Queue>& queue, Work work);
   void push_kernel(const std::shared_ptr<Queue>& queue, Kernel kernel);
-  /// Runs the stream's work up to a position, and the work that it waits for; nothing else.
+  /// Runs only the stream's work up to a position, and the work that it waits for.
   void run_to(Queue& queue, std::uint64_t position);
   void run_device(int device);
   void count_synchronization() { ++synchronizations_; }

@@ -11,7 +11,7 @@
 
 namespace droptest::fake_cuda {
 
-/// Keeps the error for cudaGetLastError() of the thread, and returns it.
+/// Stores the error for cudaGetLastError() of the thread, and returns it.
 cudaError_t remember(cudaError_t error);
 
 /// The error of work on the calling thread's current device: there is no device, or it is broken; else cudaSuccess.
@@ -20,7 +20,7 @@ cudaError_t current_state(const Runtime& runtime);
 /// Waits as a host thread does. Returns the error that broke the device, or cudaSuccess.
 cudaError_t finish(Runtime& runtime, Queue& queue, std::uint64_t position);
 
-/// `body(runtime)` with the lock held, unless a test has planned an error for this call of `function`.
+/// Calls body(runtime) with the lock, unless a test has planned an error for this call of `function`.
 template <class Body>
 cudaError_t call(const char* function, const Body& body) {
   Runtime& runtime = Runtime::instance();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of one communicator of the test double, and how their operations meet.
+// The ranks of one communicator of the test double, and the matching of their operations.
 #pragma once
 
 #include <nccl.h>
@@ -23,7 +23,7 @@ namespace droptest::fake_nccl {
 
 enum class Kind : std::uint8_t { kAllReduce, kReduceScatter, kReduce, kAllGather, kBroadcast, kSend, kRecv };
 
-/// One call.
+/// One call of a rank.
 struct Operation {
   Kind kind = Kind::kAllReduce;
   const void* input = nullptr;
@@ -31,26 +31,26 @@ struct Operation {
   std::size_t count = 0;
   ncclDataType_t type = ncclFloat32;
   ncclRedOp_t op = ncclSum;
-  int peer = -1;  ///< or root
+  int peer = -1;  ///< peer or root
   cudaStream_t stream = nullptr;
 };
 
 std::string text_of(const Operation& operation);
 std::size_t bytes_of(ncclDataType_t type);
 
-/// Where the ranks' operations meet. Thread safety: called from the ranks' streams.
+/// Matches the operations of the ranks. Thread safety: called from the ranks' streams.
 class Clique {
  public:
   explicit Clique(int ranks) : ranks_(ranks), collectives_(static_cast<std::size_t>(ranks)) {}
 
   int ranks() const { return ranks_; }
 
-  /// Returns when the operation is done on this rank, or `aborted` is true. The ranks' nth collectives meet; they never
-  /// end where they differ.
+  /// Returns when the operation is done on this rank, or `aborted` is true. The nth collectives of all ranks are one
+  /// operation; if they differ, they never end.
   void run_collective(int rank, const Operation& operation, const std::atomic<bool>& aborted);
-  /// Sends and receives at once; a send is done when it is received.
+  /// Runs sends and receives at once; a send is done when it is received.
   void run_messages(int rank, const std::vector<Operation>& messages, const std::atomic<bool>& aborted);
-  /// Lets those that wait see that they are aborted.
+  /// Wakes waiting operations, so that they see that they are aborted.
   void wake();
 
  private:
@@ -70,10 +70,10 @@ class Clique {
   const int ranks_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::vector<std::uint64_t> collectives_;  ///< so far, by rank
+  std::vector<std::uint64_t> collectives_;  ///< number of collectives of each rank so far
   std::map<std::uint64_t, Meeting> meetings_;
-  std::map<std::pair<int, int>, Messages> sends_;     ///< by source and destination
-  std::map<std::pair<int, int>, Messages> receives_;  ///< likewise
+  std::map<std::pair<int, int>, Messages> sends_;     ///< sends of (source, destination)
+  std::map<std::pair<int, int>, Messages> receives_;  ///< receives of (source, destination)
 };
 
 }  // namespace droptest::fake_nccl

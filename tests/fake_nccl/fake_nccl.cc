@@ -22,14 +22,14 @@ struct ncclComm {
   int rank = 0;
   int device = 0;
   bool blocks = false;
-  bool planned_for = false;  ///< of a clique that was connected
+  bool planned_for = false;  ///< the clique was connected, so plans apply
   std::uint64_t operations = 0;
   // The last call takes effect after so many polls, once `pending` returns true.
   int polls_left = 0;
   std::function<bool()> pending;
-  ncclResult_t state = ncclSuccess;        ///< of the last call
+  ncclResult_t state = ncclSuccess;        ///< state of the last call
   ncclResult_t async_error = ncclSuccess;  ///< stays
-  std::atomic<int> under_way = 0;          ///< on streams
+  std::atomic<int> under_way = 0;          ///< number of operations under way on streams
   std::atomic<bool> aborted = false;
   bool finalized = false;
   bool destroyed = false;
@@ -45,7 +45,7 @@ constexpr bool kIsLibrary = false;
 #endif
 
 struct Joining {
-  std::vector<ncclComm*> members;  // by rank; null: has not come
+  std::vector<ncclComm*> members;  // member of each rank; null: the rank has not called yet
   std::shared_ptr<Clique> clique;
 };
 
@@ -56,7 +56,7 @@ struct SplitCall {
   ncclComm* made = nullptr;
 };
 struct Splitting {
-  std::map<int, SplitCall> calls;  // by rank of the parent
+  std::map<int, SplitCall> calls;  // call of each rank of the parent
   bool done = false;
 };
 
@@ -65,8 +65,8 @@ struct Library {
   std::mutex mutex;
   std::uint64_t next_id = 1;
   std::map<std::uint64_t, Joining> joining;
-  std::map<const Clique*, std::uint64_t> growing;  // by the clique that grows: the number of the id
-  void (*on_rank)(int) = nullptr;                  ///< before ncclCommUserRank returns
+  std::map<const Clique*, std::uint64_t> growing;  // number of the id for each clique that grows
+  void (*on_rank)(int) = nullptr;                  ///< called before ncclCommUserRank returns
   std::map<std::pair<const Clique*, std::uint64_t>, Splitting> splitting;
   std::map<const ncclComm*, std::uint64_t> splits;  // so far
   std::vector<ncclComm*> all;
@@ -94,7 +94,7 @@ struct OpenGroup {
 };
 thread_local OpenGroup group;  // NCCL's groups are the thread's, too
 
-// With the mutex held.
+// Records misuse, or ends the program. The mutex is locked.
 void misuse(const std::string& text) {
   if (kIsLibrary) {
     std::fprintf(stderr, "fake NCCL: %s\n", text.c_str());
@@ -113,7 +113,7 @@ bool usable(const ncclComm* comm, const char* call) {
   return false;
 }
 
-// With the mutex held. The call takes effect when `done` is true, after some polls.
+// Begins a call, which takes effect when `done` is true, after some polls. The mutex is locked.
 ncclResult_t begin(ncclComm* comm, std::function<bool()> done) {
   if (comm->async_error != ncclSuccess) return comm->async_error;
   if (comm->pending) misuse("a call while the one before is in progress");
@@ -123,7 +123,7 @@ ncclResult_t begin(ncclComm* comm, std::function<bool()> done) {
   return ncclInProgress;
 }
 
-// With the mutex held.
+// The fault that a test has planned for an operation. The mutex is locked.
 std::optional<Plan> plan_for(ncclComm* comm, std::uint64_t operation) {
   if (!comm->planned_for) return std::nullopt;
   for (const Plan& candidate : library().plans) {
@@ -160,7 +160,7 @@ void run(ncclComm* comm, const std::vector<Operation>& operations, const std::op
   --comm->under_way;
 }
 
-// With the mutex held: puts calls that belong together on their streams, which all wait for each other.
+// Puts calls that belong together on their streams; all of these wait for each other. The mutex is locked.
 ncclResult_t launch(ncclComm* comm, std::vector<Operation> operations) {
   const std::uint64_t index = comm->operations++;
   const std::optional<Plan> planned = plan_for(comm, index);
@@ -179,7 +179,7 @@ ncclResult_t launch(ncclComm* comm, std::vector<Operation> operations) {
       if (stream->device() != comm->device) misuse("a stream of another device");
       if (stream != leader) leader->put([stream, position = stream->given()] { stream->wait_until_done(position); });
     }
-    const bool captured = leader->is_captured();  // under way at each replay
+    const bool captured = leader->is_captured();  // captured work is under way at each replay
     if (captured) --comm->under_way;
     leader->put([comm, operations, planned, captured] {
       if (captured) ++comm->under_way;
@@ -193,7 +193,7 @@ ncclResult_t launch(ncclComm* comm, std::vector<Operation> operations) {
   });
 }
 
-// Without the mutex: the calls of a communicator that blocks take effect before they return.
+// Calls of a blocking communicator take effect before they return. The mutex is not locked.
 ncclResult_t settled(ncclComm* comm, ncclResult_t result) {
   while (result == ncclInProgress && comm->blocks) {
     if (ncclCommGetAsyncError(comm, &result) != ncclSuccess) return ncclInternalError;
@@ -262,7 +262,7 @@ ncclResult_t join(ncclComm_t* comm, int ranks, const ncclUniqueId& id, int rank,
   });
 }
 
-// With the mutex held, when all ranks of the parent have come.
+// Makes the split when all ranks of the parent have called it. The mutex is locked.
 void carry_out(Splitting& splitting) {
   std::map<int, std::vector<std::pair<int, int>>> colors;  // color -> (key, rank of the parent)
   for (const auto& [rank, call] : splitting.calls) {
@@ -285,7 +285,7 @@ ncclResult_t split(ncclComm_t parent, int color, int key, int callers, ncclComm_
   const std::lock_guard lock(library().mutex);
   if (!usable(parent, "CommSplit")) return ncclInvalidArgument;
   if (parent->under_way > 0) misuse("a split while work is under way");
-  *place = nullptr;  // until it is made
+  *place = nullptr;  // no communicator until the split is made
   SplitCall call{color, key, place, nullptr};
   if (color != NCCL_SPLIT_NOCOLOR) call.made = make(nullptr, 0, config);
   Splitting& splitting = library().splitting[{parent->clique.get(), library().splits[parent]++}];
@@ -401,7 +401,7 @@ ncclResult_t ncclCommInitAll(ncclComm_t* comms, int devices, const int* list) {
   int before = 0;
   ncclGetUniqueId(&id);
   cudaGetDevice(&before);
-  ncclGroupStart();  // as NCCL does, by its own functions, which may be interposed
+  ncclGroupStart();  // NCCL also calls its own functions here, which may be interposed
   for (int rank = 0; rank < devices; ++rank) {
     cudaSetDevice(list == nullptr ? rank : list[rank]);
     ncclCommInitRank(comms + rank, devices, id, rank);
@@ -443,7 +443,8 @@ ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int* device) {
   return ncclSuccess;
 }
 
-// As NCCL 2.28, which returns success for splits and shrinks that are under way: only the parent's state tells.
+// Behaves as NCCL 2.28, which returns success for splits and shrinks that are under way: only the state of the parent
+// shows that.
 ncclResult_t ncclCommSplit(ncclComm_t parent, int color, int key, ncclComm_t* place, ncclConfig_t* config) {
   const ncclResult_t result = fake::split(parent, color, key, parent->clique->ranks(), place, config);
   return fake::success_if_under_way(fake::settled(parent, result));

@@ -34,7 +34,7 @@ Runtime& runtime() {
   return *instance;
 }
 
-thread_local int device_of_thread = 0;  // as CUDA's current device is
+thread_local int device_of_thread = 0;  // thread-local, like CUDA's current device
 thread_local int captures_of_thread = 0;
 thread_local cudaStreamCaptureMode capture_mode = cudaStreamCaptureModeGlobal;
 
@@ -198,7 +198,7 @@ cudaError_t cudaFreeHost(void* data) { return cudaFree(data); }
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind, cudaStream_t handle) {
   const auto stream = fake::stream_of(handle);
-  if (kind == cudaMemcpyHostToDevice) {  // from memory that is not page-locked: it may change when the call returns
+  if (kind == cudaMemcpyHostToDevice) {  // the host memory is not page-locked, so it may change when the call returns
     std::vector<std::byte> copy(static_cast<const std::byte*>(from), static_cast<const std::byte*>(from) + bytes);
     stream->put([to, copy = std::move(copy)] { std::memcpy(to, copy.data(), copy.size()); });
     return cudaSuccess;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A test double of the calls of CUDA's runtime that move data between ranks: device memory is host memory, and each
-// stream is a thread that does its work in order, so that ranks which are threads of one process can wait for each
-// other on their streams as GPUs do. Defines CUDA's own symbols; it is linked in their place.
+// A test double of the calls of CUDA's runtime that move data between ranks. Device memory is host memory, and each
+// stream is a thread that does its work in order. So ranks that are threads of one process can wait for each other on
+// their streams, as GPUs do. It defines CUDA's own symbols and is linked instead of CUDA.
 //
-// A stream can be captured into a graph. Meanwhile its thread must not allocate, unless it exchanges its capture mode,
-// nor wait for the stream or the device. A capture holds the work of one stream.
+// A stream can be captured into a graph. During the capture, its thread must not wait for the stream or the device, and
+// must not allocate unless it exchanges its capture mode. A capture has the work of one stream.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -32,9 +32,9 @@ class FakeStream {
   FakeStream& operator=(const FakeStream&) = delete;
 
   int device() const { return device_; }
-  /// Into the graph instead, while the stream is captured.
+  /// Puts work on the stream, or into the graph while the stream is captured.
   void put(std::function<void()> work);
-  /// The work that is put from now on, until end_capture(), and not done.
+  /// Begins a capture: work that is put from now on until end_capture() is not done.
   void begin_capture();
   std::vector<std::function<void()>> end_capture();
   bool is_captured() const;
@@ -56,11 +56,11 @@ class FakeStream {
   std::thread thread_;
 };
 
-/// The stream behind CUDA's handle; it stays as long as somebody holds it. Throws: std::logic_error for a handle that
-/// is no stream.
+/// The stream of CUDA's handle; it lives as long as somebody shares it. Throws: std::logic_error for a handle that is
+/// no stream.
 std::shared_ptr<FakeStream> stream_of(cudaStream_t handle);
 
-/// How many devices each process sees from now on.
+/// Sets the number of devices that each process sees from now on.
 void set_devices(int count);
 
 int current_device();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any lines as the arguments of droptest, whose command is not run. Only CLI11's errors may come out, and the text of a
+// Any lines as the arguments of droptest; the command is not run. Only CLI11's errors may come out, and the text of a
 // number that a command accepted is what --help shows of its option: decimal digits in the range.
 #include <CLI/CLI.hpp>
 #include <algorithm>

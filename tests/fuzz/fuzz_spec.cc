@@ -13,7 +13,7 @@
 
 namespace {
 
-/// Of a list, or of a range [first, last, count].
+/// The length of a list, or of a range [first, last, count].
 std::size_t length_of(const nlohmann::json& values) {
   if (values.is_array()) return values.size();
   const nlohmann::json range = values.is_object() && !values.empty() ? values.front() : nlohmann::json();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as a token file or a text. Only ConfigError may come out, and tokens are as many as the bytes can hold.
+// Any bytes as a token file or a text. Only ConfigError may be thrown, and the number of tokens fits the number of
+// bytes.
 #include <cstddef>
 #include <cstdint>
 #include <span>

@@ -25,7 +25,7 @@ void write(T value, std::byte* to) {
   std::memcpy(to, &value, sizeof value);
 }
 
-/// A tensor of the graph where it lies.
+/// A tensor of the graph in its array.
 class Placed {
  public:
   Placed(const char* name, const AttentionGraphTensor& tensor, const AttentionArrays& arrays,

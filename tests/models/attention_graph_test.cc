@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The graphs of attention, computed as they say, against the reference in double.
+// Interprets the graphs of attention, and compares the results with the reference in double.
 #include "models/kernels/attention_graph.h"
 
 #include <gtest/gtest.h>
@@ -51,7 +51,7 @@ std::vector<double> doubles(const std::vector<E>& values) {
   return result;
 }
 
-/// Elements from an address that is a multiple of 16, followed by a few that a pass must not touch.
+/// Elements at an address that is a multiple of 16, followed by a few guard elements that a pass must not touch.
 template <class E>
 class Array {
  public:
@@ -206,7 +206,7 @@ TEST(AttentionGraph, IsDeterministic) {
   }
 }
 
-// What the frontend checks is checked without a device, here for those of an A100 and an H100.
+// The checks of the frontend need no device; here they are made for an A100 and an H100.
 TEST(CudnnGraphs, TheFrontendTakesThem) {
   if (const std::string absence = cudnn_library().absence; !absence.empty()) GTEST_SKIP() << absence;
   for (const AttentionShape& shape : {AttentionShape{4, 1024, 12, 64}, AttentionShape{1, 67, 3, 8},

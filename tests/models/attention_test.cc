@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention against the formula written as plainly as it can be.
+// Compares attention with the simplest implementation of the formula.
 #include "models/kernels/attention.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bfloat16: rounding, every form of product, and models that compute with it or send it.
+// bfloat16: rounding, every form of GEMM, and models that compute with it or send it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -32,7 +32,7 @@ TEST(Bf16, RoundsToNearestAndTiesToEven) {
   EXPECT_EQ(bits_of(std::bit_cast<float>(0x3F807FFFU)), 0x3F80);
   EXPECT_EQ(bits_of(std::numeric_limits<float>::max()), 0x7F80) << "beyond the largest bfloat16: infinity";
   EXPECT_EQ(bits_of(-std::numeric_limits<float>::infinity()), 0xFF80);
-  // NaNs whose payload lies in the half that is cut off, or that adding would carry into the sign.
+  // NaNs with a payload only in the half that is cut off, and NaNs that rounding up would carry into the sign.
   for (const std::uint32_t nan : {0x7F800001U, 0xFF800001U, 0x7FFFFFFFU, 0xFFFFFFFFU}) {
     EXPECT_TRUE(std::isnan(comm::to_float(comm::Bf16{bits_of(std::bit_cast<float>(nan))}))) << nan;
   }
@@ -47,7 +47,7 @@ TEST(Bf16, ScalesBeforeItRounds) {
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_EQ(got[i].bits, bits_of(values[i] * (1.0F / 3)));
 }
 
-/// Numbers that bfloat16 holds exactly.
+/// Numbers that bfloat16 represents exactly.
 std::vector<Bf16> exact_numbers(std::uint64_t stream, std::int64_t count) {
   std::vector<Bf16> values;
   for (std::int64_t i = 0; i < count; ++i) {
@@ -97,7 +97,7 @@ TEST_F(Bf16Products, EqualTheSumOfExactProductsInAllForms) {
                     static_cast<double>(comm::to_float(ta ? a[l * (a_columns + 3) + i] : a[i * (a_columns + 3) + l])) *
                     static_cast<double>(comm::to_float(tb ? b[j * (b_columns + 2) + l] : b[l * (b_columns + 2) + j]));
               }
-              // Sums are float's, not bfloat16's: rounding of at most k terms below 1.
+              // Sums are float, not bfloat16: they have the rounding of at most k terms below 1.
               ASSERT_NEAR(first[i * (e.n + 1) + j], sum, 2e-6) << e.m << "x" << e.n << "x" << e.k;
             }
             ASSERT_EQ(first[i * (e.n + 1) + e.n], 0.5F) << "written beyond the row";
@@ -197,7 +197,7 @@ TEST(Bf16Messages, AreTheRoundedSumOfRoundedParts) {
   });
 }
 
-// Issue 15: bfloat16 meant products on the host, and the activations and messages, too, on a device.
+// Issue 15: bfloat16 meant only GEMMs on the host, but also activations and messages on a device.
 TEST(Bf16Messages, AreThoseOfTensorParallelSumsAlone) {
   const auto tokens = formula_tokens(0, 10, 97);
   for (const int ranks : {1, 2}) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Evaluations token by token with cached keys and values; further results of an evaluation than its loss.
+// Evaluations token by token with cached keys and values, and the results of an evaluation in addition to its loss.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The classification head against PyTorch (scripts/make_classification_vectors.py made the vectors), padding, frozen
-// tensors, and layouts against one rank.
+// The classification head: compared with PyTorch (scripts/make_classification_vectors.py made the vectors), padding,
+// frozen tensors, and layouts compared with one rank.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace droptest::models::classification_test {
 namespace {
 
 constexpr int kClasses = 3;
-constexpr int kColumns = 10;  ///< of the formula's tokens
+constexpr int kColumns = 10;  ///< columns of the formula's tokens
 const std::vector<int> kLengths = {7, 1, 10, 4};
 const std::vector<std::int32_t> kLabels = {2, 0, 1, 1};
 
@@ -115,7 +115,7 @@ TEST(ClassificationTorch, DoubleOnTwoRanksEqualsPyTorch) { expect_torch<double>(
 TEST(ClassificationTorch, FloatEqualsPyTorchToFloatRounding) { expect_torch<float>(1, 1e-5); }
 TEST(ClassificationTorch, FloatOnTwoRanksEqualsPyTorch) { expect_torch<float>(2, 1e-5); }
 
-// Attention is causal: what stands behind the last token of a sequence reaches nothing.
+// Attention is causal, so tokens after the last token of a sequence have no effect.
 TEST(Classification, PaddingOfAnyAmountChangesNothing) {
   on_every_implementation(2, [](const Implementation& implementation, comm::Communicator& group) {
     Gpt2Config config = tiny();
@@ -150,7 +150,7 @@ TEST(Classification, ASequenceWithoutATargetHasLogitsOfZeros) {
     Padded batch = padded(kColumns, 0);
     (void)model.model().evaluate(batch.batch(), EvaluationDetail::kLogits);
     const std::vector<double> all = model.model().detail();
-    batch.targets[6] = kIgnoredTarget;  // of the first sequence
+    batch.targets[6] = kIgnoredTarget;  // the target of the first sequence
     (void)model.model().evaluate(batch.batch(), EvaluationDetail::kLogits);
     const std::vector<double> without = model.model().detail();
     ASSERT_EQ(without.size(), 4U * kClasses);

@@ -73,8 +73,8 @@ std::vector<std::byte> results(const AttentionKernel& kernel, const AttentionSha
 }
 
 TEST_F(CudnnAttention, ABatchInPartsHasTheBitsOfAWholeOne) {
-  // Four sequences' workspace is all of the room for small things: parts of 2, of 3, and of 4, where a sequence's 3
-  // sums of 4 bytes end between two multiples of 16.
+  // The workspace of four sequences is the whole bound. The cases have parts of 2 and 3 sequences, and parts of 4,
+  // because a sequence's 3 sums of 4 bytes end between two multiples of 16.
   for (const AttentionShape& shape :
        {AttentionShape{5, 4, 2, 8}, AttentionShape{7, 10, 2, 16}, AttentionShape{9, 3, 1, 8}}) {
     fake_cuda::configure(fake_cuda::CudnnSettings());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replicas on a device against the same replicas on the host: on the fake device everywhere, on a real one where there
-// is one.
+// Compares replicas on a device with the same replicas on the host: always on the fake device, and on a real device if
+// there is one.
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace {
 
 using ReplicasOnDevice = OnDevice;
 
-// Nothing a multiple of anything.
+// No extent is a multiple of another one.
 const Gpt2Config kOdd{3, 36, 3, 12, 97};
 constexpr int kReplicas = 2;
 constexpr int kSteps = 3;
@@ -124,7 +124,7 @@ TEST_F(ReplicasOnDevice, OffloadOfParametersAndMomentsChangesNoBit) {
       ShardOptions sharding = zero(stage, 1);
       const Result of_stage = stage == 3 ? of_zero_3 : on_device(sharding, options);
       for (const bool values : {false, true}) {
-        // Parameters of 16 bits that lie in the rooms of blocks have the results of ZeRO 3, where they do, too.
+        // 16-bit parameters in the rooms of blocks have the results of ZeRO 3, which has such rooms, too.
         const bool in_rooms = values && options.precision.compute == Precision::kBfloat16;
         const Result& want = in_rooms ? of_zero_3 : of_stage;
         sharding.offloads_moments = true;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model that replicas train together is the model that one rank trains; and sharding changes no bit.
+// Replicas train the same model as one rank, and sharding changes no bit.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 namespace droptest::models::data_parallel_test {
 namespace {
 
-/// The loss layer of a group that loses all gradients, and puts in their place a rank's own.
+/// The loss layer of a group that loses all gradients and replaces them by a rank's own.
 std::unique_ptr<comm::Communicator> loses_gradients(comm::Communicator& group) {
   comm::LossyOptions options;
   comm::ClassNetwork& network = options.network.of(sim::TrafficClass::kDpGradient).emplace();
@@ -132,8 +132,8 @@ TEST(Replicas, ThatLoseAllGradientsAndKeepTheirOwnTrainAlone) {
   }
 }
 
-// What was not lost, and what error feedback remembers of the lost contributions, is the sum of all that was wanted.
-// A last step without loss or gradients of its own sends what is remembered.
+// The delivered contributions and the residuals of error feedback add up to all contributions. A last step without
+// loss, and without own gradients, sends the residuals.
 TEST(Replicas, ErrorFeedbackConservesTheSumOfGradients) {
   constexpr int kReplicas = 3;
   constexpr int kSteps = 6;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Passes of models on a device, put together from all ranks as formula_model.h does for the host.
+// Passes of models on a device, assembled from all ranks as in formula_model.h for the host.
 #pragma once
 
 #include <array>
@@ -15,7 +15,8 @@
 
 namespace droptest::models {
 
-/// Why tests of a device cannot run here; empty where they can. Fails the test where DROPTEST_REQUIRE_CUDA is 1.
+/// The reason why tests of a device cannot run here; empty if they can. With DROPTEST_REQUIRE_CUDA=1, a reason fails
+/// the test.
 inline std::string device_absence() {
   std::string absence = comm::survey_devices().absence;
   const char* required = std::getenv("DROPTEST_REQUIRE_CUDA");
@@ -25,7 +26,7 @@ inline std::string device_absence() {
   return absence;
 }
 
-/// A test of its own for everything that needs a device.
+/// The fixture of tests that need a device.
 class OnDevice : public testing::Test {
  protected:
   void SetUp() override {
@@ -48,7 +49,7 @@ struct DeviceRun {
   int batch = 2;
   int length = 5;
   std::uint64_t logits_bytes = std::uint64_t{1} << 30U;
-  std::uint64_t first_stream = 0;  ///< of tokens and targets
+  std::uint64_t first_stream = 0;  ///< stream of the tokens; that of the targets follows
   SlotOptions slots{};
 };
 
@@ -69,7 +70,7 @@ inline std::unique_ptr<Gpt2> formula_device_model(const Gpt2Config& config, comm
   return model;
 }
 
-/// The gradients after `body`, and the sums of the step; body(model, tokens, targets) on every rank.
+/// Calls body(model, tokens, targets) on every rank. Returns the gradients after it, and the sums of the step.
 template <class Body>
 Pass device_pass(const Gpt2Config& config, const DeviceRun& run, const Body& body) {
   Pass pass;
@@ -108,7 +109,7 @@ inline Pass device_pass(const Gpt2Config& config, const DeviceRun& run) {
   });
 }
 
-/// The largest relative difference of a tensor's gradient, with the tensor's name where it is above the bound.
+/// The largest relative difference of a tensor's gradient, with the tensor's name if it exceeds the bound.
 inline double worst_difference(const Tensors& got, const Tensors& want, double bound) {
   double worst = 0;
   for (const auto& [name, reference] : want) {

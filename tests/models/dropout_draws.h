@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Masks of dropout from Philox calls of their own, by the definition in models/kernels/dropout.h.
+// Dropout masks from separate Philox calls, by the definition in models/kernels/dropout.h.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace droptest::models {
 
-/// 0 or 1 / (1 - probability); 1 without dropout.
+/// The factor of an element: 0 or 1 / (1 - probability); 1 without dropout.
 inline double factor_of(const DropoutMask& m, std::int64_t sample, std::int64_t head, std::int64_t position,
                         std::int64_t element) {
   if (m.probability == 0) return 1;
@@ -25,12 +25,12 @@ inline double factor_of(const DropoutMask& m, std::int64_t sample, std::int64_t 
   return lost ? 0 : 1 / (1 - m.probability);
 }
 
-/// Of the probability of a key for a query of whole sequences, whose positions count from 0.
+/// The factor of the probability of a key for a query. Sequences are whole, and positions count from 0.
 inline double factor_of_key(const DropoutMask& m, std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t k) {
   return factor_of(m, m.first_sample + b, m.first_head + h, m.first_position + q, m.first_position + k);
 }
 
-/// A dropout of probabilities, with numbers of which none is 0.
+/// A dropout mask of attention probabilities in which no number is 0.
 inline DropoutMask dropout_of_keys(double probability) {
   DropoutMask m;
   m.probability = probability;

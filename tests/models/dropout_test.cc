@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dropout against formulas written as plainly as they can be, with masks of their own Philox calls.
+// Compares dropout with the simplest implementations of the formulas, with masks from separate Philox calls.
 #include "models/kernels/dropout.h"
 
 #include <gtest/gtest.h>
@@ -61,7 +61,7 @@ TEST(Dropout, AMaskIsThatOfItsDefinition) {
 }
 
 TEST(Dropout, KnownAnswers) {
-  // The first 64 elements of a row, the lost ones as x. So no later change moves a mask.
+  // The first 64 elements of a row, with x for dropped ones, so that no later change alters a mask.
   std::string text;
   for (const double f : drawn<double>(DropoutRow(mask(0.5), 0, 0, 0), 0, 64)) text += f == 0 ? 'x' : '.';
   EXPECT_EQ(text, ".x.x..x..xx.x...x.x.x....x..xx..x...xx.xxxx....x.x.x.xx.xxxx.xx.");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of the operations' implementations that tests of models run on: a device's where there is one, or the fake
-// one. A model on any of them, in doubles.
+// The implementations of the operations on which tests of models run, including a real or fake device, and a model on
+// any of them, in doubles.
 #pragma once
 
 #include <cstdlib>
@@ -24,9 +24,9 @@ struct Implementation {
   std::function<std::unique_ptr<Ops>(comm::Communicator&)> make;
   std::function<std::unique_ptr<OpsForm>(int world_size)> form;
   KernelDevice device;
-  double tolerance;  ///< |difference| / |reference| of a case: rounding of the narrowest type, some operations deep
-  /// Tests of many cases take some of them, which its turn selects. 0: they take all. On the fake device, which is
-  /// slow, each implementation of CUDA but the first has a turn, from 1.
+  double tolerance;  ///< bound for |difference| / |reference|: rounding of the narrowest type through some operations
+  /// Tests with many cases run only some of them, which the turn selects; 0: they run all. On the slow fake device,
+  /// each CUDA implementation except the first has a turn, from 1.
   int turn = 0;
 };
 
@@ -95,7 +95,7 @@ void on_every_implementation(int ranks, const Body& body) {
   }
 }
 
-/// Calls use(parameters) with parameters of the model's type.
+/// Calls use(parameters) with the parameters in the model's type.
 template <class Use>
 void with_parameters(Gpt2& model, const Use& use) {
   if (model.parameter_type() == comm::ElementType::kFloat64) {
@@ -121,7 +121,7 @@ inline void expect_equal(const std::vector<double>& got, const std::vector<doubl
 }
 
 enum class Field : std::uint8_t { kValue, kGradient };
-/// All values or gradients of this rank, one after another.
+/// All values or gradients of this rank, one after the other.
 inline std::vector<double> numbers_of(Gpt2& model, Field field) {
   model.download(Gpt2::Fields::kValuesAndGradients);
   std::vector<double> all;

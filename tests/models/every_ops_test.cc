@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation on every implementation of them, against the host's in double: one list of cases.
+// Compares every operation of every implementation with the host's in double, for one list of cases.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -80,7 +80,7 @@ void norm_backward(Bench& b) {
   }
 }
 
-// The residual stream and the gradient of a branch's bias that the norm's passes have, without the norm.
+// The residual stream, and the gradient of a branch's bias, as in the norm's passes but without the norm.
 void residual(Bench& b) {
   const NormForward n = norm_of(b);
   b.ops.residual_forward(n);
@@ -119,7 +119,7 @@ void linear(Bench& b) {
   b.keep(bias.gradient);
 }
 
-// As the head has it: the weight's rows are outputs, and gradients have a factor.
+// The linear layer of the LM head: the weight's rows are outputs, and gradients have a factor.
 void transposed_linear(Bench& b) {
   const std::int64_t stride = b.ops.form().logit_chunks(kRows, kInner, kInner).stride;
   const ProductShape shape{kRows, kWidth, kInner, WeightLayout::kOutputsByInputs, stride};
@@ -160,7 +160,7 @@ void gelu(Bench& b) {
   b.keep(output);
 }
 
-// GELU from its projection has the bits of the whole, where it has them at all.
+// GELU from its projection has the bits of gelu_forward(), if the form says so.
 void gelu_of_projection(Bench& b) {
   const ProductShape shape{kRows, kWidth, kInner};
   const Weight weight = b.weight(20, kWidth * kInner);
@@ -339,7 +339,8 @@ void optimizer(Bench& b) {
   b.keep(arenas.values);
 }
 
-// Gradients that are clipped, those that are not, and such as skip the update: one of them, then the loss.
+// Gradients that are clipped, gradients that are not, and updates that are skipped: because of a gradient, and because
+// of the loss.
 void decided_update(Bench& b) {
   const std::int64_t elems = 40;
   const auto ranges = b.ops.make_ranges({{0, 40}});

@@ -45,7 +45,7 @@ TEST(FileStorage, IsZeroAtFirstAndGivesBackWhatWasWritten) {
   EXPECT_THROW(storage.read(9999, tensor(two)), CheckError);
 }
 
-// A tensor that is written and then read into needs no wait between the two; and nothing waits for the file.
+// A tensor that is written and then read into needs no wait in between, and no call waits for the file.
 TEST(FileStorage, CopiesInTheOrderOfTheCallsWhileItsOwnerGoesOn) {
   std::promise<void> open;
   FileStorage storage(std::make_unique<GatedFile>(open.get_future().share()), 200, "numbers");

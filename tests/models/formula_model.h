@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small models with weights and tokens by a formula, run by the ranks of a group, and their results.
+// Small models with weights and tokens from a formula, on the ranks of a group, and their results.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@
 
 namespace droptest::models {
 
-/// The arguments of kernels that take tensors.
+/// Tensors as arguments of kernels.
 template <class T>
 comm::Tensor host(std::vector<T>& values) {
   return std::span<T>(values);
@@ -42,7 +42,7 @@ inline double mixed(std::uint64_t tensor, std::uint64_t index) {
   return (x >> 16U) / 65536.0 - 0.5;
 }
 
-/// Weights that are the same for any number of ranks; no bias is 0 and no gain 1.
+/// Sets weights that do not depend on the number of ranks; no bias is 0 and no gain 1.
 template <class T>
 void set_formula_weights(const Gpt2Config& config, std::span<Parameter<T>> parameters,
                          const comm::Communicator& group) {
@@ -50,7 +50,7 @@ void set_formula_weights(const Gpt2Config& config, std::span<Parameter<T>> param
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const bool is_gain = tensors[i].group == "layer_norm" && tensors[i].name.ends_with("weight");
     const auto parameter = std::ranges::find(parameters, tensors[i].name, &Parameter<T>::name);
-    if (parameter == parameters.end()) continue;  // of another stage
+    if (parameter == parameters.end()) continue;  // a tensor of another stage
     const std::span<T> value = parameter->value;
     tensors[i].slice.for_each_run([&](std::uint64_t full, std::uint64_t local, std::uint64_t count) {
       for (std::uint64_t k = 0; k < count; ++k) {
@@ -60,8 +60,8 @@ void set_formula_weights(const Gpt2Config& config, std::span<Parameter<T>> param
   }
 }
 
-/// A direction in which a model's weights move: calls f(parameter, its element, the direction's number) for all
-/// elements of this rank but those of the tied embedding, of which the ends of a pipeline have one each.
+/// A direction in weight space. Calls f(parameter, element, number of the direction at the element) for all elements of
+/// this rank except those of the tied embedding, because both ends of a pipeline have one.
 template <class T, class F>
 void for_each_along(const Gpt2Config& config, std::span<Parameter<T>> parameters, const comm::Communicator& group,
                     const F& f) {
@@ -92,7 +92,7 @@ inline std::vector<std::int32_t> formula_tokens(std::uint64_t stream, int count,
 
 using Tensors = std::map<std::string, std::vector<double>>;
 
-/// Puts a rank's part of every tensor into whole ones. Replicated tensors are rank 0's.
+/// Copies a rank's part of every tensor into whole tensors. Replicated tensors are those of rank 0.
 template <class T>
 void add_to_whole(const Gpt2Config& config, std::span<Parameter<T>> parameters, const comm::Communicator& group,
                   std::span<T> Parameter<T>::*field, Tensors& whole) {
@@ -116,7 +116,7 @@ void add_to_whole(HostGpt2<T>& model, const comm::Communicator& group, std::span
   add_to_whole<T>(model.config(), model.parameters(), group, field, whole);
 }
 
-/// |a - b| / |b| over all elements; |a| where b is all zeros.
+/// |a - b| / |b| over all elements; |a| if b is all zeros.
 inline double relative_difference(const std::vector<double>& a, const std::vector<double>& b) {
   double difference = 0;
   double reference = 0;
@@ -127,13 +127,13 @@ inline double relative_difference(const std::vector<double>& a, const std::vecto
   return std::sqrt(difference) / (reference > 0 ? std::sqrt(reference) : 1.0);
 }
 
-/// The results of one forward and backward pass, put together from all ranks.
+/// The results of one forward and backward pass, assembled from all ranks.
 struct Pass {
   double loss = 0;
   double norm = 0;
   Tensors gradients;
-  std::vector<std::vector<double>> replicated;  ///< per rank, the replicated gradients one after another
-  std::vector<double> losses;                   ///< per rank
+  std::vector<std::vector<double>> replicated;  ///< the replicated gradients of each rank, one after the other
+  std::vector<double> losses;                   ///< losses of each rank
 };
 
 /// One pass and the gradient norm with formula weights and tokens.

@@ -86,7 +86,7 @@ TEST(Bf16Model, ComputesInFloatWhereTheProcessorHasNoProducts) {
   const Trace in_float = training({.precision = bf16, .narrow_products = HostOpsOptions::NarrowProducts::kInFloat}, 1);
   EXPECT_NEAR(in_float.losses[0], training({}, 1).losses[0], 5e-3);
   EXPECT_NE(in_float.losses[0], training({}, 1).losses[0]);
-  // The same rounded operands: only the order of float sums differs.
+  // Both have the same rounded operands: only the order of float sums differs.
   const Trace fastest = training({.precision = bf16}, 1);
   EXPECT_NEAR(in_float.losses[0], fastest.losses[0], 1e-4);
   EXPECT_LE(relative_difference(in_float.gradients, fastest.gradients), 1e-2);

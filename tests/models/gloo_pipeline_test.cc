@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A process of a pipeline that dies in a phase of a training step: every other process ends, and names it.
+// If a process of a pipeline dies in a phase of a training step, every other process ends and names it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -38,7 +38,7 @@ void expect_survivors_name(int culprit, const std::string& scenario, const std::
   }
 }
 
-/// The first and last place of each kind of step, one in the middle, and the two places behind the steps.
+/// The first and the last place of each kind of step, one place in the middle, and the two places after the steps.
 std::vector<int> phases_of(const std::vector<PipelineStep>& steps) {
   std::vector<int> places = {static_cast<int>(steps.size()) / 2, static_cast<int>(steps.size()),
                              static_cast<int>(steps.size()) + 1};

@@ -58,7 +58,7 @@ TEST(Gpt2Collectives, AStepMakesExactlyTheListedCallsOnEveryRank) {
   }
 }
 
-// A block that is computed again repeats its sums in a class of their own, before the gradients of the sublayer.
+// A recomputed block repeats its sums in a separate class, before the gradients of the sublayer.
 TEST(Gpt2Collectives, RecomputationSendsTheSumsOfItsBlocksAgain) {
   const Gpt2Config config{2, 32, 4, 12, 97};
   const auto tokens = formula_tokens(0, 10, config.vocabulary);
@@ -101,7 +101,7 @@ TEST(Gpt2Collectives, ThePlannerSeesWhatAStepSends) {
     }
     return list;
   };
-  // Without the operation and the layer, which the planner does not note.
+  // Removes the operation and the layer, which the planner does not record.
   const auto sent = [](std::vector<std::string> calls) {
     for (std::string& call : calls) {
       call.erase(0, call.find(' ') + 1);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model on a device against the model on the host: on the fake device everywhere, on a real one where there is one.
+// Compares the model on a device with the model on the host: always on the fake device, and on a real device if there
+// is one.
 #include "models/gpt2/gpt2.h"
 
 #include <gmock/gmock.h>
@@ -14,9 +15,9 @@ namespace {
 
 using Gpt2OnDevice = OnDevice;
 
-// Two layers, nothing a multiple of anything.
+// Two layers; no extent is a multiple of another one.
 const Gpt2Config kOdd{2, 36, 3, 12, 97};
-// Head width 64, which has kernels of its own, and rows beyond one tile of them.
+// Head width 64, which has separate kernels, and more rows than one of their tiles.
 const Gpt2Config kWide{1, 128, 2, 80, 131};
 
 // Rounding of float: two such models differ from one in double by up to 1e-6 per tensor (docs/models.md).
@@ -126,7 +127,7 @@ TEST_F(Gpt2OnDevice, MessagesOfBfloat16AreRoundedAsOnTheHost) {
   }
 }
 
-// With messages of float, the parts of a sum over ranks are the products' sums, which are not rounded before.
+// If messages are float, the addends of a sum over ranks are the sums of the GEMMs, which are not rounded before.
 TEST_F(Gpt2OnDevice, PartsOfASumAreNotRoundedForMessagesOfFloat) {
   const Gpt2Config config{2, 40, 5, 12, 97};
   const Pass exact = formula_pass<double>(config, 1, 1, 2, 5);
@@ -158,7 +159,7 @@ TEST_F(Gpt2OnDevice, RanksComputeWhatOneRankDoes) {
   }
 }
 
-// Of 10 rows, 4 ranks have 3, 3, 2 and 2; of 5, the last of 6 ranks has none.
+// Four ranks have 3, 3, 2 and 2 of 10 rows; the last of 6 ranks has none of 5 rows.
 TEST_F(Gpt2OnDevice, RanksThatCutTokensComputeWhatOneRankDoes) {
   SlotOptions cut;
   cut.tensor_sequence = true;
@@ -175,7 +176,7 @@ TEST_F(Gpt2OnDevice, RanksThatCutTokensComputeWhatOneRankDoes) {
   }
 }
 
-// Ranks that cut tokens draw for their rows, and blocks that are computed again draw once more.
+// Ranks that cut tokens draw masks for their own rows, and recomputed blocks draw them again.
 TEST_F(Gpt2OnDevice, DropsWhatTheHostDrops) {
   SlotOptions cut;
   cut.tensor_sequence = true;
@@ -379,7 +380,7 @@ TEST_F(Gpt2OnDevice, MakesTheHostModelsCollectivesInItsOrder) {
       twin->forward_backward(tokens, targets, {2, 5}, 1.0);
       twin->evaluate(tokens, targets, {2, 5});
       if (ranks == 1) {
-        // A lone rank has all columns of its logits and asks nobody about them.
+        // A single rank has all columns of its logits, and needs no collective for them.
         std::erase_if(host.calls, [](const std::string& call) { return call.find("cross_entropy") != call.npos; });
       }
       EXPECT_EQ(device.calls, host.calls);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Properties of the model on a device that only a fake device shows: waits, memory, and work that fails.
+// Properties of the model that only a fake device shows: waits, memory, and failing work.
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -111,7 +111,7 @@ TEST(Gpt2OnFakeDevice, AFailedKernelEndsTheStep) {
                DeviceError);
 }
 
-// Buckets travel on a stream of their own: an error may leave that at work with the gradients.
+// Buckets have a separate stream, which may still use the gradients after an error.
 TEST(Gpt2OnFakeDevice, AnErrorDuringTrafficFreesNoMemoryThatTheDeviceUses) {
   const auto tokens = formula_tokens(0, 10, kConfig.vocabulary);
   for (const int zero : {0, 1, 2, 3}) {

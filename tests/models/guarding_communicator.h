@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A communicator that finds uses of a buffer while a started message still needs it.
+// A communicator that detects uses of a buffer while a started message still needs it.
 #pragma once
 
 #include <algorithm>
@@ -13,15 +13,15 @@
 
 namespace droptest::models {
 
-/// Started messages in host memory: a sent buffer must be the same at its wait as at its start, and a buffer of a
-/// receive holds bytes of 0xFF (a NaN of any type of floats) from the start to the wait, and no write may change them.
-/// So a rank that reads or writes a buffer too early fails whatever the backend does. Other calls are forwarded.
+/// Checks started messages in host memory. A sent buffer must be equal at the start and at the wait. A buffer of a
+/// receive has bytes of 0xFF (a NaN of any float type) from the start to the wait, and no write may change them. So a
+/// rank that reads or writes a buffer too early fails with any backend. Other calls are forwarded.
 class GuardingCommunicator final : public comm::ObservedCommunicator {
  public:
   explicit GuardingCommunicator(comm::Communicator& inner)
       : ObservedCommunicator(inner, [](const comm::Message&, std::size_t) {}), guarded_(inner) {}
 
-  /// Messages the buffers of which were written between start and wait.
+  /// The number of messages with a buffer that was written between start and wait.
   std::vector<std::string> violations;
 
   std::unique_ptr<comm::WorkInFlight> begin(const comm::CallArguments& arguments) override {
@@ -60,8 +60,8 @@ class GuardingCommunicator final : public comm::ObservedCommunicator {
 
     GuardingCommunicator& owner_;
     std::string name_;
-    comm::ConstTensor sent_;  ///< of a send
-    comm::Tensor buffer_;     ///< of a receive
+    comm::ConstTensor sent_;  ///< buffer of a send
+    comm::Tensor buffer_;     ///< buffer of a receive
     std::vector<std::byte> message_;
     std::unique_ptr<comm::WorkInFlight> inner_;
   };

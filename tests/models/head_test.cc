@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss of a model whose targets are ignored here and there, its mean over numbers of targets, and positions that do
-// not begin at 0.
+// The loss of a model with ignored targets, its mean over numbers of targets, and positions that do not begin at 0.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

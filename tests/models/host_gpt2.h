@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model on the processor's cores, with short calls for tests.
+// A model on the host, with short calls for tests.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class HostGpt2 {
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch, int length) {
     return model_.evaluate(tokens, targets, {batch, length});
   }
-  /// The pass's loss: bit for bit for the first one after zero_gradients(), else to a rounding.
+  /// The loss of the last pass: exact for the first pass after zero_gradients(), else up to rounding.
   double forward_backward(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets, int batch,
                           int length, double scale) {
     model_.forward_backward(tokens, targets, {batch, length}, scale);
@@ -49,7 +49,7 @@ class HostGpt2 {
     return norm_over_ranks(model_.step_sums().gradient_squares, group);
   }
   void step(double learning_rate, double gradient_scale) { model_.step(learning_rate, gradient_scale); }
-  /// With values and gradients of now.
+  /// The parameters with their present values and gradients.
   std::span<Parameter<T>> parameters() {
     model_.download(Gpt2::Fields::kValuesAndGradients);
     return model_.parameters<T>();

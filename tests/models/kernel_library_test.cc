@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels of shared objects: those of tests/models/attention_library.c, and such as droptest must refuse.
+// Kernels of shared objects: those of tests/models/attention_library.c, and objects that droptest must refuse.
 #include "models/ops/kernel_library.h"
 
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that tests of kernels compute with, and how close results have to be.
+// Numbers for tests of kernels, and tolerances of results.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -19,7 +19,7 @@ std::vector<T> numbers(std::uint64_t stream, std::int64_t count) {
   return values;
 }
 
-/// Rounding of sums of a few hundred products of numbers below 1.
+/// The rounding of sums of a few hundred products of numbers below 1.
 template <class T>
 inline constexpr double kBound = sizeof(T) == 4 ? 2e-5 : 1e-13;
 

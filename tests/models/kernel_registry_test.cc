@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every line of the kernel registry against the reference in double, over shapes that no block divides: one list.
+// Compares every entry of the kernel registry with the reference in double, for shapes that no block size divides.
 #include "models/ops/kernel_registry.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 
 namespace droptest::models {
 
-/// For names of failed tests; in the namespace of the type, where GoogleTest looks for it.
+/// Prints parameters in the names of failed tests; GoogleTest looks for it in the namespace of the type.
 static void PrintTo(const KernelEntry& entry, std::ostream* out) { *out << entry.operation << " " << entry.name; }
 
 }  // namespace droptest::models
@@ -88,7 +88,8 @@ void matmul(Bench& b, const Extents& e) {
   b.ops.gelu_backward_input(behind, b.operand(b.activations(7, e.rows * e.inputs)), weight, saved, GradientMode::kSet,
                             bias, grad_gelu);
   b.keep(grad_gelu);
-  // As the head has it: the weight's rows are outputs, rows of the result have gaps, and gradients have a factor.
+  // The linear layer of the LM head: the weight's rows are outputs, rows of the result have gaps, and gradients have a
+  // factor.
   const std::int64_t stride = b.ops.form().logit_chunks(e.rows, e.outputs, e.outputs).stride;
   const ProductShape of_head{e.rows, e.inputs, e.outputs, WeightLayout::kOutputsByInputs, stride};
   const Tensor logits = b.empty(e.rows * stride, b.types.activations);
@@ -120,7 +121,7 @@ void cross_entropy(Bench& b, const Extents& e) {
   block.targets = b.tokens(targets);
   for (Tensor* tensor : {&block.largest, &block.sums, &block.predicted}) *tensor = b.empty(e.rows, b.types.statistics);
   block.losses = b.empty(e.rows, b.types.losses);
-  // As Head does it.
+  // The calls of LinearHead.
   if (b.ops.form().fuses_cross_entropy()) {
     b.ops.cross_entropy(block, Logits::kToGradient);
   } else {
@@ -135,7 +136,7 @@ void cross_entropy(Bench& b, const Extents& e) {
 
 struct Case {
   std::function<void(Bench&)> run;
-  std::int64_t head_width = 0;  ///< of attention
+  std::int64_t head_width = 0;  ///< head width of attention
   bool is_for(const KernelEntry& entry, ElementType type) const {
     return entry.takes == nullptr || entry.takes(head_width, type);
   }
@@ -307,7 +308,7 @@ TEST(KernelRegistry, TheKernelThatIsChosenRuns) {
     for (const KernelEntry& entry : entries_here()) {
       const ElementType type = entry.device == KernelDevice::kCuda ? ElementType::kBfloat16 : ElementType::kFloat32;
       const std::unique_ptr<Ops> ops = ops_with(entry, type, 1, group);
-      Numbers all{ops->form().fuses_cross_entropy() ? 1.0 : 0.0};  // with equal bits
+      Numbers all{ops->form().fuses_cross_entropy() ? 1.0 : 0.0};  // only numbers with equal bits are compared
       for (const Case& one : cases.at(entry.operation)) {
         if (!is_for_all(one, entry, type)) continue;
         const Numbers results = results_of(*ops, one);
@@ -319,7 +320,7 @@ TEST(KernelRegistry, TheKernelThatIsChosenRuns) {
   });
 }
 
-// The form of a kernel is its own: the reference saves nothing and works on all pairs of tokens.
+// Each kernel has its own form: the reference saves nothing, and needs memory for all pairs of tokens.
 TEST(KernelRegistry, AKernelSaysWhatMemoryItNeeds) {
   const AttentionShape shape{2, 10, 3, 4};
   const auto flash = host_ops_form({.threads = 2}, 1);

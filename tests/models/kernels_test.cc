@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Each kernel against the formula written as plainly as it can be, at odd and empty sizes and for several threads.
+// Compares each kernel with the simplest implementation of its formula, at odd and empty sizes and with several
+// threads.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -71,7 +72,7 @@ TYPED_TEST(Kernels, MatmulInAllFormsAndStrides) {
           }
           std::vector<T> first;
           for (const int threads : {1, 2, 3}) {
-            // With beta = 0 the old result is not read: not even a NaN.
+            // If beta = 0, the old result is not read, even if it is NaN.
             std::vector<T> got = before;
             if (beta == T(0)) {
               for (std::int64_t i = 0; i < e.m; ++i) {
@@ -189,7 +190,7 @@ TYPED_TEST(Kernels, LayerNormOfAStreamThatTakesABranch) {
   }
 }
 
-/// Sums by lanes, exponentials and their like: the vector widths must agree on their results.
+/// Sums by lanes, exponentials and similar functions: all vector widths must have the same results.
 template <class T>
 std::vector<T> loops_of_all_kinds(VectorWidth width, const std::vector<T>& x) {
   std::vector<T> out(x.size() + 2);

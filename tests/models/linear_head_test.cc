@@ -22,7 +22,7 @@ struct Result {
   std::vector<double> grad_normalized;
 };
 
-/// The buffers of a head alone, in vectors.
+/// The buffers of only a head, in vectors.
 class HeadBuffers final : public BufferVisitor {
  public:
   void tensor(comm::Tensor& tensor, const char* /*name*/, comm::ElementType type, std::uint64_t elems,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Low-rank adapters: against PyTorch, which computes them apart from their weights, merged, in layouts, and their
+// Low-rank adapters: compared with PyTorch, which does not merge them into the weights; merged; in layouts; and their
 // files.
 #include "models/gpt2/lora.h"
 

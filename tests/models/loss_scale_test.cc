@@ -27,7 +27,7 @@ constexpr BatchShape kShape{2, 6};
 constexpr double kMaxNorm = 0.5;  // below the norm of the formula model's gradients
 constexpr double kScale = 65536;
 
-/// Gives the other ranks an infinite sum of squares in place of this rank's, if it is told to.
+/// Replaces this rank's sum of squares by infinity on its way to the other ranks, if it is told to.
 class FabricatedOverflow final : public comm::ObservedCommunicator {
  public:
   explicit FabricatedOverflow(comm::Communicator& inner)
@@ -175,7 +175,7 @@ TEST_P(LossScaleOnEightRanks, AnOverflowOnOneSkipsOnAll) {
       EXPECT_TRUE(rank.bits() == before) << "parameters, moments and the optimizer's count of steps";
       EXPECT_EQ(rank.step->scaler().scale(), kScale / 2);
       EXPECT_EQ(rank.step->scaler().skipped(), 1U);
-      // A scale of half the size gives the same bits where nothing is too small for float16.
+      // A scale of half the size gives the same bits if no number is too small for float16.
       const StepResult next = rank.take(2, 2);
       EXPECT_TRUE(next.updated);
       EXPECT_NEAR(next.gradient_norm, spared.take(2, 2).gradient_norm, 1e-4 * next.gradient_norm);
@@ -211,7 +211,7 @@ TEST(LossScale, APowerOfTwoChangesNoBitOfFloat32) {
   }
 }
 
-// Gradients that are too large for float16 lower the scale until they fit; the steps before leave no trace.
+// Gradients that are too large for float16 lower the scale until they fit; the skipped steps have no other effect.
 TEST(LossScale, FallsUntilGradientsFit) {
   const Layout layout{"tensor", 1, 1, 2};
   on_ranks(layout, [&](comm::Communicator& world) {
@@ -268,7 +268,7 @@ TEST(LossScale, RanksPartWhereTheFlagIsLost) {
   }
 }
 
-// A flag of its own overflow reaches a rank in any case.
+// A rank always knows of its own overflow.
 TEST(LossScale, ARankSkipsItsOwnOverflow) {
   const std::vector<RankNumbers> ranks = {{1, 4}, {1, std::numeric_limits<double>::infinity()}};
   UpdateRule rule{.max_gradient_norm = 3, .loss_scale = 2};

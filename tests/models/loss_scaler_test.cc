@@ -51,7 +51,7 @@ TEST(LossScaler, HasTheScalesOfPyTorchsGradScaler) {
   }
 }
 
-// Megatron-LM's rule: the count of overflows begins again at a growth, not at a good step.
+// Megatron-LM's rule: a growth resets the count of overflows, a good step does not.
 TEST(LossScaler, HysteresisLetsOverflowsPassUntilTheNextGrowth) {
   LossScaler scaler({.kind = Kind::kDynamic, .initial = 64, .interval = 3, .hysteresis = 2});
   EXPECT_EQ(scales_after(scaler, "x.xx"), (std::vector<double>{64, 64, 32, 16}));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass over lost activations of GPT-2, between stages and between ranks with tokens of their own, against
+// Compares the backward pass of GPT-2 over lost activations, between stages and between ranks that cut tokens, with
 // finite differences of the lossy forward pass.
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ comm::LossyOptions options_of(sim::TrafficClass traffic_class, double rate, Fill
   return options;
 }
 
-/// Of a pass with weights that were moved by so much.
+/// The results of a pass with weights that were moved along a direction.
 struct Outcome {
   double loss = 0;
   double slope = 0;
@@ -53,7 +53,7 @@ Outcome pipeline_pass(const PipelineSchedule& schedule, const comm::LossyOptions
   comm::run_ranks(static_cast<int>(schedule.ranks.size()), kTestTimeout, [&](comm::Communicator& inner) {
     comm::LossyCommunicator world(inner, options);
     TinyPipeline model(schedule, schedule.stages(), world);
-    model.passes();  // for stale fills
+    model.passes();  // gives stale fills their values
     const double before = model.losses();
     model.move(moved);
     model.passes();

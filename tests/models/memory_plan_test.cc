@@ -12,7 +12,7 @@
 namespace droptest::models::memory_plan_test {
 namespace {
 
-/// Whether buffers of one time share bytes, one lies askew, or one leaves the memory.
+/// Whether buffers in use at the same time overlap, or a buffer is not aligned or leaves the memory.
 std::string fault_of(const MemoryPlan& plan) {
   const auto& buffers = plan.buffers();
   for (std::size_t i = 0; i < buffers.size(); ++i) {
@@ -53,7 +53,7 @@ TEST(MemoryPlan, BuffersThatNeverMeetShareMemory) {
   EXPECT_EQ(fault_of(plan), "");
 }
 
-/// Each buffer, the largest first, at the lowest address where no buffer that is in use at a time of it lies.
+/// Places each buffer, the largest first, at the lowest address that no buffer in use at one of its times has.
 std::vector<std::uint64_t> places_by_comparing_all(const std::vector<PlannedBuffer>& buffers) {
   constexpr std::uint64_t kAlignment = MemoryPlan::kAlignmentBytes;
   const auto aligned = [](std::uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gradient's norm by another way than the optimizer's.
+// The gradient norm, computed independently of the optimizer.
 #pragma once
 
 #include <cmath>
@@ -10,7 +10,7 @@
 
 namespace droptest::models {
 
-/// The square root of the ranks' sums of squares, added up; the same value on every rank. Ranks: all.
+/// The square root of the total of the ranks' sums of squares, equal on every rank. Ranks: all.
 inline double norm_over_ranks(double squares, comm::Communicator& tensor_group) {
   tensor_group.all_reduce(std::span<double>(&squares, 1), comm::ReduceOp::kSum, Gpt2Messages::gradient_squares());
   return std::sqrt(squares);

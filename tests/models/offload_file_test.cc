@@ -57,7 +57,7 @@ TEST(OffloadFile, ValuesMayChangeBeforeTheyAreWritten) {
   EXPECT_EQ(taken(file, 2, 4096), filled(4096, 2));
 }
 
-// The owner goes on while its file does nothing.
+// The owner continues while its file is blocked.
 TEST(OffloadFile, OverlapsWithItsOwner) {
   std::promise<void> open;
   OffloadFile file(std::make_unique<GatedFile>(open.get_future().share()));
@@ -87,7 +87,7 @@ TEST(OffloadFile, NamesAFileThatWasCut) {
   EXPECT_THAT(error, testing::HasSubstr("read 100 of 4104 bytes at 0: the file has been cut"));
 }
 
-// Later values make the file as long as it was, with a hole in front of them.
+// Later values restore the length of the file, with a hole before them.
 TEST(OffloadFile, NamesAFileThatWasCutAndHasGrownAgain) {
   const TemporaryFolder folder;
   OffloadFile file(make_offload_file(folder.path()));
@@ -101,7 +101,7 @@ TEST(OffloadFile, NamesAFileThatWasCutAndHasGrownAgain) {
   EXPECT_THAT(error, testing::HasSubstr("read 4096 bytes at 0 that were not written: the file has been cut"));
 }
 
-// A place that is written again has other values than those that a reader was promised.
+// A place that is written again would give a pending reader other values than it expects.
 TEST(OffloadFile, ReadsNoOlderValuesOfAPlace) {
   std::promise<void> open;
   OffloadFile file(std::make_unique<GatedFile>(open.get_future().share()));

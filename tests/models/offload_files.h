@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Offload files for tests: one in memory that stands still, and damage to those on disk.
+// Offload files for tests: one in memory that can be blocked, and truncation of files on disk.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@
 
 namespace droptest::models {
 
-/// A file in memory that does nothing before it is opened.
+/// A file in memory that blocks until it is opened.
 class GatedFile final : public ByteFile {
  public:
   explicit GatedFile(std::shared_future<void> gate) : gate_(std::move(gate)) {}
@@ -44,7 +44,7 @@ class GatedFile final : public ByteFile {
   std::vector<std::byte> content_;
 };
 
-/// Cuts the open offload files of this process that were made in the folder.
+/// Truncates the open offload files that this process has made in the folder.
 inline void cut_offload_files(const std::string& folder, off_t bytes) {
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters and optimizer state outside of memory: the same bits in every layout, in less memory.
+// Offloaded parameters and optimizer state: the same bits in every layout, in less memory.
 #include "models/gpt2/offloaded_state.h"
 
 #include <gtest/gtest.h>
@@ -81,7 +81,7 @@ TEST_P(OffloadInLayouts, ChangesNoBit) {
 INSTANTIATE_TEST_SUITE_P(Layouts, OffloadInLayouts, testing::ValuesIn(kLayouts),
                          [](const auto& item) { return std::string(item.param.name); });
 
-/// A group that loses a third of the packets of values, and fills them so.
+/// A group that loses a third of the packets of values, with that fill.
 std::function<std::unique_ptr<comm::Communicator>(comm::Communicator&)> loses_values(comm::Fill fill) {
   return [fill](comm::Communicator& group) -> std::unique_ptr<comm::Communicator> {
     comm::LossyOptions options;
@@ -127,7 +127,7 @@ TEST(Offload, TakesTheMemoryThatItPlans) {
   }
 }
 
-/// The bytes of each element of each field, whatever the pieces are; or puts them there.
+/// Saves, or restores, the bytes of each element of each field, independent of the pieces.
 class Elements final : public StateVisitor {
  public:
   enum class Turn : std::uint8_t { kSave, kRestore } turn = Turn::kSave;
@@ -150,7 +150,7 @@ class Elements final : public StateVisitor {
   std::map<std::string, std::map<std::uint64_t, float>> values;
 };
 
-// A model with offload goes on from the state of one without, and the other way round.
+// A model with offloading continues from the state of one without, and vice versa.
 TEST(Offload, ShowsTheSameStateAndTakesIt) {
   const Gpt2Config config{3, 32, 4, 12, 97};
   const std::vector<std::int32_t> tokens = formula_tokens(1, 24, config.vocabulary);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Operations of any implementation, called with formula numbers by tests.
+// Calls of any implementation's operations with formula numbers.
 #pragma once
 
 #include <cstddef>
@@ -57,7 +57,7 @@ class Bench {
     ops.take_tokens(list, ids);
     return ids;
   }
-  /// With a gradient of ones.
+  /// A weight with a gradient of ones.
   Weight weight(std::uint64_t stream, std::int64_t elems, double around = 0) {
     return {formula(stream, elems, types.activations, around), formula(stream, elems, types.operands, around),
             tensor(Numbers(static_cast<std::size_t>(elems), 1.0), types.parameters)};

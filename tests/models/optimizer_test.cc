@@ -36,7 +36,7 @@ TEST(AdamW, FollowsTheFormulaStepByStep) {
   }
 }
 
-// Two steps of 0.5 with momentum 0.5: by hand.
+// Two steps of 0.5 with momentum 0.5, computed by hand.
 TEST(Sgd, FollowsTheFormulaStepByStep) {
   std::vector<double> value = {1.0, -2.0};
   std::vector<double> velocity(2);

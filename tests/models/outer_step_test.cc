@@ -40,7 +40,7 @@ struct Weights {
                             {}});
     }
   }
-  /// A step of a worker by itself.
+  /// A local step of a worker.
   void learn(int rank, std::uint64_t step) {
     for (auto& tensor : values) {
       for (std::size_t i = 0; i < tensor.size(); ++i) {
@@ -185,7 +185,7 @@ TEST(OuterStep, AveragesOfFewElementsAreGatherLoss) {
   EXPECT_NE(got[0], got[1]) << "nine of ten elements stay a worker's own";
 }
 
-// An element that is lost in one outer step has its whole difference in the next, and its momentum has seen nothing.
+// An element that is lost in one outer step has its whole difference in the next one, and its momentum is unchanged.
 TEST(OuterStep, SkippedElementsKeepReferenceAndMomentum) {
   constexpr int kRanks = 2;
   const OuterOptions options{2, OuterOptimizer::kNesterov, 0.5, 0.8};

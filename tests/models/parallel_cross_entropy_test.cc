@@ -10,8 +10,8 @@ namespace droptest::models::parallel_cross_entropy_test {
 namespace {
 
 struct Result {
-  std::vector<double> losses;                  ///< per rank
-  std::vector<std::vector<double>> gradients;  ///< per rank [rows, columns here]
+  std::vector<double> losses;                  ///< losses of each rank
+  std::vector<std::vector<double>> gradients;  ///< gradients of each rank, [rows, its columns]
 };
 
 /// Cross-entropy of whole logits [rows, vocabulary] on ranks that have the columns gpt2_part gives them.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A rank of a pipeline that fails at any place of a training step: every other rank ends, and names it.
+// If a rank of a pipeline fails at any place of a training step, every other rank ends and names it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

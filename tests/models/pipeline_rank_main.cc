@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a pipeline as a process of its own. Scenario "FAULT:PLACE": the culprit has the fault at that place of
-// its training step.
+// One rank of a pipeline as a separate process. Scenario "FAULT:PLACE": the culprit has the fault at that place of its
+// training step.
 #include <string>
 
 #include "tests/comm/rank_program.h"

@@ -246,7 +246,8 @@ TEST(PipelineProgram, NeighboursOnOneRankSendNothing) {
                           "receive for 2B0 from rank 0 / 0", "2B0 / 0", "1B0 / 0", "send of 1B0 to rank 0 / 0"));
 }
 
-// A message past a stage goes along with each message of the stage's result, from the rank that has the stage's input.
+// Each message of a stage's result comes with a message that is sent past the stage, from the rank with the stage's
+// input.
 TEST(PipelineProgram, InputsAreSentPastTheirStages) {
   const PipelineProgram three =
       make_program(make_schedule(ScheduleKind::kGpipe, 3, 1, 1), {.activations = true, .gradients = true});
@@ -272,7 +273,7 @@ TEST(PipelineProgram, InputsAreSentPastTheirStages) {
   EXPECT_FALSE(chunks.has_substitute({0, Action::Kind::kForward}));
   EXPECT_FALSE(chunks.has_substitute({2, Action::Kind::kBackward}));
 
-  // Results that stay on their rank are not lost.
+  // Results that stay on their rank cannot be lost.
   const PipelineProgram v = make_program(schedule_from_csv("0F0,3F0,3B0,0B0\n1F0,2F0,2B0,1B0\n", "v"),
                                          {.activations = true, .gradients = true});
   validate(v);

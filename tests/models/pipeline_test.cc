@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose stages are on several ranks is the model that one rank trains, whatever the schedule.
+// A model with stages on several ranks equals the model that one rank trains, with any schedule.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -69,7 +69,7 @@ std::pair<std::uint64_t, std::uint64_t> packets(const TrainingResult& result, si
   return {0, 0};
 }
 
-// The same stages on the same ranks: the order of the schedule changes neither sums nor fates.
+// The stages are on the same ranks, so the order of the schedule changes neither sums nor fates.
 TEST(PipelineSchedules, OfOnePlacementGiveTheSameBits) {
   for (const double loss_rate : {0.0, 0.2}) {
     SCOPED_TRACE(loss_rate);
@@ -114,7 +114,7 @@ TEST(PipelineSchedules, GiveEachMessageAPlaceOfItsOwn) {
                          "recv stage.1.input_gradient.2", "send stage.0.output.0", "send stage.0.output.1",
                          "send stage.0.output.2", "recv stage.1.input_gradient.0", "recv stage.1.input_gradient.1",
                          "recv stage.1.input_gradient.2", "send stage.0.output.0"));  // the last one: an evaluation
-  // The micro-batch, from 3 on in the second step; evaluations have places of their own.
+  // The ordinal is the micro-batch, from 3 on in the second step; evaluations have separate ordinals.
   EXPECT_THAT(ordinals, testing::ElementsAre(0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5, 1U << 29U));
 }
 

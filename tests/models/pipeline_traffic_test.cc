@@ -25,14 +25,14 @@ using enum ScheduleKind;
 using LinkOf = std::tuple<sim::TrafficClass, int, int>;  // source and destination
 using Numbered = std::map<std::string, std::uint64_t>;   // ordinal by name and step
 
-/// Notes messages in place of sending them.
+/// Records messages instead of sending them.
 class Notes final : public comm::Communicator {
  public:
   explicit Notes(int rank) : rank_(rank) {}
 
   std::string step;
   std::map<LinkOf, Numbered> sent;
-  std::map<LinkOf, std::vector<std::uint64_t>> in_order;  ///< of their sends
+  std::map<LinkOf, std::vector<std::uint64_t>> in_order;  ///< ordinals in the order of the sends
   std::map<LinkOf, Numbered> received;
 
   int rank() const override { return rank_; }
@@ -64,7 +64,8 @@ struct Traffic {
   std::map<LinkOf, std::vector<std::uint64_t>> in_order;
 };
 
-/// Of all ranks, in steps of all micro-batches of the schedule. Both ends of a link number each message alike.
+/// The messages of all ranks in steps with all micro-batches of the schedule. Checks that both ends of a link give each
+/// message the same ordinal.
 Traffic traffic_of(const PipelineSchedule& schedule, int steps, const SentPast& sent_past = {}) {
   const PipelineProgram program = make_program(schedule, sent_past);
   Traffic all;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which buffers of a memory plan may not lie on each other, found by comparing all their times.
+// The buffers of a memory plan that must not overlap, found by comparing all their times.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 
 namespace droptest::models {
 
-/// All times of the buffer's use, each from its first to its last.
+/// All uses of the buffer, each from its first to its last time.
 inline std::vector<std::pair<int, int>> times_of_use(const PlannedBuffer& buffer) {
   std::vector<std::pair<int, int>> times = buffer.earlier;
   times.emplace_back(buffer.first_time, buffer.last_time);
   return times;
 }
 
-/// Whether both hold something at some time.
+/// Whether both buffers are in use at some time.
 inline bool in_use_at_once(const PlannedBuffer& a, const PlannedBuffer& b) {
   return std::ranges::any_of(times_of_use(a), [&](const auto& of_a) {
     return std::ranges::any_of(

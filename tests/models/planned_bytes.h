@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory of a whole model by its plan.
+// The planned memory of a whole model.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,7 @@
 
 namespace droptest::models {
 
-/// Gpt2::memory_bytes() of a rank that has trained on and evaluated batches of that shape, but for attention with
-/// state.
+/// Gpt2::memory_bytes() of a rank that has trained on and evaluated batches of that shape, without a StatefulAttention.
 inline std::uint64_t planned_bytes(const Gpt2Config& config, int tensor_ranks, int rank, const OpsForm& form,
                                    const BatchShape& shape, const SlotOptions& options = {},
                                    const ShardOptions& sharding = {}, int data_ranks = 1, int data_rank = 0,

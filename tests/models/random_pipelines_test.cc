@@ -59,9 +59,9 @@ PipelineSchedule on_one_rank(const PipelineSchedule& schedule) {
   return one;
 }
 
-// The order of the passes sets the order of sums, so that one rank with the same passes has the same bits; but the
-// gradients of the tied embedding are summed at both ends first, where these are on two ranks. One rank without stages
-// has sums of another order: rounding of doubles.
+// The order of the passes determines the order of sums, so one rank with the same passes has the same bits. The
+// exception is the tied embedding: if its two ends are on different ranks, its gradients are first summed at each end.
+// One rank without stages has another order of sums, and so differs by the rounding of doubles.
 TEST(RandomPipelines, RunToTheirEndWithTheGradientsOfOneRank) {
   std::mt19937 random(20250607);
   std::map<std::pair<int, int>, Gradients> of_whole_models;
@@ -69,7 +69,7 @@ TEST(RandomPipelines, RunToTheirEndWithTheGradientsOfOneRank) {
     const PipelineSchedule schedule = random_schedule(random);
     SCOPED_TRACE(std::to_string(i) + ":\n" + csv_of(schedule));
     ASSERT_NO_THROW(validate(schedule));
-    // What is sent past stages fills no hole here: it only travels.
+    // Inputs that are sent past stages replace nothing here, because nothing is lost.
     const SentPast sent_past{i % 4 == 1 || i % 4 == 3, i % 4 >= 2};
     ASSERT_NO_THROW(validate(make_program(schedule)));
     ASSERT_NO_THROW(validate(make_program(schedule, sent_past)));
@@ -97,8 +97,8 @@ TEST(RandomPipelines, RunToTheirEndWithTheGradientsOfOneRank) {
   }
 }
 
-// Rank 1 has the stages 1 and 2. The gradient of stage 1 may still be on its way to rank 0 when stage 2 makes that of
-// the next micro-batch, for the same slot.
+// Rank 1 has the stages 1 and 2. The gradient of stage 1 may still be being sent to rank 0 when stage 2 computes that
+// of the next micro-batch in the same slot.
 TEST(PipelineBuffers, AGradientThatIsBeingSentIsNotOverwrittenByTheNextStageOnTheRank) {
   const PipelineSchedule schedule =
       schedule_from_csv("0F0,0B0,0F1,0B1\n1F0,2F0,2B0,1B0,1F1,2F1,2B1,1B1\n", "two stages on rank 1");

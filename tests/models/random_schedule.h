@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Valid schedules of pipelines in no order that anybody would choose.
+// Valid pipeline schedules in random order.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,8 @@
 
 namespace droptest::models {
 
-/// A valid schedule of 1 to 4 ranks, each with 1 to 3 stages, and 1 to 6 micro-batches. Stages are on any of the ranks;
-/// each rank takes any of the actions that it could take next; a backward pass is whole or in two parts.
+/// A valid schedule of 1 to 4 ranks, each with 1 to 3 stages, and 1 to 6 micro-batches. Stages are on random ranks;
+/// each rank takes a random one of its possible next actions; a backward pass is whole or in two parts.
 inline PipelineSchedule random_schedule(std::mt19937& random) {
   const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   const int ranks = 1 + below(4);

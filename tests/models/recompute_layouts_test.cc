@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that are computed again: the same bits in every layout.
+// Recomputed blocks have the same bits in every layout.
 #include <gtest/gtest.h>
 
 #include <string>

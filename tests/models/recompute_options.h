@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The list of the ways to compute blocks again that tests of models run with.
+// The recomputation options with which tests of models run.
 #pragma once
 
 #include <string>
@@ -18,7 +18,7 @@ inline constexpr SavedPlace kCut{.cut = true};
 inline constexpr SavedPlace kOffloaded{.offloaded = true};
 inline constexpr SavedPlace kCutAndOffloaded{.cut = true, .offloaded = true};
 
-/// For a model of so many blocks.
+/// The options for a model of that many blocks.
 inline std::vector<NamedOptions> all_options(int layers) {
   const auto every = [layers](Recompute policy) { return std::vector(static_cast<std::size_t>(layers), policy); };
   std::vector<Recompute> second = every(Recompute::kSaveAll);

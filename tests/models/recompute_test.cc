@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Blocks that are computed again: the same bits on every implementation, in the memory that was planned.
+// Recomputed blocks have the same bits on every implementation, in the planned memory.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace {
 
 const Gpt2Config kSmall{3, 24, 3, 8, 61};
 
-/// The gradients after two micro-batches in slots of their own, backward passes last first, twice.
+/// The gradients after two micro-batches in separate slots, with backward passes in reverse order, twice.
 std::vector<double> gradients_with(const Implementation& implementation, comm::Communicator& group,
                                    const SlotOptions& options) {
   SlotOptions two = options;
@@ -78,7 +78,7 @@ TEST(Recomputation, ThePlannedMemoryIsTheMemory) {
   });
 }
 
-/// Of each phase, of a step on two ranks.
+/// The times of each phase in a step on two ranks.
 std::vector<double> times_with(const SlotOptions& options) {
   std::vector<double> times_of_rank;
   comm::run_ranks(2, kTestTimeout, [&](comm::Communicator& group) {

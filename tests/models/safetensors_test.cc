@@ -102,8 +102,8 @@ std::vector<std::byte> bytes_of_hex(const std::string& hex) {
   return bytes;
 }
 
-// What the library reads is from scripts/make_safetensors_vectors.py. Names twice and unknown keys are refused here
-// alone.
+// scripts/make_safetensors_vectors.py has recorded what the format's library reads. Only droptest refuses duplicate
+// names and unknown keys.
 TEST(Safetensors, DamagedFilesAreRefusedByNameOrReadAsByTheFormatsLibrary) {
   const nlohmann::json files = nlohmann::json::parse(std::ifstream(DROPTEST_VECTORS "/safetensors_damage.json"));
   int both = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention with state on a device against the host's: within documents, dilated, and over sequence ranks.
+// Compares StatefulAttention on a device with the host's: within documents, dilated, and over sequence ranks.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -42,7 +42,7 @@ Gpt2Config config_of(AttentionOptions::Within within, std::vector<DilatedBranch>
 }
 const std::vector<DilatedBranch> kBranches = {{4, 1}, {7, 3}};
 
-/// Of two sequences: short ones, and one before padding.
+/// The documents of two sequences: short ones in the first, one before padding in the second.
 std::vector<std::int32_t> some_documents() {
   std::vector<std::int32_t> documents;
   for (int i = 0; i < kLength; ++i) documents.push_back(i / 4);
@@ -50,8 +50,8 @@ std::vector<std::int32_t> some_documents() {
   return documents;
 }
 
-/// A forward and a backward pass with gradients of the mean loss, within documents where the config says so; the
-/// evaluation before is of the same loss.
+/// A forward and a backward pass with gradients of the mean loss, within documents if the config says so. The
+/// evaluation before has the same loss.
 template <class Model>
 void take_pass(Model& model, std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                double tolerance) {
@@ -112,7 +112,8 @@ TEST_F(AttentionOnDevice, EqualsTheHosts) {
   }
 }
 
-/// A pass of sequence ranks: the sums over them. Each has float operations by make_ops(group of this rank alone).
+/// A pass of sequence ranks; returns the sums over them. Each rank has float operations from make_ops(group of only
+/// this rank).
 template <class MakeOps>
 Pass pass_over_ranks(const Gpt2Config& config, const MicroBatch& batch, const std::optional<comm::LossyOptions>& losses,
                      const MakeOps& make_ops) {
@@ -239,7 +240,7 @@ TEST_F(AttentionOnDevice, DilatedOverSequenceRanksEqualsTheHostsWithEqualLosses)
   }
 }
 
-// Of 2 tokens, 3 ranks have 1, 1 and none.
+// Three ranks have 1, 1 and none of 2 tokens.
 TEST_F(AttentionOnDevice, TakesRanksWithoutATokenAndNarrowFloats) {
   const std::vector<DilatedBranch> stopped = {{2, 1}, {2, 2}};
   for (const auto& [factors, branches] :
@@ -345,8 +346,8 @@ std::vector<std::vector<float>> passes_in_flight(StatefulAttention& attention, S
   return results;
 }
 
-/// Bytes that the buffers for pieces on their way may lack on a device: the shorter last piece of a tensor may be all
-/// that one of two sees.
+/// The bytes by which the buffers for pieces may be smaller than planned on a device: one of two buffers may only have
+/// had the shorter last piece of a tensor.
 std::uint64_t shorter_passages(const AttentionOptions& options, KernelDevice device) {
   if (options.chunk_tokens == 0 || options.is_whole() || device == KernelDevice::kHost) return 0;
   const SequenceParts parts = options.sequence.parts(kLength);

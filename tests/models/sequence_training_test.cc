@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model whose ranks share sequences is the model that one rank trains.
+// Ranks that share sequences train the same model as one rank.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -126,7 +126,7 @@ TEST_P(SequenceParallelism, EqualsOneRankInDoubleWithinDocuments) {
   expect_equal_to_one_rank<double>(run, 1e-11);
 }
 
-// What waits in a file comes back as it was.
+// Values come back from the file unchanged.
 TEST_P(SequenceParallelism, InChunksHasTheBitsOfAttentionInMemory) {
   Training run = GetParam().run;
   run.steps = 2;
@@ -167,7 +167,7 @@ TEST(SequenceTraining, ManyStepsEqualThoseOfOneRank) {
   }
 }
 
-// Of all blocks' states, one is in memory, and the attention output of each block with its log-sum-exps.
+// The memory has the state of one block, and the attention output and the log-sum-exps of each block.
 TEST(SequenceTraining, InChunksTakesLessMemory) {
   for (Gpt2Config config : {over(kUlysses2), over(kRing2), dilated(2)}) {
     config.layers = 8;

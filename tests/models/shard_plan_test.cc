@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where parameters lie, which bucket they travel in, and who owns them.
+// The places of parameters, their buckets, and their owners.
 #include "models/gpt2/shard_plan.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fill `skip`: what is lost of a stage's result is replaced by the stage's input.
+// The fill `skip`: lost elements of a stage's result are replaced by the stage's input.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace {
 
 using enum ScheduleKind;
 
-/// Loses the messages in the first half of a link's places: those of results, not those sent past a stage.
+/// Loses the messages in the first half of a link's ordinals: results, not inputs that are sent past a stage.
 class LossOfResults final : public sim::LossProcess {
  public:
   explicit LossOfResults(int destination) : destination_(destination) {}
@@ -36,7 +36,7 @@ class LossOfResults final : public sim::LossProcess {
   int destination_;
 };
 
-// Where blocks are identities, a stage's input is its output, in both directions: what is lost is nothing.
+// If blocks are identities, a stage's input is its output in both directions, so `skip` replaces lost elements exactly.
 TEST(Skip, WhereStagesAreIdentitiesNothingIsMissing) {
   const std::vector<Training> runs = {
       {.pipeline = 2, .micro_batches = 4},
@@ -68,7 +68,7 @@ TEST(Skip, WhereStagesAreIdentitiesNothingIsMissing) {
   }
 }
 
-// The stage with block 1 is left out: the others train as they would around a block that does nothing.
+// The stage with block 1 is skipped: the others train as they would around a block without effect.
 TEST(Skip, AStageIsLeftOutWhereItsResultsAreLost) {
   Training run{.config = {3, 32, 4, 12, 97}, .pipeline = 3, .micro_batches = 2, .steps = 1};
   run.max_norm = 1e9;  // the left-out stage has gradients, too

@@ -110,7 +110,7 @@ TEST(StagePlan, ASlotHoldsWhatTheDocumentationSays) {
   const std::uint64_t rows = 4 * 16;
   const auto saved = [&](int layers) { return plan(*host, layers, 4, Keep::kForBackward).saved().bytes(); };
   const std::uint64_t numbers = rows * (4 * 64 + 12 * 64 / 2);
-  const std::uint64_t statistics = rows * (2 * 2 + 2 * 4 / 2);  // of two norms, and of two heads' rows
+  const std::uint64_t statistics = rows * (2 * 2 + 2 * 4 / 2);  // statistics of two norms, and of the rows of two heads
   EXPECT_EQ((saved(5) - saved(1)) / 4, sizeof(float) * (numbers + statistics));
 }
 
@@ -129,7 +129,7 @@ TEST(StagePlan, RecomputedBlocksSaveWhatTheDocumentationSays) {
   EXPECT_EQ(of_block({.recompute = {Recompute::kBlock}, .place = {.offloaded = true}}), 0U);
 }
 
-// What is computed again needs the memory of one block, however many there are.
+// Recomputation needs the memory of one block, however many blocks there are.
 TEST(StagePlan, RecomputedBlocksShareTheirWorkingMemory) {
   for (const auto& form : forms()) {
     for (const SlotOptions& options :
@@ -203,7 +203,7 @@ TEST(PlannerOps, ABufferOfAReductionIsInUseUntilItIsJoined) {
   EXPECT_GT(buffers[2].last_time, buffers[0].last_time) << "a part of a buffer is the buffer";
 }
 
-/// Hands out tensors, one of which has an element too few.
+/// Makes tensors, one of them with one element too few.
 class Tensors {
  public:
   Tensors(PlannerOps& ops, int short_one) : ops_(ops), short_one_(short_one) {}
@@ -221,7 +221,7 @@ class Tensors {
   int handed_out_ = 0;
 };
 
-/// Of that size, without memory.
+/// A tensor of that size without memory.
 comm::Tensor absent(comm::ElementType type, std::uint64_t elems) {
   return {type, {static_cast<std::byte*>(nullptr), static_cast<std::size_t>(elems * comm::element_bytes(type))}};
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Stages chained by hand, and micro-batches in several slots, against one stage and one slot.
+// Compares stages that are chained by hand, and micro-batches in several slots, with one stage and one slot.
 #include "models/gpt2/stage.h"
 
 #include <gmock/gmock.h>
@@ -132,7 +132,7 @@ void set_formula_values(ParameterStore& store, const comm::Communicator& group) 
   store.upload_values();
 }
 
-// Steps over two micro-batches in slots of their own, backward passes last first.
+// Steps over two micro-batches in separate slots, with backward passes in reverse order.
 TEST(Stage, AChainHasTheBitsOfTheWholeModel) {
   for (const int ranks : {1, 2}) {
     on_every_implementation(ranks, [](const Implementation& implementation, comm::Communicator& group) {
@@ -175,7 +175,7 @@ TEST(Stage, AChainHasTheBitsOfTheWholeModel) {
   }
 }
 
-// As in a pipeline: each stage has its own tensors, and wte is there twice. Its gradient is the sum of both parts.
+// Each stage has its own tensors, as in a pipeline, and wte is there twice. Its gradient is the sum of both parts.
 TEST(Stage, StagesWithTensorsOfTheirOwnAddUpTheTiedEmbedding) {
   on_every_implementation(2, [](const Implementation& implementation, comm::Communicator& group) {
     const auto model = formula_model(kConfig, implementation.make(group), group);
@@ -209,7 +209,7 @@ TEST(Stage, StagesWithTensorsOfTheirOwnAddUpTheTiedEmbedding) {
     EXPECT_EQ(stores[1]->tensors().size(), 12U);
     EXPECT_EQ(stores[2]->tensors().size(), 1 + 12 + 2U);
     std::vector<double> got = joined(all, gpt2_tensors(kConfig, 2, group.rank()));
-    // Doubles add the two parts where a rank's own type rounded their sum.
+    // Here doubles add the two parts; on a rank, their sum is rounded to the rank's type.
     if (model->parameter_type() == comm::ElementType::kFloat32) {
       for (double& number : got) number = static_cast<double>(static_cast<float>(number));
     }

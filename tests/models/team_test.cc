@@ -16,8 +16,8 @@
 namespace droptest::models::team_test {
 namespace {
 
-/// Returns when every other thread of this process sleeps, and stays so while this one gives the processor away; does
-/// not return where one goes on.
+/// Returns when every other thread of this process sleeps, and continues to sleep while this thread yields the
+/// processor. Does not return while another thread runs.
 void await_sleep_of_others() {
   const auto all_sleep = [] {
     int awake = 0;
@@ -33,7 +33,7 @@ void await_sleep_of_others() {
   for (int in_a_row = 0; in_a_row < 20; in_a_row = all_sleep() ? in_a_row + 1 : 0) std::this_thread::yield();
 }
 
-/// A loop whose parts end together: it ends only where each thread of the team takes one.
+/// A loop with parts that end together: it ends only if each thread of the team takes one part.
 void run_at_the_same_time(const Team& team) {
   std::latch all(team.threads());
   std::vector<std::atomic<int>> parts_of(static_cast<std::size_t>(team.threads()));

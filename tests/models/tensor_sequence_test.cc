@@ -259,7 +259,7 @@ const std::vector<std::string> kBackward = {
     "sum h.0.attn.c_proj.bias.gradient sequence_backward 96",
     "sum h.0.mlp.c_proj.bias.gradient sequence_backward 32",
     "all_gather wte.backward tp_backward 320",
-    "sum wpe.weight.gradient sequence_backward 448",  // with the last norm: 12 x 32 + 2 x 32
+    "sum wpe.weight.gradient sequence_backward 448",  // 12 x 32, and 2 x 32 for the last norm
 };
 
 TEST(TensorSequenceCollectives, AStepMakesExactlyTheListedCallsOnEveryRank) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The smallest GPT-2 on the ranks of a pipeline, which takes the steps of its program one by one.
+// The smallest GPT-2 on the ranks of a pipeline, which runs the steps of its program one by one.
 #pragma once
 
 #include <cstddef>
@@ -15,14 +15,15 @@
 
 namespace droptest::models {
 
-/// Of three ranks, with places in the warm-up, the steady state and the drain: 1F1B of six micro-batches.
+/// A schedule of three ranks with warm-up, steady state and drain: 1F1B with six micro-batches.
 inline PipelineSchedule failing_schedule() { return make_schedule(ScheduleKind::kOneForwardOneBackward, 3, 1, 6); }
 
-/// One head, width 8, two tokens per micro-batch, doubles; weights and tokens by formula. Owner: one rank.
+/// A model with one head and width 8, in doubles; micro-batches have two tokens. Weights and tokens are formula
+/// numbers. Owner: one rank.
 class TinyPipeline {
  public:
-  /// `layers` blocks, the same number in each stage. `world` is borrowed. Ranks: those of the schedule.
-  /// times: of the phases; null: none.
+  /// A model with `layers` blocks, equally many in each stage. `world` is borrowed. Ranks: those of the schedule.
+  /// `times` measures the phases; may be null.
   TinyPipeline(const PipelineSchedule& schedule, int layers, comm::Communicator& world, const SentPast& sent_past = {},
                PhaseTimes* times = nullptr)
       : config_{layers, 8, 1, kLength, 11},
@@ -42,10 +43,10 @@ class TinyPipeline {
   const std::vector<PipelineStep>& steps() const {
     return plan_->program.ranks[static_cast<std::size_t>(world_.rank())];
   }
-  /// The places of a training step: steps(), then finish_backward(), then the update.
+  /// The number of places in a training step: one for each of steps(), then finish_backward() and the update.
   int places() const { return static_cast<int>(steps().size()) + 2; }
 
-  /// The passes of a training step. Calls before(i) ahead of its place i.
+  /// Runs the passes of a training step. Calls before(i) before place i.
   void passes(const std::function<void(int)>& before = {}) {
     const auto micro_batches = static_cast<int>(plan_->program.slot_of.front().size());
     const std::vector<std::int32_t> tokens = formula_tokens(0, micro_batches * kLength, config_.vocabulary);
@@ -68,7 +69,7 @@ class TinyPipeline {
     if (before) before(places() - 2);
     model_->finish_backward();
   }
-  /// The same, the update, and the new values of the tied embedding.
+  /// passes(), the update, and the new values of the tied embedding.
   void step(const std::function<void(int)>& before) {
     passes(before);
     before(places() - 1);
@@ -83,14 +84,14 @@ class TinyPipeline {
     return model_->evaluate(tokens, tokens, {1, kLength});
   }
 
-  /// Moves the weights along for_each_along()'s direction.
+  /// Moves the weights in the direction of for_each_along().
   void move(double by) {
     for_each_along<double>(
         config_, model_->parameters<double>(), *alone_,
         [by](Parameter<double>& parameter, std::uint64_t at, double d) { parameter.value[at] += by * d; });
     model_->upload_values();
   }
-  /// This rank's part of the slope of the loss in that direction.
+  /// This rank's part of the slope of the loss in the direction of for_each_along().
   double slope() {
     model_->download(Gpt2::Fields::kValuesAndGradients);
     double slope = 0;
@@ -100,9 +101,9 @@ class TinyPipeline {
     return slope;
   }
 
-  /// Sum of the losses of passes(): 0 on a rank without the head.
+  /// The sum of the losses of passes(); 0 on a rank without the head.
   double losses() { return model_->step_sums().losses; }
-  /// Puts the gradients of the parameters that this rank updates into those of the whole model.
+  /// Copies the gradients of the parameters that this rank updates into those of the whole model.
   void add_gradients_to(Tensors& whole) {
     model_->download(Gpt2::Fields::kValuesAndGradients);
     std::vector<Parameter<double>> updated;

@@ -121,7 +121,7 @@ TEST(TrainingStep, OneThatIsNotFiniteLeavesNoTrace) {
       const double gain = numbers_of(
           *model,
           Field::kValue)[numbers_of(*model, Field::kValue).size() - 2 * static_cast<std::size_t>(kConfig.width)];
-      // On one rank alone.
+      // On one rank only.
       if (group.rank() == 0) set_gain(*model, std::numeric_limits<double>::infinity());
       const std::vector<double> before = numbers_of(*model, Field::kValue);
       const StepResult result = step.take(second, 0.01);

@@ -29,7 +29,7 @@ Counts naive_counts(const std::vector<bool>& lost) {
   return counts;
 }
 
-/// Feeds the fates in pieces whose sizes cycle through `sizes`.
+/// Adds the fates in pieces; their sizes cycle through `sizes`.
 BurstHistogram in_pieces(const std::vector<bool>& lost, const std::vector<std::size_t>& sizes) {
   BurstHistogram histogram;
   std::size_t k = 0;
@@ -52,7 +52,7 @@ TEST(BurstHistogram, GapsAreCountedBetweenLossesOfOneStretch) {
     BurstHistogram histogram = in_pieces(lost, sizes);
     EXPECT_EQ(histogram.gaps(), (std::vector<std::uint64_t>{1, 1, 1}));
     EXPECT_EQ(histogram.stretches(), (Counts{{18, 1}}));
-    // The packet behind an interruption is not the neighbour of the one before it.
+    // The packets before and after an interruption are not adjacent.
     histogram.interrupt();
     PacketMask next(2);
     next.set_lost(1);

@@ -199,7 +199,7 @@ double mean(const std::vector<int>& values) {
   return sum / static_cast<double>(values.size());
 }
 
-// Mean depths of NCCL's trees; in the other tree no inner rank is an inner one again where N is even.
+// The mean depths of NCCL's trees. If N is even, no rank is an inner rank of both trees.
 TEST(HopSchedule, BothTreesHaveNcclsMeanDepthAndComplementEachOther) {
   for (const auto& [ranks, depth] : std::vector<std::pair<int, double>>{{4, 1.25}, {8, 2.125}, {16, 3.0625}}) {
     const auto tree = make_tree_schedule({Collective::kAllReduce, ranks});

@@ -31,8 +31,8 @@ using TimedRounds = std::vector<TimedRound>;
 using CostOfHop = std::function<HopCost(const TimedHop& hop)>;
 
 struct RoundsOutcome {
-  std::vector<double> finish_seconds;  // by rank
-  std::vector<std::uint64_t> in_time;  // by hop, in order
+  std::vector<double> finish_seconds;  // finish time of each rank
+  std::vector<std::uint64_t> in_time;  // packets in time of each hop, in order
 };
 
 RoundsOutcome play_rounds(const TimedRounds& rounds, const std::vector<double>& start, const CostOfHop& cost,
@@ -140,7 +140,7 @@ TEST(HopTiming, AHopThatWaitsForItsRepetitionsLeavesItsPortsToOthers) {
   EXPECT_EQ(play_rounds(one_sender, start, cost).finish_seconds, (std::vector<double>{2, 11.5, 2.5}));
   const TimedRounds one_receiver = {{{0, 1, 1, Half::kReduce}, {2, 1, 1, Half::kReduce}}};
   EXPECT_EQ(play_rounds(one_receiver, start, cost).finish_seconds, (std::vector<double>{1, 11.5, 2}));
-  // The next round needs the repetitions, and what the waiting rank sends then leaves after them.
+  // The next round needs the repetitions, and the waiting rank sends after them.
   const TimedRounds chain = {{{0, 1, 1, Half::kReduce}}, {{1, 2, 1, Half::kReduce}}};
   EXPECT_EQ(play_rounds(chain, start, cost).finish_seconds, (std::vector<double>{1, 12.5, 13}));
 }
@@ -163,7 +163,7 @@ TEST(HopTiming, WhatArrivesAfterTheDeadlineIsLateAndNobodyWaitsForIt) {
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{2, 1.7}));
   outcome = play_rounds(one, apart, cost, 1.4);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{0}));
-  // Without a deadline everything arrives.
+  // Everything arrives if there is no deadline.
   outcome = play_rounds(one, apart, cost);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{10}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{2, 2.5}));
@@ -175,7 +175,7 @@ TEST(HopTiming, TheDeadlineCountsRoundsSinceTheLastArrival) {
   };
   const TimedRounds there_and_back = {{{0, 1, 1, Half::kReduce}}, {{1, 0, 1, Half::kGather}}};
   const std::vector<double> start = {0, 0};
-  // Rank 1 goes on at 2 s with four of ten packets. Rank 0 waits for it, up to two deadlines.
+  // Rank 1 continues at 2 s with four of ten packets. Rank 0 waits for it, up to two deadlines.
   RoundsOutcome outcome = play_rounds(there_and_back, start, cost, 2);
   EXPECT_EQ(outcome.in_time, (std::vector<std::uint64_t>{4, 10}));
   EXPECT_EQ(outcome.finish_seconds, (std::vector<double>{3, 3}));

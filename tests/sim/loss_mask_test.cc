@@ -144,7 +144,7 @@ TEST(LossMask, CertaintiesAreExact) {
 }
 
 TEST(LossMask, SumOfRatesOneIsIndependentLoss) {
-  // With p + r = 1 the chain forgets at once: the state is bad iff the draw is below p, as for Bernoulli.
+  // If p + r = 1, the chain has no memory: the state is bad exactly if the draw is below p, as for Bernoulli.
   for (const double p : {0.5, 0.25, 0.125}) {
     EXPECT_EQ(drawn(GilbertElliott({p, 1 - p, 0, 1}), 9, kLink, 0, 100000), drawn(Bernoulli(p), 9, kLink, 0, 100000));
   }
@@ -170,7 +170,7 @@ TEST(LossMask, LossesAtALowerRateAreASubset) {
   for (const double p : {0.0, 1e-4, 0.01, 0.05, 0.4, 0.999, 1.0}) rising.push_back(std::make_unique<Bernoulli>(p));
   expect_nested(rising);
   rising.clear();
-  for (const double p : {0.0, 0.001, 0.01, 0.1, 0.7, 0.9}) {  // at r = 0.2: the last one swaps
+  for (const double p : {0.0, 0.001, 0.01, 0.1, 0.7, 0.9}) {  // r is 0.2; the last p swaps the states
     rising.push_back(std::make_unique<GilbertElliott>(GilbertElliottRates{p, 0.2, 0.01, 0.9}));
   }
   expect_nested(rising);

@@ -29,7 +29,7 @@ Link link_of(std::uint64_t stream) {
 
 struct Case {
   std::unique_ptr<LossProcess> process;
-  std::array<double, 3> autocorrelation;  ///< at kLags
+  std::array<double, 3> autocorrelation;  ///< autocorrelation at kLags
 };
 constexpr std::array<std::uint64_t, 3> kLags = {1, 2, 10};
 
@@ -130,7 +130,7 @@ TEST(LossStatistics, BurstsAndGapsHaveTheirMean) {
       const PacketMask mask = stream_mask(*c.process, s, kPackets);
       c.process->draw(seed_of(s), link_of(s), 1000 * s + 1, next);
       const double lost = static_cast<double>(mask.lost_count());
-      // A burst ends at t where t is lost and t + 1 is not: no edge effect.
+      // A burst ends at t if t is lost and t + 1 is not, so there is no edge effect.
       const std::array<double, 3> counts = {lost, lost - static_cast<double>(joint_losses(mask, next)),
                                             static_cast<double>(kPackets) - lost};
       for (std::size_t i = 0; i < 3; ++i) total[i] += counts[i];

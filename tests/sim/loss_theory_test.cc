@@ -65,7 +65,7 @@ TEST(LossTheory, BernoulliEqualsSetA) {
   expect_close(process.lost_count_variance(1000), set["Var1000"], 1e-12, "Var1000");
 }
 
-/// Sum over all pairs of packets, from the autocorrelation alone.
+/// The sum over all pairs of packets, from only the autocorrelation.
 double summed_variance(const GilbertElliott& chain, int n) {
   const double variance = chain.loss_rate() * (1 - chain.loss_rate());
   double sum = n * variance;

@@ -36,7 +36,7 @@ struct Chain {
     for (std::size_t i = 0; i < shares.size(); ++i) rate += shares[i] * losses[i];
     return rate;
   }
-  /// Of the fates of two packets, by the distance from 0 on: one step of the chain after the other.
+  /// The covariances of the fates of two packets at the distances 0, 1, ..., computed step by step along the chain.
   std::vector<double> covariances(std::size_t distances) const {
     const double rate = loss_rate();
     std::vector<double> all = {rate * (1 - rate)};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fates of docs/fates.md, one packet at a time and as plainly as they can be written: the reference for masks.
+// The simplest implementation of docs/fates.md, one packet at a time: the reference for masks.
 #pragma once
 
 #include <cmath>
@@ -16,7 +16,7 @@ inline std::uint32_t naive_draw(std::uint64_t seed, const Link& link, Purpose pu
   return philox(seed, link_counter(link, purpose, packet / 4))[packet % 4];
 }
 
-/// Whether a draw is below a probability: 64-bit integers.
+/// Whether a draw is below a probability, compared as 64-bit integers.
 inline bool naive_below(std::uint64_t draw, double p) {
   return draw < static_cast<std::uint64_t>(std::floor(std::ldexp(p, 32)));
 }

@@ -29,7 +29,7 @@ TEST(Pattern, EveryNthPacketFromTheOffset) {
 
 TEST(Pattern, WindowsOnAndOff) {
   EXPECT_EQ(bits(Pattern(3, 4, 1), {0, 0, 0, {}}, 16), "0111000011100001");
-  // Before the offset the period holds too.
+  // The period also applies before the offset.
   EXPECT_EQ(bits(Pattern(3, 4, 5), {0, 0, 0, {}}, 14), "10000111000011");
 }
 

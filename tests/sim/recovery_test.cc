@@ -34,7 +34,7 @@ LinkRecovery::DrawAgain draws_of(const LossProcess& process, std::uint64_t first
 
 constexpr std::uint64_t kWaits = 123'456'789'000'000;  // slots
 
-/// Notes the last packet whose fate it was asked for.
+/// Records the last packet for which a fate was requested.
 class FurthestPlace final : public LossProcess {
  public:
   explicit FurthestPlace(std::uint64_t& furthest) : furthest_(furthest) {}
@@ -304,7 +304,7 @@ TEST(GoBackN, DropsWhatIsBehindALossAndSendsTheWindowAgain) {
   EXPECT_FALSE(missing.any_lost());
   EXPECT_EQ(repaired.resent_packets, 3U) << "4, and 5 and 6 that were on their way";
   EXPECT_EQ(repaired.rounds, 2U);
-  // Packet 6 is lost again, and the budget is spent: 6 and all behind it are missing.
+  // Packet 6 is lost again, and the budget is used up: packet 6 and all later ones are missing.
   const auto lose_six = [](const Attempt&, std::uint64_t first_packet, PacketMask& fates) {
     fates.set_lost(6 - first_packet);
   };

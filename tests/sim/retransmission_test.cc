@@ -179,7 +179,7 @@ TEST(Retransmission, TimersThatDoubleFollowTheOracle) {
   EXPECT_LT(std::abs(many.z(timeout->expected_extra_seconds(p, 50, timing))), 4);
 }
 
-// Without a longest timer the mean would not exist from p = 1/2 on, and a walk at 90 % came to 1e18 seconds.
+// If there were no longest timer, the mean would not exist from p = 1/2 on, and a walk at 90 % came to 1e18 seconds.
 TEST(Retransmission, TimersDoubleUpToTheLongest) {
   const double p = 0.9;
   const auto timeout =
@@ -295,7 +295,7 @@ TEST(Retransmission, WrongProtocolsSayWhatIsAllowed) {
             std::string::npos);
 }
 
-// With a budget: packets that stay missing and extra time, on average.
+// The mean number of packets that stay missing, and the mean extra time, under a budget.
 TEST(Retransmission, BudgetsFollowTheirExpectations) {
   const LinkTiming timing{1, 12};
   for (const RetransmissionEntry& entry : retransmission_protocols()) {
@@ -329,7 +329,7 @@ TEST(Retransmission, BudgetsFollowTheirExpectations) {
       }
     }
   }
-  // By hand: p^3 after two rounds; one of two packets in order is missing, or both.
+  // Computed by hand: p^3 after two rounds; one of two packets in order is missing, or both.
   EXPECT_NEAR(SelectiveRepeat(2).expected_missing(0.1, 9), 1e-3, 1e-15);
   EXPECT_NEAR(GoBackN(1, 1).expected_missing(0.5, 2), 1 - (0.75 + 0.5) / 2, 1e-12);
   EXPECT_NEAR(GoBack0(1, 1).expected_missing(0.5, 2), 9.0 / 16, 1e-15);

@@ -19,7 +19,7 @@ struct Piece {
   PacketMask lost;
 };
 
-/// Masks of 1 to `most` packets, some of which follow on the one before.
+/// Masks of 1 to `most` packets, some of them adjacent to the previous mask.
 std::vector<Piece> random_pieces(std::mt19937& random, int number, std::uint64_t most, unsigned lost_of_eight) {
   std::vector<Piece> pieces;
   std::uint64_t next = random() % 100;

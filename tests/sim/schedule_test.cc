@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules and outages, and the expected counts of links whose process changes.
+// Schedules and outages, and the expected counts of links with a changing process.
 #include "sim/loss/schedule.h"
 
 #include <gtest/gtest.h>

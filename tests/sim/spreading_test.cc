@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Interleaving and the randomised Hadamard transform: where a lost packet's elements go.
+// Interleaving and the randomised Hadamard transform: the places of a lost packet's elements.
 #include <gtest/gtest.h>
 
 #include <cmath>

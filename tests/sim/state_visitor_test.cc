@@ -53,7 +53,7 @@ TEST(StateVisitor, NumbersOfAContainerAreOneCall) {
   Bytes saver(StateVisitor::Turn::kSave);
   State state = some_state();
   visit_value(saver, state);
-  EXPECT_EQ(saver.calls, 2 + 2 + 1 + (1 + 3 * 2) + 2);  // sizes, and numbers where they have any place
+  EXPECT_EQ(saver.calls, 2 + 2 + 1 + (1 + 3 * 2) + 2);  // sizes, and numbers if they have a place
   EXPECT_EQ(saver.saved.size(), 8 + 4 * state.values.size() + (8 + 2) + 6 + (8 + 3 * 8 + 3 * 8) + (8 + 4));
 }
 

@@ -47,7 +47,7 @@ TEST(TimedGilbertElliott, APacketIsSentAtItsTime) {
   PacketMask message(100);
   process.draw_message(7, kLink, {120, 0, 3, {}}, message);
   for (std::uint64_t i = 0; i < 100; ++i) ASSERT_EQ(message.lost(i), line.lost(240 + i));
-  // Where time begins with each message, it counts from the message's origin.
+  // If time begins with each message, it counts from the message's origin.
   process.draw_message(7, kLink, {55, 240, 1, PacketTimes{0.5}}, message);
   for (std::uint64_t i = 0; i < 100; ++i) ASSERT_EQ(message.lost(i), line.lost(240 + i));
   process.draw_message(7, kLink, {55, 240, 1, PacketTimes{0.5, {}, 30}}, message);
@@ -80,12 +80,12 @@ TEST(TimedGilbertElliott, AnEpisodeHitsAllUsersOfTheLink) {
   const TimedGilbertElliott process({100, 100, 0.5, 0, 0, 1, 2});
   const PacketMask lost = by_clock(process, kLink, {0.5, 40.0}, 4000);
   EXPECT_EQ(by_clock(process, kOtherUser, {0.5, 40.0}, 4000, 77), lost);
-  // The same times, reached on another way: a repetition, and packets that are further apart.
+  // The same times in another way: a repetition, and packets that are further apart.
   const PacketMask later = by_clock(process, kOtherUser, {0.5, 30.0, 220}, 3000);
   const PacketMask wide = by_clock(process, kLink, {5, 40.0}, 400);
   for (std::uint64_t i = 0; i < 3000; ++i) ASSERT_EQ(later.lost(i), lost.lost(200 + i));
   for (std::uint64_t i = 0; i < 400; ++i) ASSERT_EQ(wide.lost(i), lost.lost(10 * i));
-  // Directions, and a stopped clock, have states of their own: two independent halves agree in a half.
+  // Each direction, and a stopped clock, has its own states: two independent halves agree in one half of the cases.
   const Link back{kLink.traffic_class, kLink.half, 1, 0};
   for (const PacketMask& other :
        {by_clock(process, back, {500, 40.0}, 4000), by_clock(process, kLink, {500, 40.0, 0, true}, 4000)}) {
@@ -136,7 +136,7 @@ TEST(TimedGilbertElliott, StaysMayBeLongAgainstPackets) {
   EXPECT_NEAR(lost, 200, 4 * std::sqrt(400) / 2);
 }
 
-// Messages at uneven times, some of whose packets share a tick with the message before.
+// Messages at uneven times; some of their packets share a tick with the previous message.
 TEST(TimedGilbertElliott, VarianceOfTheClockIsThatOfTheTicks) {
   const TimedRates rates{30, 10, 0.3, 0, 0.05, 0.9, 1};
   const TimedGilbertElliott process(rates);
@@ -183,7 +183,7 @@ TEST(TimedGilbertElliott, CountsByTheClockDeviateAsTheirVarianceSays) {
   }
 }
 
-/// Fraction of pairs (last packet of a message, first of the next) whose fates agree, and its theory.
+/// The fraction of pairs (last packet of a message, first packet of the next) with equal fates, and its theory.
 TEST(TimedGilbertElliott, TheGapForgets) {
   for (const double gap : {0.0, 5.0, 50.0}) {
     TimedRates rates = kRates;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Closed forms of times that only tests compare with.
+// Closed forms of times, only for tests.
 #pragma once
 
 #include <cmath>

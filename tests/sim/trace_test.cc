@@ -130,7 +130,7 @@ TEST(Trace, LinksStartApartWhereAskedTo) {
 }
 
 TEST(Trace, TheoryIsTheTracesOwn) {
-  const Trace trace(parse_trace("1100101 0001", "t"), TraceStart::kRandom, "t");  // as a circle: bursts of 3, 1, 1
+  const Trace trace(parse_trace("1100101 0001", "t"), TraceStart::kRandom, "t");  // a circle with bursts of 3, 1, 1
   EXPECT_DOUBLE_EQ(trace.loss_rate(), 5.0 / 11);
   EXPECT_DOUBLE_EQ(trace.mean_burst_packets(), 5.0 / 3);
   EXPECT_DOUBLE_EQ(trace.mean_gap_packets(), 2);

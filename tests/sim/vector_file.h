@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Known answers from tests/vectors.
+// Reads known answers from tests/vectors.
 #pragma once
 
 #include <fstream>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Deviations of counts from their theory, over seeds.
+// Statistics of the deviations of counts from their theory, over seeds.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 
 namespace droptest {
 
-/// The mean of independent values, with its standard error from their own scatter.
+/// The mean of independent values, with the standard error from their scatter.
 struct MeanWithError {
   double mean = 0;
   double error = 0;
@@ -24,7 +24,7 @@ struct MeanWithError {
   }
 };
 
-/// z of independent counts have mean 0 and variance 1, within four standard errors.
+/// Expects z values of independent counts with mean 0 and variance 1, within four standard errors.
 inline void expect_standard(const std::vector<double>& z) {
   std::vector<double> squares;
   for (const double value : z) squares.push_back(value * value);

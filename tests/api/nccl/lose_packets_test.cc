@@ -24,7 +24,7 @@ constexpr std::uint64_t kPayload = 24;
 
 sim::Link link_of(std::uint16_t source) { return {sim::TrafficClass::kTpForward, sim::Half::kGather, source, 9}; }
 
-// Flows of the sources 0, 1, ... in device memory, and a table of them whose last part always arrives.
+// Flows of the sources 0, 1, ... in device memory, and a table of them; the last part of the table always arrives.
 class Flows {
  public:
   Flows(const sim::LossProcess& process, std::uint16_t sources, Stream& stream)

@@ -24,7 +24,7 @@ using ::testing::HasSubstr;
 const sim::Bernoulli kThirtyPercent(0.3);
 constexpr std::uint64_t kCount = 16 * 150 + 5;
 
-/// A function of the double itself, behind the library under test.
+/// A function of the test double itself, not of the library under test.
 template <class Function>
 Function* of_double(const char* name) {
   void* const library = dlopen(DROPTEST_DOUBLE, RTLD_NOW | RTLD_LOCAL);
@@ -82,12 +82,12 @@ TEST(NcclShimErrors, AnErrorOfNcclTakesThePlaceOfAnEarlierTextOfTheLibrary) {
       std::vector<float> data = values(rank.rank, kCount);
       say("an old text of NCCL");
       ncclDataType_t type = ncclFloat32;
-      // Of one rank, so exempt; a link of two is not.
+      // A group of one rank is exempt; a link between two ranks is not.
       EXPECT_EQ(ncclAllReduce(data.data(), data.data(), kCount, type, ncclSum, rank.comm, rank.stream), ncclSuccess);
       EXPECT_STREQ(ncclGetLastError(nullptr), "an old text of NCCL");
       EXPECT_EQ(DROPTEST_LACKING(ncclDevCommCreate)(rank.comm, nullptr, nullptr), ncclInvalidUsage);
       EXPECT_THAT(ncclGetLastError(nullptr), HasSubstr("ncclDevCommCreate: its messages would lose nothing"));
-      say("a new text of NCCL");  // by a call that is passed on
+      say("a new text of NCCL");  // a forwarded call sets this text
       EXPECT_STREQ(ncclGetLastError(nullptr), "a new text of NCCL");
     });
   });

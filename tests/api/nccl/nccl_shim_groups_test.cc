@@ -62,7 +62,7 @@ TEST(NcclShimGroups, LossesComeAfterTheOutermostGroup) {
   });
 }
 
-// The device counts packets: each replay has fates of its own, those of twice as many packets in the end.
+// The device counts packets, so each replay has new fates; in the end, they are those of twice as many packets.
 TEST(NcclShimGroups, EachReplayOfAGraphDrawsFreshFates) {
   in_process(lossy(), [] {
     on_ranks(2, [](const Rank& rank) {
@@ -83,7 +83,7 @@ TEST(NcclShimGroups, EachReplayOfAGraphDrawsFreshFates) {
         wait(rank);
         EXPECT_EQ(sum, sum_of(kThirtyPercent, {0, 1}, 0, (1 + 2 * replays) * packets_of(kCount), kCount));
       }
-      // After one message and two replays of two.
+      // One message and two replays of two messages came before.
       ok(ncclAllReduce(input.data(), sum.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));
       wait(rank);
       EXPECT_EQ(sum, sum_of(kThirtyPercent, {0, 1}, 0, 5 * packets_of(kCount), kCount));

@@ -240,7 +240,7 @@ TEST(NcclShim, IntegersSmallMessagesBroadcastsAndMinimaAreExempt) {
   });
 }
 
-// Lost elements have no effect on the maximum, and are minus infinity where all of them are lost.
+// Lost elements have no effect on the maximum; it is minus infinity if all of them are lost.
 TEST(NcclShim, AMaximumLosesTheContributionsThatASumLoses) {
   for (const std::uint64_t count : {kCount, kCount + 3}) {  // copies of words and of bytes
     in_process(lossy(), [count] {
@@ -296,7 +296,7 @@ TEST(NcclShim, AProgramThatLoadsNcclByNameLosesPackets) {
     auto* const all_reduce = reinterpret_cast<decltype(&ncclAllReduce)>(dlsym(library, "ncclAllReduce"));
     ASSERT_NE(all_reduce, nullptr);
     ASSERT_NE(dlsym(library, "pncclMemAlloc"), nullptr);
-    ASSERT_NE(dlsym(library, "ncclCommSuspend"), nullptr);  // of versions newer than the build's header
+    ASSERT_NE(dlsym(library, "ncclCommSuspend"), nullptr);  // a function of versions newer than the build's header
     on_ranks(2, [&](const Rank& rank) {
       std::vector<float> data = values(rank.rank, kCount);
       ok(all_reduce(data.data(), data.data(), kCount, ncclFloat32, ncclSum, rank.comm, rank.stream));
@@ -341,7 +341,7 @@ TEST(NcclShim, WithoutANetworkCallsAreNccls) {
   });
 }
 
-// The record of all ranks, and the host's digest of all fates in it. The program goes on with a second communicator.
+// The record of all ranks, and the host's digest of all fates in it. The program continues with a second communicator.
 void expect_counts_of_two_communicators(End end) {
   const std::string folder = ::testing::TempDir() + "shim_statistics_" + std::to_string(getpid());
   std::filesystem::remove_all(folder);

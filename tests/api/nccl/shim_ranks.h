@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Programs of NCCL with threads as ranks, under a network, each in a process of its own: the library under test reads
-// its network once per process.
+// Programs of NCCL with threads as ranks, under a network. Each program runs in its own process, because the library
+// under test reads its network once per process.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -17,9 +17,9 @@
 namespace droptest::nccl_shim {
 
 inline constexpr std::uint64_t kSeed = 7;
-inline constexpr std::uint64_t kPayload = 64;  ///< bytes of a packet: 16 floats
+inline constexpr std::uint64_t kPayload = 64;  ///< payload of a packet in bytes: 16 floats
 
-/// The network of a text {"network": ...}: that seed, packets of kPayload bytes, and the members `more`.
+/// The text {"network": ...} of a network with that seed, packets of kPayload bytes, and the members `more`.
 std::string network(const std::string& members, const std::string& more = "");
 /// Bernoulli losses of 30 % in the classes of sums, all-gathers, all-to-alls and messages.
 std::string lossy();
@@ -35,7 +35,7 @@ struct Rank {
   ncclComm_t comm = nullptr;
   cudaStream_t stream = nullptr;
 };
-/// Runs `program` on threads with one communicator, which is destroyed at the end, or aborted.
+/// Runs `program` on threads with one communicator, which is destroyed or aborted at the end.
 enum class End { kDestroyed, kAborted };
 void on_ranks(int ranks, const std::function<void(const Rank&)>& program, End end = End::kDestroyed);
 
@@ -45,10 +45,10 @@ void ok(cudaError_t result);
 /// Waits for the rank's stream.
 void wait(const Rank& rank);
 
-/// Value of element i of rank r: different for all, and exact in sums.
+/// The value of element i on rank r. All values differ, and their sums are exact.
 float value(int rank, std::uint64_t i);
 std::vector<float> values(int rank, std::uint64_t count);
-/// `count` values of each of so many ranks, one after the other.
+/// `count` values of each rank, one rank after the other.
 std::vector<float> values_of_all(int ranks, std::uint64_t count);
 
 /// Which elements of a message of `count` floats are lost on a link, by the host's loss process.
@@ -56,9 +56,9 @@ std::vector<bool> lost_elements(const sim::LossProcess& process, const sim::Link
                                 std::uint64_t count);
 std::uint64_t packets_of(std::uint64_t count);
 
-/// values(source) with zeros in lost elements.
+/// values(source) with zeros at lost elements.
 std::vector<float> without_lost(const std::vector<float>& sent, const std::vector<bool>& lost);
-/// The sum of the members' contributions `values(member)`, whose links to all are of class dp_gradient.
+/// The sum of the members' contributions values(member) after the losses of their links in class dp_gradient.
 std::vector<float> sum_of(const sim::LossProcess& process, const std::vector<int>& members, std::uint16_t group,
                           std::uint64_t packets_before, std::uint64_t count);
 

@@ -42,7 +42,7 @@ TEST(JsonText, NothingHidesBehindAByteOfZero) {
        {"{}\0"s, "{}\0{\"b\": 2}"s, "[1, 2] \0\0"s, "\0{}"s, "\0"s, "[1\0, 2]"s, "\"a\0b\""s}) {
     EXPECT_THAT(error_of(text), testing::HasSubstr("not JSON")) << text;
   }
-  // At any place of a text.
+  // The error is found at any place of a text.
   const std::string whole = R"({"a": [1, 2.5, {"b": "text"}], "c": null})";
   for (std::size_t place = 0; place <= whole.size(); ++place) {
     std::string damaged = whole;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A network from its text alone: this program links nothing above comm.
+// A network from only its text: this program links nothing above comm.
 #include "comm/spec/lossy_options_from_json.h"
 
 #include <gmock/gmock.h>
@@ -37,12 +37,12 @@ std::string error_of(const std::string& text, const Traffic& traffic = {.world_s
   return config_error_of([&] { (void)options_of(text, traffic); });
 }
 
-/// The same, of a text with only this member in its network section.
+/// The error of a text with only this member in its network section.
 std::string error_in_network(const std::string& member) { return error_of("{\"network\": {" + member + "}}"); }
 
 /// The outcome of two all-reduces on local ranks under a network.
 struct Outcome {
-  std::vector<std::vector<float>> results;  ///< by rank
+  std::vector<std::vector<float>> results;  ///< results of each rank
   std::vector<ClassStatistics> statistics;
   std::optional<VirtualTime> time;
 };
@@ -196,7 +196,7 @@ TEST(LossyOptionsFromJson, ParametersHaveNoReduceHalf) {
   EXPECT_EQ(error_of(network_of(R"("classes": {"parameter_gather": {"reduce": {"fill": "zero"}}})"), traffic),
             "net.json: /network/classes/parameter_gather/reduce: got the reduce half of parameter_gather, whose "
             "messages are gathered and never summed; want it absent");
-  // A setting for all classes does not apply to this one where it has no meaning for it.
+  // A setting for all classes does not apply to this class if it has no meaning for it.
   const LossyOptions options = options_of(network_of(R"("recovery": {"error_feedback": true}, "reduce":
       {"selection": "largest_norm", "loss": {"model": "bernoulli", "loss_rate": 0.2}},
       "gather": {"loss": {"model": "bernoulli", "loss_rate": 0.1}, "fill": "stale"})"),
@@ -350,7 +350,7 @@ TEST(LossyOptionsFromJson, ARetransmissionThatWouldNeverEndIsRefusedWhereSizesAr
                "retransmission": {"protocol": "go_back_0"}}})";
   Traffic traffic{.world_size = 2, .classes = {sim::TrafficClass::kTpForward}};
   EXPECT_EQ(error_of(restart, traffic), "(no error)") << "no size is known";
-  traffic.largest_elements = 65536;  // in two parts of 32768 floats: 94 packets
+  traffic.largest_elements = 65536;  // two parts of 32768 floats: 94 packets
   EXPECT_EQ(
       error_of(restart, traffic),
       "net.json: /time/retransmission: got \"go_back_0\", which in tp_forward takes 2.53e+03 tries on average for "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA for kernels that g++ compiles for the fake device: the real types, and the language's words and built-in
-// functions as calls of device_side.h. A missing word is a compile error: add it here.
+// CUDA for kernels that g++ compiles for the fake device: the real types, and CUDA's keywords and built-in functions as
+// calls of device_side.h. A missing keyword is a compile error: add it here.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -23,7 +23,7 @@
 #define __host__
 #define __constant__
 #define __launch_bounds__(...)
-// One block runs at a time in the whole process, so its shared memory can be anywhere that outlives a thread.
+// Only one block runs at a time in the whole process, so shared memory can be static.
 #define __shared__ static
 
 inline uint3& threadIdx = droptest::fake_cuda::thread_index;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake device's stand-in of CUDA's mma.h: products of 16 x 16 tiles. The first lane of a warp does the work of all,
-// so that other lanes see a stored tile only after __syncwarp() or __syncthreads(), as CUDA's rules have it.
+// The fake device's replacement of CUDA's mma.h: GEMMs of 16 x 16 tiles. The first lane of a warp does the work of all
+// lanes. So other lanes see a stored tile only after __syncwarp() or __syncthreads(), as CUDA's rules say.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,7 +17,7 @@ struct row_major {};
 struct col_major {};
 enum layout_t { mem_row_major, mem_col_major };
 
-/// A tile, row after row. Only that of a warp's first lane has content.
+/// A tile, row by row. Only the tile of a warp's first lane has content.
 template <class Use, int M, int N, int K, class T, class Layout = void>
 struct fragment {
   static_assert(M == 16 && N == 16 && K == 16, "tiles of the fake device are 16 x 16 x 16");

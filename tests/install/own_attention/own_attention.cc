@@ -19,7 +19,7 @@ namespace {
 using namespace droptest;
 
 constexpr std::int64_t kBatch = 2, kHeads = 4, kWidth = 8;
-constexpr std::array<std::int64_t, 3> kTokens = {5, 0, 6};  // of each rank: any numbers
+constexpr std::array<std::int64_t, 3> kTokens = {5, 0, 6};  // tokens of each rank: any numbers
 constexpr std::int64_t kLength = 11;
 
 /// Values weighted by 1 + the distance of their tokens from the query's: no softmax, no mask, but all keys.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which branches of dilated attention have a pair of a query and a key.
+// The number of branches of dilated attention in which a query sees a key.
 #pragma once
 
 #include <cmath>
@@ -11,7 +11,7 @@
 
 namespace droptest::models {
 
-/// Written from the definition: token t is in segment t / w, and head h takes every r-th token of it from h mod r on.
+/// Directly from the definition: token t is in segment t / w, and head h takes every r-th token of it from h mod r on.
 inline std::int64_t visits(const std::vector<DilatedBranch>& branches, std::int64_t h, std::int64_t q, std::int64_t k) {
   std::int64_t count = 0;
   for (const auto& [w, r] : branches) {
@@ -28,7 +28,7 @@ inline std::int64_t visits(const std::vector<DilatedBranch>& branches, std::int6
   return count;
 }
 
-/// What is added to a score so that the key counts once for each branch.
+/// The addend of a score with which the key counts once for each branch.
 inline double log_visits(const std::vector<DilatedBranch>& branches, std::int64_t h, std::int64_t q, std::int64_t k) {
   const std::int64_t count = visits(branches, h, q, k);
   return count == 0 ? -std::numeric_limits<double>::infinity() : std::log(static_cast<double>(count));

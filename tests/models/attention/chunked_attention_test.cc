@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention in chunks equals attention at once, and holds as much memory as its formula says.
+// Attention in chunks equals attention of the whole sequence, and needs the memory of its formula.
 #include "models/attention/chunked_attention.h"
 
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ std::vector<std::int64_t> positions_of(const std::vector<TokenRun>& runs, std::i
   return positions;
 }
 
-/// Bytes of the program's allocations that are in use.
+/// The bytes of the program's live allocations.
 std::uint64_t bytes_in_use() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
@@ -40,7 +40,7 @@ std::uint64_t bytes_in_use() {
 /// A file in memory. It records the largest number of bytes that the program has in use.
 class WatchingFile final : public ByteFile {
  public:
-  /// Room for values of so many bytes, and for the number behind each of them.
+  /// Room for values of these sizes, each followed by the number of its put().
   explicit WatchingFile(std::size_t bytes) : bytes_(bytes + kNumbers) {}
   void reserve(std::uint64_t bytes, const std::string& /*purpose*/) override { ASSERT_LE(bytes, bytes_.size()); }
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes) override {
@@ -66,7 +66,8 @@ struct Chunked {
   WholeTensor output, grad_queries, grad_keys, grad_values;
 };
 
-/// Forward by chunks as soon as they see only chunks that were put, backward from the last to the first.
+/// The forward pass of each chunk as soon as all chunks that it sees were put; the backward pass from the last chunk to
+/// the first.
 Chunked run_chunked(const HeadShape& shape, const std::vector<TokenRun>& tokens, std::int64_t chunk_tokens,
                     const AttentionMask& mask, bool streams, OffloadFile& file, const DropoutMask& dropout = {}) {
   ChunkedAttention<double> attention(shape, tokens, chunk_tokens, file, 17);
@@ -168,7 +169,7 @@ TEST(ChunkedAttention, WithDropoutDrawsTheMasksOfAttentionAtOnce) {
   }
 }
 
-// Of the positions of a zigzag part, early chunks see later ones.
+// The positions of a zigzag part: early chunks see later ones.
 TEST(ChunkedAttention, TakesTokensOfAnyPositions) {
   const HeadShape shape{1, 14, 2, 2};
   const TestMask mask({MaskKind::kCausal}, 1, 14);
@@ -196,7 +197,7 @@ TEST(ChunkedAttention, RefusesQueriesBeforeTheirKeysAndChunksOfNothing) {
 
 constexpr std::int64_t kChunk = 512;
 
-/// The most memory in use in a forward and in a backward pass, above that before them.
+/// The peak memory of a forward and of a backward pass, minus the memory before them.
 std::pair<double, double> most_memory(const HeadShape& shape, double& of_forward, double& of_backward, double& tensor) {
   auto owned = std::make_unique<WatchingFile>(4 * shape.elems() * sizeof(float));
   WatchingFile& watched = *owned;
@@ -224,7 +225,7 @@ std::pair<double, double> most_memory(const HeadShape& shape, double& of_forward
   return {forward, static_cast<double>(watched.most() - before)};
 }
 
-// The two tensors on their way to the file may be there or not at the moment of the measurement.
+// The two tensors that are being written to the file may be in memory or not at the time of the measurement.
 TEST(ChunkedAttention, MostMemoryIsForwardBytesAndBackwardBytes) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's allocator, which does not tell the memory in use";
   const HeadShape shape{1, 5 * kChunk, 4, 64};

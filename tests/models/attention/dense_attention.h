@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention as plainly as it can be written: all scores of all queries and keys in double, and masks from their arrays.
+// The simplest implementation of attention: all scores of all queries and keys in double, and masks from their arrays.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ using Doubles = std::vector<double>;
 double formula_number(std::uint64_t tensor, std::uint64_t index);
 Doubles formula_numbers(std::uint64_t tensor, std::uint64_t count);
 
-/// [batch, tokens, heads, width], of the whole sequence.
+/// A tensor [batch, tokens, heads, width] of the whole sequence.
 struct WholeTensor {
   HeadShape shape;
   Doubles elems;
@@ -27,7 +27,7 @@ struct WholeTensor {
   WholeTensor(const HeadShape& s, std::uint64_t tensor) : shape(s), elems(formula_numbers(tensor, s.elems())) {}
   double& at(std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t d);
   double at(std::int64_t b, std::int64_t t, std::int64_t h, std::int64_t d) const;
-  /// The tokens at these positions and these heads, in that layout.
+  /// The tokens at these positions, with these heads, in that layout.
   template <class T>
   std::vector<T> part(const std::vector<std::int64_t>& positions, std::int64_t first_head, std::int64_t heads,
                       TokenLayout layout) const;
@@ -35,7 +35,7 @@ struct WholeTensor {
 
 /// A number for (sequence, head, query, key).
 using OfPairs = std::function<double(std::int64_t b, std::int64_t h, std::int64_t q, std::int64_t k)>;
-/// What is added to a score; minus infinity forbids, log n counts a key n times.
+/// An addend of scores; minus infinity forbids attention, log n counts a key n times.
 using ScoreBias = OfPairs;
 
 struct DenseAttention {
@@ -45,7 +45,7 @@ struct DenseAttention {
   WholeTensor grad_keys;
   WholeTensor grad_values;
 };
-/// Empty grad_log_sum_exp: 0. `factor`: of a probability behind the softmax; empty: 1.
+/// An empty grad_log_sum_exp means zeros. `factor` multiplies a probability after the softmax; empty means 1.
 DenseAttention dense_attention(const WholeTensor& q, const WholeTensor& k, const WholeTensor& v, const ScoreBias& bias,
                                const WholeTensor& grad_output, const Doubles& grad_log_sum_exp = {},
                                const OfPairs& factor = {});
@@ -63,28 +63,28 @@ enum class MaskKind : std::uint8_t {
 };
 inline constexpr int kMaskKinds = 9;
 std::string mask_name(const std::vector<MaskKind>& kinds);
-/// Every kind, and every pair of kinds.
+/// Every kind of mask, and every pair of kinds.
 std::vector<std::vector<MaskKind>> all_mask_kinds();
 
-/// A combination of masks over a sequence, with numbers by a formula; some rows see nothing.
+/// A combination of masks over a sequence, with formula numbers; some rows see nothing.
 class TestMask {
  public:
   TestMask(std::vector<MaskKind> kinds, std::int64_t batch, std::int64_t length, std::uint64_t seed = 1);
   AttentionMask mask() const;
-  /// From the arrays, without the library.
+  /// The addend of scores, computed from the arrays without the library.
   double bias(std::int64_t b, std::int64_t q, std::int64_t k) const;
   ScoreBias score_bias() const {
     return [this](std::int64_t b, std::int64_t /*h*/, std::int64_t q, std::int64_t k) { return bias(b, q, k); };
   }
   bool is_causal() const;
-  /// [batch, length]; empty without MaskKind::kDocuments.
+  /// The documents, [batch, length]; empty without MaskKind::kDocuments.
   const std::vector<std::int32_t>& documents() const { return documents_; }
 
  private:
   std::vector<MaskKind> kinds_;
   std::int64_t batch_;
   std::int64_t length_;
-  std::vector<std::vector<std::uint8_t>> allowed_;  // by kind; empty where it adds
+  std::vector<std::vector<std::uint8_t>> allowed_;  // for each kind; empty if the kind adds values
   std::vector<std::vector<float>> added_;
   std::vector<std::int32_t> documents_;
 };

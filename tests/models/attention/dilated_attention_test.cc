@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dilated attention against dense attention in which a key counts once for each branch that has it.
+// Compares dilated attention with dense attention in which a key counts once for each branch that has it.
 #include "models/attention/dilated_attention.h"
 
 #include <gmock/gmock.h>
@@ -56,7 +56,8 @@ struct Whole {
         },
         grad, {}, std::bind_front(factor_of_key, dropout));
   }
-  /// The weights of the branches are constants: each branch by itself gets its weight of the output's gradient.
+  /// The gradient with constant weights of the branches: each branch separately gets its weight's share of the output's
+  /// gradient.
   DenseAttention stopped(const Branches& branches) const {
     DenseAttention all = dense(branches, dout);
     for (WholeTensor* grad : {&all.grad_queries, &all.grad_keys, &all.grad_values}) *grad = WholeTensor(shape);
@@ -233,7 +234,7 @@ TEST(DilatedAttention, EqualsDenseAttentionOf64Tokens) {
   }
 }
 
-// Plans are those of the last lengths and causality.
+// Plans are cached for the last lengths and causality.
 TEST(DilatedAttention, TakesAnyLengthsAndCausalityOneAfterTheOther) {
   const Branches branches = {{3, 1}, {8, 4}};
   comm::run_ranks(2, kTimeout, [&](comm::Communicator& group) {
@@ -347,8 +348,8 @@ comm::LossyOptions lossy_options(double rate, comm::Fill fill) {
   return options;
 }
 
-// Each token of a segment that its rank shares goes, as a key and as a value, to each other rank of the segment (to
-// later ones under a causal mask): of each head one token in r.
+// A rank sends the tokens of a shared segment, as keys and as values, to each other rank of the segment (only to later
+// ranks with a causal mask). For each head, it sends one token in r.
 TEST(DilatedAttention, SendsTheSparsifiedTokensAlone) {
   const std::int64_t length = 29;
   for (const MaskKind kind : {MaskKind::kNone, MaskKind::kCausal}) {
@@ -385,8 +386,8 @@ TEST(DilatedAttention, SendsTheSparsifiedTokensAlone) {
   }
 }
 
-// Sends ones over the same network to find the heads of tokens that a rank lost; then the gathered ones of each branch
-// are masked in dense attention. One branch, so that a key is either lost or not.
+// Sends ones over the same network to find the heads of tokens that a rank lost; dense attention then masks them. There
+// is one branch, so that a key is either lost or not.
 TEST(DilatedAttention, AbsentKeysAreMaskedKeysOfTheirReceiver) {
   const Branches branches = {{13, 3}};
   const Whole whole({1, 13, 4, 2}, {MaskKind::kNone});
@@ -400,7 +401,7 @@ TEST(DilatedAttention, AbsentKeysAreMaskedKeysOfTheirReceiver) {
       comm::run_ranks(ranks, kTimeout, [&](comm::Communicator& inner) {
         comm::LossyCommunicator group(inner, lossy_options(rate, comm::Fill::kZero));
         const int me = group.rank();
-        // By source, head and token: the elements of its residue.
+        // The (head, token) pairs of a source with the tokens of each head's residue.
         const auto heads_of = [&](int source) {
           std::vector<std::pair<std::int64_t, std::int64_t>> all;
           for (std::int64_t h = 0; h < 4; ++h) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A caller's own attention over ranks: the shapes, lengths and masks of which users of such wrappers report errors.
+// A caller's own attention over ranks, with the shapes, lengths and masks that cause errors in similar wrappers.
 #include "models/attention/distributed_attention.h"
 
 #include <gmock/gmock.h>
@@ -100,7 +100,7 @@ TEST(DistributedAttention, ExchangesLengthsOnlyWhenTheyAreSet) {
     std::vector<std::string> twice = four;
     twice.insert(twice.end(), four.begin(), four.end());
     EXPECT_EQ(messages, twice);
-    // Masks of the shape alone are kept; those of a batch are not, since their numbers change.
+    // Masks that depend only on the shape are cached; masks of a batch are not, because their numbers change.
     EXPECT_EQ(attention.combine(AttentionMask(Causality::kCausal)), causal);
     EXPECT_EQ(attention.combine(AttentionMask(Causality::kAny)), nullptr);
     std::vector<std::uint8_t> keys(3, 1);
@@ -146,7 +146,7 @@ TEST(DistributedAttention, RefusesWrongShapes) {
   EXPECT_THROW(token_layout_from_name("bshd"), ConfigError);
 }
 
-// At loss 1 a rank has its own tokens alone; the fill `absent` leaves the others out of the softmax.
+// At loss 1, a rank has only its own tokens; the fill `absent` leaves the others out of the softmax.
 TEST(DistributedAttention, GivesTheAbsentKeysToTheLocalAttention) {
   const HeadShape whole{1, 6, 2, 2};
   comm::run_ranks(2, kTimeout, [&](comm::Communicator& inner) {

@@ -12,7 +12,7 @@
 
 namespace droptest::models {
 
-/// The attention of a user of the library: dense, from the combined mask alone.
+/// The attention of a user of the library: dense, with only the combined mask.
 class DenseLocalAttention final : public LocalAttention<double> {
  public:
   void forward(const LocalInputs<double>& inputs, const HeadView<double>& output) override {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The backward pass over lost queries, keys, values and outputs, against finite differences of the lossy forward pass.
+// Compares the backward pass over lost queries, keys, values and outputs with finite differences of the lossy forward
+// pass.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -29,7 +30,7 @@ using comm::LostGradient;
 /// Queries, keys and values.
 using Inputs = std::array<WholeTensor, 3>;
 
-/// What a rank's attention computes of its own tokens.
+/// The results of a rank's attention for its own tokens.
 using Attention = std::function<LocalResults<double>(comm::Communicator& group, const Inputs& inputs,
                                                      const WholeTensor& grad_output)>;
 
@@ -128,7 +129,7 @@ std::vector<Case> cases() {
     for (const BranchGradient gradient : {BranchGradient::kExact, BranchGradient::kStopped}) {
       DilatedOptions options;
       options.branches = {{4, 1}, {11, 2}};
-      if (gradient == BranchGradient::kStopped) options.branches = {{11, 2}};  // of one branch it is the exact one
+      if (gradient == BranchGradient::kStopped) options.branches = {{11, 2}};  // exact with one branch
       options.gradient = gradient;
       all.push_back(
           {"dilated", ranks, parts, attention_of<DilatedAttention<double>>(parts, [options](comm::Communicator& group) {
@@ -148,10 +149,10 @@ double product(const Doubles& a, const Doubles& b) {
 
 struct Pass {
   double loss = 0;                    ///< the sum of outputs times grad_output
-  std::array<double, 3> slopes = {};  ///< of the loss, along each direction
+  std::array<double, 3> slopes = {};  ///< slope of the loss along each direction
 };
 
-/// A call with other inputs goes before, so that stale fills have values.
+/// A call with other inputs comes first, so that stale fills have values.
 Pass pass_of(const Case& one, const comm::LossyOptions& options, const Inputs& inputs, const Inputs& directions) {
   const WholeTensor grad_output(kShape, 4);
   const Inputs earlier = {WholeTensor(kShape, 21), WholeTensor(kShape, 22), WholeTensor(kShape, 23)};
@@ -203,8 +204,8 @@ TEST(SequenceAttention, UnderLossHasTheGradientOfTheForwardPass) {
   }
 }
 
-// Interleaved packets have elements of many places. A Hadamard transform loses a part of each value of a block, so that
-// the gradient of the forward pass is another one, and by default goes straight through.
+// Interleaved packets have elements of many places. A Hadamard transform loses a part of each value of a block, so the
+// exact gradient of the forward pass differs; by default, the gradient ignores the losses.
 TEST(SequenceAttention, UnderLossHasTheGradientOfTheForwardPassOfInterleavedPackets) {
   for (const Case& one : cases()) {
     comm::LossyOptions options = options_of(0.3, Fill::kZero, std::nullopt);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sequences whose attention is computed by several ranks, with the dense result.
+// Sequences for attention over several ranks, with the dense result.
 #pragma once
 
 #include <algorithm>
@@ -95,7 +95,7 @@ double error_of(const LocalResults<T>& got, const DenseAttention& want, const st
                    difference(got.grad_keys, want.grad_keys), difference(got.grad_values, want.grad_values)});
 }
 
-/// Parts of each kind: even, zigzag, all tokens but one on the last rank, and the last rank without a token.
+/// Parts of each kind: even, zigzag, all tokens except one on the last rank, and the last rank without a token.
 inline std::vector<SequenceParts> parts_of(std::int64_t length, const SequenceFactors& factors) {
   const int ranks = factors.ulysses * factors.ring;
   std::vector<SequenceParts> all = {SequenceParts::even(length, ranks),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention over the tokens of several ranks under loss equals dense attention of the elements that arrived.
+// Attention over several ranks under loss equals dense attention with the elements that arrived.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -61,13 +61,13 @@ TEST(SequenceAttention, ARingSendsKeysAndValuesForwardAndTheirGradientsTooBackwa
   EXPECT_EQ(sent_elems({1, 4}, whole), std::pair(3 * 2 * whole.shape.elems(), 3 * 4 * whole.shape.elems()));
 }
 
-/// The elements that each rank received in a lossy forward pass, found by sending ones over the same network: the
-/// product of a tensor with `arrived` is what the rank computed with.
+/// The elements that each rank received in a lossy forward pass, found by sending ones over the same network: the rank
+/// computed with the elementwise product of a tensor and `arrived`.
 struct Received {
-  std::vector<WholeTensor> queries;  ///< by rank
+  std::vector<WholeTensor> queries;  ///< queries of each rank
   std::vector<WholeTensor> keys;
   std::vector<WholeTensor> values;
-  std::vector<WholeTensor> outputs;  ///< as they return to the tokens' rank
+  std::vector<WholeTensor> outputs;  ///< outputs after their return to the rank of the tokens
 };
 
 Received probe(int ranks, const SequenceFactors& factors, const SequenceParts& parts, const HeadShape& shape,
@@ -172,7 +172,7 @@ void add_to(WholeTensor& sum, const WholeTensor& a) {
   for (std::size_t i = 0; i < sum.elems.size(); ++i) sum.elems[i] += a.elems[i];
 }
 
-/// Each rank's queries and heads by dense attention with what the rank received.
+/// Dense attention of each rank's queries and heads with the elements that the rank received.
 DenseAttention dense_under_loss(const Whole& whole, const Received& received, const SequenceParts& parts,
                                 const SequenceFactors& factors, comm::Fill fill) {
   const HeadShape& shape = whole.shape;
@@ -234,7 +234,7 @@ TEST(SequenceAttention, UnderLossEqualsDenseAttentionOfWhatEachRankReceived) {
                   << text(factors) << ", rank " << group.rank() << " at " << rate << ", "
                   << comm::fill_entry(fill).name;
               group.verify_fates();
-              // Backward, keys and values have the losses of the forward pass, and no others.
+              // In the backward pass, keys and values have only the losses of the forward pass.
               const auto statistics = group.collect_statistics(comm::LinkDetail::kOmit);
               EXPECT_EQ(statistics.size(), 1U);
             });
@@ -245,8 +245,8 @@ TEST(SequenceAttention, UnderLossEqualsDenseAttentionOfWhatEachRankReceived) {
   }
 }
 
-// The gradients that travel are lost, but not the keys and values: the queries' gradients are exact, and a rank's keys
-// and values have those from its own queries.
+// Gradients that are sent are lost, but keys and values are not. So the gradients of queries are exact, and those of a
+// rank's keys and values come only from its own queries.
 TEST(SequenceAttention, KeysAndValuesOfTheBackwardPassAreNotLostAgain) {
   const Whole whole({2, 13, 4, kWidth}, {MaskKind::kCausal});
   const SequenceParts parts = SequenceParts::zigzag(13, 3);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attention with state of a block, by one list of layouts, documents, chunks, dropout and losses, on every
-// implementation: against dense attention, finite differences, and each other.
+// StatefulAttention of a block, for one list of layouts, documents, chunks, dropout and losses, on every
+// implementation. It is compared with dense attention, with finite differences, and between implementations.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -68,7 +68,7 @@ std::vector<AttentionOptions> layouts() {
 }
 
 using Fills = std::vector<std::optional<comm::Fill>>;
-/// A fill of nullopt is no loss.
+/// A fill of nullopt means no loss.
 std::vector<Case> cases_of(const Fills& fills, const std::vector<double>& dropouts) {
   std::vector<Case> all;
   for (const AttentionOptions& layout : layouts()) {
@@ -102,7 +102,7 @@ struct Inputs {
     }
     return inputs;
   }
-  /// Of an evaluation.
+  /// The inputs of an evaluation.
   Inputs others() const {
     Inputs inputs = *this;
     std::swap(inputs.q, inputs.k);
@@ -142,7 +142,7 @@ const TestMask& mask_of(const Case& of) {
   return of.has_documents() ? kWithin : kCausal;
 }
 
-/// Packets have as many elements of any type.
+/// Packets have the same number of elements for all types.
 comm::LossyOptions losing(const Case& of, comm::ElementType type) {
   comm::LossyOptions options;
   for (const auto traffic : {sim::TrafficClass::kSequenceForward, sim::TrafficClass::kSequenceBackward}) {
@@ -155,8 +155,8 @@ comm::LossyOptions losing(const Case& of, comm::ElementType type) {
   return options;
 }
 
-/// Expects the bytes of the plan: of chunks on a device, where one of two buffers may have seen short pieces alone, at
-/// most these.
+/// Expects the bytes of the plan. For chunks on a device, the plan is an upper bound, because one of two buffers may
+/// have had only short pieces.
 void expect_planned(const Case& of, const StatefulAttention& attention, int rank, const Ops& ops) {
   const AttentionShape shape{kShape.batch, kShape.tokens, kShape.heads, kShape.width};
   const StatefulAttentionUse use = stateful_attention_use(of.options, rank, shape, /*states=*/1, ops.form());
@@ -213,7 +213,7 @@ std::vector<RankResult> run(const Case& of, const Inputs& inputs, const Implemen
     result.evaluated = numbers_of(evaluated);
     result.grad_qkv = numbers_of(grad_qkv);
     if (of.fill) return;
-    // Another pass, since the buffers of a ring take turns.
+    // Another pass, because the buffers of a ring alternate.
     attention->forward({0, 0, dropout}, sequences, shape, qkv, output);
     attention->backward({0, 0, dropout}, sequences, shape, output, grad_output, grad_qkv);
     ops->synchronize();
@@ -222,7 +222,7 @@ std::vector<RankResult> run(const Case& of, const Inputs& inputs, const Implemen
   return results;
 }
 
-/// Other choices of an implementation are not about attention with state: one of each processor and type.
+/// One implementation for each processor and type; other choices do not concern StatefulAttention.
 std::vector<Implementation> implementations_of_types() {
   std::set<std::pair<KernelDevice, comm::ElementType>> seen;
   std::vector<Implementation> all;
@@ -233,7 +233,7 @@ std::vector<Implementation> implementations_of_types() {
   return all;
 }
 
-/// Most implementations of the fake device, which is slow, take some of the cases.
+/// Most implementations on the slow fake device run only some of the cases.
 void on_cases(const Fills& fills, const std::vector<double>& dropouts,
               const std::function<void(const Case&, const Implementation&)>& body) {
   for (const Implementation& implementation : implementations_of_types()) {
@@ -267,7 +267,7 @@ class Dense {
   std::map<std::tuple<const Inputs*, bool, bool, double>, DenseAttention> known_;
 };
 
-// The gradient of dilated attention with stopped weights is another one.
+// Dilated attention with stopped weights has another gradient.
 TEST(StatefulAttention, EqualsDenseAttention) {
   const Inputs inputs;
   const Inputs others = inputs.others();

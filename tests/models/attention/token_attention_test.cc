@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocked attention against dense attention.
+// Compares the blocked attention with dense attention.
 #include "models/attention/token_attention.h"
 
 #include <gmock/gmock.h>
@@ -51,7 +51,7 @@ struct OneRank {
   HeadView<U> view(std::vector<std::remove_const_t<U>>& elems) const {
     return view_of("tensor", std::span<U>(elems), shape, layout);
   }
-  /// Over the patterns one after the other.
+  /// Attention over the patterns, one after the other.
   void run(const AttentionMask& mask, const std::vector<AttentionPattern>& patterns,
            std::span<const std::uint8_t> absent = {}, int threads = 1, const DropoutMask& dropout = {}) {
     const SingleThreadedLibraries single_threaded;
@@ -125,7 +125,7 @@ TEST(TokenAttention, EqualsDenseAttentionAboutTheSizesOfTiles) {
   }
 }
 
-// The log-sum-exp is that without dropout, and its gradient goes on to the scores of dropped keys.
+// The log-sum-exp is the one without dropout, and its gradient reaches the scores of dropped keys.
 TEST(TokenAttention, DropsTheProbabilitiesOfDenseAttention) {
   for (const std::int64_t length : {1, 64, 65, 257, 300}) {
     const HeadShape shape{2, length, 2, 5};
@@ -196,7 +196,7 @@ TEST(TokenAttention, AbsentKeysLeaveTheSoftmax) {
   EXPECT_EQ(none.dv, Doubles(shape.elems(), 0));
 }
 
-// A query of zeros gives each key the score 0, so the first key alone has the log-sum-exp 0.
+// A query of zeros gives each key the score 0, so with only the first key the log-sum-exp is 0.
 TEST(TokenAttention, ALogSumExpOfZeroIsNoMark) {
   const HeadShape shape{1, 3, 1, 2};
   OneRank<double> one(shape, TokenLayout::kBatchFirst);
@@ -206,7 +206,8 @@ TEST(TokenAttention, ALogSumExpOfZeroIsNoMark) {
   EXPECT_NEAR(one.lse[0], std::log(3), 1e-15);
 }
 
-// The loss sum(dout out) + sum(dlse lse) of visible rows, by finite differences of the dense attention.
+// The loss is sum(dout out) + sum(dlse lse) over visible rows; its gradient comes from finite differences of dense
+// attention.
 TEST(TokenAttention, GradientsAreFiniteDifferences) {
   const HeadShape shape{1, 6, 2, 3};
   const TestMask mask({MaskKind::kCausal, MaskKind::kPairsAdded}, 1, 6);
@@ -338,7 +339,7 @@ TEST(AttentionMasks, HideThePairsOfDocumentsThatDoNotMeet) {
   EXPECT_FALSE(hides(0, {0, 1}, 2, {2, 1}, 5));  // the last one is of document 0 again
   EXPECT_TRUE(hides(0, {0, 2}, 2, {3, 1}, 2));   // 0 and 1 against 2
   EXPECT_FALSE(hides(0, {0, 2}, 3, {3, 1}, 2));  // 0, 1 and 2 against 2
-  EXPECT_TRUE(hides(0, {0, 1}, 7, {5, 1}, 1));   // padding alone
+  EXPECT_TRUE(hides(0, {0, 1}, 7, {5, 1}, 1));   // only padding
   EXPECT_TRUE(hides(1, {1, 1}, 4, {5, 1}, 2));
   EXPECT_FALSE(AttentionMask(Causality::kCausal).hides(0, {0, 1}, 1, {1, 1}, 1));
 }

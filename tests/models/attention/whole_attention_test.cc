@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention whose inputs wait in a file, in chunks, is attention whose inputs stay in memory.
+// Attention with its inputs in a file, in chunks, equals attention with its inputs in memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
@@ -67,7 +67,7 @@ Sequences sequences_of(const AttentionShape& shape, std::vector<std::int32_t> do
           std::move(documents)};
 }
 
-/// Calls test(attention) with one that has an offload file in the folder.
+/// Calls test(attention) with an attention that has an offload file in the folder.
 template <class Test>
 void with_attention(std::int64_t chunk_tokens, comm::ElementType type, const std::string& folder, const Test& test) {
   comm::run_ranks(1, kTestTimeout, [&](comm::Communicator& group) {
@@ -145,7 +145,7 @@ TEST(WholeAttention, TakesSequencesOfAnotherLength) {
   });
 }
 
-// A state without a row, which then gets some, is not taken for the next state.
+// A state that first has no row, and then has some, is not confused with the next state.
 TEST(WholeAttention, TakesABatchWithoutARow) {
   with_attention(4, comm::ElementType::kFloat64, "", [&](StatefulAttention& attention) {
     const AttentionShape shape{2, 6, kHeads, kWidth};
@@ -171,7 +171,8 @@ TEST(WholeAttention, NamesAFileThatWasCut) {
     forward(attention, {0, 0}, sequences_of(shape), block);
     cut_offload_files(folder.path(), 100);
     EXPECT_THAT(config_error_of([&] {
-                  // The first cut may come before the last write, which makes the file whole again but for a hole.
+                  // The first truncation may come before the last write, which restores the length of the file with a
+                  // hole.
                   backward(attention, {0, 0}, sequences_of(shape), block);
                 }),
                 testing::AllOf(testing::HasSubstr("offload file " + folder.path() + "/droptest-offload-"),
@@ -179,13 +180,13 @@ TEST(WholeAttention, NamesAFileThatWasCut) {
   });
 }
 
-/// Bytes of the program's allocations that are in use.
+/// The bytes of the program's live allocations.
 std::uint64_t bytes_in_use() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
 }
 
-// Rooms of chunks and buffers of the file stay after a pass.
+// The rooms of chunks and the buffers of the file stay after a pass.
 TEST(WholeAttention, HoldsTheMemoryOfItsPlan) {
   if (kSanitized) GTEST_SKIP() << "a sanitizer's allocator, which does not tell the memory in use";
   const AttentionShape shape{1, 1100, 4, 64};
@@ -218,13 +219,13 @@ TEST(WholeAttention, HoldsTheMemoryOfItsPlan) {
       EXPECT_EQ(use.stored, kBlocks * 3 * elems * sizeof(float));
       const double share = measured / static_cast<double>(use.memory);
       EXPECT_LE(share, 1.05) << chunk;
-      // Of one chunk, the last buffer of the file is there only where a write was on its way when a read began.
+      // If there is one chunk, the last buffer of the file only exists if a write was under way when a read began.
       EXPECT_GE(share, chunk < shape.length ? 0.95 : 0.8) << chunk;
     });
   }
 }
 
-/// A training in chunks, and the same with all in memory.
+/// A training in chunks, and the same training with everything in memory.
 void expect_equal_to_memory(Training run, std::int64_t chunk) {
   const TrainingResult want = train<double>(run);
   run.config.attention.chunk_tokens = chunk;
@@ -263,7 +264,7 @@ TEST(WholeAttention, TrainsTheSameModelInEveryLayout) {
   expect_equal_to_memory({.memory = {.recompute = {Recompute::kSelective}}}, 4);
 }
 
-// A block's state but for its output and row statistics is in the file.
+// The state of a block, except its output and row statistics, is in the file.
 TEST(WholeAttention, TakesLessMemoryThanDenseAttention) {
   Training run{.config{8, 32, 4, 64, 97}, .sequences = 4, .length = 64, .steps = 1};
   const std::uint64_t dense = train<double>(run).bytes;

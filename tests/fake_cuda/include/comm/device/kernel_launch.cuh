@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The fake device's stand-in of comm/device/kernel_launch.cuh: the same interface, kernels are queued as C++ calls.
+// The fake device's replacement of comm/device/kernel_launch.cuh: the same interface, but kernels are queued as C++
+// calls.
 #pragma once
 
 #include <cuda_runtime.h>
