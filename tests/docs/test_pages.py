@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages are easy to read: links lead somewhere, lines fit on a screen, sentences begin with their subject, each page
-begins with its question and shows an example, and numbers that are copied from results.md are there."""
+"""The pages are easy to read: links lead somewhere, lines fit on a screen, sentences begin with their subject, each
+page begins with its question and shows an example, and numbers that are copied from results.md are there."""
 
 import re
 import subprocess
@@ -17,8 +17,8 @@ USUAL_COLUMNS = 160  # of lines that are no row of a table
 README_LINES = 150
 LATE_SUBJECTS = re.compile(r"^[\s*>-]*(Where|Of|With|Under)\b")
 MOST_LATE_SUBJECTS = 19  # in all pages together
-# Pages that list changes, and so answer no question.
-LISTS = ("CHANGELOG.md", "docs/results_changes.md")
+# A map of the code and lists of changes answer no single question.
+LISTS = ("CHANGELOG.md", "docs/architecture.md", "docs/results_changes.md")
 
 
 @cache
@@ -90,10 +90,8 @@ def test_a_page_begins_with_its_question_and_an_example(page):
 
 def test_what_is_known_has_the_numbers_of_the_results():
     """Each number with a decimal point of a row is in the section that the row links to."""
-    sections = {
-        anchor(heading): body
-        for heading, body in re.findall(r"^## (.*)\n(.*?)(?=^## |\Z)", text_of("docs/results.md"), re.S | re.M)
-    }
+    parts = re.split(r"^## ", text_of("docs/results.md"), flags=re.M)
+    sections = {anchor(part.partition("\n")[0]): part for part in parts}
     plain = {name: re.sub(r"\s+", " ", body) for name, body in sections.items()}
     lines = text_of("docs/what_is_known.md").splitlines()
     rows = [line for line in lines if "](results.md#" in line and line.startswith("| ")]
