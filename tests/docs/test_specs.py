@@ -20,6 +20,9 @@ OTHERS = {
     '"compression": {"kind": "int8", "bytes"': "a part of loss_statistics.json",
     '{"schema_version": 1, "files"': "shards",
     '{"step": 11, "train_loss"': "lines of metrics.jsonl",
+    '{"step": 10, "tokens"': "a line of metrics.jsonl",
+    '{"step": 120, "seconds"': "a line of events.jsonl",
+    '{"schema_version": 1, "name": "tiny"': "sweep.json",
 }
 # What a part of a spec stands in: every traffic class has traffic.
 WHOLE = {"name": "whole", "data": {"text": "a.txt"}, "model": {"preset": "nano"}, "parallel": {"tensor": 2, "data": 2}}
