@@ -53,6 +53,7 @@ NEEDS = {
     "pretrained/micro": "a model of the reader",
 }
 ENVIRONMENT = r"[A-Z_]+=\S+"
+SHELLS = ("", "sh", "shell", "bash", "console")
 LAUNCHERS = ("mpirun", "srun", "torchrun")
 EXACT = ("validate", "fates", "collective", "drift", "list", "schema")  # their output is that of every machine
 
@@ -78,7 +79,7 @@ def commands_of(page):
         if language == "json":
             with contextlib.suppress(ValueError):
                 found.append(json.loads(block))
-        if language not in ("", "sh", "bash", "console"):
+        if language not in SHELLS:
             continue
         variables = dict(re.findall(r"^(\w+)=(\S+)$", block, re.M))
         lines = block.replace("\\\n", " ").splitlines()
@@ -141,6 +142,16 @@ def call_python(words, cwd, analysis):
 def test_the_pages_have_commands():
     programs = {command.words[0] for command in COMMANDS}
     assert {"droptest", "python3", "cmake", "mpirun", "sbatch", "./scripts/test"} <= programs and len(COMMANDS) > 60
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_call_of_the_program_on_a_page_is_found(page):
+    """Calls in blocks of other languages, indented blocks, or behind words that hide them would not be tested."""
+    blocks = re.findall(r"^ *```\w*\n(.*?)^ *```", (ROOT / page).read_text(), re.S | re.M)
+    call = r"^\s*(?:\$ )?(?:[A-Z_]+=\S+ )*(?:\$?droptest|\S+/droptest) (?!.*: error:)[a-z]"
+    shown = sum(len(re.findall(call, block, re.M)) for block in blocks)
+    found = [command for command in COMMANDS if command.page == page and command.words[0] == "droptest"]
+    assert len(found) >= shown, [str(command) for command in found]
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=str)
