@@ -65,47 +65,38 @@ bool is_self_connected(int fd) {
          std::memcmp(&own, &peer, own_size) == 0;
 }
 
-Socket connected(const addrinfo& address, const Clock& clock, TcpConnection::Deadline deadline) {
-  Socket socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (socket.fd() < 0) throw ConnectionBroken(How::kClosed, reason(errno));
-  if (::connect(socket.fd(), address.ai_addr, address.ai_addrlen) != 0) {
+FileDescriptor connected(const addrinfo& address, const Clock& clock, TcpConnection::Deadline deadline) {
+  FileDescriptor socket(::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket.value() < 0) throw ConnectionBroken(How::kClosed, reason(errno));
+  if (::connect(socket.value(), address.ai_addr, address.ai_addrlen) != 0) {
     if (errno != EINPROGRESS) throw ConnectionBroken(How::kClosed, reason(errno));
-    if (!ready(clock, socket.fd(), POLLOUT, deadline)) throw ConnectionBroken(How::kSilent, "no answer");
+    if (!ready(clock, socket.value(), POLLOUT, deadline)) throw ConnectionBroken(How::kSilent, "no answer");
     int error = 0;
     socklen_t size = sizeof error;
-    ::getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &size);
+    ::getsockopt(socket.value(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error != 0) throw ConnectionBroken(How::kClosed, reason(error));
   }
-  if (is_self_connected(socket.fd())) throw ConnectionBroken(How::kClosed, reason(ECONNREFUSED));
+  if (is_self_connected(socket.value())) throw ConnectionBroken(How::kClosed, reason(ECONNREFUSED));
   const int on = 1;
-  ::setsockopt(socket.fd(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  ::setsockopt(socket.value(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   return socket;
 }
 
 [[noreturn]] void throw_errno(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
 
-Socket listening(int family, const sockaddr* address, socklen_t size) {
-  Socket socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (socket.fd() < 0) throw_errno("socket");
+FileDescriptor listening(int family, const sockaddr* address, socklen_t size) {
+  FileDescriptor socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (socket.value() < 0) throw_errno("socket");
   const int on = 1;
   const int off = 0;
-  ::setsockopt(socket.fd(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (family == AF_INET6) ::setsockopt(socket.fd(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
-  if (::bind(socket.fd(), address, size) != 0) throw_errno("bind");
-  if (::listen(socket.fd(), kWaitingConnections) != 0) throw_errno("listen");
+  ::setsockopt(socket.value(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (family == AF_INET6) ::setsockopt(socket.value(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+  if (::bind(socket.value(), address, size) != 0) throw_errno("bind");
+  if (::listen(socket.value(), kWaitingConnections) != 0) throw_errno("listen");
   return socket;
 }
 
 }  // namespace
-
-Socket::Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-Socket& Socket::operator=(Socket&& other) noexcept {
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-Socket::~Socket() {
-  if (fd_ >= 0) ::close(fd_);
-}
 
 TcpConnection TcpConnection::open(const std::string& host, int port, Deadline deadline, const Clock& clock) {
   const AddressList addresses = resolve(host, port);
@@ -122,11 +113,11 @@ std::string TcpConnection::own_address() const { return own_address_of(socket_);
 
 void TcpConnection::send(std::string_view bytes, Deadline deadline) {
   while (!bytes.empty()) {
-    const ssize_t sent = ::send(socket_.fd(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    const ssize_t sent = ::send(socket_.value(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
     if (sent >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(sent));
     } else if (errno == EAGAIN) {
-      if (!ready(*clock_, socket_.fd(), POLLOUT, deadline)) throw ConnectionBroken(How::kSilent, "it takes no data");
+      if (!ready(*clock_, socket_.value(), POLLOUT, deadline)) throw ConnectionBroken(How::kSilent, "it takes no data");
     } else if (errno != EINTR) {
       throw ConnectionBroken(How::kClosed, reason(errno));
     }
@@ -137,13 +128,13 @@ std::string TcpConnection::receive(std::size_t size, Deadline deadline) {
   std::string bytes(size, '\0');
   std::size_t have = 0;
   while (have < size) {
-    const ssize_t got = ::recv(socket_.fd(), bytes.data() + have, size - have, 0);
+    const ssize_t got = ::recv(socket_.value(), bytes.data() + have, size - have, 0);
     if (got > 0) {
       have += static_cast<std::size_t>(got);
     } else if (got == 0) {
       throw ConnectionBroken(How::kClosed, "connection closed");
     } else if (errno == EAGAIN) {
-      if (!ready(*clock_, socket_.fd(), POLLIN, deadline)) throw ConnectionBroken(How::kSilent, "no answer");
+      if (!ready(*clock_, socket_.value(), POLLIN, deadline)) throw ConnectionBroken(How::kSilent, "no answer");
     } else if (errno != EINTR) {
       throw ConnectionBroken(How::kClosed, reason(errno));
     }
@@ -151,7 +142,7 @@ std::string TcpConnection::receive(std::size_t size, Deadline deadline) {
   return bytes;
 }
 
-Socket listen_for(const std::string& host, int port) {
+FileDescriptor listen_for(const std::string& host, int port) {
   const std::uint16_t network_port = htons(static_cast<std::uint16_t>(port));
   sockaddr_in v4{};
   v4.sin_family = AF_INET;
@@ -177,11 +168,11 @@ Socket listen_for(const std::string& host, int port) {
   return listening(AF_INET, reinterpret_cast<const sockaddr*>(&v4), sizeof v4);  // a machine without IPv6
 }
 
-std::string own_address_of(const Socket& socket) {
+std::string own_address_of(const FileDescriptor& socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;
   char text[NI_MAXHOST];
-  if (::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
+  if (::getsockname(socket.value(), reinterpret_cast<sockaddr*>(&address), &size) != 0 ||
       ::getnameinfo(reinterpret_cast<sockaddr*>(&address), size, text, sizeof text, nullptr, 0, NI_NUMERICHOST) != 0) {
     return "";
   }
@@ -191,10 +182,10 @@ std::string own_address_of(const Socket& socket) {
 }
 
 int unused_port() {
-  const Socket socket = listen_for("127.0.0.1", 0);
+  const FileDescriptor socket = listen_for("127.0.0.1", 0);
   sockaddr_in address{};
   socklen_t size = sizeof address;
-  if (::getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&address), &size) != 0) throw_errno("getsockname");
+  if (::getsockname(socket.value(), reinterpret_cast<sockaddr*>(&address), &size) != 0) throw_errno("getsockname");
   return ntohs(address.sin_port);
 }
 

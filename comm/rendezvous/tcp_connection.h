@@ -10,23 +10,10 @@
 #include <utility>
 
 #include "comm/clock.h"
+#include "comm/file_descriptor.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
-
-/// A file descriptor that is closed with its owner; -1: none.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept;
-  Socket& operator=(Socket&& other) noexcept;
-  ~Socket();
-  int fd() const { return fd_; }
-
- private:
-  int fd_ = -1;
-};
 
 /// The connection has failed. The message is only the reason: "Connection refused".
 class ConnectionBroken : public CommError {
@@ -60,18 +47,18 @@ class TcpConnection {
   std::string receive(std::size_t size, Deadline deadline);
 
  private:
-  TcpConnection(Socket socket, const Clock& clock) : socket_(std::move(socket)), clock_(&clock) {}
-  Socket socket_;
+  TcpConnection(FileDescriptor socket, const Clock& clock) : socket_(std::move(socket)), clock_(&clock) {}
+  FileDescriptor socket_;
   const Clock* clock_;
 };
 
 /// Accepts connections at the port without blocking: only of this machine if `host` is a loopback address, else of all
 /// its addresses, because a machine's name may mean another address here than elsewhere. Throws: std::system_error with
 /// the system's reason.
-Socket listen_for(const std::string& host, int port);
+FileDescriptor listen_for(const std::string& host, int port);
 
 /// The numeric address of this end of a connection, at which the other end can reach this machine.
-std::string own_address_of(const Socket& socket);
+std::string own_address_of(const FileDescriptor& socket);
 
 /// An unused port of the loopback interface.
 int unused_port();

@@ -23,7 +23,7 @@ constexpr milliseconds kSilent{2000};        ///< a process that waits for a key
 constexpr std::size_t kStrangersMost = 256;  ///< connections that have not greeted
 constexpr std::size_t kReadBytes = 65536;
 
-Socket listen_with_patience(const std::string& host, int port, const Clock& clock) {
+FileDescriptor listen_with_patience(const std::string& host, int port, const Clock& clock) {
   const auto deadline = clock.now() + kPortPatience;
   for (;;) {
     try {
@@ -50,8 +50,8 @@ Socket listen_with_patience(const std::string& host, int port, const Clock& cloc
 
 TcpStoreServer::TcpStoreServer(const std::string& host, int port, std::string launch_id, const Clock& clock)
     : launch_id_(std::move(launch_id)), clock_(clock), listener_(listen_with_patience(host, port, clock)) {
-  wake_ = Socket(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (wake_.fd() < 0) throw CommError("rendezvous: eventfd: " + std::generic_category().message(errno));
+  wake_ = FileDescriptor(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (wake_.value() < 0) throw CommError("rendezvous: eventfd: " + std::generic_category().message(errno));
   thread_ = std::thread([this] { serve(); });
 }
 
@@ -61,7 +61,7 @@ TcpStoreServer::~TcpStoreServer() {
     stop_ = true;
   }
   const std::uint64_t one = 1;
-  [[maybe_unused]] const ssize_t written = ::write(wake_.fd(), &one, sizeof one);
+  [[maybe_unused]] const ssize_t written = ::write(wake_.value(), &one, sizeof one);
   thread_.join();
 }
 
@@ -113,13 +113,13 @@ void TcpStoreServer::wait_for_clients(milliseconds patience) {
 void TcpStoreServer::serve() {
   bool accepting = true;
   for (;;) {
-    std::vector<pollfd> waited = {{wake_.fd(), POLLIN, 0},
-                                  {listener_.fd(), static_cast<short>(accepting ? POLLIN : 0), 0}};
+    std::vector<pollfd> waited = {{wake_.value(), POLLIN, 0},
+                                  {listener_.value(), static_cast<short>(accepting ? POLLIN : 0), 0}};
     {
       const std::lock_guard lock(mutex_);
       for (const Client& client : clients_) {
         // The server reads no requests of a client that does not read its answers: the connection's buffer stays small.
-        waited.push_back({client.socket.fd(), static_cast<short>(client.leaving.empty() ? POLLIN : POLLOUT), 0});
+        waited.push_back({client.socket.value(), static_cast<short>(client.leaving.empty() ? POLLIN : POLLOUT), 0});
       }
     }
     const int ready = ::poll(waited.data(), waited.size(), static_cast<int>(kTick.count()));
@@ -143,15 +143,15 @@ void TcpStoreServer::serve() {
   for (Client& client : clients_) {
     client.leaving += encode_answer(StoreVerdict::kFarewell);
     write_out(client);
-    ::shutdown(client.socket.fd(), SHUT_WR);
+    ::shutdown(client.socket.value(), SHUT_WR);
   }
 }
 
 // Accepts all waiting clients; errno is that of the last accept.
 void TcpStoreServer::accept_clients() {
   for (;;) {
-    Socket socket(::accept4(listener_.fd(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (socket.fd() < 0) {
+    FileDescriptor socket(::accept4(listener_.value(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (socket.value() < 0) {
       if (errno == EINTR || errno == ECONNABORTED) continue;
       return;
     }
@@ -168,7 +168,7 @@ bool TcpStoreServer::hear(Client& client) {
     if (!write_out(client)) return false;
     if (client.leaving.empty()) {
       char block[kReadBytes];
-      const ssize_t got = ::recv(client.socket.fd(), block, sizeof block, 0);
+      const ssize_t got = ::recv(client.socket.value(), block, sizeof block, 0);
       if (got == 0) return false;
       if (got < 0) return errno == EAGAIN || errno == EINTR;
       client.last_heard = clock_.now();
@@ -218,7 +218,7 @@ bool TcpStoreServer::answer_one(Client& client) {
 // Writes as many bytes as the client takes now; false if the client is gone.
 bool TcpStoreServer::write_out(Client& client) {
   while (!client.leaving.empty()) {
-    const ssize_t sent = ::send(client.socket.fd(), client.leaving.data(), client.leaving.size(), MSG_NOSIGNAL);
+    const ssize_t sent = ::send(client.socket.value(), client.leaving.data(), client.leaving.size(), MSG_NOSIGNAL);
     if (sent < 0) return errno == EAGAIN || errno == EINTR;
     client.leaving.erase(0, static_cast<std::size_t>(sent));
   }

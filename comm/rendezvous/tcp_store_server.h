@@ -43,7 +43,7 @@ class TcpStoreServer {
 
  private:
   struct Client {
-    Socket socket;
+    FileDescriptor socket;
     bool greeted = false;
     Clock::TimePoint last_heard;
     std::string arrived;  ///< bytes that are not answered yet
@@ -59,8 +59,8 @@ class TcpStoreServer {
 
   const std::string launch_id_;
   const Clock& clock_;
-  Socket listener_;
-  Socket wake_;
+  FileDescriptor listener_;
+  FileDescriptor wake_;
   std::mutex mutex_;  ///< guards the members below
   std::map<std::string, std::string> values_;
   std::vector<Client> clients_;

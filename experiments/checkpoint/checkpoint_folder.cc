@@ -12,6 +12,7 @@
 #include <optional>
 #include <system_error>
 
+#include "comm/file_descriptor.h"
 #include "comm/json/read_file.h"
 #include "experiments/files/atomic_file.h"
 #include "experiments/files/crc32c.h"
@@ -63,11 +64,10 @@ void remove_checkpoint(const std::string& path) {
 }  // namespace
 
 void sync_path(const std::string& path) {
-  const int opened = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (opened < 0) comm::fail_on_file("sync", path, errno);
+  const comm::FileDescriptor opened(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!opened.is_open()) comm::fail_on_file("sync", path, errno);
   // Some file systems cannot sync a directory and say so with EINVAL.
-  const int error = ::fsync(opened) == 0 ? 0 : errno;
-  ::close(opened);
+  const int error = ::fsync(opened.value()) == 0 ? 0 : errno;
   if (error != 0 && error != EINVAL) comm::fail_on_file("sync", path, error);
 }
 

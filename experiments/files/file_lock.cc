@@ -85,34 +85,29 @@ std::optional<FileLock> FileLock::wait_for(const std::string& path,
   return std::nullopt;
 }
 
-FileLock::FileLock(FileLock&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
 FileLock& FileLock::operator=(FileLock&& other) noexcept {
   std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
+  std::swap(file_, other.file_);
   return *this;
 }
 
 FileLock::~FileLock() {
-  if (descriptor_ < 0) return;
+  if (!file_.is_open()) return;
   // The file is removed before the lock ends, so that a later holder's file stays; and only if no other shares the
   // lock.
-  if (!path_.empty() && ::flock(descriptor_, LOCK_EX | LOCK_NB) == 0) ::unlink(path_.c_str());
-  ::close(descriptor_);
+  if (!path_.empty() && ::flock(descriptor(), LOCK_EX | LOCK_NB) == 0) ::unlink(path_.c_str());
 }
 
 void FileLock::share() {
-  if (::flock(descriptor_, LOCK_SH) != 0) fail_on_file("share lock", path_, errno);
-  write_name(descriptor_, path_);
+  if (::flock(descriptor(), LOCK_SH) != 0) fail_on_file("share lock", path_, errno);
+  write_name(descriptor(), path_);
 }
 
 std::string lock_holder(const std::string& path) {
   std::array<char, 512> text{};
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor >= 0) {
-    const ssize_t got = ::read(descriptor, text.data(), text.size() - 1);
-    ::close(descriptor);
+  const comm::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.is_open()) {
+    const ssize_t got = ::read(file.value(), text.data(), text.size() - 1);
     if (got > 0) {
       const std::string holder(text.data(), static_cast<std::size_t>(got));
       return holder.substr(0, holder.find('\n'));
@@ -122,10 +117,12 @@ std::string lock_holder(const std::string& path) {
 }
 
 LockLook look_at_lock(const std::string& path) {
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (descriptor < 0) return LockLook::kFree;
-  const bool is_held = ::flock(descriptor, LOCK_SH | LOCK_NB) != 0;
-  ::close(descriptor);
+  bool is_held = false;
+  {
+    const comm::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file.is_open()) return LockLook::kFree;
+    is_held = ::flock(file.value(), LOCK_SH | LOCK_NB) != 0;
+  }
   if (is_held) return LockLook::kHeld;
   const std::string holder = lock_holder(path);
   const bool names_a_host = holder.find(" on host ") != std::string::npos;

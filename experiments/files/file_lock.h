@@ -8,6 +8,8 @@
 #include <stdexcept>
 #include <string>
 
+#include "comm/file_descriptor.h"
+
 namespace droptest::experiments {
 
 /// Another process holds a lock that this one needs. The message names the lock and its holder.
@@ -41,7 +43,7 @@ class FileLock {
                                           const std::function<void(const std::string&)>& on_busy,
                                           const std::function<bool()>& stop_requested);
 
-  FileLock(FileLock&& other) noexcept;
+  FileLock(FileLock&& other) noexcept = default;
   FileLock& operator=(FileLock&& other) noexcept;
   ~FileLock();
 
@@ -50,12 +52,12 @@ class FileLock {
 
   /// The open file, for children that work under the lock (ChildProcess::Options::kept_descriptor): the lock lasts
   /// until all of them have ended, even if this process is killed.
-  int descriptor() const { return descriptor_; }
+  int descriptor() const { return file_.value(); }
 
  private:
-  FileLock(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+  FileLock(std::string path, int descriptor) : path_(std::move(path)), file_(descriptor) {}
   std::string path_;
-  int descriptor_ = -1;  ///< -1: moved from
+  comm::FileDescriptor file_;
 };
 
 /// The holder of a lock in words: "process 4711 on host node3".

@@ -17,6 +17,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/file_descriptor.h"
 #include "sim/error.h"
 
 extern char** environ;
@@ -83,11 +84,11 @@ ChildProcess ChildProcess::start(const Options& options) {
   const std::vector<char*> envp = pointers(environment);
   const std::vector<unsigned long> core_mask = mask_of(options.cores);
   const std::string log_path = options.log.empty() ? "/dev/null" : options.log;
-  const int log =
+  const comm::FileDescriptor log(
       ::open(log_path.c_str(),
-             O_WRONLY | O_CREAT | O_CLOEXEC | (options.log_mode == Options::Log::kNew ? O_TRUNC : O_APPEND), 0666);
-  if (log < 0) throw ConfigError(log_path + ": cannot write: " + reason(errno));
-  const int input = ::open("/dev/null", O_RDONLY | O_CLOEXEC);
+             O_WRONLY | O_CREAT | O_CLOEXEC | (options.log_mode == Options::Log::kNew ? O_TRUNC : O_APPEND), 0666));
+  if (!log.is_open()) throw ConfigError(log_path + ": cannot write: " + reason(errno));
+  const comm::FileDescriptor input(::open("/dev/null", O_RDONLY | O_CLOEXEC));
 
   const pid_t parent = ::getpid();
   const pid_t pid = ::fork();
@@ -103,17 +104,14 @@ ChildProcess ChildProcess::start(const Options& options) {
     sigset_t none;
     ::sigemptyset(&none);
     ::sigprocmask(SIG_SETMASK, &none, nullptr);  // a rank blocks the signals that end it
-    ::dup2(input, STDIN_FILENO);
-    ::dup2(log, STDOUT_FILENO);
-    ::dup2(log, STDERR_FILENO);
+    ::dup2(input.value(), STDIN_FILENO);
+    ::dup2(log.value(), STDOUT_FILENO);
+    ::dup2(log.value(), STDERR_FILENO);
     if (options.kept_descriptor >= 0) ::fcntl(options.kept_descriptor, F_SETFD, 0);
     ::execvpe(argv[0], argv.data(), envp.data());
     ::_exit(kExecFailed);
   }
-  const int error = errno;
-  ::close(log);
-  if (input >= 0) ::close(input);
-  if (pid < 0) throw CommError("cannot start " + options.arguments[0] + ": " + reason(error));
+  if (pid < 0) throw CommError("cannot start " + options.arguments[0] + ": " + reason(errno));
   return ChildProcess(pid);
 }
 

@@ -61,17 +61,11 @@ std::string last_words(const std::string& log_path) {
   return last.starts_with(kPrefix) ? last.substr(kPrefix.size()) : last;
 }
 
-SpokenWords::SpokenWords() : descriptor_(::memfd_create(kMemoryFile, MFD_CLOEXEC)) {}
-
-SpokenWords::~SpokenWords() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-SpokenWords::SpokenWords(SpokenWords&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+SpokenWords::SpokenWords() : file_(::memfd_create(kMemoryFile, MFD_CLOEXEC)) {}
 
 std::string SpokenWords::path() const {
-  if (descriptor_ < 0) return {};
-  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(descriptor_);
+  if (!file_.is_open()) return {};
+  return "/proc/" + std::to_string(::getpid()) + "/fd/" + std::to_string(file_.value());
 }
 
 void speak_to_parent(std::string_view message) {

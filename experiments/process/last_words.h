@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "comm/file_descriptor.h"
+
 namespace droptest::experiments {
 
 /// The last line of a process's log that is not empty, without the "droptest: error: " of our own; empty if there is no
@@ -20,17 +22,11 @@ std::string last_error(const std::string& log_path);
 class SpokenWords {
  public:
   SpokenWords();
-  ~SpokenWords();
-  SpokenWords(SpokenWords&& other) noexcept;
-  SpokenWords(const SpokenWords&) = delete;
-  SpokenWords& operator=(const SpokenWords&) = delete;
-  SpokenWords& operator=(SpokenWords&&) = delete;
-
   /// The file's name for processes of this user, while this object lives. Empty: the system has no such files.
   std::string path() const;
 
  private:
-  int descriptor_;
+  comm::FileDescriptor file_;
 };
 
 /// Environment variable of a child process that holds that name.

@@ -13,6 +13,7 @@
 #include <sstream>
 #include <system_error>
 
+#include "comm/file_descriptor.h"
 #include "experiments/process/program_path.h"
 #include "sim/error.h"
 
@@ -25,37 +26,27 @@ class OutputPipe {
   OutputPipe() {
     std::array<int, 2> ends{};
     if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw CommError("pipe: " + std::generic_category().message(errno));
-    read_ = ends[0];
-    write_ = ends[1];
+    read_ = comm::FileDescriptor(ends[0]);
+    write_ = comm::FileDescriptor(ends[1]);
   }
-  ~OutputPipe() {
-    if (read_ >= 0) ::close(read_);
-    if (write_ >= 0) ::close(write_);
-  }
-  OutputPipe(const OutputPipe&) = delete;
-  OutputPipe& operator=(const OutputPipe&) = delete;
 
-  int read_end() const { return read_; }
-  int write_end() const { return write_; }
-  void close_write_end() {
-    ::close(write_);
-    write_ = -1;
-  }
+  int read_end() const { return read_.value(); }
+  int write_end() const { return write_.value(); }
+  void close_write_end() { (void)write_.close(); }
   /// Appends a piece to `text`, or closes the pipe at its end.
   void take(std::string& text) {
     std::array<char, 4096> piece{};
-    const ssize_t got = ::read(read_, piece.data(), piece.size());
+    const ssize_t got = ::read(read_end(), piece.data(), piece.size());
     if (got > 0) {
       text.append(piece.data(), static_cast<std::size_t>(got));
     } else if (got == 0 || errno != EINTR) {
-      ::close(read_);
-      read_ = -1;  // poll() skips it
+      (void)read_.close();  // poll() skips it
     }
   }
 
  private:
-  int read_ = -1;
-  int write_ = -1;
+  comm::FileDescriptor read_;
+  comm::FileDescriptor write_;
 };
 
 }  // namespace

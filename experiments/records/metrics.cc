@@ -92,7 +92,7 @@ json to_json_line(const MetricsLine& line) {
   return out;
 }
 
-MetricsWriter::MetricsWriter(std::string path, int descriptor) : path_(std::move(path)), descriptor_(descriptor) {}
+MetricsWriter::MetricsWriter(std::string path, int descriptor) : path_(std::move(path)), file_(descriptor) {}
 
 MetricsWriter MetricsWriter::create(const std::string& path) {
   const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC, 0666);
@@ -127,30 +127,17 @@ MetricsWriter MetricsWriter::resume(const std::string& path, std::uint64_t step,
   return {path, descriptor};
 }
 
-MetricsWriter::~MetricsWriter() {
-  if (descriptor_ >= 0) ::close(descriptor_);
-}
-
-MetricsWriter::MetricsWriter(MetricsWriter&& other) noexcept
-    : path_(std::move(other.path_)), descriptor_(std::exchange(other.descriptor_, -1)) {}
-
-MetricsWriter& MetricsWriter::operator=(MetricsWriter&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(descriptor_, other.descriptor_);
-  return *this;
-}
-
 void MetricsWriter::append(const json& line) {
   const std::string text = comm::canonical_json(line) + "\n";
-  const off_t before = ::lseek(descriptor_, 0, SEEK_END);
+  const off_t before = ::lseek(file_.value(), 0, SEEK_END);
   std::string_view rest = text;
   while (!rest.empty()) {
-    const ssize_t written = ::write(descriptor_, rest.data(), rest.size());
+    const ssize_t written = ::write(file_.value(), rest.data(), rest.size());
     if (written < 0) {
       if (errno == EINTR) continue;
       const int error = errno;
       // Readers leave the torn line out if even this fails.
-      if (before >= 0) (void)!::ftruncate(descriptor_, before);
+      if (before >= 0) (void)!::ftruncate(file_.value(), before);
       fail_on_file("write", path_, error);
     }
     rest.remove_prefix(static_cast<std::size_t>(written));

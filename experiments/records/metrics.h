@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/file_descriptor.h"
 #include "sim/state_visitor.h"
 
 namespace droptest::experiments {
@@ -140,10 +141,6 @@ class MetricsWriter {
       const std::string& path, std::uint64_t step,
       const std::function<void(const nlohmann::json& line)>& on_line = [](const nlohmann::json&) {});
 
-  ~MetricsWriter();
-  MetricsWriter(MetricsWriter&& other) noexcept;
-  MetricsWriter& operator=(MetricsWriter&& other) noexcept;
-
   /// Throws: ConfigError with the path and the system's reason, e.g. a full disk; the torn line is cut off again.
   void append(const MetricsLine& line) { append(to_json_line(line)); }
   void append(const nlohmann::json& line);
@@ -151,7 +148,7 @@ class MetricsWriter {
  private:
   MetricsWriter(std::string path, int descriptor);
   std::string path_;
-  int descriptor_ = -1;
+  comm::FileDescriptor file_;
 };
 
 /// Calls take(line) for each line of a file, which is read a line at a time; a torn last line is left out. Throws:

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <nlohmann/json.hpp>
 
+#include "comm/file_descriptor.h"
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "comm/spec/sha256.h"
@@ -16,35 +17,20 @@
 namespace droptest::experiments {
 namespace {
 
-/// A file that is open for reading.
-class OpenFile {
- public:
-  explicit OpenFile(const std::string& path) : descriptor_(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)) {
-    if (descriptor_ < 0) comm::fail_on_file("read", path, errno);
-  }
-  ~OpenFile() { ::close(descriptor_); }
-  OpenFile(const OpenFile&) = delete;
-  OpenFile& operator=(const OpenFile&) = delete;
-  int descriptor() const { return descriptor_; }
-
- private:
-  int descriptor_;
-};
-
 /// Of a regular file that is open.
-struct stat status_of(const OpenFile& file, const std::string& path) {
+struct stat status_of(const comm::FileDescriptor& file, const std::string& path) {
   struct stat status {};
-  if (::fstat(file.descriptor(), &status) != 0) comm::fail_on_file("read", path, errno);
+  if (::fstat(file.value(), &status) != 0) comm::fail_on_file("read", path, errno);
   if (!S_ISREG(status.st_mode)) throw ConfigError("read " + path + ": is no regular file");
   return status;
 }
 
-std::string hash_of(const OpenFile& file, const std::string& path, const std::function<void()>& on_piece) {
+std::string hash_of(const comm::FileDescriptor& file, const std::string& path, const std::function<void()>& on_piece) {
   constexpr std::size_t kPieceBytes = std::size_t{1} << 20;
   std::string piece(kPieceBytes, '\0');
   comm::Sha256 hash;
   for (;;) {
-    const ssize_t got = ::read(file.descriptor(), piece.data(), piece.size());
+    const ssize_t got = ::read(file.value(), piece.data(), piece.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) comm::fail_on_file("read", path, errno);
     if (got == 0) return hash.hex();
@@ -56,7 +42,8 @@ std::string hash_of(const OpenFile& file, const std::string& path, const std::fu
 }  // namespace
 
 const std::string& FileHashes::of(const std::string& path) {
-  const OpenFile file(path);
+  const comm::FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file.is_open()) comm::fail_on_file("read", path, errno);
   const auto identify = [&file, &path] {
     const struct stat status = status_of(file, path);
     return Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtim.tv_sec, status.st_mtim.tv_nsec);

@@ -21,8 +21,8 @@ int free_port() {
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_port = htons(static_cast<std::uint16_t>(port));
-    const Socket probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (::bind(probe.fd(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return port;
+    const FileDescriptor probe(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    if (::bind(probe.value(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0) return port;
   }
 }
 

@@ -59,8 +59,8 @@ class FakeServer {
   explicit FakeServer(std::function<void(int fd)> talk)
       : listener_(listen_for("127.0.0.1", 0)), thread_([this, talk = std::move(talk)] {
           int fd = -1;
-          while (!stop_ && (fd = ::accept(listener_.fd(), nullptr, nullptr)) < 0) std::this_thread::yield();
-          const Socket connection(fd);
+          while (!stop_ && (fd = ::accept(listener_.value(), nullptr, nullptr)) < 0) std::this_thread::yield();
+          const FileDescriptor connection(fd);
           if (fd >= 0) talk(fd);
         }) {}
   ~FakeServer() {
@@ -73,12 +73,12 @@ class FakeServer {
   int port() const {
     sockaddr_in address{};
     socklen_t size = sizeof address;
-    ::getsockname(listener_.fd(), reinterpret_cast<sockaddr*>(&address), &size);
+    ::getsockname(listener_.value(), reinterpret_cast<sockaddr*>(&address), &size);
     return ntohs(address.sin_port);
   }
 
  private:
-  Socket listener_;
+  FileDescriptor listener_;
   std::atomic<bool> stop_ = false;
   std::thread thread_;
 };
