@@ -9,7 +9,10 @@ from pathlib import Path
 import machine
 
 sys.path.insert(0, str(machine.ROOT / "analysis"))
-from droptest import style
+from droptest import style  # before matplotlib: it sets up matplotlib's cache
+
+# isort: split
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 X_LABELS = {
     "width": "model width (6 layers, context 128)",
@@ -47,9 +50,9 @@ def _figure(chosen: list[dict], label: str):
     places = sorted({setting["x"] for setting in chosen})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_locator(style.FixedLocator(places))
-    axes.xaxis.set_minor_locator(style.NullLocator())
-    axes.xaxis.set_major_formatter(style.FuncFormatter(lambda value, _: f"{value:.0f}"))
+    axes.xaxis.set_major_locator(FixedLocator(places))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     _label_rates(axes, [sample["tokens_per_second"] for s in chosen for sample in s["samples"]])
     axes.set_xlabel(label)
     axes.set_ylabel("tokens per second")
@@ -64,9 +67,9 @@ def _label_rates(axes, rates: list[float]) -> None:
     high = min(tick for tick in ticks if tick > max(rates) * 1.05)
     shown = [tick for tick in ticks if low <= tick <= high]
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(style.FixedLocator(shown))
-    axes.yaxis.set_minor_locator(style.NullLocator())
-    axes.yaxis.set_major_formatter(style.FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.yaxis.set_major_locator(FixedLocator(shown))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
 
 
 def _save(figure, folder: Path, name: str) -> Path:
