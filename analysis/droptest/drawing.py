@@ -35,6 +35,7 @@ from droptest.words import decimal
 
 Panel = dict[str, Any]
 LONGEST_NAME = 40  # characters
+TITLE_WIDTHS = {1: 60, 2: 48, 3: 34, 4: 24}  # characters of a panel's title, by the columns of the figure
 NO_DIFFERENCE = {"y": 0, "dash": "dot"}
 SYMBOLS = {("y", "high"): "triangle-up", ("y", "low"): "triangle-down", ("x", "high"): "triangle-right",
            ("x", "low"): "triangle-left"}  # fmt: skip
@@ -65,7 +66,7 @@ def curve(name: str, look: Look, x: Iterable, y: Iterable, kind: str = "line", *
 
 
 def panel(title: str | tuple[str, str], x: dict[str, Any], y: dict[str, Any], curves: list, *lines, **more) -> Panel:
-    """title: (series, quantity), or one of them."""
+    """title: a series, or (series, quantity)."""
     return {"title": title, "x": x, "y": y, "curves": curves, "lines": list(lines), **more}
 
 
@@ -74,12 +75,14 @@ def figure(
 ) -> dict[str, Any]:
     """The whole description, in which names have at most `longest` characters."""
     shown = [one for one in panels if one]
-    titles = [part for one in shown for part in _parts(one["title"])]
+    titles = [one["title"][0] if isinstance(one["title"], tuple) else one["title"] for one in shown]
     rows = [name for one in shown for axis in (one["x"], one["y"]) for name in axis.get("names", ())]
     names = dict.fromkeys(name for name in (*(c["name"] for one in shown for c in one["curves"]), *titles, *rows))
     short = dict(zip(names, words.shortened(names, longest), strict=True))
     for one in shown:
-        one["title"] = "<br>".join(in_lines(short[part], 34 if columns > 2 else 48) for part in _parts(one["title"]))
+        parts = one["title"] if isinstance(one["title"], tuple) else (one["title"],)
+        shorter = [short[parts[0]], *parts[1:]]
+        one["title"] = "<br>".join(in_lines(part, TITLE_WIDTHS[min(columns, 4)]) for part in shorter if part)
         for c in one["curves"]:
             c["name"] = short[c["name"]]
         for axis in (one["x"], one["y"]):
@@ -90,10 +93,6 @@ def figure(
     whole = {text: name for name, text in short.items() if text != name}
     remark = data.attrs.get("remark") or ""
     return {"panels": list(panels), "columns": columns, "remark": remark, "names": whole, **more}
-
-
-def _parts(title: str | tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(filter(None, (title,) if isinstance(title, str) else title))
 
 
 def in_lines(text: str, width: int) -> str:
@@ -185,6 +184,8 @@ def _outside(c: dict[str, Any], along: str, far: float, view: tuple[float, float
     values = c[along]
     if c["kind"] == "line":
         c[along] = cut(values)
+        c |= {end: [b if abs(v) <= far else math.nan for v, b in zip(values, c[end], strict=True)]
+              for end in ("low", "high") if along == "y" and c.get(end) is not None}  # fmt: skip
     else:
         c[along] = [v if abs(v) <= far else math.nan for v in values]
     if log:

@@ -23,6 +23,7 @@ SYMBOLS = {"triangle-up": "^", "triangle-down": "v", "triangle-right": ">", "tri
 DASHES = {"dot": ":", "dash": "--", "": "-"}
 HATCHES = ("", "////", "....")
 LETTER = 0.055  # inches: the width of a letter in the smallest text
+INSIDE = 0.72  # the share of a panel's width that is inside its axes, at least
 
 
 def draw(figure: dict[str, Any]) -> Figure:
@@ -52,8 +53,8 @@ def _drawn(figure: dict[str, Any]) -> Figure:
             picture = _panel(ax, one, left, width / columns, handles, lines) or picture
     if "bar" in figure:
         shown = [ax for places in axes for ax in places]
-        result.colorbar(picture, ax=shown, label=style.in_lines(figure["bar"]), shrink=min(1, 2.5 / sum(heights)), anchor=(0, 1),
-                        aspect=15)  # fmt: skip
+        result.colorbar(picture, ax=shown, label=style.in_lines(figure["bar"]), shrink=min(1, 2.5 / sum(heights)),
+                        anchor=(0, 1), aspect=15)  # fmt: skip
     if figure["remark"]:
         result.suptitle(style.plain_text(figure["remark"]), fontsize=7)
     order = [name for name in figure.get("order", handles) if name in handles]
@@ -99,13 +100,14 @@ def _panel(ax: Axes, panel: Panel, left: Panel | None, width: float, handles: di
     stacked: dict[int, float] = {}
     for curve in panel["curves"]:
         handle = _curve(ax, panel, curve, stacked)
-        if handle is not None and panel.get("keyed", True):
+        if handle is not None and len(curve["x"]) and panel.get("keyed", True):
             handles.setdefault(curve["name"], handle)
     if panel.get("above"):
-        _texts_above(ax, panel, 0.72 * width)
+        _texts_above(ax, panel, INSIDE * width)
     for along, axis in (("x", panel["x"]), ("y", panel["y"])):
         if "range" in axis:
             (ax.set_xlim if along == "x" else ax.set_ylim)(*axis["range"])
+    _labels_of_edges(ax, panel, INSIDE * width)
     return _map(ax, panel["heat"]) if "heat" in panel else None
 
 
@@ -185,13 +187,22 @@ def _marks(ax: Axes, curve: dict[str, Any], x, y, color: str, marker: str, dashe
         bars = {f"{along}err": np.nan_to_num(np.array([mean - low, high - mean]))}
     size, width, cap = (4.5, 1, 2) if len(x) < 40 else (2, 0.5, 0)
     hues = [style.colour(hue) for hue in curve.get("hues", [])]
-    one_hue = not hues or (len(set(hues)) == 1 and dashes == "none")
-    ax.errorbar(x, y, color=hues[0] if hues and one_hue else color, marker=marker if one_hue else "", linestyle=dashes,
-                markersize=size, elinewidth=width, capsize=cap, **bars, **face)  # fmt: skip
-    for place, hue in enumerate([] if one_hue else hues):
-        symbol = style.MARKERS[0] if curve["hues"][place] == INK else marker  # that of points without loss
-        ax.plot(x[place], y[place], symbol, color=hue, markersize=size + 0.5, zorder=3, **face)
+    if hues and dashes == "none":  # rows: each has its bar
+        for place, hue in enumerate(hues):
+            own = {f"{along}err": error[:, place : place + 1] for error in bars.values()}
+            ax.errorbar(x[place], y[place], color=hue, marker=_mark_of(curve, place, marker), linestyle="none",
+                        markersize=size, elinewidth=width, capsize=cap, **own, **face)  # fmt: skip
+        return Line2D([], [], color=color, marker=marker, linestyle=dashes, markersize=4, **face)
+    ax.errorbar(x, y, color=color, marker="" if hues else marker, linestyle=dashes, markersize=size, elinewidth=width,
+                capsize=cap, **bars, **face)  # fmt: skip
+    for place, hue in enumerate(hues):
+        ax.plot(x[place], y[place], _mark_of(curve, place, marker), color=hue, markersize=size + 0.5, zorder=3, **face)
     return Line2D([], [], color=color, marker=marker, linestyle=dashes, markersize=4, **face)
+
+
+def _mark_of(curve: dict[str, Any], place: int, marker: str) -> str:
+    """The marker of a point: that of points without loss, or that of the curve."""
+    return style.MARKERS[0] if curve["hues"][place] == INK else marker
 
 
 def _edge_of_mark(symbol: str, curve: dict[str, Any]) -> dict[str, Any]:
@@ -202,17 +213,39 @@ def _edge_of_mark(symbol: str, curve: dict[str, Any]) -> dict[str, Any]:
 
 def _edge(ax: Axes, curve: dict[str, Any], x, y, color: str) -> None:
     """Marks at a side of the panel, in a row for each level where several curves have one."""
-    along, level, symbol = curve["along"], curve.get("level", 0), SYMBOLS[curve["symbol"]]
-    inset = 0.03 if symbol == "x" else 0.015
-    place = 1 - inset - 0.07 * level if curve["side"] == "high" else inset
+    along, symbol = curve["along"], SYMBOLS[curve["symbol"]]
+    place = _height(curve)
     transform = ax.get_xaxis_transform() if along == "y" else ax.get_yaxis_transform()
     for i, hue in enumerate(curve.get("hues") or [None] * len(x)):
         spot = (x[i], place) if along == "y" else (place, y[i])
         ax.plot(*spot, symbol, color=color if hue is None else style.colour(hue), markersize=5.5, clip_on=False,
                 transform=transform, **_edge_of_mark(symbol, curve))  # fmt: skip
-    for spot, text in zip(x, curve.get("labels", ()), strict=False):
-        ax.annotate(text, (spot, place), xycoords=transform, xytext=(-5, 0), textcoords="offset points", ha="right",
-                    va="center", fontsize=6)  # fmt: skip
+
+
+def _height(curve: dict[str, Any]) -> float:
+    """The place of marks at an edge, as a share of the panel: curves with labels have lines of their own."""
+    inset = 0.03 if curve["symbol"] == "x" else 0.015
+    return 1 - inset - 0.07 * curve.get("level", 0) if curve["side"] == "high" else inset
+
+
+def _labels_of_edges(ax: Axes, panel: Panel, width: float) -> None:
+    """The labels of marks at the upper edge, to their left, where no mark and no other label is; width: in inches."""
+    edges = [curve for curve in panel["curves"] if curve["kind"] == "edge" and curve["along"] == "y"]
+    if not any("labels" in curve for curve in edges):
+        return
+    scale = Stretched(*panel["x"]["stretch"])
+    ends = [scale.place(end) for end in panel["x"]["range"]]
+    at = lambda x, curve: width * (scale.place(x) + curve.get("nudge", 0.0) - ends[0]) / (ends[1] - ends[0])  # noqa: E731
+    taken = [(at(x, c) - 0.04, at(x, c) + 0.04, _height(c)) for c in edges for x in c["x"]]
+    for curve in edges:
+        for x, text in zip(curve["x"], curve.get("labels", ()), strict=False):
+            right = at(x, curve) - 0.05
+            box = (right - LETTER * len(text), right, _height(curve))
+            if not any(box[0] < high and low < box[1] and abs(box[2] - y) < 0.06 for low, high, y in taken):
+                taken.append(box)
+                spot = (x * 10 ** curve.get("nudge", 0.0), box[2])
+                ax.annotate(text, spot, xycoords=ax.get_xaxis_transform(), xytext=(-5, 0), textcoords="offset points",
+                            ha="right", va="center", fontsize=6)  # fmt: skip
 
 
 def _texts_above(ax: Axes, panel: Panel, width: float) -> None:

@@ -291,7 +291,7 @@ def _sections(
         section = {
             "id": name, "title": title, "parts": [parts[part] for part in wanted if part in parts],
             "not_drawn": [not_drawn[part] for part in wanted if part in not_drawn],
-            "findings": [], "notes": [], "definitions": [], "details": [],
+            "findings": [], "folded": [], "notes": [], "definitions": [], "details": [],
         }  # fmt: skip
         if name == "tolerable":
             section["findings"] = list(_tolerable(records, every))
@@ -302,7 +302,9 @@ def _sections(
         elif name == "time" and section["parts"]:
             section["findings"] = list(_break_evens(records))
         elif name == "wall":
-            section["findings"] = list(wall_time.findings(wall_time.breakdowns(records)))
+            breakdowns = wall_time.breakdowns(records)
+            section["folded"] = list(wall_time.findings(breakdowns))
+            section["findings"] = wall_time.headlines(breakdowns) or section["folded"][:1]
         elif name == "seeds" and section["parts"]:
             section["notes"] = seeds.notes(records)
         elif name == "origin":

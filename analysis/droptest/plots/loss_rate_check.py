@@ -79,7 +79,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     lines = [{"y": sign * level, "dash": dash} for level, dash in ((1.96, "dot"), (attrs["limit"], "dash"))
              for sign in (-1, 1)]  # fmt: skip
     z = {"title": "z: (realised − configured)<br>(standard deviations)"}
-    title = f"{attrs['checks']} checks,<br>root mean square of z {attrs['rms_z']:.2f}"
+    title = ("", f"{attrs['checks']} checks, root mean square of z {attrs['rms_z']:.2f}")
     lines.append({"y": 0, "dash": ""})
     found = [drawing.panel("", dict(x), y, rates), drawing.panel(title, dict(x), z, scores, *lines)]
     drawing.fit(found[1:], include=(-attrs["limit"], attrs["limit"]))

@@ -84,7 +84,8 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
         found.append(drawing.heat_map(series, x_axis, drawing.rows_axis(words.shortened(values, LONGEST_NAME)), z,
                                       span_of(data), text, cells=cells, frames=frames))  # fmt: skip
     widest = max(len(one["x"]["ticks"]) for one in found)
-    return drawing.figure(data, found, min(2, len(found)), bar=f"validation loss<br>({unit})",
+    columns = 1 if widest > 6 else min(2, len(found))
+    return drawing.figure(data, found, columns, wide=widest > 4, bar=f"validation loss<br>({unit})",
                           least=220 + 45 * widest)  # so that the numbers fit into their cells  # fmt: skip
 
 

@@ -73,5 +73,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
         drawing.fit([one], panels.FAR_PERCENT, view=limits, include=(0, limit))
         found.append(one)
     seen = data[["mean", "difference"]].stack()
-    within = len(seen) and view[0] <= seen.min() and seen.max() <= view[1]
-    return drawing.figure(data, found[:1] if within else found, key="verdict")
+    seen = seen[seen.abs() <= panels.FAR_PERCENT]
+    if len(seen) and view[0] <= seen.min() and seen.max() <= view[1]:
+        found = [found[0] | {"title": ""}]
+    return drawing.figure(data, found, key="verdict")

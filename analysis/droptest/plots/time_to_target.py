@@ -66,7 +66,7 @@ def _break_even_columns(found: virtual_time.BreakEven | None) -> dict[str, objec
 
 def describe(data: pd.DataFrame) -> dict[str, Any]:
     """Curves over the loss rate, break-even rates as vertical lines."""
-    quantity = f"virtual time to a<br>validation loss of {data['target_loss'].iloc[0]:.4g}"
+    quantity = f"virtual time to a validation loss of {data['target_loss'].iloc[0]:.4g}"
     points = data.drop_duplicates(["series", "loss_rate"]).assign(without_loss=lambda d: d["loss_rate"] == 0)
     reached = points.assign(seeds=points["seeds"].where(np.isfinite(points["mean"]), 0))
     whole = drawing.over_rate(reached, "", quantity, "s", "series", "loss_rate", sign="") | {"bands": []}

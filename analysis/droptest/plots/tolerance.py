@@ -134,8 +134,10 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
         one["lines"] = [drawing.NO_DIFFERENCE, {"y": limit, **tolerance}]
         drawing.fit([one], panels.FAR_PERCENT, view=limits, include=(0, limit))
         found.append(one)
-    within = len(seen) and low <= seen.min() and seen.max() <= high
-    return drawing.figure(data, found[:1] if within else found)
+    seen = seen[seen.abs() <= panels.FAR_PERCENT]
+    if len(seen) and low <= seen.min() and seen.max() <= high:
+        return drawing.figure(data, [found[0] | {"title": ""}])
+    return drawing.figure(data, found)
 
 
 def _pairs(data: pd.DataFrame, series: str, rows: list[float] | None, along: str, place: int = 0) -> dict[str, Any]:

@@ -91,7 +91,7 @@ function axisOf(axis, ink) {
   const made = {title: {text: axis.title || "", standoff: 8}, gridcolor: style("--grid"), linecolor: style("--line"),
     zeroline: false, automargin: true, tickfont: {color: ink}};
   made.exponentformat = axis.type ? "power" : "none";
-  if (axis.type) made.type = axis.type;
+  if (axis.type) Object.assign(made, {type: axis.type, dtick: axis.range && axis.range[1] - axis.range[0] < 1 ? "D2" : 1});
   if (axis.ticks) Object.assign(made, {tickvals: axis.ticks, ticktext: axis.labels});
   if (axis.whole) Object.assign(made, {tickformat: "d", nticks: 7}, axis.range && axis.range[1] - axis.range[0] < 8 ? {dtick: 1} : {});
   if (axis.range) made.range = axis.range;
@@ -102,10 +102,10 @@ function drawPanel(place, panel) {
   const ink = style("--ink");
   const traces = panel.curves.flatMap(curve => tracesOf(curve, panel));
   const layout = {
-    title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 0.97, yanchor: "top"},
+    title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: {t: 9}},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
     font: {color: ink, size: 11, family: "system-ui, DejaVu Sans, sans-serif"},
-    margin: {l: 62, r: 14, t: panel.title ? 18 + 16 * panel.title.split("<br>").length : 14, b: 46}, hovermode: "closest", barmode: "stack",
+    margin: {l: 62, r: 14, t: panel.title ? 20 + 16 * panel.title.split("<br>").length : 14, b: 46}, hovermode: "closest", barmode: "stack",
     hoverlabel: {bgcolor: style("--card"), bordercolor: style("--line"), font: {color: ink}},
     xaxis: axisOf(panel.x, ink), yaxis: axisOf(panel.y, ink),
     shapes: [
@@ -137,7 +137,7 @@ function drawPanel(place, panel) {
 }
 function keyOf(figure, panels) {  // the names of the curves, which show and hide them, and the scale of colours
   const looks = new Map();
-  for (const panel of figure.panels.filter(p => p && p.keyed !== false)) for (const c of panel.curves) if (!looks.has(c.name)) looks.set(c.name, c.look);
+  for (const panel of figure.panels.filter(p => p && p.keyed !== false)) for (const c of panel.curves) if (c.x.length && !looks.has(c.name)) looks.set(c.name, c);
   const names = [...(figure.order || []).filter(n => looks.has(n)), ...[...looks.keys()].filter(n => !(figure.order || []).includes(n))];
   const key = document.createElement("div");
   key.className = "key";
@@ -150,12 +150,12 @@ function keyOf(figure, panels) {  // the names of the curves, which show and hid
   if (figure.key) key.append(`${figure.key}: `);
   if (names.length === 1) { key.append(names[0]); return key; }
   for (const name of names) {
-    const [hue, mark, dash] = looks.get(name), button = document.createElement("button");
+    const {look: [hue, mark, dash], plain} = looks.get(name), button = document.createElement("button");
     button.type = "button";
     button.title = "show or hide";
     button.innerHTML = `<svg width="34" height="14"><line x1="0" x2="34" y1="7" y2="7" stroke="${colour(hue)}" stroke-width="2"` +
-      ` stroke-dasharray="${["", "7 3", "2 3", "7 3 2 3", "12 4", "12 4 2 4", "5 1"][dash % 7]}"/>` +
-      `<text x="17" y="11.5" font-size="13" text-anchor="middle" fill="${colour(hue)}">${GLYPHS[mark % GLYPHS.length]}</text></svg>`;
+      ` stroke-dasharray="${["", "7 3", "2 3", "7 3 2 3", "12 4", "12 4 2 4", "5 1"][plain ? 2 : dash % 7]}"/>` + (plain ? "" :
+      `<text x="17" y="11.5" font-size="13" text-anchor="middle" fill="${colour(hue)}">${GLYPHS[mark % GLYPHS.length]}</text>`) + "</svg>";
     button.append(name);
     button.addEventListener("click", () => {
       const off = button.classList.toggle("off");
