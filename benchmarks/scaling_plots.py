@@ -37,15 +37,16 @@ def _figure(chosen: list[dict], label: str):
     names = list(dict.fromkeys(setting["series"] for setting in chosen))
     figure, ((axes,),) = style.figure(style.SINGLE_COLUMN * 1.3, 2.6)
     handles = []
-    for name, mark in style.marks(names).items():
+    for place, name in enumerate(names):
+        color, marker = style.colour(place / max(len(names) - 1, 1)), style.MARKERS[place % len(style.MARKERS)]
         series = sorted((s for s in chosen if s["series"] == name), key=lambda s: s["x"])
         for setting in series:
             rates = [sample["tokens_per_second"] for sample in setting["samples"]]
-            axes.plot([setting["x"]] * len(rates), rates, linestyle="none", marker=mark.marker, color=mark.color,
+            axes.plot([setting["x"]] * len(rates), rates, linestyle="none", marker=marker, color=color,
                       alpha=0.25, markersize=3, markeredgewidth=0)  # fmt: skip
         handles += axes.plot(
             [s["x"] for s in series], [s["tokens_per_second"] for s in series],
-            color=mark.color, marker=mark.marker, linestyle=mark.linestyle,
+            color=color, marker=marker, linestyle=style.DASHES[place % len(style.DASHES)],
         )  # fmt: skip
     places = sorted({setting["x"] for setting in chosen})
     axes.set_xscale("log", base=2)

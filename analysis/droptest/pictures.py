@@ -74,11 +74,8 @@ def _inches(panel: Panel, rows: int) -> float:
         return titles + turned + (1.75 if panel["heat"].get("square") else 0.75 + 0.3 * len(panel["y"]["labels"]))
     if panel["y"].get("rows"):
         return titles + 0.65 + 0.24 * len(panel["y"]["labels"])
-    return (
-        titles
-        + (2.2 if rows < 3 else 1.55)
-        + (0.1 + 0.11 * len(above["looks"]) if (above := panel.get("above")) else 0)
-    )
+    above = 0.1 + 0.11 * len(panel["above"]["looks"]) if panel.get("above") else 0
+    return titles + above + (2.2 if rows < 3 else 1.55)
 
 
 def _panel(ax: Axes, panel: Panel, left: Panel | None, width: float, handles: dict[str, Any], lines: dict[str, Any]):

@@ -9,9 +9,8 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -87,29 +86,6 @@ def applied() -> Iterator[None]:
         matplotlib.rcdefaults()  # leaves the backend alone: figures are drawn without pyplot
         matplotlib.rcParams.update(RC)
         yield
-
-
-@dataclass(frozen=True)
-class Mark:
-    """How one curve looks. Colour, marker and dashes differ together, so that grey prints stay readable."""
-
-    color: str
-    marker: str
-    linestyle: str | tuple[int, tuple[float, ...]]
-
-
-def marks(names: Sequence[object], colormap: str = "viridis") -> dict[object, Mark]:
-    """A mark for each name, in order: colours from dark to light, so that the order shows in grey too."""
-    scale = matplotlib.colormaps[colormap]
-    spread = max(len(names) - 1, 1)
-    return {
-        name: Mark(
-            matplotlib.colors.to_hex(scale(0.82 * index / spread)),
-            MARKERS[index % len(MARKERS)],
-            DASHES[index % len(DASHES)],
-        )
-        for index, name in enumerate(names)
-    }
 
 
 def colour(hue: float | str) -> str:

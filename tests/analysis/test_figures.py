@@ -19,6 +19,7 @@ from synthetic import NONE, PACKAGES, bernoulli, gilbert_elliott
 
 import droptest
 from droptest import interactive, pictures, plots, style, summary, words
+from droptest.looks import INK
 from droptest.plots import burst_lengths, panels
 
 LOSSES = [NONE, bernoulli(0.05), bernoulli(0.4), gilbert_elliott(0.05, 8), gilbert_elliott(0.4, 8)]
@@ -150,14 +151,13 @@ def test_the_users_matplotlib_settings_change_nothing(experiment):
         assert matplotlib.rcParams["font.size"] == 30  # and are left as they were
 
 
-def test_marks_differ_in_grey():
+def test_colours_of_loss_rates_differ_in_grey():
     for count in range(2, 8):
-        marks = list(style.marks(list(range(count))).values())
-        grey = [np.dot(to_rgb(mark.color), (0.299, 0.587, 0.114)) for mark in marks]
+        colors = [style.colour(INK), *(style.colour(place / (count - 1)) for place in range(count))]
+        grey = [np.dot(to_rgb(color), (0.299, 0.587, 0.114)) for color in colors]
         assert (np.diff(grey) > 0.05).all()
-        assert len({mark.marker for mark in marks}) == count
-        assert len({str(mark.linestyle) for mark in marks}) == count
         assert max(grey) < 0.75  # seen on white
+    assert len(set(style.MARKERS)) == 12 and len({str(dashes) for dashes in style.DASHES}) == 7
 
 
 def test_curves_show_the_means_of_the_table(mixed):
@@ -469,6 +469,8 @@ def overlaps(figure):
             for axis in (ax.xaxis, ax.yaxis):
                 low, high = sorted(axis.get_view_interval())
                 found += [tick.label1 for tick in axis.get_major_ticks() if low <= tick.get_loc() <= high]
+            found += ax.texts
+    found += [*figure.texts, *(text for legend in figure.legends for text in legend.get_texts())]
     found = [text for text in found if text.get_text().strip()]
     boxes = [(text.get_text(), text.get_window_extent(renderer), text.get_rotation()) for text in found]
     page = figure.bbox.padded(1)

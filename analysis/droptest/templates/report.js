@@ -99,13 +99,13 @@ function axisOf(axis, ink) {
   return made;
 }
 function drawPanel(place, panel) {
-  const ink = style("--ink");
+  const ink = style("--ink"), titles = panel.title ? panel.title.split("<br>").length : 0;
   const traces = panel.curves.flatMap(curve => tracesOf(curve, panel));
   const layout = {
-    title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: {t: 9}},
+    title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: {t: 15 * titles - 6}},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
     font: {color: ink, size: 11, family: "system-ui, DejaVu Sans, sans-serif"},
-    margin: {l: 62, r: 14, t: panel.title ? 20 + 16 * panel.title.split("<br>").length : 14, b: 46}, hovermode: "closest", barmode: "stack",
+    margin: {l: 62, r: 14, t: titles ? 20 + 16 * titles : 14, b: 46}, hovermode: "closest", barmode: "stack",
     hoverlabel: {bgcolor: style("--card"), bordercolor: style("--line"), font: {color: ink}},
     xaxis: axisOf(panel.x, ink), yaxis: axisOf(panel.y, ink),
     shapes: [
@@ -128,7 +128,7 @@ function drawPanel(place, panel) {
     layout.shapes.push(...(heat.frames || []).map(([x, y]) => ({type: "rect", x0: x - 0.47, x1: x + 0.47, y0: y - 0.47, y1: y + 0.47,
       line: {color: "#ff5050", width: 2}})));
     Object.assign(layout.xaxis, {showgrid: false});
-    Object.assign(layout, {plot_bgcolor: style("--line"), margin: {l: 46, r: 8, t: 20 + 15 * panel.title.split("<br>").length, b: 42}});
+    Object.assign(layout, {plot_bgcolor: style("--line"), margin: {l: 46, r: 8, t: 20 + 15 * titles, b: 42}});
     layout.title.font.size = 11;
   }
   const options = {responsive: true, displaylogo: false, displayModeBar: "hover",
@@ -150,10 +150,11 @@ function keyOf(figure, panels) {  // the names of the curves, which show and hid
   if (figure.key) key.append(`${figure.key}: `);
   if (names.length === 1) { key.append(names[0]); return key; }
   for (const name of names) {
-    const {look: [hue, mark, dash], plain} = looks.get(name), button = document.createElement("button");
+    const {look: [hue, mark, dash], plain, kind} = looks.get(name), button = document.createElement("button");
     button.type = "button";
     button.title = "show or hide";
-    button.innerHTML = `<svg width="34" height="14"><line x1="0" x2="34" y1="7" y2="7" stroke="${colour(hue)}" stroke-width="2"` +
+    button.innerHTML = kind === "stack" ? `<svg width="14" height="12"><rect width="14" height="12" fill="${colour(hue)}"/></svg>`
+      : `<svg width="34" height="14"><line x1="0" x2="34" y1="7" y2="7" stroke="${colour(hue)}" stroke-width="2"` +
       ` stroke-dasharray="${["", "7 3", "2 3", "7 3 2 3", "12 4", "12 4 2 4", "5 1"][plain ? 2 : dash % 7]}"/>` + (plain ? "" :
       `<text x="17" y="11.5" font-size="13" text-anchor="middle" fill="${colour(hue)}">${GLYPHS[mark % GLYPHS.length]}</text>`) + "</svg>";
     button.append(name);
