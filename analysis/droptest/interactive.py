@@ -86,7 +86,7 @@ def _curve(curve: dict[str, Any], places: dict[str, Any], axes: dict[str, Any]) 
             found[end] = [places[bars](value) for value in curve[end]]
     if curve["kind"] == "edge":
         low, high = axes[bars]["range"]
-        inset = 0.03 * (high - low)
+        inset = (0.03 + 0.06 * curve.get("level", 0)) * (high - low)
         place = high - inset if curve["side"] == "high" else low + inset
         found[bars] = [10**place if axes[bars].get("type") == "log" else place] * len(curve[bars])
     return found

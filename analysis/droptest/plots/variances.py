@@ -76,6 +76,6 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
         if mine:
             curves.append(drawing.curve(part, category(place), shown["deviation"], y, "bars", low=shown["low"],
                                         high=shown["high"], along="x", text=text))  # fmt: skip
-    x = {"title": f"standard deviation ({unit})", "type": "log", "range": [left / 1.1, right]}
+    x = {"title": f"standard deviation ({unit})", "type": "log", "range": [left / 1.25, right]}
     whole = drawing.panel("", x, drawing.rows_axis(names), curves, inches=0.6 + 0.36 * len(names))
     return drawing.figure(data, [whole], 1, key="between")

@@ -63,7 +63,8 @@ const faint = hex => `rgba(${[1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16
 function tracesOf(curve, panel) {
   const [hue, mark, dash] = curve.look, own = colour(hue), hues = curve.hues ? curve.hues.map(colour) : own;
   const open = curve.hollow ? "-open" : "", of = place => SYMBOLS[place % SYMBOLS.length] + open;
-  const symbol = curve.symbol ? curve.symbol + open : curve.hues ? curve.hues.map(h => of(h === "ink" ? 0 : mark)) : of(mark);
+  const small = curve.kind === "points" && !curve.hollow;  // one run
+  const symbol = curve.symbol ? curve.symbol + open : small ? "circle" : curve.hues ? curve.hues.map(h => of(h === "ink" ? 0 : mark)) : of(mark);
   const base = {type: "scatter", name: curve.name, x: curve.x, y: curve.y, meta: curve.name, cliponaxis: curve.kind !== "edge",
     hoverlabel: {namelength: -1}, hovertemplate: `%{meta}<br>${panel.x.title}: %{x}<br>${panel.y.title}: %{y:.6~g}<extra></extra>`};
   if (curve.text) Object.assign(base, {text: curve.text, hovertemplate: "%{text}<extra></extra>"});
@@ -100,12 +101,13 @@ function axisOf(axis, ink) {
 }
 function drawPanel(place, panel) {
   const ink = style("--ink"), titles = panel.title ? panel.title.split("<br>").length : 0;
+  const below = 46 + 14 * (panel.x.title.split("<br>").length - 1);
   const traces = panel.curves.flatMap(curve => tracesOf(curve, panel));
   const layout = {
     title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: {t: 15 * titles - 6}},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
     font: {color: ink, size: 11, family: "system-ui, DejaVu Sans, sans-serif"},
-    margin: {l: 62, r: 14, t: titles ? 20 + 16 * titles : 14, b: 46}, hovermode: "closest", barmode: "stack",
+    margin: {l: 62, r: 14, t: titles ? 20 + 16 * titles : 14, b: below}, hovermode: "closest", barmode: "stack",
     hoverlabel: {bgcolor: style("--card"), bordercolor: style("--line"), font: {color: ink}},
     xaxis: axisOf(panel.x, ink), yaxis: axisOf(panel.y, ink),
     shapes: [
