@@ -17,12 +17,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FixedLocator, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, LogFormatterSciNotation, LogLocator, MaxNLocator, NullLocator
 
 SYMBOLS = {"triangle-up": "^", "triangle-down": "v", "triangle-right": ">", "triangle-left": "<", "x": "x"}
 DASHES = {"dot": ":", "dash": "--", "": "-"}
 HATCHES = ("", "////", "....")
 LETTER = 0.055  # inches: the width of a letter in the smallest text
+FEW_DECADES = 2  # a logarithmic axis of fewer has ticks between its powers of ten
 INSIDE = 0.72  # the share of a panel's width that is inside its axes, at least
 
 
@@ -112,7 +113,9 @@ def _axis(ax: Axes, along: str, axis: dict[str, Any], alike: bool) -> None:
     one, scale = (ax.xaxis, ax.set_xscale) if along == "x" else (ax.yaxis, ax.set_yscale)
     if axis.get("type") == "log":
         scale("log")
-        one.set_major_locator(LogLocator(numticks=6))
+        few = math.log10(axis["range"][1] / axis["range"][0]) < FEW_DECADES if "range" in axis else False
+        one.set_major_locator(LogLocator(subs=(1, 2, 5) if few else (1,), numticks=6))
+        one.set_major_formatter(LogFormatterSciNotation(labelOnlyBase=False, minor_thresholds=(math.inf, math.inf)))
         one.set_minor_locator(NullLocator())
     elif "stretch" in axis:
         stretched = Stretched(*axis["stretch"])
@@ -182,6 +185,9 @@ def _marks(ax: Axes, curve: dict[str, Any], x, y, color: str, marker: str, dashe
         low, high = (np.asarray(curve[end], float) for end in ("low", "high"))
         mean = x if along == "x" else y
         bars = {f"{along}err": np.nan_to_num(np.array([mean - low, high - mean]))}
+    legend = Line2D([], [], color=color, marker=marker, linestyle=dashes, markersize=4, **face)
+    if not (np.isfinite(x) & np.isfinite(y)).any():  # all are beyond the panel
+        return legend
     size, width, cap = (4.5, 1, 2) if len(x) < 40 else (2, 0.5, 0)
     hues = [style.colour(hue) for hue in curve.get("hues", [])]
     if hues and dashes == "none":  # rows: each has its bar
@@ -189,12 +195,12 @@ def _marks(ax: Axes, curve: dict[str, Any], x, y, color: str, marker: str, dashe
             own = {f"{along}err": error[:, place : place + 1] for error in bars.values()}
             ax.errorbar(x[place], y[place], color=hue, marker=_mark_of(curve, place, marker), linestyle="none",
                         markersize=size, elinewidth=width, capsize=cap, **own, **face)  # fmt: skip
-        return Line2D([], [], color=color, marker=marker, linestyle=dashes, markersize=4, **face)
+        return legend
     ax.errorbar(x, y, color=color, marker="" if hues else marker, linestyle=dashes, markersize=size, elinewidth=width,
                 capsize=cap, **bars, **face)  # fmt: skip
     for place, hue in enumerate(hues):
         ax.plot(x[place], y[place], _mark_of(curve, place, marker), color=hue, markersize=size + 0.5, zorder=3, **face)
-    return Line2D([], [], color=color, marker=marker, linestyle=dashes, markersize=4, **face)
+    return legend
 
 
 def _mark_of(curve: dict[str, Any], place: int, marker: str) -> str:

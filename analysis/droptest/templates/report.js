@@ -92,7 +92,7 @@ function axisOf(axis, ink) {
   const made = {title: {text: axis.title || "", standoff: 8}, gridcolor: style("--grid"), linecolor: style("--line"),
     zeroline: false, automargin: true, tickfont: {color: ink}};
   made.exponentformat = axis.type ? "power" : "none";
-  if (axis.type) Object.assign(made, {type: axis.type, dtick: axis.range && axis.range[1] - axis.range[0] < 1 ? "D2" : 1});
+  if (axis.type) Object.assign(made, {type: axis.type, dtick: axis.range && axis.range[1] - axis.range[0] < 2 ? "D2" : 1});
   if (axis.ticks) Object.assign(made, {tickvals: axis.ticks, ticktext: axis.labels});
   if (axis.whole) Object.assign(made, {tickformat: "d", nticks: 7}, axis.range && axis.range[1] - axis.range[0] < 8 ? {dtick: 1} : {});
   if (axis.range) made.range = axis.range;
