@@ -9,7 +9,10 @@ from pathlib import Path
 import machine
 
 sys.path.insert(0, str(machine.ROOT / "analysis"))
-from droptest import style
+from droptest import style  # before matplotlib: it sets up matplotlib's cache
+
+# isort: split
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 X_LABELS = {
     "width": "model width (6 layers, context 128)",
@@ -34,22 +37,23 @@ def _figure(chosen: list[dict], label: str):
     names = list(dict.fromkeys(setting["series"] for setting in chosen))
     figure, ((axes,),) = style.figure(style.SINGLE_COLUMN * 1.3, 2.6)
     handles = []
-    for name, mark in style.marks(names).items():
+    for place, name in enumerate(names):
+        color, marker = style.colour(place / max(len(names) - 1, 1)), style.MARKERS[place % len(style.MARKERS)]
         series = sorted((s for s in chosen if s["series"] == name), key=lambda s: s["x"])
         for setting in series:
             rates = [sample["tokens_per_second"] for sample in setting["samples"]]
-            axes.plot([setting["x"]] * len(rates), rates, linestyle="none", marker=mark.marker, color=mark.color,
+            axes.plot([setting["x"]] * len(rates), rates, linestyle="none", marker=marker, color=color,
                       alpha=0.25, markersize=3, markeredgewidth=0)  # fmt: skip
         handles += axes.plot(
             [s["x"] for s in series], [s["tokens_per_second"] for s in series],
-            color=mark.color, marker=mark.marker, linestyle=mark.linestyle,
+            color=color, marker=marker, linestyle=style.DASHES[place % len(style.DASHES)],
         )  # fmt: skip
     places = sorted({setting["x"] for setting in chosen})
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.xaxis.set_major_locator(style.FixedLocator(places))
-    axes.xaxis.set_minor_locator(style.NullLocator())
-    axes.xaxis.set_major_formatter(style.FuncFormatter(lambda value, _: f"{value:.0f}"))
+    axes.xaxis.set_major_locator(FixedLocator(places))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.0f}"))
     _label_rates(axes, [sample["tokens_per_second"] for s in chosen for sample in s["samples"]])
     axes.set_xlabel(label)
     axes.set_ylabel("tokens per second")
@@ -64,9 +68,9 @@ def _label_rates(axes, rates: list[float]) -> None:
     high = min(tick for tick in ticks if tick > max(rates) * 1.05)
     shown = [tick for tick in ticks if low <= tick <= high]
     axes.set_ylim(low, high)
-    axes.yaxis.set_major_locator(style.FixedLocator(shown))
-    axes.yaxis.set_minor_locator(style.NullLocator())
-    axes.yaxis.set_major_formatter(style.FuncFormatter(lambda value, _: f"{value:,.6g}"))
+    axes.yaxis.set_major_locator(FixedLocator(shown))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
 
 
 def _save(figure, folder: Path, name: str) -> Path:

@@ -86,7 +86,7 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
     Raises: RecordError where `out` cannot be written.
     """
     # Late, so that tables can be had without matplotlib.
-    from droptest import comparison, drawing, interactive, plots, style
+    from droptest import comparison, interactive, plots, style
 
     written = Written(out / "report.html", warnings=list(records.warnings))
     written.notes += [LEFT_OUT] * records.of_programs
@@ -109,15 +109,16 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
                 for extension in (*style.FORMATS, "csv"):  # one of an earlier report would be out of date
                     (out / "plots" / f"{name}.{extension}").unlink(missing_ok=True)
                 continue
-            paths = write_figure(name, data, out / "plots")
+            described = plots.describe(name, data)
+            paths = write_figure(name, data, out / "plots", described)
             written.plots += paths
             picture = next(path for path in paths if path.suffix == ".svg")
             parts[f"figure {name}"] = {
                 "name": name, "tall": _is_tall(picture), "title": module.TITLE, "caption": _caption(module, data),
                 "picture": base64.b64encode(picture.read_bytes()).decode("ascii"),
-                "command": command("plot", name, records), "files": _links(paths, out),
+                "command": command("plot", name, records), "files": _links(paths, out), "names": described["names"],
             }  # fmt: skip
-            drawn[name] = interactive.figure_of(name, data)
+            drawn[name] = interactive.page_of(described)
         for name in [part.split()[1] for _, _, every in SECTIONS for part in every if part.startswith("table ")]:
             found = table(name, records, questions)
             target = out / "tables" / f"{name}.csv"
@@ -126,8 +127,9 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
                 continue
             write_whole(target, found.as_csv())
             parts[f"table {name}"] = _table_part(found, records, questions, out, target)
-        compared = drawing.plain(comparison.data(records) | {"far": plots.panels.far_loss(records.best)})
-        page = {"figures": drawn, "comparison": compared, "scale": style.scale()}
+        compared = interactive.plain(comparison.data(records) | {"far": plots.panels.far_loss(records.best)})
+        page = {"figures": drawn, "comparison": compared, "scale": style.scale(),
+                "ends": [style.DARKEST, style.LIGHTEST]}  # fmt: skip
         write_whole(written.report, _page(
             title=f"{records.name} - droptest report", heading=records.name, description=records.description,
             outcome=" ".join([f"{_outcome(records, brief=True)}.", *written.notes]), warnings=records.warnings,
@@ -140,13 +142,11 @@ def write_report(records: Records, out: Path, questions: Questions = NO_QUESTION
     return written
 
 
-def write_figure(name: str, data, folder: Path) -> list[Path]:
+def write_figure(name: str, data: pd.DataFrame, folder: Path, described: dict[str, Any] | None = None) -> list[Path]:
     """Writes a figure's pictures and its numbers (CSV) to `folder`; returns their paths."""
-    from droptest import plots, style
+    from droptest import pictures, plots, style
 
-    with style.applied():
-        figure = plots.FIGURES[name].draw(data)
-    paths = style.save(figure, folder, name)
+    paths = style.save(pictures.draw(described or plots.describe(name, data)), folder, name)
     write_whole(folder / f"{name}.csv", data.to_csv(index=False, lineterminator="\n"))
     return [*paths, folder / f"{name}.csv"]
 
@@ -291,7 +291,7 @@ def _sections(
         section = {
             "id": name, "title": title, "parts": [parts[part] for part in wanted if part in parts],
             "not_drawn": [not_drawn[part] for part in wanted if part in not_drawn],
-            "findings": [], "notes": [], "definitions": [], "details": [],
+            "findings": [], "folded": [], "notes": [], "definitions": [], "details": [],
         }  # fmt: skip
         if name == "tolerable":
             section["findings"] = list(_tolerable(records, every))
@@ -302,7 +302,9 @@ def _sections(
         elif name == "time" and section["parts"]:
             section["findings"] = list(_break_evens(records))
         elif name == "wall":
-            section["findings"] = list(wall_time.findings(wall_time.breakdowns(records)))
+            breakdowns = wall_time.breakdowns(records)
+            section["folded"] = list(wall_time.findings(breakdowns))
+            section["findings"] = wall_time.headlines(breakdowns) or section["folded"][:1]
         elif name == "seeds" and section["parts"]:
             section["notes"] = seeds.notes(records)
         elif name == "origin":

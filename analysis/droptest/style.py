@@ -9,9 +9,8 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 
@@ -35,7 +34,7 @@ import matplotlib  # noqa: E402
 from matplotlib.axes import Axes  # noqa: E402
 from matplotlib.figure import Figure  # noqa: E402
 from matplotlib.patches import Rectangle  # noqa: E402
-from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, ScalarFormatter  # noqa: E402
+from matplotlib.ticker import ScalarFormatter  # noqa: E402
 
 from droptest.words import MOST_IN_DIGITS  # noqa: E402
 
@@ -44,6 +43,8 @@ DOUBLE_COLUMN = 7.16
 DPI = 200
 FORMATS = ("png", "svg")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "p")
+NAMED = {"ink": "#1c2024", "soft": "#5b6470", "shade 0": "#30363d", "shade 1": "#727a83", "shade 2": "#9aa1a9"}
+DARKEST, LIGHTEST = 0.15, 0.84  # of the colours of loss rates: black is without loss, yellow is not seen on white
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (5, 1.5, 1, 1.5)), (0, (3, 1, 1, 1, 1, 1)), (0, (8, 2)), (0, (2, 2)))
 RC = {
     "font.family": "DejaVu Sans",
@@ -87,31 +88,15 @@ def applied() -> Iterator[None]:
         yield
 
 
-@dataclass(frozen=True)
-class Mark:
-    """How one curve looks. Colour, marker and dashes differ together, so that grey prints stay readable."""
-
-    color: str
-    marker: str
-    linestyle: str | tuple[int, tuple[float, ...]]
+def colour(hue: float | str) -> str:
+    """The colour of a hue of looks.py on paper."""
+    if isinstance(hue, str):
+        return NAMED.get(hue, hue)
+    return matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](DARKEST + (LIGHTEST - DARKEST) * hue))
 
 
-def marks(names: Sequence[object], colormap: str = "viridis") -> dict[object, Mark]:
-    """A mark for each name, in order: colours from dark to light, so that the order shows in grey too."""
-    scale = matplotlib.colormaps[colormap]
-    spread = max(len(names) - 1, 1)
-    return {
-        name: Mark(
-            matplotlib.colors.to_hex(scale(0.82 * index / spread)),
-            MARKERS[index % len(MARKERS)],
-            DASHES[index % len(DASHES)],
-        )
-        for index, name in enumerate(names)
-    }
-
-
-def scale(steps: int = 32) -> list[str]:
-    """The colours of marks from dark to light."""
+def scale(steps: int = 64) -> list[str]:
+    """The colours of loss rates and of maps from dark to light."""
     return [matplotlib.colors.to_hex(matplotlib.colormaps["viridis"](i / (steps - 1))) for i in range(steps)]
 
 
@@ -141,13 +126,14 @@ def legend_below(result: Figure, handles: list, labels: list[str], title: str | 
     A single curve has its name there alone.
     """
     labels = [plain_text(label if len(label) <= 110 else label[:109] + "…") for label in labels]
-    if len(labels) < 2:  # one curve needs no key, only its name
+    if not labels:
+        return
+    if len(labels) < 2 and not getattr(handles[0], "needs_key", False):  # one curve needs no key, only its name
         height = result.get_figheight() + 0.2
         result.set_figheight(height)
         result.get_layout_engine().set(rect=(0, 0.2 / height, 1, 1 - 0.2 / height))
-        if labels:
-            text = f"{title}: {labels[0]}" if title else labels[0]
-            result.text(0.5, 0.04 / height, text, ha="center", va="bottom", fontsize=7)
+        text = f"{title}: {labels[0]}" if title else labels[0]
+        result.text(0.5, 0.04 / height, text, ha="center", va="bottom", fontsize=7)
         return
     longest = max((len(label) for label in labels), default=1)
     columns = max(1, min(len(labels), int(result.get_figwidth() / (0.062 * longest + 0.62))))
@@ -160,68 +146,15 @@ def legend_below(result: Figure, handles: list, labels: list[str], title: str | 
     result.legend(handles, labels, title=title, loc="lower center", ncol=columns, borderaxespad=0.2)
 
 
-def percent_axis(axes: Axes, rates: Sequence[float], pointer: str | None = None) -> None:
-    """A packet loss rate axis in percent, logarithmic with 0 at its left end, ticks at the rates where they fit.
-
-    pointer: the loss that the rate is of, where there are several.
-    """
-    axes.set_xlabel("packet loss rate (%)" if pointer is None else f"packet loss rate of {plain_text(pointer)} (%)")
-    shown = sorted({100 * rate for rate in rates if math.isfinite(rate)})
-    positive = [rate for rate in shown if rate > 0]
-    if not positive:
-        return
-    # Without a zero the axis is plainly logarithmic; with it, the stretch from 0 to the first rate is linear.
-    if shown[0] == 0:
-        axes.set_xscale("symlog", linthresh=positive[0], linscale=0.4)
-        axes.axvspan(-positive[0], positive[0], color="0.95", zorder=0, linewidth=0)  # the linear stretch
-        axes.set_xlim(-0.25 * positive[0], positive[-1] * 1.35)
-    else:
-        axes.set_xscale("log")
-        axes.set_xlim(positive[0] / 1.35, positive[-1] * 1.35)
-    axes.xaxis.set_major_locator(FixedLocator(_thinned(shown, axes)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(_plain_number))
-
-
-def _plain_number(value: float, _: object) -> str:
-    return f"{value:.6g}".replace("-", "\N{MINUS SIGN}")
-
-
 def plain_text(text: str) -> str:
     """A user's text as matplotlib shows it as it is: no mathematics, no control characters."""
-    shown = "".join(c if c.isprintable() else "?" for c in text).replace("$", r"\$")
+    shown = "".join(c if c.isprintable() or c == "\N{NO-BREAK SPACE}" else "?" for c in text).replace("$", r"\$")
     return f" {shown}" if shown.startswith("_") else shown
 
 
-def _thinned(rates: Sequence[float], axes: Axes) -> list[float]:
-    """The rates that can have a tick without their labels touching: 0 and the ends first, then from the left."""
-    to_axes = axes.transData + axes.transAxes.inverted()
-    place = {rate: to_axes.transform((rate, 1.0))[0] for rate in rates}
-    kept: list[float] = []
-    for rate in [rates[0], rates[-1], *rates[1:-1]]:
-        if all(abs(place[rate] - place[other]) >= 0.09 for other in kept):
-            kept.append(rate)
-    return sorted(kept)
-
-
-def signed_log_axis(axes: Axes, means: Sequence[float], *bounds: Sequence[float]) -> None:
-    """A y axis for differences of either sign over decades: linear around 0, logarithmic beyond. NaN is left out.
-
-    bounds: the ends of intervals, which are to be seen as well.
-    """
-    sizes = [abs(mean) for mean in means if mean and math.isfinite(mean)]
-    if not sizes or max(sizes) < 20 * min(sizes):
-        return
-    threshold = 10.0 ** math.floor(math.log10(min(sizes)))
-    # A difference that is tiny by chance must not stretch the axis.
-    threshold = max(threshold, 10.0 ** math.floor(math.log10(max(sizes)) - 3))
-    axes.set_yscale("symlog", linthresh=threshold, linscale=0.5)
-    axes.axhspan(-threshold, threshold, color="0.95", zorder=0, linewidth=0)  # the linear stretch
-    ends = [end for column in (means, *bounds) for end in column if math.isfinite(end)]
-    low, high = min(0.0, *ends), max(0.0, *ends)
-    axes.set_ylim(min(low * 1.7, -0.5 * threshold), max(high * 1.7, 0.5 * threshold))
-    axes.yaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_major_formatter(FuncFormatter(_plain_number))
+def in_lines(text: str) -> str:
+    """A text with <br> in lines."""
+    return "\n".join(map(plain_text, text.split("<br>")))
 
 
 def frame(x: float, y: float) -> Rectangle:
@@ -231,14 +164,14 @@ def frame(x: float, y: float) -> Rectangle:
 
 class _PlainFormatter(ScalarFormatter):
     def __call__(self, x: float, pos: int | None = None) -> str:
-        return super().__call__(x, pos) if abs(x) < MOST_IN_DIGITS else _plain_number(x, pos)
+        return super().__call__(x, pos) if abs(x) < MOST_IN_DIGITS else f"{x:.6g}".replace("-", "\N{MINUS SIGN}")
 
 
-def plain_ticks(axes: Axes) -> None:
-    """No offsets or powers on a linear y axis, below the numbers that only diverged runs have."""
+def plain_formatter() -> ScalarFormatter:
+    """No offsets or powers on a linear axis, below the numbers that only diverged runs have."""
     formatter = _PlainFormatter(useOffset=False)
     formatter.set_scientific(False)
-    axes.yaxis.set_major_formatter(formatter)
+    return formatter
 
 
 def save(result: Figure, folder: Path, name: str) -> list[Path]:

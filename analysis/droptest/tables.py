@@ -59,9 +59,10 @@ class Table:
 
 
 def _table(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> Table:
-    """A table without the columns in which no row has anything."""
+    """A table without the columns in which no row has anything but a part of its first cell."""
     texts = [tuple(map(str, row)) for row in rows]
-    kept = [i for i in range(len(header)) if i == 0 or any(row[i] not in ("", "-") for row in texts)]
+    says = lambda row, cell: cell not in ("", "-") and f", {cell}, " not in f", {row[0]}, "  # noqa: E731
+    kept = [i for i in range(len(header)) if i == 0 or any(says(row, row[i]) for row in texts)]
     return Table(name, title, tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in texts), note)
 
 

@@ -261,31 +261,52 @@ def findings(every: list[Breakdown]) -> Iterator[str]:
         yield from named
 
 
-def text_table(records: Records) -> str:
-    """The three largest bottlenecks for a terminal, a line each; "" where the records have none of the numbers.
+@dataclass(frozen=True)
+class Bottleneck:
+    """A part with its mean share over the points, and the remedy of the point in which its share is the largest."""
 
-    Shares are means over the points. The remedy is that of the point in which the part has the largest share.
-    """
-    every = breakdowns(records)
-    if not every:
-        return ""
-    largest: dict[str, tuple[Breakdown, Part]] = {}
+    part: Part
+    mean: float
+    where: str  # that point, with its share; "" of a single point
+
+    @property
+    def severity(self) -> str:
+        return severity_of(self.part.part, self.mean)
+
+
+def largest(every: list[Breakdown]) -> list[Bottleneck]:
+    """The bottlenecks over all points, the largest first."""
+    of: dict[str, tuple[Breakdown, Part]] = {}
     sums: dict[str, float] = defaultdict(float)
     for one in every:
         for part in one.parts:
             sums[part.part] += part.share
-            if part.part not in largest or part.share > largest[part.part][1].share:
-                largest[part.part] = (one, part)
-    means = {part: total / len(every) for part, total in sums.items() if severity_of(part, total / len(every))}
-    found = sorted(means, key=lambda part: -means[part])
+            if part.part not in of or part.share > of[part.part][1].share:
+                of[part.part] = (one, part)
+    found = []
+    for one, part in of.values():
+        where = f" (at most {100 * part.share:.1f} %: {one.group.name_with_rate})" if len(every) > 1 else ""
+        found.append(Bottleneck(part, sums[part.part] / len(every), where))
+    return sorted((one for one in found if one.severity), key=lambda one: -one.mean)
+
+
+def headlines(every: list[Breakdown]) -> list[str]:
+    """The largest bottlenecks over all points, a sentence each."""
+    return [f"{one.part.title} {100 * one.mean:.0f} % ({one.severity}){one.where}: {one.part.help}."
+            for one in largest(every)[:MOST_ROWS]]  # fmt: skip
+
+
+def text_table(records: Records) -> str:
+    """The three largest bottlenecks for a terminal, a line each; "" where the records have none of the numbers."""
+    every = breakdowns(records)
+    if not every:
+        return ""
+    found = largest(every)
     if not found:
         return "where the time goes: compute; no other part has 3 %"
     lines = ["where the time goes:" if len(every) == 1 else f"where the time goes, mean over {len(every)} points:"]
-    for name in found[:MOST_ROWS]:
-        one, part = largest[name]
-        where = f" (at most {100 * part.share:.1f} %: {one.group.name_with_rate})" if len(every) > 1 else ""
-        lines.append(f"{100 * means[name]:6.1f} %  {severity_of(name, means[name]):6}  {part.title}{printable(where)}: "
-                     f"{part.help}")  # fmt: skip
+    lines += [f"{100 * one.mean:6.1f} %  {one.severity:6}  {one.part.title}{printable(one.where)}: {one.part.help}"
+              for one in found[:MOST_ROWS]]  # fmt: skip
     if len(found) > MOST_ROWS:
         lines.append(f"{len(found) - MOST_ROWS} more are in the report")
     return "\n".join(lines)

@@ -39,6 +39,26 @@ addEventListener("load", () => setTimeout(() => {
   }
   const wide = [...document.querySelectorAll("body *")].filter(e => !e.closest(".scroll, .drawing, pre")
     && e.getBoundingClientRect().right > innerWidth + 1).map(e => e.tagName + " " + e.className);
+  // Titles that leave their panel, and labels of ticks that run over each other.
+  const inside = (e, box) => { const r = e.getBoundingClientRect();
+    return r.left >= box.left - 1 && r.right <= box.right + 1 && r.top >= box.top - 1 && r.bottom <= box.bottom + 1; };
+  const cut = [], touching = [];
+  for (const panel of document.querySelectorAll(".drawing .panel")) {
+    const box = panel.getBoundingClientRect();
+    for (const e of panel.querySelectorAll(".gtitle, .xtitle, .ytitle, .xtick text, .ytick text"))
+      if (e.textContent && !inside(e, box)) cut.push(e.textContent);
+    for (const axis of [".xtick text", ".ytick text"]) {
+      const labels = [...panel.querySelectorAll(axis)].filter(e => e.textContent);
+      const boxes = labels.map(e => e.getBoundingClientRect());
+      boxes.forEach((x, i) => boxes.slice(0, i).forEach((y, j) => {
+        const over = [["left", "right"], ["top", "bottom"]].every(([from, to]) =>
+          Math.min(x[to], y[to]) - Math.max(x[from], y[from]) > 1);
+        if (over) touching.push([labels[i].textContent, labels[j].textContent]); }));
+    }
+  }
+  const titles = document.querySelectorAll(".drawing .panel .xtitle").length;
+  const sticky = [...document.querySelectorAll(".scroll td:first-child")]
+    .every(e => getComputedStyle(e).position === "sticky");
   const figures = {};
   for (const place of document.querySelectorAll(".drawing"))
     figures[place.dataset.figure] = [...place.querySelectorAll(".panel")].map(panel => ({
@@ -48,7 +68,8 @@ addEventListener("load", () => setTimeout(() => {
       traces: panel.data.map(t => ({type: t.type, name: t.name, y: t.y || t.z, mode: t.mode}))}));
   const compared = {words: document.getElementById("compare-result").textContent,
     rows: [...document.querySelectorAll("#compare-spec tbody tr")].map(row => [...row.cells].map(c => c.textContent))};
-  const seen = {failures, asked, before, up, down, filtered, wide, figures, compared, scroll: root.scrollWidth,
+  const seen = {failures, asked, cut, touching, titles, sticky, before, up, down, filtered, wide, figures, compared,
+    scroll: root.scrollWidth,
     inner: innerWidth, failed: root.dataset.failed || null,
     fetched: performance.getEntriesByType("resource").map(e => e.name).filter(n => !n.startsWith("data:"))};
   const out = document.createElement("pre");
@@ -158,6 +179,7 @@ def test_every_other_figure_is_drawn_too(write, wanted, tmp_path):
     assert main(["report", str(folder)]) == 0
     seen = probed(folder, tmp_path / "profile", 700)
     assert (seen["failures"], seen["failed"], seen["asked"], seen["wide"]) == ([], None, [], [])
+    assert (seen["cut"], seen["touching"]) == ([], [])
     assert wanted <= set(seen["figures"])
     for name in wanted:
         for panel in seen["figures"][name]:
@@ -175,6 +197,15 @@ def test_tables_sort_by_numbers_and_filter(seen):
 def test_nothing_is_wider_than_the_window(seen):
     assert seen["scroll"] <= seen["inner"]
     assert seen["wide"] == []
+
+
+def test_titles_and_labels_stay_in_their_panels_and_apart(seen):
+    assert (seen["cut"], seen["touching"]) == ([], [])
+    assert seen["titles"] == sum(map(len, seen["figures"].values()))
+
+
+def test_the_first_column_of_a_wide_table_stays_while_the_rest_scrolls(seen):
+    assert seen["sticky"]
 
 
 def test_two_points_are_compared(seen):

@@ -138,7 +138,7 @@ def test_the_figure_shows_accuracy_and_its_paired_difference(folder):
     assert data.loc[0.2, "majority"] == 0.5
     figure = plots.draw("accuracy", records)
     left, right = figure.axes[:2]
-    assert left.get_ylabel() == "accuracy (%)"
+    assert left.get_ylabel() == "accuracy\n(%)"
     assert [line for line in left.lines if list(line.get_ydata()) == [50.0, 50.0]], "the majority's accuracy"
     assert any(-25 in [round(y) for y in line.get_ydata()] for line in right.lines)
 

@@ -13,8 +13,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from synthetic import NONE, bernoulli
 
 import droptest
-from droptest import interactive, plots, style, virtual_time
-from droptest.plots import panels
+from droptest import drawing, interactive, pictures, plots, style, virtual_time
 from droptest.plots.step_time import seconds_per_step
 
 T2, T3 = 12.706204736, 4.302652730  # quantile 0.975 of Student's t with 1 and 2 degrees of freedom, from printed tables
@@ -190,12 +189,17 @@ def test_a_seed_without_an_error_leaves_the_series_in_the_figure(layered):
     nmse, bias = (at(data, quantity=quantity).set_index("layer") for quantity in ("nmse", "bias"))
     assert nmse["mean"].tolist() == pytest.approx([0.1, 0.0]) and nmse["seeds"].tolist() == [3, 3]
     assert bias["mean"].tolist() == pytest.approx([-1.0, 0.0]) and bias["seeds"].tolist() == [3, 3]
-    assert data.attrs["remark"] == "1 point with NMSE 0, not on the logarithmic axis"
+    assert data.attrs["remark"] == "1 point with NMSE 0, at the edge of the logarithmic axis"
     figure = plots.draw("layers", records)
     assert figure._suptitle.get_text() == data.attrs["remark"]
     assert_holds(points_of(figure), [0, 0, 1], [0.1, -1.0, 0.0])  # of the zeros that of bias alone
     page = interactive.figure_of("layers", data)["panels"][0]
-    assert page["title"].endswith("tensor parallel, forward") and page["curves"][0]["y"] == [pytest.approx(0.1), None]
+    curve, zero = page["curves"]
+    assert page["title"].endswith("tensor parallel, forward") and curve["y"] == [pytest.approx(0.1), None]
+    assert (zero["kind"], zero["x"], zero["symbol"], zero["hollow"]) == ("edge", [1], "triangle-down", True)
+    assert math.log10(zero["y"][0]) < page["y"]["range"][0] + 0.1 * np.diff(page["y"]["range"])[0]
+    edges = [line for line in figure.axes[0].lines if line.get_marker() == "v"]
+    assert [(line.get_xdata()[0], line.get_markerfacecolor()) for line in edges] == [(1, "none")]
 
 
 def test_a_remark_counts_the_runs_that_a_layer_lacks(layered):
@@ -433,11 +437,11 @@ def test_figures_of_time_draw_their_numbers(timed):
         assert_holds(bars_of(figure), 100 * reached["loss_rate"], reached[end])
     break_even = data["break_even"].dropna().iloc[0]
     assert np.isclose(points_of(figure)[:, 0], 100 * break_even).any()
-    lines = [line for ax in figure.axes for line in ax.get_lines() if line.get_marker() in style.MARKERS]
+    marks = {line.get_ydata()[0]: line for ax in figure.axes for line in ax.get_lines()
+             if line.get_marker() in style.MARKERS and len(line.get_ydata()) == 1}  # fmt: skip
     for reliable in (True, False):
-        means = at(reached, reliable=reliable)["mean"].to_numpy()
-        line = next(line for line in lines if np.array_equal(line.get_ydata(), means))
-        assert (line.get_markerfacecolor() == "white") == (not reliable)
+        for mean in reached.loc[(reached["reliable"] == reliable) & (reached["loss_rate"] > 0), "mean"]:
+            assert (marks[mean].get_markerfacecolor() == "white") == (not reliable)
 
 
 def test_threshold_draws_runs_rates_and_the_threshold(searched):
@@ -447,12 +451,12 @@ def test_threshold_draws_runs_rates_and_the_threshold(searched):
     assert_holds(places, [5, 5, 5], [0.5, 0.1, 0.9])
     assert 1.0 in places[:, 1] and 12.0 in places[:, 0]  # the tolerance, the threshold
     crosses = [line for ax in figure.axes for line in ax.get_lines() if line.get_marker() == "x"]
-    assert [line.get_xdata()[0] for line in crosses] == [40.0]
+    assert [line.get_xdata()[0] for line in crosses] == [40.0, 40.0]  # around the tolerance, and everything
     colors = {
         line.get_xdata()[0]: line.get_color()
         for ax in figure.axes
         for line in ax.get_lines()
-        if line.get_marker() == "."
+        if line.get_marker() == "." and len(line.get_xdata())
     }
     assert colors[5.0] != colors[40.0] == crosses[0].get_color()
 
@@ -460,8 +464,10 @@ def test_threshold_draws_runs_rates_and_the_threshold(searched):
 def test_rows_are_drawn_times_their_scale_from_the_top():
     data = pd.DataFrame({"name": ["a", "b"], "mean": [1.0, 2.0], "low": [0.5, math.nan], "high": [1.25, math.nan],
                          "seeds": [2, 1]})  # fmt: skip
-    figure, ((ax,),) = style.figure(3, 2)
-    panels.in_rows(ax, data, "", data["name"], style.marks(["a", "b"]).values(), 10)
+    data = data.assign(series=data["name"], loss_rate=0.1)
+    panel = drawing.in_rows(data, "", "time", "s", data["name"], scale=10)
+    figure = pictures.draw(drawing.figure(data, [panel]))
+    (ax,) = figure.axes
     assert [c.lines[0].get_xydata().tolist() for c in ax.containers] == [[[10.0, 0.0]], [[20.0, 1.0]]]
     assert bars_of(figure)[:2, 0].tolist() == [5.0, 12.5]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["a", "b"] and ax.get_ylim() == (1.5, -0.5)

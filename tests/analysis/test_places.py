@@ -78,7 +78,8 @@ def test_places_are_drawn_over_the_rate_with_their_bars(by_half):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(COST)
     assert ax.get_ylabel() == "difference to lossless twin\n(nats per token)"
     (panel,) = interactive.figure_of("places", data)["panels"]
-    assert panel["y"]["title"] == "nats per token" and panel["x"]["labels"] == ["5 %", "20 %"]
+    assert panel["y"]["title"] == "difference to lossless twin<br>(nats per token)"
+    assert (panel["x"]["title"], panel["x"]["labels"]) == ("packet loss rate (%)", ["5", "20"])
     for curve in panel["curves"]:
         assert curve["y"] == pytest.approx(data.loc[data["place"] == curve["name"], "mean"].tolist())
         assert f"{curve['name']}<br>packet loss rate 5 %" in curve["text"][0] and "nats per token" in curve["text"][0]
@@ -96,7 +97,7 @@ def test_a_single_rate_has_a_row_for_each_place(tmp_path):
     (panel,) = interactive.figure_of("places", plots.data("places", records))["panels"]
     rows = {panel["y"]["labels"][c["y"][0]]: c["x"][0] for c in panel["curves"]}
     assert rows == pytest.approx({"reduce half": 0.115, "gather half": 0.23})
-    assert panel["x"]["title"] == "difference to lossless twin (nats per token)"
+    assert panel["x"]["title"] == "difference to lossless twin (nats per token) at 10 % loss"
 
 
 def test_other_settings_have_panels_of_their_own(tmp_path):

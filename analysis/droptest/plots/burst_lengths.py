@@ -3,13 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
 
-from droptest import style
+from droptest import drawing
 from droptest.files import Run, object_of
 from droptest.loss_model import GilbertElliott, chain_of, processes_in
 from droptest.plots import panels
@@ -19,10 +18,10 @@ from droptest.records import Records
 NAME = "burst_lengths"
 TITLE = "Burst lengths"
 CAPTION = (
-    "Top: how many bursts of each length occurred (points), over all seeds, links and classes of a point, and how many "
-    "the theory of the loss process expects (lines). Bottom: realised over expected; bars: 95 % of Poisson counts. "
-    "Lengths for which fewer than five bursts are expected are left out below; a triangle at the edge is a ratio above "
-    "two."
+    "How many bursts of each length occurred (points), over all seeds, links and classes of a point, and how many the "
+    "theory of the loss process expects (lines). A hollow triangle: none occurred, and at least one was expected. "
+    "Ratios are realised over expected; bars: 95 % of Poisson counts. Ratios have no lengths for which fewer than five "
+    "bursts are expected; a triangle at the edge is a ratio above two."
 )
 LEAST_EXPECTED = 5.0
 MOST_RATIO = 2.0
@@ -53,33 +52,6 @@ def data(records: Records) -> pd.DataFrame:
     result = pd.concat(parts, ignore_index=True)
     result.attrs["remark"] = remark
     return result
-
-
-def draw(data: pd.DataFrame) -> Figure:
-    """Counts and expectations above, their ratios below."""
-    marks = panels.rate_marks(data)
-    shown = list(dict.fromkeys(data["panel"]))
-    blocks = -(-len(shown) // panels.PANELS_PER_ROW)
-    figure, grid = panels.grid(shown, 3.5, 2, gridspec_kw={"height_ratios": [2, 1] * blocks})
-    for series, (top, bottom) in grid.items():
-        for curve, part in panels.curves_in(data[data["panel"] == series]):
-            _draw_group(top, bottom, part, marks[curve])
-        top.set_yscale("log")
-        top.set_ylim(bottom=0.5)
-        top.tick_params(labelbottom=False)
-        bottom.axhline(1, color="0.3", linestyle=":", linewidth=1)
-        bottom.set_ylim(0, MOST_RATIO)
-        bottom.set_xlabel("burst length (packets)")
-        bottom.set_xlim(top.get_xlim())
-        for ax in (top, bottom):
-            ax.xaxis.set_major_locator(MaxNLocator(6, integer=True))
-        if top.get_subplotspec().is_first_col():
-            top.set_ylabel("number of bursts")
-            bottom.set_ylabel("realised /\nexpected")
-    handles = {name: Line2D([], [], color=m.color, marker=m.marker, linestyle=m.linestyle, markersize=4)
-               for name, m in marks.items()}  # fmt: skip
-    panels.finish(figure, data, handles, marks)
-    return figure
 
 
 def counts(records: Records, bursts: pd.DataFrame, run_ids: tuple[str, ...]) -> pd.DataFrame:
@@ -126,18 +98,35 @@ def _completed(expected: np.ndarray, law: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(expected), law * expected[anchor] / law[anchor], expected)
 
 
-def _draw_group(top, bottom, table: pd.DataFrame, mark: style.Mark) -> None:
-    length = table["length"].to_numpy()
-    count, expected = table["count"].to_numpy(float), table["expected"].to_numpy(float)
-    known = np.isfinite(expected) & (expected >= 0.5)
-    top.plot(length[known], expected[known], color=mark.color, linestyle=mark.linestyle, linewidth=1, zorder=2)
-    seen = count > 0
-    size = 3.5 if len(table) < 40 else 2
-    top.plot(length[seen], count[seen], color=mark.color, marker=mark.marker, linestyle="none", markersize=size,
-             markeredgewidth=0, zorder=3)  # fmt: skip
-    fair = table[table["ratio"].notna()]
-    bottom.errorbar(
-        fair["length"], fair["ratio"], yerr=fair["deviation"], color=mark.color,
-        marker=mark.marker, linestyle="none", markersize=size, markeredgewidth=0, elinewidth=0.5, capsize=0,
-    )  # fmt: skip
-    panels.at_edge(bottom, fair.loc[fair["ratio"] > MOST_RATIO, "length"], 0.97, "^", mark.color)
+def describe(data: pd.DataFrame) -> dict[str, Any]:
+    """Counts and expectations, and their ratios, for each series."""
+    looks, number, ratio = drawing.looks(data), [], []
+    x = {"title": "burst length (packets)", "whole": True}
+    for series in panels.series_in(data):
+        tops, bottoms = [], []
+        for name, part in panels.curves_in(data[data["panel"] == series]):
+            look = looks.point(part["series"].iloc[0], part["loss_rate"].iloc[0])
+            known, seen = part[part["expected"] >= 0.5], part[(part["count"] > 0) | (part["expected"] >= 1)]
+            tops.append(drawing.curve(name, look, known["length"], known["expected"]))
+            text = [f"{name}<br>bursts of {length:.0f} packets: {count:.0f}"
+                    for length, count in zip(seen["length"], seen["count"], strict=True)]  # fmt: skip
+            zero = seen["count"] == 0
+            tops.append(drawing.curve(name, look, seen["length"], seen["count"].where(~zero), "points", text=text))
+            if zero.any():
+                tops.append(drawing.edge(name, look, seen.loc[zero, "length"], "y", "low",
+                                         [one for one, none in zip(text, zero, strict=True) if none],
+                                         hollow=True))  # fmt: skip
+            fair = part[part["ratio"].notna()]
+            low, high = fair["ratio"] - fair["deviation"], fair["ratio"] + fair["deviation"]
+            bottoms.append(drawing.curve(name, look, fair["length"], fair["ratio"], "bars", low=low, high=high))
+        number.append(drawing.panel((series, ""), dict(x), {"title": "number of bursts", "type": "log"}, tops))
+        ratio.append(drawing.panel((series, "") if len(data["panel"].unique()) > 1 else "", dict(x),
+                                   {"title": "realised /<br>expected"}, bottoms, {"y": 1, "dash": "dot"},
+                                   inches=1.3))  # fmt: skip
+    drawing.fit(number, include=(0.5,))
+    drawing.fit(ratio, view=(0.0, MOST_RATIO))
+    for pair in zip(number, ratio, strict=True):
+        drawing.fit(pair, along="x")
+    columns = min(panels.PANELS_PER_ROW, len(number))
+    return drawing.figure(data, drawing.blocks(columns, number, ratio), columns, key="packet loss rate",
+                          order=panels.rates_in_order(data))  # fmt: skip

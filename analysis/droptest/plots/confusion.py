@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from droptest import classification, style, words
+from droptest import classification, drawing, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
@@ -22,7 +22,6 @@ CAPTION = (
     "the finished seeds: without loss, and at the highest loss rate of each series. The diagonal has the examples that "
     "are predicted right. Long names of classes are cut in the middle."
 )
-X_LABEL, Y_LABEL, SCALE_LABEL = "predicted class", "true class", "examples of the true class (%)"
 MAX_POINTS = 6
 LONGEST_NAME = 18  # characters
 
@@ -68,28 +67,20 @@ def names_of(classes: Iterable[str]) -> list[str]:
     return words.shortened(classes, LONGEST_NAME)
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A map per point."""
-    shown = list(dict.fromkeys(data["panel"]))
-    count = data["label"].nunique()
-    longest = max(map(len, names_of(data["label"].unique())))
-    figure, axes = panels.grid(shown, 1.1 + 0.28 * count + 0.04 * longest)
-    for panel, (ax,) in axes.items():
-        ax.set_title(panels.panel_title(panel, 60 // min(panels.PANELS_PER_ROW, len(shown)) + 4))
-        classes, shares = matrix_of(data[data["panel"] == panel])
-        picture = ax.imshow(np.ma.masked_invalid(shares), cmap="viridis", vmin=0, vmax=100, aspect="auto")
-        ax.grid(visible=False)
-        for (y, x), share in np.ndenumerate(shares):
-            if math.isfinite(share):
-                ax.text(x, y, f"{share:.0f}", ha="center", va="center", fontsize=6,
-                        color="black" if share > 50 else "white")  # fmt: skip
-        names = [style.plain_text(name) for name in names_of(classes)]
-        ax.set_xticks(range(count), names, rotation=45, ha="right", rotation_mode="anchor")
-        ax.set_yticks(range(count), names if ax.get_subplotspec().is_first_col() else [""] * count)
-        ax.set_xlabel(X_LABEL)
-        if ax.get_subplotspec().is_first_col():
-            ax.set_ylabel(Y_LABEL)
-    figure.colorbar(picture, ax=[ax for (ax,) in axes.values()], label=SCALE_LABEL)
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    return figure
+    found = []
+    for point in dict.fromkeys(data["panel"]):
+        mine = data[data["panel"] == point]
+        classes, shares = matrix_of(mine)
+        text = [f"{row.label} taken for {row.prediction}: {drawing.counted(row.examples, 'example')}"
+                for row in mine.itertuples()]  # fmt: skip
+        size, names = len(classes), names_of(classes)
+        x = {"title": "predicted class", "ticks": list(range(size)), "labels": names, "turned": True}
+        found.append(drawing.heat_map(
+            point, x, drawing.rows_axis(names) | {"title": "true class"}, shares, (0, 100),
+            [text[size * i:size * (i + 1)] for i in range(size)],
+            cells=[["" if math.isnan(share) else f"{share:.0f}" for share in row] for row in shares],
+        ))  # fmt: skip
+    return drawing.figure(data, found, min(3, len(found)), least=220 + 45 * size,
+                          bar="examples of the true class (%)")  # fmt: skip

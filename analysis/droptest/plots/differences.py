@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
-import pandas as pd
-from matplotlib.figure import Figure
+from typing import Any
 
+import pandas as pd
+
+from droptest import drawing
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -41,20 +43,11 @@ def data(records: Records) -> pd.DataFrame:
     return panels.frame_of(rows, remark)
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A panel per series."""
-    marks = panels.rate_marks(data)
-    figure, grid = panels.grid(list(dict.fromkeys(data["panel"])), 2.2, sharex=True, sharey=True)
-    handles: dict[str, object] = {}
-    limits = panels.near_range(panels.ends_of(data), data.attrs["far"], (0.0,))
-    for series, (ax,) in grid.items():
-        for curve, part in panels.curves_in(data[data["panel"] == series]):
-            handles.setdefault(curve, panels.band(ax, part, "step", marks[curve], data.attrs["far"]))
-        ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
-        ax.set_xlabel("step")
-        if ax.get_subplotspec().is_first_col():
-            ax.set_ylabel(f"validation loss above\nlossless ({data.attrs['unit']})")
-        if limits is not None:
-            ax.set_ylim(*limits)
-    panels.finish(figure, data, handles, marks)
-    return figure
+    y = {"title": f"validation loss above<br>lossless ({data.attrs['unit']})"}
+    found = [panels.lines_over(mine, "step", {"title": "step"}, y, series, drawing.NO_DIFFERENCE)
+             for series in panels.series_in(data) for mine in [data[data["panel"] == series]]]  # fmt: skip
+    drawing.fit(found, data.attrs["far"], include=(0,))
+    drawing.fit(found, along="x")
+    return drawing.figure(data, found, min(3, len(found)), key="packet loss rate", order=panels.rates_in_order(data))

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from droptest import style, words
+from droptest import drawing, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -46,24 +47,15 @@ def data(records: Records) -> pd.DataFrame:
     return panels.frame_of(rows, remark)
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A row of panels per series, a column per group of parameters."""
-    groups, shown = list(dict.fromkeys(data["group"])), list(dict.fromkeys(data["panel"]))
-    marks = panels.rate_marks(data)
-    width = min(style.DOUBLE_COLUMN, 0.6 + 2.2 * len(groups)) if len(groups) > 1 else style.SINGLE_COLUMN
-    figure, axes = style.figure(width, 0.5 + 1.6 * len(shown), len(shown), len(groups), sharex=True, sharey=True)
-    handles: dict[str, object] = {}
-    for row, series in enumerate(shown):
-        for column, group in enumerate(groups):
-            ax = axes[row][column]
-            mine = data[(data["panel"] == series) & (data["group"] == group)]
-            for curve, part in panels.curves_in(mine):
-                handles.setdefault(curve, panels.band(ax, part, "step", marks[curve]))
-            ax.set_yscale("log")
-            if row == 0:
-                ax.set_title(words.spoken(group) if group != "all" else "all replicated parameters")
-            if row == len(shown) - 1:
-                ax.set_xlabel("step")
-        axes[row][0].set_ylabel(panels.panel_title(series, 24) + "\nRMS difference\n(parameter units)", fontsize=7)
-    panels.finish(figure, data, handles, marks)
-    return figure
+    y = {"title": "RMS difference<br>(parameter units)", "type": "log"}
+    groups = list(dict.fromkeys(data["group"]))
+    found = [panels.lines_over(mine, "step", {"title": "step"}, y, (series, title))
+             for series in panels.series_in(data) for group in groups
+             for mine in [data[(data["panel"] == series) & (data["group"] == group)]]
+             for title in [words.spoken(group) if group != "all" else "all replicated parameters"]]  # fmt: skip
+    drawing.fit(found)
+    drawing.fit(found, along="x")
+    columns = len(groups) if 1 < len(groups) <= 3 else min(3, len(found))
+    return drawing.figure(data, found, columns, key="packet loss rate", order=panels.rates_in_order(data))

@@ -7,10 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from droptest import style, words
+from droptest import drawing, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -21,9 +19,9 @@ NAME = "layers"
 TITLE = "Error by layer"
 CAPTION = (
     "Error of the collectives' results on sampled steps, by transformer block: energy of the error over energy of the "
-    "exact results (NMSE, above) and mean error over the root mean square of the exact results (bias, below). Lines: "
+    "exact results (NMSE), and mean error over the root mean square of the exact results (bias). Lines: "
     "ratio of the energies' sums over seeds (NMSE) and mean over seeds (bias); bands: 95 % interval (Student t; of the "
-    "logarithm for NMSE). Lossless runs without an error have no line."
+    "logarithm for NMSE). A hollow triangle at the edge: an NMSE of 0. Lossless runs without an error have no line."
 )
 MOST_SERIES = 2  # a row of panels each for NMSE and bias
 QUANTITIES = ("nmse", "bias")
@@ -63,12 +61,6 @@ def data(records: Records) -> pd.DataFrame:
     return panels.frame_of(rows, "; ".join(filter(None, [*remarks, *_left_out(frame, groups, rows)])))
 
 
-def drawable(part: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a panel with gaps where its axis has no place: an NMSE of 0 on a logarithmic axis."""
-    ends = ["mean", "low", "high"]
-    return part.assign(**part[ends].where((part["quantity"] != "nmse") | (part["mean"] > 0)))
-
-
 def _over_seeds(part: pd.DataFrame, quantity: str) -> Interval:
     """A quantity of one layer over the runs that have it."""
     if quantity == "bias":
@@ -99,36 +91,26 @@ def _left_out(frame: pd.DataFrame, groups: list[Group], rows: list[dict[str, Any
         (known.loc[_lacks_energies(known), "run_id"].nunique(), "without energies: seeds have equal weights"),
     ]
     told = [(count, "run", remark) for count, remark in counts]
-    told.append((zeros, "point", "with NMSE 0, not on the logarithmic axis"))
+    told.append((zeros, "point", "with NMSE 0, at the edge of the logarithmic axis"))
     return [f"{count} {noun}{'s' if count > 1 else ''} {remark}" for count, noun, remark in told if count]
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """Two rows of panels per series, a column per class."""
-    classes = list(dict.fromkeys(data["class"]))
-    marks = panels.rate_marks(data)
-    rows = [(series, quantity) for series in dict.fromkeys(data["panel"]) for quantity in QUANTITIES]
-    width = style.DOUBLE_COLUMN if len(classes) > 1 else style.SINGLE_COLUMN
-    figure, axes = style.figure(width, 0.6 + 1.5 * len(rows), len(rows), len(classes), sharex=True)
-    handles: dict[str, object] = {}
-    for row, (series, column) in enumerate(rows):
-        for place, traffic_class in enumerate(classes):
-            ax = axes[row][place]
-            mine = data[(data["panel"] == series) & (data["quantity"] == column) & (data["class"] == traffic_class)]
-            for curve, part in panels.curves_in(mine):
-                handles.setdefault(curve, panels.band(ax, drawable(part), "layer", marks[curve]))
-            if column == "nmse":
-                ax.set_yscale("log")
-            else:
-                ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-            if row == 0:
-                ax.set_title(words.spoken(traffic_class))
-            if row == len(rows) - 1:
-                ax.set_xlabel("transformer block")
-        title = panels.panel_title(series, 24) + "\n" if column == "nmse" else ""
-        axes[row][0].set_ylabel(
-            f"{title}{'NMSE (fraction)' if column == 'nmse' else 'bias (RMS of exact)'}", fontsize=7
-        )
-    panels.finish(figure, data, handles, marks)
-    return figure
+    axes = {"nmse": {"title": "NMSE (fraction)", "type": "log"}, "bias": {"title": "bias (RMS of exact)"}}
+    x = {"title": "transformer block", "whole": True}
+    found, every = {quantity: [] for quantity in QUANTITIES}, []
+    for series in panels.series_in(data):
+        for quantity in QUANTITIES:
+            for traffic_class in dict.fromkeys(data["class"]):
+                mine = data[(data["panel"] == series) & (data["quantity"] == quantity)
+                            & (data["class"] == traffic_class)]  # fmt: skip
+                lines = [drawing.NO_DIFFERENCE] if quantity == "bias" else []
+                every.append(panels.lines_over(mine, "layer", x, axes[quantity], (series, words.spoken(traffic_class)),
+                                                *lines))  # fmt: skip
+                found[quantity].append(every[-1])
+    drawing.fit(found["nmse"])
+    drawing.fit(found["bias"], include=(0,))
+    drawing.fit(every, along="x")
+    return drawing.figure(data, every, min(data["class"].nunique(), 3), key="packet loss rate",
+                          order=panels.rates_in_order(data))  # fmt: skip

@@ -3,14 +3,12 @@
 
 from __future__ import annotations
 
-import textwrap
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from droptest import style, words
+from droptest import drawing, words
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
@@ -61,30 +59,25 @@ def matrix(part: pd.DataFrame) -> np.ndarray:
     return cells
 
 
-def draw(data: pd.DataFrame) -> Figure:
-    """A row of heat maps per point, a column per class and half."""
+def describe(data: pd.DataFrame) -> dict[str, Any]:
+    """A row of maps per point, a column per class and half, with one scale of colours."""
     names = list(dict.fromkeys(data["name"]))
     columns = list(dict.fromkeys(zip(data["class"], data["half"], strict=True)))
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.5 + 1.6 * len(names), len(names), len(columns))
-    most = 100 * data["realised_rate"].max()
-    for row, name in enumerate(names):
-        for column, (traffic_class, half) in enumerate(columns):
-            ax = axes[row][column]
+    found, most = [], 100 * float(data["realised_rate"].max())
+    for name in names:
+        for traffic_class, half in columns:
             part = data[(data["name"] == name) & (data["class"] == traffic_class) & (data["half"] == half)]
-            ax.grid(visible=False)
-            ax.set_facecolor("0.9")
-            ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-            ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-            if len(part):
-                picture = ax.imshow(matrix(part), vmin=0, vmax=most, cmap="viridis")
-            if row == 0:
-                title = f"{words.spoken(traffic_class)}, {words.HALVES.get(half, half)}"
-                ax.set_title("\n".join(textwrap.wrap(title, 18)), fontsize=7)
-            if row == len(names) - 1:
-                ax.set_xlabel("destination (rank)")
-            if column == 0:
-                ax.set_ylabel(panels.panel_title(name, 24) + "\nsource (rank)", fontsize=7)
-    figure.colorbar(picture, ax=[ax for row in axes for ax in row], label="packets lost (%)", shrink=0.8)
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    return figure
+            if part.empty:
+                found.append(None)
+                continue
+            cells = matrix(part)
+            ranks = range(len(cells))
+            some = list(ranks)[:: -(-len(cells) // 8)]
+            axis = {"ticks": some, "labels": list(map(str, some))}
+            text = [[f"from rank {s} to rank {d}: {cells[s, d]:.4f} % of the packets lost" for d in ranks]
+                    for s in ranks]  # fmt: skip
+            title = (name, f"{words.spoken(traffic_class)}, {words.HALVES.get(half, half)}")
+            found.append(drawing.heat_map(title, axis | {"title": "destination (rank)"},
+                                          axis | {"title": "source (rank)", "rows": True}, cells, (0.0, most), text,
+                                          square=True))  # fmt: skip
+    return drawing.figure(data, found, min(len(columns), 4), bar="packets lost (%)", least=200)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from droptest import style, virtual_time
+from droptest import drawing, virtual_time
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
@@ -19,7 +19,8 @@ TITLE = "Validation loss over virtual time"
 CAPTION = (
     "Validation loss over the virtual clock of the slowest rank, which counts compute, transfers, repetitions and "
     "waits (docs/time.md). Lines: mean over seeds of loss and of time at each step; bands: 95 % interval of the mean "
-    "loss (Student t), none with one seed. Dotted line: the target of the next figure. " + panels.FAR_CAPTION
+    "loss (Student t), none with one seed. Dotted line: the target loss, to which the time is measured. "
+    + panels.FAR_CAPTION
 )
 
 
@@ -48,23 +49,13 @@ def data(records: Records) -> pd.DataFrame:
     return panels.frame_of(rows, remark)
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A panel per series, with the target as a line."""
-    marks = panels.rate_marks(data)
-    target = data["target_loss"].iloc[0]
-    figure, grid = panels.grid(list(dict.fromkeys(data["panel"])), 2.4, sharex=True, sharey=True)
-    handles: dict[str, object] = {}
-    limits = panels.near_range(panels.ends_of(data), data.attrs["far"])
-    for series, (ax,) in grid.items():
-        for curve, part in panels.curves_in(data[data["panel"] == series]):
-            handles.setdefault(curve, panels.band(ax, part, "virtual_seconds", marks[curve], data.attrs["far"]))
-        if math.isfinite(target):
-            ax.axhline(target, color="0.3", linestyle=":", linewidth=1)
-        ax.set_xlabel("virtual time (s)")
-        style.plain_ticks(ax)
-        if ax.get_subplotspec().is_first_col():
-            ax.set_ylabel(f"validation loss\n({data.attrs['unit']})")
-        if limits is not None:
-            ax.set_ylim(*limits)
-    panels.finish(figure, data, handles, marks)
-    return figure
+    target = float(data["target_loss"].iloc[0])
+    lines = [{"y": target, "dash": "dot", "name": "target"}] if math.isfinite(target) else []
+    y = {"title": f"validation loss<br>({data.attrs['unit']})"}
+    found = [panels.lines_over(mine, "virtual_seconds", {"title": "virtual time (s)"}, y, series, *lines)
+             for series in panels.series_in(data) for mine in [data[data["panel"] == series]]]  # fmt: skip
+    drawing.fit(found, data.attrs["far"], include=[line["y"] for line in lines])
+    drawing.fit(found, along="x")
+    return drawing.figure(data, found, min(3, len(found)), key="packet loss rate", order=panels.rates_in_order(data))

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator
 
-from droptest import style
+from droptest import drawing, words
+from droptest.looks import SOFT, Look
+from droptest.loss_model import percent
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -17,7 +19,7 @@ from droptest.statistics import rms_z, z_limit
 NAME = "loss_rate_check"
 TITLE = "Configured against realised loss"
 CAPTION = (
-    "One point per run, class and half. Left: realised against configured loss rate; the line is equality. Right: the "
+    "One point per run, class and half: realised against configured loss rate, where the line is equality, and the "
     "deviation in standard deviations of the process's own count variance. Dotted: 95 % of single checks lie within; "
     "dashed: with probability 95 % all of the checks do, were they independent (runs of one seed share their draws)."
 )
@@ -48,48 +50,37 @@ def data(records: Records) -> pd.DataFrame:
     return result
 
 
-def draw(data: pd.DataFrame) -> Figure:
-    """Rates on the left, z on the right."""
-    shown = list(dict.fromkeys(data["series"]))
-    marks = style.marks(shown)
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 2.6, 1, 2)
-    rate_axes, z_axes = axes[0]
-    handles = []
-    for index, series in enumerate(shown):
+def describe(data: pd.DataFrame) -> dict[str, Any]:
+    """Rates, and z."""
+    looks, rates, scores = drawing.looks(data), [], []
+    names = list(dict.fromkeys(data["series"]))
+    for place, series in enumerate(names):
         mine = data[data["series"] == series]
-        mark = marks[series]
-        shift = 1 if len(shown) == 1 else 1 + 0.06 * (index / (len(shown) - 1) - 0.5) * min(len(shown), 5)
-        look = {"color": mark.color, "marker": mark.marker, "linestyle": "none", "markersize": 3.5,
-                "markerfacecolor": "none", "markeredgewidth": 0.8}  # fmt: skip
-        realised = mine[mine["realised_rate"] > 0]
-        # Larger marks below smaller ones: on the line of equality they cannot be set side by side.
-        size = 6.5 - 3.5 * index / max(len(shown) - 1, 1)
-        handles += rate_axes.plot(100 * realised["configured_rate"], 100 * realised["realised_rate"],
-                                  **look | {"markersize": size})  # fmt: skip
-        finite = mine[np.isfinite(mine["z"])]
-        z_axes.plot(100 * finite["configured_rate"] * shift, finite["z"], **look)
-    rates = data["configured_rate"].tolist()
-    ends = [100 * min(rates) / 1.3, 100 * max(rates) * 1.3]
-    rate_axes.plot(ends, ends, color="0.3", linewidth=0.8, zorder=1)
-    rate_axes.set_yscale("log")
-    rate_axes.set_ylabel("realised packet loss rate (%)")
-    style.percent_axis(rate_axes, rates)
-    style.percent_axis(z_axes, rates)
-    for ax in (rate_axes, z_axes):
-        ax.set_xlabel("configured packet loss rate (%)")
-    rate_axes.yaxis.set_major_locator(FixedLocator(rate_axes.get_xticks()))
-    rate_axes.yaxis.set_minor_locator(NullLocator())
-    rate_axes.yaxis.set_major_formatter(rate_axes.xaxis.get_major_formatter())
-    limit = data.attrs["limit"]
-    for level, dashes in ((1.96, ":"), (limit, "--")):
-        z_axes.axhline(level, color="0.3", linestyle=dashes, linewidth=0.8)
-        z_axes.axhline(-level, color="0.3", linestyle=dashes, linewidth=0.8)
-    z_axes.axhline(0, color="0.3", linewidth=0.5)
-    extreme = float(np.nanmax(np.abs(data["z"].replace([np.inf, -np.inf], np.nan)), initial=0.0))
-    z_axes.set_ylim(-max(limit, extreme) * 1.15, max(limit, extreme) * 1.15)
-    z_axes.set_ylabel("z: (realised - configured)\n(standard deviations)")
-    z_axes.set_title(f"{data.attrs['checks']} checks, root mean square of z {data.attrs['rms_z']:.2f}")
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    style.legend_below(figure, handles, shown)
-    return figure
+        text = [
+            f"{series}, seed {row['seed']}<br>{words.spoken(row['class'])}, "
+            f"{words.HALVES.get(row['half'], row['half'])}<br>configured {percent(row['configured_rate'])}, "
+            f"realised {100 * row['realised_rate']:.4f} %, z {row['z']:.2f}"
+            for row in mine.to_dict("records")
+        ]
+        look, step = looks.curve(series), drawing.nudge(place, len(names))
+        more = {"text": text, "hues": [looks.hue(rate) for rate in mine["loss_rate"]], "nudge": step, "hollow": True}
+        x = 100 * mine["configured_rate"]
+        rates.append(drawing.curve(series, look, x, 100 * mine["realised_rate"], "points", **more))
+        scores.append(drawing.curve(series, look, x, mine["z"].where(np.isfinite(mine["z"])), "points", **more))
+    x = drawing.rate_axis(data["configured_rate"], "configured packet loss rate (%)")
+    realised = pd.concat([data["configured_rate"], data["realised_rate"]])
+    y = drawing.rate_axis(realised, "realised packet loss rate (%)")
+    y |= {key: x[key] for key in ("ticks", "labels")}
+    if (data["realised_rate"] == 0).any():
+        y |= {"ticks": [0, *x["ticks"]], "labels": ["0", *x["labels"]]}
+    ends = [100 * data["configured_rate"].min(), 100 * data["configured_rate"].max()]
+    rates.append(drawing.curve("realised = configured", Look(SOFT), ends, ends, plain=True))
+    attrs = data.attrs
+    lines = [{"y": sign * level, "dash": dash} for level, dash in ((1.96, "dot"), (attrs["limit"], "dash"))
+             for sign in (-1, 1)]  # fmt: skip
+    z = {"title": "z: (realised − configured)<br>(standard deviations)"}
+    title = ("", f"{attrs['checks']} checks, root mean square of z {attrs['rms_z']:.2f}")
+    lines.append({"y": 0, "dash": ""})
+    found = [drawing.panel("", dict(x), y, rates), drawing.panel(title, dict(x), z, scores, *lines)]
+    drawing.fit(found[1:], include=(-attrs["limit"], attrs["limit"]))
+    return drawing.figure(data, found)

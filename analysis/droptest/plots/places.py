@@ -6,9 +6,8 @@ from __future__ import annotations
 from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from droptest import style
+from droptest import drawing
 from droptest.loss_model import percent
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
@@ -21,7 +20,7 @@ TITLE = "Difference by place of the loss"
 CAPTION = (
     "Final validation loss minus that of the lossless run with the same seed, by the place of the loss: half, traffic "
     "class, links or layers, as far as the runs differ in it. Points: mean over seeds; bars: 95 % interval (Student "
-    "t), none with one seed. A cross at the upper edge: runs that diverged. Dotted line: no difference. An axis with a "
+    "t), none with one seed. A cross at the edge: runs that diverged. Dotted line: no difference. An axis with a "
     "shaded stretch is linear there and logarithmic beyond. " + panels.FAR_CAPTION
 )
 LABEL = "difference to lossless twin"
@@ -76,46 +75,19 @@ def over_rates(data: pd.DataFrame) -> bool:
     return bool(data.groupby(["panel", "place"])["missing_rate"].nunique().max() > 1)
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A panel for each of the other settings: curves over the loss rate, or a row per place at a single rate."""
-    shown = list(dict.fromkeys(data["panel"]))
-    marks = style.marks(list(dict.fromkeys(data["place"])))
-    if not over_rates(data):
-        return _draw_rows(data, shown, marks)
-    figure, grid = panels.grid(shown, 2.7)
-    handles: dict[object, Any] = {}
-    for name, (ax,) in grid.items():
-        mine = data[data["panel"] == name]
-        for place in dict.fromkeys(mine["place"]):
-            shift = panels.shift_of(list(marks).index(place), len(marks))
-            part = mine[mine["place"] == place]
-            handles[place] = panels.over_rate(ax, part, "", shift, 0.0, marks[place], data.attrs["far"])
-            lost = 100 * part.loc[part["diverged"] > 0, "missing_rate"]
-            panels.at_edge(ax, lost * shift, 0.96, "x", marks[place].color)
-        style.percent_axis(ax, mine["missing_rate"].tolist(), data.attrs["rate_pointer"])
-        panels.signed_log_axis(ax, panels.ends_of(mine), data.attrs["far"])
-        ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
-        if ax.get_subplotspec().is_first_col():
-            ax.set_ylabel(f"{LABEL}\n({data.attrs['unit']})")
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    style.legend_below(figure, list(handles.values()), list(handles))
-    return figure
-
-
-def _draw_rows(data: pd.DataFrame, shown: list[str], marks: dict[object, style.Mark]) -> Figure:
-    counts = [int((data["panel"] == name).sum()) for name in shown]
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.3 * sum(counts), len(shown), 1, sharex=True,
-                                gridspec_kw={"height_ratios": counts})  # fmt: skip
-    for name, (ax,) in zip(shown, axes, strict=True):
-        mine = data[data["panel"] == name].reset_index(drop=True)
-        names = mine["place"] + [f", {text}" if text else "" for text in mine["best_value"]]
-        panels.in_rows(ax, mine, "", names, [marks[place] for place in mine["place"]], far=data.attrs["far"],
-                       lines=(0.0,))  # fmt: skip
-        ax.axvline(0, color="0.3", linestyle=":", linewidth=1)
-        ax.set_title(panels.panel_title(name, 70))
+    unit, far, over = data.attrs["unit"], data.attrs["far"], over_rates(data)
+    found = []
     rates = {percent(rate) for rate in data["missing_rate"].dropna()}
-    axes[-1][0].set_xlabel(f"{LABEL} ({data.attrs['unit']})" + (f" at {rates.pop()} loss" if len(rates) == 1 else ""))
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    return figure
+    for name in panels.series_in(data):
+        mine = data[data["panel"] == name]
+        if over:
+            found.append(drawing.over_rate(mine, "", LABEL, unit, "place", title=name, diverged=True))
+        else:
+            names = mine["place"] + [f", {text}" if text else "" for text in mine["best_value"]]
+            found.append(drawing.in_rows(mine, "", LABEL, unit, names, "place", title=name))
+            found[-1]["x"]["title"] = f"{LABEL} ({unit})" + (f" at {next(iter(rates))} loss" if len(rates) == 1 else "")
+        found[-1]["lines"] = [{"y" if over else "x": 0, "dash": "dot"}]
+    drawing.fit(found, far, "y" if over else "x", include=(0,), signed=over)
+    return drawing.figure(data, found, min(3, len(found)) if over else 1)

@@ -8,19 +8,19 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from droptest import style, words
+from droptest import drawing, words
 from droptest.loss_model import percent
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records, best_over
+from droptest.words import decimal
 
 NAME = "rate_map"
 TITLE = "Loss rate and the best value"
 CAPTION = (
     "Final validation loss for each loss rate (columns) and each value that was tried (rows), mean over the completed "
-    "seeds; darker is lower. Frame: the value that won at this loss rate, by the loss on other tokens, the selection "
+    "seeds. Frame: the value that won at this loss rate, by the loss on other tokens, the selection "
     "tokens. A cross: runs that diverged or failed, so that the value takes no part."
 )
 LONGEST_NAME = 26  # characters of a value's name
@@ -65,44 +65,36 @@ def span_of(data: pd.DataFrame) -> tuple[float, float]:
     return float(near.min()), float(near.max())
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A map per series."""
-    shown = list(dict.fromkeys(data["panel"]))
+    unit, found = data.attrs["unit"], []
     values = list(dict.fromkeys(data["value"]))
-    columns = min(panels.PANELS_PER_ROW - 1, len(shown))
-    rows = math.ceil(len(shown) / columns)
-    width = style.SINGLE_COLUMN if columns == 1 else style.DOUBLE_COLUMN
-    figure, axes = style.figure(width, (0.9 + 0.3 * len(values)) * rows, rows, columns)
-    low, high = span_of(data)
-    for index, ax in enumerate(ax for row in axes for ax in row):
-        if index < len(shown):
-            picture = _draw_map(ax, data[data["panel"] == shown[index]], values, (low, high))
-            ax.set_title(panels.panel_title(shown[index], 60 // columns + 10))
-        else:
-            ax.set_visible(False)
-    figure.colorbar(picture, ax=[ax for row in axes for ax in row], label=f"validation loss\n({data.attrs['unit']})",
-                    shrink=max(1 / rows, 0.3), anchor=(0.0, 1.0))  # fmt: skip
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    return figure
+    for series in panels.series_in(data):
+        mine = data[data["panel"] == series]
+        rates = rates_of(mine)
+        z = np.full((len(values), len(rates)), math.nan)
+        cells, text = ([[""] * len(rates) for _ in values] for _ in range(2))
+        frames = []
+        for row in mine.to_dict("records"):
+            y, x = values.index(row["value"]), rates.index(row["loss_rate"])
+            z[y, x], cells[y][x] = row["mean"], cell(row)
+            text[y][x] = _tried(row, unit)
+            frames += [[x, y]] if row["best"] else []
+        x_axis = {"title": "packet loss rate", "ticks": list(range(len(rates))), "labels": [percent(r) for r in rates]}
+        found.append(drawing.heat_map(series, x_axis, drawing.rows_axis(words.shortened(values, LONGEST_NAME)), z,
+                                      span_of(data), text, cells=cells, frames=frames))  # fmt: skip
+    widest = max(len(one["x"]["ticks"]) for one in found)
+    columns = 1 if widest > 6 else min(2, len(found))
+    return drawing.figure(data, found, columns, wide=widest > 4, bar=f"validation loss<br>({unit})",
+                          least=220 + 45 * widest)  # so that the numbers fit into their cells  # fmt: skip
 
 
-def _draw_map(ax, part: pd.DataFrame, values: list[str], span: tuple[float, float]):
-    """The cells of one series; returns the picture, of which the scale of colours is."""
-    rates = rates_of(part)
-    table = np.full((len(values), len(rates)), math.nan)
-    for row in part.itertuples():
-        y, x = values.index(row.value), rates.index(row.loss_rate)
-        table[y, x] = row.mean
-        dark = row.mean < sum(span) / 2
-        ax.text(x, y, cell(row._asdict()), ha="center", va="center", fontsize=6,
-                color="white" if dark else "black")  # fmt: skip
-        if row.best:
-            ax.add_patch(style.frame(x, y))
-    picture = ax.imshow(np.ma.masked_invalid(table), cmap="viridis", vmin=span[0], vmax=span[1], aspect="auto")
-    ax.grid(visible=False)
-    ax.set_xticks(range(len(rates)), [percent(rate) for rate in rates])
-    names = [style.plain_text(name) for name in words.shortened(values, LONGEST_NAME)]
-    ax.set_yticks(range(len(values)), names if ax.get_subplotspec().is_first_col() else [""] * len(values))
-    ax.set_xlabel("packet loss rate")
-    return picture
+def _tried(row: dict[str, Any], unit: str) -> str:
+    """A value that was tried at a point."""
+    lines = [row["series"], f"packet loss rate {percent(row['loss_rate'])}", row["value"],
+             drawing.told(row, "final validation loss", unit, sign="")]  # fmt: skip
+    if not math.isnan(row["selection_loss"]):
+        lines.append(f"on the selection tokens: {decimal(row['selection_loss'])} {unit}")
+    lines += [f"{row[status]} of {drawing.counted(row['runs'], 'run')} {status}"
+              for status in ("diverged", "failed") if row[status]]  # fmt: skip
+    return "<br>".join([*lines, "the best value here"] if row["best"] else lines)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from droptest import style
+from droptest import drawing
+from droptest.looks import category
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.plots.step_time import seconds_per_step
@@ -24,13 +24,12 @@ from droptest.variance import interval_of
 NAME = "recoveries"
 TITLE = "Benefit and price of recoveries"
 CAPTION = (
-    "Left: final validation loss minus that of the lossless run with the same seed; points: mean over seeds, bars: "
-    "95 % interval (Student t), none with one seed. Dotted line: no difference. Right: packets sent in addition "
-    "(parity packets and repetitions) and packets missing in the end, in percent of the data packets. "
-    + panels.FAR_CAPTION
+    "Final validation loss minus that of the lossless run with the same seed; points: mean over seeds, bars: 95 % "
+    "interval (Student t), none with one seed. Dotted line: no difference. Packets sent in addition (parity packets "
+    "and repetitions) and packets missing in the end, in percent of the data packets. " + panels.FAR_CAPTION
 )
 Y_LABEL = "difference to lossless twin"
-SHARES = (("extra", "sent in addition", "o"), ("missing", "missing in the end", "x"))
+SHARES = (("extra", "sent in addition"), ("missing", "missing in the end"))
 MOST_ROWS = 40
 
 
@@ -122,21 +121,18 @@ class _Packets:
                                 for traffic_class, half, messages in own]))  # fmt: skip
 
 
-def draw(data: pd.DataFrame) -> Figure:
-    """A row per point: the difference on the left, packets on the right."""
-    marks = style.marks(list(dict.fromkeys(data["series"])))
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 1.0 + 0.26 * len(data), 1, 2, sharey=True)
-    cost, packets = axes[0]
-    packets.set_xlabel("packets\n(% of the data packets)")
-    handles = [
-        packets.plot(100 * data[column], range(len(data)), marker, color=color, markersize=5, linestyle="none")[0]
-        for (column, _, marker), color in zip(SHARES, ("tab:blue", "tab:red"), strict=True)
-    ]  # fmt: skip
-    panels.in_rows(cost, data, "", data["name"], [marks[series] for series in data["series"]], width=44,
-                   far=data.attrs["far"], lines=(0.0,))  # fmt: skip
-    cost.axvline(0, color="0.3", linestyle=":", linewidth=1)
-    cost.set_xlabel(f"{Y_LABEL}\n({data.attrs['unit']})")
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    style.legend_below(figure, handles, [label for _, label, _ in SHARES])
-    return figure
+def describe(data: pd.DataFrame) -> dict[str, Any]:
+    """A row per point: the difference, and packets."""
+    cost = drawing.in_rows(data, "", Y_LABEL, data.attrs["unit"], data["name"])
+    cost["lines"] = [{"x": 0, "dash": "dot"}]
+    drawing.fit([cost], data.attrs["far"], "x", include=(0,))
+    curves = []
+    for place, (column, label) in enumerate(SHARES):
+        rows = [(i, name, 100 * share) for i, (name, share) in enumerate(zip(data["name"], data[column], strict=True))
+                if not math.isnan(share)]  # fmt: skip
+        text = [f"{name}<br>{label}: {share:.3f} % of the data packets" for _, name, share in rows]
+        places, _, shares = zip(*rows, strict=True) if rows else ((), (), ())
+        curves.append(drawing.curve(label, category(place), shares, places, "bars", text=text, along="x"))
+    packets = drawing.panel("", {"title": "packets (% of the data packets)"}, drawing.rows_axis(data["name"]), curves)
+    drawing.fit([packets], along="x", include=(0,))
+    return drawing.figure(data, [cost, packets], least=480)

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from droptest import style, virtual_time
+from droptest import drawing, virtual_time
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
@@ -52,12 +52,8 @@ def data(records: Records) -> pd.DataFrame:
     return panels.frame_of(rows, "")
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A row per point, in milliseconds."""
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.24 * len(data), 1, 1)
-    ax = axes[0][0]
-    marks = style.marks(list(dict.fromkeys(data["series"])))
-    panels.in_rows(ax, data, "", data["name"], [marks[series] for series in data["series"]], 1e3)
-    ax.set_xlabel("virtual time of a step (ms)")
-    ax.set_xlim(left=0)
-    return figure
+    found = [drawing.in_rows(data, "", "virtual time of a step", "ms", data["name"], sign="", scale=1e3)]
+    drawing.fit(found, along="x", include=(0,))
+    return drawing.figure(data, found, 1)

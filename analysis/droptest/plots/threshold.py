@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
 
-from droptest import style
-from droptest.plots import panels
+from droptest import drawing
+from droptest.looks import Look
+from droptest.loss_model import percent
+from droptest.plots import panels, tolerance
 from droptest.plots.nothing import NothingToDraw, NotMeant
+from droptest.plots.tolerance import ABOVE
 from droptest.records import Records
+from droptest.words import decimal
 
 NAME = "threshold"
 TITLE = "Tolerable loss rate"
@@ -20,11 +23,10 @@ CAPTION = (
     "Final validation loss above the lossless run with the same seed, in percent of it, over the loss rate. Dots: "
     "runs; marks: mean over seeds with the interval that the rate was judged by (Student t, its error shared by all "
     "looks at the rate). Dashed line: the tolerance. Grey band: from the highest rate that surely passes to the "
-    "lowest that surely fails; dotted line: the estimate. A cross at the upper edge: a rate with runs that diverged. "
+    "lowest that surely fails; dotted line: the estimate. A cross at the edge: a rate with runs that diverged. "
     + panels.FAR_CAPTION
 )
-COLORS = {"passes": "tab:green", "undecided": "0.45", "fails": "tab:red"}
-MARKERS = {"passes": "o", "undecided": "s", "fails": "^"}
+LOOKS = {"passes": Look("#228833", 0), "undecided": Look("#888888", 1), "fails": Look("#cc3311", 2)}
 
 
 def data(records: Records) -> pd.DataFrame:
@@ -38,46 +40,40 @@ def data(records: Records) -> pd.DataFrame:
     return records.searches
 
 
-def draw(data: pd.DataFrame) -> Figure:
-    """Runs as dots, rates as marks, over the loss rate."""
-    figure, axes = style.figure(style.SINGLE_COLUMN, 2.9)
-    ax = axes[0][0]
-    tolerance = data["tolerance"].iloc[0]
-    style.percent_axis(ax, data["rate"].tolist())
-    handles = {}
-    for rate, runs in data.groupby("rate", sort=False):
-        judged = runs.iloc[0]
-        color, marker = COLORS[judged["verdict"]], MARKERS[judged["verdict"]]
-        x = 100 * rate
-        dots = runs["difference"][runs["difference"].abs() <= panels.FAR_PERCENT]
-        ax.plot([x] * len(dots), dots, ".", color=color, alpha=0.4, markersize=3)
-        if abs(judged["mean"]) > panels.FAR_PERCENT:
-            panels.mark_far(ax, pd.Series([x]), pd.Series([judged["mean"]]), panels.FAR_PERCENT, color)
-            continue
-        if math.isnan(judged["mean"]):
-            ax.plot(x, 0.97, "x", color=color, transform=ax.get_xaxis_transform(), clip_on=False)
-            continue
-        if not math.isnan(judged["low"]):
-            ends = [max(judged["low"], -panels.FAR_PERCENT), min(judged["high"], panels.FAR_PERCENT)]
-            ax.plot([x, x], ends, color=color, linewidth=1)
-        (handle,) = ax.plot(x, judged["mean"], marker, color=color, markersize=4.5)
-        handles.setdefault(judged["verdict"], handle)
-    # Few seeds have wide intervals, which must not hide where the means lie.
+def describe(data: pd.DataFrame) -> dict[str, Any]:
+    """Runs as dots, rates as marks, over the loss rate: around the tolerance, and everything where there is more."""
+    limit, estimate = float(data["tolerance"].iloc[0]), float(data["threshold"].iloc[0])
+    judged = data.drop_duplicates("rate").assign(seeds=lambda d: [(data["rate"] == rate).sum() for rate in d["rate"]])
+    found = []
+    view = tolerance.view(data)
+    for title, limits in (("around the tolerance", view), ("everything", None)):
+        axis, curves = drawing.rate_axis(data["rate"]), []
+        for verdict, look in LOOKS.items():
+            mine, runs = judged[judged["verdict"] == verdict], data[data["verdict"] == verdict]
+            known, lost = mine[mine["mean"].notna()], mine[mine["mean"].isna()]
+            runs = runs[runs["difference"].notna()]
+            text = [f"{verdict}<br>packet loss rate {percent(r)}<br>one run: {decimal(d, sign='+')} % {ABOVE}"
+                    for r, d in zip(runs["rate"], runs["difference"], strict=True)]  # fmt: skip
+            curves.append(drawing.curve(verdict, look, 100 * runs["rate"], runs["difference"], "points", text=text))
+            if len(mine):
+                text = [f"{verdict}<br>packet loss rate {percent(row['rate'])}<br>{drawing.told(row, ABOVE, '%')}"
+                        for row in known.to_dict("records")]  # fmt: skip
+                curves.append(drawing.curve(verdict, look, 100 * known["rate"], known["mean"], "bars",
+                                            low=known["low"], high=known["high"], text=text))  # fmt: skip
+            if len(lost):
+                text = [f"packet loss rate {percent(r)}: runs diverged" for r in lost["rate"]]
+                curves.append(drawing.edge(verdict, look, 100 * lost["rate"], "y", "high", text, "x"))
+        lines = [drawing.NO_DIFFERENCE, {"y": limit, "dash": "dash", "name": f"tolerance {limit:g} %"}]
+        if not math.isnan(estimate):
+            lines.append({"x": 100 * estimate, "dash": "dot", "name": f"estimate {100 * estimate:.3g} %"})
+        ends = (100 * float(data[f"threshold_{end}"].iloc[0]) for end in ("low", "high"))
+        band = [edge if math.isnan(end) else end for end, edge in zip(ends, axis["range"], strict=True)]
+        one = drawing.panel(title, axis, {"title": f"{ABOVE}<br>(% of its validation loss)"}, curves, *lines,
+                            bands=[{"x": band}])  # fmt: skip
+        drawing.fit([one], panels.FAR_PERCENT, view=limits, include=(0, limit))
+        found.append(one)
     seen = data[["mean", "difference"]].stack()
     seen = seen[seen.abs() <= panels.FAR_PERCENT]
-    if max(seen.abs().max(), tolerance) > 10 * tolerance:
-        ax.set_yscale("symlog", linthresh=2 * tolerance)
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    ax.set_ylim(min(seen.min(), 0) - tolerance, 1.3 * max(seen.max(), tolerance))
-    line = ax.axhline(tolerance, color="0.2", linestyle="--", linewidth=1)
-    threshold, low, high = (100 * data[c].iloc[0] for c in ("threshold", "threshold_low", "threshold_high"))
-    left = ax.get_xlim()[0] if math.isnan(low) else low
-    right = ax.get_xlim()[1] if math.isnan(high) else high
-    if left < right:
-        ax.axvspan(left, right, color="0.85", zorder=0, linewidth=0)
-    if not math.isnan(threshold):
-        ax.axvline(threshold, color="0.2", linestyle=":", linewidth=1)
-    ax.set_ylabel("above lossless twin\n(% of its validation loss)")
-    names = [name for name in COLORS if name in handles]
-    style.legend_below(figure, [*(handles[name] for name in names), line], [*names, f"{tolerance:g} % tolerance"])
-    return figure
+    if len(seen) and view[0] <= seen.min() and seen.max() <= view[1]:
+        found = [found[0] | {"title": ""}]
+    return drawing.figure(data, found, key="verdict")

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
-import pandas as pd
-from matplotlib.figure import Figure
+from typing import Any
 
-from droptest import style, wall_time
+import pandas as pd
+
+from droptest import drawing, wall_time
+from droptest.looks import category
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
 from droptest.records import Records
@@ -56,24 +58,13 @@ def data(records: Records) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """Stacked bars, one on the other along the row, in percent."""
-    rows, titles = list(dict.fromkeys(data["row"])), list(dict.fromkeys(data["title"]))
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.28 * len(rows), 1, 1)
-    ax = axes[0][0]
-    marks = style.marks(titles)
-    left = [0.0] * len(rows)
-    handles = []
-    for index, title in enumerate(titles):
-        part = data[data["title"] == title].set_index("row")["share"][rows].tolist()
-        widths = [100 * share for share in part]
-        handles.append(ax.barh(range(len(rows)), widths, 0.8, left=left, color=marks[title].color, edgecolor="white",
-                               linewidth=0.4, hatch=("", "////", "....")[index % 3], label=title))  # fmt: skip
-        left = [a + b for a, b in zip(left, widths, strict=True)]
-    ax.set_yticks(range(len(rows)), [panels.panel_title(row, 46) for row in rows])
-    ax.invert_yaxis()
-    ax.set_xlim(0, 100)
-    ax.set_xlabel("share of the wall time (%)")
-    ax.grid(axis="y", visible=False)
-    style.legend_below(figure, handles, titles)
-    return figure
+    rows, curves = list(dict.fromkeys(data["row"])), []
+    for place, title in enumerate(dict.fromkeys(data["title"])):
+        shares = data[data["title"] == title].set_index("row")["share"]
+        text = [f"{row}<br>{title}: {100 * shares[row]:.2f} %" for row in rows]
+        curves.append(drawing.curve(title, category(place), [100 * shares[row] for row in rows], range(len(rows)),
+                                    "stack", text=text))  # fmt: skip
+    x = {"title": "share of the wall time (%)", "range": [0, 100]}
+    return drawing.figure(data, [drawing.panel("", x, drawing.rows_axis(rows), curves)], 1, longest=46)

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
+import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 
-from droptest import style, virtual_time
+from droptest import drawing, virtual_time
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
@@ -19,9 +20,9 @@ TITLE = "Time to a target loss"
 CAPTION = (
     "Virtual time until the validation loss is 5 % above the worst final loss of the lossless runs, interpolated "
     "between evaluations. Points: mean over seeds; bars: 95 % interval (Student t), none with one seed. A triangle at "
-    "the upper edge: a seed that never got there. Filled markers: reliable networks; hollow: tolerant ones. Vertical "
+    "the edge: a seed that never got there. Filled markers: reliable networks; hollow: tolerant ones. Vertical "
     "line and band: the rate at which tolerance stops being faster, with the 95 % interval of a paired t test over "
-    "seeds. The axis is linear in the shaded stretch next to 0."
+    "seeds."
 )
 BREAK_EVEN = ("against", "break_even", "break_even_low", "break_even_high", "break_even_words")
 
@@ -63,44 +64,35 @@ def _break_even_columns(found: virtual_time.BreakEven | None) -> dict[str, objec
                     strict=True))  # fmt: skip
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """Curves over the loss rate, break-even rates as vertical lines."""
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 3.0)
-    ax = axes[0][0]
-    labels = list(dict.fromkeys(data["series"]))
-    marks = style.marks(labels)
-    handles = [_curve(ax, data[data["series"] == series].drop_duplicates("loss_rate"), marks[series])
-               for series in labels]  # fmt: skip
-    style.percent_axis(ax, data["loss_rate"].tolist(), data.attrs["rate_pointer"])
+    quantity = f"virtual time to a validation loss of {data['target_loss'].iloc[0]:.4g}"
+    points = data.drop_duplicates(["series", "loss_rate"]).assign(without_loss=lambda d: d["loss_rate"] == 0)
+    reached = points.assign(seeds=points["seeds"].where(np.isfinite(points["mean"]), 0))
+    whole = drawing.over_rate(reached, "", quantity, "s", "series", "loss_rate", sign="") | {"bands": []}
+    names = list(dict.fromkeys(data["series"]))
+    looks = {c["name"]: c for c in whole["curves"]}
+    for c in whole["curves"]:
+        c["nudge"] = 0.0
+        c["hollow"] = not points.loc[points["series"] == c["name"], "reliable"].iloc[0]
+    for series in names:
+        never = points[(points["series"] == series) & np.isinf(points["mean"])].to_dict("records")
+        if never:
+            text = [f"{drawing.point_words(row, series)}<br>a seed never reached the target" for row in never]
+            same = {key: looks[series][key] for key in ("nudge", "hollow")}
+            at = [100 * row["loss_rate"] for row in never]
+            whole["curves"].append(drawing.edge(series, looks[series]["look"], at, "y", "high", text, **same))
+    ends = whole["x"]["range"]
     found = data.dropna(subset=["against"]).drop_duplicates(["series", "against"])
-    for result in found.itertuples():
-        handles.append(_break_even(ax, result, marks[result.series].color))
-        labels.append(result.break_even_words + (f": {result.series}" if len(found) > 1 else ""))
-    ax.set_ylabel(f"virtual time to a validation loss of {data['target_loss'].iloc[0]:.4g} (s)")
-    style.plain_ticks(ax)
-    ax.set_ylim(bottom=0)
-    style.legend_below(figure, handles, labels)
-    return figure
-
-
-def _curve(ax, part: pd.DataFrame, mark: style.Mark):
-    reached, never = part[part["mean"] < math.inf], part[part["mean"] == math.inf]
-    look = {"color": mark.color, "markerfacecolor": mark.color if part["reliable"].iloc[0] else "white"}
-    handle = ax.errorbar(100 * reached["loss_rate"], reached["mean"], yerr=panels.distances(reached), elinewidth=1,
-                         marker=mark.marker, linestyle=mark.linestyle, markersize=4.5, **look)  # fmt: skip
-    for rate in never["loss_rate"]:
-        ax.plot(100 * rate, 0.97, "^", markersize=6, clip_on=False, transform=ax.get_xaxis_transform(), **look)
-    return handle
-
-
-def _break_even(ax, result, color: str):
-    """The rate as a line with its band, as far as they are on the axis; returns a handle for the legend."""
-    low, high = ax.get_xlim()
-    if not math.isnan(result.break_even_low):
-        begin = max(100 * result.break_even_low, low)
-        end = high if math.isinf(result.break_even_high) else min(100 * result.break_even_high, high)
-        if end > begin:
-            ax.axvspan(begin, end, color=color, alpha=0.1, linewidth=0)
-    if 0 < result.break_even < math.inf:
-        return ax.axvline(100 * result.break_even, color=color, linestyle=":", linewidth=1.2)
-    return ax.plot([], [], color=color, linestyle=":", linewidth=1.2)[0]
+    for row in found.itertuples():
+        if 0 < row.break_even < math.inf:
+            name = row.break_even_words + (f": {row.series}" if len(found) > 1 else "")
+            said = f"{row.series}, against {row.against}:<br>{row.break_even_words}"
+            whole["lines"].append({"x": 100 * row.break_even, "dash": "dot", "look": looks[row.series]["look"],
+                                   "name": name, "text": said})  # fmt: skip
+        if not math.isnan(row.break_even_low):
+            high = min(100 * row.break_even_high, ends[1])
+            whole["bands"].append({"x": [max(100 * row.break_even_low, ends[0]), high]})
+    drawing.fit([whole], include=(0,))
+    whole["y"]["range"] = [0, whole["y"]["range"][1]]
+    return drawing.figure(data, [whole | {"inches": 2.9}], 1, key="network", wide=True)

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
-import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
-from droptest import style
+from droptest import drawing
 from droptest.loss_model import percent
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
@@ -19,16 +17,18 @@ from droptest.rows_by_run import RowsByRun
 from droptest.statistics import interval_columns
 from droptest.summary import Group, cells_in
 from droptest.variance import interval_of
+from droptest.words import decimal
 
 NAME = "tolerance"
 TITLE = "Tolerable loss rate"
 CAPTION = (
     "Final validation loss above the lossless run with the same seed, in percent of it. Small points: single seeds; "
-    "marks: mean with its 95 % interval. Dashed: the tolerance. The left panel enlarges the neighbourhood of the "
-    "tolerance: a triangle at its edge is a mean that lies outside. A cross at the upper edge: runs that diverged."
+    "marks: mean with its 95 % interval. Dashed: the tolerance. Where points lie far from it, one panel enlarges its "
+    "neighbourhood. A triangle at an edge: a mean outside the panel. A cross at the edge: runs that diverged, of all "
+    "runs of the point."
 )
 TOLERANCE_PERCENT = 1.0  # that of a spec's `search`, where it names none
-LABEL = "above lossless twin\n(% of its validation loss)"
+ABOVE = "above lossless twin"
 PASSES, UNDECIDED, FAILS = "tolerable", "undecided", "not tolerable"
 
 
@@ -102,88 +102,54 @@ def view(data: pd.DataFrame) -> tuple[float, float]:
     return 1.15 * min(*seen, -0.6 * tolerance), 1.15 * max(*seen, 1.6 * tolerance)
 
 
-def seen_in(data: pd.DataFrame) -> pd.DataFrame:
-    """All the values that the figure shows."""
-    return data[["mean", "low", "high", "difference"]]
-
-
 def one_rate(data: pd.DataFrame) -> bool:
     """Whether the figure compares several series at a single rate."""
     return data["loss_rate"].nunique(dropna=False) <= 1 and data["panel"].nunique() > 1
 
 
-def draw(data: pd.DataFrame) -> Figure:
-    """The neighbourhood of the tolerance on the left, everything on the right; a row per point at a single rate."""
+def describe(data: pd.DataFrame) -> dict[str, Any]:
+    """The neighbourhood of the tolerance, and everything where there is more; a row per series at a single rate."""
+    points, limit = points_of(data), float(data["tolerance"].iloc[0])
+    tolerance = {"dash": "dash", "name": f"tolerance {limit:g} %"}
     if one_rate(data):
-        return _draw_by_series(data)
+        at = data["loss_rate"].iloc[0]
+        label = f"{ABOVE} (% of its validation loss)" + ("" if math.isnan(at) else f" at {percent(at)} loss")
+        whole = drawing.in_rows(points, "", ABOVE, "%", points["panel"], "panel")
+        whole |= {"x": {"title": label}, "lines": [{"x": 0, "dash": "dot"}, {"x": limit, **tolerance}]}
+        for row, series in enumerate(points["panel"]):
+            whole["curves"].append(_pairs(data, series, [row + 0.22], "x"))
+            if points["diverged"].iloc[row] and points["seeds"].iloc[row]:
+                look = drawing.looks(data).point(series, at)
+                text = [drawing.point_words(points.iloc[row], series)]
+                whole["curves"].append(drawing.edge(series, look, [row], "x", "high", text, "x"))
+        drawing.fit([whole], panels.FAR_PERCENT, "x", include=(0, limit))
+        return drawing.figure(data, [whole], 1)
     low, high = view(data)
-    seen = seen_in(data).stack()
-    whole = len(seen) > 0 and (seen.max() > high or seen.min() < low)
-    figure, axes = style.figure(style.DOUBLE_COLUMN if whole else style.SINGLE_COLUMN, 2.8, 1, 2 if whole else 1)
-    marks = style.marks(list(dict.fromkeys(data["panel"])))
-    handles = [_curves(ax, data, marks, (low, high) if ax is axes[0][0] else None) for ax in axes[0]]
-    axes[0][0].set_title("around the tolerance" if whole else "")
-    if whole:
-        axes[0][1].set_title("everything")
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    style.legend_below(figure, handles[0], list(marks))
-    return figure
+    seen = data[["mean", "low", "high", "difference"]].stack()
+    found = []
+    for title, limits in (("around the tolerance", (low, high)), ("everything", None)):
+        one = drawing.over_rate(points, "", ABOVE, "% of its validation loss", rate="loss_rate", title=title,
+                                diverged=True)  # fmt: skip
+        one["curves"] += [_pairs(data, series, None, "y", place) for place, series in enumerate(panels.series_in(data))]
+        one["lines"] = [drawing.NO_DIFFERENCE, {"y": limit, **tolerance}]
+        drawing.fit([one], panels.FAR_PERCENT, view=limits, include=(0, limit))
+        found.append(one)
+    seen = seen[seen.abs() <= panels.FAR_PERCENT]
+    if len(seen) and low <= seen.min() and seen.max() <= high:
+        return drawing.figure(data, [found[0] | {"title": ""}])
+    return drawing.figure(data, found)
 
 
-def _curves(ax: Axes, data: pd.DataFrame, marks: dict[object, style.Mark], limits: tuple[float, float] | None) -> list:
-    handles = []
-    rates = data["loss_rate"].tolist()
-    style.percent_axis(ax, rates, data.attrs["rate_pointer"])
-    for index, (series, mark) in enumerate(marks.items()):
-        shift = 1 if len(marks) == 1 else 1 + 0.07 * (index / (len(marks) - 1) - 0.5) * min(len(marks), 4)
-        mine = data[(data["panel"] == series) & data["loss_rate"].notna()]
-        pairs = mine["difference"].where(mine["difference"].abs() <= panels.FAR_PERCENT)
-        ax.plot(100 * mine["loss_rate"] * shift * 1.055, pairs, ".", color=mark.color, alpha=0.7,
-                markersize=4.5, markeredgewidth=0)  # fmt: skip
-        points = points_of(mine).sort_values("loss_rate")
-        known = points[points["seeds"] > 0]
-        x = 100 * known["loss_rate"] * shift
-        if limits is None:
-            panels.mark_far(ax, x, known["mean"], panels.FAR_PERCENT, mark.color)
-        else:
-            panels.at_edge(ax, x[known["mean"] > limits[1]], 0.985, "^", mark.color)
-            panels.at_edge(ax, x[known["mean"] < limits[0]], 0.015, "v", mark.color)
-        near = known["mean"].abs() <= panels.FAR_PERCENT
-        x, known = x[near], panels.clipped(known[near], panels.FAR_PERCENT)
-        handles.append(ax.errorbar(x, known["mean"], yerr=panels.distances(known), color=mark.color, marker=mark.marker,
-                                   linestyle=mark.linestyle, markersize=4.5, elinewidth=1))  # fmt: skip
-        panels.at_edge(ax, 100 * points.loc[points["diverged"] > 0, "loss_rate"] * shift, 0.96, "x", mark.color)
-    whole = panels.near_range(seen_in(data), panels.FAR_PERCENT, (0.0, data["tolerance"].iloc[0]))
-    if limits is not None or whole is not None:
-        ax.set_ylim(*(limits or whole))
-    ax.axhline(0, color="0.3", linestyle=":", linewidth=1)
-    ax.axhline(data["tolerance"].iloc[0], color="0.2", linestyle="--", linewidth=1)
-    ax.set_ylabel(LABEL)
-    style.plain_ticks(ax)
-    return handles
-
-
-def _draw_by_series(data: pd.DataFrame) -> Figure:
-    """One row per series."""
-    points = points_of(data)
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.9 + 0.24 * len(points))
-    ax = axes[0][0]
-    for row, (series, mark) in enumerate(style.marks(list(points["panel"])).items()):
-        mine, point = data[data["panel"] == series], points.iloc[[row]]
-        mine = mine[mine["difference"].abs() <= panels.FAR_PERCENT]
-        ax.plot(mine["difference"], np.full(len(mine), row + 0.22), ".", color=mark.color, alpha=0.5, markersize=3.5)
-        if point["diverged"].iloc[0] and point["seeds"].iloc[0]:
-            ax.plot(0.97, row, "x", color=mark.color, transform=ax.get_yaxis_transform())
-    panels.in_rows(ax, points, "", points["panel"], style.marks(list(points["panel"])).values(), width=44,
-                   far=panels.FAR_PERCENT)  # fmt: skip
-    tolerance = data["tolerance"].iloc[0]
-    if (limits := panels.near_range(seen_in(data), panels.FAR_PERCENT, (0.0, tolerance))) is not None:
-        ax.set_xlim(*limits)
-    ax.axvline(0, color="0.3", linestyle=":", linewidth=1)
-    ax.axvline(tolerance, color="0.2", linestyle="--", linewidth=1)
-    rate = data["loss_rate"].iloc[0]
-    ax.set_xlabel(LABEL.replace("\n", " ") + ("" if math.isnan(rate) else f" at a packet loss rate of {percent(rate)}"))
-    if data.attrs["remark"]:
-        figure.suptitle(data.attrs["remark"], fontsize=7)
-    return figure
+def _pairs(data: pd.DataFrame, series: str, rows: list[float] | None, along: str, place: int = 0) -> dict[str, Any]:
+    """Each pair of a series as a small point, beside the mean of its rate."""
+    mine = data[(data["panel"] == series) & data["difference"].notna()]
+    mine = mine if rows else mine[mine["loss_rate"].notna()]
+    looks, text = drawing.looks(data), [
+        f"{series}<br>packet loss rate {percent(p.loss_rate)}<br>"
+        f"seed {p.seed}: {decimal(p.difference, sign='+')} % {ABOVE}" for p in mine.itertuples()
+    ]  # fmt: skip
+    places = rows * len(mine) if rows else 100 * mine["loss_rate"]
+    x, y = (mine["difference"], places) if along == "x" else (places, mine["difference"])
+    step = drawing.nudge(place, data["panel"].nunique()) + 0.03
+    return drawing.curve(series, looks.curve(series), x, y, "points", text=text, along=along, nudge=step,
+                         hues=[looks.hue(rate) for rate in mine["loss_rate"]])  # fmt: skip

@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
-import pandas as pd
-from matplotlib.figure import Figure
+from typing import Any
 
-from droptest import style
+import pandas as pd
+
+from droptest import drawing
 from droptest.files import OF_PROGRAMS
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw
@@ -16,7 +17,7 @@ from droptest.statistics import mean_interval
 NAME = "training_curves"
 TITLE = "Training curves"
 CAPTION = (
-    "Validation loss (top) and training loss (bottom) over steps. Lines: mean over seeds; bands: 95 % interval of the "
+    "Validation loss and training loss over steps. Lines: mean over seeds; bands: 95 % interval of the "
     "mean (Student t), none with one seed. A curve goes as far as all its runs have values; a cross marks where a run "
     f"diverged. {panels.FAR_CAPTION}"
 )
@@ -47,31 +48,6 @@ def data(records: Records) -> pd.DataFrame:
     return panels.frame_of(rows, remark)
 
 
-def draw(data: pd.DataFrame) -> Figure:
-    """Two panels per series: validation loss above training loss."""
-    marks, far = panels.rate_marks(data), data.attrs["far"]
-    figure, grid = panels.grid(list(dict.fromkeys(data["panel"])), 3.6, len(ROWS), sharex=True)
-    handles: dict[str, object] = {}
-    for series, axes in grid.items():
-        for ax, (metric, label) in zip(axes, ROWS, strict=True):
-            mine = data[(data["panel"] == series) & (data["metric"] == metric)]
-            for curve, part in panels.curves_in(mine):
-                handles.setdefault(curve, panels.band(ax, part, "step", marks[curve], far))
-                ends = part[part["diverged"] & (part["mean"].abs() <= far)]
-                ax.plot(ends["step"], ends["mean"], "x", color=marks[curve].color, markersize=7, markeredgewidth=1.6,
-                        zorder=5)  # fmt: skip
-            if ax.get_subplotspec().is_first_col():
-                ax.set_ylabel(f"{label}\n({data.attrs['unit']})")
-            style.plain_ticks(ax)
-            ax.margins(x=0.02)
-        axes[-1].set_xlabel("step")
-    for row, (metric, _) in enumerate(ROWS):
-        limits = panels.near_range(panels.ends_of(data[data["metric"] == metric]), far)
-        _share_y([axes[row] for axes in grid.values()], limits)
-    panels.finish(figure, data, handles, marks)
-    return figure
-
-
 def _comparable(records: Records, group) -> tuple[str, ...]:
     """The runs of the group that have ended; those that go on only where there are no others."""
     runs = records.runs[records.runs["run_id"].isin(group.run_ids)]
@@ -79,10 +55,25 @@ def _comparable(records: Records, group) -> tuple[str, ...]:
     return tuple((ended if len(ended) else runs[runs["status"].isin(["unfinished", *OF_PROGRAMS])])["run_id"])
 
 
-def _share_y(axes, limits: tuple[float, float] | None) -> None:
-    """The same range in all panels of one metric; limits: None where it is that of the curves."""
-    same = [ax for ax in axes if ax.lines]
-    if same:
-        low, high = limits or (min(ax.get_ylim()[0] for ax in same), max(ax.get_ylim()[1] for ax in same))
-        for ax in same:
-            ax.set_ylim(low, high)
+def describe(data: pd.DataFrame) -> dict[str, Any]:
+    """Two panels per series: validation loss, and training loss."""
+    kinds = []
+    for metric, label in ROWS:
+        found = []
+        for series in panels.series_in(data):
+            mine = data[(data["panel"] == series) & (data["metric"] == metric)]
+            y = {"title": f"{label}<br>({data.attrs['unit']})"}
+            one = panels.lines_over(mine, "step", {"title": "step"}, y, series)
+            for c, (_, rows) in zip(list(one["curves"]), panels.curves_in(mine), strict=True):
+                ends = rows[rows["diverged"] & (rows["mean"].abs() <= data.attrs["far"])]
+                if len(ends):
+                    text = [f"{c['name']}<br>a run diverged after step {step}" for step in ends["step"]]
+                    one["curves"].append(drawing.curve(c["name"], c["look"], ends["step"], ends["mean"], "points",
+                                                       text=text, symbol="x"))  # fmt: skip
+            found.append(one)
+        drawing.fit(found, data.attrs["far"])
+        drawing.fit(found, along="x")
+        kinds.append(found)
+    columns = min(panels.PANELS_PER_ROW, len(kinds[0]))
+    return drawing.figure(data, drawing.blocks(columns, *kinds), columns, key="packet loss rate",
+                          order=panels.rates_in_order(data))  # fmt: skip

@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pandas as pd
-from matplotlib.figure import Figure
 
-from droptest import seeds, style
+from droptest import drawing, seeds
+from droptest.looks import category
 from droptest.plots import panels
 from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
@@ -19,7 +20,7 @@ TITLE = "Spread between trainings and between networks"
 CAPTION = (
     "Standard deviation of the difference to the lossless run: between trainings (seeds of weights and data), between "
     "networks (seeds of fates), and the rest, their interaction, which nested runs have in the networks. Bars: 95 % "
-    "intervals. A mark at the left edge: the estimate is 0; a bar that reaches the edge: the interval holds 0."
+    "intervals. A mark at the edge: the estimate is 0; a bar that reaches the edge: the interval holds 0."
 )
 PARTS = ("trainings", "networks", "rest")
 MOST_ROWS = 40
@@ -62,25 +63,19 @@ def view(data: pd.DataFrame) -> tuple[float, float]:
     return min(shown) / 1.6, max(shown) * 1.3
 
 
-def draw(data: pd.DataFrame) -> Figure:
+def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A row per point, a bar per part."""
-    points = [part for _, part in data.groupby(["series", "loss_rate"], sort=False, dropna=False)]
-    names = [part["name"].iloc[0] for part in points]
-    figure, axes = style.figure(style.DOUBLE_COLUMN, 0.8 + 0.36 * len(names))
-    ax = axes[0][0]
-    marks = style.marks(PARTS)
-    left, right = view(data)
-    handles = {}
-    for row, part in enumerate(points):
-        for place, bar in enumerate(part.itertuples()):
-            y, mark = row + 0.22 * (place - 1), marks[bar.part]
-            ax.plot([max(bar.low, left), max(bar.high, left)], [y, y], color=mark.color, linewidth=1)
-            (handles[bar.part],) = ax.plot(max(bar.deviation, left), y, mark.marker, color=mark.color, markersize=4,
-                                           clip_on=False)  # fmt: skip
-    ax.set_xscale("log")
-    ax.set_xlim(left, right)
-    ax.set_xlabel(f"standard deviation ({data.attrs['unit']})")
-    ax.set_yticks(range(len(names)), [panels.panel_title(name, 70) for name in names])
-    ax.set_ylim(len(names) - 0.5, -0.5)
-    style.legend_below(figure, [handles[p] for p in PARTS if p in handles], [p for p in PARTS if p in handles])
-    return figure
+    unit, (left, right) = data.attrs["unit"], view(data)
+    names, curves = list(dict.fromkeys(data["name"])), []
+    for place, part in enumerate(PARTS):
+        mine = data[data["part"] == part].to_dict("records")
+        shown = {end: [max(row[end], left) for row in mine] for end in ("deviation", "low", "high")}
+        text = [f"{row['name']}<br>{part}: standard deviation {row['deviation']:.4g} {unit}<br>"
+                f"95 % interval {row['low']:.4g} to {row['high']:.4g} {unit}" for row in mine]  # fmt: skip
+        y = [names.index(row["name"]) + 0.22 * (place - 1) for row in mine]
+        if mine:
+            curves.append(drawing.curve(part, category(place), shown["deviation"], y, "bars", low=shown["low"],
+                                        high=shown["high"], along="x", text=text))  # fmt: skip
+    x = {"title": f"standard deviation ({unit})", "type": "log", "range": [left / 1.25, right]}
+    whole = drawing.panel("", x, drawing.rows_axis(names), curves, inches=0.6 + 0.36 * len(names))
+    return drawing.figure(data, [whole], 1, key="between")

@@ -50,68 +50,71 @@ addEventListener("afterprint", () => folded().forEach(one => { one.open = one.da
 const SYMBOLS = ["circle", "square", "triangle-up", "diamond", "triangle-down", "cross", "x", "triangle-left",
   "triangle-right", "star", "hexagon", "pentagon"];
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot", "5px 1px"];
+const GLYPHS = "\u25cf\u25a0\u25b2\u25c6\u25bc\u271a\u2716\u25c0\u25b6\u2605\u2b22\u2b1f";
 const SCALE = report.scale;  // viridis from dark to light
-function colour([place, count]) {
-  const share = count > 1 ? place / (count - 1) : dark.matches ? 0.6 : 0.25;
-  const [from, to] = dark.matches ? [1, 0.4] : [0, 0.8];  // the contrast to the page stays
-  return SCALE[Math.round((from + (to - from) * share) * (SCALE.length - 1))];
+const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+function colour(hue) {  // of looks.py
+  if (typeof hue === "string") return hue.startsWith("#") ? hue : style(`--${hue.replace(" ", "-")}`);
+  const [from, to] = dark.matches ? [1, 0.4] : report.ends;  // the contrast to the page stays
+  return SCALE[Math.round((from + (to - from) * hue) * (SCALE.length - 1))];
 }
 const faint = hex => `rgba(${[1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16)).join(",")},0.2)`;
-const style = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function tracesOf(curve, panel) {
-  const hue = colour(curve.mark), symbol = SYMBOLS[curve.mark[0] % SYMBOLS.length] + (curve.hollow ? "-open" : "");
-  const base = {type: "scatter", name: curve.name, x: curve.x, y: curve.y, meta: curve.name,
+  const [hue, mark, dash] = curve.look, own = colour(hue), hues = curve.hues ? curve.hues.map(colour) : own;
+  const open = curve.hollow ? "-open" : "", of = place => SYMBOLS[place % SYMBOLS.length] + open;
+  const small = curve.kind === "points" && !curve.hollow;  // one run
+  const symbol = curve.symbol ? curve.symbol + open : small ? "circle" : curve.hues ? curve.hues.map(h => of(h === "ink" ? 0 : mark)) : of(mark);
+  const base = {type: "scatter", name: curve.name, x: curve.x, y: curve.y, meta: curve.name, cliponaxis: curve.kind !== "edge",
     hoverlabel: {namelength: -1}, hovertemplate: `%{meta}<br>${panel.x.title}: %{x}<br>${panel.y.title}: %{y:.6~g}<extra></extra>`};
   if (curve.text) Object.assign(base, {text: curve.text, hovertemplate: "%{text}<extra></extra>"});
   if (curve.kind === "stack")
-    return [{...base, type: "bar", orientation: "h", textposition: "none", marker: {color: hue, line: {color: style("--card"), width: 0.5}}}];
-  if (curve.kind === "points")
-    return [{...base, mode: "markers", marker: {color: hue, symbol: curve.symbol || symbol, size: curve.symbol ? 10 : 5,
-      opacity: curve.symbol ? 1 : 0.65}}];
-  const line = {color: hue, width: curve.width || 2, dash: curve.solid ? "solid" : curve.dotted ? "dot" : DASHES[curve.mark[0] % DASHES.length]};
+    return [{...base, type: "bar", orientation: "h", textposition: "none", marker: {color: own, line: {color: style("--card"), width: 0.5}}}];
+  if (curve.kind === "points" || curve.kind === "edge")
+    return [{...base, mode: "markers", marker: {color: hues, symbol, size: curve.symbol ? 10 : curve.hollow ? 7 : 5, opacity: curve.symbol ? 1 : 0.75}}];
+  const line = {color: own, width: curve.width || 2, dash: curve.solid ? "solid" : curve.plain ? "dot" : DASHES[dash % DASHES.length]};
   const wide = curve.low && curve.low.some(v => v !== null);
   if (curve.kind === "marks" || curve.kind === "bars") {
     const along = curve.along || "y";
-    const bars = wide ? {["error_" + along]: {type: "data", symmetric: false, color: hue, thickness: 1.2, width: 4,
+    const bars = wide ? {["error_" + along]: {type: "data", symmetric: false, color: own, thickness: 1.2, width: 4,
       array: curve.high.map((v, i) => v === null ? 0 : v - curve[along][i]),
       arrayminus: curve.low.map((v, i) => v === null ? 0 : curve[along][i] - v)}} : {};
     return [{...base, ...bars, mode: curve.kind === "bars" ? "markers" : "lines+markers", line,
-      marker: {color: hue, symbol, size: curve.y.length > 40 ? 5 : 8}}];
+      marker: {color: hues, symbol, size: curve.y.length > 40 ? 5 : 8}}];
   }
-  const mode = curve.x.length > 25 ? "lines" : "lines+markers";
-  const own = {...base, mode, line, opacity: curve.opacity || 1, marker: {color: hue, symbol, size: 5}};
-  if (!wide) return [own];
+  const mode = curve.plain || curve.x.length > 25 ? "lines" : "lines+markers";
+  const shown = {...base, mode, line, opacity: curve.opacity || 1, marker: {color: own, symbol, size: 5}};
+  if (!wide) return [shown];
   const edge = {type: "scatter", mode: "lines", x: curve.x, line: {width: 0}, hoverinfo: "skip", meta: curve.name};
-  return [{...edge, y: curve.low}, {...edge, y: curve.high, fill: "tonexty", fillcolor: faint(hue)}, own];
+  return [{...edge, y: curve.low}, {...edge, y: curve.high, fill: "tonexty", fillcolor: faint(own)}, shown];
 }
 function axisOf(axis, ink) {
   const made = {title: {text: axis.title || "", standoff: 8}, gridcolor: style("--grid"), linecolor: style("--line"),
     zeroline: false, automargin: true, tickfont: {color: ink}};
   made.exponentformat = axis.type ? "power" : "none";
-  if (axis.type) made.type = axis.type;
+  if (axis.type) Object.assign(made, {type: axis.type, dtick: axis.range && axis.range[1] - axis.range[0] < 2 ? "D2" : 1});
   if (axis.ticks) Object.assign(made, {tickvals: axis.ticks, ticktext: axis.labels});
-  if (axis.title === "transformer block") made.dtick = 1;
-  if (axis.rows) Object.assign(made, {range: [axis.ticks.length - 0.5, -0.5], showgrid: false});
+  if (axis.whole) Object.assign(made, {tickformat: "d", nticks: 7}, axis.range && axis.range[1] - axis.range[0] < 8 ? {dtick: 1} : {});
   if (axis.range) made.range = axis.range;
-  if (axis.from === 0) made.rangemode = "tozero";
+  if (axis.rows) Object.assign(made, {range: [axis.ticks.length - 0.5, -0.5], showgrid: false});
   return made;
 }
 function drawPanel(place, panel) {
-  const ink = style("--ink");
+  const ink = style("--ink"), titles = panel.title ? panel.title.split("<br>").length : 0;
+  const below = 46 + 14 * (panel.x.title.split("<br>").length - 1);
   const traces = panel.curves.flatMap(curve => tracesOf(curve, panel));
   const layout = {
-    title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 0.97, yanchor: "top"},
+    title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: {t: 15 * titles - 6}},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
     font: {color: ink, size: 11, family: "system-ui, DejaVu Sans, sans-serif"},
-    margin: {l: 62, r: 14, t: 18 + 16 * panel.title.split("<br>").length, b: 46}, hovermode: "closest", barmode: "stack",
+    margin: {l: 62, r: 14, t: titles ? 20 + 16 * titles : 14, b: below}, hovermode: "closest", barmode: "stack",
     hoverlabel: {bgcolor: style("--card"), bordercolor: style("--line"), font: {color: ink}},
     xaxis: axisOf(panel.x, ink), yaxis: axisOf(panel.y, ink),
     shapes: [
-      ...(panel.bands || []).map(band => ({type: "rect", layer: "below", yref: "paper", y0: 0, y1: 1, x0: band.x[0], x1: band.x[1],
-        line: {width: 0}, fillcolor: band.mark ? colour(band.mark) : style("--soft"), opacity: 0.15})),
+      ...(panel.bands || []).map(band => ({type: "rect", layer: "below", line: {width: 0}, fillcolor: style("--soft"), opacity: 0.12,
+        ...(band.x ? {yref: "paper", y0: 0, y1: 1, x0: band.x[0], x1: band.x[1]} : {xref: "paper", x0: 0, x1: 1, y0: band.y[0], y1: band.y[1]})})),
       ...panel.lines.map(line => ({type: "line", ...("x" in line ? {yref: "paper", y0: 0, y1: 1, x0: line.x, x1: line.x}
-        : {xref: "paper", x0: 0, x1: 1, y0: line.y, y1: line.y}), line: {color: style("--soft"), width: 1, dash: line.dash}}))],
+        : {xref: "paper", x0: 0, x1: 1, y0: line.y, y1: line.y}), line: {color: style("--soft"), width: 1, dash: line.dash || "solid"}}))],
     annotations: panel.lines.filter(line => line.name).map(line => ({...("x" in line
       ? {yref: "paper", y: 1, yanchor: "top", x: line.x, xanchor: "left"}
       : {xref: "paper", x: 1, xanchor: "right", y: line.y, yanchor: "bottom"}),
@@ -119,8 +122,7 @@ function drawPanel(place, panel) {
   };
   if (panel.heat) {
     const heat = panel.heat;
-    traces.push({type: "heatmap", z: heat.z, zmin: heat.low, zmax: heat.high, colorscale: "Viridis", xgap: 1, ygap: 1,
-      colorbar: {title: {text: heat.title, side: "right", font: {size: 10}}, thickness: 10, outlinewidth: 0, tickfont: {size: 10}},
+    traces.push({type: "heatmap", z: heat.z, zmin: heat.low, zmax: heat.high, colorscale: "Viridis", xgap: 1, ygap: 1, showscale: false,
       hoverongaps: false, text: heat.text, hovertemplate: "%{text}<extra></extra>"});
     const dark = v => v === null || v < heat.low + 0.6 * (heat.high - heat.low);
     layout.annotations.push(...(heat.cells || []).flatMap((row, y) => row.map((text, x) => ({x, y, text, showarrow: false,
@@ -128,35 +130,44 @@ function drawPanel(place, panel) {
     layout.shapes.push(...(heat.frames || []).map(([x, y]) => ({type: "rect", x0: x - 0.47, x1: x + 0.47, y0: y - 0.47, y1: y + 0.47,
       line: {color: "#ff5050", width: 2}})));
     Object.assign(layout.xaxis, {showgrid: false});
-    Object.assign(layout, {plot_bgcolor: style("--line"), margin: {l: 46, r: 8, t: 20 + 15 * panel.title.split("<br>").length, b: 42}});
+    Object.assign(layout, {plot_bgcolor: style("--line"), margin: {l: 46, r: 8, t: 20 + 15 * titles, b: 42}});
     layout.title.font.size = 11;
   }
   const options = {responsive: true, displaylogo: false, displayModeBar: "hover",
     modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]};
   return Plotly.react(place, traces, layout, options);
 }
-function keyOf(figure, panels) {
-  const names = new Map();
-  for (const panel of figure.panels.filter(p => p.keyed !== false)) for (const c of panel.curves) if (!names.has(c.name)) names.set(c.name, c.mark);
+function keyOf(figure, panels) {  // the names of the curves, which show and hide them, and the scale of colours
+  const looks = new Map();
+  for (const panel of figure.panels.filter(p => p && p.keyed !== false)) for (const c of panel.curves) if (c.x.length && !looks.has(c.name)) looks.set(c.name, c);
+  const names = [...(figure.order || []).filter(n => looks.has(n)), ...[...looks.keys()].filter(n => !(figure.order || []).includes(n))];
   const key = document.createElement("div");
   key.className = "key";
+  if (figure.bar) {
+    const text = v => `${+v.toPrecision(4)}`, bar = document.createElement("span");
+    bar.className = "bar";
+    bar.style.background = `linear-gradient(to right, ${SCALE.join(",")})`;
+    key.append(`${figure.bar.title.replace("<br>", " ")}: ${text(figure.bar.low)}`, bar, text(figure.bar.high));
+  }
   if (figure.key) key.append(`${figure.key}: `);
-  if (names.size === 1) { key.append(figure.key ? [...names.keys()][0] : ""); return key; }
-  for (const [name, mark] of names) {
-    const button = document.createElement("button");
+  if (names.length === 1) { key.append(names[0]); return key; }
+  for (const name of names) {
+    const {look: [hue, mark, dash], plain, kind} = looks.get(name), button = document.createElement("button");
     button.type = "button";
     button.title = "show or hide";
-    button.innerHTML = `<svg width="26" height="10"><line x1="0" x2="26" y1="5" y2="5" stroke="${colour(mark)}" stroke-width="3"` +
-      ` stroke-dasharray="${["", "7 3", "2 3", "7 3 2 3", "12 4", "12 4 2 4", "5 1"][mark[0] % 7]}"/></svg>`;
+    button.innerHTML = kind === "stack" ? `<svg width="14" height="12"><rect width="14" height="12" fill="${colour(hue)}"/></svg>`
+      : `<svg width="34" height="14"><line x1="0" x2="34" y1="7" y2="7" stroke="${colour(hue)}" stroke-width="2"` +
+      ` stroke-dasharray="${["", "7 3", "2 3", "7 3 2 3", "12 4", "12 4 2 4", "5 1"][plain ? 2 : dash % 7]}"/>` + (plain ? "" :
+      `<text x="17" y="11.5" font-size="13" text-anchor="middle" fill="${colour(hue)}">${GLYPHS[mark % GLYPHS.length]}</text>`) + "</svg>";
     button.append(name);
     button.addEventListener("click", () => {
       const off = button.classList.toggle("off");
-      for (const place of panels)
+      for (const place of panels.filter(p => p.data))
         place.data.forEach((trace, i) => { if (trace.meta === name) Plotly.restyle(place, {visible: !off}, [i]); });
     });
     key.append(button);
   }
-  return names.size ? key : "";
+  return key.childNodes.length ? key : "";
 }
 function drawFigure(name, figure) {
   const place = document.querySelector(`.drawing[data-figure="${name}"]`);
@@ -164,15 +175,17 @@ function drawFigure(name, figure) {
   place.parentElement.classList.add("drawn");
   for (const old of place.querySelectorAll(".panel")) Plotly.purge(old);
   const room = Math.max(1, Math.floor(place.clientWidth / (figure.least || (figure.columns > 3 ? 250 : 330))));
-  place.style.gridTemplateColumns = `repeat(${Math.min(figure.columns, figure.panels.length, room)}, minmax(0, 1fr))`;
-  const panels = figure.panels.map(content => {
+  const columns = Math.min(figure.columns, figure.panels.length, room);
+  place.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
+  const shown = figure.panels.filter(p => p || columns === figure.columns);  // gaps hold panels of one kind together
+  const panels = shown.map(content => {
     const panel = document.createElement("div");
-    panel.className = "panel";
-    if (content.y.rows && !content.heat) panel.style.height = `${Math.max(12, 7 + 2.2 * content.y.ticks.length)}rem`;
+    panel.className = content ? "panel" : "gap";
+    if (content && content.y.rows && !content.heat) panel.style.height = `${Math.max(12, 7 + 2.2 * content.y.ticks.length)}rem`;
     return panel;
   });
   place.replaceChildren(...panels);
-  panels.forEach((panel, i) => drawPanel(panel, figure.panels[i]));
+  panels.forEach((panel, i) => { if (shown[i]) drawPanel(panel, shown[i]); });
   place.append(keyOf(figure, panels));
 }
 
@@ -182,7 +195,7 @@ function mean(curves) {  // at the steps that all curves have
   const steps = curves.length ? curves[0].step.filter(s => curves.every(c => c.step.includes(s))) : [];
   return {x: steps, y: steps.map(s => curves.reduce((sum, c) => sum + c.loss[c.step.indexOf(s)], 0) / curves.length)};
 }
-function nearAxis(curves, far, ...lines) {  // near_axis of drawing.py: the losses of diverging runs are out of sight
+function nearAxis(curves, far, ...lines) {  // as `fit` of drawing.py: the losses of diverging runs are out of sight
   const seen = curves.flatMap(c => c.y).filter(v => v !== null), near = seen.filter(v => Math.abs(v) <= far);
   if (far === null || near.length === seen.length) return {};
   const [low, high] = [Math.min, Math.max].map(end => near.concat(lines).reduce((x, y) => end(x, y), near.length ? near[0] : far));
@@ -211,11 +224,11 @@ function compare() {
     return row;
   }));
   if (!body.rows.length) body.insertRow().insertCell().textContent = "no difference";
-  const thin = (point, mark) => point.runs.filter(r => r.step.length).map(r => ({name: mark[0] ? "B" : "A", mark, x: r.step,
+  const LOOKS = {A: ["#4477aa", 0, 0], B: ["#ee6677", 1, 1], "A \u2212 B": ["ink", 0, 0]};
+  const thin = (point, name) => point.runs.filter(r => r.step.length).map(r => ({name, look: LOOKS[name], x: r.step,
     y: r.loss, kind: "line", width: 1, opacity: 0.5, solid: true, text: r.step.map((s, k) =>
-      `${mark[0] ? "B" : "A"}, seed ${r.seed}<br>step ${s}: ${r.loss[k]}`)}));
-  const whole = (point, mark) => ({name: mark[0] ? "B" : "A", mark, kind: "line", width: 3,
-    ...mean(point.runs.filter(r => r.step.length))});
+      `${name}, seed ${r.seed}<br>step ${s}: ${r.loss[k]}`)}));
+  const whole = (point, name) => ({name, look: LOOKS[name], kind: "line", width: 3, ...mean(point.runs.filter(r => r.step.length))});
   const both = [];
   const turned = (matches[`${j},${i}`] || []).map(([k, m]) => [m, k]);
   for (const [k, m] of matches[`${i},${j}`] || turned) {
@@ -224,10 +237,10 @@ function compare() {
     if (steps.length) both.push({seed: a.lossless ? s.seed : r.seed, step: steps,
       loss: steps.map(t => r.loss[r.step.indexOf(t)] - s.loss[s.step.indexOf(t)])});
   }
-  const differences = both.map(d => ({name: "A \u2212 B", mark: [0, 1], x: d.step, y: d.loss, kind: "line", width: 1,
+  const differences = both.map(d => ({name: "A \u2212 B", look: LOOKS["A \u2212 B"], x: d.step, y: d.loss, kind: "line", width: 1,
     opacity: 0.5, solid: true, text: d.step.map((s, k) => `seed ${d.seed}<br>step ${s}: ${text(d.loss[k])}`)}));
-  const losses = [...thin(a, [0, 2]), ...thin(b, [1, 2]), whole(a, [0, 2]), whole(b, [1, 2])];
-  const minus = [...differences, {name: "A \u2212 B", mark: [0, 1], kind: "line", width: 3, ...mean(both)}];
+  const losses = [...thin(a, "A"), ...thin(b, "B"), whole(a, "A"), whole(b, "B")];
+  const minus = [...differences, {name: "A \u2212 B", look: LOOKS["A \u2212 B"], kind: "line", width: 3, ...mean(both)}];
   drawFigure("compare", {columns: 2, panels: [
     {title: "validation loss", x: {title: "step"}, y: {title: unit, ...nearAxis(losses, far)}, lines: [], curves: losses},
     {title: "A minus B", x: {title: "step"}, y: {title: unit, ...nearAxis(minus, far, 0)}, lines: [{y: 0, dash: "dot"}], curves: minus}]});
