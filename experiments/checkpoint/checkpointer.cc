@@ -43,62 +43,7 @@ std::string first_error(const std::vector<std::string>& errors) {
 /// The time for which a rank works by itself while others wait for it.
 std::chrono::milliseconds turn_of(const RunConfig& config) { return config.backend.timeout / 4; }
 
-/// The manifest of the run's newest intact checkpoint. The files of ranks are read only if they matter.
-std::optional<Manifest> newest_intact(const CheckpointPlace& place, const RunConfig& config, int membership) {
-  if (place.resume != CheckpointPlace::Resume::kNewest) return std::nullopt;
-  const CheckpointFolder folder(place.folder);
-  std::vector<std::uint64_t> steps = folder.steps();
-  for (; !steps.empty(); steps.pop_back()) {
-    try {
-      Manifest manifest = folder.manifest(steps.back());
-      if (manifest.run_id != place.run_id) continue;
-      const bool may_differ = config.full_data || manifest.membership != membership;
-      for (const RankFile& file : manifest.ranks) {
-        if (may_differ) verify_rank_file(folder.of_step(manifest.step), file);
-      }
-      return manifest;
-    } catch (const ConfigError&) {
-      continue;  // restore() reports it
-    }
-  }
-  return std::nullopt;
-}
-
-/// Makes a checkpoint of the states that ranks have left; if it cannot, the last checkpoint stands.
-void take_left_states(const CheckpointPlace& place, const RunConfig& config) {
-  if (!config.elastic || !config.checkpoint || place.resume != CheckpointPlace::Resume::kNewest) return;
-  try {
-    (void)complete_rescue(CheckpointFolder(place.folder), place.run_id, config.checkpoint->keep);
-  } catch (const ConfigError&) {  // NOLINT(bugprone-empty-catch)
-  }
-}
-
 }  // namespace
-
-int membership_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config,
-                        comm::Communicator& group) {
-  int membership = config.start ? config.start->membership : 0;
-  if (!place) return membership;
-  if (group.rank() == 0) {
-    take_left_states(*place, config);
-    if (const auto manifest = newest_intact(*place, config, membership)) {
-      membership = manifest->membership + (continues(*manifest, config.parallel) ? 0 : 1);
-    }
-  }
-  return static_cast<int>(number_of_root(static_cast<std::uint64_t>(membership), group, "epoch"));
-}
-
-std::optional<Manifest> newest_checkpoint(const std::optional<CheckpointPlace>& place, const RunConfig& config) {
-  if (!place) return std::nullopt;
-  take_left_states(*place, config);
-  return newest_intact(*place, config, 0);
-}
-
-std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config) {
-  const std::optional<Manifest> manifest = newest_checkpoint(place, config);
-  if (manifest) return manifest->step;
-  return config.start ? config.start->step : 0;
-}
 
 Checkpointer::Checkpointer(CheckpointPlace place, const RunConfig& config, int membership, comm::Communicator& group,
                            Report report, std::function<void()> waits)
@@ -108,7 +53,8 @@ Checkpointer::Checkpointer(CheckpointPlace place, const RunConfig& config, int m
       group_(group),
       report_(std::move(report)),
       waits_(std::move(waits)),
-      folder_(place_.folder) {}
+      folder_(place_.folder),
+      commands_(config, group, folder_, report_, waits_) {}
 
 Checkpointer::~Checkpointer() {
   if (writing_) writing_->wait();
@@ -204,7 +150,7 @@ std::optional<Checkpointer::Restored> Checkpointer::restore(const TrainingState&
 
 void Checkpointer::after_step(std::uint64_t step, const TrainingState& state, Because because) {
   poll(Wait::kNo);
-  (void)end_hook(std::chrono::milliseconds(0));
+  commands_.poll();
   const std::uint64_t every = config_.checkpoint->every_steps;
   const bool due = every != 0 && step % every == 0;
   if (!due && because == Because::kInterval) return;
@@ -217,15 +163,15 @@ void Checkpointer::after_step(std::uint64_t step, const TrainingState& state, Be
 
 void Checkpointer::finish() {
   poll(Wait::kYes);
-  await_hook();
+  commands_.await();
 }
 
 void Checkpointer::take(std::uint64_t step, const TrainingState& state) {
   poll(Wait::kYes);
   std::string error;
-  await_hook();
-  run_hook(config_.checkpoint->before, step);
-  await_hook();
+  commands_.await();
+  commands_.start(config_.checkpoint->before, step);
+  commands_.await();
   if (is_root()) {
     try {
       folder_.begin(step);
@@ -264,7 +210,7 @@ void Checkpointer::poll(Wait wait) {
     if (wait == Wait::kNo) return;
     if (is_root()) waits_();
   }
-  await_hook();  // the command of the checkpoint before, which may be removed now
+  commands_.await();  // the command of the checkpoint before, which may be removed now
   const Written written = writing_->get();
   writing_.reset();
   const std::uint64_t step = writing_step_;
@@ -275,7 +221,7 @@ void Checkpointer::poll(Wait wait) {
   error = text_of_root(error, group_, "end of a checkpoint");
   if (!error.empty()) return fail(step, error);
   ++totals_.completed;
-  run_hook(config_.checkpoint->after, step);
+  commands_.start(config_.checkpoint->after, step);
 }
 
 Manifest Checkpointer::manifest_of(std::uint64_t step, json memberships) const {
@@ -328,39 +274,6 @@ void Checkpointer::fail(std::uint64_t step, const std::string& error) {
   if (is_root()) report_(step, error);
   if (step == required_step_ || config_.checkpoint->on_error == CheckpointConfig::OnError::kStop) {
     throw ConfigError("checkpoint of step " + std::to_string(step) + ": " + error);
-  }
-}
-
-void Checkpointer::run_hook(const std::vector<std::string>& command, std::uint64_t step) {
-  if (!is_root() || command.empty()) return;
-  ChildProcess::Options options;
-  options.arguments = command;
-  options.environment = {{"DROPTEST_STEP", std::to_string(step)}, {"DROPTEST_CHECKPOINT", folder_.of_step(step)}};
-  options.log = folder_.hook_log();
-  options.log_mode = ChildProcess::Options::Log::kAppend;
-  try {
-    make_directories(folder_.path());
-    hook_.emplace(Hook{ChildProcess::start(options), command.front(), step});
-  } catch (const std::exception& error) {
-    report_(step, error.what());
-  }
-}
-
-bool Checkpointer::end_hook(std::chrono::milliseconds wait) {
-  if (!hook_) return true;
-  const std::optional<ExitStatus> status = hook_->process.wait_for(wait);
-  if (!status) return false;
-  if (!status->succeeded()) report_(hook_->step, "the command " + hook_->program + " " + status->describe());
-  hook_.reset();
-  return true;
-}
-
-void Checkpointer::await_hook() {
-  if (config_.checkpoint->before.empty() && config_.checkpoint->after.empty()) return;
-  bool ended = false;
-  while (!ended) {
-    ended = number_of_root(end_hook(turn_of(config_)) ? 1 : 0, group_, "command of a checkpoint") != 0;
-    if (is_root()) waits_();
   }
 }
 

@@ -11,36 +11,15 @@
 #include <string>
 
 #include "comm/communicator.h"
+#include "experiments/checkpoint/checkpoint_commands.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/checkpoint/rank_snapshot.h"
+#include "experiments/checkpoint/starting_checkpoint.h"
 #include "experiments/files/manifest.h"
-#include "experiments/process/child_process.h"
 #include "experiments/records/metrics.h"
 #include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
-
-/// The identity of the run in its manifests, and its folder.
-struct CheckpointPlace {
-  std::string folder;  ///< <run>/checkpoints
-  std::string name;
-  std::string run_id;
-  std::string spec_sha256;
-  nlohmann::json provenance = nlohmann::json::object();
-  /// Whether the run continues from the newest intact checkpoint, or starts from the beginning.
-  enum class Resume : std::uint8_t { kNewest, kNever } resume = Resume::kNewest;
-};
-
-/// The number of the membership in which a run begins. It is that of the newest intact checkpoint, or the next number
-/// if the run has another number of replicas. Ranks: all.
-int membership_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config,
-                        comm::Communicator& group);
-/// The manifest of the run's newest intact checkpoint, also of states that ranks have left; absent: it has none. Ranks:
-/// only rank 0.
-std::optional<Manifest> newest_checkpoint(const std::optional<CheckpointPlace>& place, const RunConfig& config);
-/// The step after which a run begins: that of its newest intact checkpoint; if there is none, that of the other run's
-/// checkpoint in `start`; without both, 0. Ranks: only rank 0.
-std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config);
 
 /// Owner: one rank's trainer. Ranks: all of the group make the same calls after the same steps; the group is used
 /// without a loss layer. One checkpoint is written at a time, by a thread of each rank: if it is not complete at the
@@ -48,8 +27,7 @@ std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const R
 /// checkpoints as they are, and is reported at a later step.
 class Checkpointer {
  public:
-  /// Hears on rank 0 of checkpoints that failed or were damaged: the step, and the error in words.
-  using Report = std::function<void(std::uint64_t step, const std::string& error)>;
+  using Report = CheckpointReport;
 
   /// `config` and `group` are borrowed. Throws no error of files. `membership` is that of the layout. `waits` is called
   /// on rank 0 while ranks wait for files, some times in a timeout.
@@ -96,12 +74,6 @@ class Checkpointer {
   Manifest manifest_of(std::uint64_t step, nlohmann::json memberships) const;
   std::string commit(const std::vector<std::string>& files);
   void fail(std::uint64_t step, const std::string& error);
-  /// Starts the command on rank 0.
-  void run_hook(const std::vector<std::string>& command, std::uint64_t step);
-  /// Whether the last command has ended, within that time at most.
-  bool end_hook(std::chrono::milliseconds wait);
-  /// Returns when the last command has ended. Ranks: all; they hear from rank 0 more often than they time out.
-  void await_hook();
   std::optional<int> replica_of() const;
   bool is_root() const { return group_.rank() == 0; }
 
@@ -117,13 +89,7 @@ class Checkpointer {
   std::uint64_t writing_step_ = 0;
   nlohmann::json writing_memberships_;
   std::optional<std::future<Written>> writing_;
-  /// The command before or after a checkpoint.
-  struct Hook {
-    ChildProcess process;
-    std::string program;
-    std::uint64_t step;
-  };
-  std::optional<Hook> hook_;
+  CheckpointCommands commands_;
 };
 
 }  // namespace droptest::experiments
