@@ -24,7 +24,7 @@ using comm::ParallelDimension;
 using comm::ParallelNumbers;
 using sim::TrafficClass;
 
-/// For each rank of a dimension the first one with calls that are alike.
+/// The first rank of a dimension with the same kind of calls, by rank.
 using FirstAlike = std::vector<int>;
 
 FirstAlike of_tensor_ranks(const RunConfig& config) {
@@ -52,7 +52,7 @@ FirstAlike of_sequence_ranks(const RunConfig& config) {
   const models::SequenceParts parts = attention.sequence.parts(config.training.sequence_tokens);
   const auto lengths = parts.lengths();
   const bool are_even = std::ranges::all_of(lengths, [&](std::int64_t length) { return length == lengths.front(); });
-  // Along a ring all ranks are alike, and those that exchange heads where they have as many.
+  // All ranks along a ring are alike; ranks that exchange heads are alike if they have equally many.
   const int ulysses = attention.sequence.factors.ulysses;
   const bool deals_evenly = config.model.heads % (config.parallel.tensor * ulysses) == 0;
   FirstAlike first;
@@ -179,7 +179,7 @@ class Collectives {
   void add_calls(const RankKind& kind, const std::vector<DryCall>& calls, Times times, CountedByCollective& of_rank,
                  NamesByCollective* names, std::uint64_t each = 1) {
     for (const DryCall& call : calls) {
-      // A rank alone sends nothing.
+      // The only rank of a group sends nothing.
       if (call.traffic_class == TrafficClass::kControl || call.ranks->size() == 1) continue;
       const auto note = [&](std::uint64_t elems, int peer) {
         if (elems > 0 && names != nullptr) (*names)[find(call, elems)].insert({call.name, call.layer, peer});

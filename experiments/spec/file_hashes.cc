@@ -31,7 +31,7 @@ class OpenFile {
   int descriptor_;
 };
 
-/// Of a regular file that is open.
+/// The status of an open file. Throws: ConfigError for a file that is not a regular one.
 struct stat status_of(const OpenFile& file, const std::string& path) {
   struct stat status {};
   if (::fstat(file.descriptor(), &status) != 0) comm::fail_on_file("read", path, errno);
