@@ -47,7 +47,7 @@ class RankModel {
   TrainingModel model_;
 };
 
-/// Without what training alone has: shards of the state, outer steps.
+/// The config without the parts that only training has: shards of the state, outer steps.
 RunConfig without_training(const RunConfig& config) {
   RunConfig result = config;
   result.sharding = {};
