@@ -15,7 +15,7 @@ std::string search_file(const std::string& out, std::string_view name);
 
 std::string_view verdict_name(Verdict verdict);
 
-/// Whether the file is there and says just that.
+/// Whether the file is there and has exactly this progress.
 bool is_search_recorded(const std::string& out, const SearchPlan& plan, const SearchProgress& progress);
 
 /// Checks the record against its schema (CheckError: a bug of ours) and writes it whole or not at all.

@@ -28,7 +28,7 @@ struct CutExamples {
 struct TrainingOutcome {
   /// The step at which the run ended because it diverged; absent: it completed. It is the first step with a loss or
   /// gradient norm that is not finite on some rank. With a loss scale it is the last one of too many such steps in a
-  /// row.
+  /// row, or the last step of a run that skipped every update.
   std::optional<std::uint64_t> diverged_step;
   std::uint64_t steps = 0;                 ///< finished optimizer steps
   std::uint64_t tokens = 0;                ///< tokens trained on
