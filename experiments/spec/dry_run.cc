@@ -126,7 +126,7 @@ class Collectives {
   Collectives(const RunConfig& config, int fewer, int more, std::vector<std::vector<PlannedCollective>>& by_class)
       : config_(config), fewer_(fewer), more_(more), by_class_(by_class) {}
 
-  /// `with_fewer`: the step of fewer micro-batches; unused where there is one number.
+  /// `with_fewer`: the step of fewer micro-batches; unused if there is one number.
   void add(RankKind& kind, const RankCalls& calls, const std::vector<DryCall>& with_fewer) {
     NamesByCollective of_start, of_step, of_fewer, of_outer;
     CountedByCollective of_rank;
@@ -164,7 +164,7 @@ class Collectives {
   using Key = std::tuple<TrafficClass, sim::Collective, comm::ElementType, std::uint64_t, std::vector<std::uint64_t>,
                          std::vector<ParallelDimension>>;
 
-  /// The number over all micro-batches of what two smaller numbers of them have.
+  /// The count for all micro-batches, extrapolated from the counts for two smaller numbers of them.
   std::uint64_t of_all(std::uint64_t number, std::uint64_t of_fewer) const {
     if (fewer_ == more_) return number;
     const auto further = static_cast<std::uint64_t>(config_.training.accumulation - more_);
@@ -175,7 +175,8 @@ class Collectives {
     return {of_all(counted.times, counted.times_of_fewer), counted.evaluated, counted.once};
   }
 
-  /// Calls that are made `each` times. `names`, unless null, get those of what the rank receives.
+  /// Adds calls that are made `each` times. `names`, unless null, gets the names of the messages that the rank
+  /// receives.
   void add_calls(const RankKind& kind, const std::vector<DryCall>& calls, Times times, CountedByCollective& of_rank,
                  NamesByCollective* names, std::uint64_t each = 1) {
     for (const DryCall& call : calls) {

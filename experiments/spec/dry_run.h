@@ -20,7 +20,7 @@
 
 namespace droptest::experiments {
 
-/// How often calls are made.
+/// The numbers of calls in a step, in an evaluation and in a run.
 struct CallCounts {
   std::uint64_t times = 0;      ///< calls in a training step
   std::uint64_t evaluated = 0;  ///< calls in an evaluation in which each replica has one batch
@@ -36,8 +36,8 @@ struct PlannedCollective {
   std::vector<comm::ParallelDimension> dimensions{};     ///< dimensions in which the ranks of a group differ
 
   bool is_message() const { return call.collective == sim::Collective::kBroadcast; }
-  /// Whether all ranks whose gradients are averaged take part, as in reductions of gradients and gathers of parameters:
-  /// its size does not depend on the number of tokens.
+  /// Whether the collective is over all ranks that average their gradients, as are reductions of gradients and gathers
+  /// of parameters. Its size does not depend on the number of tokens.
   bool is_of_gradient_ranks() const {
     return !is_message() && std::ranges::any_of(dimensions, [](comm::ParallelDimension dimension) {
       return dimension == comm::ParallelDimension::kData || dimension == comm::ParallelDimension::kSequence;

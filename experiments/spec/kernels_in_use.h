@@ -25,7 +25,7 @@ bool cudnn_serves(const RunConfig& config);
 bool uses_cudnn(const RunConfig& config);
 /// config.kernels, and attention by cuDNN if uses_cudnn().
 models::KernelChoices kernels_in_use(const RunConfig& config);
-/// The name of attention's kernel on a device, as checkpoints record it; empty where the machine never decides it.
+/// The name of attention's kernel on a device, as checkpoints record it; empty if the machine never decides it.
 std::string recorded_attention(const RunConfig& config);
 
 /// Operation -> the implementation that the run computes with, for its summary: a name, or an object with `library`,

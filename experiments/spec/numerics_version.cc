@@ -73,7 +73,7 @@ bool cuts_head(const RunConfig& config) {
   return false;
 }
 
-// Newest first. docs/results_changes.md tells what each one moves.
+// The changes, newest first. docs/results_changes.md has their effects.
 constexpr Change kChanges[] = {
     {3, "attention by cuDNN", uses_cudnn},
     {3, "the gradient of a head with many 16-bit outputs that are no multiple of 8", cuts_head},

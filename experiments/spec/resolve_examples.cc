@@ -131,7 +131,7 @@ class ExampleResolver {
     }
   }
 
-  /// Before the work starts, each line of the files.
+  /// Checks each line of the files before the work starts.
   void check_files() {
     try {
       const json sequence = spec_["training"].value("sequence_tokens", json(config_.model.context));

@@ -121,8 +121,8 @@ void check_owner(Resolution& resolution, sim::TrafficClass of, comm::NetworkUse 
 void resolve_network(Resolution& resolution) {
   json& network = resolution.spec["network"];
   const json time = resolution.spec.value("time", json());
-  // A spec with other errors does not say what its run sends: only the sections of the classes that it names are
-  // checked then.
+  // The messages of a run are not known if its spec has other errors: then only the sections of the classes that it
+  // names are checked.
   std::vector<sim::TrafficClass> sent = named_classes(network);
   comm::ClassRoles roles{
       {}, {}, class_with_quorum(resolution.spec), value_classes(resolution.config), resolution.config.tensor_sequence};

@@ -32,7 +32,7 @@ constexpr std::array kChangesNoResult = {"/name",
                                          "/alerts"};
 
 constexpr const char* kNumerics = "/numerics_version";
-/// From this version on the numerics of a run that loses nothing are other ones, too.
+/// The first version that changes the numerics of a run without loss, too.
 constexpr int kFirstWithoutLoss = 3;
 
 /// The further members that cannot change the result of a run that loses and compresses nothing. A virtual clock only

@@ -211,7 +211,7 @@ class Planner {
     return pointers;
   }
 
-  /// How far each repeat is from the spec's seeds.
+  /// The distance of each repeat's seeds from the spec's.
   std::vector<Seeds> repeats() const {
     std::vector<Seeds> all;
     for (std::uint64_t i = 0; i < together_; ++i) {
@@ -345,7 +345,7 @@ class Planner {
       return std::exchange(failures_, {});
     };
     FileHashes* const files = std::exchange(files_, nullptr);
-    // Most of what is wrong shows at the first point, before files are read to be hashed.
+    // The first point shows most errors, before files are read to be hashed.
     if (files != nullptr) resolve_point(0);
     std::map<std::string, Failure> failed = std::exchange(failures_, {});
     if (failed.empty()) failed = resolve_all(files);
