@@ -38,10 +38,9 @@ class AlertWatch {
   AlertWatch(const AlertWatch&) = delete;
   AlertWatch& operator=(const AlertWatch&) = delete;
 
-  /// Before the first line. With `step` the run continues from that step: events.jsonl keeps its lines up to `step`,
-  /// and the caller then passes the earlier lines of metrics.jsonl to see(). Without `step`, an older events.jsonl is
-  /// removed.
-  /// Throws: ConfigError.
+  /// Called before the first line. With `step` the run continues from that step: events.jsonl keeps its lines up to
+  /// `step`, and the caller then passes the earlier lines of metrics.jsonl to see(). Without `step`, an older
+  /// events.jsonl is removed. Throws: ConfigError.
   void start(std::optional<std::uint64_t> step);
   /// Takes in a line of an earlier attempt, and writes no event.
   void see(const nlohmann::json& line) { (void)detector_.take(line); }

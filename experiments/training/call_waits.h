@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long ranks wait for each other in the calls of a step.
+// The times for which ranks wait for each other in the calls of a step.
 #pragma once
 
 #include <cstdint>

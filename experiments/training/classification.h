@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How well a classifier does on labelled examples, with intervals (docs/classification.md).
+// The quality of a classifier on labelled examples, with intervals (docs/classification.md).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the compute time of a step passes on the virtual clock while the model's passes run.
+// The compute time of a step on the virtual clock: it passes while the model's passes run.
 #pragma once
 
 #include <functional>

@@ -166,8 +166,8 @@ double largest_rate(const comm::HalfNetwork& half) {
   return rate;
 }
 
-/// Expected bytes of the ranges of lost elements in `messages` messages of so many elements each, of a class whose lost
-/// elements have no gradient.
+/// Expected bytes of the ranges of lost elements in `messages` messages of `elems` elements each. 0 for a class with
+/// lost elements that have a gradient.
 double stopped_bytes(const RunConfig& config, sim::TrafficClass traffic_class, comm::ElementType type,
                      std::uint64_t elems, std::uint64_t messages) {
   const auto& network = config.network.of(traffic_class);
@@ -459,7 +459,7 @@ std::uint64_t state_bytes(const RunConfig& config) {
 
 std::string memory_that_fits(const RunConfig& config, std::uint64_t bytes) {
   const auto fits = [bytes](const RunConfig& other) {
-    // Activations of models whose state alone is too large need no plan.
+    // If the state is too large by itself, activations need no plan.
     return state_bytes(other) <= bytes && estimate_memory(other).of_process <= bytes;
   };
   for (const MemoryStrategy& strategy : kMemoryStrategies) {

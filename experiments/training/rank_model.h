@@ -21,8 +21,8 @@ struct NetworkEvaluation {
   std::vector<comm::ClassStatistics> statistics;  ///< statistics of the packets
 };
 
-/// Evaluates `weights` on local ranks with the run's layout, whose network loses packets. `where` names the weights in
-/// messages. Throws: ConfigError for weights that do not fit, or a layout that shards them.
+/// Evaluates `weights` on local ranks with the run's layout and network, which loses packets. `where` names the weights
+/// in messages. Throws: ConfigError for weights that do not fit, or a layout that shards them.
 NetworkEvaluation evaluate_over_network(const RunConfig& config, const models::StoredTensors& weights,
                                         const std::string& where, const EvaluationData& data,
                                         models::EvaluationDetail detail);
@@ -41,8 +41,8 @@ struct Generation {
   std::vector<comm::ClassStatistics> statistics;  ///< statistics of the packets
 };
 
-/// Continues `prompt` on local ranks with the run's layout, whose network loses packets. A pass with the cache has one
-/// token, a pass without it all tokens so far. Shapes: prompt at least 1. Throws: ConfigError as
+/// Continues `prompt` on local ranks with the run's layout and network, which loses packets. A pass with the cache has
+/// one token, a pass without it all tokens so far. Shapes: prompt at least 1. Throws: ConfigError as
 /// evaluate_over_network(), for replicas or sequence ranks, for a model with a classification head, and for a prompt
 /// that fills the context. Determinism: without loss, the cache changes the logits only by rounding.
 Generation generate(const RunConfig& config, const models::StoredTensors& weights, const std::string& where,

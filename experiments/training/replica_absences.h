@@ -18,7 +18,7 @@ namespace droptest::experiments {
 /// later are left out.
 std::vector<ReplicaAbsenceRecord> absences_until(const RunConfig& config, std::uint64_t last);
 
-/// How many of the steps first, ..., last were taken by fewer replicas than the run has at most.
+/// The number of steps from `first` to `last` that fewer replicas take than the run has at most.
 std::uint64_t steps_with_fewer_replicas(const RunConfig& config, std::uint64_t first, std::uint64_t last);
 
 /// The replicas that take a step together, as one of the run's ranks sees them.

@@ -20,8 +20,8 @@
 
 namespace droptest::experiments {
 
-/// Owner: one rank's trainer. Ranks: all of the group, after the same steps. A run without checkpoints has an object,
-/// too, which does nothing.
+/// Takes checkpoints after steps. Owner: one rank's trainer. Ranks: all of the group, after the same steps. The object
+/// of a run without checkpoints does nothing.
 class RunCheckpoints : public TrainerPart {
  public:
   /// `state`: the state of the rank now. `settle`: waits for all messages under way; called before `state`. `is_asked`:

@@ -25,10 +25,11 @@
 
 namespace droptest::experiments {
 
-/// Owner: one rank's trainer. Ranks: all of the group, after the same steps.
+/// Measures time and memory, and writes the lines. Owner: one rank's trainer. Ranks: all of the group, after the same
+/// steps.
 class StepLog : public TrainerPart {
  public:
-  /// The objects whose use is measured, all borrowed.
+  /// The objects that the log measures, all borrowed.
   struct Measured {
     comm::Communicator& group;
     comm::MeteredCommunicator& metered;  ///< the group; it measures the time that the rank spends in its calls

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The training of a whole run, whose replicas may leave and come back with shards of the state.
+// The training of a whole run. Its replicas may leave and come back with shards of the state.
 #pragma once
 
 #include "comm/communicator.h"
