@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attempts of a run whose rank processes can die (docs/checkpoints.md): when the next one begins, and with how many
-// replicas.
+// The attempts of a run with rank processes that can die (docs/checkpoints.md): the start and the replicas of the next
+// one.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ std::optional<std::chrono::milliseconds> pause_before_restart(const std::optiona
 /// The decisions of the parent of the ranks between two attempts. The class knows no processes, files or clocks.
 class AttemptSeries {
  public:
-  /// How an attempt failed.
+  /// The failure of an attempt.
   struct Failure {
     std::string text;
     ExitStatus status;                          ///< the end of the rank that failed first

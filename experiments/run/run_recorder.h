@@ -17,7 +17,7 @@
 
 namespace droptest::experiments {
 
-/// Used only by rank 0. `run` is borrowed.
+/// The records of one run. Used only by rank 0. `run` is borrowed.
 class RunRecorder {
  public:
   /// Makes the folder, removes the results of an earlier attempt, and writes spec.json.

@@ -158,7 +158,7 @@ class SweepRunner {
     }
   }
 
-  /// Runs whose processes were killed wait again once their pause is over.
+  /// Runs with a killed process go back to the waiting runs once their pause is over.
   void end_pauses() {
     for (auto pause = pausing_.begin(); pause != pausing_.end();) {
       if (pause->second > Clock::now()) {

@@ -84,7 +84,7 @@ SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
 /// Only writes sweep.json, for runs that other processes are to run. Throws: ConfigError; BusyError as run_sweep().
 void record_sweep(const SweepPlan& plan, const std::string& out);
 
-/// As run_sweep(), but without sweep.json: for runs that another record lists.
+/// Executes the runs as run_sweep(), but without sweep.json: another record lists the runs.
 SweepProgress run_planned(const SweepPlan& plan, const SweepOptions& options,
                           const std::function<void(const SweepProgress&)>& on_progress,
                           const std::function<bool()>& stop_requested);
