@@ -40,8 +40,9 @@ struct ExecuteOptions {
   /// kYes: a finished run is run again if it lacks records, or if `from_step` is given. Its records stay until the new
   /// ones are complete.
   Again again = Again::kNo;
-  IfBusy if_busy = IfBusy::kFail;                                                        ///< kSkip throws as kFail does
-  std::function<void(const std::string& text)> say_waiting = [](const std::string&) {};  ///< kWait
+  IfBusy if_busy = IfBusy::kFail;  ///< kSkip throws as kFail does
+  /// kWait: hears of the process that the run waits for.
+  std::function<void(const std::string& text)> say_waiting = [](const std::string&) {};
   /// Gets each line of metrics.jsonl soon after it is written, on one thread at a time. If a launcher started the
   /// ranks, it is called on rank 0.
   std::function<void(const nlohmann::json& line)> on_line = [](const nlohmann::json&) {};

@@ -12,12 +12,14 @@ namespace droptest::experiments {
 
 /// Trains the run, writes its records and returns the summary. Ranks are threads of this process, or processes: a
 /// launcher has started this process as one of them (comm/rendezvous/launch_environment.h), or it starts them and
-/// waits. Rank 0 writes the records, and holds the lock of the folder meanwhile, or its parent does. The summary is
-/// written last. A run that diverges has a result; a run that fails has a summary with status `failed`. The failed
-/// repetition of a finished run is recorded in the folder `again`. If there is a result once the lock is taken, nothing
-/// is run. If a launcher started the ranks, a result without the records that are asked for is a ConfigError on every
-/// rank. Throws: the error of the run, after the summary is written; BusyError, with nothing written; StoppedError. A
-/// rank that stalled may have left its thread behind: after an error the process should end without unwinding.
+/// waits.
+/// Rank 0 writes the records. It or its parent holds the lock of the folder meanwhile. The summary is written last. A
+/// run that diverges has a result; a run that fails has a summary with status `failed`. The failed repetition of a
+/// finished run is recorded in the folder `again`.
+/// If there is a result once the lock is taken, nothing is run. If a launcher started the ranks, a result without the
+/// records that are asked for is a ConfigError on every rank.
+/// Throws: the error of the run, after the summary is written; BusyError, with nothing written; StoppedError. A rank
+/// that stalled may have left its thread behind: after an error the process should end without unwinding.
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options);
 
 }  // namespace droptest::experiments

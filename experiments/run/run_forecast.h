@@ -31,7 +31,7 @@ nlohmann::json shape_of(const nlohmann::json& spec);
 /// one.
 nlohmann::json without_rates(const nlohmann::json& spec);
 
-/// Wall seconds of a training step of such a run, and processor seconds.
+/// The time of a training step of a run.
 struct StepTime {
   double wall_seconds = 0;
   double processor_seconds = 0;

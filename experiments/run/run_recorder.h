@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the records of one run as it goes on; docs/records.md.
+// The records of one run, written as it goes on; docs/records.md.
 #pragma once
 
 #include <chrono>

@@ -10,7 +10,7 @@
 
 namespace droptest::experiments {
 
-/// <out>/<name>/search.json.
+/// The path of the record: <out>/<name>/search.json.
 std::string search_file(const std::string& out, std::string_view name);
 
 std::string_view verdict_name(Verdict verdict);

@@ -14,11 +14,12 @@
 namespace droptest::experiments {
 
 /// While it lives, SIGTERM does not end this process at once. SIGHUP and SIGUSR1 (sbatch --signal) count as SIGTERM,
-/// unless they are ignored or handled. If a group is protected, SIGTERM ends the group, with the cause that its ranks
-/// have found, if there is one: so this rank's error names it, and its records are written. If the process does not
-/// come to its end within two seconds, the signal ends it. The signal also ends a process without a group. Make it
-/// before the process starts other threads, which leave the signal to this object. If an exception destroys it, the
-/// signal stays blocked: the process is about to report why it ends.
+/// unless they are ignored or handled.
+/// If a group is protected, SIGTERM ends the group, with the cause that its ranks have found, if there is one: so this
+/// rank's error names the cause, and its records are written. If the process does not come to its end within two
+/// seconds, the signal ends it. The signal also ends a process without a group.
+/// Make it before the process starts other threads, which leave the signal to this object. If an exception destroys
+/// it, the signal stays blocked: the process is about to report why it ends.
 class SigtermWatch {
  public:
   /// The work before the end of the group: none, or a checkpoint. The run takes it once was_told(), within 20 seconds.

@@ -73,10 +73,10 @@ struct SweepProgress {
 /// process works on stays kBusy if it has not ended when all others have; with IfBusy::kWait the sweep waits for it.
 /// `on_progress` is called some times a second, from this thread, and once at the end. Once `stop_requested` returns
 /// true, running runs are stopped and forgotten, and the progress so far is returned. Writes sweep.json before the
-/// first run, and holds it: sweeps of the same runs share it; a sweep of other runs with the same name is refused. If a
-/// run's record cannot be written, the sweep ends once the running runs have ended (SweepProgress::problem). Throws:
-/// ConfigError if sweep.json cannot be written; BusyError, before anything runs, if sweep.json lists other runs of a
-/// sweep that goes on, and with kFail if another process is at work on any run.
+/// first run, and holds it: sweeps of the same runs share it; a sweep of other runs with the same name is refused. If
+/// a run's record cannot be written, the sweep ends once the running runs have ended (SweepProgress::problem).
+/// Throws: ConfigError if sweep.json cannot be written; BusyError, before anything runs, if sweep.json lists other
+/// runs of a sweep that goes on, and with kFail if another process is at work on any run.
 SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested);

@@ -69,14 +69,15 @@ struct SearchProgress {
 
 /// Bisection on a logarithmic axis over paired runs. `low` and `high` come first. Then the next rate halves the gap in
 /// which the mean difference crosses the tolerance, until the gap is closed. The rest of the budget narrows the gaps
-/// between the crossing and the nearest rates that surely pass and fail. It also looks into the widest stretch that was
-/// skipped on either side, because the curve may not be monotone: then the lowest crossing is the threshold.
+/// between the crossing and the nearest rates that surely pass and fail. It also looks into the widest stretch that
+/// was skipped on either side, because the curve may not be monotone: then the lowest crossing is the threshold.
 /// An undecided rate gets `seeds` more seeds, up to `max_seeds`. The intervals of its looks share the error
 /// (Bonferroni), so a further look does not make a wrong verdict likelier than 1 - confidence. If `jobs` leaves slots
 /// of a round free and the budget has a surplus, runs of the two rates that can come next fill them. `on_change` is
-/// called after each round, and once at the end. Determinism: given `jobs`, a pure function of the settings and the
-/// trials: if all trials are there already, a repeated search asks for the same ones and ends the same way. Source:
-/// Student's t over seeds for the interval; isotonic regression (pool adjacent violators, Barlow et al. 1972),
+/// called after each round, and once at the end.
+/// Determinism: given `jobs`, a pure function of the settings and the trials: if all trials are there already, a
+/// repeated search asks for the same ones and ends the same way.
+/// Source: Student's t over seeds for the interval; isotonic regression (pool adjacent violators, Barlow et al. 1972),
 /// interpolated in the logarithm of the rate, for the estimate.
 SearchProgress search_threshold(const SearchSettings& settings, int jobs, const TrialRunner& runner,
                                 const std::function<void(const SearchProgress&)>& on_change);
