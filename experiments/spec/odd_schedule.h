@@ -9,8 +9,8 @@
 
 namespace droptest::experiments {
 
-/// Warnings about a decay without a step at a lower rate, and about a rate that rises to its end. Reads the member
-/// training.
+/// Warnings about a decay without a step at a lower rate, and about a rate that rises to its end. Reads the
+/// member training.
 std::vector<Warning> odd_schedule(const RunConfig& config);
 
 }  // namespace droptest::experiments

@@ -27,8 +27,7 @@ struct ResolvedRun {
 enum class NumericsUse : std::uint8_t { kToTrain, kToRead };
 
 /// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages. `files`: gives the hashes of
-/// data and initial weights, which are part of the id; null: hashes stay as they are written, and the files need not be
-/// there.
+/// data and initial weights, which are part of the id; null: hashes stay as they are written, and no file is needed.
 /// Throws: ConfigError that lists all errors: those of the schema first, then those between several keys.
 /// Determinism: a pure function of the document and of the files that it names. With device "auto" the result also
 /// depends on the machine's CUDA devices. The id does not depend on the order of keys.

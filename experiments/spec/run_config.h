@@ -56,10 +56,8 @@ struct RecordConfig {
   std::uint64_t every_steps = 10;         ///< steps between lines of metrics.jsonl; the last step always has one
   std::uint64_t sample_every_steps = 50;  ///< steps between samples of NMSE and divergence; 0: never
   enum class Links : std::uint8_t { kOmit, kInclude } links = Links::kOmit;
-  enum class Weights : std::uint8_t {
-    kFinal,
-    kNone
-  } weights = Weights::kFinal;  ///< whether the final weights are kept
+  /// Whether the final weights are kept.
+  enum class Weights : std::uint8_t { kFinal, kNone } weights = Weights::kFinal;
   /// The first and the last step of trace.json; absent: there is none.
   std::optional<std::pair<std::uint64_t, std::uint64_t>> profile_steps;
 };
@@ -67,8 +65,8 @@ struct RecordConfig {
 struct BackendConfig {
   std::string name = "local";
   std::chrono::milliseconds timeout{60000};
-  /// Absent: choose_rendezvous() takes it from the launch. An empty host and port 0 of a TCP rendezvous are the
-  /// launch's, too.
+  /// Absent: choose_rendezvous() takes it from the launch. The launch also gives an empty host and port 0 of a TCP
+  /// rendezvous.
   std::optional<comm::Rendezvous> rendezvous;
   int threads_per_rank = 1;
 };

@@ -73,8 +73,8 @@ void resolve_tensor_rules(Resolution& resolution);
 /// Resolves the steps of /training/epochs, once shards, batches and sequences are resolved. If the spec has no list of
 /// files, and they are not there, the steps are those of the spec, or more.
 void resolve_epochs(Resolution& resolution);
-/// Resolves /training/schedule and the learning rate at its end, once the steps are resolved. Removes cosine, the
-/// default.
+/// Resolves /training/schedule and the learning rate at its end, once the steps are resolved. Cosine is
+/// the default and removed.
 void resolve_schedule(Resolution& resolution);
 /// Resolves the hash of the checkpoint of /start, its step, and the membership that it begins.
 void resolve_start(Resolution& resolution);

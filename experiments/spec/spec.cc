@@ -101,8 +101,8 @@ void set_member(json& document, const std::vector<std::string>& tokens, json val
   } else {
     (*parent)[tokens.back()] = std::move(value);
   }
-  if (tokens.front() != "numerics_version")
-    document.erase("numerics_version");  // the version of the spec before the change
+  // The member is the version of the spec before the change.
+  if (tokens.front() != "numerics_version") document.erase("numerics_version");
 }
 
 std::string hint_of_absent(const json& document, const std::vector<std::string>& tokens, const std::string& error) {
