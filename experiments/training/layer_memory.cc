@@ -26,8 +26,8 @@ LayerMemory layer_memory(const RunConfig& config, const LazyDryRun& run) {
     return config.device == Device::kCuda && of == sim::TrafficClass::kOuter;
   };
   std::map<std::pair<sim::TrafficClass, std::size_t>, std::uint64_t> remembered;  // bytes for each name
-  std::map<std::pair<std::vector<comm::ParallelDimension>, bool>, Slots>
-      scratch;  // by (dimensions of the group, whether on the host)
+  // The scratch of each group, by (its dimensions, whether on the host).
+  std::map<std::pair<std::vector<comm::ParallelDimension>, bool>, Slots> scratch;
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
     if (!network) continue;

@@ -15,8 +15,8 @@
 
 namespace droptest::experiments {
 
-/// Records the profiled steps of one rank. Owner: one rank's trainer. Ranks: all of the group, before and after the
-/// same steps. Everything is borrowed.
+/// Records the profiled steps of one rank.
+/// Owner: one rank's trainer. Ranks: all of the group, before and after the same steps. Everything is borrowed.
 class ProfiledSteps {
  public:
   /// `on_trace`: gets the spans of each rank on rank 0, for trace_document().

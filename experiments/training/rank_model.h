@@ -44,7 +44,8 @@ struct Generation {
 /// Continues `prompt` on local ranks with the run's layout and network, which loses packets. A pass with the cache has
 /// one token, a pass without it all tokens so far. Shapes: prompt at least 1. Throws: ConfigError as
 /// evaluate_over_network(), for replicas or sequence ranks, for a model with a classification head, and for a prompt
-/// that fills the context. Determinism: without loss, the cache changes the logits only by rounding.
+/// that fills the context.
+/// Determinism: without loss, the cache changes the logits only by rounding.
 Generation generate(const RunConfig& config, const models::StoredTensors& weights, const std::string& where,
                     std::span<const std::int32_t> prompt, const GenerationOptions& options);
 

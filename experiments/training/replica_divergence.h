@@ -25,8 +25,8 @@ enum class TiedCopies : std::uint8_t { kLeftOut, kCompared };
 /// Compares the copies of each parameter: all ranks have a copy of a replicated parameter, and only data-parallel
 /// replicas have copies of a part that is cut over tensor-parallel ranks. Exactly zero for equal copies, and for one
 /// rank. `max` is the largest absolute difference between any two copies, `rms` the root mean square over elements and
-/// pairs of copies. Ranks: all of `groups`, with the same parameters; the result is the same on each. Traffic is of
-/// class control.
+/// pairs of copies.
+/// Ranks: all of `groups`, with the same parameters; the result is the same on each. Traffic is of class control.
 ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<float>> parameters,
                                              const comm::ParallelGroups& groups,
                                              TiedCopies tied = TiedCopies::kLeftOut);

@@ -28,8 +28,8 @@ struct StepResults {
 
 /// Replicas that are whole go on from the state after the last update (checkpoint/rescue.h). With ZeRO 0 only one
 /// message of a step follows the update: it gives the first stage the new values of the tied embedding. If it is
-/// missing, the state is still that of the update, since other layouts take the values of the embedding's owner. Owner:
-/// one rank's trainer.
+/// missing, the state is still that of the update, since other layouts take the values of the embedding's owner.
+/// Owner: one rank's trainer.
 class RescueState {
  public:
   using VisitProgress = std::function<void(sim::StateVisitor&)>;

@@ -20,8 +20,8 @@
 
 namespace droptest::experiments {
 
-/// Takes checkpoints after steps. Owner: one rank's trainer. Ranks: all of the group, after the same steps. The object
-/// of a run without checkpoints does nothing.
+/// Takes checkpoints after steps. The object of a run without checkpoints does nothing.
+/// Owner: one rank's trainer. Ranks: all of the group, after the same steps.
 class RunCheckpoints : public TrainerPart {
  public:
   /// `state`: the state of the rank now. `settle`: waits for all messages under way; called before `state`. `is_asked`:
@@ -34,8 +34,7 @@ class RunCheckpoints : public TrainerPart {
   bool are_taken() const { return checkpointer_.has_value(); }
   /// Checkpointer::restore(); absent without checkpoints.
   std::optional<Checkpointer::Restored> restore();
-  /// Takes a checkpoint if one is due or asked for, or if the run stops here: a signal has come, or other replicas go
-  /// on.
+  /// Takes a checkpoint if one is due or asked for, or if the run stops: a signal has come, or other replicas go on.
   void after_update(FinishedStep& finished) override;
   /// Waits until the last checkpoint is complete. The outcome gets the totals of all checkpoints.
   void finish();

@@ -24,7 +24,8 @@ std::vector<int> failing_stages(const RunConfig& config, std::uint64_t step);
 /// A failed stage has lost its weights and its optimizer's state. Its blocks get the configured replacement, and its
 /// optimizer begins anew; the other stages train on. Source: CheckFree, Blagoev et al. 2025 (arXiv:2506.15461),
 /// algorithm 1: the weights of the mean are the squared norms of the neighbours' last gradients. Embeddings and head,
-/// on the first and the last stage, do not fail. Owner: one rank. Ranks: all of the run. Everything is borrowed.
+/// on the first and the last stage, do not fail.
+/// Owner: one rank. Ranks: all of the run. Everything is borrowed.
 class StageFailures : public TrainerPart {
  public:
   /// `record`: gets each failure. `network`: the loss layer; its clock stops meanwhile.

@@ -25,8 +25,8 @@
 
 namespace droptest::experiments {
 
-/// Measures time and memory, and writes the lines. Owner: one rank's trainer. Ranks: all of the group, after the same
-/// steps.
+/// Measures time and memory, and writes the lines.
+/// Owner: one rank's trainer. Ranks: all of the group, after the same steps.
 class StepLog : public TrainerPart {
  public:
   /// The objects that the log measures, all borrowed.

@@ -13,7 +13,8 @@
 namespace droptest::experiments {
 
 /// Writes three measurements into the line: the divergence of the replicas, each class's error since the last sample,
-/// and each class's losses so far. Owner: one rank's trainer. Ranks: all of the network. Everything is borrowed.
+/// and each class's losses so far.
+/// Owner: one rank's trainer. Ranks: all of the network. Everything is borrowed.
 class StepSamples : public TrainerPart {
  public:
   StepSamples(const RunConfig& config, const ReplicaMembership& there, TrainingModel& model,

@@ -32,8 +32,7 @@ class TrainingHistory {
   /// (Manifest::memberships).
   void begin_membership(const nlohmann::json& before, std::uint64_t step);
 
-  /// All memberships so far as Manifest::memberships. The last one is this one, with its losses by class up to the
-  /// step.
+  /// All memberships so far as Manifest::memberships. This one is the last, with its losses by class up to the step.
   nlohmann::json count(std::uint64_t step, nlohmann::json classes);
   /// All memberships with the losses of the last count(), for a rank that leaves its state without the others.
   nlohmann::json as_counted(std::uint64_t step) const;

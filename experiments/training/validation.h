@@ -31,8 +31,8 @@ double agree_on_mean(double value, comm::Communicator& group, std::string_view n
 /// The tokens or the examples that validation predicts.
 std::unique_ptr<const EvaluationData> validation_data(const RunConfig& config, const Corpus& corpus);
 
-/// Measures the validation loss and the selection loss. Owner: one rank's trainer. Ranks: all of the group, after the
-/// same steps. Everything is borrowed.
+/// Measures the validation loss and the selection loss.
+/// Owner: one rank's trainer. Ranks: all of the group, after the same steps. Everything is borrowed.
 class Validation : public TrainerPart {
  public:
   /// `network`: the loss layer over the group. `there`: the replicas that take part. `is_at_work`: called before the

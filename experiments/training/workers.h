@@ -14,8 +14,9 @@
 
 namespace droptest::experiments {
 
-/// Takes the outer steps. Owner: one rank's trainer. Ranks: the ranks with the same part of the model, one of each
-/// worker. Everything is borrowed.
+/// Takes the outer steps.
+/// Owner: one rank's trainer. Ranks: the ranks with the same part of the model, one of each worker. Everything is
+/// borrowed.
 class Workers {
  public:
   /// `ranks`: one rank of each worker. `network`: the loss layer of all ranks.
