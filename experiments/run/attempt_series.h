@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The attempts of a run with rank processes that can die (docs/checkpoints.md): the start and the replicas of the next
-// one.
+// The attempts of a run with rank processes that can die (docs/checkpoints.md): start and replicas of the next one.
 #pragma once
 
 #include <chrono>

@@ -11,8 +11,7 @@
 namespace droptest::experiments {
 
 /// Trains the run, writes its records and returns the summary. Ranks are threads of this process, or processes: a
-/// launcher has started this process as one of them (comm/rendezvous/launch_environment.h), or it starts them and
-/// waits.
+/// launcher has started this process as one of them (comm/rendezvous/launch_environment.h), or it starts all of them.
 /// Rank 0 writes the records. It or its parent holds the lock of the folder meanwhile. The summary is written last. A
 /// run that diverges has a result; a run that fails has a summary with status `failed`. The failed repetition of a
 /// finished run is recorded in the folder `again`.

@@ -16,8 +16,7 @@
 
 namespace droptest::experiments {
 
-/// The lock of a folder. execute_run() and the rank threads share it, so that no other process comes in while a thread
-/// can write.
+/// The lock of a folder. execute_run() and the rank threads share it: no other process comes in while a thread writes.
 using SharedLock = std::shared_ptr<const FileLock>;
 
 /// Takes the lock of the run's folder. With IfBusy::kWait it waits until then, or until a request to stop, and returns

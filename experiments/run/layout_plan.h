@@ -10,7 +10,7 @@
 namespace droptest::experiments {
 
 /// The output of `droptest plan --layout --json` (docs/cli.md has the members). A pure function of model, layout,
-/// sharding, batch and precision: it needs no device and no file, and its time depends only on the number of different
+/// sharding, batch and precision: no device or file is needed, and its time depends only on the number of different
 /// ranks.
 nlohmann::json layout_plan(const RunConfig& config);
 

@@ -116,8 +116,8 @@ RankProcessesOptions rank_options(const ResolvedRun& run, const RunDirectory& di
     if (named->port == 0) ranks.environment["MASTER_PORT"] = std::to_string(comm::unused_port());
   }
   ranks.log_directory = directory.path + "/ranks";
-  if (run.config.elastic)
-    ranks.grace = std::max(ranks.grace, run.config.backend.timeout);  // ranks leave their state in this time
+  // Ranks leave their state in this time.
+  if (run.config.elastic) ranks.grace = std::max(ranks.grace, run.config.backend.timeout);
   ranks.on_line = [&options](const std::string& line) {
     constexpr std::string_view kProblem = "droptest: ";
     if (!line.starts_with(kProblem) || line.starts_with("droptest: error: ")) return;

@@ -366,8 +366,8 @@ class SweepRunner {
   std::list<std::size_t> waiting_;
   std::list<std::size_t> busy_;  ///< another process is at work on them
   std::list<RunningRun> running_;
-  std::list<std::pair<std::size_t, Clock::time_point>>
-      pausing_;                               ///< runs that wait for another attempt, each with the end of its pause
+  /// The runs that wait for another attempt, each with the end of its pause.
+  std::list<std::pair<std::size_t, Clock::time_point>> pausing_;
   std::map<std::size_t, Attempts> attempts_;  ///< the attempts of each run that was started
 };
 

@@ -79,8 +79,7 @@ TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& direct
   return hooks;
 }
 
-/// Called after the data was opened: files that another program puts in its place later are not read. Throws:
-/// ConfigError.
+/// Called after the data was opened: later files in its place are not read. Throws: ConfigError.
 void compare_files(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
   if (options.files != nullptr) {
     require_recorded_files(run, directory.spec(), *options.files, ShardFiles::kLeftToTraining);
