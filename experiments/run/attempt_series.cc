@@ -12,13 +12,13 @@
 namespace droptest::experiments {
 namespace {
 
-/// The replicas of the next attempt, after one has died: one fewer, as far as the spec allows it.
+/// The number of replicas of the next attempt, after one has died: one fewer, but not below the spec's least number.
 int replicas_after_failure(const RunConfig& config, int replicas) {
   return config.elastic ? std::max(std::min(replicas, config.elastic->min_data), replicas - 1) : replicas;
 }
 
-/// Whether a replica could have left its state (rescue.h) when a rank of these ended: all of its own ranks ended by
-/// themselves, with an error.
+/// Whether a replica could have left its state (rescue.h) when ranks were killed: some replica had no killed rank, and
+/// some other replica had one.
 bool could_leave_state(const RunConfig& config, int replicas, const std::vector<ExitStatus>& ranks) {
   if (!config.elastic || config.sharding.zero != 0) return false;
   comm::ParallelLayout layout = config.parallel;

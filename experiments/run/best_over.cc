@@ -17,13 +17,13 @@ struct Candidate {
   std::vector<std::size_t> runs;
 };
 
-/// The number at validation.<name>; nothing where it was not measured or is not finite.
+/// The number at validation.<name>; absent if it was not measured or is not finite.
 std::optional<double> loss_of(const json& summary, const char* name) {
   const json loss = summary.is_object() ? summary.at("validation").value(name, json()) : json();
   return loss.is_number() ? std::optional(loss.get<double>()) : std::nullopt;
 }
 
-/// Absent where a run of them has none.
+/// The mean loss over the candidate's runs; absent if a run has none.
 std::optional<double> mean_loss(const Candidate& candidate, std::span<const json> summaries, const char* name) {
   double sum = 0;
   for (const std::size_t run : candidate.runs) {

@@ -10,8 +10,8 @@
 
 namespace droptest::experiments {
 
-/// The rendezvous of the spec, completed. Where the spec names none: TCP at MASTER_ADDR and MASTER_PORT, or, where
-/// neither is set, files in `folder`. The launch id is left empty. Throws: ConfigError for variables that are needed
+/// The rendezvous of the spec, completed. If the spec names none: TCP at MASTER_ADDR and MASTER_PORT, or files in
+/// `folder` if neither variable is set. The launch id is left empty. Throws: ConfigError for variables that are needed
 /// and missing or wrong.
 comm::Rendezvous choose_rendezvous(const std::optional<comm::Rendezvous>& named, const comm::Environment& environment,
                                    const std::string& folder);

@@ -41,7 +41,7 @@ using SystemClock = std::chrono::system_clock;
 
 constexpr std::chrono::milliseconds kProgramPollInterval{50};
 constexpr std::chrono::milliseconds kRestPatience{
-    5000};  ///< of processes that the program leaves, to end by themselves
+    5000};  ///< the time in which processes that the program leaves behind can end
 constexpr std::size_t kLinesOfFinalLoss = 10;
 
 std::string log_of(const RunDirectory& directory) { return directory.path + "/program.log"; }
@@ -58,8 +58,8 @@ void start_folder(const ResolvedRun& run, const RunDirectory& directory) {
   write_spec_record(directory, run);
 }
 
-/// Its own variables are all that the program needs: a folder with a network, its seeds, its settings, and an address
-/// for its ranks that no other run has.
+/// The start of the program. Its variables have everything that it needs: a folder with a network, its seeds, its
+/// settings, and an address for its ranks that no other run has.
 ChildProcess::Options program_of(const ResolvedRun& run, const std::string& folder) {
   const int port = comm::unused_port();
   const CommandConfig& command = *run.config.command;
@@ -83,13 +83,13 @@ ChildProcess::Options program_of(const ResolvedRun& run, const std::string& fold
                          {"DROPTEST_SETTINGS", run.spec["settings"].dump()},
                          {"MASTER_ADDR", "127.0.0.1"},
                          {"MASTER_PORT", std::to_string(port)},
-                         {"PET_MASTER_PORT", std::to_string(port)}};  // torchrun's
+                         {"PET_MASTER_PORT", std::to_string(port)}};  // the variable of torchrun
   program.hidden_variables = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"};
   return program;
 }
 
-/// The counts that the program's ranks have written. Throws: CommError where there are none, of another network, or
-/// none of a packet that could be lost: nothing says then that the run is one with loss.
+/// The counts that the program's ranks have written. Throws: CommError if there are none, if they are those of another
+/// network, or if they have no packet that could be lost: then nothing shows that the run had loss.
 json counts_of(const ResolvedRun& run, const RunDirectory& directory) {
   constexpr const char* kWant =
       "want droptest.Network() with droptest.torch.attach(model), or another layer of droptest in the program, on the "
@@ -115,7 +115,7 @@ json counts_of(const ResolvedRun& run, const RunDirectory& directory) {
   }
   const json classes = counts.value("classes", json::object());
   bool can_lose = false;
-  std::uint64_t packets = 0;  // of halves that can lose
+  std::uint64_t packets = 0;  // packets of halves that can lose
   for (const auto& [name, section] : run.spec["network"]["classes"].items()) {
     const comm::ClassNetwork& of_class = *run.config.network.of(sim::traffic_class_from_name(name));
     const json halves = classes.value(name, json::object()).value("halves", json::object());
@@ -135,7 +135,7 @@ json counts_of(const ResolvedRun& run, const RunDirectory& directory) {
   return counts;
 }
 
-/// A program that has ended writes no more: what it has left is a line.
+/// Ends the last line of a program that has ended, since it writes no more.
 void end_last_line(const std::string& path) {
   std::ifstream file(path, std::ios::ate | std::ios::binary);
   if (!file || file.tellg() == std::streampos(0)) return;
@@ -149,14 +149,14 @@ std::uint64_t count_of_lines(const std::string& path) {
   return static_cast<std::uint64_t>(std::count(begin, std::istreambuf_iterator<char>(), '\n'));
 }
 
-/// In the place of lines of which not all count.
+/// Writes the lines that count, unless the file has as many.
 void write_lines(const std::string& path, const std::vector<json>& lines) {
   std::string text;
   for (const json& line : lines) text += line.dump() + "\n";
   if (count_of_lines(path) != lines.size()) write_file_atomically(path, text);
 }
 
-/// About the program's records.
+/// The warnings about the program's records.
 std::vector<Warning> warnings_about(const json& counts, const ProgramOutcome& outcome, bool has_lines) {
   std::vector<Warning> warnings;
   const auto warn = [&warnings](const std::string& message) {
@@ -181,6 +181,7 @@ std::vector<json> lines_that_count(const std::string& metrics_file, std::uint64_
   std::vector<json> lines;
   std::ifstream file(metrics_file);
   std::uint64_t number = 0;
+  bool has_begun = earlier_lines == 0;
   for (std::string text; std::getline(file, text);) {
     ++number;
     const bool is_earlier = number <= earlier_lines;
@@ -195,7 +196,7 @@ std::vector<json> lines_that_count(const std::string& metrics_file, std::uint64_
     }
     if (!wrong.empty() && is_earlier) continue;
     if (!wrong.empty()) throw ConfigError(metrics_file + ": line " + std::to_string(number) + ": " + wrong);
-    const bool begins = number == earlier_lines + 1 && earlier_lines > 0;
+    const bool begins = !is_earlier && !std::exchange(has_begun, true);
     if (begins || (!lines.empty() && line["step"] < lines.back()["step"])) {
       while (!lines.empty() && lines.back()["step"] >= line["step"]) lines.pop_back();
     }
@@ -251,7 +252,7 @@ json execute_command(const ResolvedRun& run, const RunDirectory& directory, cons
   end_last_line(directory.metrics());
   const std::optional<FileVersion> old_lines = version_of(directory.metrics());
   MetricsTail metrics(directory.metrics());
-  std::uint64_t earlier_lines = count_of_lines(directory.metrics());  // of an attempt before
+  std::uint64_t earlier_lines = count_of_lines(directory.metrics());  // the lines of an earlier attempt
   metrics.update([](const NumberedLine&) {});
   const std::uint64_t earlier_file = metrics.files();
   ProgramTree program(program_of(run, folder));
@@ -289,7 +290,7 @@ json execute_command(const ResolvedRun& run, const RunDirectory& directory, cons
   take_outcome(outcome, summary);
   if (outcome.seconds == 0) summary.seconds = std::chrono::duration<double>(SystemClock::now() - started).count();
   summary.provenance = build_provenance();
-  summary.provenance.libraries.clear();  // of this program; those of the other one are not known
+  summary.provenance.libraries.clear();  // the libraries of this program; those of the other one are not known
   summary.provenance.started = utc_text(started);
   summary.provenance.finished = utc_text(SystemClock::now());
   ResolvedRun told = run;

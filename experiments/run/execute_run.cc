@@ -67,7 +67,7 @@ nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory
     if (attempt.path != directory.path) complete_repetition(directory);
     return summary;
   } catch (const BusyError&) {
-    throw;  // the folder is another's
+    throw;  // the folder belongs to another process
   } catch (const LackingError&) {
     throw;  // the result stays
   } catch (const StoppedError&) {

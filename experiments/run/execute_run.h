@@ -10,15 +10,15 @@
 
 namespace droptest::experiments {
 
-/// Trains the run and writes its records. Ranks are threads of this process, or processes: then this process is one
-/// of them where a launcher says so (comm/rendezvous/launch_environment.h), else it starts them and waits.
-/// Records are written by rank 0, which holds the lock of the folder meanwhile, or has a parent that does; the summary
-/// is written last, also where the run fails, with status `failed`; what fails as the repetition of a finished run is
-/// recorded in the folder `again`. Where there is a result once the lock is taken, nothing is run; where a launcher
-/// started the ranks, a result without the records that are asked for is a ConfigError on every rank. Returns the
-/// summary. A run that diverges is a result. Throws: the error of the run, after the summary is written; BusyError,
-/// with nothing written; StoppedError. A rank that stalled may have left its thread behind: after an error the process
-/// should end without unwinding.
+/// Trains the run, writes its records and returns the summary. Ranks are threads of this process, or processes: a
+/// launcher has started this process as one of them (comm/rendezvous/launch_environment.h), or it starts all of them.
+/// Rank 0 writes the records. It or its parent holds the lock of the folder meanwhile. The summary is written last. A
+/// run that diverges has a result; a run that fails has a summary with status `failed`. The failed repetition of a
+/// finished run is recorded in the folder `again`.
+/// If there is a result once the lock is taken, nothing is run. If a launcher started the ranks, a result without the
+/// records that are asked for is a ConfigError on every rank.
+/// Throws: the error of the run, after the summary is written; BusyError, with nothing written; StoppedError. A rank
+/// that stalled may have left its thread behind: after an error the process should end without unwinding.
 nlohmann::json execute_run(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options);
 
 }  // namespace droptest::experiments

@@ -16,7 +16,7 @@ namespace {
                   "; try again once it has ended, or see --if-busy");
 }
 
-/// `missing` is empty where rank 0 alone knows.
+/// `missing`: the records that rank 0 found missing; empty on other ranks.
 [[noreturn]] void throw_lacking(const RunDirectory& directory, const std::vector<std::string>& missing) {
   std::string records;
   for (const std::string& one : missing) records += (records.empty() ? ": " : ", ") + one;

@@ -18,13 +18,14 @@ namespace droptest::experiments {
 /// Thread safety: all methods may be called from any thread.
 class HoldPoints {
  public:
-  /// The folder that the variable DROPTEST_HOLD_FOLDER names; absent where the variable is not set. `clock` measures
-  /// all waits; borrowed. Throws: ConfigError where there is no such folder, and for a file in it that names no point.
+  /// The hold points of the folder that the variable DROPTEST_HOLD_FOLDER names; absent if the variable is not set.
+  /// `clock` measures all waits; borrowed. Throws: ConfigError if there is no such folder, or if a file in it names no
+  /// point.
   static std::optional<HoldPoints> of(const comm::Environment& environment,
                                       const comm::Clock& clock = comm::steady_clock());
 
-  /// Returns at once where the folder has no file of the point. Throws: ConfigError after ten minutes, and where the
-  /// rank cannot say that it waits.
+  /// Returns at once if the folder has no file of the point. Throws: ConfigError after ten minutes, and if the rank
+  /// cannot create its file.
   void wait_before_step(int rank, std::uint64_t step) const;
   void wait_after_forward(int rank, std::uint64_t step) const;
   void wait_before_all_reduce(int rank) const;

@@ -26,7 +26,7 @@ using comm::ParallelLayout;
 using comm::ParallelNumbers;
 using nlohmann::json;
 
-/// From the embedding to the head; a run without a pipeline has one.
+/// The stages from the embedding to the head; a run without a pipeline has one.
 std::vector<models::StageRange> stages_of(const RunConfig& config) {
   const auto plan = pipeline_plan(config);
   return plan == nullptr ? std::vector{models::StageRange::whole(config.model)} : plan->stages;
@@ -38,7 +38,7 @@ std::vector<int> stages_of_rank(const RunConfig& config, int pipeline) {
   return plan == nullptr ? std::vector{0} : plan->stages_of(pipeline);
 }
 
-/// Of a plan that lists collectives of a forward and a backward pass.
+/// The options of a plan that lists the collectives of one forward and one backward pass.
 models::SlotOptions options_without_repeats(const RunConfig& config) {
   models::SlotOptions options;
   options.tensor_sequence = config.tensor_sequence;
@@ -90,7 +90,7 @@ json groups_json(const ParallelLayout& layout) {
   return groups;
 }
 
-/// The previous and the next rank of each group, as a ring. A pipeline has ends: nobody is there.
+/// The previous and the next rank of each group, as a ring. The ends of a pipeline have no such rank.
 json neighbours_json(const ParallelLayout& layout, const ParallelNumbers& at) {
   json neighbours = json::object();
   for (const ParallelDimension dimension : comm::kParallelDimensions) {
@@ -135,7 +135,7 @@ struct Part {
   }
 };
 
-using Parts = std::vector<std::vector<Part>>;  ///< by pipeline coordinate, then by tensor-parallel one
+using Parts = std::vector<std::vector<Part>>;  ///< parts by [pipeline coordinate][tensor-parallel coordinate]
 
 json ranks_json(const RunConfig& config, const Parts& parts) {
   const ParallelLayout& layout = config.parallel;
@@ -219,7 +219,7 @@ json tensors_json(const RunConfig& config, const Parts& parts) {
 /// "h.0.attn.c_attn.weight" -> "h.0.attn.c_attn".
 std::string layer_name(const std::string& tensor) { return tensor.substr(0, tensor.rfind('.')); }
 
-/// Which layer a call belongs to, from the name of its message.
+/// The layer that a call belongs to, by the name of its message.
 std::string layer_of(const comm::DryCall& call) {
   if (call.name.starts_with("cross_entropy.")) return "lm_head";
   for (const std::string_view suffix : {".backward", ".input"}) {
@@ -228,7 +228,7 @@ std::string layer_of(const comm::DryCall& call) {
   return call.name;
 }
 
-/// Those of a layer with equal names are one entry with their sum: an LM head works in chunks of rows.
+/// Collectives of a layer with equal names are one entry with their sum: an LM head works in chunks of rows.
 json calls_json(const std::vector<comm::DryCall>& all, const std::string& layer, bool backward) {
   json list = json::array();
   for (const comm::DryCall& one : all) {

@@ -9,9 +9,9 @@
 
 namespace droptest::experiments {
 
-/// What `droptest plan --layout --json` prints of a run (docs/cli.md has the members). A pure function of model,
-/// layout, sharding, batch and precision: needs no device, no file, and as much time for thousands of ranks as for the
-/// different ones among them. Blocks are dealt to pipeline stages as evenly as they go.
+/// The output of `droptest plan --layout --json` (docs/cli.md has the members). A pure function of model, layout,
+/// sharding, batch and precision: no device or file is needed, and its time depends only on the number of different
+/// ranks.
 nlohmann::json layout_plan(const RunConfig& config);
 
 /// Runs a forward pass without memory, over one sequence of one token, on each rank that differs from others, and

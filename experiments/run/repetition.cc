@@ -29,7 +29,7 @@ void check(const std::error_code& error, const std::string& what, const std::str
   if (error) throw ConfigError(what + " " + path + ": " + error.message());
 }
 
-/// Both are on one file system. A file takes the place of another at once, a folder does not.
+/// Moves a record within a file system. A file takes the place of another atomically, a folder does not.
 void move_over(const std::string& from, const std::string& to) {
   std::error_code error;
   if (fs::is_directory(from, error)) fs::remove_all(to, error);
@@ -38,7 +38,7 @@ void move_over(const std::string& from, const std::string& to) {
   check(error, "rename to", to);
 }
 
-/// Links where the file system has them: files of checkpoints are never written into.
+/// Makes hard links if the file system has them: files of checkpoints are never written into.
 void link_or_copy_folder(const std::string& from, const std::string& to) {
   make_directories(to);
   for (const fs::directory_entry& entry : fs::directory_iterator(from)) {
@@ -58,7 +58,7 @@ void copy_where_it_is(const std::string& from, const std::string& to) {
   check(error, "copy to", to);
 }
 
-/// Whether the attempt there is one of this run with the same settings, which the next one can go on from.
+/// Whether the attempt there has the same spec, so that the next one can go on from it.
 bool is_attempt_of(const ResolvedRun& run, const RunDirectory& attempt) {
   try {
     return comm::load_json(attempt.spec()) == run.spec;
@@ -100,7 +100,7 @@ RunDirectory prepare_attempt(const ResolvedRun& run, const RunDirectory& directo
   if (from_step) verify_checkpoint(checkpoints, *from_step);
   const RunDirectory attempt = attempt_folder(directory);
   const bool repeats = attempt.path != directory.path;
-  if (!repeats) remove_folder(directory.again());  // of a result that somebody removed
+  if (!repeats) remove_folder(directory.again());  // the repetition of a result that somebody removed
   if (from_step && repeats) {
     remove_folder(attempt.path);
     for (const std::uint64_t step : checkpoints.steps()) {
@@ -119,7 +119,7 @@ RunDirectory prepare_attempt(const ResolvedRun& run, const RunDirectory& directo
     forget_attempts(attempt);
   }
   std::error_code ignored;
-  fs::remove(attempt.summary(), ignored);  // of an attempt that failed
+  fs::remove(attempt.summary(), ignored);  // the summary of an attempt that failed
   // The program of a command may go on from a state of its own.
   const bool goes_on = run.config.command && resume == CheckpointPlace::Resume::kNewest;
   if (!goes_on && !may_resume(attempt, resume)) fs::remove(attempt.metrics(), ignored);
@@ -140,10 +140,10 @@ void complete_repetition(const RunDirectory& directory) {
     check(error, "remove", list);
     fs::remove_all(again.path, error);  // nothing in it counts once the list is gone
   };
-  // The summary is moved last: all else is in its place.
+  // The summary is moved last: everything else is in its place by then.
   if (fs::exists(list) && !fs::exists(again.summary())) return remove_rest();
   if (!has_result(again)) return;
-  // What is moved is listed first: then a record that is not there was moved already, or there is none.
+  // The records are listed before they are moved: a listed record that is not there was moved already.
   nlohmann::json moved = nlohmann::json::array();
   if (fs::exists(list)) {
     moved = comm::load_json(list);

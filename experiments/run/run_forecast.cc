@@ -22,7 +22,7 @@ using sim::TrafficClass;
 
 constexpr std::uint64_t kStepsToWarmUp = 1;
 constexpr std::uint64_t kStepsToMeasure = 3;
-constexpr double kSlowOperationsPerSecond = 1e10;  ///< of a core, less than any that runs AVX2
+constexpr double kSlowOperationsPerSecond = 1e10;  ///< speed of a core, below that of any core with AVX2
 constexpr double kLongestStepSeconds = 8;
 
 double operations_per_token(const RunConfig& config) {
@@ -46,7 +46,7 @@ std::uint64_t packets_of_class(const RunConfig& config, const DryRun& run, Traff
   return packets;
 }
 
-/// Tokens without a meaning, for batches of any size; an example of each class where the model classifies.
+/// Tokens without a meaning, for batches of any size; an example of each class if the model classifies.
 Corpus random_tokens(const RunConfig& config, std::vector<std::uint16_t>& storage) {
   if (config.model.classifies()) {
     ExampleSet set;
@@ -70,7 +70,7 @@ Corpus random_tokens(const RunConfig& config, std::vector<std::uint16_t>& storag
   return {tokens, tokens};
 }
 
-/// Each loss process becomes the name of its model.
+/// Replaces each loss process by the name of its model.
 void keep_loss_models(nlohmann::json& part) {
   if (part.is_object() && part.contains("loss") && part["loss"].is_object() && part["loss"].contains("model")) {
     part["loss"] = nlohmann::json(part["loss"]["model"]);
@@ -156,7 +156,7 @@ std::optional<StepTime> measure_step(const RunConfig& config) {
       if (line.step + 1 == few.training.steps) end = {line.seconds, processor_seconds()};
     });
   });
-  // The last step is followed by an evaluation: those in between count.
+  // An evaluation follows the last step; only the steps in between count.
   constexpr auto kCounted = static_cast<double>(kStepsToMeasure - 1);
   return StepTime{(end.wall_seconds - begin.wall_seconds) / kCounted,
                   (end.processor_seconds - begin.processor_seconds) / kCounted};

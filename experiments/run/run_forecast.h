@@ -14,13 +14,13 @@ namespace droptest::experiments {
 
 /// First transmissions of each traffic class that can lose packets, on all links over the whole run; the number of
 /// retransmissions is not known before. Tensors of 16-bit floats count as half as many floats. Throws: ConfigError
-/// where the network has no meaning.
+/// if the network has no meaning.
 std::map<std::string, std::uint64_t> expected_packets(const RunConfig& config);
 
 /// Floating-point operations of all ranks in a training step: six for each parameter of a product and token, and those
 /// of attention. Source: Kaplan et al. 2020, arXiv 2001.08361, section 2.1.
 double step_operations(const RunConfig& config);
-/// Of the whole run, its evaluations included: a forward pass is a third of a step.
+/// Floating-point operations of the whole run, its evaluations included: a forward pass is a third of a step.
 double run_operations(const RunConfig& config);
 
 /// The settings that runs of equal speed per step share: no weights, fates or number of steps. `spec`: a resolved one.
@@ -31,14 +31,14 @@ nlohmann::json shape_of(const nlohmann::json& spec);
 /// one.
 nlohmann::json without_rates(const nlohmann::json& spec);
 
-/// Wall seconds of a training step of such a run, and processor seconds.
+/// The time of a training step of a run.
 struct StepTime {
   double wall_seconds = 0;
   double processor_seconds = 0;
 };
 
 /// Trains some steps on random tokens with ranks that are threads of this process, and writes nothing.
-/// Absent for a run on CUDA, and where a step would take longer than some seconds. Throws: as train().
+/// Absent for a run on CUDA, and if a step would take longer than some seconds. Throws: as train().
 std::optional<StepTime> measure_step(const RunConfig& config);
 
 }  // namespace droptest::experiments

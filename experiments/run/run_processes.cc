@@ -45,7 +45,7 @@ class RemovedAtEnd {
   std::string path_;
 };
 
-/// The state that ranks left when another one died becomes a checkpoint; where it cannot, the last one stands.
+/// Turns the state that ranks left when another one died into a checkpoint. If it cannot, the last checkpoint stands.
 void take_rescue(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
   if (!run.config.elastic || !run.config.checkpoint) return;
   try {
@@ -55,8 +55,8 @@ void take_rescue(const ResolvedRun& run, const RunDirectory& directory, const Ex
   }
 }
 
-/// The hashes of the run's files as they are now, for its ranks: files that have changed are read here, where no rank
-/// waits meanwhile. Rank 0 says what is wrong with them.
+/// The hashes of the run's files as they are now, for its ranks. Files that have changed are read here, while no rank
+/// waits. Rank 0 reports their errors.
 std::string hashes_of_now(const ResolvedRun& run, FileHashes& files) {
   const std::vector<std::string> paths = recorded_files(run.spec);
   for (const std::string& path : paths) {
@@ -72,7 +72,7 @@ std::string hashes_of_now(const ResolvedRun& run, FileHashes& files) {
 /// Passes the lines of metrics.jsonl on as they come, each step once.
 class LineRelay {
  public:
-  /// Lines that are there already are those of the part of the run that this one continues.
+  /// Lines that are there already belong to the part of the run that this one continues.
   LineRelay(const std::string& path, std::function<void(const nlohmann::json&)> on_line)
       : metrics_(path), on_line_(std::move(on_line)) {
     metrics_.update([&](const NumberedLine& line) { old_.push_back(id_of(line)); });
@@ -81,13 +81,16 @@ class LineRelay {
     metrics_.update([&](const NumberedLine& line) {
       if (std::binary_search(old_.begin(), old_.end(), id_of(line))) return;
       const std::uint64_t step = id_of(line).first;
+      written_ = step;
       if (passed_ && step <= *passed_) return;  // a step of an earlier attempt
       passed_ = step;
       on_line_(line.value);
     });
   }
-  /// The step of the last line that was passed.
-  std::optional<std::uint64_t> passed() const { return passed_; }
+  /// The next attempt has written no line yet.
+  void begin_attempt() { written_.reset(); }
+  /// The step of the last line that the attempt has written.
+  std::optional<std::uint64_t> written() const { return written_; }
 
  private:
   /// Step and seconds: a step that is done again has another time.
@@ -97,8 +100,9 @@ class LineRelay {
   }
   MetricsTail metrics_;
   std::function<void(const nlohmann::json&)> on_line_;
-  std::vector<Id> old_;  ///< in ascending order, as in the file
-  std::optional<std::uint64_t> passed_;
+  std::vector<Id> old_;                  ///< the lines that were there already, in ascending order, as in the file
+  std::optional<std::uint64_t> passed_;  ///< the step of the last line that was passed
+  std::optional<std::uint64_t> written_;
 };
 
 /// The options of every attempt.
@@ -116,7 +120,8 @@ RankProcessesOptions rank_options(const ResolvedRun& run, const RunDirectory& di
     if (named->port == 0) ranks.environment["MASTER_PORT"] = std::to_string(comm::unused_port());
   }
   ranks.log_directory = directory.path + "/ranks";
-  if (run.config.elastic) ranks.grace = std::max(ranks.grace, run.config.backend.timeout);  // they leave their state
+  // Ranks leave their state in this time.
+  if (run.config.elastic) ranks.grace = std::max(ranks.grace, run.config.backend.timeout);
   ranks.on_line = [&options](const std::string& line) {
     constexpr std::string_view kProblem = "droptest: ";
     if (!line.starts_with(kProblem) || line.starts_with("droptest: error: ")) return;
@@ -170,6 +175,7 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
   };
   AttemptSeries attempts(run.config, newest(), options.user_error_code, checkpoints.rescue());
   for (bool goes_on = true; goes_on;) {
+    lines.begin_attempt();
     try {
       run_attempt(ranks, run, options, attempts);
       goes_on = attempts.goes_on(options.stop_requested() || read_summary(directory));
@@ -181,7 +187,7 @@ nlohmann::json run_processes(const ResolvedRun& run, const RunDirectory& directo
       take_rescue(run, directory, options);
       lines.pass();
       const AttemptSeries::Decision next =
-          attempts.after({failure.what(), failure.status, failure.statuses, newest(), lines.passed()});
+          attempts.after({failure.what(), failure.status, failure.statuses, newest(), lines.written()});
       for (const std::string& problem : next.problems) options.say_problem(problem);
       if (!next.pause) throw;
       wait_for(*next.pause, directory, options);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run whose ranks are processes that this one starts, again if they die.
+// A run with processes as ranks: this process starts them, and starts them again if they die.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

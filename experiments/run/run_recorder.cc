@@ -41,7 +41,7 @@ Provenance provenance_from(SystemClock::time_point started, const RunConfig& con
   return provenance;
 }
 
-/// When the run's spec was written; now, where it was not.
+/// The time at which the run's spec was written; now, if it was not.
 SystemClock::time_point start_of(const RunDirectory& directory) {
   std::error_code error;
   const auto written = std::filesystem::last_write_time(directory.spec(), error);
@@ -49,7 +49,7 @@ SystemClock::time_point start_of(const RunDirectory& directory) {
   return std::chrono::time_point_cast<SystemClock::duration>(std::chrono::file_clock::to_sys(written));
 }
 
-/// The steps of the run's earlier layouts that were not those of all its replicas.
+/// The number of steps in earlier layouts of the run, which had other numbers of replicas.
 std::uint64_t earlier_steps_with_fewer_replicas(const ResolvedRun& run, const nlohmann::json& earlier_memberships) {
   std::uint64_t steps = 0;
   for (const nlohmann::json& membership : earlier_memberships) {
@@ -74,7 +74,7 @@ RunRecorder::RunRecorder(const ResolvedRun& run, const RunDirectory& directory, 
 
 void RunRecorder::start(std::optional<std::uint64_t> step) {
   std::error_code ignored;
-  if (!step) std::filesystem::remove(directory_.trace(), ignored);  // of an earlier attempt
+  if (!step) std::filesystem::remove(directory_.trace(), ignored);  // the trace of an earlier attempt
   alerts_.start(step);
   if (step) {
     if (!std::exchange(told_, true)) report_("continues after step " + std::to_string(*step));

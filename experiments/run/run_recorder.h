@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes the records of one run as it goes on; docs/records.md.
+// The records of one run, written as it goes on; docs/records.md.
 #pragma once
 
 #include <chrono>
@@ -17,7 +17,7 @@
 
 namespace droptest::experiments {
 
-/// Used by rank 0 alone. `run` is borrowed.
+/// The records of one run. Used only by rank 0. `run` is borrowed.
 class RunRecorder {
  public:
   /// Makes the folder, removes the results of an earlier attempt, and writes spec.json.
@@ -26,8 +26,8 @@ class RunRecorder {
       const ResolvedRun& run, const RunDirectory& directory, nlohmann::json point,
       AlertWatch::Report report = [](const std::string&) {});
 
-  /// Before the first line: metrics.jsonl and events.jsonl keep their lines up to that step; absent: they begin anew.
-  /// That step and lines that metrics.jsonl lacks are reported.
+  /// Called before the first line. metrics.jsonl and events.jsonl keep their lines up to that step; absent: they begin
+  /// anew. Reports that step and the lines that metrics.jsonl lacks.
   void start(std::optional<std::uint64_t> step);
   /// Writes the line, and the anomalies in it.
   void append(const nlohmann::json& line);
@@ -47,7 +47,7 @@ class RunRecorder {
   AlertWatch alerts_;
   AlertWatch::Report report_;
   std::string missing_lines_;  ///< text of MissingLines
-  bool told_ = false;          ///< that the run continues; one of several parts starts several times
+  bool told_ = false;          ///< whether it was reported that the run continues; parts of a run call start() again
 };
 
 /// Writes the summary of a run that failed, with as much of it as metrics.jsonl tells. Throws: ConfigError.

@@ -10,12 +10,12 @@
 
 namespace droptest::experiments {
 
-/// <out>/<name>/search.json.
+/// The path of the record: <out>/<name>/search.json.
 std::string search_file(const std::string& out, std::string_view name);
 
 std::string_view verdict_name(Verdict verdict);
 
-/// Whether the file is there and says just that.
+/// Whether the file is there and has exactly this progress.
 bool is_search_recorded(const std::string& out, const SearchPlan& plan, const SearchProgress& progress);
 
 /// Checks the record against its schema (CheckError: a bug of ours) and writes it whole or not at all.

@@ -19,7 +19,7 @@ constexpr auto kEndMost = 2s;
 // Slurm kills 30 s after SIGTERM.
 constexpr auto kCheckpointMost = 20s;
 
-/// The signals that end a run. A signal that is ignored would come all the same once it is blocked.
+/// The signals that end a run. Ignored signals are left out: a blocked signal comes even if it is ignored.
 sigset_t end_signals() {
   sigset_t set;
   sigemptyset(&set);

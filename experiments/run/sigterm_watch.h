@@ -13,19 +13,19 @@
 
 namespace droptest::experiments {
 
-/// While alive, SIGTERM does not end this process at once, nor do SIGHUP and SIGUSR1 (sbatch --signal), which are taken
-/// for it unless they are ignored. Where a group is protected, SIGTERM ends the group instead,
-/// with the cause that its ranks have found, if there is one: so this rank's error names it, and its records are
-/// written. A process that does not come to its end within two seconds is then ended by the signal, as is one without a
-/// group. Destroyed by an exception, it leaves the signal blocked: the process is about to say why it ends. Made before
-/// the process starts other threads, which leave the signal to this object.
+/// While it lives, SIGTERM does not end this process at once. SIGHUP and SIGUSR1 (sbatch --signal) count as SIGTERM,
+/// unless they are ignored or handled.
+/// If a group is protected, SIGTERM ends the group, with the cause that its ranks have found, if there is one: so this
+/// rank's error names the cause, and its records are written. If the process does not come to its end within two
+/// seconds, the signal ends it. The signal also ends a process without a group.
+/// Make it before the process starts other threads, which leave the signal to this object. If an exception destroys
+/// it, the signal stays blocked: the process is about to report why it ends.
 class SigtermWatch {
  public:
-  /// What comes before the end of the group: nothing, or a checkpoint, which the run takes once was_told(), and for
-  /// which it has 20 seconds.
+  /// The work before the end of the group: none, or a checkpoint. The run takes it once was_told(), within 20 seconds.
   enum class First : std::uint8_t { kNothing, kCheckpoint };
 
-  /// While alive, the group is protected, unless released before.
+  /// While it lives, the group is protected, unless it is released before.
   class Protection {
    public:
     Protection(SigtermWatch& watch, comm::Communicator& group, First first = First::kNothing) : watch_(watch) {
@@ -59,7 +59,7 @@ class SigtermWatch {
   sigset_t before_{};
   std::mutex mutex_;  ///< guards group_ and had_group_
   comm::Communicator* group_ = nullptr;
-  bool had_group_ = false;  ///< a process whose group has been released is on its way to its end
+  bool had_group_ = false;  ///< stays true after release(): the process is on its way to its end
   std::atomic<First> first_ = First::kNothing;
   std::atomic<bool> told_ = false;
   std::atomic<bool> stop_ = false;

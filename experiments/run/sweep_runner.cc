@@ -41,7 +41,7 @@ constexpr std::chrono::milliseconds kCheckpointGrace{20000};
 /// A run that is going on.
 struct RunningRun {
   std::size_t index;
-  RunDirectory directory;  ///< of this attempt
+  RunDirectory directory;  ///< the folder of this attempt
   FileLock lock;
   ChildProcess process;
   MetricsTail metrics;
@@ -158,7 +158,7 @@ class SweepRunner {
     }
   }
 
-  /// Runs whose processes were killed wait again once their pause is over.
+  /// Runs with a killed process go back to the waiting runs once their pause is over.
   void end_pauses() {
     for (auto pause = pausing_.begin(); pause != pausing_.end();) {
       if (pause->second > Clock::now()) {
@@ -185,7 +185,7 @@ class SweepRunner {
     std::optional<RunDirectory> attempt;
     try {
       attempt = prepare(index);
-    } catch (const std::exception& error) {  // of the run's own files: the others go on
+    } catch (const std::exception& error) {  // the run's own files are at fault: the others go on
       fail(index, error.what());
       return;
     }
@@ -281,7 +281,7 @@ class SweepRunner {
       pausing_.emplace_back(ended.index, Clock::now() + *pause);
       return;
     }
-    // A run that ends by itself writes its summary; one that is killed cannot.
+    // A run that ends by itself writes its summary; a killed run cannot.
     const std::optional<nlohmann::json> summary = read_summary(ended.directory);
     if (!summary || summary->value("status", "") != run_status_name(RunStatus::kFailed)) {
       const std::string words = last_words(log_of(ended.directory));
@@ -294,7 +294,7 @@ class SweepRunner {
       run.state = SweepRun::State::kFinished;
   }
 
-  /// What the program of a run has started outlives a worker that is killed.
+  /// Ends the processes that a run's program has started: they outlive a worker that is killed.
   void end_orphans(const RunningRun& ended) const {
     if (!plan_.runs[ended.index].run.config.command) return;
     const std::string folder = std::filesystem::absolute(ended.directory.path).lexically_normal().string();
@@ -360,14 +360,15 @@ class SweepRunner {
   const SweepPlan& plan_;
   const SweepOptions& options_;
   const Clock::time_point start_ = Clock::now();
-  const std::vector<int> cores_;  ///< to hand out; empty: none
+  const std::vector<int> cores_;  ///< cores that runs get; empty: runs are not pinned
   CoreShares core_shares_;
   SweepProgress progress_;
   std::list<std::size_t> waiting_;
   std::list<std::size_t> busy_;  ///< another process is at work on them
   std::list<RunningRun> running_;
-  std::list<std::pair<std::size_t, Clock::time_point>> pausing_;  ///< before another attempt, until then
-  std::map<std::size_t, Attempts> attempts_;                      ///< of runs that were started
+  /// The runs that wait for another attempt, each with the end of its pause.
+  std::list<std::pair<std::size_t, Clock::time_point>> pausing_;
+  std::map<std::size_t, Attempts> attempts_;  ///< the attempts of each run that was started
 };
 
 /// Whether sweep.json is that of the plan.
@@ -377,7 +378,8 @@ bool is_recorded(const SweepPlan& plan, const std::string& out) {
          nlohmann::json::parse(comm::read_file(path), nullptr, false) == sweep_json(plan);
 }
 
-/// sweep.json, held while its sweep goes on. Throws: BusyError where it lists the runs of another sweep that does.
+/// Writes sweep.json and holds its lock while the sweep goes on. Throws: BusyError if it lists other runs of a sweep
+/// that goes on.
 FileLock hold_sweep_record(const SweepPlan& plan, const std::string& out) {
   const std::string path = sweep_file(out, plan.name);
   const std::string lock_path = path + ".lock";
@@ -442,7 +444,7 @@ SweepProgress run_sweep(const SweepPlan& plan, const SweepOptions& options,
                         const std::function<void(const SweepProgress&)>& on_progress,
                         const std::function<bool()>& stop_requested) {
   SweepRunner runner(plan, options);
-  // Nothing is written, so that the folder may be one that this user may only read.
+  // Nothing is written, since the user may have no right to write into the folder.
   if (!runner.has_work() && is_recorded(plan, options.out)) return runner.run(on_progress, stop_requested);
   const FileLock record = hold_sweep_record(plan, options.out);
   return runner.run(on_progress, stop_requested);

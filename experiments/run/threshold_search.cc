@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// The middle of two rates on a logarithmic axis, to three digits where those lie between them.
+/// The middle of two rates on a logarithmic axis, rounded to three digits if the result is still between them.
 double middle_rate(double a, double b) {
   const double exact = std::sqrt(a * b);
   char text[32];
@@ -30,7 +30,7 @@ struct RatePoint {
   double weight;
 };
 
-/// Nondecreasing means, each point's pooled with its neighbours' where they fall.
+/// Nondecreasing means: means of neighbouring points are pooled if they fall.
 std::vector<double> isotonic_means(const std::vector<RatePoint>& points) {
   struct Pool {
     double mean;
@@ -73,7 +73,7 @@ class ThresholdSearch {
  private:
   using Status = SearchProgress::Status;
 
-  /// Judges low and high together; whether the threshold lies between them.
+  /// Judges low and high together. Returns whether the threshold lies between them.
   bool bounds_hold() {
     std::vector<TrialRequest> first;
     for (std::uint64_t repeat = 0; repeat < settings_.seeds; ++repeat) {
@@ -112,7 +112,7 @@ class ThresholdSearch {
   };
   bool is_open(double below, double above) const { return (above - below) / above > settings_.resolution; }
 
-  /// Between the first rate whose mean is beyond the tolerance and the one below it; absent where there is none.
+  /// The gap between the first rate with a mean beyond the tolerance and the rate below it; absent: there is none.
   std::optional<Gap> crossing() const {
     const std::vector<const RateJudgement*> judged = judgements();
     for (std::size_t i = 1; i < judged.size(); ++i) {
@@ -126,7 +126,7 @@ class ThresholdSearch {
   }
 
   /// Bisection assumes a monotone curve. This check looks once above and once below the crossing into the widest
-  /// stretch that bisection skipped, where the budget allows it.
+  /// stretch that bisection skipped, if the budget allows it.
   std::optional<Gap> next_check() {
     const std::vector<const RateJudgement*> judged = judgements();
     const Gap at_crossing = *crossing();
@@ -143,7 +143,7 @@ class ThresholdSearch {
     return std::nullopt;
   }
 
-  /// The gap to halve next; absent where all gaps that matter are closed.
+  /// The gap to halve next; absent if all gaps that matter are closed.
   std::optional<Gap> next_gap() const {
     const std::vector<const RateJudgement*> judged = judgements();
     std::optional<std::size_t> passes;
@@ -174,7 +174,7 @@ class ThresholdSearch {
 
   bool within(const RateJudgement& judgement) const { return judgement.mean_percent <= settings_.tolerance_percent; }
 
-  /// Runs a rate with more and more seeds until it is decided; false where the search is over.
+  /// Runs a rate with more and more seeds until it is decided; false: the search is over.
   bool judge(double rate) {
     for (std::uint64_t seeds = settings_.seeds;; seeds = std::min(seeds + settings_.seeds, settings_.max_seeds)) {
       std::vector<TrialRequest> wanted;
@@ -191,7 +191,7 @@ class ThresholdSearch {
     }
   }
 
-  /// Runs the trials that are not there yet; false where the search is over.
+  /// Runs the trials that are not there yet; false: the search is over.
   bool take(const std::vector<TrialRequest>& wanted) {
     std::vector<TrialRequest> missing;
     for (const TrialRequest& request : wanted) {
@@ -297,7 +297,7 @@ class ThresholdSearch {
                                                                               : Verdict::kUndecided;
   }
 
-  /// Of Student's t, for one of the looks that a rate may get.
+  /// The quantile of Student's t for one of the looks that a rate may get.
   double quantile(double degrees) const {
     const std::uint64_t looks = (settings_.max_seeds + settings_.seeds - 1) / settings_.seeds;
     const double error = (1 - settings_.confidence) / static_cast<double>(looks);
@@ -338,7 +338,7 @@ class ThresholdSearch {
   const TrialRunner& runner_;
   const std::function<void(const SearchProgress&)>& on_change_;
   std::vector<double> rates_ahead_;
-  int checks_ = 0;  ///< of monotonicity
+  int checks_ = 0;  ///< checks of monotonicity so far
   SearchProgress state_;
 };
 

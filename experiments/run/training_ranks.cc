@@ -35,7 +35,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// The hooks that write a run's records. All arguments are borrowed, but for `recorder` on other ranks than 0: null.
+/// The hooks that write a run's records. All arguments are borrowed. `recorder`: null on other ranks than 0.
 TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,
                               RunRecorder* recorder) {
   TrainingHooks hooks;
@@ -47,7 +47,7 @@ TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& direct
   };
   hooks.on_trace = [recorder](const std::vector<nlohmann::json>& ranks) { recorder->write_trace(ranks); };
   hooks.take_alert_request = [recorder] { return recorder->alerts().take_request(); };
-  // The other ranks wait.
+  // The other ranks wait while rank 0 waits for commands.
   constexpr std::chrono::milliseconds kCommandPatience{10000};
   hooks.on_end = [recorder, patience = std::min(kCommandPatience, run.config.backend.timeout / 4)] {
     recorder->alerts().finish(patience);
@@ -79,7 +79,7 @@ TrainingHooks recording_hooks(const ResolvedRun& run, const RunDirectory& direct
   return hooks;
 }
 
-/// After the data was opened: what another program puts in its place from now on is not read. Throws: ConfigError.
+/// Called after the data was opened: later files in its place are not read. Throws: ConfigError.
 void compare_files(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options) {
   if (options.files != nullptr) {
     require_recorded_files(run, directory.spec(), *options.files, ShardFiles::kLeftToTraining);
@@ -107,7 +107,7 @@ struct ThreadedRun {
 
 nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,
                            const SharedLock& lock) {
-  // Shared by the caller and the rank threads.
+  // The caller and the rank threads share these objects.
   const auto shared = std::make_shared<ThreadedRun>(run, directory, options, lock);
   compare_files(run, directory, options);
   std::packaged_task<void()> task([shared] {
@@ -183,7 +183,7 @@ nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& folder, c
     // Removed by the last rank to come here: a folder that is not empty stays.
     std::error_code ignored;
     std::filesystem::remove(default_rendezvous(folder), ignored);
-    // A parent that started the ranks asked for it, and knows.
+    // A parent that started the ranks has asked for the stop itself.
     if (stopped && execute.lock == ExecuteOptions::Lock::kTake) throw_stopped(folder);
     return summary;
   } catch (const LackingError&) {

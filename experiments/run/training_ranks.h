@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The ranks of a run that this process is: all of them as threads, or one that a launcher started.
+// The ranks of a run in this process: all of them as threads, or one that a launcher started.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -18,10 +18,11 @@ namespace droptest::experiments {
 nlohmann::json run_threads(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,
                            const SharedLock& lock);
 
-/// Where ranks meet when the spec names no place.
+/// The folder in which ranks meet if the spec names no rendezvous.
 std::string default_rendezvous(const RunDirectory& directory);
 
-/// This process is one rank. Returns the summary on rank 0, null elsewhere.
+/// Trains as one rank: this process. Takes the lock on rank 0 (agree_on_folder()). Returns the summary on rank 0, null
+/// on the others. Throws: the error of the run; BusyError; LackingError; StoppedError.
 nlohmann::json run_as_rank(const ResolvedRun& run, const RunDirectory& folder, const ExecuteOptions& execute,
                            const comm::LaunchEnvironment& launch, SigtermWatch& sigterm, SharedLock& lock);
 

@@ -26,18 +26,19 @@ constexpr std::uint64_t kTrials = 8;
 /// A path that a class can take.
 struct Candidate {
   std::string_view path;
-  json meaning;  ///< the class's resolved section, but for its path
+  json meaning;  ///< the class's resolved section without its path
   comm::ClassNetwork network;
   comm::TimeModel time;
 };
 
-/// Where the path of the class is written.
+/// The pointer of the member that gives the class its path.
 std::string pointer_of(const json& network, const std::string& name) {
   const json::json_pointer own("/classes/" + name + "/path");
   return network.contains(own) ? "/network" + own.to_string() : "/network/path";
 }
 
-/// Candidates in the order of the registry; why the first path is none goes to `errors` where there is no other either.
+/// The paths that the class can take, in the order of the registry. If there are none, `errors` gets the reasons
+/// against the first path.
 std::vector<Candidate> candidates_of(const json& network, sim::TrafficClass traffic_class, const RunConfig& config,
                                      const comm::ClassRoles& roles, const json& time, const std::string& where,
                                      std::vector<std::string>& errors) {
@@ -76,7 +77,7 @@ double mean_seconds(const Candidate& candidate, const PlannedCollective& collect
   return std::accumulate(seconds.begin(), seconds.end(), 0.0) / static_cast<double>(seconds.size());
 }
 
-/// Of equally fast ones, the first.
+/// The candidate with the least mean time; the first one of equally fast candidates.
 const Candidate& fastest(const std::vector<Candidate>& candidates, const PlannedCollective& collective,
                          std::uint64_t seed) {
   const Candidate* best = nullptr;
@@ -125,7 +126,7 @@ void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, c
   json chosen = network;
   for (const sim::TrafficClass traffic_class : in_use) {
     const std::string name(sim::traffic_class_name(traffic_class));
-    // It has the section of the class that it repeats.
+    // A class that repeats another one shares its section.
     if (sim::repeated_class(traffic_class) && !network.contains(json::json_pointer("/classes/" + name))) continue;
     const std::string pointer = pointer_of(network, name);
     if (json({{"network", network}}).at(json::json_pointer(pointer)) != comm::kChosenPath) continue;
@@ -136,13 +137,13 @@ void choose_paths(json& network, const std::vector<sim::TrafficClass>& in_use, c
     }
     std::vector<Candidate> candidates = candidates_of(network, traffic_class, config, roles, time, where, errors);
     if (candidates.empty()) continue;
-    if (run.of(traffic_class).empty()) {  // of a frozen embedding
+    if (run.of(traffic_class).empty()) {  // the class of a frozen embedding
       chosen["classes"][name]["path"] = "direct";
       continue;
     }
     choose_for(chosen["classes"][name], std::move(candidates), run.of(traffic_class), config.seeds.network);
   }
-  if (chosen["path"] == comm::kChosenPath) chosen["path"] = "direct";  // of classes without traffic
+  if (chosen["path"] == comm::kChosenPath) chosen["path"] = "direct";  // the path of classes without traffic
   network = std::move(chosen);
 }
 

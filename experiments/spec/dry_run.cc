@@ -24,7 +24,7 @@ using comm::ParallelDimension;
 using comm::ParallelNumbers;
 using sim::TrafficClass;
 
-/// For each rank of a dimension the first one with calls that are alike.
+/// The first rank of a dimension with the same kind of calls, by rank.
 using FirstAlike = std::vector<int>;
 
 FirstAlike of_tensor_ranks(const RunConfig& config) {
@@ -52,7 +52,7 @@ FirstAlike of_sequence_ranks(const RunConfig& config) {
   const models::SequenceParts parts = attention.sequence.parts(config.training.sequence_tokens);
   const auto lengths = parts.lengths();
   const bool are_even = std::ranges::all_of(lengths, [&](std::int64_t length) { return length == lengths.front(); });
-  // Along a ring all ranks are alike, and those that exchange heads where they have as many.
+  // All ranks along a ring are alike; ranks that exchange heads are alike if they have equally many.
   const int ulysses = attention.sequence.factors.ulysses;
   const bool deals_evenly = config.model.heads % (config.parallel.tensor * ulysses) == 0;
   FirstAlike first;
@@ -126,7 +126,7 @@ class Collectives {
   Collectives(const RunConfig& config, int fewer, int more, std::vector<std::vector<PlannedCollective>>& by_class)
       : config_(config), fewer_(fewer), more_(more), by_class_(by_class) {}
 
-  /// `with_fewer`: the step of fewer micro-batches; unused where there is one number.
+  /// `with_fewer`: the step of fewer micro-batches; unused if there is one number.
   void add(RankKind& kind, const RankCalls& calls, const std::vector<DryCall>& with_fewer) {
     NamesByCollective of_start, of_step, of_fewer, of_outer;
     CountedByCollective of_rank;
@@ -164,7 +164,7 @@ class Collectives {
   using Key = std::tuple<TrafficClass, sim::Collective, comm::ElementType, std::uint64_t, std::vector<std::uint64_t>,
                          std::vector<ParallelDimension>>;
 
-  /// The number over all micro-batches of what two smaller numbers of them have.
+  /// The count for all micro-batches, extrapolated from the counts for two smaller numbers of them.
   std::uint64_t of_all(std::uint64_t number, std::uint64_t of_fewer) const {
     if (fewer_ == more_) return number;
     const auto further = static_cast<std::uint64_t>(config_.training.accumulation - more_);
@@ -175,11 +175,12 @@ class Collectives {
     return {of_all(counted.times, counted.times_of_fewer), counted.evaluated, counted.once};
   }
 
-  /// Calls that are made `each` times. `names`, unless null, get those of what the rank receives.
+  /// Adds calls that are made `each` times. `names`, unless null, gets the names of the messages that the rank
+  /// receives.
   void add_calls(const RankKind& kind, const std::vector<DryCall>& calls, Times times, CountedByCollective& of_rank,
                  NamesByCollective* names, std::uint64_t each = 1) {
     for (const DryCall& call : calls) {
-      // A rank alone sends nothing.
+      // The only rank of a group sends nothing.
       if (call.traffic_class == TrafficClass::kControl || call.ranks->size() == 1) continue;
       const auto note = [&](std::uint64_t elems, int peer) {
         if (elems > 0 && names != nullptr) (*names)[find(call, elems)].insert({call.name, call.layer, peer});

@@ -17,7 +17,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// Of a regular file that is open.
+/// The status of an open file. Throws: ConfigError for a file that is not a regular one.
 struct stat status_of(const comm::FileDescriptor& file, const std::string& path) {
   struct stat status {};
   if (::fstat(file.value(), &status) != 0) comm::fail_on_file("read", path, errno);

@@ -19,14 +19,14 @@ class FileHashes {
   /// `on_piece` is called whenever a piece of a file has been read.
   explicit FileHashes(std::function<void()> on_piece = [] {}) : on_piece_(std::move(on_piece)) {}
 
-  /// SHA-256 in 64 lower-case hex digits. Throws: ConfigError with the path and the system's reason; for a path that is
-  /// no regular file; for a file that changes while it is read.
+  /// SHA-256 in 64 lower-case hex digits. Throws: ConfigError with the path and the system's reason, for a path that is
+  /// no regular file, and for a file that changes while it is read.
   const std::string& of(const std::string& path);
 
-  /// The hashes that are known of those files, by what identifies the files: for remember() of another process. Files
-  /// that are not there or were not hashed are left out.
+  /// The known hashes of those files with the identities of the files, for remember() in another process. Files that
+  /// are not there or were not hashed are left out.
   nlohmann::json known_of(std::span<const std::string> paths) const;
-  /// Takes the hashes of known_of(): a file is read again only where its device, inode, size or time of change differs.
+  /// Takes the hashes of known_of(): a file is read again only if its device, inode, size or time of change differs.
   /// Throws: ConfigError for another document.
   void remember(const nlohmann::json& known);
 

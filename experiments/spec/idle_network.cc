@@ -28,7 +28,7 @@ Said said_by(const json& section) {
   return said;
 }
 
-/// What a spec wants so that its run has packets of the class: "want /parallel/tensor 2 or more".
+/// The change of a spec that gives its run packets of the class: "want /parallel/tensor 2 or more".
 std::string wanted_for(const std::string& class_name) {
   static const json document = comm::network_schema_document();
   return "want " + document["properties"]["network"]["properties"]["classes"]["properties"][class_name]["x-sent-with"]

@@ -59,7 +59,7 @@ std::vector<Warning> idle_protection(const json& network, const RunConfig& confi
       if (blocks.without_bucket.contains(layer)) idle += (idle.empty() ? "" : ", ") + std::to_string(layer);
     }
     if (idle.empty()) continue;
-    // Of two consecutive buckets of at most half a block, one lies within each block.
+    // If buckets have at most half a block, at least one bucket lies within each block.
     const std::string half = std::to_string(blocks.least_bytes / 2);
     const std::string name(sim::traffic_class_name(traffic_class));
     warnings.push_back(

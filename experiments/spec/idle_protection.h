@@ -10,9 +10,10 @@
 
 namespace droptest::experiments {
 
-/// Warnings about blocks in `protect.layers` of a class that travels in buckets (dp_gradient, parameter_gather), where
-/// every bucket with elements of the block has elements of another one, too: such a message belongs to no layer.
-/// `network`: the section as its user wrote it. `config`: model, parallel, sharding, pipeline and network.
+/// Warnings about `protect.layers` of a class that travels in buckets (dp_gradient, parameter_gather). A block gets a
+/// warning if every bucket with its elements has elements of another block, too: such a message belongs to no layer.
+/// `network`: the section as its user wrote it. `config`: only model, parallel, sharding, pipeline and network are
+/// read.
 std::vector<Warning> idle_protection(const nlohmann::json& network, const RunConfig& config);
 
 }  // namespace droptest::experiments

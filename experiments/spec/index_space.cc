@@ -18,12 +18,12 @@ namespace {
 using comm::LinkPosition;
 using sim::TrafficClass;
 
-/// What no link exceeds in the whole run.
+/// Upper bounds for every link over the whole run.
 struct LinkUse {
-  std::uint64_t packets_of_message = 0;  ///< of the largest, with its redundancy
-  double messages = 0;                   ///< of all groups of a rank
-  double to_all = 0;                     ///< of a group, to every destination
-  double packets = 0;                    ///< of all messages
+  std::uint64_t packets_of_message = 0;  ///< packets of the largest message, with its redundancy
+  double messages = 0;                   ///< messages of all groups of a rank
+  double to_all = 0;                     ///< messages of a rank to every rank of a group
+  double packets = 0;                    ///< packets of all messages
 };
 
 /// A rank's part of a planned collective.
@@ -53,7 +53,7 @@ void add(LinkUse& use, const comm::ClassNetwork& network, const PlannedCollectiv
   use.packets += collectives * calls * (packets + ranks);
 }
 
-/// Of the rank that sends most.
+/// The maximum of each number over all ranks.
 LinkUse use_of(const RunConfig& config, const DryRun& run, TrafficClass of, const comm::ClassNetwork& network) {
   LinkUse most;
   for (const RankKind& kind : run.kinds()) {

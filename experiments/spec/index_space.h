@@ -14,13 +14,13 @@ namespace droptest::experiments {
 /// Why a run would use up the packet indices of a link (docs/paths.md).
 struct IndexRefusal {
   sim::TrafficClass of;
-  /// Of the class's network; empty: /training/steps.
+  /// The member of the class's network at fault; empty: /training/steps.
   std::string member;
   std::string reason;
 };
 
-/// At most one for each class with a network. Numbers of messages are those that no link exceeds. `run` is of the
-/// config.
+/// The refusals of a run: at most one for each class with a network. The numbers of messages and packets are upper
+/// bounds over all links. `run`: the config's dry run.
 std::vector<IndexRefusal> index_refusals(const RunConfig& config, const DryRun& run);
 
 }  // namespace droptest::experiments

@@ -15,17 +15,17 @@ inline constexpr const char* kCudnn = "cudnn";
 
 models::KernelDevice kernel_device_of(const RunConfig& config);
 
-/// Whether the spec names no kernel of attention, or the first one of the device, which takes every shape.
+/// Whether the spec names no kernel of attention, or names the device's first one, which takes every shape.
 bool is_default_attention(const RunConfig& config);
 
-/// Whether cuDNN has the attention of the run.
+/// Whether cuDNN can compute the attention of the run.
 bool cudnn_serves(const RunConfig& config);
-/// Whether attention is cuDNN's, which the spec does not name: on a device, for dense attention of whole sequences with
-/// 16-bit operands and heads that it takes, without dropout.
+/// Whether the run uses cuDNN's attention, which the spec does not name: the default on a device for dense attention of
+/// whole sequences with 16-bit operands and heads that cuDNN takes, without dropout.
 bool uses_cudnn(const RunConfig& config);
 /// config.kernels, and attention by cuDNN if uses_cudnn().
 models::KernelChoices kernels_in_use(const RunConfig& config);
-/// The name of attention's kernel on a device, as checkpoints record it; empty where the machine never decides it.
+/// The name of attention's kernel on a device, as checkpoints record it; empty if the machine never decides it.
 std::string recorded_attention(const RunConfig& config);
 
 /// Operation -> the implementation that the run computes with, for its summary: a name, or an object with `library`,

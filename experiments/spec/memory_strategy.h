@@ -17,7 +17,7 @@ struct MemoryStrategy {
   bool cut;
   bool offload;
 };
-/// From the one that saves least memory on.
+/// The strategies, in the order of the memory that they save; the first one saves least.
 inline constexpr std::array<MemoryStrategy, 4> kMemoryStrategies = {{
     {"basic", models::Recompute::kSaveAll, false, false},
     {"standard", models::Recompute::kSelective, false, false},
@@ -34,7 +34,7 @@ std::string why_recomputation_differs(const RunConfig& config);
 /// none, since tokens are not cut.
 std::string why_inputs_differ(const RunConfig& config);
 
-/// The strategy as this run has it: nothing is cut where there is one tensor-parallel rank.
+/// The strategy as this run has it: nothing is cut if there is one tensor-parallel rank.
 MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config);
 
 }  // namespace droptest::experiments

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run's model and its operations are made with.
+// The options with which a run makes its model and operations.
 #pragma once
 
 #include <memory>
@@ -18,7 +18,7 @@ models::HostOpsOptions host_options(const RunConfig& config);
 /// The element types and sizes of the run's device, on a rank of the run. Needs no device. Throws: ConfigError.
 std::unique_ptr<models::OpsForm> ops_form(const RunConfig& config);
 
-/// Batches and dropout have one seed.
+/// The config of the run's model. Dropout has the seed of the batches.
 models::Gpt2Config model_of(const RunConfig& config);
 
 }  // namespace droptest::experiments

@@ -29,7 +29,7 @@ bool loses_between_stages(const RunConfig& config) {
          });
 }
 
-/// Rings without Ulysses, and so dilated attention, lose keys and values alone, which `absent` leaves out of the
+/// Rings without Ulysses, and so dilated attention, lose only keys and values, which `absent` leaves out of the
 /// softmax: they have no gradient anyway.
 bool loses_in_sequences(const RunConfig& config) {
   const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
@@ -47,8 +47,9 @@ bool times_empty_sums(const RunConfig& config, sim::TrafficClass of) {
   return config.time && network && comm::path_entry(network->path_of(0)).route == comm::Route::kAggregated;
 }
 
-/// Losses and times of what changes the tied embedding, where the first stage only has a copy of it. A frozen one sends
-/// nothing to the other stage (in version 1: sums without elements), and the copy is no part of outer steps either.
+/// Whether losses or times depend on the stage that owns the tied embedding; the first stage only has a copy of it. A
+/// frozen embedding sends nothing to the other stage (in version 1: sums without elements), and the copy is no part of
+/// outer steps either.
 bool shows_owner_of_tied_embedding(const RunConfig& config) {
   if (!shares_tied_embedding(config)) return false;
   if (config.outer.fragments > 1 || config.network.of(sim::TrafficClass::kOuter)) return true;
@@ -72,7 +73,7 @@ bool cuts_head(const RunConfig& config) {
   return false;
 }
 
-// Newest first. docs/results_changes.md tells what each one moves.
+// The changes, newest first. docs/results_changes.md has their effects.
 constexpr Change kChanges[] = {
     {3, "attention by cuDNN", uses_cudnn},
     {3, "the gradient of a head with many 16-bit outputs that are no multiple of 8", cuts_head},

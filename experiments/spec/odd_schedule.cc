@@ -11,7 +11,7 @@ std::vector<Warning> odd_schedule(const RunConfig& config) {
   using Shape = models::LearningRateSchedule::Shape;
   std::vector<Warning> warnings;
   const models::LearningRateSchedule& rates = config.training.learning_rate;
-  // Step s of the decay has the rate s / decay_steps below the peak, from 0: one step alone has the peak.
+  // Step s of the decay has the rate s / decay_steps below the peak, from 0: a decay of one step has only the peak.
   if (rates.shape == Shape::kWarmupStableDecay && rates.decay_steps == 1) {
     warnings.push_back({"/training/schedule/decay_steps",
                         "got 1, a decay whose only step has the peak, so that the learning rate never falls; want at "

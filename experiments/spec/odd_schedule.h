@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Schedules of the learning rate that do something else than their names say.
+// Schedules of the learning rate that differ from their names.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,8 @@
 
 namespace droptest::experiments {
 
-/// Warnings about a decay without a step at a lower rate, and about a rate that rises to its end. Reads the training.
+/// Warnings about a decay without a step at a lower rate, and about a rate that rises to its end. Reads the
+/// member training.
 std::vector<Warning> odd_schedule(const RunConfig& config);
 
 }  // namespace droptest::experiments

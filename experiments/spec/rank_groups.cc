@@ -24,7 +24,7 @@ comm::Communicator* RankGroups::pipeline() const {
 
 models::ModelRanks RankGroups::model_ranks() {
   const comm::ParallelLayout& layout = config_.parallel;
-  // Distances are those among the ranks that decide about an update: of a worker its own.
+  // Distances count the ranks that decide about an update; a worker decides about its own.
   comm::ParallelLayout deciding = layout;
   if (config_.outer.is_on()) deciding.data = 1;
   models::ModelRanks ranks;

@@ -11,19 +11,19 @@
 
 namespace droptest::experiments {
 
-/// Owner: one rank. Ranks: all of the world.
+/// The groups of one rank. Owner: the rank. Ranks: all of the world.
 class RankGroups {
  public:
-  /// The world has the ranks of the config's layout, and is borrowed, as the config. `plan` is pipeline_plan(config).
+  /// `world`: the ranks of the config's layout. The world and the config are borrowed. `plan`: pipeline_plan(config).
   RankGroups(const RunConfig& config, std::shared_ptr<const models::PipelinePlan> plan, comm::Communicator& world);
 
   comm::ParallelGroups& layout() { return groups_; }
-  /// The ranks that share the model's layers: this one alone where there are no others.
+  /// The ranks that share the model's layers; a group of one rank if there are no others.
   comm::Communicator& tensor() const { return tensor_; }
-  /// Null: there is one stage.
+  /// The ranks of the stages of one pipeline; null if there is one stage.
   comm::Communicator* pipeline() const;
-  /// Those that train the model together. With outer steps, a worker's ranks train alone; without, replicas train as
-  /// one. Call it once: it makes the group of a worker.
+  /// The ranks that train the model together: with outer steps the ranks of one worker, without them all replicas. Call
+  /// it once: it makes the group of a worker.
   models::ModelRanks model_ranks();
 
  private:

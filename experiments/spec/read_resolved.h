@@ -10,19 +10,19 @@
 
 namespace droptest::experiments {
 
-/// The section /data of a spec with defaults; its shards may lack their files.
+/// Reads the section /data of a spec with defaults; its shards may lack their files.
 void read_data(const nlohmann::json& data, DataConfig& config);
 
 /// The examples of a section /data.
 ExampleConfig read_example_config(const nlohmann::json& data);
 
-/// The patterns that this member has: one, a list, or none where it is absent.
+/// The file patterns of a member, which may be one pattern, a list, or absent.
 std::vector<std::string> file_patterns(const nlohmann::json& data, const char* member);
 
-/// The section /training of a resolved spec.
+/// Reads the section /training of a resolved spec.
 void read_training(const nlohmann::json& training, TrainingConfig& config);
 
-/// All sections that no other part of resolve() reads: name, data, backend, training, validation, record.
+/// Reads all sections that no other part of resolve() reads: name, data, backend, training, validation, record.
 void read_resolved(const nlohmann::json& spec, RunConfig& config);
 
 }  // namespace droptest::experiments

@@ -20,7 +20,7 @@ using nlohmann::json;
 
 /// A file with the hash that a spec has of it.
 struct RecordedFile {
-  std::string pointer;  ///< of the file's name
+  std::string pointer;  ///< the pointer of the member with the file's name
   std::string file;
   std::string hash_pointer;
   std::string sha256;
@@ -41,7 +41,7 @@ std::vector<RecordedFile> files_of(const json& spec) {
   add("/data", "validation_examples", "validation_sha256", Need::kAlways);
   add("/model", "weights", "sha256", Need::kAtTheStart);
   add("/start", "manifest", "sha256", Need::kAtTheStart);
-  for (std::size_t i = 0; i < spec.value("files", json::array()).size(); ++i) {  // of a command
+  for (std::size_t i = 0; i < spec.value("files", json::array()).size(); ++i) {  // files of a command
     add("/files/" + std::to_string(i), "file", "sha256", Need::kAlways);
   }
   const json kernels = spec.value("kernels", json::object());
@@ -51,7 +51,7 @@ std::vector<RecordedFile> files_of(const json& spec) {
   return files;
 }
 
-/// Of a spec with /model/pretrained.
+/// The folder of a spec with /model/pretrained.
 PretrainedFolder folder_of(const json& spec) {
   const bool classifies = spec.value("task", "language_modelling") == "classification";
   return read_pretrained_folder(spec.at("model").at("pretrained"),
@@ -88,7 +88,7 @@ class Comparison {
     }
   }
 
-  /// A file that is the one whose content was hashed is not read.
+  /// A file is not read if it is the one that was hashed.
   void compare_shards(const std::vector<ShardFile>& shards, const std::string& pointer) {
     for (std::size_t i = 0; i < shards.size(); ++i) {
       const ShardFile& shard = shards[i];

@@ -37,7 +37,7 @@ struct Section {
   Runs runs;
 };
 
-/// A pipeline's stages are read by all that follows.
+/// Sections after the pipeline read its stages.
 void require_stages(Resolution& resolution) {
   if (resolution.config.parallel.pipeline > 1) comm::require_none(resolution.errors);
 }
@@ -95,7 +95,7 @@ void resolve_numerics(Resolution& resolution, NumericsUse use) {
   resolution.spec["numerics_version"] = given;
 }
 
-/// The numbers of replicas that the run can have beside that of its spec.
+/// The numbers of replicas that the run can have in addition to that of its spec.
 std::vector<int> other_replicas(const RunConfig& config) {
   std::vector<int> numbers;
   if (config.elastic) {
@@ -168,7 +168,7 @@ RunConfig with_replicas(const ResolvedRun& run, int replicas) {
   json spec = run.spec;
   const std::string section = run.config.elastic ? "/elastic" : "/failures/replicas";
   spec.erase("elastic");
-  spec.erase("failures");  // of stages: there is one replica then
+  spec.erase("failures");  // `replicas` is the number without the absent ones
   spec.erase("numerics_version");
   spec["parallel"]["data"] = replicas;
   if (replicas == 1 && run.config.parallel.sequence == 1) spec["parallel"].erase("zero");
@@ -176,7 +176,7 @@ RunConfig with_replicas(const ResolvedRun& run, int replicas) {
   RunConfig config = resolve(spec, section + ": with /parallel/data " + std::to_string(replicas), nullptr).config;
   config.elastic = run.config.elastic;
   config.full_data = run.config.full_data;
-  // Epochs have other numbers of steps then; the schedule stays that of the run.
+  // Epochs of fewer replicas have other numbers of steps; the schedule stays that of the run.
   config.training.steps = run.config.training.steps;
   config.training.learning_rate = run.config.training.learning_rate;
   return config;

@@ -22,24 +22,23 @@ struct ResolvedRun {
   nlohmann::json labels = nlohmann::json::array();
 };
 
-/// What is done with the numerics_version that a document has: it is that of this program for such a spec, or an error;
-/// or, where a record is only read, it may be an earlier one, and stays.
+/// The treatment of the numerics_version that a document has. kToTrain: it is this program's version for such a spec,
+/// or an error. kToRead, for a record that is only read: it may be an earlier one, and stays.
 enum class NumericsUse : std::uint8_t { kToTrain, kToRead };
 
 /// Resolves one point: a spec without `sweep` and `repeat`. `where` names it in messages. `files`: gives the hashes of
-/// data and initial weights, which are part of the id; without it hashes stay as they are written, and the files need
-/// not be there.
+/// data and initial weights, which are part of the id; null: hashes stay as they are written, and no file is needed.
 /// Throws: ConfigError that lists all errors: those of the schema first, then those between several keys.
-/// Determinism: a pure function of the document and of the files that it names, and with device "auto" of whether this
-/// machine has a CUDA device; the id does not depend on the order of keys.
+/// Determinism: a pure function of the document and of the files that it names. With device "auto" the result also
+/// depends on the machine's CUDA devices. The id does not depend on the order of keys.
 ResolvedRun resolve(const nlohmann::json& document, const std::string& where, FileHashes* files = nullptr,
                     NumericsUse use = NumericsUse::kToTrain);
 
-/// Makes it the same run with other seeds: the result of resolve() for the document with those seeds.
+/// Gives the run other seeds: the result is that of resolve() for the document with those seeds.
 void reseed(ResolvedRun& run, const Seeds& seeds);
 
-/// The run as these many replicas train it. A lone replica has all of the state, whatever /parallel/zero is. Throws:
-/// ConfigError where the spec has no meaning then.
+/// The run as that many replicas train it. If there is one replica, it has all of the state, whatever /parallel/zero
+/// is. Throws: ConfigError if the spec has no meaning with that many replicas.
 RunConfig with_replicas(const ResolvedRun& run, int replicas);
 
 /// {"weights": .., "data": .., "network": ..}, as specs and records have them.

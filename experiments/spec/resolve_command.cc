@@ -36,12 +36,13 @@ std::string text_of(const json& setting) { return setting.is_string() ? setting.
 
 /// The files that a command names.
 struct NamedFiles {
-  std::vector<std::string> all{};       ///< by arguments, also behind "--name="; without one the program itself
-  std::optional<std::string> script{};  ///< of these
+  std::vector<std::string> all{};       ///< files of the arguments, also behind "--name="; else the program
+  std::optional<std::string> script{};  ///< the file of `all` that is the program
   bool has_module = false;              ///< "-m", "-c" or "--module" before the first of them
 };
 
-/// The script is the first one that can be a program: with a suffix of scripts, or executable; without one the first.
+/// The script is the first file that can be a program: it has a suffix of scripts, or is executable. If no file can,
+/// the script is the first file.
 NamedFiles files_of(const std::vector<std::string>& words) {
   namespace fs = std::filesystem;
   const auto is_file = [](const std::string& word) {
@@ -114,7 +115,7 @@ class CommandResolver {
     errors_.push_back(where_ + ": " + pointer + ": " + message);
   }
 
-  /// The command with the values of this run, but for port and folder, which are not known yet.
+  /// The command with the values of this run, without port and folder, which are not known yet.
   std::vector<std::string> words_of(const CommandConfig& command, const Seeds& seeds) {
     try {
       return with_values(command.words, command_values(command, seeds, 0, ""), where_ + ": /command");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One run of a spec whose program is the user's own: what it is started with, and its id.
+// One run of a spec with a program of the user's own: the command that starts it, and its id.
 #pragma once
 
 #include <map>
@@ -12,8 +12,8 @@
 
 namespace droptest::experiments {
 
-/// resolve() for a document with a command; the same terms. Its config has the name, the seeds, the command and the
-/// network. The network of every class is that which droptest_network_create() makes of the section.
+/// resolve() for a document with a command, with the same errors. The config has the name, the seeds, the command and
+/// the network. The network of every class is the one that droptest_network_create() makes of the section.
 ResolvedRun resolve_command(const nlohmann::json& document, const std::string& where, FileHashes* files);
 
 /// The words of a command with the value of each {NAME}. Throws: ConfigError, naming `where` and the place of the word,

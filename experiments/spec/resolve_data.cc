@@ -107,7 +107,7 @@ class ShardResolver {
         if (file.crc32c) {
           found.back()["crc32c"] = crc_text(*file.crc32c);
         } else {
-          // Of before the hash: a file that is replaced meanwhile is hashed once more when it is opened.
+          // The version is read before the hash: a file that is replaced meanwhile is hashed again when it is opened.
           const FileVersion version = version_of(file.file).value_or(FileVersion{});
           found.back()["sha256"] = hashes_->of(file.file);
           found.back()["version"] = {{"inode", version.inode}, {"modified_nanoseconds", version.modified_nanoseconds}};
@@ -126,7 +126,7 @@ class ShardResolver {
     return file;
   }
 
-  /// The files that are there are those that the spec lists, where it lists any.
+  /// Reports files that differ from the spec's list, if it has one.
   void compare(const char* list, const json& found) {
     if (!data_.contains(list)) return;
     const json& given = data_[list];
@@ -157,7 +157,7 @@ class ShardResolver {
     }
   }
 
-  /// Names of one file and copies of it have one content.
+  /// Two names of one file, and copies of it, have one content.
   void check_disjoint() {
     if (!data_.contains("files") || !data_.contains("validation_files")) return;
     std::map<json, const json*> training;  // by name, and by content
@@ -179,7 +179,7 @@ class ShardResolver {
     }
   }
 
-  /// Equal for equal contents.
+  /// A key that equal contents share.
   static json content_of(const json& file) {
     if (file.contains("sha256")) return file["sha256"];
     return {file["bytes"], file.value("crc32c", "")};

@@ -94,7 +94,7 @@ class ExampleResolver {
     }
   }
 
-  /// Names of one file and copies of it have one content.
+  /// Two names of one file, and copies of it, have one content.
   void check_disjoint() {
     if (!data_.contains("validation_examples")) return;
     const bool is_same_name = data_["validation_examples"] == data_["examples"];
@@ -106,7 +106,7 @@ class ExampleResolver {
                                             "/data/validation_fraction");
   }
 
-  /// Those of the training file, where the spec names none.
+  /// The labels of the training file, if the spec names none.
   void find_labels() {
     if (data_.contains("labels")) return;
     try {
@@ -131,7 +131,7 @@ class ExampleResolver {
     }
   }
 
-  /// Before the work starts, each line of the files.
+  /// Checks each line of the files before the work starts.
   void check_files() {
     try {
       const json sequence = spec_["training"].value("sequence_tokens", json(config_.model.context));

@@ -45,13 +45,14 @@ std::vector<sim::TrafficClass> named_classes(const json& network) {
   return named;
 }
 
-/// The class whose messages can be late after a quorum of others.
+/// The class with messages that can arrive late, after a quorum of others.
 std::optional<sim::TrafficClass> class_with_quorum(const json& spec) {
   if (!spec.contains(json::json_pointer("/outer/quorum"))) return std::nullopt;
   return sim::TrafficClass::kOuter;
 }
 
-/// Where the spec says what holds for a class: the first of the members, or of the network's members of these names.
+/// The pointer of the member that decides for a class: the first member of these names that the class's section has, or
+/// else that the network has.
 std::string pointer_in_network(const Resolution& resolution, const std::string& class_name,
                                const std::vector<std::string>& members) {
   for (const std::string& section : {"/network/classes/" + class_name, std::string("/network")}) {
@@ -73,7 +74,7 @@ std::shared_ptr<const DryRun> dry_run(Resolution& resolution) {
   }
 }
 
-/// Workers need to know whose weights have arrived.
+/// Workers need to know which weights have arrived.
 void check_outer_network(Resolution& resolution, const std::string& pointer) {
   const RunConfig& config = resolution.config;
   const auto& network = config.network.of(sim::TrafficClass::kOuter);
@@ -97,7 +98,7 @@ void check_outer_network(Resolution& resolution, const std::string& pointer) {
   }
 }
 
-/// A rank's own parameters lie among those that it gathers, but with ZeRO 3.
+/// A rank's own parameters lie among those that it gathers, except with ZeRO 3.
 void check_owner(Resolution& resolution, sim::TrafficClass of, comm::NetworkUse use) {
   const auto& network = resolution.config.network.of(of);
   const bool is_sharded = of == sim::TrafficClass::kParameterGather;
@@ -120,8 +121,8 @@ void check_owner(Resolution& resolution, sim::TrafficClass of, comm::NetworkUse 
 void resolve_network(Resolution& resolution) {
   json& network = resolution.spec["network"];
   const json time = resolution.spec.value("time", json());
-  // A spec with other errors does not say what its run sends: only the sections of the classes that it names are
-  // checked then.
+  // The messages of a run are not known if its spec has other errors: then only the sections of the classes that it
+  // names are checked.
   std::vector<sim::TrafficClass> sent = named_classes(network);
   comm::ClassRoles roles{
       {}, {}, class_with_quorum(resolution.spec), value_classes(resolution.config), resolution.config.tensor_sequence};

@@ -14,7 +14,7 @@ using comm::quote_json;
 using nlohmann::json;
 
 void check_profile(Resolution& resolution) {
-  constexpr std::uint64_t kMostSteps = 1000;  // of spans that ranks hold in memory
+  constexpr std::uint64_t kMostSteps = 1000;  // ranks hold the spans of these steps in memory
   if (!resolution.spec["record"].contains("profile_steps")) return;
   const json& steps = resolution.spec["record"]["profile_steps"];
   const auto step = [&steps](std::size_t i) { return steps[i].get<std::uint64_t>(); };

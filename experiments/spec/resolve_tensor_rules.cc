@@ -34,7 +34,7 @@ void resolve_class_weights(Resolution& resolution) {
   if (weights == "balanced") {
     // n / (classes x examples of the class). Source: class_weight "balanced" of scikit-learn.
     const json& data = spec["data"];
-    // A spec may be checked where its files are not; where they are needed, what is wrong is an error already.
+    // A spec may be checked on a machine without its files. If they are needed, a missing file is an error already.
     if (resolution.has_errors() || !std::filesystem::exists(data["examples"].get<std::string>())) {
       training["class_weights"] = std::vector<double>(labels.size(), 1.0);
       return;

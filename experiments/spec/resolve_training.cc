@@ -150,7 +150,7 @@ void resolve_epochs(Resolution& resolution) {
         list_shards(data);
       }
     } catch (const ConfigError&) {
-      // A spec may be checked where its files are not: then so many steps that its schedule fits.
+      // A spec may be checked on a machine without its files. It then has enough steps for its schedule.
       const std::uint64_t warmup = training["warmup_steps"].get<std::uint64_t>();
       const json& schedule = training["schedule"];
       const std::uint64_t decay = schedule.is_object() ? schedule.value("decay_steps", std::uint64_t{0}) : 0;

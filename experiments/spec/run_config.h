@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One run, as the trainer needs it: a resolved spec in types. docs/specs.md defines each value in JSON.
+// A resolved spec in types: one run, as the trainer needs it. docs/specs.md defines each value in JSON.
 #pragma once
 
 #include <chrono>
@@ -31,14 +31,14 @@ namespace droptest::experiments {
 
 struct TrainingConfig {
   std::uint64_t steps = 300;
-  std::uint64_t epochs = 0;  ///< of data in shards, or of examples, which end the run; 0: the steps do
-  LastBatch last_batch = LastBatch::kTrained;  ///< of an epoch of these
+  std::uint64_t epochs = 0;  ///< epochs of shards or examples, after which the run ends; 0: it ends after its steps
+  LastBatch last_batch = LastBatch::kTrained;  ///< the treatment of an epoch's last, smaller batch
   int batch_sequences = 8;                     ///< sequences per micro-batch of a replica
   int sequence_tokens = 128;
   int accumulation = 1;  ///< micro-batches of a replica per step
   models::ModelPrecision precision;
   models::LossScaleConfig loss_scale;
-  double flag_loss_rate = 0;  ///< probability that a rank does not hear of other ranks' overflows in a step
+  double flag_loss_rate = 0;  ///< probability that a rank misses other ranks' overflows in a step
   models::LearningRateSchedule learning_rate;
   models::OptimizerConfig optimizer;
   double gradient_clip = 1.0;  ///< largest global norm; 0: no clipping
@@ -46,17 +46,18 @@ struct TrainingConfig {
 };
 
 struct ValidationConfig {
-  std::uint64_t every_steps = 50;      ///< also after the last step
-  std::uint64_t tokens = 65536;        ///< at least this many, in whole batches, the same at each evaluation
-  std::uint64_t selection_tokens = 0;  ///< further ones, in whole batches, evaluated after the last step; 0: none
+  std::uint64_t every_steps = 50;      ///< steps between evaluations; another one follows the last step
+  std::uint64_t tokens = 65536;        ///< least tokens of an evaluation; each one has the same tokens
+  std::uint64_t selection_tokens = 0;  ///< least further tokens, evaluated after the last step; 0: none
   enum class Network : std::uint8_t { kLossless, kLossy } network = Network::kLossless;
 };
 
 struct RecordConfig {
-  std::uint64_t every_steps = 10;         ///< lines of metrics.jsonl; the last step always
-  std::uint64_t sample_every_steps = 50;  ///< samples of NMSE and divergence; 0: never
+  std::uint64_t every_steps = 10;         ///< steps between lines of metrics.jsonl; the last step always has one
+  std::uint64_t sample_every_steps = 50;  ///< steps between samples of NMSE and divergence; 0: never
   enum class Links : std::uint8_t { kOmit, kInclude } links = Links::kOmit;
-  enum class Weights : std::uint8_t { kFinal, kNone } weights = Weights::kFinal;  ///< whether the final ones are kept
+  /// Whether the final weights are kept.
+  enum class Weights : std::uint8_t { kFinal, kNone } weights = Weights::kFinal;
   /// The first and the last step of trace.json; absent: there is none.
   std::optional<std::pair<std::uint64_t, std::uint64_t>> profile_steps;
 };
@@ -64,12 +65,13 @@ struct RecordConfig {
 struct BackendConfig {
   std::string name = "local";
   std::chrono::milliseconds timeout{60000};
-  /// Absent: choose_rendezvous() takes it from the launch. An empty host and port 0 of a TCP one are the launch's, too.
+  /// Absent: choose_rendezvous() takes it from the launch. The launch also gives an empty host and port 0 of a TCP
+  /// rendezvous.
   std::optional<comm::Rendezvous> rendezvous;
   int threads_per_rank = 1;
 };
 
-/// The stages of a pipeline and the order of their work (docs/parallelism.md); of a run without one without effect.
+/// The stages of a pipeline and the order of their work (docs/parallelism.md). It has no effect without a pipeline.
 struct PipelineConfig {
   models::ScheduleKind schedule = models::ScheduleKind::kOneForwardOneBackward;
   std::vector<std::string> rows;      ///< a schedule as CSV, a row for each rank, in place of a kind
@@ -82,10 +84,11 @@ struct ReplicaAbsence {
   int data_rank = 1;
   std::uint64_t from = 1;              ///< the step before which it leaves
   std::optional<std::uint64_t> until;  ///< the first step with it again; absent: none
-  /// With shards of the state: the step of the checkpoint that the others go on from, without it. Absent: each replica
-  /// has all of the state.
+  /// The step of the checkpoint from which the other replicas go on without this one, if replicas have shards of the
+  /// state. Absent: each replica has all of the state.
   std::optional<std::uint64_t> reload_step;
 
+  /// The first step without the replica.
   std::uint64_t first_without() const { return reload_step ? *reload_step + 1 : from; }
 };
 
@@ -103,30 +106,30 @@ struct FailureConfig {
 
 /// Checkpoints of a run (docs/checkpoints.md).
 struct CheckpointConfig {
-  std::uint64_t every_steps = 0;  ///< 0: only where one is asked for
-  int keep = 2;                   ///< complete ones
+  std::uint64_t every_steps = 0;  ///< steps between checkpoints; 0: only on request
+  int keep = 2;                   ///< complete checkpoints that stay
   enum class Writing : std::uint8_t { kInBackground, kAtOnce } writing = Writing::kInBackground;
-  enum class OnSignal : std::uint8_t { kTake, kIgnore } on_signal = OnSignal::kTake;  ///< SIGTERM, SIGINT
-  /// What follows from one that cannot be written.
+  enum class OnSignal : std::uint8_t { kTake, kIgnore } on_signal = OnSignal::kTake;  ///< answer to SIGTERM and SIGINT
+  /// The consequence of a checkpoint that cannot be written.
   enum class OnError : std::uint8_t { kContinue, kStop } on_error = OnError::kContinue;
-  std::vector<std::string> before;  ///< command on rank 0 before each one; empty: none
-  std::vector<std::string> after;
+  std::vector<std::string> before;  ///< command on rank 0 before each checkpoint; empty: none
+  std::vector<std::string> after;   ///< command on rank 0 after each checkpoint; empty: none
 };
 
 /// The checkpoint of another run that a run begins with, whatever the layouts of the two are.
 struct StartConfig {
   std::string manifest;    ///< path of its manifest.json
-  std::uint64_t step = 0;  ///< finished there
-  int membership = 1;      ///< of this run: the number of runs with other layouts before it
+  std::uint64_t step = 0;  ///< the last step before the checkpoint
+  int membership = 1;      ///< the number of memberships before this run's
 };
 
-/// A run whose ranks die is started again.
+/// A run is started again if its ranks die.
 struct RestartConfig {
-  int attempts = 3;            ///< after the first
-  double backoff_seconds = 1;  ///< before the first of them, and twice as long before each further one
+  int attempts = 3;            ///< further attempts after the first
+  double backoff_seconds = 1;  ///< the pause before the second attempt; each further pause is twice as long
 };
 
-/// A run whose ranks die goes on with fewer replicas (docs/checkpoints.md).
+/// A run goes on with fewer replicas if ranks die (docs/checkpoints.md).
 struct ElasticConfig {
   int min_data = 1;
   int max_data = 1;
@@ -138,19 +141,19 @@ struct AlertConfig {
   std::optional<double> threshold;  ///< absent: the usual one
   enum class Action : std::uint8_t { kLog, kStop, kCheckpoint, kCommand } action = Action::kLog;
   std::vector<std::string> command;  ///< kCommand: program and arguments
-  double interval_seconds = 60;      ///< kCommand: of the run, from one start to the next, at least
+  double interval_seconds = 60;      ///< kCommand: least seconds of the run between two starts
 };
 
-/// The activations that a run saves, and where (docs/memory.md). Offload of parameters and optimizer state is a part of
-/// ShardOptions.
+/// The activations that a run saves, and their place (docs/memory.md). The offload of parameters and optimizer state is
+/// a part of ShardOptions.
 struct MemoryConfig {
   models::Recompute recompute = models::Recompute::kSaveAll;
-  int every = 1;  ///< one block in so many is computed again
+  int every = 1;  ///< one block of this many is computed again
   models::SavedPlace place{};
   models::RecomputeTraffic traffic = models::RecomputeTraffic::kKept;
-  std::string directory{};  ///< of an offload file; empty: the system's for temporary files
+  std::string directory{};  ///< the folder of an offload file; empty: the system's temporary folder
 
-  /// For a model of so many blocks.
+  /// The options for a model with that many blocks.
   models::SlotOptions options(int layers) const;
 };
 
@@ -181,7 +184,7 @@ struct RunConfig {
   DataConfig data;
   comm::ParallelLayout parallel;
   bool tensor_sequence = false;   ///< whether tensor-parallel ranks cut the residual stream by tokens
-  models::ShardOptions sharding;  ///< of data-parallel ranks
+  models::ShardOptions sharding;  ///< the shards of data-parallel ranks
   PipelineConfig pipeline;
   BackendConfig backend;
   Device device = Device::kCpu;
@@ -194,11 +197,11 @@ struct RunConfig {
   std::optional<RestartConfig> restart;
   MemoryConfig memory;
   models::OuterOptions outer;
-  models::KernelChoices kernels;       ///< that the spec chooses, by operation
-  bool attention_is_replaced = false;  ///< the machine's choice in `kernels`, not the spec's
+  models::KernelChoices kernels;       ///< the choices of the spec, by operation
+  bool attention_is_replaced = false;  ///< the machine, not the spec, chose attention's kernel
   std::optional<ElasticConfig> elastic;
-  /// The replicas of the spec, where the run has fewer of them at times and cuts its checkpoints anew for these: an
-  /// elastic run, or one whose replicas leave with shards of the state.
+  /// The number of replicas in the spec. Present if the run has fewer of them at times and cuts its checkpoints anew
+  /// for these: in an elastic run, and if replicas leave with shards of the state.
   std::optional<int> full_data;
   std::vector<AlertConfig> alerts;
   TrainingConfig training;
@@ -206,7 +209,7 @@ struct RunConfig {
   RecordConfig record;
 };
 
-/// How the stages of the run's model save activations, and cut them.
+/// The rules by which the stages of the run's model save and cut activations.
 models::SlotOptions slot_options(const RunConfig& config);
 
 }  // namespace droptest::experiments

@@ -32,7 +32,7 @@ constexpr std::array kChangesNoResult = {"/name",
                                          "/alerts"};
 
 constexpr const char* kNumerics = "/numerics_version";
-/// From this version on the numerics of a run that loses nothing are other ones, too.
+/// The first version that changes the numerics of a run without loss, too.
 constexpr int kFirstWithoutLoss = 3;
 
 /// The further members that cannot change the result of a run that loses and compresses nothing. A virtual clock only
@@ -40,17 +40,18 @@ constexpr int kFirstWithoutLoss = 3;
 constexpr std::array kChangesNoLosslessResult = {"/network",       "/rules",  "/time",
                                                  "/seeds/network", kNumerics, "/validation/network"};
 
-/// The same for a run that compresses messages: those of all runs, and of each class that compresses.
+/// The further members that cannot change the result of a run that compresses messages: members of the spec, and
+/// members of each class that compresses.
 constexpr std::array kChangesNoCompressedResult = {"/time", kNumerics};
 constexpr std::array kChangesNoCompressedClass = {"/reduce", "/gather", "/burst_scope", "/recovery/protect"};
 
-/// Members that name files. A file counts by its content: where its checksum is known, its name is no part of an id.
+/// Members that name files. A file counts by its content: if its checksum is known, its name is no part of an id.
 struct FileMembers {
   std::vector<std::string> paths;
   std::vector<std::string> versions;
 };
 
-/// Adds those of the object at a pointer, without those of its members.
+/// Adds the file members of the object at a pointer, but not those of objects within it.
 void find_own_files(const json& value, const std::string& at, FileMembers& found) {
   const auto add = [&](std::initializer_list<const char*> names) {
     for (const char* name : names) {
@@ -66,10 +67,10 @@ void find_own_files(const json& value, const std::string& at, FileMembers& found
   if (value.contains("files")) add({"shards", "validation_shards", "manifest"});
 }
 
-/// Of a program of the user's own: their names say nothing.
+/// The settings of a program of the user's own, in which names of members have no meaning.
 constexpr const char* kSettings = "/settings";
 
-/// Adds those in the value at a pointer.
+/// Adds the file members in the value at a pointer.
 void find_files(const json& value, const std::string& at, FileMembers& found) {
   if (at == kSettings) return;
   if (value.is_object()) {
@@ -80,7 +81,7 @@ void find_files(const json& value, const std::string& at, FileMembers& found) {
   }
 }
 
-/// The same with one pattern for a list in which every entry has them: /data/files/*/file.
+/// The file members in a value, with one pattern for a list if every entry has the same: /data/files/*/file.
 FileMembers file_patterns_in(const json& value, const std::string& at) {
   FileMembers found;
   if (at == kSettings) return found;

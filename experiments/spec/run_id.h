@@ -15,7 +15,7 @@ std::string run_id_of(const nlohmann::json& resolved_spec);
 
 /// Whether the value at this pointer ("/record/links") is part of the run id.
 bool changes_results(std::string_view pointer);
-/// Whether this value or one of its members is: of "/memory" the object {"attention_chunk": 64}.
+/// Whether this value or one of its members is part of the run id, as is {"attention_chunk": 64} of "/memory".
 bool changes_results(const std::string& pointer, const nlohmann::json& value);
 
 /// The pointers of the resolved spec in which the run and its twin may differ: a run with the same weights and batches

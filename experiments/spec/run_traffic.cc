@@ -16,14 +16,14 @@ std::uint64_t tokens_of_batch(const RunConfig& config) {
          static_cast<std::uint64_t>(config.training.sequence_tokens);
 }
 
-/// Before the first step, every so many steps, and after the last one.
+/// The number of evaluations: before the first step, every `every_steps` steps, and after the last step.
 std::uint64_t evaluations(const RunConfig& config) {
   const std::uint64_t steps = config.training.steps;
   const std::uint64_t every = config.validation.every_steps;
   return 1 + steps / every + (steps % every != 0 ? 1 : 0);
 }
 
-/// Tokens that a validation predicts, or goes through where it has examples, which all replicas pad alike.
+/// Tokens that a validation predicts; with examples, tokens that it goes through, since all replicas pad alike.
 std::uint64_t validated_tokens(const RunConfig& config) {
   if (!config.data.examples) return validation_targets(config);
   return tokens_of_batch(config);  // at least: the examples are not read here

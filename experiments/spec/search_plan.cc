@@ -90,7 +90,7 @@ void SearchPlan::read(const Spec& spec, FileHashes* files) {
   nlohmann::json lossless = base_;
   lossless.erase("network");
   if (lossless.contains("command")) lossless["network"] = {{"loss", {{"model", "none"}}}};
-  lossless.erase("numerics_version");  // of a resolved spec; it depends on the network
+  lossless.erase("numerics_version");  // a resolved spec's version depends on the network
   twin_.run = resolve(lossless, where_, files);
   // All runs of a search have the files that it began with.
   if (twin_.run.spec.contains("files")) base_["files"] = twin_.run.spec["files"];

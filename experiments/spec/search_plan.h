@@ -17,29 +17,30 @@ struct SearchSettings {
   std::string pointer;           ///< JSON pointer of the rate
   double low = 0;                ///< fraction, above 0
   double high = 0;               ///< fraction, above low
-  double tolerance_percent = 1;  ///< of the lossless twin's final validation loss
-  double resolution = 0.1;       ///< a gap between two rates a < b is closed where (b - a) / b is at most this
-  double confidence = 0.95;      ///< of the interval that a rate is judged by
-  std::uint64_t seeds = 3;       ///< that each rate begins with
-  std::uint64_t max_seeds = 9;   ///< that a rate which stays undecided gets
-  std::uint64_t max_runs = 60;   ///< lossless twins and runs found finished counted
+  double tolerance_percent = 1;  ///< tolerated excess over the lossless twin's final validation loss
+  double resolution = 0.1;       ///< a gap between two rates a < b is closed if (b - a) / b is at most this
+  double confidence = 0.95;      ///< confidence of the interval that judges a rate
+  std::uint64_t seeds = 3;       ///< seeds of each rate at first
+  std::uint64_t max_seeds = 9;   ///< most seeds of a rate, if it stays undecided
+  std::uint64_t max_runs = 60;   ///< most runs, lossless twins and runs found finished included
 };
 
-/// A search, all of whose runs are known to resolve.
+/// A search for the highest tolerable rate.
 class SearchPlan {
  public:
-  /// `files` is resolve()'s, and asked here alone. Throws: ConfigError that names the JSON pointer: a spec with a
-  /// sweep, bounds without meaning, a pointer that no spec has, or that does not change the run.
+  /// `files` is resolve()'s; only the constructor uses it. Throws: ConfigError that names the JSON pointer: a spec with
+  /// a sweep, bounds without meaning, a pointer that no spec has, or that does not change the run.
   explicit SearchPlan(const Spec& spec, FileHashes* files = nullptr);
 
   const std::string& name() const { return name_; }
   const std::string& description() const { return description_; }
-  const nlohmann::json& spec() const { return spec_; }  ///< as given
+  /// The spec's document, without defaults.
+  const nlohmann::json& spec() const { return spec_; }
   const SearchSettings& settings() const { return settings_; }
 
-  /// The run at `rate`. Throws: ConfigError where the spec has no meaning at that rate.
+  /// The run at `rate`. Throws: ConfigError if the spec has no meaning at that rate.
   PlannedRun at(double rate, std::uint64_t repeat) const;
-  /// The same run without its network: nothing is lost.
+  /// The lossless twin: the run without its network.
   PlannedRun lossless(std::uint64_t repeat) const;
 
  private:

@@ -17,7 +17,7 @@ namespace {
 
 using nlohmann::json;
 
-/// JSON if it parses, else the text itself.
+/// The value of a text: JSON if it parses, else the text itself.
 json override_value(std::string_view text, const std::string& where) {
   if (json::accept(text)) return comm::parse_json(text, where);
   json value = std::string(text);
@@ -29,7 +29,7 @@ json override_value(std::string_view text, const std::string& where) {
   return value;
 }
 
-/// Throws: ConfigError where `token` is no index of an element of `list`. Source: RFC 6901, section 4.
+/// Throws: ConfigError if `token` is no index of an element of `list`. Source: RFC 6901, section 4.
 void require_element(const json& list, const std::string& token, const std::string& where) {
   const bool digits = !token.empty() && token.size() <= 9 && token.find_first_not_of("0123456789") == std::string::npos;
   const bool leads = token.size() > 1 && token[0] == '0';
@@ -40,7 +40,7 @@ void require_element(const json& list, const std::string& token, const std::stri
       (list.empty() ? ", want a value to set the list to" : ", want one from 0 to " + std::to_string(list.size() - 1)));
 }
 
-/// The pointer of the object or list of which the last token names a member; "" where it is the document.
+/// The pointer of the object or list that has the member of the last token; "" for the document.
 std::string parent_of(const std::vector<std::string>& tokens) {
   std::string parent;
   for (std::size_t i = 0; i + 1 < tokens.size(); ++i) parent = comm::child_pointer(parent, tokens[i]);
@@ -101,13 +101,14 @@ void set_member(json& document, const std::vector<std::string>& tokens, json val
   } else {
     (*parent)[tokens.back()] = std::move(value);
   }
-  if (tokens.front() != "numerics_version") document.erase("numerics_version");  // of the spec as it was
+  // The member is the version of the spec before the change.
+  if (tokens.front() != "numerics_version") document.erase("numerics_version");
 }
 
 std::string hint_of_absent(const json& document, const std::vector<std::string>& tokens, const std::string& error) {
   const std::string parent = parent_of(tokens);
   if (parent.empty() || document.contains(json::json_pointer(parent))) return {};
-  // The hint helps where another member of the new object is required and missing: "/network/gather/loss/model: got
+  // The hint helps if another member of the new object is required and missing: "/network/gather/loss/model: got
   // nothing" after /network/gather/loss/loss_rate was set.
   const std::size_t place = error.find(" " + parent + "/");
   if (place == std::string::npos) return {};

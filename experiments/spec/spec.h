@@ -26,20 +26,20 @@ struct Spec {
 
 /// Reads a spec, merges it into the file that it extends, if any, and applies `overrides`, each "/pointer=value", in
 /// order. A run's own spec.json is a spec too; with overrides its numerics_version is left out, unless they set it.
-/// What the spec says is not checked: plan_sweep() and SearchPlan do that. Throws: ConfigError for a file that is no
-/// object of JSON, and for an override that apply_override() refuses.
+/// The values are not checked: plan_sweep() and SearchPlan do that. Throws: ConfigError for a file that is no object of
+/// JSON, and for an override that apply_override() refuses.
 Spec read_spec(const std::string& path, std::span<const std::string> overrides = {});
 
-/// The same for text; `where` names it in messages, and is where it extends a file from.
+/// read_spec() of a text; `where` names it in messages, and is the path relative to which it extends a file.
 Spec read_spec_text(std::string_view text, const std::string& where, std::span<const std::string> overrides = {});
 
-/// read_spec_text() of a spec that is right: each point of its sweep is known to resolve. `use`: resolve()'s. Throws:
-/// ConfigError that lists everything wrong, with file and JSON pointer.
+/// read_spec_text() with a check: each point of the spec's sweep resolves. `use`: resolve()'s. Throws: ConfigError that
+/// lists all errors, with file and JSON pointer.
 Spec parse_spec(std::string_view text, const std::string& where, std::span<const std::string> overrides = {},
                 NumericsUse use = NumericsUse::kToTrain);
 
-/// What to add where an error is about an object that only a pointer made: "" where `document` has it, or where `error`
-/// is about something else. `tokens`: of the pointer that set a member.
+/// The hint that an error gets about an object that only a pointer made: "" if `document` has the object, or if `error`
+/// is about something else. `tokens`: the tokens of the pointer that set a member.
 std::string hint_of_absent(const nlohmann::json& document, const std::vector<std::string>& tokens,
                            const std::string& error);
 
@@ -51,9 +51,9 @@ void apply_override(nlohmann::json& document, std::string_view assignment);
 /// "/a/b~1c" -> {"a", "b/c"}. Throws: ConfigError, naming `where`, for text that is no JSON pointer.
 std::vector<std::string> pointer_tokens(std::string_view pointer, const std::string& where);
 
-/// Sets the member that the tokens lead to; missing objects on the way are created. The document's numerics_version,
-/// which is that of the spec before the change, is removed unless it is the member. Throws: ConfigError, naming
-/// `where`, where the way passes through a value that is no object.
+/// Sets the member that the tokens lead to; missing objects on the way are created. Removes the document's
+/// numerics_version, which is that of the spec before the change, unless it is the member. Throws: ConfigError, naming
+/// `where`, if the way passes through a value that is no object.
 void set_member(nlohmann::json& document, const std::vector<std::string>& tokens, nlohmann::json value,
                 const std::string& where);
 

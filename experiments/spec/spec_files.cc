@@ -131,7 +131,7 @@ MergedSpec merge_extended(std::string_view text, const std::string& path) {
     merged.swept.add(text);
     return merged;
   }
-  // From this file to the last of the chain.
+  // The files of the chain, from this one to the last.
   std::vector<std::pair<std::string, json>> chain;
   std::vector<std::string> texts = {std::string(text)};
   chain.emplace_back(path, std::move(document));

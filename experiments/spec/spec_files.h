@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A spec that extends another file: the files merged, and which of them each value is from.
+// A spec that extends another file: the merged document, and the file of each value.
 #pragma once
 
 #include <map>
@@ -13,9 +13,9 @@ namespace droptest::experiments {
 /// The file that holds each value of a merged document.
 class ValueOrigins {
  public:
-  /// From now on `file` holds the value at this JSON pointer, and all of it.
+  /// From now on `file` holds the value at this JSON pointer with all of its members.
   void set(const std::string& pointer, const std::string& file);
-  /// There is no such value any more.
+  /// Forgets a value that is not there any more.
   void remove(const std::string& pointer);
 
   bool empty() const { return files_.empty(); }
@@ -27,15 +27,15 @@ class ValueOrigins {
   std::string with_files(std::string_view message, const std::string& where) const;
 
  private:
-  std::map<std::string, std::string, std::less<>> files_;  ///< by pointer
+  std::map<std::string, std::string, std::less<>> files_;  ///< the files, by pointer
 };
 
-/// Pointers that a sweep varies, in the order of the text. JSON values have sorted keys and do not know it.
+/// Pointers that a sweep varies, in the order of the text. JSON values have sorted keys and do not keep that order.
 class SweptOrder {
  public:
   /// Adds the new pointers of the sweep in the JSON text of a spec, at the end.
   void add(std::string_view spec);
-  /// The same for an override "/pointer=value".
+  /// Adds the new pointers of an override "/pointer=value", at the end.
   void add_override(std::string_view assignment);
 
   const std::vector<std::string>& pointers() const { return pointers_; }
@@ -45,14 +45,15 @@ class SweptOrder {
 };
 
 struct MergedSpec {
-  nlohmann::json document;  ///< without `extends`
-  ValueOrigins origins;     ///< empty where the file extends none
-  SweptOrder swept;         ///< of the files: the one that extends no other comes first
+  nlohmann::json document;  ///< the merged spec without `extends`
+  ValueOrigins origins;     ///< empty if the file extends none
+  SweptOrder swept;         ///< swept pointers of all files, from the one that extends no other on
 };
 
-/// `text` is the content of the file at `path`. Where it `extends` another, it is that file's patch (RFC 7396:
-/// objects are merged, lists and other values replaced, null takes a member away), and so on along the chain. Throws:
-/// ConfigError for a file that cannot be read, is not JSON or no object, or extends itself in the end.
+/// Merges a spec into the files that it extends. `text` is the content of the file at `path`. If it `extends` another
+/// file, it is that file's patch (RFC 7396: objects are merged, lists and other values replaced, null takes a member
+/// away), and so on along the chain. Throws: ConfigError for a file that cannot be read, is not JSON or no object, or
+/// extends itself over some files.
 MergedSpec merge_extended(std::string_view text, const std::string& path);
 
 }  // namespace droptest::experiments

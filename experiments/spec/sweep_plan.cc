@@ -25,7 +25,7 @@ namespace {
 using comm::quote_json;
 using nlohmann::json;
 
-/// Values of a swept member, and a label for each: empty where it has none.
+/// Values of a swept member, and a label for each; empty: the value has none.
 struct Values {
   std::vector<json> values;
   std::vector<std::string> labels;
@@ -39,8 +39,8 @@ struct Axis {
   std::size_t length = 0;
 };
 
-/// To an integer where the value is one but for the error of its computation, which is far below `unit`; else to six
-/// significant digits. So machines with another pow() give the same values.
+/// Rounds to an integer if the value differs from one by less than the error of its computation, which is far below
+/// `unit`; else to six significant digits. So machines with another pow() give the same values.
 double rounded(double value, double unit) {
   const double nearest = std::round(value);
   if (std::abs(value - nearest) <= 1e-9 * unit) return nearest + 0.0;  // no -0
@@ -204,14 +204,14 @@ class Planner {
     for (const std::string& pointer : spec_.swept.pointers()) {
       if (used_.contains(pointer)) pointers.push_back(pointer);
     }
-    // Of a spec that is no text.
+    // A spec that is no text has no order of pointers.
     for (const std::string& pointer : used_) {
       if (std::find(pointers.begin(), pointers.end(), pointer) == pointers.end()) pointers.push_back(pointer);
     }
     return pointers;
   }
 
-  /// How far each repeat is from the spec's seeds.
+  /// The distance of each repeat's seeds from the spec's.
   std::vector<Seeds> repeats() const {
     std::vector<Seeds> all;
     for (std::uint64_t i = 0; i < together_; ++i) {
@@ -336,7 +336,7 @@ class Planner {
     }
   }
 
-  /// Throws: ConfigError for what is wrong with the spec, or else for what its files lack.
+  /// Throws: ConfigError for errors of the spec, or else for errors of its files.
   void resolve_points() {
     const auto resolve_all = [this](FileHashes* files) {
       resolved_.clear();
@@ -345,7 +345,7 @@ class Planner {
       return std::exchange(failures_, {});
     };
     FileHashes* const files = std::exchange(files_, nullptr);
-    // Most of what is wrong shows at the first point, before files are read to be hashed.
+    // The first point shows most errors, before files are read to be hashed.
     if (files != nullptr) resolve_point(0);
     std::map<std::string, Failure> failed = std::exchange(failures_, {});
     if (failed.empty()) failed = resolve_all(files);
@@ -466,12 +466,12 @@ class Planner {
   FileHashes* files_;
   NumericsUse use_;
   json base_;
-  std::uint64_t together_ = 1;  ///< repeats of all seeds; 1 where those of single seeds are given
-  Seeds repeats_;               ///< how many of each
+  std::uint64_t together_ = 1;  ///< repeats of all seeds; 1 if repeats of single seeds are given
+  Seeds repeats_;               ///< repeats of each seed
   std::uint64_t points_ = 1;
   std::vector<Axis> axes_;
   std::vector<std::string> best_over_;
-  json evaluation_tokens_;            ///< of the spec without its sweep
+  json evaluation_tokens_;            ///< /validation/tokens of the spec without its sweep
   std::vector<PlannedRun> resolved_;  ///< a run of each point
   std::set<std::string> used_;
   std::vector<comm::Violation> violations_;

@@ -11,8 +11,8 @@
 
 namespace droptest::experiments {
 
-/// The classes that carry values of parameters. Their fills in this run keep what a rank computed with before: its own
-/// values, or where it has none (ZeRO 3) the last ones that arrived. Reads the member sharding.
+/// The classes that carry values of parameters. Their fills in this run keep the values that a rank computed with
+/// before: its own ones, or the last ones that arrived if it has none (ZeRO 3). Reads the member sharding.
 std::vector<comm::ValueClass> value_classes(const RunConfig& config);
 
 /// Warnings about value_classes() that put zeros in the place of lost parameters. `network`: the section as its user

@@ -35,7 +35,7 @@ const char* action_name(AlertConfig::Action action) {
   DROPTEST_CHECK(false, "unknown action of an alert");
 }
 
-/// Whether two alerts found the same: the line of events.jsonl is one then.
+/// Whether two alerts found the same anomaly; they share a line of events.jsonl then.
 bool is_same(const json& event, const Anomaly& anomaly) {
   return event.at("kind") == anomaly.kind->name && event.at("quantity") == anomaly.quantity &&
          (!anomaly.threshold || event.at("threshold") == *anomaly.threshold);
@@ -49,7 +49,7 @@ bool can_request(const std::vector<AlertConfig>& alerts) {
   });
 }
 
-/// A rule for each kind that an alert names, "any" taken apart; kinds without an alert are logged.
+/// A rule for each (kind, alert that names it); an alert for "any" names each kind. Kinds without an alert are logged.
 std::vector<AlertWatch::Rule> AlertWatch::one_by_one(const std::vector<AlertConfig>& alerts) {
   std::vector<Rule> rules;
   for (const AnomalyKind& kind : anomaly_kinds()) {
@@ -91,7 +91,7 @@ AlertWatch::~AlertWatch() {
 
 void AlertWatch::start(std::optional<std::uint64_t> step) {
   detector_ = new_detector();                                // a run of several parts starts several times
-  for (CommandTurns& turns : turns_) turns.started.reset();  // its seconds begin anew
+  for (CommandTurns& turns : turns_) turns.started.reset();  // the seconds of the run begin anew
   std::error_code error;
   if (!step) {
     std::filesystem::remove(directory_.events(), error);
@@ -146,7 +146,7 @@ const char* AlertWatch::run_command(const Rule& rule, const json& event) {
                          {"DROPTEST_STEP", event.at("step").dump()},
                          {"DROPTEST_EVENT", comm::canonical_json(told)},
                          {"DROPTEST_LEFT_OUT", std::to_string(std::exchange(turns.left_out, 0))}};
-  options.hidden_variables = {kSpokenWordsVariable};  // it is the rank's
+  options.hidden_variables = {kSpokenWordsVariable};  // the words are the rank's
   options.log = log_path();
   options.log_mode = ChildProcess::Options::Log::kAppend;
   try {
@@ -180,7 +180,7 @@ void AlertWatch::end_commands(std::chrono::milliseconds longest) {
 void AlertWatch::finish(std::chrono::milliseconds patience) {
   end_commands(patience);
   for (RunningCommand& command : commands_) command.process.tell(SIGTERM);
-  const auto until = std::chrono::steady_clock::now() + kCommandGrace;  // of all
+  const auto until = std::chrono::steady_clock::now() + kCommandGrace;  // one deadline for all commands
   for (RunningCommand& command : commands_) {
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
     (void)command.process.stop(std::max(left, std::chrono::milliseconds(0)));

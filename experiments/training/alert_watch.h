@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Anomalies of a run: written to events.jsonl, and followed by the actions that the spec asks for. docs/watching.md.
+// Anomalies of a run: they are written to events.jsonl, and the spec's actions follow. docs/watching.md.
 #pragma once
 
 #include <cstdint>
@@ -18,39 +18,39 @@
 
 namespace droptest::experiments {
 
-/// The actions that all ranks have to take, since the last question.
+/// The actions that all ranks have to take, asked for since the last AlertWatch::take_request().
 struct AlertRequest {
   bool checkpoint = false;
-  std::string stop;  ///< why the run is to end; empty: it is not
+  std::string stop;  ///< the reason to end the run; empty: it goes on
 };
 
 /// Whether an alert can ask all ranks for something.
 bool can_request(const std::vector<AlertConfig>& alerts);
 
-/// Used by rank 0 alone, on one thread. Of each alert, one command runs at a time.
+/// Used only by rank 0, on one thread. Each alert has at most one command that runs.
 class AlertWatch {
  public:
   /// Hears of commands that fail.
   using Report = std::function<void(const std::string& text)>;
   AlertWatch(const std::vector<AlertConfig>& alerts, RunDirectory directory, Report report);
-  /// Reports how many commands were left out, where finish() was not reached.
+  /// Reports how many commands were left out, if finish() was not called.
   ~AlertWatch();
   AlertWatch(const AlertWatch&) = delete;
   AlertWatch& operator=(const AlertWatch&) = delete;
 
-  /// Before the first line. With `step` the run continues from that step: events.jsonl keeps its lines up to `step`,
-  /// and the caller then passes the earlier lines of metrics.jsonl to see(). Without, an older events.jsonl is removed.
-  /// Throws: ConfigError.
+  /// Called before the first line. With `step` the run continues from that step: events.jsonl keeps its lines up to
+  /// `step`, and the caller then passes the earlier lines of metrics.jsonl to see(). Without `step`, an older
+  /// events.jsonl is removed. Throws: ConfigError.
   void start(std::optional<std::uint64_t> step);
   /// Takes in a line of an earlier attempt, and writes no event.
   void see(const nlohmann::json& line) { (void)detector_.take(line); }
   /// Takes in the next line: writes its anomalies, and starts the commands of their alerts. Throws: ConfigError.
   void take(const nlohmann::json& line);
   AlertRequest take_request();
-  /// Waits for the commands, that long at most, and reports those that failed. On the thread that called take().
+  /// Waits for the commands, that long at most, and reports commands that failed. Called on the thread of take().
   void end_commands(std::chrono::milliseconds longest);
-  /// Waits for the commands, that long at most, ends those that go on, and reports how many were left out. On the
-  /// thread that called take().
+  /// Waits for the commands, that long at most, ends commands that go on, and reports how many were left out. Called on
+  /// the thread of take().
   void finish(std::chrono::milliseconds patience);
 
  private:
@@ -59,11 +59,11 @@ class AlertWatch {
     AlertConfig config;
     std::size_t alert;  ///< index of the alert in the spec; the number of alerts if it belongs to none
   };
-  /// What one alert's command did.
+  /// The starts of one alert's command.
   struct CommandTurns {
-    std::optional<double> started;  ///< second of the run at the last start
-    std::uint64_t left_out = 0;     ///< since then
-    std::uint64_t all_left_out = 0;
+    std::optional<double> started;   ///< second of the run at the last start
+    std::uint64_t left_out = 0;      ///< starts left out since the last start
+    std::uint64_t all_left_out = 0;  ///< starts left out since say_left_out()
   };
   struct RunningCommand {
     ChildProcess process;
@@ -78,7 +78,7 @@ class AlertWatch {
   /// Starts the command of the rule's alert, unless an earlier one still runs or the interval has not passed. Returns
   /// the action for events.jsonl: "command" or "command_left_out".
   const char* run_command(const Rule& rule, const nlohmann::json& event);
-  /// How many were left out since it said so last.
+  /// Reports how many starts of each alert's command were left out since the last report.
   void say_left_out();
 
   const std::vector<AlertConfig> alerts_;

@@ -18,8 +18,8 @@
 namespace droptest::experiments {
 namespace {
 
-/// The shapes of passes that only evaluations have: the last batches of EvaluationBatches. Of labelled examples the
-/// last batch can have any number, of which one is tried.
+/// The shapes of passes that only evaluations have: the last batches of EvaluationBatches. The last batch of labelled
+/// examples can have any number of them; only one is tried.
 std::vector<models::AttentionShape> evaluation_shapes(const RunConfig& config, const models::AttentionShape& whole) {
   models::AttentionShape shape = whole;
   shape.batch = 1;

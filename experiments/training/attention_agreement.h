@@ -11,9 +11,9 @@
 
 namespace droptest::experiments {
 
-/// Gives `config` the kernel flash where its attention is cuDNN's and a rank cannot compute the passes of the run with
-/// it (no library, an old one, a shape that it refuses), or where flash computed the run's newest checkpoint. Absent:
-/// nothing was replaced. Ranks: all.
+/// Replaces cuDNN's attention by the kernel flash in `config`, if a rank cannot compute the run's passes with cuDNN (no
+/// library, an old one, a shape that it refuses), or if flash computed the run's newest checkpoint. Absent: nothing was
+/// replaced. Ranks: all.
 std::optional<ReplacedKernel> agree_on_attention(RunConfig& config, const std::optional<CheckpointPlace>& place,
                                                  comm::Communicator& group);
 

@@ -20,7 +20,7 @@ struct ClassTime {
 }  // namespace
 
 std::vector<std::map<std::string, double>> waiting_shares(std::span<const std::vector<TimedCall>> ranks) {
-  std::unordered_map<std::uint64_t, std::int64_t> ready;  // when the data of a call could begin to move
+  std::unordered_map<std::uint64_t, std::int64_t> ready;  // the time at which a call's data could begin to move
   for (const std::vector<TimedCall>& calls : ranks) {
     for (const TimedCall& call : calls) {
       if (call.key == 0 || call.part == comm::MeteredCall::Part::kWait || call.receives) continue;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long ranks wait for each other in the calls of a step.
+// The times for which ranks wait for each other in the calls of a step.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +22,13 @@ struct TimedCall {
   std::int64_t duration = 0;
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   comm::MeteredCall::Part part = comm::MeteredCall::Part::kWhole;
-  bool receives = false;  ///< a message, which waits for its sender alone
+  bool receives = false;  ///< whether the call is a message, which waits only for its sender
 };
 
-/// The share of each class's time in calls in which a rank waited, by rank: until the last rank of the group had begun
-/// the call, or until the sender of a message had. Both parts of a started call count as its time, and its wait alone
-/// can wait. In [0, 1]; a class without calls is absent. `ranks`: the calls of each rank.
+/// The share of each class's time in calls in which a rank waited, by rank. A rank waits until the last rank of the
+/// group has begun the call, or until the sender of a message has. Both parts of a started call count as its time, but
+/// only its wait can wait. Units: a fraction in [0, 1]; a class without calls is absent. `ranks`: the calls of each
+/// rank.
 std::vector<std::map<std::string, double>> waiting_shares(std::span<const std::vector<TimedCall>> ranks);
 
 /// MetricsLine::ranks: the usage of each rank, by rank. A rank's seconds of `waiting` are its seconds of

@@ -18,8 +18,8 @@ constexpr std::size_t kResamples = 1000;
 /// Sums over some of the examples, from which all numbers follow.
 struct Tally {
   explicit Tally(int classes) : count(static_cast<std::size_t>(classes)), predicted(count.size()), hits(count.size()) {}
-  std::vector<std::uint64_t> count, predicted, hits;  ///< of each class
-  double surplus[kBins] = {};                         ///< confidence less hits
+  std::vector<std::uint64_t> count, predicted, hits;  ///< examples, predictions and right predictions, by class
+  double surplus[kBins] = {};                         ///< sum of confidences minus right predictions, by bin
 };
 
 struct QualityNumbers {
@@ -51,7 +51,7 @@ QualityNumbers numbers_of(const Tally& tally) {
   return numbers;
 }
 
-/// The value, and the quantiles of others; sorts them.
+/// The value with the quantiles of its values in resamples, which are sorted.
 Estimate estimate_of(double value, std::vector<double>& resampled) {
   std::sort(resampled.begin(), resampled.end());
   const auto at = [&](double share) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How well a classifier does on labelled examples, with intervals (docs/classification.md).
+// The quality of a classifier on labelled examples, with intervals (docs/classification.md).
 #pragma once
 
 #include <cstdint>
@@ -12,10 +12,10 @@
 
 namespace droptest::experiments {
 
-/// What a classifier says of each example of a set.
+/// The predictions of a classifier for the examples of a set.
 struct Predictions {
   std::vector<std::int32_t> labels;       ///< the true classes
-  std::vector<std::int32_t> predictions;  ///< those with the largest logit; of equal ones the first
+  std::vector<std::int32_t> predictions;  ///< the classes with the largest logit; the first of equal ones
   std::vector<double> confidences;        ///< probability of the predicted class
 
   std::uint64_t size() const { return labels.size(); }
@@ -37,17 +37,18 @@ struct ClassificationQuality {
   Estimate accuracy;
   Estimate macro_f1;           ///< mean over the classes
   Estimate calibration_error;  ///< expected calibration error: Guo et al. 2017, equation 3, with 15 bins
-  std::vector<Estimate> f1;    ///< of each class: 2 TP / (2 TP + FP + FN), 0 where that is 0 / 0
+  std::vector<Estimate> f1;    ///< 2 TP / (2 TP + FP + FN) by class, 0 if that is 0 / 0
   std::vector<std::vector<std::uint64_t>> confusion;  ///< [true class][predicted class]
 };
 
-/// `seed`: of the resamples, the same ones for each call with so many examples. Shapes: at least one example.
+/// The quality of predictions. `seed`: the seed of the resamples, which are the same for each call with as many
+/// examples. Shapes: at least one example.
 ClassificationQuality quality_of(const Predictions& predictions, int classes, std::uint64_t seed);
 
 /// {"examples", "accuracy": {"value", "low", "high"}, "macro_f1", "calibration_error", "f1", "confusion"}, as
 /// metrics.jsonl has it.
 nlohmann::json to_json(const ClassificationQuality& quality);
-/// The same with the names of the classes as "classes", as summary.json has it.
+/// to_json() with the names of the classes as "classes", as summary.json has it.
 nlohmann::json to_json(const ClassificationQuality& quality, const std::vector<std::string>& classes);
 
 }  // namespace droptest::experiments

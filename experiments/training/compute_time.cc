@@ -8,7 +8,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// Of the compute time of a step. A GEMM of the forward pass is followed by two of the backward pass.
+/// The backward pass's share of the compute time of a step: it has two GEMMs for each GEMM of the forward pass.
 constexpr double kBackwardShare = 2.0 / 3;
 
 /// The share of a step's compute time that the backward pass of that block takes in a micro-batch. All blocks have
@@ -43,8 +43,8 @@ std::function<void(const models::Action&)> follow_passes(const RunConfig& config
     };
   }
   if (!has_buckets(config)) return {};
-  // The time of a block passes before its sums over tensor-parallel ranks: these need the port of the buckets that the
-  // block behind it has started, and wait for what is left of them then.
+  // The time of a block passes before its sums over tensor-parallel ranks. These sums need the same port as the buckets
+  // that the block behind it has started, and wait for the rest of them.
   model.set_backward_passed(
       [&config, &network](int layer) { network.pass_compute_share(backward_share(config, layer - 1)); });
   return [&config, &network](const models::Action& action) {

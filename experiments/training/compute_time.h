@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the compute time of a step passes on the virtual clock while the model's passes run.
+// The compute time of a step on the virtual clock: it passes while the model's passes run.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,12 @@
 
 namespace droptest::experiments {
 
-/// The time model of the run, whose compute time passes partly at the begin of a step and partly as follow_passes()
-/// says; absent: the run has no clock.
+/// The time model of the run; absent: the run has no clock. Its compute time passes partly at the begin of a step, and
+/// partly during the passes (follow_passes()).
 std::optional<comm::TimeModel> time_model(const RunConfig& config);
 
-/// Lets the clock of `network` follow the passes of the model. Returns what is to be called after each of the model's
-/// actions; empty: nothing. All is borrowed.
+/// Lets the clock of `network` follow the passes of the model. Returns the function to call after each of the model's
+/// actions; empty: there is none. Everything is borrowed.
 std::function<void(const models::Action&)> follow_passes(const RunConfig& config, comm::LossyCommunicator& network,
                                                          TrainingModel& model);
 

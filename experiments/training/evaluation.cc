@@ -11,21 +11,21 @@ namespace {
 
 constexpr comm::Message kAbout{sim::TrafficClass::kControl, "evaluation_losses", -1};
 
-/// The sums or maxima over ranks. Null: this rank alone.
+/// The sums or maxima over ranks. Null: only this rank.
 void reduce_over(comm::Communicator* ranks, comm::ReduceOp op, std::vector<double>& values) {
   if (ranks != nullptr && !values.empty()) {
     ranks->all_reduce(comm::Tensor(std::span<double>(values)), op, kAbout);
   }
 }
 
-/// Of pairs of the largest logit and the target's.
+/// The number of hits among pairs of (largest logit, the target's logit).
 double count_hits(const std::vector<double>& margins) {
   double hits = 0;
   for (std::size_t i = 0; i < margins.size(); i += 2) hits += margins[i] == margins[i + 1] ? 1 : 0;
   return hits;
 }
 
-/// The values of each replica, one after the other. Null: this rank alone.
+/// The values of each replica, one after the other. Null: only this rank.
 std::vector<double> gather_over(comm::Communicator* replicas, const std::vector<double>& own) {
   if (replicas == nullptr || own.empty()) return own;
   const auto ranks = static_cast<std::uint64_t>(replicas->world_size());
@@ -48,8 +48,8 @@ Evaluated evaluate(TrainingModel& model, const EvaluationData& data, const comm:
   const std::uint64_t ranks = replicas == nullptr ? 1 : static_cast<std::uint64_t>(replicas->world_size());
   const std::uint64_t own = replicas == nullptr ? 0 : static_cast<std::uint64_t>(replicas->rank());
   const std::uint64_t turns = (count + ranks - 1) / ranks;
-  std::vector<double> sums;   // of each turn's batch
-  std::vector<double> found;  // of each turn's batch: its logits, or its number of hits
+  std::vector<double> sums;   // the loss of each turn's batch
+  std::vector<double> found;  // the logits of each turn's batch, or its number of hits
   for (std::uint64_t turn = 0; turn < turns; ++turn) {
     // All replicas take part in every turn, since one may need the others' parameters.
     const std::uint64_t index = turn * ranks + own;
@@ -84,7 +84,7 @@ Evaluated evaluate(TrainingModel& model, const EvaluationData& data, const comm:
     if (detail == kMargins) result.hits += static_cast<std::uint64_t>(of_place.front());
   }
   result.mean_loss /= static_cast<double>(data.count_targets());
-  // Behind the last example there is padding.
+  // Padding follows the last example.
   if (detail == kLogits) {
     result.logits.resize(data.count_targets() * static_cast<std::size_t>(model.config().outputs()));
   }

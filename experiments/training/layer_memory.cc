@@ -25,8 +25,9 @@ LayerMemory layer_memory(const RunConfig& config, const LazyDryRun& run) {
   const auto is_on_host = [&](sim::TrafficClass of) {
     return config.device == Device::kCuda && of == sim::TrafficClass::kOuter;
   };
-  std::map<std::pair<sim::TrafficClass, std::size_t>, std::uint64_t> remembered;   // bytes for each name
-  std::map<std::pair<std::vector<comm::ParallelDimension>, bool>, Slots> scratch;  // by group, and whether on the host
+  std::map<std::pair<sim::TrafficClass, std::size_t>, std::uint64_t> remembered;  // bytes for each name
+  // The scratch of each group, by (its dimensions, whether on the host).
+  std::map<std::pair<std::vector<comm::ParallelDimension>, bool>, Slots> scratch;
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
     if (!network) continue;
@@ -42,7 +43,7 @@ LayerMemory layer_memory(const RunConfig& config, const LazyDryRun& run) {
       for (std::size_t i = 0; i < most.size(); ++i) most[i] = std::max(most[i], held.scratch[i]);
     }
   }
-  std::uint64_t on_device = 0;  // of the rank that has most there
+  std::uint64_t on_device = 0;  // the most bytes of a rank on its device
   for (const RankKind& kind : run.get().kinds()) {
     std::uint64_t of_rank = 0;
     std::uint64_t on_host = 0;

@@ -9,15 +9,15 @@
 
 namespace droptest::experiments {
 
-/// Bytes of the rank that takes most of them, as comm::LayerBuffers has them. Exact for collectives and messages; of
-/// all-to-alls without a rank's own part.
+/// Bytes of the rank that takes most of them, as comm::LayerBuffers has them. Exact for collectives and messages; a
+/// rank's own part of an all-to-all is not counted.
 struct LayerMemory {
   std::uint64_t messages = 0;    ///< copies that calls work with: one scratch for each group of ranks
   std::uint64_t remembered = 0;  ///< stale values and residuals of error feedback
-  std::uint64_t on_host = 0;     ///< of both, what is in host memory on CUDA too: outer steps compute there
+  std::uint64_t on_host = 0;     ///< the part of both that is in host memory on CUDA, too: that of outer steps
 };
 
-/// `run` is of the config. Throws: ConfigError.
+/// The memory of the run's loss layer. `run`: the config's dry run. Throws: ConfigError.
 LayerMemory layer_memory(const RunConfig& config, const LazyDryRun& run);
 inline LayerMemory layer_memory(const RunConfig& config) { return layer_memory(config, LazyDryRun(config)); }
 

@@ -32,15 +32,15 @@ namespace {
 using nlohmann::json;
 
 constexpr std::uint64_t kMebi = std::uint64_t{1} << 20U;
-constexpr std::uint64_t kProgramBytes = 40 * kMebi;   ///< of a process: code, libraries and records
-constexpr std::uint64_t kWorkspaceBytes = 6 * kMebi;  ///< of a rank: stacks, statistics, small buffers
+constexpr std::uint64_t kProgramBytes = 40 * kMebi;   ///< a process's code, libraries and records
+constexpr std::uint64_t kWorkspaceBytes = 6 * kMebi;  ///< a rank's stacks, statistics and small buffers
 // A little more than one H100 had in use beyond the model and the loss layer: 600 MB with one rank, 1,014 MB with
 // eight.
-constexpr std::uint64_t kContextBytes = 600'000'000;    ///< of a process: CUDA's context, code of kernels and libraries
-constexpr std::uint64_t kRankDeviceBytes = 64'000'000;  ///< of a rank: 32 MiB of products, statistics, staging
-constexpr std::uint64_t kCudnnBytes = 250'000'000;      ///< of a process, for code of cuDNN: a margin, not measured
-constexpr std::uint64_t kBucketsAtOnce = 3;             ///< of a rank: copies of gradients or parameters on their way
-constexpr std::uint64_t kAbsurdBytes = std::uint64_t{1} << 62U;  ///< of a model that no machine holds
+constexpr std::uint64_t kContextBytes = 600'000'000;    ///< a process's CUDA context, code of kernels and libraries
+constexpr std::uint64_t kRankDeviceBytes = 64'000'000;  ///< a rank's 32 MiB of products, statistics and staging
+constexpr std::uint64_t kCudnnBytes = 250'000'000;      ///< a process's code of cuDNN: a margin, not measured
+constexpr std::uint64_t kBucketsAtOnce = 3;             ///< a rank's copies of gradients or parameters on their way
+constexpr std::uint64_t kAbsurdBytes = std::uint64_t{1} << 62U;  ///< the size of a model that no machine holds
 
 /// The data of a process: a mapped file of tokens; for each byte of a text a token of two bytes; for each byte of
 /// labelled texts a token of four bytes and the byte itself.
@@ -54,7 +54,7 @@ std::uint64_t data_bytes(const DataConfig& data) {
   return data.text.empty() ? size_of(data.tokens) : 2 * size_of(data.text);
 }
 
-/// Of a process on a device.
+/// The bytes of a process on a device beyond those of its ranks.
 std::uint64_t context_bytes(const RunConfig& config) { return kContextBytes + (uses_cudnn(config) ? kCudnnBytes : 0); }
 
 models::SequenceParts sequence_parts(const RunConfig& config) {
@@ -72,7 +72,7 @@ std::uint64_t residual_elems(const RunConfig& config) {
   return static_cast<std::uint64_t>(shape.rows()) * static_cast<std::uint64_t>(config.model.width);
 }
 
-/// Of all ranks: a bucket has at least one chunk, and with zero 3 the size of a gather.
+/// The largest bucket of any rank. A bucket has at least one chunk, and with zero 3 the size of a gather.
 std::uint64_t largest_bucket_bytes(const RunConfig& config) {
   if (config.parallel.gradient_ranks() == 1 || config.outer.is_on()) return 0;
   std::uint64_t elems = 0;
@@ -100,7 +100,7 @@ std::uint64_t written_weights_bytes(const RunConfig& config) {
   return elems * sizeof(float);
 }
 
-/// Of a rank while it takes its first weights: those of offloaded parameters are in memory then, activations are not.
+/// The bytes of a rank while it takes its first weights: offloaded parameters are in memory then, activations are not.
 std::uint64_t at_start(const RunConfig& config, const models::MemoryUse& model) {
   if (!config.sharding.offloads_values) return 0;
   const std::uint64_t stored =
@@ -166,8 +166,8 @@ double largest_rate(const comm::HalfNetwork& half) {
   return rate;
 }
 
-/// Expected bytes of the ranges of lost elements in `messages` messages of so many elements each, of a class whose lost
-/// elements have no gradient.
+/// Expected bytes of the ranges of lost elements in `messages` messages of `elems` elements each. 0 for a class with
+/// lost elements that have a gradient.
 double stopped_bytes(const RunConfig& config, sim::TrafficClass traffic_class, comm::ElementType type,
                      std::uint64_t elems, std::uint64_t messages) {
   const auto& network = config.network.of(traffic_class);
@@ -176,13 +176,13 @@ double stopped_bytes(const RunConfig& config, sim::TrafficClass traffic_class, c
   return largest_rate(network->gather) * packets * static_cast<double>(messages) * sizeof(sim::ElementRange);
 }
 
-/// What a sequence rank receives in the forward pass of a block.
+/// The messages that a sequence rank receives in the forward pass of a block.
 struct Received {
   double packets = 0;
   double elems = 0;
 };
 
-/// On the rank with these coordinates; absent where no packet is lost.
+/// The messages to the rank with these coordinates; absent if no packet is lost.
 std::optional<Received> received_in_block(const RunConfig& config, const LazyDryRun& run,
                                           const comm::ParallelNumbers& at) {
   const auto& network = config.network.of(sim::TrafficClass::kSequenceForward);
@@ -197,12 +197,12 @@ std::optional<Received> received_in_block(const RunConfig& config, const LazyDry
   return received;
 }
 
-/// Expected bytes of what a rank keeps of its losses from a forward pass to the backward pass: the ranges of lost
-/// elements, and on a ring the values in their place. Upper ends: a range may be of several packets, and each rank is
+/// Expected bytes that a rank saves about its losses from a forward pass to the backward pass: the ranges of lost
+/// elements, and on a ring the values in their place. Upper bounds: a range may be of several packets, and each rank is
 /// counted as the one with the worst links.
 std::uint64_t lost_element_bytes(const RunConfig& config, comm::ElementType type, const models::PassUse& passes,
                                  const std::optional<Received>& received) {
-  const std::uint64_t states = passes.states + 1;  // and of all evaluations
+  const std::uint64_t states = passes.states + 1;  // one more for all evaluations
   double kept = 0;
   if (config.parallel.pipeline > 1) {
     kept += stopped_bytes(config, sim::TrafficClass::kPpActivation, type, residual_elems(config), passes.slots);
@@ -223,15 +223,15 @@ std::uint64_t lost_element_bytes(const RunConfig& config, comm::ElementType type
   return static_cast<std::uint64_t>(kept + largest_rate(network->gather) * of_state * static_cast<double>(states));
 }
 
-/// What passes take on single ranks. The model's own part is equal on ranks with the same part of the model and equally
-/// many tokens, and is planned once.
+/// The memory of passes on single ranks. The model's own part is equal on ranks with the same part of the model and
+/// equally many tokens, and is planned once.
 class PassUses {
  public:
   PassUses(const RunConfig& config, const models::OpsForm& form, const models::PipelinePlan* plan,
            const LazyDryRun& run)
       : config_(config), form_(form), plan_(plan), run_(run) {}
 
-  /// On the rank with these coordinates. The memory is at least kAbsurdBytes for a model that no machine holds.
+  /// The use of the rank with these coordinates. Its memory is at least kAbsurdBytes for a model that no machine holds.
   models::PassUse of(const comm::ParallelNumbers& at) const {
     const models::BatchShape shape = shape_on_rank(config_, at.sequence);
     const auto [model, is_new] = of_model_.try_emplace({at.pipeline, at.tensor, shape.length});
@@ -311,7 +311,7 @@ class RankEstimates {
     return all;
   }
 
-  /// Of the device, for a rank with these coordinates.
+  /// The bytes of the device for a rank with these coordinates.
   std::uint64_t on_device(const comm::ParallelNumbers& at) const {
     const MemoryEstimate own = of(at);
     if (own.model.activations >= kAbsurdBytes) return kAbsurdBytes;
@@ -328,7 +328,7 @@ class RankEstimates {
   std::unique_ptr<models::OpsForm> form_;
   std::shared_ptr<const models::PipelinePlan> plan_;
   LazyDryRun run_;
-  mutable std::optional<LayerMemory> layer_;  ///< from when it is first asked for
+  mutable std::optional<LayerMemory> layer_;  ///< absent until layer() is called
   PassUses passes_;
 };
 
@@ -348,7 +348,7 @@ std::uint64_t message_buffer_bytes(const RunConfig& config) {
   const std::uint64_t residual_bytes = residual_elems(config) * sizeof(float);
   std::uint64_t bytes = kBucketsAtOnce * largest_bucket_bytes(config);
   if (config.parallel.tensor > 1) bytes += residual_bytes;
-  // Keys, values and their gradients that travel.
+  // Keys, values and their gradients travel.
   if (config.parallel.sequence > 1) bytes += 4 * residual_bytes / static_cast<std::uint64_t>(config.parallel.tensor);
   return bytes;
 }
@@ -408,7 +408,7 @@ int largest_micro_batch(const RunConfig& config, std::uint64_t bytes) {
   };
   const auto limit = static_cast<double>(bytes);
   constexpr std::int64_t kMost = std::int64_t{1} << 20;
-  std::int64_t below = 0;  // fits
+  std::int64_t below = 0;  // this batch fits
   std::int64_t above = std::min(kMost, kMostRows / config.training.sequence_tokens + 1);
   double of_one = 0;
   double slope = 0;
@@ -459,7 +459,7 @@ std::uint64_t state_bytes(const RunConfig& config) {
 
 std::string memory_that_fits(const RunConfig& config, std::uint64_t bytes) {
   const auto fits = [bytes](const RunConfig& other) {
-    // Activations of models whose state alone is too large need no plan.
+    // If the state is too large by itself, activations need no plan.
     return state_bytes(other) <= bytes && estimate_memory(other).of_process <= bytes;
   };
   for (const MemoryStrategy& strategy : kMemoryStrategies) {

@@ -15,6 +15,7 @@
 
 namespace droptest::experiments {
 
+/// Records the profiled steps of one rank.
 /// Owner: one rank's trainer. Ranks: all of the group, before and after the same steps. Everything is borrowed.
 class ProfiledSteps {
  public:
@@ -23,8 +24,8 @@ class ProfiledSteps {
                 StepProfile& profile, const std::function<void(const std::vector<nlohmann::json>&)>& on_trace)
       : config_(config), group_(group), network_(network), clock_(clock), profile_(profile), on_trace_(on_trace) {}
 
-  /// Begins to record where the profiled steps begin, or where a run continues among them. `stream`: of the model's
-  /// device; null: none.
+  /// Begins to record before the first profiled step, or before a later one if the run continues there. `stream`: the
+  /// model's device's; null: none.
   void begin_step(std::uint64_t step, comm::Stream* stream);
   void end_step(std::uint64_t step);
   /// Gives the spans to on_trace(), if steps were recorded. The trainer calls it after its last step.

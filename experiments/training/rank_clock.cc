@@ -13,7 +13,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// Equal where processes read one steady clock: one start of one machine, and one time namespace. Empty: not known.
+/// A text that processes with one steady clock share: start of the machine and time namespace. Empty: not known.
 std::string clock_name() {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
   std::string start;

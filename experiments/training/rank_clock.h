@@ -9,16 +9,16 @@
 
 namespace droptest::experiments {
 
-/// The steady clock counted from one point on all ranks. Ranks on one machine share the clock: the point is the clock's
-/// own. On several machines the point is the end of a barrier, and times differ by the time in which ranks leave it.
+/// The steady clock, counted from one point on all ranks. Ranks on one machine share the clock and its own point. On
+/// several machines the point is the end of a barrier; times differ by as much as the times at which ranks leave it.
 class RankClock {
  public:
   /// Ranks: all. Traffic is of class control.
   explicit RankClock(comm::Communicator& group);
 
-  /// After a collective of all ranks. Sets the point anew where machines differ, since their clocks drift.
+  /// Called after a collective of all ranks. Sets the point anew if ranks are on several machines: their clocks drift.
   void met();
-  /// A point of now, at which all ranks begin. Ranks: all. Traffic is of class control.
+  /// Waits for all ranks and returns the time now, at which they begin. Ranks: all. Traffic is of class control.
   comm::Clock::TimePoint meet(comm::Communicator& group, std::string_view name);
   comm::Clock::TimePoint origin() const { return origin_; }
 

@@ -47,7 +47,7 @@ class RankModel {
   TrainingModel model_;
 };
 
-/// Without what training alone has: shards of the state, outer steps.
+/// The config without the parts that only training has: shards of the state, outer steps.
 RunConfig without_training(const RunConfig& config) {
   RunConfig result = config;
   result.sharding = {};
@@ -142,7 +142,7 @@ Generation generate(const RunConfig& config, const models::StoredTensors& weight
   comm::run_ranks(plain.parallel.world_size(), plain.backend.timeout, [&](comm::Communicator& group) {
     RankModel rank(plain, group, weights, where);
     std::vector<std::int32_t> text(prompt.begin(), prompt.end());
-    std::size_t computed = 0;  // tokens whose keys and values are cached
+    std::size_t computed = 0;  // tokens with keys and values in the cache
     for (int number = 0; number < options.tokens && text.size() < static_cast<std::size_t>(plain.model.context);
          ++number) {
       rank.network().begin_step(static_cast<std::uint64_t>(number) + 1);

@@ -15,35 +15,37 @@
 
 namespace droptest::experiments {
 
+/// The result of an evaluation over a network.
 struct NetworkEvaluation {
   Evaluated result;
-  std::vector<comm::ClassStatistics> statistics;  ///< of the packets
+  std::vector<comm::ClassStatistics> statistics;  ///< statistics of the packets
 };
 
-/// Evaluates `weights` on local ranks with the run's layout, whose network loses packets. `where` names the weights in
-/// messages. Throws: ConfigError for weights that do not fit, or a layout that shards them.
+/// Evaluates `weights` on local ranks with the run's layout and network, which loses packets. `where` names the weights
+/// in messages. Throws: ConfigError for weights that do not fit, or a layout that shards them.
 NetworkEvaluation evaluate_over_network(const RunConfig& config, const models::StoredTensors& weights,
                                         const std::string& where, const EvaluationData& data,
                                         models::EvaluationDetail detail);
 
 struct GenerationOptions {
-  int tokens = 64;         ///< at most so many, and as many as the model's context has room for
+  int tokens = 64;         ///< most new tokens; the model's context may have room for fewer
   double temperature = 0;  ///< 0: the token with the largest logit
-  int top_k = 0;           ///< draws among so many with the largest logits; 0: all
-  std::uint64_t seed = 1;  ///< of the draws
+  int top_k = 0;           ///< the number of tokens with the largest logits to draw from; 0: all
+  std::uint64_t seed = 1;  ///< seed of the draws
   std::int32_t end = -1;   ///< a token that ends the text; negative: none does
   enum class Cache : std::uint8_t { kUsed, kUnused } cache = Cache::kUsed;
 };
 
 struct Generation {
-  std::vector<std::int32_t> tokens;               ///< behind the prompt
-  std::vector<comm::ClassStatistics> statistics;  ///< of the packets
+  std::vector<std::int32_t> tokens;               ///< tokens after the prompt
+  std::vector<comm::ClassStatistics> statistics;  ///< statistics of the packets
 };
 
-/// Continues `prompt` on local ranks with the run's layout, whose network loses packets. With the cache a pass has one
-/// token, else all tokens so far. Shapes: prompt at least 1. Throws: ConfigError as above, for replicas or sequence
-/// ranks, for a model with a classification head, and for a prompt that fills the context.
-/// Determinism: without loss, the cache changes the logits by rounding alone.
+/// Continues `prompt` on local ranks with the run's layout and network, which loses packets. A pass with the cache has
+/// one token, a pass without it all tokens so far. Shapes: prompt at least 1. Throws: ConfigError as
+/// evaluate_over_network(), for replicas or sequence ranks, for a model with a classification head, and for a prompt
+/// that fills the context.
+/// Determinism: without loss, the cache changes the logits only by rounding.
 Generation generate(const RunConfig& config, const models::StoredTensors& weights, const std::string& where,
                     std::span<const std::int32_t> prompt, const GenerationOptions& options);
 

@@ -19,7 +19,7 @@ double cpu_seconds(RankUsageMeter::Scope scope) {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-/// 0 where the system does not say it.
+/// The memory of the process now; 0 if the system does not give it.
 std::uint64_t resident_bytes() {
   std::ifstream file("/proc/self/statm");
   std::uint64_t pages = 0;

@@ -11,16 +11,17 @@
 
 namespace droptest::experiments {
 
-/// Measures the rank's own thread, or its process where ranks are processes. Used on the rank's thread.
+/// Measures the rank's own thread, or its process if ranks are processes. Used on the rank's thread.
 class RankUsageMeter {
  public:
   enum class Scope : std::uint8_t { kThread, kProcess };
   /// `device`: index of the rank's GPU; absent: it has none.
   RankUsageMeter(Scope scope, std::optional<int> device);
 
-  /// Since the last call, or the construction. `use`: of the rank's communicator so far. Throws: DeviceError.
+  /// The usage since the last call, or since the construction. `use`: the use of the rank's communicator so far.
+  /// Throws: DeviceError.
   RankUsage take(const comm::CommunicatorUse& use);
-  /// Memory in use on the rank's GPU, by all programs: now, but that of this process at its peak since the
+  /// Memory in use on the rank's GPU: that of other programs now, and that of this process at its peak since the
   /// construction. Absent: not known. Throws: DeviceError.
   std::optional<std::uint64_t> device_peak_bytes() const;
 

@@ -88,7 +88,7 @@ ReplicaAbsences::ReplicaAbsences(const RunConfig& config, comm::Communicator& ne
     attendance.takes_part = !has_rank(absent, own);
     part.world = network.split(attendance.takes_part ? 0 : -1, network.rank());
     if (part.world == nullptr) continue;
-    // Without some coordinates of one dimension the ranks are still in the order of the layout.
+    // The ranks stay in the order of the layout if some coordinates of one dimension are left out.
     comm::ParallelLayout layout = config.parallel;
     layout.data = attendance.replicas;
     part.groups = std::make_unique<comm::ParallelGroups>(layout, *part.world);

@@ -47,7 +47,7 @@ Accumulator accumulate(std::span<const float> copies, std::size_t elems, int wor
       sum += d;
       squares += d * d;
     }
-    // NaN is lost by min and max, but not by the sum.
+    // The sum passes a NaN on; min and max do not.
     result.max = comm::larger_or_nan(result.max, std::isnan(sum) ? sum : high - low);
     const double pair_squares = world_size * squares - sum * sum;
     result.pair_squares += pair_squares < 0 ? 0 : pair_squares;
@@ -74,7 +74,7 @@ ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<f
     of_tied = world.split(has_it ? groups.coordinates().tensor : -1, world.rank());
   }
   std::map<std::string, Accumulator> accumulators;
-  if (has_stages) {  // every rank has each of them, whatever its layers are
+  if (has_stages) {  // every rank has each group, whatever its layers are
     for (const char* name : {kAllGroups, "bias", "embedding", "layer_norm", "matrix"}) accumulators[name];
   }
   std::vector<float> copies;

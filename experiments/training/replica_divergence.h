@@ -13,18 +13,19 @@
 
 namespace droptest::experiments {
 
+/// The divergence of all parameters, and of each group of parameters.
 struct ReplicaDivergence {
   Divergence all;
-  std::map<std::string, Divergence> groups;  ///< by Parameter::group; groups with replicated parameters only
+  std::map<std::string, Divergence> groups;  ///< groups with replicated parameters, by Parameter::group
 };
 
 /// Whether the first stage's copy of the tied embedding is compared with the values of the stage with the head, too.
 enum class TiedCopies : std::uint8_t { kLeftOut, kCompared };
 
-/// Compares the copies of each parameter: of replicated ones those of all ranks, of those that are cut over
-/// tensor-parallel ranks those of the data-parallel replicas. Exactly zero where they are equal, and for one rank.
-/// `max` is the largest absolute difference between any two copies, `rms` the root mean square over elements and pairs
-/// of copies.
+/// Compares the copies of each parameter: all ranks have a copy of a replicated parameter, and only data-parallel
+/// replicas have copies of a part that is cut over tensor-parallel ranks. Exactly zero for equal copies, and for one
+/// rank. `max` is the largest absolute difference between any two copies, `rms` the root mean square over elements and
+/// pairs of copies.
 /// Ranks: all of `groups`, with the same parameters; the result is the same on each. Traffic is of class control.
 ReplicaDivergence measure_replica_divergence(std::span<const models::Parameter<float>> parameters,
                                              const comm::ParallelGroups& groups,

@@ -36,9 +36,9 @@ void ReplicaMembership::begin_step(std::uint64_t step, MetricsLine& line) {
 void ReplicaMembership::share(models::StepResult& result) {
   if (now_->absent.empty()) return;
   const auto stop = network_.stop_clock();
-  std::array<double, 3> numbers = {result.loss, result.gradient_norm, result.updated ? 1.0 : 0.0};
+  std::array<double, 4> numbers = {result.loss, result.gradient_norm, result.updated ? 1.0 : 0.0, result.loss_scale};
   network_.broadcast(comm::Tensor(std::span<double>(numbers)), 0, {sim::TrafficClass::kControl, "result of a step"});
-  result = {numbers[0], numbers[1], numbers[2] != 0};
+  result = {numbers[0], numbers[1], numbers[2] != 0, numbers[3]};
   if (!now_->takes_part) model_.follow(result);
 }
 

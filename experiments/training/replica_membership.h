@@ -18,7 +18,7 @@ namespace droptest::experiments {
 /// Replicas leave and come back before steps. Owner: one rank's trainer. Everything is borrowed.
 class ReplicaMembership : public TrainerPart {
  public:
-  /// `network`: the loss layer of all ranks. `came_back`: called after this rank's replica has come back, on its ranks.
+  /// `network`: the loss layer of all ranks. `came_back`: called on the ranks of a replica after it has come back.
   ReplicaMembership(const RunConfig& config, ReplicaAbsences& absences, TrainingModel& model,
                     comm::LossyCommunicator& network, std::function<void()> came_back);
 
@@ -26,9 +26,9 @@ class ReplicaMembership : public TrainerPart {
   const Attendance& now() const { return *now_; }
   /// The run goes on from its checkpoint of that step.
   void resume(std::uint64_t step);
-  /// Replicas leave, or come back. The line of fewer replicas than the run has at most says how many there are.
+  /// Replicas leave, or come back. If there are fewer replicas than the run has at most, the line gets their number.
   void begin_step(std::uint64_t step, MetricsLine& line) override;
-  /// After a step: ranks that take no part hear of its result from rank 0, which always does.
+  /// Called after a step. Ranks that take no part get its result from rank 0, which always takes part.
   void share(models::StepResult& result);
 
  private:

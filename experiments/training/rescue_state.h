@@ -15,7 +15,7 @@
 
 namespace droptest::experiments {
 
-/// The results of a step in its line.
+/// The results of a step that its line has.
 struct StepResults {
   std::uint64_t step = 0;
   std::optional<double> train_loss, gradient_norm, learning_rate, loss_scale;
@@ -26,20 +26,20 @@ struct StepResults {
   }
 };
 
-/// Replicas that are whole go on from the state after the last update (checkpoint/rescue.h). With ZeRO 0 the values
-/// change after all messages of a step but one, which gives the first stage the new values of the tied embedding:
-/// without it the state is still that of the update, since other layouts take the values of its owner.
+/// Replicas that are whole go on from the state after the last update (checkpoint/rescue.h). With ZeRO 0 only one
+/// message of a step follows the update: it gives the first stage the new values of the tied embedding. If it is
+/// missing, the state is still that of the update, since other layouts take the values of the embedding's owner.
 /// Owner: one rank's trainer.
 class RescueState {
  public:
   using VisitProgress = std::function<void(sim::StateVisitor&)>;
 
-  /// Whether the run's ranks leave their states: if not, keep() keeps nothing.
+  /// Whether the run's ranks leave their states. kNo: keep() does nothing.
   enum class Leaves : std::uint8_t { kNo, kYes };
   explicit RescueState(Leaves leaves) : leaves_(leaves) {}
 
-  /// After an update: keeps the progress of now, with the results of the step, whose line may not be written before a
-  /// rank dies. `visit_progress` calls visit_state() of this object, too.
+  /// Called after an update. Keeps the current progress with the results of the step, because a rank may die before the
+  /// step's line is written. `visit_progress` calls visit_state() of this object, too.
   void keep(const MetricsLine& line, const VisitProgress& visit_progress);
   /// There is nothing to leave: a rank that dies sends the run back to its last checkpoint.
   void forget() { updated_.reset(); }
@@ -48,7 +48,7 @@ class RescueState {
   /// Throws: ConfigError of Checkpointer::leave().
   void leave(Checkpointer& checkpointer, const TrainingState& state, const TrainingHistory& history);
 
-  /// In the progress of a rescue: the step whose line was not written.
+  /// The line of the step that a restored rescue has and metrics.jsonl lacks; absent: none.
   std::optional<MetricsLine> take_unrecorded();
   bool has_unrecorded() const { return unrecorded_.has_value(); }
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, unrecorded_); }
@@ -61,7 +61,7 @@ class RescueState {
 
   Leaves leaves_;
   std::optional<StepResults> unrecorded_;
-  std::optional<Updated> updated_;  ///< the state of now, or of the update before
+  std::optional<Updated> updated_;  ///< the progress after the last update that was kept
 };
 
 }  // namespace droptest::experiments

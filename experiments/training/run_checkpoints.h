@@ -20,12 +20,12 @@
 
 namespace droptest::experiments {
 
-/// Owner: one rank's trainer. Ranks: all of the group, after the same steps. A run without checkpoints has an object,
-/// too, which does nothing.
+/// Takes checkpoints after steps. The object of a run without checkpoints does nothing.
+/// Owner: one rank's trainer. Ranks: all of the group, after the same steps.
 class RunCheckpoints : public TrainerPart {
  public:
-  /// `state`: the state of the rank now. `settle`: waits for all messages under way, before that. `is_asked`: whether a
-  /// checkpoint has been asked for since the last call. `outcome` gets the step after which the run stops.
+  /// `state`: the state of the rank now. `settle`: waits for all messages under way; called before `state`. `is_asked`:
+  /// whether a checkpoint has been asked for since the last call. `outcome` gets the step after which the run stops.
   RunCheckpoints(const RunConfig& config, comm::Communicator& group, StepProfile& profile,
                  const TrainingHistory& history, const TrainingHooks& hooks, std::function<TrainingState()> state,
                  std::function<void()> settle, std::function<bool()> is_asked, TrainingOutcome& outcome);
@@ -34,12 +34,11 @@ class RunCheckpoints : public TrainerPart {
   bool are_taken() const { return checkpointer_.has_value(); }
   /// Checkpointer::restore(); absent without checkpoints.
   std::optional<Checkpointer::Restored> restore();
-  /// Takes a checkpoint that is due or asked for, or with which the run stops: a signal has come, or other replicas go
-  /// on.
+  /// Takes a checkpoint if one is due or asked for, or if the run stops: a signal has come, or other replicas go on.
   void after_update(FinishedStep& finished) override;
-  /// Returns when the last checkpoint is complete, whose totals the outcome gets.
+  /// Waits until the last checkpoint is complete. The outcome gets the totals of all checkpoints.
   void finish();
-  /// The checkpoints that failed so far, with the states that ranks of earlier attempts could not leave.
+  /// The checkpoints that failed so far, including the states that ranks of earlier attempts could not leave.
   std::uint64_t failed() const;
 
   RescueState& rescue() { return rescue_; }

@@ -36,7 +36,7 @@ const RunConfig& most_demanding(std::span<const PlannedRun> runs) {
 
 int runs_that_fit(const RunConfig& config) {
   const std::uint64_t wanted = run_device_bytes(config);
-  const int ranks = config.backend.name == "local" ? 1 : config.parallel.world_size();  // that have a device each
+  const int ranks = config.backend.name == "local" ? 1 : config.parallel.world_size();  // the devices of a run
   const int devices = std::min(static_cast<int>(comm::survey_devices().devices.size()), config.device_index + ranks);
   std::uint64_t fit = INT32_MAX;
   for (int device = config.device_index; device < devices; ++device) {

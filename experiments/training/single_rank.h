@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Initial weights and evaluation: they need a whole model on one rank, without training it.
+// Initial weights, and evaluation on one rank: the whole model without its training.
 #pragma once
 
 #include <string>

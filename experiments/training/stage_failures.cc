@@ -17,7 +17,7 @@ namespace {
 
 using Replacement = FailureConfig::Replacement;
 
-/// Streams of the seeds of random replacements, by step; those before it are stages.
+/// The first stream of the seeds of random replacements, which count by step; lower streams are those of stages.
 constexpr std::uint64_t kReplacements = std::uint64_t{1} << 32U;
 
 bool is_among(const std::vector<int>& stages, int stage) {
@@ -58,7 +58,7 @@ StageFailures::Blocks StageFailures::own_blocks() {
     if (parameter.placement == models::Placement::kReplicated && tensor_group_.rank() != 0) continue;
     for (const float g : parameter.gradient) blocks.weight += static_cast<double>(g) * g;
   }
-  if (!std::isfinite(blocks.weight)) blocks.weight = 0;  // of a step that overflowed
+  if (!std::isfinite(blocks.weight)) blocks.weight = 0;  // gradients of a step that overflowed
   return blocks;
 }
 

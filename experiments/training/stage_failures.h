@@ -17,18 +17,18 @@
 
 namespace droptest::experiments {
 
-/// The stages that fail before a step, in order: a pure function of (seeds.network, step), each of those between the
-/// first and the last with the configured probability. None before the first step, which begins with no training.
+/// The stages that fail before a step, in order: a pure function of (seeds.network, step). Each stage between the first
+/// and the last fails with the configured probability. No stage fails before the first step: nothing is trained yet.
 std::vector<int> failing_stages(const RunConfig& config, std::uint64_t step);
 
 /// A failed stage has lost its weights and its optimizer's state. Its blocks get the configured replacement, and its
 /// optimizer begins anew; the other stages train on. Source: CheckFree, Blagoev et al. 2025 (arXiv:2506.15461),
-/// algorithm 1, whose weights of the mean are the squared norms of the neighbours' last gradients. Embeddings and head,
+/// algorithm 1: the weights of the mean are the squared norms of the neighbours' last gradients. Embeddings and head,
 /// on the first and the last stage, do not fail.
 /// Owner: one rank. Ranks: all of the run. Everything is borrowed.
 class StageFailures : public TrainerPart {
  public:
-  /// `record`: gets each failure. `network`: the loss layer, whose clock stops meanwhile.
+  /// `record`: gets each failure. `network`: the loss layer; its clock stops meanwhile.
   StageFailures(const RunConfig& config, comm::Communicator& pipeline_group, comm::Communicator& tensor_group,
                 TrainingModel& model, comm::LossyCommunicator& network, std::vector<StageFailure>& record)
       : config_(config),
@@ -38,11 +38,11 @@ class StageFailures : public TrainerPart {
         network_(network),
         record_(record) {}
 
-  /// The failures before that step, with the gradients of the step before it still there. Reliable messages of class
-  /// control carry the neighbours' weights.
+  /// Replaces the stages that fail before that step, while the gradients of the previous step are still there. Reliable
+  /// messages of class control carry the neighbours' weights.
   void begin_step(std::uint64_t step, MetricsLine& line) override;
 
-  /// The squared norm of the last gradients, which are not there after a restart.
+  /// Visits the squared norm of the last gradients, because the gradients are not there after a restart.
   void visit_state(sim::StateVisitor& visitor);
 
  private:

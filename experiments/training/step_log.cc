@@ -85,7 +85,7 @@ void StepLog::follow_alerts(bool is_last) {
   if (measured_.group.rank() == 0) request = hooks_.take_alert_request();
   const std::uint64_t own = (request.checkpoint ? kCheckpoint : 0) | (request.stop.empty() ? 0 : kStop);
   const std::uint64_t asked = number_of_root(own, measured_.group, "actions of alerts");
-  is_checkpoint_asked_ = (asked & kCheckpoint) != 0;
+  is_checkpoint_asked_ = is_checkpoint_asked_ || (asked & kCheckpoint) != 0;
   const bool goes_on = !is_last && !outcome_.diverged_step;
   if ((asked & kStop) != 0 && goes_on) outcome_.alert = text_of_root(request.stop, measured_.group, "alert");
 }

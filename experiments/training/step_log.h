@@ -25,13 +25,14 @@
 
 namespace droptest::experiments {
 
+/// Measures time and memory, and writes the lines.
 /// Owner: one rank's trainer. Ranks: all of the group, after the same steps.
 class StepLog : public TrainerPart {
  public:
-  /// The objects whose use is measured, all borrowed.
+  /// The objects that the log measures, all borrowed.
   struct Measured {
     comm::Communicator& group;
-    comm::MeteredCommunicator& metered;  ///< the group, with the time that the rank waits for it
+    comm::MeteredCommunicator& metered;  ///< the group; it measures the time that the rank spends in its calls
     comm::LossyCommunicator& network;
     StepProfile& profile;
     RankClock& clock;
@@ -47,15 +48,17 @@ class StepLog : public TrainerPart {
 
   /// The clock of the run starts.
   void begin() { start_ = Clock::now(); }
-  /// Seconds of the run, those before a resumption included.
+  /// Seconds of the run, including those before a resumption.
   double seconds() const { return std::chrono::duration<double>(Clock::now() - start_).count(); }
   void set_seconds(double seconds);
-  /// The training losses of the last lines, at most ten.
+  /// The training losses of the last lines that have one, at most ten.
   std::vector<double>& last_losses() { return last_losses_; }
 
-  /// Notes the memory in use, and writes the line where the config or a part asks for one.
+  /// Notes the memory in use, and writes the line if the config or a part asks for one.
   void after_update(FinishedStep& finished) override;
+  /// The outcome gets the memory of the process in use now, by kind.
   void note_memory(std::uint64_t step);
+  /// The outcome gets the peak of the memory in use on the rank's GPU.
   void note_device_memory(std::uint64_t step);
   /// Completes the line and gives it to the run's records; then all ranks follow the alerts that rank 0 has found in
   /// it. `is_last`: the run ends anyway, so that no alert ends it.

@@ -30,7 +30,7 @@ constexpr std::size_t kMostCalls = 4096;
 
 std::int64_t nanoseconds(std::chrono::nanoseconds time) { return time.count(); }
 
-/// Of TimedCall: messages of an exchange have no key.
+/// TimedCall::key; messages of an exchange have none.
 std::uint64_t key_of(const comm::MeteredCall& call) {
   if (call.operation == comm::Operation::kExchange) return 0;
   std::uint64_t key = std::hash<std::string_view>()(call.group);
@@ -152,7 +152,7 @@ json StepProfile::take_recording() {
 }
 
 void StepProfile::ended(std::size_t activity, comm::Clock::TimePoint begin, comm::Clock::TimePoint end) {
-  if (begin < *origin_) return;  // it began before the recording
+  if (begin < *origin_) return;  // the activity began before the recording
   if (activity < kFirstOfTrainer) return add({{"name", models::kPhaseNames[activity]}, {"cat", "compute"}}, begin, end);
   if (activity < kFirstClass) {
     return add({{"name", kTrainerPhases[activity - kFirstOfTrainer]}, {"cat", "trainer"}}, begin, end);

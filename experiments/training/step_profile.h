@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the wall time of one rank goes: a breakdown that is always on, and a recording of some steps for a trace.
+// The wall time of one rank by activity: a breakdown that is always on, and a recording of some steps for a trace.
 #pragma once
 
 #include <chrono>
@@ -24,46 +24,47 @@ namespace droptest::experiments {
 /// The phases of a step outside the model.
 enum class TrainerPhase : std::uint8_t {
   kData,        ///< batches are chosen and read
-  kEvaluation,  ///< with its passes and collectives
-  kSampling,    ///< of errors and of the divergence of replicas
-  kCheckpoint,  ///< in which training waits for one
+  kEvaluation,  ///< an evaluation with its passes and collectives
+  kSampling,    ///< samples of errors and of the divergence of replicas
+  kCheckpoint,  ///< training waits for a checkpoint
   kRecords,     ///< lines of metrics, and their collection from all ranks
   kDevice,      ///< the host submits a step's work to a GPU, or waits for it
-  kOther,       ///< all that has no name
+  kOther,       ///< everything else
 };
 
 /// Owner: one rank. All calls are on its thread.
 class StepProfile final : public comm::CallObserver, private comm::WallTimes::Listener {
  public:
-  /// `packets`: those that this rank has counted so far.
+  /// `packets`: the packets that this rank has counted so far.
   explicit StepProfile(std::function<comm::PacketTotals()> packets, const comm::Clock& clock = comm::steady_clock());
 
-  /// The phases of a model are models::Phase.
+  /// The wall times that the model adds its phases to (models::Phase).
   models::PhaseTimes& times() { return times_; }
-  /// While it lives, time without another phase is that phase's. An evaluation and the like cover all that they do.
+  /// While it lives, time without another phase is that phase's. An evaluation covers everything within it, as do
+  /// sampling, checkpoints and records.
   class Scope : public comm::WallTimes::Scope {
    public:
     Scope(StepProfile& profile, TrainerPhase phase);
   };
-  /// Sets RankUsage::phase_seconds and communication_seconds to those since the last call: their sum is the time that
-  /// has passed. Activities that took no time are left out.
+  /// Sets RankUsage::phase_seconds and communication_seconds to the seconds since the last call. Their sum is the time
+  /// that has passed. Activities that took no time are left out.
   void put_seconds(RankUsage& usage);
 
-  /// The calls of training since begin_step(), or the last call of this; begins count from `origin`.
+  /// The calls of training since begin_step(), or since the last take_calls(); begins count from `origin`.
   std::vector<TimedCall> take_calls(comm::Clock::TimePoint origin);
 
   void begins(const comm::MeteredCall& call) override;
   void ends() override;
 
-  /// Of work on a device, measured while a recording lasts. The phases of a model are its labels below
-  /// kPhaseNames.size().
+  /// The timer of work on a device, used while a recording lasts. Its labels below kPhaseNames.size() are the phases of
+  /// a model.
   comm::StreamTimer& device_timer() { return device_timer_; }
-  /// Records from now on; times count from `origin`. `stream`: of the device that the rank computes on; null: none.
+  /// Records from now on; times count from `origin`. `stream`: the stream of the rank's device; null: none.
   void start_recording(comm::Clock::TimePoint origin, comm::Stream* stream = nullptr);
   bool is_recording() const { return origin_.has_value(); }
   void begin_step();
   void end_step(std::uint64_t step);
-  /// The spans of this rank, for trace_document(); they are forgotten.
+  /// Ends the recording and returns the spans of this rank, for trace_document().
   nlohmann::json take_recording();
 
  private:

@@ -21,7 +21,7 @@ void StepSamples::after_update(FinishedStep& finished) {
   const Attendance& there = there_.now();
   MetricsLine& line = finished.line;
   finished.is_logged = true;
-  // The parameters that passes gathered are gone by now; what owners have is equal everywhere.
+  // The parameters that passes gathered are gone by now; the owners' values are equal everywhere.
   if (!config_.sharding.shards_values() && there.takes_part) {
     const ReplicaDivergence divergence =
         measure_replica_divergence(model_.parameters(), *there.groups, tied_copies(config_));

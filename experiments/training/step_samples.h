@@ -12,7 +12,8 @@
 
 namespace droptest::experiments {
 
-/// Puts the divergence of the replicas, each class's error since the last sample, and its losses so far into the line.
+/// Writes three measurements into the line: the divergence of the replicas, each class's error since the last sample,
+/// and each class's losses so far.
 /// Owner: one rank's trainer. Ranks: all of the network. Everything is borrowed.
 class StepSamples : public TrainerPart {
  public:

@@ -21,7 +21,7 @@ namespace {
 constexpr std::string_view kAtWork = "ranks at work";
 enum class Work : std::uint64_t { kGoesOn, kHasEnded };
 
-/// From rank 0 to the ranks that wait, which hear from it more often than they time out.
+/// A message from rank 0 to the ranks that wait, sent more often than they time out.
 void tell(comm::Communicator& group, const std::vector<int>& ranks, Work work) {
   auto number = static_cast<std::uint64_t>(work);
   for (const int rank : ranks) {
@@ -40,7 +40,7 @@ bool leave_with_shards(const RunConfig& config) {
   return config.failures && !config.failures->replicas.empty() && config.failures->replicas.front().reload_step;
 }
 
-/// train(), with the replicas that are there.
+/// train() in parts, each with the replicas that are there.
 TrainingOutcome train_in_parts(const ResolvedRun& run, const RunConfig& config, const Corpus& corpus,
                                comm::Communicator& group, const TrainingHooks& all_hooks) {
   if (!leave_with_shards(config)) return train(config, corpus, group, all_hooks);
@@ -59,7 +59,7 @@ TrainingOutcome train_in_parts(const ResolvedRun& run, const RunConfig& config, 
     part.device_index = config.device_index;
     part.kernels = config.kernels;
     part.attention_is_replaced = config.attention_is_replaced;
-    // Ranks are numbered anew, and links are those of the numbers: the first ones train, whichever replica is missing.
+    // Ranks get new numbers, and links belong to numbers: the first ranks train, whichever replica is missing.
     const bool is_there = group.rank() < part.parallel.world_size();
     std::vector<int> waiting(static_cast<std::size_t>(group.world_size() - part.parallel.world_size()));
     std::iota(waiting.begin(), waiting.end(), part.parallel.world_size());
@@ -80,7 +80,7 @@ TrainingOutcome train_in_parts(const ResolvedRun& run, const RunConfig& config, 
     memory = outcome.memory;
     before.completed = outcome.checkpoints.completed += before.completed;
     before.failed = outcome.checkpoints.failed += before.failed;
-    hooks.states_not_left = 0;  // counted once
+    hooks.states_not_left = 0;  // only the first part counts them
     before.snapshot_seconds = outcome.checkpoints.snapshot_seconds += before.snapshot_seconds;
     const bool goes_on = number_of_root(outcome.replicas_change ? 1 : 0, group, "change of replicas") != 0;
     const std::uint64_t stopped = number_of_root(outcome.stopped_after.value_or(0), group, "step of a stop");

@@ -48,7 +48,7 @@ using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-/// One rank's run: the objects of training, and the measurements so far.
+/// One rank's training: its objects, and the loop over steps.
 class Trainer {
  public:
   Trainer(const RunConfig& config, const Corpus& corpus, comm::Communicator& group, const TrainingHooks& hooks)
@@ -144,7 +144,7 @@ class Trainer {
     outcome_.selection_tokens = validation_.results().selection_tokens;
     outcome_.predictions = std::move(validation_.predictions());
     if (!outcome_.stopped_after) finish();
-    // Of a run that never updated its parameters nothing was trained.
+    // A run that never updated its parameters has trained nothing.
     const bool ended =
         outcome_.steps > 0 && !outcome_.stopped_after && !outcome_.diverged_step && outcome_.alert.empty();
     if (ended && model_.scaler().is_on() && outcome_.skipped_steps == outcome_.steps) {
@@ -193,15 +193,15 @@ class Trainer {
     return hooks_.state(group_.rank(), std::move(state));
   }
 
-  /// After the state of another layout.
+  /// Begins a membership after the state of another layout was restored.
   void begin_membership(const nlohmann::json& before) {
     history_.begin_membership(before, outcome_.steps);
     (void)model_.parameters();
-    model_.set_values();  // also the rounded ones
+    model_.set_values();  // the rounded values, too
     spread_starting_weights();
   }
 
-  /// The losses of the memberships so far, the own one last.
+  /// The losses of the memberships so far; this one is the last.
   nlohmann::json memberships() {
     const std::vector<comm::ClassStatistics> statistics =
         network_.collect_statistics(comm::LossyCommunicator::LinkDetail::kOmit);
@@ -209,7 +209,7 @@ class Trainer {
     return history_.count(outcome_.steps, loss_statistics_json(statistics, config_.network)["classes"]);
   }
 
-  /// The parameters and the optimizer of another run.
+  /// Takes the parameters and the optimizer of another run.
   void start_from_checkpoint() {
     const std::string& path = config_.start->manifest;
     const Manifest manifest = manifest_of_root(path, group_);
@@ -222,7 +222,7 @@ class Trainer {
     const TrainingState state = training_state();
     RestoredState restored = RestoredState::recut(std::filesystem::path(path).parent_path(), manifest, state);
     restored.put(state);
-    (void)checkpoints_.rescue().take_unrecorded();  // a line of the other run
+    (void)checkpoints_.rescue().take_unrecorded();  // the line belongs to the other run
     history_.start_from({manifest.run_id, manifest.step, config_.start->membership, restored.difference().max,
                          restored.difference().tensors});
     begin_membership(manifest.memberships);
@@ -237,7 +237,7 @@ class Trainer {
     log_.set_seconds(seconds);
   }
 
-  /// Gathers the starting weights, which reach all ranks: later lost parameters are then older values, not zeros.
+  /// Gathers the starting weights without loss. So parameters that are lost later become older values, not zeros.
   void spread_starting_weights() {
     if (config_.network.of(sim::TrafficClass::kParameterGather)) {
       const auto stop = network_.stop_clock();
@@ -247,7 +247,7 @@ class Trainer {
     spread_embedding_for_certain();
   }
 
-  /// Ranks: those of a pipeline.
+  /// Gives the first stage the owner's values of the tied embedding, without loss. Ranks: all of a pipeline.
   void spread_embedding_for_certain() {
     if (!config_.network.of(sim::TrafficClass::kEmbeddingGradient)) return;
     const auto stop = network_.stop_clock();
@@ -255,7 +255,7 @@ class Trainer {
     model_.spread_embedding();
   }
 
-  /// Of the run: the one in which its data ends, or the config's.
+  /// The last step of the run: the step in which its data ends, or the config's.
   std::uint64_t last_step() const {
     const std::optional<std::uint64_t> left = data_->steps_left();
     return left ? outcome_.steps + *left : config_.training.steps;
@@ -313,7 +313,7 @@ class Trainer {
     record_step(line);
   }
 
-  /// After the state of a rescue is kept: its values are those of the step then, whether this message arrives or not.
+  /// Called after the state of a rescue is kept: its values are those of the step, whether this message arrives or not.
   void spread_embedding() {
     if (!membership_.now().takes_part) return;
     const Clock::time_point start = Clock::now();
@@ -321,7 +321,7 @@ class Trainer {
     training_seconds_ += seconds_since(start);
   }
 
-  /// After the update: measurements, the line, the checkpoint.
+  /// Called after the update: measurements, the line, the checkpoint.
   void record_step(MetricsLine& line) {
     const auto pause = network_.pause_clock();
     FinishedStep finished{line.step, line.step == last_step(), line};
@@ -406,7 +406,7 @@ class Trainer {
   Validation validation_;
   StepLog log_;
   RunCheckpoints checkpoints_;
-  std::vector<TrainerPart*> parts_;  ///< in the order in which a step calls them
+  std::vector<TrainerPart*> parts_;  ///< the parts, in the order in which a step calls them
   double training_seconds_ = 0;
 };
 

@@ -13,14 +13,14 @@
 
 namespace droptest::experiments {
 
-/// Trains the run over `group`, with the losses of config.network between the ranks.
+/// Trains the run over `group`; config.network loses packets between the ranks.
 /// Ranks: all of the group, with equal arguments. Losses, norms and the decision to end are the same on every rank.
-/// Determinism: with `local` the losses are a pure function of (config, corpus), bit for bit, whatever
-/// backend.threads_per_rank is, and wherever it was interrupted. Errors: those of the communicator, the model and the
+/// Determinism: with `local` the losses are a pure function of (config, corpus), bit for bit. They depend neither on
+/// backend.threads_per_rank nor on interruptions. Errors: those of the communicator, the model and the
 /// checkpointer.
 TrainingOutcome train(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
                       const TrainingHooks& hooks);
-/// The same without checkpoints.
+/// train() without checkpoints; `on_line` is its only hook.
 TrainingOutcome train(const RunConfig& config, const Corpus& corpus, comm::Communicator& group,
                       const std::function<void(const MetricsLine&)>& on_line);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts that a rank's training consists of beside its steps.
+// The parts of a rank's training that run before and after the update of each step.
 #pragma once
 
 #include <cstdint>
@@ -13,11 +13,11 @@ struct FinishedStep {
   std::uint64_t step;
   bool is_last;  ///< the last step of the run
   MetricsLine& line;
-  /// Whether the line is written; a part that has put measurements into it says so.
+  /// Whether the line is written. A part that puts measurements into the line sets it.
   bool is_logged = false;
 };
 
-/// Whether a step is one of every so many; none is with 0.
+/// Whether a step is a multiple of `every`; no step is a multiple of 0.
 constexpr bool is_multiple(std::uint64_t step, std::uint64_t every) { return every != 0 && step % every == 0; }
 
 /// A part of one rank's training. Owner: the trainer, which calls its parts in their order. Ranks: all of the run call
@@ -29,9 +29,9 @@ class TrainerPart {
   TrainerPart(const TrainerPart&) = delete;
   TrainerPart& operator=(const TrainerPart&) = delete;
 
-  /// Before the batches of the step are taken.
+  /// Called before the batches of the step are taken.
   virtual void begin_step(std::uint64_t /*step*/, MetricsLine& /*line*/) {}
-  /// After the update, while the virtual clock pauses.
+  /// Called after the update, while the virtual clock pauses.
   virtual void after_update(FinishedStep& /*finished*/) {}
 };
 

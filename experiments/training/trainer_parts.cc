@@ -23,7 +23,7 @@ comm::LossyOptions lossy_options(const RunConfig& config, int membership) {
   comm::LossyOptions options;
   options.network = config.network;
   options.network.seed = config.seeds.network;
-  // The links of another layout get fates of their own, also where they connect the same ranks.
+  // The links of another layout get fates of their own, even if they connect the same ranks.
   options.network.seed += static_cast<std::uint64_t>(membership) * kMembershipStride;
   options.sample_every_steps = config.record.sample_every_steps;
   options.time = time_model(config);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Objects of a trainer as a run's config has them.
+// Objects of a trainer, made from a run's config.
 #pragma once
 
 #include <optional>
@@ -18,7 +18,7 @@ comm::LossyOptions lossy_options(const RunConfig& config, int membership);
 
 RankUsageMeter::Scope usage_scope(const RunConfig& config);
 
-/// Absent: the rank computes on the processor.
+/// The index of the rank's device; absent: the rank computes on the processor.
 std::optional<int> device_of(const RunConfig& config);
 
 /// Whether that rank of the world hears of the other ranks' overflows in that step: a pure function of the network's

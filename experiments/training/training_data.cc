@@ -19,12 +19,12 @@
 namespace droptest::experiments {
 namespace {
 
-/// Requests under way: the samples of the step that is trained, and of two more.
+/// Requests under way: the samples of the current step and of two more.
 constexpr std::size_t kRequestsAhead = 3;
 
 /// The state of data in shards.
 struct ShardProgress {
-  std::uint64_t fingerprint = 0;  ///< of the samples and their order
+  std::uint64_t fingerprint = 0;  ///< fingerprint of the samples and their order
   std::uint64_t position = 0;
   std::uint64_t lost_samples = 0;
   std::vector<LostShard> lost;
@@ -69,7 +69,7 @@ class RandomPlaces final : public TrainingData {
   std::function<ReplicaShare(std::uint64_t)> share_of_;
 };
 
-/// Each sample of the shards once in an epoch.
+/// Training data in shards: each sample comes once in an epoch.
 class ShardedSamples final : public TrainingData {
  public:
   ShardedSamples(const RunConfig& config, std::shared_ptr<const ShardedData> data, comm::Communicator& group,
@@ -140,7 +140,7 @@ class ShardedSamples final : public TrainingData {
 
   bool is_lost(std::uint64_t sample) const { return is_lost_[data_->table().place(sample).shard] != 0; }
 
-  /// What the state says, and what was found when the shards were opened, takes effect.
+  /// Applies the restored state, and the failures that were found when the shards were opened.
   void begin(std::uint64_t step) {
     begun_ = true;
     next_step_ = step;
@@ -245,15 +245,15 @@ class ShardedSamples final : public TrainingData {
   SamplePlan plan_;
   ReadAhead reader_;
   ShardProgress progress_;
-  std::vector<char> is_lost_;              ///< of each shard, the same on every rank
-  std::vector<ShardFailure> found_first_;  ///< when the shards were opened
+  std::vector<char> is_lost_;              ///< whether a shard is lost, by shard; the same on every rank
+  std::vector<ShardFailure> found_first_;  ///< the failures found when the shards were opened
   bool begun_ = false;
-  std::uint64_t next_request_ = 0;  ///< position
-  std::uint64_t next_step_ = 0;     ///< of that request
-  std::size_t ahead_ = 0;           ///< requests whose answers were not taken
+  std::uint64_t next_request_ = 0;  ///< position of the next request
+  std::uint64_t next_step_ = 0;     ///< step of the next request
+  std::size_t ahead_ = 0;           ///< requests with answers that were not taken yet
 };
 
-/// Each labelled example once in an epoch.
+/// Labelled examples: each one comes once in an epoch.
 class LabelledSamples final : public TrainingData {
  public:
   LabelledSamples(const RunConfig& config, std::shared_ptr<const ExampleSets> sets,
@@ -301,7 +301,7 @@ class LabelledSamples final : public TrainingData {
   std::optional<DataRecord> record() const override { return std::nullopt; }
 
  private:
-  /// Of the examples and their order.
+  /// The fingerprint of the examples and their order.
   std::uint64_t fingerprint() const {
     std::uint32_t crc = crc32c(std::as_bytes(std::span(sets_->training.labels)));
     for (const std::vector<std::int32_t>& tokens : sets_->training.tokens) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a training has behind it: resumptions, another run, and other layouts with their losses and virtual times.
+// The past of a training: resumptions, another run, and other layouts with their losses and virtual times.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace droptest::experiments {
 /// A membership is the training in one layout. Owner: one rank's trainer.
 class TrainingHistory {
  public:
-  /// `membership`: how many layouts the training has behind it. `layout`: this one, as ParallelLayout::text().
+  /// `membership`: the number of memberships before this one. `layout`: this one's, as ParallelLayout::text().
   TrainingHistory(int membership, std::string layout) : membership_(membership), layout_(std::move(layout)) {}
 
   int membership() const { return membership_; }
@@ -26,23 +26,23 @@ class TrainingHistory {
   std::uint64_t begun_after() const { return begun_after_; }
   /// The run goes on from its own checkpoint of that step.
   void resume(std::uint64_t step) { resumed_at_.push_back(step); }
-  /// The training goes on from another run's checkpoint; what that run had resumed from is forgotten.
+  /// The training goes on from another run's checkpoint; that run's resumptions are forgotten.
   void start_from(StartRecord record);
-  /// The state is another layout's, whose memberships these are (Manifest::memberships). This one begins after the
-  /// step.
+  /// This membership begins after the step with the state of another layout. `before`: the memberships of that state
+  /// (Manifest::memberships).
   void begin_membership(const nlohmann::json& before, std::uint64_t step);
 
-  /// All memberships so far as Manifest::memberships, this one last with its losses by class up to the step.
+  /// All memberships so far as Manifest::memberships. This one is the last, with its losses by class up to the step.
   nlohmann::json count(std::uint64_t step, nlohmann::json classes);
-  /// The same with the losses of the last count(), for a rank that leaves its state without the others.
+  /// All memberships with the losses of the last count(), for a rank that leaves its state without the others.
   nlohmann::json as_counted(std::uint64_t step) const;
 
-  /// The virtual time of all memberships, of which this one's is given.
+  /// The virtual time of all memberships. `own`: that of this one.
   comm::VirtualTime with_time_before(comm::VirtualTime own);
 
   const std::vector<std::uint64_t>& resumed_at() const { return resumed_at_; }
   const std::optional<StartRecord>& started_from() const { return started_from_; }
-  /// Those of the memberships before as JSON; empty: there are none.
+  /// The earlier memberships as JSON; empty: there are none.
   const std::string& earlier_memberships() const { return earlier_; }
 
   void visit_state(sim::StateVisitor& visitor);

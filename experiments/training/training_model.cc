@@ -59,7 +59,7 @@ std::span<models::Parameter<float>> TrainingModel::parameters() {
 }
 
 void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::Communicator& tensor_group) {
-  // Once: each call of parameters() undoes changes that no set_values() followed.
+  // Called once: each call of parameters() undoes changes that no set_values() followed.
   const std::span<models::Parameter<float>> parameters = model.parameters();
   if (config.initial_weights.empty()) {
     models::set_initial_weights<float>(model.tensors(), config.seeds.weights, parameters);
@@ -72,7 +72,7 @@ void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::C
     }
     models::load_gpt2_weights(config.model, parameters, tensor_group, read_weights(config.initial_weights),
                               config.initial_weights, models::MissingHead::kStays);
-    models::return_freed_memory();  // the file's tensors, of all of the model
+    models::return_freed_memory();  // the file's tensors of the whole model
   }
   model.set_values();
 }

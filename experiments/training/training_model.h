@@ -21,24 +21,24 @@
 
 namespace droptest::experiments {
 
-/// What gets the times of phases on the processor and on a device. Borrowed; null: nothing does.
+/// The timers of phases on the processor and on a device. Borrowed; null: no timer.
 struct ModelTimers {
   models::PhaseTimes* host = nullptr;
   comm::StreamTimer* device = nullptr;
 };
 
 /// The model and its training step, as the trainer calls them. Ranks: all of the group call the same in the same order.
-/// Determinism: on the processor with `local` every result is a pure function of config and batches, whatever
-/// threads_per_rank is.
+/// Determinism: on the processor with `local` every result is a pure function of config and batches, for any
+/// threads_per_rank.
 class TrainingModel {
  public:
-  /// The run's model on the run's device; its weights are to be set. `tensor_group`: the ranks that share its layers;
-  /// `ranks`: those that train it together. They are borrowed and outlive the model. Ranks: all. Throws: ConfigError,
-  /// DeviceError.
+  /// The run's model on the run's device; its weights are to be set. `tensor_group`: the ranks that share its layers.
+  /// `ranks`: the ranks that train it together. Both are borrowed and outlive the model. Ranks: all. Throws:
+  /// ConfigError, DeviceError.
   TrainingModel(const RunConfig& config, comm::Communicator& tensor_group, const models::ModelRanks& ranks = {},
                 const ModelTimers& timers = {});
 
-  /// One step over these micro-batches, with the run's clipping.
+  /// Takes one step over these micro-batches, with the run's clipping.
   models::StepResult take_step(std::span<const Batch> micro_batches, double learning_rate,
                                models::UpdateRule::Flags flags = models::UpdateRule::Flags::kReliable);
   /// TrainingStep::follow() and scaler().
@@ -51,11 +51,11 @@ class TrainingModel {
   /// Gpt2::detail().
   const std::vector<double>& detail() const { return model_.detail(); }
 
-  /// This rank's parameters in host memory, with the values of now; changed ones take effect with set_values().
+  /// This rank's parameters in host memory, with their current values; changes take effect with set_values().
   std::span<models::Parameter<float>> parameters();
   /// The model computes with the values in parameters() from now on.
   void set_values() { model_.upload_values(); }
-  /// parameters() were read: with offload their copies leave memory.
+  /// Called after parameters() were read: with offload their copies leave memory.
   void release_parameters() { model_.release_copies(); }
   /// Optimizer::reset().
   void reset_optimizer() { model_.reset_optimizer(); }
@@ -65,7 +65,7 @@ class TrainingModel {
   void set_backward_passed(std::function<void(int)> passed) { model_.set_gradient_ready(std::move(passed)); }
   /// TrainingStep::set_computed().
   void set_computed(std::function<void(const models::Action&)> computed) { step_.set_computed(std::move(computed)); }
-  /// Null: one rank has all layers.
+  /// The pipeline of the model; null: one rank has all layers.
   std::shared_ptr<const models::PipelinePlan> pipeline() const { return model_.pipeline().plan; }
   /// The parameters' places in the whole model. Shapes: one for each of parameters().
   const std::vector<models::Gpt2Tensor>& tensors() const { return model_.tensors(); }
@@ -81,7 +81,7 @@ class TrainingModel {
   void spread_embedding() { model_.spread_embedding(); }
 
  private:
-  /// The input of a pass, whose documents are in the room.
+  /// The input of a pass; `documents` gets each token's number of its document.
   models::MicroBatch view_of(const Batch& batch, std::vector<std::int32_t>& documents) const;
 
   std::optional<int> end_of_text_;  ///< absent: a sequence is one document
@@ -89,7 +89,7 @@ class TrainingModel {
   models::TrainingStep step_;
 };
 
-/// Gives the model the weights that the run starts from: its file's, or random ones of its seed. Ranks: all that
+/// Gives the model the weights that the run starts from: its file's, or random ones of its seed. Ranks: all ranks that
 /// share its layers. Throws: ConfigError for a file that does not fit.
 void set_starting_weights(TrainingModel& model, const RunConfig& config, comm::Communicator& tensor_group);
 

@@ -18,7 +18,7 @@
 
 namespace droptest::experiments {
 
-/// Labelled examples of more tokens than a sequence has, which lost the last ones.
+/// The numbers of labelled examples that were cut at the length of a sequence.
 struct CutExamples {
   std::uint64_t training = 0;
   std::uint64_t validation = 0;
@@ -26,37 +26,38 @@ struct CutExamples {
 
 /// The outcome of a training run.
 struct TrainingOutcome {
-  /// The first step whose loss or gradient norm was not finite on any rank, or with a loss scale the last one of too
-  /// many in a row; the run ended there. Absent: completed.
+  /// The step at which the run ended because it diverged; absent: it completed. It is the first step with a loss or
+  /// gradient norm that is not finite on some rank. With a loss scale it is the last one of too many such steps in a
+  /// row, or the last step of a run that skipped every update.
   std::optional<std::uint64_t> diverged_step;
   std::uint64_t steps = 0;                 ///< finished optimizer steps
-  std::uint64_t tokens = 0;                ///< trained on
+  std::uint64_t tokens = 0;                ///< tokens trained on
   std::optional<double> train_final_loss;  ///< mean over the last ten logged steps
   std::optional<double> validation_final_loss;
   std::optional<double> validation_best_loss;
   std::uint64_t validation_tokens = 0;
-  std::optional<Predictions> predictions;  ///< of a classification head at the last validation, on rank 0
+  std::optional<Predictions> predictions;  ///< a classification head's at the last validation, on rank 0
   CutExamples cut_examples;
-  std::optional<double> selection_loss;  ///< of the weights after the last step
+  std::optional<double> selection_loss;  ///< the loss of the weights after the last step
   std::uint64_t selection_tokens = 0;
-  std::uint64_t skipped_steps = 0;  ///< with an overflow, among them
-  double loss_scale = 1;            ///< of the next step
+  std::uint64_t skipped_steps = 0;  ///< steps with an overflow; `steps` includes them
+  double loss_scale = 1;            ///< the scale of the next step
   std::vector<StageFailure> stage_failures;
   double seconds = 0;
-  double tokens_per_second = 0;  ///< of the training steps alone: evaluation and sampling take no part
+  double tokens_per_second = 0;  ///< rate of the training steps, without evaluation and sampling
   std::vector<comm::ClassStatistics> statistics;
-  std::optional<comm::VirtualTime> time;        ///< absent without a time model
-  models::StoredTensors weights;                ///< rank 0, where the config keeps them: the final weights
+  std::optional<comm::VirtualTime> time;        ///< absent if there is no time model
+  models::StoredTensors weights;                ///< the final weights on rank 0, if the config keeps them
   std::vector<std::uint64_t> resumed_at;        ///< steps of the checkpoints that the run continued from
-  std::uint64_t steps_with_fewer_replicas = 0;  ///< since the last of earlier_memberships
-  std::optional<std::uint64_t> stopped_after;   ///< the step after which the run ended, because that was asked for
-  bool replicas_change = false;                 ///< it was stopped for other replicas to go on
-  std::string alert;                            ///< why an alert ended the run; empty: none did
+  std::uint64_t steps_with_fewer_replicas = 0;  ///< steps of this membership with fewer replicas
+  std::optional<std::uint64_t> stopped_after;   ///< the step after which the run ended on request
+  bool replicas_change = false;                 ///< whether the run stopped for other replicas to go on
+  std::string alert;                            ///< the reason of the alert that ended the run; empty: none did
   CheckpointTotals checkpoints;
   std::optional<StartRecord> started_from;
-  std::string earlier_memberships;  ///< their losses as JSON (Manifest::memberships); empty: there are none
-  std::optional<DataRecord> data;   ///< absent where the data is one file
-  MemoryRecord memory;              ///< that this rank used
+  std::string earlier_memberships;                ///< JSON with their losses (Manifest::memberships); empty: none
+  std::optional<DataRecord> data;                 ///< absent if the data is one file
+  MemoryRecord memory;                            ///< the memory that this rank used
   std::optional<ReplacedKernel> replaced_kernel;  ///< set by train_run()
 };
 

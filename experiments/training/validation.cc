@@ -12,7 +12,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// The tokens after those of validation; absent: the config wants none.
+/// The tokens of the selection loss, which follow those of validation; absent: the config wants none.
 std::optional<EvaluationBatches> selection_batches(const RunConfig& config, const Corpus& corpus) {
   const std::uint64_t wanted = selection_targets(config);
   if (wanted == 0) return std::nullopt;

@@ -24,28 +24,30 @@
 
 namespace droptest::experiments {
 
-/// The mean over ranks, the same on every rank; exactly the value where all ranks have the same one, and not finite
-/// where any rank's value is not. Ranks: all. Traffic is of class control.
+/// The mean over ranks, the same on every rank. It is exactly the value if all ranks have the same one, and not finite
+/// if any rank's value is not. Ranks: all. Traffic is of class control.
 double agree_on_mean(double value, comm::Communicator& group, std::string_view name);
 
 /// The tokens or the examples that validation predicts.
 std::unique_ptr<const EvaluationData> validation_data(const RunConfig& config, const Corpus& corpus);
 
+/// Measures the validation loss and the selection loss.
 /// Owner: one rank's trainer. Ranks: all of the group, after the same steps. Everything is borrowed.
 class Validation : public TrainerPart {
  public:
   /// `network`: the loss layer over the group. `there`: the replicas that take part. `is_at_work`: called before the
-  /// first batch and after each one. A loss that is not finite ends the run: it sets `diverged_step`.
+  /// validation loss and after each batch. A loss that is not finite ends the run: it sets `diverged_step`.
   Validation(const RunConfig& config, const Corpus& corpus, comm::Communicator& group, comm::LossyCommunicator& network,
              TrainingModel& model, const ReplicaMembership& there, StepProfile& profile,
              std::function<void()> is_at_work, std::optional<std::uint64_t>& diverged_step);
 
-  /// At the steps of the config and at the last one.
+  /// Validates after the steps of the config and after the last one.
   void after_update(FinishedStep& finished) override;
 
   /// Measures the validation loss, and compares the ranks' views of the fates so far.
   void validate(MetricsLine& line);
 
+  /// The losses so far.
   struct Results {
     std::optional<double> final_loss;
     std::optional<double> best_loss;
@@ -57,7 +59,7 @@ class Validation : public TrainerPart {
     }
   };
   Results& results() { return results_; }
-  /// Of a classification head at the last validation, on rank 0.
+  /// A classification head's predictions at the last validation, on rank 0.
   std::optional<Predictions>& predictions() { return predictions_; }
 
  private:
@@ -75,7 +77,7 @@ class Validation : public TrainerPart {
   std::optional<std::uint64_t>& diverged_step_;
   std::unique_ptr<const EvaluationData> data_;
   std::vector<std::int32_t> labels_;            ///< the labels of the examples in data_; empty if data_ is tokens
-  std::optional<EvaluationBatches> selection_;  ///< the tokens after those of data_
+  std::optional<EvaluationBatches> selection_;  ///< the tokens of the selection loss; absent: there is none
   Results results_;
   std::optional<Predictions> predictions_;
 };

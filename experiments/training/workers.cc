@@ -7,7 +7,7 @@
 namespace droptest::experiments {
 namespace {
 
-/// The parameters whose values are this rank's: without the copy of another stage's embedding.
+/// The parameters that this rank owns: without the copy of another stage's embedding.
 std::vector<models::Parameter<float>> own_parameters(TrainingModel& model) {
   std::vector<models::Parameter<float>> own;
   const std::span<models::Parameter<float>> all = model.parameters();

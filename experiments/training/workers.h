@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The replicas of a run with outer steps, which train alone between these.
+// The workers of a run with outer steps: replicas that train independently between outer steps.
 #pragma once
 
 #include <cstdint>
@@ -14,21 +14,23 @@
 
 namespace droptest::experiments {
 
-/// Owner: one rank's trainer. Ranks: those with the same part of the model in all workers. Everything is borrowed.
+/// Takes the outer steps.
+/// Owner: one rank's trainer. Ranks: the ranks with the same part of the model, one of each worker. Everything is
+/// borrowed.
 class Workers {
  public:
-  /// `ranks`: one of each worker. `network`: the loss layer of all ranks.
+  /// `ranks`: one rank of each worker. `network`: the loss layer of all ranks.
   Workers(const RunConfig& config, comm::Communicator& ranks, comm::LossyCommunicator& network, TrainingModel& model);
 
-  /// The model's values of now are the reference of the next outer step.
+  /// The model's current values become the reference of the next outer step.
   void begin();
-  /// After a worker's own step: the result becomes the mean over the workers, and an outer step that is due is taken
+  /// Called after a worker's own step. The result becomes the mean over the workers. Takes an outer step if it is due,
   /// unless a worker skipped its update.
   void finish_step(std::uint64_t step, models::StepResult& result);
   /// Waits for all messages under way, before visit_state(). Ranks: all.
   void settle() { outer_.settle(); }
   void visit_state(sim::StateVisitor& visitor) { outer_.visit_state(visitor); }
-  /// Memory of the outer steps now.
+  /// Bytes that the outer steps take now.
   std::uint64_t bytes() const { return outer_.bytes(); }
 
  private:

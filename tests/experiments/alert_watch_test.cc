@@ -9,9 +9,12 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
+#include "experiments/checkpoint/checkpoint_folder.h"
 #include "sim/error.h"
 #include "tests/comm/temporary_folder.h"
 #include "tests/experiments/tiny_run.h"
@@ -231,6 +234,24 @@ TEST(AlertsOfARun, StopEndsAllRanksAfterTheStep) {
     EXPECT_FALSE(outcome.diverged_step.has_value());
   }
   EXPECT_TRUE(ended);
+}
+
+/// The line before the first step has no checkpoint of its own.
+TEST(AlertsOfARun, ACheckpointThatTheFirstLineAsksForIsTakenAfterTheFirstStep) {
+  const TemporaryFolder folder;
+  RunConfig config = tiny_config();
+  config.record.every_steps = 1;
+  config.checkpoint.emplace();
+  config.alerts = {{"any", std::nullopt, Action::kCheckpoint, {}}};
+  const Corpus corpus = tiny_corpus();
+  comm::run_ranks(2, std::chrono::seconds(30), [&](comm::Communicator& group) {
+    TrainingHooks hooks;
+    hooks.checkpoints =
+        CheckpointPlace{folder.path() + "/checkpoints", "alerts", "0123456789abcdef", std::string(64, '0')};
+    hooks.take_alert_request = [first = true]() mutable { return AlertRequest{std::exchange(first, false), ""}; };
+    EXPECT_EQ(train(config, corpus, group, hooks).checkpoints.completed, 1U);
+  });
+  EXPECT_THAT(CheckpointFolder(folder.path() + "/checkpoints").steps(), ElementsAre(1U));
 }
 
 TEST(AlertsOfARun, StopAtTheLastStepIsNone) {

@@ -204,6 +204,14 @@ TEST(ExecuteCommand, LinesOfAProgramThatBeginsAgainReplaceTheOlderOnes) {
   std::ifstream text(file);
   EXPECT_EQ(std::count(std::istreambuf_iterator<char>(text), std::istreambuf_iterator<char>(), '\n'), 2);
 
+  // Blank lines do not hide that the program has begun again.
+  const std::string blank = folder.path() + "/blank.jsonl";
+  std::ofstream(blank) << R"({"step": 1, "seconds": 1})" "\n" R"({"step": 2, "seconds": 2})" "\n\n"
+                       << R"({"step": 2, "seconds": 9})" "\n";
+  const std::vector<json> counted = lines_that_count(blank, 2);
+  ASSERT_EQ(counted.size(), 2u);
+  EXPECT_EQ(counted.back()["seconds"], 9);
+
   // Lines of an earlier attempt stay, also one of the same step; its incomplete line does not count.
   EXPECT_THAT(error_of(counts_script() + "rm -f \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; " + lines({7}, 0.5) +
                            "printf '{\"step\": 8, ' >> \"$DROPTEST_RUN_FOLDER/metrics.jsonl\"; exit 1",
