@@ -21,8 +21,8 @@
 #include "experiments/checkpoint/rescue.h"
 #include "experiments/files/atomic_file.h"
 #include "experiments/process/rank_processes.h"
-#include "experiments/records/metrics_tail.h"
 #include "experiments/run/attempt_series.h"
+#include "experiments/run/line_relay.h"
 #include "experiments/run/training_ranks.h"
 #include "experiments/spec/recorded_files.h"
 #include "sim/error.h"
@@ -68,42 +68,6 @@ std::string hashes_of_now(const ResolvedRun& run, FileHashes& files) {
   }
   return files.known_of(paths).dump();
 }
-
-/// Passes the lines of metrics.jsonl on as they come, each step once.
-class LineRelay {
- public:
-  /// Lines that are there already belong to the part of the run that this one continues.
-  LineRelay(const std::string& path, std::function<void(const nlohmann::json&)> on_line)
-      : metrics_(path), on_line_(std::move(on_line)) {
-    metrics_.update([&](const NumberedLine& line) { old_.push_back(id_of(line)); });
-  }
-  void pass() {
-    metrics_.update([&](const NumberedLine& line) {
-      if (std::binary_search(old_.begin(), old_.end(), id_of(line))) return;
-      const std::uint64_t step = id_of(line).first;
-      written_ = step;
-      if (passed_ && step <= *passed_) return;  // a step of an earlier attempt
-      passed_ = step;
-      on_line_(line.value);
-    });
-  }
-  /// The next attempt has written no line yet.
-  void begin_attempt() { written_.reset(); }
-  /// The step of the last line that the attempt has written.
-  std::optional<std::uint64_t> written() const { return written_; }
-
- private:
-  /// Step and seconds: a step that is done again has another time.
-  using Id = std::pair<std::uint64_t, double>;
-  static Id id_of(const NumberedLine& line) {
-    return {line.value.value("step", std::uint64_t{0}), line.value.value("seconds", 0.0)};
-  }
-  MetricsTail metrics_;
-  std::function<void(const nlohmann::json&)> on_line_;
-  std::vector<Id> old_;                  ///< the lines that were there already, in ascending order, as in the file
-  std::optional<std::uint64_t> passed_;  ///< the step of the last line that was passed
-  std::optional<std::uint64_t> written_;
-};
 
 /// The options of every attempt.
 RankProcessesOptions rank_options(const ResolvedRun& run, const RunDirectory& directory, const ExecuteOptions& options,

@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/kernels_in_use.h"
 
-#include <algorithm>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "comm/json/json_text.h"
-#include "comm/json/nearest_name.h"
 #include "models/kernels/attention_graph.h"
 #include "models/ops/kernel_registry.h"
 #include "models/precision.h"

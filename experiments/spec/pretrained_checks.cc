@@ -2,7 +2,6 @@
 #include "experiments/spec/pretrained_checks.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>

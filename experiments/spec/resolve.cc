@@ -3,11 +3,8 @@
 
 #include <array>
 #include <cstdint>
-#include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "comm/spec/resolve_network.h"

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/spec/section_resolvers.h"
 
-#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <map>

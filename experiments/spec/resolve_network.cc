@@ -169,7 +169,7 @@ void resolve_network(Resolution& resolution) {
 }
 
 void check_repetitions(Resolution& resolution) {
-  if (resolution.has_errors() || resolution.config.network.is_empty()) return;
+  if (resolution.config.network.is_empty()) return;
   const std::shared_ptr<const DryRun> run = dry_run(resolution);
   if (run == nullptr) return;
   for (const sim::TrafficClass traffic_class : run->classes()) {
@@ -191,7 +191,7 @@ void check_repetitions(Resolution& resolution) {
 }
 
 void resolve_time(Resolution& resolution) {
-  if (!resolution.spec.contains("time") || resolution.has_errors()) return;
+  if (!resolution.spec.contains("time")) return;
   comm::ResolvedTime resolved =
       comm::resolve_time(resolution.spec["time"], resolution.config.network, resolution.where);
   resolution.errors.insert(resolution.errors.end(), resolved.errors.begin(), resolved.errors.end());

@@ -16,7 +16,7 @@ void Resolution::report(const std::string& pointer, const std::string& message) 
 }
 
 void Resolution::take_hash(const std::string& pointer, const char* path, const char* hash) const {
-  json& object = spec[json::json_pointer(pointer)];
+  json& object = spec.at(json::json_pointer(pointer));
   const auto report_of = [&](const char* member, const std::string& message) {
     report(pointer + "/" + member, message);
   };

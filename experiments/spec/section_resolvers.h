@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sections of a spec, each with the function that resolves it. resolve.cc has the order in which they run.
+// The sections of a spec, each with the function that resolves it. resolve.cc has the order in which they run; those
+// that resolve a part of /data or /training run within resolve_data() or resolve_training().
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

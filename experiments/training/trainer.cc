@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "experiments/training/trainer.h"
 
-#include <algorithm>
-#include <array>
 #include <chrono>
 #include <cmath>
 #include <filesystem>
@@ -92,11 +90,12 @@ class Trainer {
       if (action.is_forward()) hooks_.after_forward(group_.rank(), outcome_.steps + 1);
     });
     if (config.outer.is_on()) workers_.emplace(config, *groups_.layout().gradient_group(), network_, model_);
-    parts_ = {&membership_, &samples_, &validation_, &log_, &checkpoints_};
+    parts_ = {&membership_};
     if (config.failures && config.failures->stage_rate > 0) {
       failures_.emplace(config, *groups_.pipeline(), groups_.tensor(), model_, network_, outcome_.stage_failures);
       parts_.push_back(&*failures_);
     }
+    parts_.insert(parts_.end(), {&samples_, &validation_, &log_, &checkpoints_});
   }
 
   TrainingOutcome run() {
