@@ -89,7 +89,7 @@ std::optional<std::string> endless_repetition(const ClassNetwork& network, const
       if (tries <= sim::kMostExpectedTries) continue;
       return "takes " + number_text(tries) + " tries on average for messages of up to " + std::to_string(packets) +
              " packets under " + process->describe() + "; want at most " + number_text(sim::kMostExpectedTries) +
-             ": a lower loss rate, shorter messages, a budget of rounds, or a protocol that sends lost packets alone "
+             ": a lower loss rate, shorter messages, a budget of rounds, or a protocol that sends only lost packets "
              "(selective_repeat)";
     }
   }

@@ -34,8 +34,8 @@ void add_bandwidth_options(CLI::App& command, experiments::BandwidthPlan& plan) 
   add_size(command, "--from-bytes", plan.from_bytes, "Smallest message of the all-reduce (1KiB)", kMessageBytes);
   add_size(command, "--to-bytes", plan.to_bytes, "Largest message; each is four times the one before (64MiB)",
            kMessageBytes);
-  add_integer(command, "--repetitions", plan.repetitions, "Of each size, at most, and as fit into a second",
-              {1, 1000000})
+  add_integer(command, "--repetitions", plan.repetitions,
+              "Repetitions of each size; fewer if they take more than a second", {1, 1000000})
       ->capture_default_str();
 }
 
@@ -119,10 +119,9 @@ void add_doctor_command(CLI::App& app, Action& chosen) {
   add_bandwidth_options(*command, options->bandwidth);
   command->add_flag("--json", options->json, "Print JSON");
   command->footer(
-      "Says for each check what was seen and what to do: ok, warning, failed, or skipped where another check failed.\n"
-      "The exit code is 1 where one failed. Under mpirun, srun or torchrun start it as you start the run: rank 0 "
-      "speaks\n"
-      "for all. The all-reduce is that of the spec's backend, without loss.\n\n"
+      "Prints for each check what was found, and an advice: ok, warning, failed, or skipped if another check failed.\n"
+      "The exit code is 1 if a check failed. Under mpirun, srun or torchrun start it as you start the run: rank 0\n"
+      "prints the results of all ranks. The all-reduce is that of the spec's backend, without loss.\n\n"
       "Examples:\n"
       "  droptest doctor experiments/specs/gloo.json\n"
       "  mpirun -np 4 droptest doctor spec.json --set /backend/name=gloo --to-bytes 256MiB");

@@ -87,8 +87,8 @@ void add_fates_command(CLI::App& app, Action& chosen) {
   add_integer(*command, "--count", options->count, "Number of packets", {0, sim::kMostReportedPackets})->required();
   add_integer(*command, "--step", options->step, "Training step, for losses that change over steps", {0, kMostPackets})
       ->capture_default_str();
-  add_integer(*command, "--message", options->message, "Messages of the link before, for losses that change over time",
-              {0, kMostPackets})
+  add_integer(*command, "--message", options->message,
+              "Number of messages that the link carried before, for losses that change over time", {0, kMostPackets})
       ->capture_default_str();
   command->add_option("--format", options->format, "runs: a line for each burst; bits: a character for each packet")
       ->check(one_of({"runs", "bits", "json"}))

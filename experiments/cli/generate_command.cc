@@ -114,7 +114,7 @@ void add_generate_command(CLI::App& app, Action& chosen) {
   add_integers(*command, "--prompt-tokens", options->prompt_tokens,
                "The same in tokens, <|endoftext|> too, with commas between them",
                {0, std::numeric_limits<std::int32_t>::max()});
-  add_integer(*command, "--tokens", options->generation.tokens, "How many to generate, at most", {1, 1000000})
+  add_integer(*command, "--tokens", options->generation.tokens, "Largest number of tokens to generate", {1, 1000000})
       ->capture_default_str();
   add_number(*command, "--temperature", options->generation.temperature, "Of the draws; 0: always the likeliest token",
              0, 100)

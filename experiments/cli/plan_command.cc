@@ -327,7 +327,8 @@ int plan(const PlanOptions& options) {
 }  // namespace
 
 void add_plan_command(CLI::App& app, Action& chosen) {
-  CLI::App* command = app.add_subcommand("plan", "Say what a spec asks for, before anything runs");
+  CLI::App* command =
+      app.add_subcommand("plan", "List the runs of a spec, with their memory and time, before anything runs");
   const auto options = std::make_shared<PlanOptions>();  // shared by CLI11's bindings and the action
   add_spec_options(*command, options->spec);
   add_out_option(*command, options->out);

@@ -186,7 +186,7 @@ void add_resume_command(CLI::App& app, Action& chosen) {
       ->needs(at);
   add_set_option(*command, options->changes);
   add_if_busy_option(*command, options->how.if_busy, {"wait", "skip", "fail"});
-  command->add_flag("--quiet", options->how.quiet, "Print nothing but errors");
+  command->add_flag("--quiet", options->how.quiet, "Print only errors");
   command->footer(
       "With --set the checkpoint becomes the start of another run, whose layout may be another one: parameters and\n"
       "optimizer are cut anew, and its links have fates of their own (docs/checkpoints.md).\n\n"

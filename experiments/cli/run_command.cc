@@ -118,7 +118,7 @@ void add_run_command(CLI::App& app, Action& chosen) {
   command->add_flag_callback(
       "--fresh", [options] { options->how.resume = experiments::CheckpointPlace::Resume::kNever; },
       "Start from the beginning where an earlier attempt left checkpoints; they are removed");
-  command->add_flag("--quiet", options->how.quiet, "Print nothing but errors");
+  command->add_flag("--quiet", options->how.quiet, "Print only errors");
   add_watch_output_options(*command, options->how.outputs);
   command->footer(
       "A run that has its result already is not repeated. Ranks of the gloo backend are started here, or by mpirun,\n"

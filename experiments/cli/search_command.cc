@@ -249,7 +249,7 @@ void add_search_command(CLI::App& app, Action& chosen) {
   add_jobs_option(*command, options->jobs);
   add_if_busy_option(*command, options->if_busy, {"wait", "fail"});
   add_watch_output_options(*command, options->outputs);
-  command->add_flag("--quiet", options->quiet, "Print nothing but errors");
+  command->add_flag("--quiet", options->quiet, "Print only errors");
   command->footer(
       "Bisection over paired runs: each rate has the seeds of the lossless twin. The spec's `search` section says "
       "what\n"

@@ -110,19 +110,21 @@ void add_slurm_options(CLI::App& command, SlurmSweepOptions& options) {
           ->group(group)
           ->excludes(command.get_option("--jobs"))
           ->excludes(command.get_option("--pin"));
-  add_integer(command, "--array-limit", options.array_limit, "Tasks of an array that run at once, at most",
+  add_integer(command, "--array-limit", options.array_limit, "Largest number of tasks of an array that run at once",
               {1, 1000000})
       ->group(group)
       ->needs(slurm);
-  add_integer(command, "--runs-per-task", options.runs_per_task,
-              "Runs that a task does one after another; default: as many as take five minutes at 10 GFLOP/s per core",
-              {1, 10000})
+  add_integer(
+      command, "--runs-per-task", options.runs_per_task,
+      "Number of runs that a task does one after another; default: as many as take five minutes at 10 GFLOP/s per core",
+      {1, 10000})
       ->group(group)
       ->needs(slurm);
   command.add_flag("--dry-run", options.dry_run, "Print the batch scripts, and submit nothing")
       ->group(group)
       ->needs(slurm);
-  command.add_option("SBATCH_OPTIONS", options.sbatch_options, "After --: options of sbatch, as --partition=gpu");
+  command.add_option("SBATCH_OPTIONS", options.sbatch_options,
+                     "After --: options of sbatch, for example --partition=gpu");
 }
 
 void require_no_sbatch_options(const SlurmSweepOptions& options) {

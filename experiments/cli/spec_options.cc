@@ -46,7 +46,7 @@ void add_if_busy_option(CLI::App& command, experiments::IfBusy& if_busy, const s
   command
       .add_option_function<std::string>(
           "--if-busy", [&if_busy](const std::string& name) { if_busy = kNames.at(name); },
-          "Where another process is at work on a run: wait until it ends, skip the run, or fail")
+          "If another process is at work on a run: wait until it ends, skip the run, or fail")
       ->check(one_of(choices))
       ->default_str(by_default);
 }

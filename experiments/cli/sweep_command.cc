@@ -212,7 +212,7 @@ void add_sweep_command(CLI::App& app, Action& chosen) {
   add_if_busy_option(*command, options->if_busy, {"wait", "skip", "fail"});
   add_again_option(*command, options->again);
   add_accept_option(*command, options->stopped);
-  command->add_flag("--quiet", options->quiet, "Print nothing but errors");
+  command->add_flag("--quiet", options->quiet, "Print only errors");
   add_watch_output_options(*command, options->outputs);
   add_slurm_options(*command, options->slurm);
   command->footer(

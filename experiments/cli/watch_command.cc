@@ -72,7 +72,7 @@ int watch(const WatchOptions& options) {
 }  // namespace
 
 void add_watch_command(CLI::App& app, Action& chosen) {
-  CLI::App* command = app.add_subcommand("watch", "Show how far runs are, from their records");
+  CLI::App* command = app.add_subcommand("watch", "Show the progress of runs, from their records");
   const auto options = std::make_shared<WatchOptions>();  // shared by CLI11's bindings and the action
   command->add_option("DIR", options->folder, "Folder of an experiment, of a run, or of several experiments")
       ->required();
@@ -81,7 +81,7 @@ void add_watch_command(CLI::App& app, Action& chosen) {
       ->capture_default_str();
   add_watch_output_options(*command, options->outputs);
   command->footer(
-      "Reads the record files alone, so the runs may be those of another machine or of a cluster, in a shared folder.\n"
+      "Reads only record files, so the runs may be those of another machine or of a cluster, in a shared folder.\n"
       "Waits for the first run, and ends when all runs have ended.\n\n"
       "Examples:\n"
       "  droptest watch results/quickstart\n"

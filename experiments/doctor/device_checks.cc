@@ -53,7 +53,7 @@ std::string troubles_of(int wanted, const comm::DeviceSurvey& survey) {
 
 Finding devices_finding(int wanted, const comm::DeviceSurvey& survey) {
   const std::string seen = seen_devices(survey);
-  if (wanted == 0) return {"devices", "", Health::kOk, "none is wanted; " + seen, ""};
+  if (wanted == 0) return {"devices", "", Health::kOk, "the spec needs no device; " + seen, ""};
   if (survey.devices.empty()) {
     return {"devices", "", Health::kFailed, count_of_devices(static_cast<std::size_t>(wanted)) + " wanted; " + seen,
             "mend that, or compute on the CPU (\"device\": \"cpu\")"};

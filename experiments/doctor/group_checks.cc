@@ -119,8 +119,8 @@ Finding cores_finding(const std::vector<RankFacts>& ranks, int threads_per_rank)
     if (threads <= cores.size()) continue;
     finding.health = Health::kWarning;
     finding.advice =
-        "results are the same, but threads take turns: for speed lower /backend/threads_per_rank or "
-        "/parallel/tensor, or use more cores";
+        "results are the same, but threads take turns: for speed choose a smaller /backend/threads_per_rank or fewer "
+        "ranks in /parallel, or use more cores";
   }
   return finding;
 }

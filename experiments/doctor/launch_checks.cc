@@ -46,9 +46,9 @@ Finding check_launch(const comm::LaunchEnvironment& launch, comm::RankKind rank_
             "start one process, or choose a backend whose ranks are processes"};
   }
   if (launch.world_size != ranks) {
-    return {"launch", "", Health::kFailed, seen + "; /parallel/tensor is " + std::to_string(ranks),
-            "start " + std::to_string(ranks) + " processes, or set /parallel/tensor to " +
-                std::to_string(launch.world_size)};
+    return {"launch", "", Health::kFailed, seen + "; the spec has " + std::to_string(ranks) + " ranks",
+            "start " + std::to_string(ranks) + " processes, or change /parallel to " +
+                std::to_string(launch.world_size) + " ranks"};
   }
   return {"launch", "", Health::kOk, seen, ""};
 }

@@ -75,7 +75,8 @@ void SearchPlan::read(const Spec& spec, FileHashes* files) {
   settings_ = read_settings(complete.at("search"), where_);
   std::vector<comm::Violation> violations = contradictions(settings_, complete.at("search"));
   if (spec.document.contains("sweep")) {
-    violations.push_back({"/sweep", "got a sweep, want a spec of one run to search from; --set /sweep=null leaves it"});
+    violations.push_back(
+        {"/sweep", "got a sweep, want a spec of one run to search from; --set /sweep=null removes it"});
   }
   tokens_ = pointer_tokens(settings_.pointer, where_ + ": /search/pointer");
   const std::string reason = schema_of_spec(base_).unknown_pointer(tokens_);

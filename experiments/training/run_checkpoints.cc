@@ -15,8 +15,8 @@ bool takes_checkpoints(const RunConfig& config, const TrainingHooks& hooks) {
 
 /// Ranks with shards of the state would each leave a part of it, and ranks that miss a flag differ.
 RescueState::Leaves leaves_states(const RunConfig& config, const TrainingHooks& hooks) {
-  const bool leaves = config.elastic && takes_checkpoints(config, hooks) && config.sharding.zero == 0 && !config.failures &&
-                      config.training.flag_loss_rate == 0;
+  const bool leaves = config.elastic && takes_checkpoints(config, hooks) && config.sharding.zero == 0 &&
+                      !config.failures && config.training.flag_loss_rate == 0;
   return leaves ? RescueState::Leaves::kYes : RescueState::Leaves::kNo;
 }
 

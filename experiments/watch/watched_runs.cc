@@ -358,7 +358,9 @@ WatchedRuns::WatchedRuns(std::string folder) : folder_(std::move(folder)) {
   while (folder_.size() > 1 && folder_.ends_with('/')) folder_.pop_back();
   std::error_code error;
   if (!fs::is_directory(folder_, error)) {
-    throw ConfigError(folder_ + ": no such folder; want one of results, e.g. results/quickstart or results");
+    throw ConfigError(folder_ +
+                      ": no such folder; want the folder of a run, of an experiment, or of several experiments, e.g. "
+                      "results/quickstart");
   }
   update();
 }

@@ -34,16 +34,16 @@ Parity make_parity(const Parameters& parameters) {
 const std::vector<RecoveryEntry>& recoveries() {
   static const std::vector<RecoveryEntry> entries = {
       {"parity", RecoveryPlace::kLink,
-       "erasure code: blocks of `data` packets with `parity` more, repaired where at most that many are lost (depth: "
-       "blocks that take turns)"},
+       "erasure code: blocks of `data` packets with `parity` parity packets; a block with at most that many losses is "
+       "repaired (depth: blocks that take turns)"},
       {"retransmit", RecoveryPlace::kLink,
-       "what was lost is sent again, by a retransmission protocol, for `rounds` rounds or as often as it takes"},
+       "lost packets are sent again, by a retransmission protocol, for `rounds` rounds or as often as it takes"},
       {"interleave", RecoveryPlace::kClass,
        "elements are strided over that many packets: a lost packet leaves small holes, not one large one"},
       {"hadamard", RecoveryPlace::kClass,
        "randomised Hadamard transform of blocks of `block` elements: a burst becomes small noise everywhere"},
       {"error_feedback", RecoveryPlace::kClass,
-       "what a sender failed to deliver is added to its next message of the same name; ef21, ef21_acknowledged: "
+       "the lost part of a message is added to the sender's next message of the same name; ef21, ef21_acknowledged: "
        "compressed differences change a state that both ends keep"},
       {"protect", RecoveryPlace::kClass, "messages of these layers, steps or names always arrive"},
   };

@@ -97,7 +97,7 @@ void Retransmission::give_up(std::uint64_t rounds, std::uint64_t packets) const 
 const std::vector<RetransmissionEntry>& retransmission_protocols() {
   static const std::vector<RetransmissionEntry> entries = {
       {"selective_repeat",
-       "lost packets alone are sent again, a round trip later (or timeout_microseconds later, where given)",
+       "only lost packets are sent again, a round trip later (or timeout_microseconds later, if it is set)",
        make_selective_repeat},
       {"go_back_n", "all from the lost packet on are sent again (window_packets: default a round trip)",
        make_go_back_n},

@@ -192,7 +192,7 @@ TEST(LaunchChecks, TheWorldSizeIsTheRanksOfTheRun) {
   EXPECT_EQ(check_launch(*checks.launch, comm::RankKind::kProcesses, 3).health, Health::kOk);
   const Finding wrong = check_launch(*checks.launch, comm::RankKind::kProcesses, 2);
   EXPECT_EQ(wrong.health, Health::kFailed);
-  EXPECT_THAT(wrong.seen, AllOf(HasSubstr("rank 1 of 3"), HasSubstr("/parallel/tensor is 2")));
+  EXPECT_THAT(wrong.seen, AllOf(HasSubstr("rank 1 of 3"), HasSubstr("the spec has 2 ranks")));
   EXPECT_EQ(check_launch(*checks.launch, comm::RankKind::kThreads, 3).health, Health::kWarning);
 }
 

@@ -220,7 +220,7 @@ def test_a_wrong_world_size_is_a_failure(tmp_path):
     (out, _, code), (other_out, other_err, other_code) = launch(tmp_path, 3, range(2))
     report = json.loads(out)
     assert code == 1 and failed(report) == {"launch"}
-    assert "rank 0 of 3" in the(report, "launch")["seen"] and "/parallel/tensor is 2" in the(report, "launch")["seen"]
+    assert "rank 0 of 3" in the(report, "launch")["seen"] and "the spec has 2 ranks" in the(report, "launch")["seen"]
     assert the(report, "all-reduce")["status"] == "skipped"
     # Rank 0 cannot know the findings of the others: they print them themselves.
     assert (other_out, other_code) == ("", 1) and "rank 1: launch: torchrun: rank 1 of 3" in other_err

@@ -355,7 +355,7 @@ TEST(LossyOptionsFromJson, ARetransmissionThatWouldNeverEndIsRefusedWhereSizesAr
       error_of(restart, traffic),
       "net.json: /time/retransmission: got \"go_back_0\", which in tp_forward takes 2.53e+03 tries on average for "
       "messages of up to 94 packets under bernoulli(loss_rate=0.08); want at most 1e+03: a lower loss rate, "
-      "shorter messages, a budget of rounds, or a protocol that sends lost packets alone (selective_repeat)");
+      "shorter messages, a budget of rounds, or a protocol that sends only lost packets (selective_repeat)");
   traffic.element_bytes = 2;
   EXPECT_EQ(error_of(restart, traffic), "(no error)") << "half as many packets";
 }
