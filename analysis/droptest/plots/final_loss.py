@@ -44,7 +44,7 @@ def data(records: Records) -> pd.DataFrame:
         for series, groups in shown.items() for group in groups
     ]  # fmt: skip
     if not any(row["final_seeds"] or row["diverged"] for row in rows):
-        raise NothingToDraw("no run has finished yet")
+        raise NothingToDraw("no finished run has a validation loss")
     result = panels.frame_of(rows, remark)
     result.attrs["rate_pointer"] = records.rate_pointer
     return result

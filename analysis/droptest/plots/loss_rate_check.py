@@ -74,7 +74,8 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     if (data["realised_rate"] == 0).any():
         y |= {"ticks": [0, *x["ticks"]], "labels": ["0", *x["labels"]]}
     ends = [100 * data["configured_rate"].min(), 100 * data["configured_rate"].max()]
-    rates.append(drawing.curve("realised = configured", Look(SOFT), ends, ends, plain=True))
+    rates.append(drawing.curve("realised = configured", Look(SOFT), ends, ends, plain=True,
+                               text=[f"realised = configured: {end:g} %" for end in ends]))  # fmt: skip
     attrs = data.attrs
     lines = [{"y": sign * level, "dash": dash} for level, dash in ((1.96, "dot"), (attrs["limit"], "dash"))
              for sign in (-1, 1)]  # fmt: skip

@@ -42,7 +42,7 @@ def data(records: Records) -> pd.DataFrame:
     if frame.empty:
         raise NotMeant("all runs lose packets in the same place")
     if not (frame["seeds"].any() or frame["diverged"].any()):
-        raise NothingToDraw("no finished run has a finished lossless twin")
+        raise NothingToDraw("no finished run has a finished lossless twin, both with a final validation loss")
     same = frame.duplicated(["panel", "place", "missing_rate"], keep=False)
     frame.loc[frame["panel"].isin(frame.loc[same, "panel"]), "place"] = frame["series"]
     frame = frame.reset_index(drop=True)

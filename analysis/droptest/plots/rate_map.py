@@ -35,7 +35,7 @@ def data(records: Records) -> pd.DataFrame:
         raise NotMeant("the sweep has no best_over")
     found = best_over(records)
     if found["mean"].isna().all() and not found["diverged"].any():
-        raise NothingToDraw("no run has finished yet")
+        raise NothingToDraw("no finished run has a validation loss")
     shown, remark = panels.shown_curves(records)
     parts = []
     for series, groups in shown.items():

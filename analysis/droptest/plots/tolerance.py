@@ -59,7 +59,7 @@ def data(records: Records) -> pd.DataFrame:
                 for seed, difference in zip(*of_run.columns(group.run_ids, "seed", "percent"), strict=True)
             ]
     if not any(row["seeds"] or row["diverged"] for row in rows):
-        raise NothingToDraw("no finished run has a finished lossless twin")
+        raise NothingToDraw("no finished run has a finished lossless twin, both with a final validation loss")
     result = panels.frame_of(rows, remark)
     result.attrs["rate_pointer"] = records.rate_pointer
     return result
@@ -135,7 +135,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
         drawing.fit([one], panels.FAR_PERCENT, view=limits, include=(0, limit))
         found.append(one)
     seen = seen[seen.abs() <= panels.FAR_PERCENT]
-    if len(seen) and low <= seen.min() and seen.max() <= high:
+    if not len(seen) or (low <= seen.min() and seen.max() <= high):
         return drawing.figure(data, [found[0] | {"title": ""}])
     return drawing.figure(data, found)
 
