@@ -19,9 +19,11 @@ from droptest.statistics import rms_z, z_limit
 NAME = "loss_rate_check"
 TITLE = "Configured against realised loss"
 CAPTION = (
-    "One point per run, class and half: realised against configured loss rate, where the line is equality, and the "
-    "deviation in standard deviations of the process's own count variance. Dotted: 95 % of single checks lie within; "
-    "dashed: with probability 95 % all of the checks do, were they independent (runs of one seed share their draws)."
+    "A point for each run, traffic class and half. First panel: the loss rate that occurred (realised) against that of "
+    "the spec (configured); on the line they are equal. Second panel: z, which is (lost packets - expected lost "
+    "packets) / standard deviation of that number for this loss process. 95 % of single checks lie between the dotted "
+    "lines. If all checks were independent, all would lie between the dashed lines with a probability of 95 %; runs "
+    "of one seed share random numbers, so they are not independent."
 )
 
 
