@@ -344,8 +344,8 @@ def _differences(every: list[Group], unit: str) -> Iterator[str]:
             continue
         worst = max(own, key=lambda g: g.loss_rate)
         twin = "the same compression without loss" if worst.compressed else "the lossless twin"
-        text = f"{series}: at a packet loss rate of {percent(worst.loss_rate)} the difference to {twin} is "
-        text += f"{with_interval(worst.difference, signed='+')} {unit}"
+        text = f"{series}: at a packet loss rate of {percent(worst.loss_rate)} the final validation loss minus that of "
+        text += f"{twin} is {with_interval(worst.difference, signed='+')} {unit}"
         clear = [g for g in own if g.difference.has_width and (g.difference.low > 0 or g.difference.high < 0)]
         with_width = [g for g in own if g.difference.has_width]
         if clear:
