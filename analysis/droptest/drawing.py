@@ -7,7 +7,7 @@ colours}. A panel that is None is a gap.
 A panel has `title`, `x` and `y` (axes), `curves`, `lines` across it ({"y" or "x": place, "dash", "name"}), `bands`
 ({"x" or "y": [from, to], "hue"}) or a `heat` map, `above` (texts above it); `keyed` false: its curves need no legend.
 An axis has `title` (words with the unit), `range`, and as it needs `type` "log", `stretch` ([unit, room]: Stretched),
-`ticks` with `labels`, `whole` (ticks at whole numbers only), `rows` (the first tick is at the top).
+`ticks` with `labels`, `whole` (ticks at whole numbers only), `rows` (their number; the first is at the top).
 A curve has `name`, `look` (looks.py), `x`, `y`, `low` and `high` (along y, or along x with `along`), `text` (at the
 cursor), `hues` (of its points), `nudge` (a small step along x, in decades), `hollow` (marks), `symbol` (in place of the
 mark's) and `kind`: line (with a band), marks (with bars and a line), bars (without a line), points, stack (a part of a
@@ -130,7 +130,7 @@ def plain_number(value: float) -> str:
 def rows_axis(names: Iterable[str]) -> dict[str, Any]:
     """An axis of names, the first at the top."""
     names = list(names)
-    return {"title": "", "ticks": list(range(len(names))), "names": names, "rows": True}
+    return {"title": "", "ticks": list(range(len(names))), "names": names, "rows": len(names)}
 
 
 def nudge(place: int, count: int, width: float = 0.05) -> float:

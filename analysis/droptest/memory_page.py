@@ -11,9 +11,10 @@ from droptest.records import Records
 
 HEADER = ("series", "kind", "peak, MiB", "after step", "taken", "allocated", "runs")
 NOTE = (
-    "Of rank 0, since the run was last started: the largest peak over the runs of a series, and the step after which "
-    "it was first seen. The process has all its ranks, with the program and its data; the device is its GPU, with all "
-    "programs there. Pools are buffers that are used again: how often a pass or a call took one, and how often that "
+    "Rank 0, since the run was last started: the largest peak over the runs of a series, and the step after which it "
+    "was first seen. Process: all ranks of the process, the program and its data. Device: the GPU of the rank, with "
+    "all its programs. Pools are buffers that are used again. Slots have the activations of a micro-batch, and calls "
+    "and messages belong to collectives. Taken: how often a buffer was taken from the pool; allocated: how often that "
     "needed new memory."
 )
 

@@ -133,7 +133,7 @@ def _axis(ax: Axes, along: str, axis: dict[str, Any], alike: bool) -> None:
             for label in one.get_ticklabels():
                 label.set(ha="right", rotation_mode="anchor")
     if axis.get("rows"):
-        ax.set_ylim(len(axis["ticks"]) - 0.5, -0.5)
+        ax.set_ylim(axis["rows"] - 0.5, -0.5)
         ax.grid(axis="y", visible=False)
     if not (alike and axis.get("rows")):
         one.set_label_text("" if alike else style.in_lines(axis["title"]))
@@ -151,7 +151,7 @@ def _curve(ax: Axes, panel: Panel, curve: dict[str, Any], stacked: dict[int, flo
         x = np.where(x == 0, (step - 1) * panel["x"]["stretch"][0], x * step)
     if kind == "edge":
         _edge(ax, curve, x, y, color)
-        return None
+        return Line2D([], [], color=color, marker=marker, linestyle=dashes, markersize=4)  # all marks are at the edge
     if kind == "stack":
         place = look.marker
         left = [stacked.get(row, 0.0) for row in range(len(y))]

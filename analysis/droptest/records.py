@@ -414,7 +414,7 @@ def _planned_runs(
     extra = [child.name for child in sorted(path.iterdir()) if child.name not in runs and is_run(child)]
     if extra:
         lists = " or ".join(name for name in ("sweep.json", "search.json") if (path / name).is_file())
-        warnings.append(f"{len(extra)} run(s) here are not part of {lists} and were left out: {', '.join(extra)}")
+        warnings.append(f"runs here that are not part of {lists} were left out: {', '.join(extra)}")
     return list(runs.values())
 
 

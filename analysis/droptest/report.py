@@ -36,7 +36,7 @@ SECTIONS = (
     ("breaks", "What breaks?", ("figure training_curves", "figure differences", "figure divergence", "table missing")),
     ("recoveries", "Which recovery is worth its price?", ("figure recoveries", "table recoveries")),
     ("why", "Why?", ("figure places", "figure layers", "figure links")),
-    ("network", "Is the network what was asked for?",
+    ("network", "Is the network that of the spec?",
      ("figure loss_rate_check", "figure burst_lengths", "table loss_statistics")),
     ("time", "What does it cost in time?",
      ("figure time_to_target", "figure loss_over_time", "figure step_time", "table virtual_time")),
@@ -61,7 +61,7 @@ SAMPLES_LEFT_OUT = (
     "Programs of users take no samples of collectives, of divergence and of wall times; figures of these are left out."
 )
 SECTIONS_OF_PROGRAMS = (
-    ("network", "Is the network what was asked for?",
+    ("network", "Is the network that of the spec?",
      ("table summary", "figure loss_rate_check", "figure burst_lengths", "figure links", "table loss_statistics")),
     ("training", "What did the training do?",
      ("figure training_curves", "figure divergence", "figure loss_over_time", "figure time_shares", "table wall_time")),
@@ -269,11 +269,15 @@ def _outcome(records: Records, brief: bool = False) -> str:
     statuses = records.runs["status"].value_counts()
     order = ("completed", "diverged", "failed", *ABSENT[1:], "missing", *OF_PROGRAMS)
     parts = ", ".join(f"{statuses[s]} {s}" for s in order if s in statuses)
-    planned = f"{records.planned} runs planned" if records.planned is not None else f"{len(records.runs)} run(s)"
+    planned = f"{records.planned} runs planned" if records.planned is not None else _runs(len(records.runs))
     same = sum(run.listed - 1 for run in records.files.values())
     if same:
         planned += f" for {records.planned + same} points and seeds, of which {same} are the same run as another"
     return f"{planned}: {parts or 'none'}"
+
+
+def _runs(count: int) -> str:
+    return f"{count} run{'' if count == 1 else 's'}"
 
 
 def _program_in_words(run: Run) -> str:
@@ -326,7 +330,8 @@ def _tolerable(records: Records, every: list[Group]) -> Iterator[str]:
     except plots.NothingToDraw:
         return
     limit = data["tolerance"].iloc[0]
-    yield f"Tolerable: at most {limit:g} % above the lossless validation loss, by the 95 % interval."
+    yield (f"Tolerable: the final validation loss is at most {limit:g} % above that of the lossless twin, which is the "
+           "run without loss with the same seeds; the whole 95 % interval counts.")  # fmt: skip
     yield from tolerance.findings(data)
     yield from _differences(every, records.unit)
 
@@ -338,22 +343,24 @@ def _differences(every: list[Group], unit: str) -> Iterator[str]:
         if not own:
             continue
         worst = max(own, key=lambda g: g.loss_rate)
-        twin = "the same compression without loss" if worst.compressed else "lossless"
-        text = f"{series}: at {percent(worst.loss_rate)} loss the final validation loss differs from {twin} by "
-        text += f"{with_interval(worst.difference, signed='+')} {unit}"
+        twin = "the same compression without loss" if worst.compressed else "the lossless twin"
+        text = f"{series}: at a packet loss rate of {percent(worst.loss_rate)} the final validation loss minus that of "
+        text += f"{twin} is {with_interval(worst.difference, signed='+')} {unit}"
         clear = [g for g in own if g.difference.has_width and (g.difference.low > 0 or g.difference.high < 0)]
         with_width = [g for g in own if g.difference.has_width]
         if clear:
             first = min(clear, key=lambda g: g.loss_rate)
             if first is worst:
                 text += (
-                    "; its interval excludes 0" if len(with_width) == 1 else "; no smaller rate's interval excludes 0"
+                    "; its interval excludes 0"
+                    if len(with_width) == 1
+                    else "; the intervals of all smaller rates include 0"
                 )
             else:
-                text += f"; the smallest rate whose interval excludes 0 is {percent(first.loss_rate)} "
+                text += f"; the smallest rate with an interval that excludes 0 is {percent(first.loss_rate)} "
                 text += f"({with_interval(first.difference, signed='+')})"
         elif with_width:
-            text += "; no rate's interval excludes 0"
+            text += "; the intervals of all rates include 0"
         yield text + "."
 
 
@@ -365,7 +372,11 @@ def _broken(records: Records, every: list[Group]) -> Iterator[str]:
     absent = len(records.of_status("failed", *ABSENT))
     if not any(group.count("diverged") for group in every):
         yield "No run diverged."
-    yield f"{absent} run(s) failed or are not there." if absent else "Nothing is missing: every run has finished."
+    yield (
+        f"Failed, unfinished, unreadable or missing runs: {absent}."
+        if absent
+        else "Nothing is missing: every run has finished."
+    )
 
 
 def _places(records: Records) -> list[str]:

@@ -229,11 +229,19 @@ def notes(records: Records) -> list[str]:
     return result
 
 
-EXPLANATION = (
-    "Differences to the lossless run with the same weights and batches, in the unit of the loss; standard deviations "
-    "with their 95 % intervals. A training is a pair of seeds (weights, data), a network the seed of fates; the rest "
-    "is their interaction. Seen now: the smallest effect that the runs at hand see with a power of 80 %, by the t test "
-    "at 5 %. To see an effect: the number for a power of 80 % / 90 % at the standard deviation that was found, in "
-    "parentheses for 80 % at the upper end of its interval; a x b: trainings crossed with networks, the fewest runs. "
-    "Equal within: the smallest margin within which the two are equal by two one-sided t tests at 5 %."
+ON_SPREAD = (
+    "Differences are to the lossless run with the same weights and batches. Standard deviations (sd) have their 95 % "
+    "intervals in parentheses. A training is a pair of seeds (weights, data); a network is the seed of the fates of "
+    "packets; the rest is the interaction of the two."
 )
+ON_EFFECTS = (
+    "An effect is a difference to the lossless twin. Seen now: the smallest effect that the existing runs detect with "
+    "a power of 80 %, by the t test at 5 %. To see an effect: the number of pairs (a run and its lossless twin) for a "
+    "power of 80 % / 90 % at the measured standard deviation, and in parentheses for 80 % at the upper end of its 95 % "
+    "interval. a x b: trainings crossed with networks, with the fewest runs."
+)
+ON_EQUALITY = (
+    "Equal within: the smallest margin for which two one-sided t tests at 5 % find that the two are equal. An interval "
+    "that contains 0 is no evidence of equality."
+)
+EXPLANATION = f"{ON_SPREAD} {ON_EFFECTS} {ON_EQUALITY}"

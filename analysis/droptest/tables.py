@@ -74,12 +74,13 @@ def _whole(name: str, title: str, table: tuple[Sequence[str], Sequence[Sequence[
 
 def _summary(records: Records, _: Questions) -> Table:
     of_losses = "" if records.of_programs else (
-        f"Losses are {records.unit}: mean ± half of the 95 % interval (Student t) over the finished seeds. The "
-        "difference is to the run without loss with the same spec and seed, paired by seed. "
+        f"Losses and differences are {records.unit}: mean ± half of the 95 % interval (Student t) over the finished "
+        "seeds. The difference is to the lossless twin, the run without loss with the same spec and seeds, paired by "
+        "seed. "
     )  # fmt: skip
     return _table("summary", "Points", HEADER, [row_of(group) for group in groups(records)], of_losses + (
-        "z compares realised and configured loss by the process's own count variance, over classes, halves and seeds "
-        "(Stouffer)."
+        "The mean burst is in packets. z is (lost packets - expected lost packets) / standard deviation of that number "
+        "for this loss process, over classes, halves and seeds (Stouffer's sum): between -2 and 2 in 95 % of all cases."
     ))  # fmt: skip
 
 
@@ -100,8 +101,8 @@ def _tolerance(records: Records, _: Questions) -> Table | None:
     ]  # fmt: skip
     header = ("series", "loss rate", "verdict", "above lossless twin", "95 % interval", "seeds", "diverged")
     return _table("tolerance", f"Tolerable within {limit:g} %", header, rows, (
-        "Final validation loss above the lossless twin's, in percent of it. Tolerable: the whole interval is at most "
-        f"{limit:g} %; not tolerable: the whole interval is above it, or a run diverged; else undecided."
+        "Final validation loss above that of the lossless twin, in percent of it. Tolerable: the whole interval is at "
+        f"most {limit:g} %; not tolerable: the whole interval is above it, or a run diverged; else undecided."
     ))  # fmt: skip
 
 
@@ -185,8 +186,10 @@ def _loss_statistics(records: Records, _: Questions) -> Table | None:
               "configured", "realised", "smallest z", "largest z", "configured burst", "realised burst", "untouched",
               "NMSE", "cosine")  # fmt: skip
     return _table("loss_statistics", "Loss statistics", header, rows, (
-        "Counts are sums over the runs of a point, the rest are means. Bursts are in packets; untouched is the share "
-        "of collectives in which no packet was lost; NMSE and cosine compare results with the exact ones."
+        "Collectives, packets and lost packets are sums over the runs of a point; NMSE, cosine, bursts and untouched "
+        "are means. Configured and realised: the loss rate of the spec, and lost over sent packets. Bursts: mean "
+        "length in packets. Untouched: the share of collectives in which no packet was lost. NMSE: squared error of "
+        "the results over the squared exact results. Cosine: of the angle between results and exact results."
     ))  # fmt: skip
 
 
@@ -269,7 +272,7 @@ def _runs(records: Records, _: Questions) -> Table:
         "tokens/s",
         "seconds",
     )
-    note = "" if records.of_programs else f"Losses and differences are {records.unit}."
+    note = "" if records.of_programs else f"Losses, and differences to the lossless twin, are {records.unit}."
     return _table("runs", "Runs", header, rows, note)
 
 
@@ -284,15 +287,18 @@ def _wall_time(records: Records, _: Questions) -> Table | None:
 
 
 def _spread(records: Records, _: Questions) -> Table | None:
-    return _whole("spread", "Spread between seeds", seeds.spread_table(records))
+    return _whole("spread", "Spread between seeds", seeds.spread_table(records),
+                  f"Losses are {records.unit}. {seeds.ON_SPREAD}")  # fmt: skip
 
 
 def _plan(records: Records, questions: Questions) -> Table | None:
-    return _whole("seeds_needed", "Seeds that an effect needs", seeds.plan_table(records, questions.effects))
+    return _whole("seeds_needed", "Seeds that an effect needs", seeds.plan_table(records, questions.effects),
+                  f"Effects and standard deviations (sd) are {records.unit}. {seeds.ON_EFFECTS}")  # fmt: skip
 
 
 def _comparison(records: Records, questions: Questions) -> Table | None:
-    return _whole("equality", "What is equal", seeds.comparison_table(records, questions.margin), seeds.EXPLANATION)
+    return _whole("equality", "What is equal", seeds.comparison_table(records, questions.margin),
+                  f"Differences and margins are {records.unit}. {seeds.ON_EQUALITY}")  # fmt: skip
 
 
 def _classification(records: Records, _: Questions) -> Table | None:

@@ -222,16 +222,16 @@ def _advice_on_waiting(spec: dict[str, Any], waited_of: Mapping[tuple[str, int],
         return (f"the others wait for rank {last}, which waits {100 * waited[last]:.1f} % of its time: other programs "
                 "on its cores, a slower machine, or more work than the others have")  # fmt: skip
     threads = object_of(spec.get("backend")).get("threads_per_rank", 1)
-    return (f"ranks wait in turns: {len(waited)} ranks of {threads} thread(s) need a core for each thread; fewer and "
-            "larger collectives meet less often")  # fmt: skip
+    return (f"ranks wait in turns: {len(waited)} ranks need {threads} core{'' if threads == 1 else 's'} each; fewer "
+            "and larger collectives wait less often")  # fmt: skip
 
 
 HEADER = ("series", "part", "share", "least", "most", "per step", "severity", "what would help")
 NOTE = (
-    "Share of the wall time of the ranks, mean over ranks and seeds; least and most: over the ranks. Severity: high "
-    "from 20 %, medium from 10 %, low from 3 %. Exposed transfer: time in collectives and messages in which the rank "
-    "computes nothing, without the waiting. Waiting: until the last rank of a collective has begun it; estimated from "
-    "the calls of the steps with a line in metrics.jsonl."
+    "Share of the wall time of the ranks, mean over ranks and seeds; least and most: over the ranks; per step: time in "
+    "milliseconds. Severity: high from 20 %, medium from 10 %, low from 3 %. Exposed transfer: time in collectives and "
+    "messages in which the rank computes nothing, without the waiting. Waiting: until the last rank of a collective "
+    "has begun it, estimated from the calls of the steps with a line in metrics.jsonl."
 )
 
 
@@ -285,14 +285,14 @@ def largest(every: list[Breakdown]) -> list[Bottleneck]:
                 of[part.part] = (one, part)
     found = []
     for one, part in of.values():
-        where = f" (at most {100 * part.share:.1f} %: {one.group.name_with_rate})" if len(every) > 1 else ""
+        where = f"; at most {100 * part.share:.1f} %, in {one.group.name_with_rate}" if len(every) > 1 else ""
         found.append(Bottleneck(part, sums[part.part] / len(every), where))
     return sorted((one for one in found if one.severity), key=lambda one: -one.mean)
 
 
 def headlines(every: list[Breakdown]) -> list[str]:
     """The largest bottlenecks over all points, a sentence each."""
-    return [f"{one.part.title} {100 * one.mean:.0f} % ({one.severity}){one.where}: {one.part.help}."
+    return [f"{one.part.title} {100 * one.mean:.0f} % ({one.severity}{one.where}): {one.part.help}."
             for one in largest(every)[:MOST_ROWS]]  # fmt: skip
 
 
@@ -307,6 +307,6 @@ def text_table(records: Records) -> str:
     lines = ["where the time goes:" if len(every) == 1 else f"where the time goes, mean over {len(every)} points:"]
     lines += [f"{100 * one.mean:6.1f} %  {one.severity:6}  {one.part.title}{printable(one.where)}: {one.part.help}"
               for one in found[:MOST_ROWS]]  # fmt: skip
-    if len(found) > MOST_ROWS:
-        lines.append(f"{len(found) - MOST_ROWS} more are in the report")
+    if (more := len(found) - MOST_ROWS) > 0:
+        lines.append(f"{more} more {'is' if more == 1 else 'are'} in the report")
     return "\n".join(lines)

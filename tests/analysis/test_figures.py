@@ -86,7 +86,7 @@ def labels(figure):
         ("variances", ["standard deviation (nats per token)"]),
         ("time_shares", ["share of the wall time (%)"]),
         ("threshold", ["packet loss rate (%)", "above lossless twin (% of its validation loss)"]),
-        ("layers", ["NMSE (fraction)", "bias (RMS of exact)", "transformer block"]),
+        ("layers", ["NMSE (fraction)", "bias (in RMS of exact results)", "transformer block"]),
         ("divergence", ["RMS difference (parameter units)", "step"]),
         ("burst_lengths", ["burst length (packets)", "number of bursts"]),
         ("loss_rate_check", ["configured packet loss rate (%)", "realised packet loss rate (%)",
@@ -241,7 +241,7 @@ def test_tolerance_shows_each_pair_and_judges_by_the_interval(tmp_path):
     half = 4.302652729911275 * 0.1 / 3**0.5  # t(2) s / sqrt(3)
     assert points.loc[0, ["low", "high"]].tolist() == pytest.approx([0.3 - half, 0.3 + half])
     assert plots.FIGURES["tolerance"].findings(data) == [
-        "Bernoulli: 1 % is tolerable, 20 % is not; undecided with these seeds: 5 %."
+        "Bernoulli: 1 % is tolerable; 20 % is not tolerable; undecided until there are more seeds: 5 %."
     ]
     around, everything = plots.draw("tolerance", droptest.load(folder)).axes
     assert around.get_ylim()[1] < 5 < everything.get_ylim()[1]

@@ -3,11 +3,13 @@
 
 import ast
 import html
+import json
 import math
 import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import synthetic
 from matplotlib.colors import to_hex
@@ -47,6 +49,18 @@ def descriptions(records):
 
 def curves_of(figure):
     return [curve for panel in figure["panels"] if panel for curve in panel["curves"]]
+
+
+def links_of(records, ranks, sends):
+    """Links of every class and half between `ranks` ranks, of the pairs for which sends(source, destination) holds."""
+    lossy = records.runs[~records.runs["lossless"]]
+    return pd.DataFrame([
+        {"run_id": run, "class": name, "half": half, "source": s, "destination": d, "packets": 100.0,
+         "lost": 100 * rate, "z": 1.0}
+        for run, rate in zip(lossy["run_id"], lossy["loss_rate"], strict=True)
+        for name in synthetic.CLASSES for half in ("reduce", "gather")
+        for s in range(ranks) for d in range(ranks) if s != d and sends(s, d)
+    ])  # fmt: skip
 
 
 def test_a_figure_describes_and_does_not_draw():
@@ -181,17 +195,9 @@ def test_a_zero_is_shown_on_every_axis(descriptions, records):
 
 
 def test_maps_share_one_scale_of_colours(tmp_path):
-    import pandas as pd
-
     records = droptest.load(synthetic.write_sweep(
         tmp_path, {"/network/loss": [NONE, *map(bernoulli, (0.05, 0.2))]}, seeds=1))  # fmt: skip
-    lossy = records.runs[~records.runs["lossless"]]
-    records.links = pd.DataFrame([
-        {"run_id": run, "class": name, "half": half, "source": s, "destination": d, "packets": 100.0,
-         "lost": 100 * rate, "z": 1.0}
-        for run, rate in zip(lossy["run_id"], lossy["loss_rate"], strict=True)
-        for name in synthetic.CLASSES for half in ("reduce", "gather") for s in range(3) for d in range(3) if s != d
-    ])  # fmt: skip
+    records.links = links_of(records, 3, lambda source, destination: True)
     figure = plots.describe("links", plots.data("links", records))
     assert len(figure["panels"]) == 8 and {(p["heat"]["low"], p["heat"]["high"]) for p in figure["panels"]} == {(0, 20)}
     drawn = pictures.draw(figure)
@@ -225,3 +231,42 @@ def test_the_advice_on_wall_time_is_three_lines_and_the_rest_folds(tmp_path):
     answer = page.split('<h2 id="wall">')[1].split('<div class="answer">')[1].split("</div>")[0]
     shown, folded = answer.split("<details>")
     assert shown.count("<li>") == 3 and folded.count("<li>") == len(list(wall_time.findings(breakdowns)))
+
+
+def test_a_map_of_many_ranks_shows_every_rank_though_few_have_labels(tmp_path):
+    records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.05)]}, seeds=1))
+    records.links = links_of(records, 24, lambda source, destination: source // 8 == destination // 8)
+    figure = plots.describe("links", plots.data("links", records))
+    axis = figure["panels"][0]["y"]
+    assert axis["rows"] == 24 and len(axis["ticks"]) == 8
+    assert pictures.draw(figure).axes[0].get_ylim() == (23.5, -0.5)
+    heat = interactive.page_of(figure)["panels"][0]["heat"]
+    assert len(heat["z"]) == 24 and "nan" not in str(heat["text"]) and heat["text"][0][23] == ""
+
+
+def test_the_page_shows_values_and_not_places_of_axes_in_decades(descriptions):
+    for name, figure in descriptions.items():
+        for panel in filter(None, figure["panels"]):
+            if "stretch" in panel["x"] or "stretch" in panel["y"]:
+                assert all("text" in curve for curve in panel["curves"]), name
+
+
+def test_series_without_any_finished_run_are_in_the_legend_and_in_one_panel(tmp_path):
+    losses = [NONE, *(loss for rate in (0.05, 0.2) for loss in (bernoulli(rate), gilbert_elliott(rate, 8)))]
+    diverged = lambda point, seed: "completed" if point["/network/loss"] == NONE else "diverged"  # noqa: E731
+    records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=2, outcomes=diverged))
+    figure = plots.describe("tolerance", plots.data("tolerance", records))
+    assert len(figure["panels"]) == 1
+    legend = [text.get_text() for text in pictures.draw(figure).legends[0].get_texts()]
+    assert legend == ["Bernoulli", "Gilbert-Elliott, burst 8", "tolerance 1 %"]
+
+
+def test_runs_without_a_validation_loss_are_not_said_to_be_unfinished(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.05)]}, seeds=1)
+    for path in folder.glob("*/summary.json"):
+        summary = json.loads(path.read_text()) | {"validation": {"final_loss": None}}
+        path.write_text(json.dumps(summary))
+    records = droptest.load(folder)
+    for name in ("final_loss", "tolerance"):
+        with pytest.raises(plots.NothingToDraw, match="validation loss"):
+            plots.data(name, records)

@@ -14,7 +14,9 @@ import synthetic
 from synthetic import NONE, PACKAGES, ROOT, bernoulli
 
 import droptest
+from droptest import tables
 from droptest.__main__ import main
+from droptest.report import write_report
 from droptest.summary import text_table
 
 
@@ -102,7 +104,7 @@ def test_page_shows_tables_and_what_is_missing(reported):
         "+0.0115 ± 0.0064",
         "one pair: no interval",
         "tensor parallel, backward",
-        "Bernoulli: 1 % is tolerable, 20 % is not; undecided with these seeds: 5 %.",
+        "Bernoulli: 1 % is tolerable; 20 % is not tolerable; undecided until there are more seeds: 5 %.",
         "python3 -m droptest plot tolerance ",
         " --name loss_statistics",
         "oneDNN 2.7.2",
@@ -270,3 +272,21 @@ def test_memory_has_a_row_for_each_kind_and_pool(tmp_path):
         ("device", "500.0", "6", "-", "-", "2"),
         ("pool of messages", "1.0", "-", "90", "3", "2"), ("pool of calls", "-", "-", "8", "2", "2"),
     ]  # fmt: skip
+
+
+def test_no_text_leaves_the_plural_to_the_reader():
+    for path in sorted((PACKAGES / "droptest").rglob("*.py")):
+        assert not re.search(r"\b(run|thread|rank|seed|point)\(s\)", path.read_text(encoding="utf-8")), path
+
+
+def test_a_page_defines_its_terms_and_tells_units_next_to_each_table(tmp_path):
+    losses = [NONE, *map(bernoulli, (0.01, 0.2))]
+    records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=3))
+    text = Page(write_report(records, tmp_path / "out").report.read_text(encoding="utf-8")).text
+    assert text.index("the lossless twin, which is the run without loss with the same seeds") < text.index(
+        "Dashed line"
+    )
+    for name in ("summary", "runs", "seeds_needed", "equality"):
+        assert "nats per token" in tables.table(name, records).note, name
+    assert "pairs (a run and its lossless twin)" in tables.table("seeds_needed", records).note
+    assert "mean burst is in packets" in tables.table("summary", records).note

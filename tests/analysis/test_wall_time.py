@@ -95,7 +95,7 @@ def test_ranks_that_wait_in_turns_have_another_advice(tmp_path):
     synthetic.add_wall_seconds(path, lambda _: [wall, wall])
     (one,) = wall_time.breakdowns(droptest.load(path))
     (waiting,) = [part for part in one.parts if part.part == "waiting"]
-    assert waiting.severity == "high" and waiting.help.startswith("ranks wait in turns: 2 ranks of 1 thread(s)")
+    assert waiting.severity == "high" and waiting.help.startswith("ranks wait in turns: 2 ranks need 1 core each; ")
 
 
 def test_a_part_that_a_rank_does_not_have_is_no_time_of_it(tmp_path):
@@ -182,7 +182,7 @@ def test_a_sweep_of_many_points_has_no_more_lines_than_one_run(tmp_path):
     assert len(lines) == 5 and lines[0] == "where the time goes, mean over 6 points:"
     # Rank 0 has 0, 2, ... 10 seconds of 10 more, rank 1 none.
     mean = 100 * sum(2 * place / (10 + 2 * place) / 2 for place in range(6)) / 6
-    assert lines[1].startswith(f"  {mean:.1f} %  medium  checkpoints (at most 25.0 %: Bernoulli, 5 %): larger ")
+    assert lines[1].startswith(f"  {mean:.1f} %  medium  checkpoints; at most 25.0 %, in Bernoulli, 5 %: larger ")
     assert lines[-1] == "3 more are in the report"
 
 

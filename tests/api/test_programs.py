@@ -185,7 +185,7 @@ def test_programs_among_runs_are_in_the_report_of_the_runs(folder_of_programs):
     records = droptest.load(folder_of_programs / "own")
     assert sorted(records.runs["status"]) == ["counted", "unfinished"] and not records.of_programs
     written = write_report(records, folder_of_programs / "page")
-    assert "2 run(s): 1 unfinished, 1 counted" in written.report.read_text() and written.notes == []
+    assert "2 runs: 1 unfinished, 1 counted" in written.report.read_text() and written.notes == []
 
 
 def test_files_of_ranks_of_another_version_leave_the_record_as_it_is(tmp_path):
@@ -224,7 +224,7 @@ def test_a_killed_program_does_not_stop_the_report_of_its_folder(folder_of_progr
     assert (
         "A program, not counted: no rank has written its counts: the program still runs, or has ended without" in page
     )
-    assert "1 run(s): 1 unfinished" in page  # the run of droptest
+    assert "1 run: 1 unfinished" in page  # the run of droptest
 
 
 def test_a_report_of_a_program_has_one_sentence_on_figures_that_it_cannot_have(folder_of_programs, tmp_path):

@@ -54,7 +54,7 @@ def data(records: Records) -> pd.DataFrame:
                        "name": group.name_with_rate}
                 )  # fmt: skip
     if not any(row["value_seeds"] for row in rows):
-        raise NothingToDraw("no run has finished yet")
+        raise NothingToDraw("no finished run has an accuracy")
     result = panels.frame_of(rows, remark)
     result.attrs["rate_pointer"] = records.rate_pointer
     return result

@@ -18,10 +18,11 @@ from droptest.records import Records
 NAME = "burst_lengths"
 TITLE = "Burst lengths"
 CAPTION = (
-    "How many bursts of each length occurred (points), over all seeds, links and classes of a point, and how many the "
-    "theory of the loss process expects (lines). A hollow triangle: none occurred, and at least one was expected. "
-    "Ratios are realised over expected; bars: 95 % of Poisson counts. Ratios have no lengths for which fewer than five "
-    "bursts are expected; a triangle at the edge is a ratio above two."
+    "A burst is a series of lost packets without a packet between them that arrives. Points: number of bursts of each "
+    "length, over all seeds, links and classes; lines: the number that the theory of the loss process expects. A "
+    "hollow triangle: no burst occurred, and at least one was expected. Ratios are realised over expected numbers; "
+    "bars: 95 % of Poisson counts. A length with fewer than five expected bursts has no ratio; a triangle at the edge "
+    "is a ratio above two."
 )
 LEAST_EXPECTED = 5.0
 MOST_RATIO = 2.0

@@ -43,7 +43,7 @@ def data(records: Records) -> pd.DataFrame:
     found = [(group, *classification.confusion_over(records, group)) for group in points.values()]
     found = [(group, classes, counts) for group, classes, counts in found if counts]
     if not found:
-        raise NothingToDraw("no run has finished yet")
+        raise NothingToDraw("no finished run has the predictions of its classes")
     if len(found) > MAX_POINTS:
         remark = "; ".join(filter(None, [remark, f"first {MAX_POINTS} of {len(found)} points"]))
     rows = [

@@ -17,11 +17,11 @@ from droptest.statistics import interval_columns
 NAME = "final_loss"
 TITLE = "Final validation loss"
 CAPTION = (
-    "Final validation loss, and its difference to the lossless run with the same seed. Points: mean over seeds; bars: "
-    "95 % interval (Student t), none with one seed. The differences are paired by seed, so their intervals leave out "
-    "the spread between seeds. A cross at the edge: runs that diverged, of all runs of the point; they have no final "
-    "loss. Dotted line: no difference. An axis with a shaded stretch is linear there and logarithmic beyond. "
-    + panels.FAR_CAPTION
+    "Final validation loss, and its difference to that of the lossless twin, the run without loss with the same seeds. "
+    "Points: mean over seeds; bars: 95 % interval (Student t), none with one seed. The differences are paired by seed, "
+    "so the spread between seeds does not widen their intervals. Dotted line: no difference. An axis with a shaded "
+    f"part is linear in that part and logarithmic outside. {panels.CROSS_CAPTION} Runs that diverged have no final "
+    f"loss. {panels.FAR_CAPTION}"
 )
 LONGEST_NAME, LONGEST_VALUE = 30, 14  # characters, of what is above the panel
 MOST_WINNERS = 4  # curves; the best values of more would fill the figure: table and hover text have them
@@ -44,7 +44,7 @@ def data(records: Records) -> pd.DataFrame:
         for series, groups in shown.items() for group in groups
     ]  # fmt: skip
     if not any(row["final_seeds"] or row["diverged"] for row in rows):
-        raise NothingToDraw("no run has finished yet")
+        raise NothingToDraw("no finished run has a validation loss")
     result = panels.frame_of(rows, remark)
     result.attrs["rate_pointer"] = records.rate_pointer
     return result

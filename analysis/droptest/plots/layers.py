@@ -18,10 +18,10 @@ from droptest.summary import Group
 NAME = "layers"
 TITLE = "Error by layer"
 CAPTION = (
-    "Error of the collectives' results on sampled steps, by transformer block: energy of the error over energy of the "
-    "exact results (NMSE), and mean error over the root mean square of the exact results (bias). Lines: "
-    "ratio of the energies' sums over seeds (NMSE) and mean over seeds (bias); bands: 95 % interval (Student t; of the "
-    "logarithm for NMSE). A hollow triangle at the edge: an NMSE of 0. Lossless runs without an error have no line."
+    "Error of the results of collectives on sampled steps, by transformer block. NMSE: sum of the squared errors over "
+    "the sum of the squared exact results, both over all seeds. Bias: mean error over the root mean square (RMS) of "
+    "the exact results, mean over seeds. Bands: 95 % interval (Student t; of the logarithm for NMSE). A hollow "
+    "triangle at the edge: an NMSE of 0. Lossless runs without an error have no line."
 )
 MOST_SERIES = 2  # a row of panels each for NMSE and bias
 QUANTITIES = ("nmse", "bias")
@@ -97,7 +97,7 @@ def _left_out(frame: pd.DataFrame, groups: list[Group], rows: list[dict[str, Any
 
 def describe(data: pd.DataFrame) -> dict[str, Any]:
     """Two rows of panels per series, a column per class."""
-    axes = {"nmse": {"title": "NMSE (fraction)", "type": "log"}, "bias": {"title": "bias (RMS of exact)"}}
+    axes = {"nmse": {"title": "NMSE (fraction)", "type": "log"}, "bias": {"title": "bias (in RMS of<br>exact results)"}}
     x = {"title": "transformer block", "whole": True}
     found, every = {quantity: [] for quantity in QUANTITIES}, []
     for series in panels.series_in(data):

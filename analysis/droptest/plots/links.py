@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -74,10 +75,11 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
             ranks = range(len(cells))
             some = list(ranks)[:: -(-len(cells) // 8)]
             axis = {"ticks": some, "labels": list(map(str, some))}
-            text = [[f"from rank {s} to rank {d}: {cells[s, d]:.4f} % of the packets lost" for d in ranks]
+            text = [["" if math.isnan(cells[s, d]) else
+                     f"from rank {s} to rank {d}: {cells[s, d]:.4f} % of the packets lost" for d in ranks]
                     for s in ranks]  # fmt: skip
             title = (name, f"{words.spoken(traffic_class)}, {words.HALVES.get(half, half)}")
-            found.append(drawing.heat_map(title, axis | {"title": "destination (rank)"},
-                                          axis | {"title": "source (rank)", "rows": True}, cells, (0.0, most), text,
-                                          square=True))  # fmt: skip
+            sources = axis | {"title": "source (rank)", "rows": len(cells)}
+            found.append(drawing.heat_map(title, axis | {"title": "destination (rank)"}, sources, cells, (0.0, most),
+                                          text, square=True))  # fmt: skip
     return drawing.figure(data, found, min(len(columns), 4), bar="packets lost (%)", least=200)

@@ -19,9 +19,11 @@ from droptest.statistics import rms_z, z_limit
 NAME = "loss_rate_check"
 TITLE = "Configured against realised loss"
 CAPTION = (
-    "One point per run, class and half: realised against configured loss rate, where the line is equality, and the "
-    "deviation in standard deviations of the process's own count variance. Dotted: 95 % of single checks lie within; "
-    "dashed: with probability 95 % all of the checks do, were they independent (runs of one seed share their draws)."
+    "A point for each run, traffic class and half. First panel: the loss rate that occurred (realised) against that of "
+    "the spec (configured); on the line they are equal. Second panel: z, which is (lost packets - expected lost "
+    "packets) / standard deviation of that number for this loss process. 95 % of single checks lie between the dotted "
+    "lines. If all checks were independent, all would lie between the dashed lines with a probability of 95 %; runs "
+    "of one seed share random numbers, so they are not independent."
 )
 
 
@@ -74,7 +76,8 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     if (data["realised_rate"] == 0).any():
         y |= {"ticks": [0, *x["ticks"]], "labels": ["0", *x["labels"]]}
     ends = [100 * data["configured_rate"].min(), 100 * data["configured_rate"].max()]
-    rates.append(drawing.curve("realised = configured", Look(SOFT), ends, ends, plain=True))
+    rates.append(drawing.curve("realised = configured", Look(SOFT), ends, ends, plain=True,
+                               text=[f"realised = configured: {end:g} %" for end in ends]))  # fmt: skip
     attrs = data.attrs
     lines = [{"y": sign * level, "dash": dash} for level, dash in ((1.96, "dot"), (attrs["limit"], "dash"))
              for sign in (-1, 1)]  # fmt: skip

@@ -23,7 +23,11 @@ MAX_RATES = 7
 PANELS_PER_ROW = 3
 FAR = 20
 FAR_PERCENT = 100.0 * (FAR - 1)  # above the lossless twin
-FAR_CAPTION = "A triangle at an edge: a value beyond it, as diverging runs have."
+FAR_CAPTION = "A triangle at an edge: a value outside the panel, which runs that diverge can have."
+CROSS_CAPTION = (
+    "A cross at an edge: a point with runs that diverged; pictures have their number beside it (1/3: 1 of 3 runs), the "
+    "page at the cursor. Several series have a line of crosses each, in the order of the legend."
+)
 
 
 def far_loss(records: Records) -> float:

@@ -21,7 +21,7 @@ CAPTION = (
     "Final validation loss minus that of the lossless run with the same seed, by the place of the loss: half, traffic "
     "class, links or layers, as far as the runs differ in it. Points: mean over seeds; bars: 95 % interval (Student "
     "t), none with one seed. A cross at the edge: runs that diverged. Dotted line: no difference. An axis with a "
-    "shaded stretch is linear there and logarithmic beyond. " + panels.FAR_CAPTION
+    "shaded part is linear in that part and logarithmic outside. " + panels.FAR_CAPTION
 )
 LABEL = "difference to lossless twin"
 
@@ -42,7 +42,7 @@ def data(records: Records) -> pd.DataFrame:
     if frame.empty:
         raise NotMeant("all runs lose packets in the same place")
     if not (frame["seeds"].any() or frame["diverged"].any()):
-        raise NothingToDraw("no finished run has a finished lossless twin")
+        raise NothingToDraw("no finished run has a finished lossless twin, both with a final validation loss")
     same = frame.duplicated(["panel", "place", "missing_rate"], keep=False)
     frame.loc[frame["panel"].isin(frame.loc[same, "panel"]), "place"] = frame["series"]
     frame = frame.reset_index(drop=True)

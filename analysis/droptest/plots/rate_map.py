@@ -20,8 +20,8 @@ NAME = "rate_map"
 TITLE = "Loss rate and the best value"
 CAPTION = (
     "Final validation loss for each loss rate (columns) and each value that was tried (rows), mean over the completed "
-    "seeds. Frame: the value that won at this loss rate, by the loss on other tokens, the selection "
-    "tokens. A cross: runs that diverged or failed, so that the value takes no part."
+    "seeds. Frame: the best value at this loss rate, which is selected by the loss on other tokens, the selection "
+    "tokens. A cross: a run of this value diverged or failed, so the value cannot be the best."
 )
 LONGEST_NAME = 26  # characters of a value's name
 
@@ -35,7 +35,7 @@ def data(records: Records) -> pd.DataFrame:
         raise NotMeant("the sweep has no best_over")
     found = best_over(records)
     if found["mean"].isna().all() and not found["diverged"].any():
-        raise NothingToDraw("no run has finished yet")
+        raise NothingToDraw("no finished run has a validation loss")
     shown, remark = panels.shown_curves(records)
     parts = []
     for series, groups in shown.items():

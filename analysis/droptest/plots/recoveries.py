@@ -54,7 +54,7 @@ def data(records: Records) -> pd.DataFrame:
     if not recovered.any():
         raise NotMeant("no run has a recovery and a run without it")
     if not any(group.difference.n for group in groups):
-        raise NothingToDraw("no finished run has a finished lossless twin")
+        raise NothingToDraw("no finished run has a finished lossless twin, both with a final validation loss")
     if len(groups) > MOST_ROWS:
         raise NothingToDraw(f"{len(groups)} series and loss rates, of which one figure holds {MOST_ROWS}")
     packets, seconds = _Packets(records), seconds_per_step(records)

@@ -16,9 +16,9 @@ from droptest.records import Records
 NAME = "time_shares"
 TITLE = "Where the wall time goes"
 CAPTION = (
-    "Shares of the wall time, which add up to 100 %: a row per rank of a single run; else a row per point, mean over "
-    "ranks and seeds. Exposed transfer: the rank is in collectives and computes nothing. Parts below half a percent "
-    "everywhere count as other. The line of step 0, with the start of the run, is left out."
+    "Shares of the wall time, which add up to 100 %. A single run has a row for each rank; several runs have a row for "
+    "each point, mean over ranks and seeds. Exposed transfer: the rank is in collectives and computes nothing. Parts "
+    'below 0.5 % in all rows are added to "other". Step 0, which has the start of the run, is left out.'
 )
 MOST_ROWS = 40
 SMALL = 0.005

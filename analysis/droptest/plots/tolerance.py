@@ -22,10 +22,10 @@ from droptest.words import decimal
 NAME = "tolerance"
 TITLE = "Tolerable loss rate"
 CAPTION = (
-    "Final validation loss above the lossless run with the same seed, in percent of it. Small points: single seeds; "
-    "marks: mean with its 95 % interval. Dashed: the tolerance. Where points lie far from it, one panel enlarges its "
-    "neighbourhood. A triangle at an edge: a mean outside the panel. A cross at the edge: runs that diverged, of all "
-    "runs of the point."
+    "Final validation loss above that of the lossless twin, in percent of it. Small points: single seeds; marks: mean "
+    "over seeds with its 95 % interval (Student t). Dashed line: the tolerance. Dotted line: no difference. If points "
+    "lie far from the tolerance, the first panel shows only its neighbourhood, and the second panel shows all points. "
+    "A triangle at an edge: a mean outside the panel. " + panels.CROSS_CAPTION
 )
 TOLERANCE_PERCENT = 1.0  # that of a spec's `search`, where it names none
 ABOVE = "above lossless twin"
@@ -59,7 +59,7 @@ def data(records: Records) -> pd.DataFrame:
                 for seed, difference in zip(*of_run.columns(group.run_ids, "seed", "percent"), strict=True)
             ]
     if not any(row["seeds"] or row["diverged"] for row in rows):
-        raise NothingToDraw("no finished run has a finished lossless twin")
+        raise NothingToDraw("no finished run has a finished lossless twin, both with a final validation loss")
     result = panels.frame_of(rows, remark)
     result.attrs["rate_pointer"] = records.rate_pointer
     return result
@@ -86,10 +86,10 @@ def findings(data: pd.DataFrame) -> list[str]:
         failed = [r for r, verdict in verdicts.items() if verdict == FAILS]
         open_ = [r for r, verdict in verdicts.items() if verdict == UNDECIDED]
         text = f"{series}: " + (
-            f"{percent(max(passed))} is tolerable" if passed else "no tested rate is surely tolerable"
+            f"{percent(max(passed))} is tolerable" if passed else "no tested rate is certainly tolerable"
         )
-        text += f", {percent(min(failed))} is not" if failed else ""
-        text += f"; undecided with these seeds: {', '.join(map(percent, open_))}" if open_ else ""
+        text += f"; {percent(min(failed))} is not tolerable" if failed else ""
+        text += f"; undecided until there are more seeds: {', '.join(map(percent, open_))}" if open_ else ""
         sentences.append(f"{text}.")
     return sentences
 
@@ -135,7 +135,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
         drawing.fit([one], panels.FAR_PERCENT, view=limits, include=(0, limit))
         found.append(one)
     seen = seen[seen.abs() <= panels.FAR_PERCENT]
-    if len(seen) and low <= seen.min() and seen.max() <= high:
+    if not len(seen) or (low <= seen.min() and seen.max() <= high):
         return drawing.figure(data, [found[0] | {"title": ""}])
     return drawing.figure(data, found)
 

@@ -58,6 +58,7 @@ function colour(hue) {  // of looks.py
   const [from, to] = dark.matches ? [1, 0.4] : report.ends;  // the contrast to the page stays
   return SCALE[Math.round((from + (to - from) * hue) * (SCALE.length - 1))];
 }
+const oneLine = title => title.replaceAll("<br>", " ");
 const faint = hex => `rgba(${[1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16)).join(",")},0.2)`;
 
 function tracesOf(curve, panel) {
@@ -66,7 +67,7 @@ function tracesOf(curve, panel) {
   const small = curve.kind === "points" && !curve.hollow;  // one run
   const symbol = curve.symbol ? curve.symbol + open : small ? "circle" : curve.hues ? curve.hues.map(h => of(h === "ink" ? 0 : mark)) : of(mark);
   const base = {type: "scatter", name: curve.name, x: curve.x, y: curve.y, meta: curve.name, cliponaxis: curve.kind !== "edge",
-    hoverlabel: {namelength: -1}, hovertemplate: `%{meta}<br>${panel.x.title}: %{x}<br>${panel.y.title}: %{y:.6~g}<extra></extra>`};
+    hoverlabel: {namelength: -1}, hovertemplate: `%{meta}<br>${oneLine(panel.x.title)}: %{x}<br>${oneLine(panel.y.title)}: %{y:.6~g}<extra></extra>`};
   if (curve.text) Object.assign(base, {text: curve.text, hovertemplate: "%{text}<extra></extra>"});
   if (curve.kind === "stack")
     return [{...base, type: "bar", orientation: "h", textposition: "none", marker: {color: own, line: {color: style("--card"), width: 0.5}}}];
@@ -96,7 +97,7 @@ function axisOf(axis, ink) {
   if (axis.ticks) Object.assign(made, {tickvals: axis.ticks, ticktext: axis.labels});
   if (axis.whole) Object.assign(made, {tickformat: "d", nticks: 7}, axis.range && axis.range[1] - axis.range[0] < 8 ? {dtick: 1} : {});
   if (axis.range) made.range = axis.range;
-  if (axis.rows) Object.assign(made, {range: [axis.ticks.length - 0.5, -0.5], showgrid: false});
+  if (axis.rows) Object.assign(made, {range: [axis.rows - 0.5, -0.5], showgrid: false});
   return made;
 }
 function drawPanel(place, panel) {
@@ -147,7 +148,7 @@ function keyOf(figure, panels) {  // the names of the curves, which show and hid
     const text = v => `${+v.toPrecision(4)}`, bar = document.createElement("span");
     bar.className = "bar";
     bar.style.background = `linear-gradient(to right, ${SCALE.join(",")})`;
-    key.append(`${figure.bar.title.replace("<br>", " ")}: ${text(figure.bar.low)}`, bar, text(figure.bar.high));
+    key.append(`${oneLine(figure.bar.title)}: ${text(figure.bar.low)}`, bar, text(figure.bar.high));
   }
   if (figure.key) key.append(`${figure.key}: `);
   if (names.length === 1) { key.append(names[0]); return key; }
