@@ -206,12 +206,8 @@ TEST(ExecuteCommand, LinesOfAProgramThatBeginsAgainReplaceTheOlderOnes) {
 
   // Blank lines do not hide that the program has begun again.
   const std::string blank = folder.path() + "/blank.jsonl";
-  std::ofstream(blank) << R"({"step": 1, "seconds": 1})"
-                          "\n"
-                          R"({"step": 2, "seconds": 2})"
-                          "\n\n"
-                       << R"({"step": 2, "seconds": 9})"
-                          "\n";
+  std::ofstream(blank)
+      << "{\"step\": 1, \"seconds\": 1}\n{\"step\": 2, \"seconds\": 2}\n\n{\"step\": 2, \"seconds\": 9}\n";
   const std::vector<json> counted = lines_that_count(blank, 2);
   ASSERT_EQ(counted.size(), 2u);
   EXPECT_EQ(counted.back()["seconds"], 9);
