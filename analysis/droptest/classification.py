@@ -22,7 +22,7 @@ from droptest.variance import interval_of
 MEASURES = {"accuracy": "accuracy", "macro_f1": "macro F1", "calibration_error": "calibration error"}
 NOTE = (
     "On the validation examples after the last step: mean ± half of the 95 % interval (Student t) over the finished "
-    "seeds. Resampled: the mean over the runs of the ends of their 95 % bootstrap intervals over the examples. The "
+    "seeds. Resampled: 95 % bootstrap interval over the examples; its two ends are means over the runs. The "
     "differences are to the lossless runs, paired by seed. Macro F1 is the mean of the F1 scores of the classes."
 )
 FINAL_LOSS = "final validation loss"

@@ -11,11 +11,11 @@ from droptest.records import Records
 
 HEADER = ("series", "kind", "peak, MiB", "after step", "taken", "allocated", "runs")
 NOTE = (
-    "Rank 0, since the run was last started: the largest peak over the runs of a series, and the step after which it "
-    "was first seen. Process: all ranks of the process, the program and its data. Device: the GPU of the rank, with "
-    "all its programs. Pools are buffers that are used again. Slots have the activations of a micro-batch, and calls "
-    "and messages belong to collectives. Taken: how often a buffer was taken from the pool; allocated: how often that "
-    "needed new memory."
+    "Memory of rank 0 since the last start of the run. Peak: the largest over the runs of a series; after step: the "
+    "step after which it was first measured. Process: the whole process with all its ranks, the program and the data. "
+    "Device: the GPU of the rank, with all programs on it. A pool has buffers that are used again: slots hold the "
+    "activations of a micro-batch, messages and calls hold the copies and plans of collectives. Taken: how often a "
+    "buffer was taken from the pool; allocated: how often that needed new memory."
 )
 
 

@@ -35,8 +35,8 @@ SECTIONS = (
       "figure confusion", "table classification", "figure rate_map", "table summary")),
     ("breaks", "What breaks?", ("figure training_curves", "figure differences", "figure divergence", "table missing")),
     ("recoveries", "Which recovery is worth its price?", ("figure recoveries", "table recoveries")),
-    ("why", "Why?", ("figure places", "figure layers", "figure links")),
-    ("network", "Is the network that of the spec?",
+    ("why", "Where do losses and errors occur?", ("figure places", "figure layers", "figure links")),
+    ("network", "Did the network lose packets as the spec says?",
      ("figure loss_rate_check", "figure burst_lengths", "table loss_statistics")),
     ("time", "What does it cost in time?",
      ("figure time_to_target", "figure loss_over_time", "figure step_time", "table virtual_time")),
@@ -61,7 +61,7 @@ SAMPLES_LEFT_OUT = (
     "Programs of users take no samples of collectives, of divergence and of wall times; figures of these are left out."
 )
 SECTIONS_OF_PROGRAMS = (
-    ("network", "Is the network that of the spec?",
+    ("network", "Did the network lose packets as the spec says?",
      ("table summary", "figure loss_rate_check", "figure burst_lengths", "figure links", "table loss_statistics")),
     ("training", "What did the training do?",
      ("figure training_curves", "figure divergence", "figure loss_over_time", "figure time_shares", "table wall_time")),
@@ -272,7 +272,7 @@ def _outcome(records: Records, brief: bool = False) -> str:
     planned = f"{records.planned} runs planned" if records.planned is not None else _runs(len(records.runs))
     same = sum(run.listed - 1 for run in records.files.values())
     if same:
-        planned += f" for {records.planned + same} points and seeds, of which {same} are the same run as another"
+        planned += f" for {records.planned + same} pairs of point and seed; {same} pairs share the run of another pair"
     return f"{planned}: {parts or 'none'}"
 
 
@@ -330,8 +330,8 @@ def _tolerable(records: Records, every: list[Group]) -> Iterator[str]:
     except plots.NothingToDraw:
         return
     limit = data["tolerance"].iloc[0]
-    yield (f"Tolerable: the final validation loss is at most {limit:g} % above that of the lossless twin, which is the "
-           "run without loss with the same seeds; the whole 95 % interval counts.")  # fmt: skip
+    yield (f"Tolerable: the 95 % interval of the final validation loss is at most {limit:g} % above that of the "
+           "lossless twin, which is the run without loss with the same seeds.")  # fmt: skip
     yield from tolerance.findings(data)
     yield from _differences(every, records.unit)
 
@@ -367,10 +367,13 @@ def _differences(every: list[Group], unit: str) -> Iterator[str]:
 def _broken(records: Records, every: list[Group]) -> Iterator[str]:
     for group in every:
         if group.count("diverged"):
-            yield (f"{group.series} at {percent(group.loss_rate)}: {group.count('diverged')} of "
+            yield (f"{group.series} at a packet loss rate of {percent(group.loss_rate)}: {group.count('diverged')} of "
                    f"{sum(group.statuses.values())} runs diverged.")  # fmt: skip
     absent = len(records.of_status("failed", *ABSENT))
-    if not any(group.count("diverged") for group in every):
+    diverged = len(records.of_status("diverged"))
+    if others := diverged - sum(group.count("diverged") for group in every):
+        yield f"Diverged runs of values that are not the best: {others}."
+    if not diverged:
         yield "No run diverged."
     yield (
         f"Failed, unfinished, unreadable or missing runs: {absent}."
@@ -393,7 +396,8 @@ def _break_evens(records: Records) -> Iterator[str]:
     target = virtual_time.default_target(records)
     if math.isfinite(target):
         for found in virtual_time.break_evens(virtual_time.curves(records, target)):
-            yield f"{found.tolerant}, tolerant, against {found.reliable}: {virtual_time.in_words(found)}."
+            yield (f"{found.tolerant} (tolerant network) compared with {found.reliable} (reliable network): "
+                   f"{virtual_time.in_words(found)}.")  # fmt: skip
 
 
 def _specs(records: Records) -> Iterator[tuple[str, str]]:

@@ -231,8 +231,9 @@ def notes(records: Records) -> list[str]:
 
 ON_SPREAD = (
     "Differences are to the lossless run with the same weights and batches. Standard deviations (sd) have their 95 % "
-    "intervals in parentheses. A training is a pair of seeds (weights, data); a network is the seed of the fates of "
-    "packets; the rest is the interaction of the two."
+    "intervals in parentheses. A training is a pair of seeds (weights, data); a network is the seed that decides "
+    "which packets are lost; the rest is the interaction of the two. In networks: each training has its own networks, "
+    "so the rest is part of their sd. Left out: runs of an incomplete crossing that are not used."
 )
 ON_EFFECTS = (
     "An effect is a difference to the lossless twin. Seen now: the smallest effect that the existing runs detect with "

@@ -78,9 +78,11 @@ def _summary(records: Records, _: Questions) -> Table:
         "seeds. The difference is to the lossless twin, the run without loss with the same spec and seeds, paired by "
         "seed. "
     )  # fmt: skip
-    return _table("summary", "Points", HEADER, [row_of(group) for group in groups(records)], of_losses + (
-        "The mean burst is in packets. z is (lost packets - expected lost packets) / standard deviation of that number "
-        "for this loss process, over classes, halves and seeds (Stouffer's sum): between -2 and 2 in 95 % of all cases."
+    rows = [row_of(group) for group in groups(records)]
+    return _table("summary", "Results of each point", HEADER, rows, of_losses + (
+        "A point: runs that differ only in their seeds. The mean burst is in packets. z: (lost packets - expected lost "
+        "packets) / standard deviation of that number for this loss process, combined over classes, halves and seeds "
+        "(Stouffer's method); in 95 % of all cases z is between -2 and 2."
     ))  # fmt: skip
 
 
@@ -101,8 +103,9 @@ def _tolerance(records: Records, _: Questions) -> Table | None:
     ]  # fmt: skip
     header = ("series", "loss rate", "verdict", "above lossless twin", "95 % interval", "seeds", "diverged")
     return _table("tolerance", f"Tolerable within {limit:g} %", header, rows, (
-        "Final validation loss above that of the lossless twin, in percent of it. Tolerable: the whole interval is at "
-        f"most {limit:g} %; not tolerable: the whole interval is above it, or a run diverged; else undecided."
+        "Final validation loss above that of the lossless twin, in percent of the twin's loss. Tolerable: the whole "
+        f"interval is at most {limit:g} %; not tolerable: the whole interval is above it, or a run diverged; else "
+        "undecided."
     ))  # fmt: skip
 
 
@@ -125,9 +128,9 @@ def _recoveries(records: Records, _: Questions) -> Table | None:
               "virtual time of a step", "difference to lossless", "saved by the recovery", "seeds", "diverged",
               "best value")  # fmt: skip
     return _table("recoveries", "Benefit and price of each recovery", header, rows, (
-        f"Shares are of the data packets, losses {records.unit} with 95 % intervals, paired by seed. Sent in addition: "
-        "parity packets and repetitions. Saved: final validation loss without any recovery minus that with it, at the "
-        "same loss."
+        f"Shares are in percent of the data packets. Losses are in {records.unit}, with 95 % intervals, paired by "
+        "seed. Sent in addition: parity packets and repeated packets. Saved: final validation loss without any "
+        "recovery minus that with the recovery, at the same packet loss rate."
     ))  # fmt: skip
 
 
@@ -147,14 +150,20 @@ def _virtual_time(records: Records, _: Questions) -> Table | None:
         return None
     rows = [
         (curve.series, "reliable" if curve.reliable else "tolerant", percent(rate), len(times),
-         with_interval(curve.interval(rate)) if math.isfinite(curve.interval(rate).mean) else "never")
+         with_interval(curve.interval(rate)) if math.isfinite(curve.interval(rate).mean) else "not all seeds")
         for curve in virtual_time.curves(records, target) for rate, times in curve.times.items()
     ]  # fmt: skip
-    header = ("series", "network", "loss rate", "seeds", f"virtual seconds to a validation loss of {target:.4g}")
+    header = (
+        "series",
+        "network",
+        "loss rate",
+        "seeds",
+        f"virtual seconds to a validation loss of {target:.4g} {records.unit}",
+    )
     return _table("virtual_time", "Time to the target loss", header, rows, (
-        "The target is 5 % above the worst final validation loss of the lossless runs. Break-even: the rate from which "
-        "a tolerant network needs longer than a reliable one, ln(time ratio) paired by seed and interpolated over the "
-        "logarithm of the rate; its interval has the rates at which a paired t test does not reject equal times."
+        "Target: 5 % above the highest final validation loss of the lossless runs (of the reliable runs if there are "
+        "none). A reliable network repeats lost packets until all arrive; on a tolerant network, packets can stay "
+        "lost. Not all seeds: at least one seed did not reach the target."
     ))  # fmt: skip
 
 
@@ -187,9 +196,12 @@ def _loss_statistics(records: Records, _: Questions) -> Table | None:
               "NMSE", "cosine")  # fmt: skip
     return _table("loss_statistics", "Loss statistics", header, rows, (
         "Collectives, packets and lost packets are sums over the runs of a point; NMSE, cosine, bursts and untouched "
-        "are means. Configured and realised: the loss rate of the spec, and lost over sent packets. Bursts: mean "
-        "length in packets. Untouched: the share of collectives in which no packet was lost. NMSE: squared error of "
-        "the results over the squared exact results. Cosine: of the angle between results and exact results."
+        "are means. Configured: the loss rate of the spec. Realised: lost packets / sent packets. z: (lost packets - "
+        "expected lost packets) / standard deviation of that number; smallest and largest over the runs. Half: the "
+        "reduce or the gather half of a collective. Path: the algorithm of the collective. Fill: the value in the "
+        "place of a lost packet. Bursts: mean length in packets. Untouched: the share of collectives in which no "
+        "packet was lost. NMSE: squared error of the results over the squared exact results. Cosine: of the angle "
+        "between results and exact results."
     ))  # fmt: skip
 
 
@@ -245,7 +257,7 @@ def _why(row) -> str:
     if row.status == "missing":
         return "planned in sweep.json, not run yet"
     step = "" if math.isnan(row.last_step) else f", last logged step {row.last_step:.0f}"
-    return f"no summary.json: it goes on, or was stopped{step}"
+    return f"no summary.json: the run goes on or was stopped{step}"
 
 
 def _runs(records: Records, _: Questions) -> Table:

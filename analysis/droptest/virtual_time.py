@@ -179,9 +179,9 @@ def in_words(result: BreakEven) -> str:
     """The break-even rate with its interval, in percent."""
     span = f"{_percent(min(result.advantages))} to {_percent(max(result.advantages))}"
     if result.rate == 0:
-        text = f"slower at every rate from {span}"
+        text = f"not faster at any rate from {span}"
     elif math.isinf(result.rate):
-        text = f"faster or equal at the highest rate of {span}"
+        text = f"faster or equal at the highest rate ({_percent(max(result.advantages))})"
     else:
         text = f"break-even at {_percent(result.rate)}"
     if not math.isnan(result.low):

@@ -248,8 +248,8 @@ def findings(every: list[Breakdown]) -> Iterator[str]:
     for found in every:
         where = f"{found.group.name_with_rate}: " if len(every) > 1 else ""
         compute = sum(part.share for part in found.parts if part.part in WORK)
-        text = f"{where}{100 * compute:.0f} % of the time is compute"
-        named = [f"{p.title} {100 * p.share:.0f} % ({p.severity}): {p.help}." for p in found.bottlenecks()]
+        text = f"{where}{100 * compute:.0f} % of the wall time is compute on CPU or GPU"
+        named = [f"{p.title} {100 * p.share:.1f} % ({p.severity}): {p.help}." for p in found.bottlenecks()]
         if not named:
             text += "; no other part has 3 %"
         if found.known < found.runs:
@@ -285,14 +285,14 @@ def largest(every: list[Breakdown]) -> list[Bottleneck]:
                 of[part.part] = (one, part)
     found = []
     for one, part in of.values():
-        where = f"; at most {100 * part.share:.1f} %, in {one.group.name_with_rate}" if len(every) > 1 else ""
+        where = f"; largest {100 * part.share:.1f} %, in {one.group.name_with_rate}" if len(every) > 1 else ""
         found.append(Bottleneck(part, sums[part.part] / len(every), where))
     return sorted((one for one in found if one.severity), key=lambda one: -one.mean)
 
 
 def headlines(every: list[Breakdown]) -> list[str]:
     """The largest bottlenecks over all points, a sentence each."""
-    return [f"{one.part.title} {100 * one.mean:.0f} % ({one.severity}{one.where}): {one.part.help}."
+    return [f"{one.part.title} {100 * one.mean:.1f} % ({one.severity}{one.where}): {one.part.help}."
             for one in largest(every)[:MOST_ROWS]]  # fmt: skip
 
 

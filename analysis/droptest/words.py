@@ -13,6 +13,12 @@ CLASSES = {
     "tp_recomputation": "tensor parallel, recomputation",
     "dp_gradient": "data parallel, gradients",
     "parameter_gather": "ZeRO, parameters",
+    "pp_activation": "pipeline, activations",
+    "pp_gradient": "pipeline, gradients",
+    "embedding_gradient": "tied embedding, gradients",
+    "sequence_forward": "sequence parallel, forward",
+    "sequence_backward": "sequence parallel, backward",
+    "outer": "outer steps",
 }
 HALVES = {"reduce": "reduce half", "gather": "gather half", "both": "both halves"}
 IDENTIFIER = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")

@@ -85,6 +85,8 @@ def test_a_value_at_which_a_run_diverged_takes_no_part(tmp_path):
     row = frame[(frame[LR] == 0.001) & ~frame["lossless"]].iloc[0]
     assert (row["diverged"], row["completed"], row["best"]) == (1, 1, False)
     assert math.isnan(row["selection_loss"])
+    text = write_report(records, tmp_path / "report").report.read_text(encoding="utf-8")
+    assert "Diverged runs of values that are not the best: 1." in text and "No run diverged." not in text
 
 
 def test_of_equal_values_the_first_wins_and_a_point_without_any_stays(tmp_path):

@@ -224,7 +224,7 @@ def test_records_without_energies_have_seeds_of_equal_weights(layered):
     records = layered([layer_of(1.0, 10.0) | old], [layer_of(30.0, 100.0)], [layer_of(50.0, 1000.0)])
     data = plots.data("layers", records)
     assert at(data, quantity="nmse")["mean"].tolist() == pytest.approx([0.15])
-    assert data.attrs["remark"] == "1 run without energies: seeds have equal weights"
+    assert data.attrs["remark"] == "1 run without sums of squared errors: seeds have equal weights"
 
 
 def test_burst_lengths_are_counts_over_expectations(records, folder):

@@ -417,7 +417,10 @@ def test_points_that_are_one_run_are_shown_as_one(idle_folder, idle_page):
     assert one_rank.startswith("is the lossless twin; one run for fill zero, stale; loss lossless, Bernoulli 5 %;")
     text = text_table(records)
     assert "one run for fill zero, stale; loss lossless, Bernoulli 5 %" in text
-    assert "8 runs planned for 16 points and seeds, of which 8 are the same run as another: 8 completed." in idle_page
+    assert (
+        "8 runs planned for 16 pairs of point and seed; 8 pairs share the run of another pair: 8 completed."
+        in idle_page
+    )
     assert idle_page.count("one run for fill zero, stale") == 2
 
 

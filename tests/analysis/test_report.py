@@ -98,9 +98,9 @@ def test_page_shows_tables_and_what_is_missing(reported):
     for wanted in (
         "15 runs planned: 8 completed, 4 diverged, 1 failed, 1 unfinished, 1 missing",
         "planned in sweep.json, not run yet",
-        "no summary.json: it goes on, or was stopped, last logged step 100",
+        "no summary.json: the run goes on or was stopped, last logged step 100",
         "diverged at step 100",
-        "Bernoulli at 40 %: 3 of 3 runs diverged.",
+        "Bernoulli at a packet loss rate of 40 %: 3 of 3 runs diverged.",
         "+0.0115 ± 0.0064",
         "one pair: no interval",
         "tensor parallel, backward",

@@ -241,7 +241,7 @@ def test_a_lossless_run_that_is_listed_for_several_networks_is_one_training(tmp_
     assert sum(lossy.statuses.values()) == 6 and lossy.difference.mean == pytest.approx(0.52)
     assert lossy.note == ""
     assert report._outcome(records) == (
-        "8 runs planned for 12 points and seeds, of which 4 are the same run as another: 8 completed"
+        "8 runs planned for 12 pairs of point and seed; 4 pairs share the run of another pair: 8 completed"
     )
 
 

@@ -152,7 +152,7 @@ def test_the_report_has_the_section_the_table_and_the_words(folder, tmp_path, ca
     page = (tmp_path / "report.html").read_text()
     assert '<a href="#wall">' in page and 'id="figure-time_shares"' in page and 'id="table-wall_time"' in page
     section = page.split('<h2 id="wall">')[1].split("<h2")[0]
-    assert "waiting for the slowest rank 12 % (medium): the others wait for rank 1" in section
+    assert "waiting for the slowest rank 12.5 % (medium): the others wait for rank 1" in section
     assert (tmp_path / "plots" / "time_shares.csv").is_file() and (tmp_path / "tables" / "wall_time.csv").is_file()
 
 

@@ -88,7 +88,10 @@ def _left_out(frame: pd.DataFrame, groups: list[Group], rows: list[dict[str, Any
     counts = [
         (unknown.loc[unknown["sampled_calls"] == 0, "run_id"].nunique(), "with layers that were not sampled"),
         (unknown.loc[unknown["sampled_calls"] != 0, "run_id"].nunique(), "with errors that are not finite, left out"),
-        (known.loc[_lacks_energies(known), "run_id"].nunique(), "without energies: seeds have equal weights"),
+        (
+            known.loc[_lacks_energies(known), "run_id"].nunique(),
+            "without sums of squared errors: seeds have equal weights",
+        ),
     ]
     told = [(count, "run", remark) for count, remark in counts]
     told.append((zeros, "point", "with NMSE 0, at the edge of the logarithmic axis"))

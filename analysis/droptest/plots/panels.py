@@ -23,10 +23,11 @@ MAX_RATES = 7
 PANELS_PER_ROW = 3
 FAR = 20
 FAR_PERCENT = 100.0 * (FAR - 1)  # above the lossless twin
-FAR_CAPTION = "A triangle at an edge: a value outside the panel, which runs that diverge can have."
+FAR_CAPTION = "A triangle at an edge: a value outside the panel, for example of a run that diverges."
 CROSS_CAPTION = (
-    "A cross at an edge: a point with runs that diverged; pictures have their number beside it (1/3: 1 of 3 runs), the "
-    "page at the cursor. Several series have a line of crosses each, in the order of the legend."
+    "A cross at an edge: a point with runs that diverged. PNG and SVG files show the number beside the cross (1/3: 1 "
+    "of 3 runs); the interactive figure shows it under the cursor. Each series has its own line of crosses, in the "
+    "order of the legend."
 )
 
 

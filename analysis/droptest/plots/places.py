@@ -66,7 +66,10 @@ def findings(data: pd.DataFrame) -> list[str]:
         name = f"{panel}: at" if panel else "At"
         if len(part) > 1:
             rate = percent(part["missing_rate"].iloc[0])
-            sentences.append(f"{name} {rate} loss, {data.attrs['unit']} above lossless: {'; '.join(costs)}.")
+            sentences.append(
+                f"{name} a packet loss rate of {rate} the final validation loss minus that of the lossless "
+                f"twin, in {data.attrs['unit']}: {'; '.join(costs)}."
+            )
     return sentences
 
 

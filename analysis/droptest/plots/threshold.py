@@ -18,13 +18,13 @@ from droptest.records import Records
 from droptest.words import decimal
 
 NAME = "threshold"
-TITLE = "Tolerable loss rate"
+TITLE = "Search for the tolerable loss rate"
 CAPTION = (
-    "Final validation loss above the lossless run with the same seed, in percent of it, over the loss rate. Dots: "
-    "runs; marks: mean over seeds with the interval that the rate was judged by (Student t, its error shared by all "
-    "looks at the rate). Dashed line: the tolerance. Grey band: from the highest rate that surely passes to the "
-    "lowest that surely fails; dotted line: the estimate. A cross at the edge: a rate with runs that diverged. "
-    + panels.FAR_CAPTION
+    "Final validation loss above the lossless run with the same seed, in percent of its loss, over the loss rate. "
+    "Dots: runs; marks: mean over seeds with the interval of the verdict (Student t; the error probability is divided "
+    "by the number of tests that a rate can get). Dashed line: the tolerance. Grey band: from the highest rate that "
+    "passes to the lowest rate that fails, both by their intervals; dotted line: the estimate. A cross at the edge: a "
+    "rate with runs that diverged. " + panels.FAR_CAPTION
 )
 LOOKS = {"passes": Look("#228833", 0), "undecided": Look("#888888", 1), "fails": Look("#cc3311", 2)}
 

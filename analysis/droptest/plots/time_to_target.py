@@ -20,9 +20,10 @@ TITLE = "Time to a target loss"
 CAPTION = (
     "Virtual time until the validation loss is 5 % above the worst final loss of the lossless runs, interpolated "
     "between evaluations. Points: mean over seeds; bars: 95 % interval (Student t), none with one seed. A triangle at "
-    "the edge: a seed that never got there. Filled markers: reliable networks; hollow: tolerant ones. Vertical "
-    "line and band: the rate at which tolerance stops being faster, with the 95 % interval of a paired t test over "
-    "seeds."
+    "the edge: at least one seed did not reach the target. Filled markers: reliable networks, which repeat lost "
+    "packets until all arrive; hollow markers: tolerant networks, on which packets can stay lost. Vertical line and "
+    "band: the break-even rate, from which the tolerant network is no longer faster, with its 95 % interval (paired t "
+    "test over seeds)."
 )
 BREAK_EVEN = ("against", "break_even", "break_even_low", "break_even_high", "break_even_words")
 

@@ -22,10 +22,10 @@ from droptest.words import decimal
 NAME = "tolerance"
 TITLE = "Tolerable loss rate"
 CAPTION = (
-    "Final validation loss above that of the lossless twin, in percent of it. Small points: single seeds; marks: mean "
-    "over seeds with its 95 % interval (Student t). Dashed line: the tolerance. Dotted line: no difference. If points "
-    "lie far from the tolerance, the first panel shows only its neighbourhood, and the second panel shows all points. "
-    "A triangle at an edge: a mean outside the panel. " + panels.CROSS_CAPTION
+    "Final validation loss above that of the lossless twin, in percent of the twin's loss. Small points: single seeds; "
+    "marks: mean over seeds with its 95 % interval (Student t). Dashed line: the tolerance. Dotted line: no "
+    "difference. If points lie far from the tolerance, the first panel shows only its neighbourhood, and the second "
+    "panel shows all points. A triangle at an edge: a mean outside the panel. " + panels.CROSS_CAPTION
 )
 TOLERANCE_PERCENT = 1.0  # that of a spec's `search`, where it names none
 ABOVE = "above lossless twin"

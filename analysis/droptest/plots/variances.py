@@ -19,8 +19,9 @@ NAME = "variances"
 TITLE = "Spread between trainings and between networks"
 CAPTION = (
     "Standard deviation of the difference to the lossless run: between trainings (seeds of weights and data), between "
-    "networks (seeds of fates), and the rest, their interaction, which nested runs have in the networks. Bars: 95 % "
-    "intervals. A mark at the edge: the estimate is 0; a bar that reaches the edge: the interval holds 0."
+    "networks (seeds of packet losses), and the rest (the interaction of the two). If each training has its own "
+    "networks, the rest is part of the networks. Bars: 95 % intervals. A mark at the edge: the estimate is 0; a bar "
+    "that reaches the edge: the interval contains 0."
 )
 PARTS = ("trainings", "networks", "rest")
 MOST_ROWS = 40
