@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW, the global gradient norm, and the learning-rate schedule.
+// AdamW and SGD, the global gradient norm, and the learning-rate schedule.
 #pragma once
 
 #include <cstdint>

@@ -21,8 +21,8 @@ enum class LossSelection : std::uint8_t {
 /// knows them. Buffers are kept between messages.
 class LargestNorm {
  public:
-  /// Replaces the lost packets by as many packets of the largest norm; if norms are equal, by the first ones. A NaN is
-  /// larger than any other value.
+  /// Replaces the lost packets by as many packets of the largest norm; if norms are equal, by the first ones. The norm
+  /// of a packet with a NaN counts as infinite.
   /// Determinism: a pure function of its arguments, equal on every rank with the same content.
   void hit(sim::PacketMask& lost, ConstTensor message, const sim::Packetizer& packets);
 

@@ -69,9 +69,10 @@ class LossyCommunicator final : public Communicator {
   /// the group that was not split, with the same steps, between the same collectives.
   void begin_step(std::uint64_t step) override;
   void run(const CallArguments& arguments) override;
-  /// A work of a class with a network is planned at its start. There it is refused if it has no meaning, and its
-  /// packets get their indices, and mostly their fates. Its data move while the rank computes; a thread of the group
-  /// runs its collectives one after the other. A wait requires only that the peers have started the same call.
+  /// A work of a class with a network is planned at its start. At that time it is refused if it has no meaning. Its
+  /// packets get their indices, and their fates unless these depend on time. Its data move while the rank computes; a
+  /// thread of the group runs its collectives one after the other. A wait requires only that the peers have started the
+  /// same call.
   ///
   /// If there is a clock that fates do not depend on, a wait also computes the times of the collectives and sends that
   /// the rank has started up to that work. This requires that the peers wait, too, and that ranks with several common
@@ -123,9 +124,9 @@ class LossyCommunicator final : public Communicator {
   };
 
   /// The state of the loss layer on this rank: links' indices, stale values, feedback, statistics and clock, with the
-  /// memories of all communicators that were split from this one. A communicator that was split has only its own
-  /// memories. A run that is restored into a communicator of equal options and equal splits continues with the same
-  /// bits. Stale values on a device are read on the stream of their last call, which outlives this communicator.
+  /// memories of all communicators that were split from this one. A communicator that was made by split() shows only
+  /// its own memories. A run that is restored into a communicator of equal options and equal splits continues with the
+  /// same bits. Stale values on a device are read on the stream of their last call, which outlives this communicator.
   /// Throws: ConfigError while works are under way.
   void visit_state(sim::StateVisitor& visitor);
 

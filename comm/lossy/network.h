@@ -151,11 +151,16 @@ struct SelectionRefusal {
 };
 std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
 
-/// Throws: ConfigError for an unknown path; a fill, a consistency or a recovery that has no meaning in its place (with
-/// the reason); a path with groups without their size; a payload that is not a positive multiple of 8 bytes (a whole
-/// number of elements of every type); an override of links with a condition on destinations if all receivers share a
-/// packet's fate; sizes of paths out of order; and inverse_probability if the loss rate is not one number or packets
-/// may come too late.
+/// Throws: ConfigError with the reason for these values:
+/// | member                          | refused value                                                           |
+/// | path                            | an unknown name                                                         |
+/// | sized_paths                     | sizes that do not increase                                              |
+/// | fill, consistency, selection    | no meaning in its half or on the path                                   |
+/// | compression, recovery           | no meaning with the other members                                       |
+/// | group_ranks                     | below 1 on a path with groups                                           |
+/// | payload_bytes                   | no positive multiple of 8, a whole number of elements of every type     |
+/// | links                           | a condition on destinations, if all receivers share a packet's fate     |
+/// | fill inverse_probability        | links or steps with different loss rates, or late packets               |
 void validate(const ClassNetwork& network);
 
 /// Whether any link of a half loses everything in some step.

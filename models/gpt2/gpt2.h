@@ -80,11 +80,11 @@ class Gpt2 {
   comm::ElementType parameter_type() const { return ops_->form().types().parameters; }
 
   /// The mean cross-entropy in nats over the targets that are not kIgnoredTarget; 0 if all are ignored. It needs the
-  /// memory of one block, and is equal on every rank of a lossless group. It equals the loss of forward_backward(), bit
-  /// for bit if both cut the rows into the same chunks and one rank has all tokens. Waits for the device. Shapes:
-  /// tokens and targets [batch, length] at positions in [0, context). Tokens are in [0, vocabulary); targets are
-  /// tokens, or classes for a classification head, or kIgnoredTarget. All sequence ranks get the same batch, here and
-  /// in the passes, and each computes its own tokens.
+  /// memory of one block. It is equal on all ranks with the head if nothing is lost; pipeline ranks without the head
+  /// return 0. It equals the loss of forward_backward(), bit for bit if both cut the rows into the same chunks and one
+  /// rank has all tokens. Waits for the device. Shapes: tokens and targets [batch, length] at positions in [0,
+  /// context). Tokens are in [0, vocabulary); targets are tokens, or classes for a classification head, or
+  /// kIgnoredTarget. All sequence ranks get the same batch, here and in the passes, and each computes its own tokens.
   double evaluate(const MicroBatch& batch, EvaluationDetail detail = EvaluationDetail::kLoss);
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                   const BatchShape& shape) {
@@ -155,8 +155,8 @@ class Gpt2 {
   UpdateDecision update(double learning_rate, UpdateRule rule);
   /// One update with gradients multiplied by gradient_scale. The first call is step 1.
   void step(double learning_rate, double gradient_scale);
-  /// An all-gather of all values in class parameter_gather, so that stale fills remember these values. Ranks: all
-  /// data-parallel ranks.
+  /// An all-gather of all values in class parameter_gather, so that stale fills remember these values. Does nothing
+  /// without sharding. Ranks: all data-parallel ranks.
   void gather_values() { store_.gather_values(); }
   /// Optimizer::reset().
   void reset_optimizer() { optimizer_.reset(); }

@@ -90,7 +90,8 @@ class ParameterStore {
   /// Call it when the optimizer has changed own_values(). The other ranks get the values now, or with sharded values
   /// when they need them.
   void spread_values();
-  /// An all-gather of all values in class parameter_gather, so that stale fills remember these values.
+  /// An all-gather of all values in class parameter_gather, so that stale fills remember these values. Does nothing
+  /// without sharding.
   void gather_values();
 
   /// Sets the replicas among which gradients are averaged from now on; null: only this one. Call it between steps; not
@@ -136,7 +137,7 @@ class ParameterStore {
 
   /// Frees all gradients; no backward pass may follow. host() shows no gradients from then on.
   void release_gradients();
-  /// Frees the copies of offloaded values; host() makes new ones. Other copies stay.
+  /// Frees the copies in host memory if values are offloaded; host() makes new ones. Otherwise the copies stay.
   void release_copies();
 
   /// Shows values and the rounded copy, or this rank's part of them. Gradients are no state, because a step starts from

@@ -37,7 +37,7 @@ CallShape shape_of(const CallArguments& call);
 struct SubCall {
   CallShape shape;
   std::vector<std::uint64_t> counts{};           ///< replaces shape.counts, unless it is empty
-  std::optional<std::uint64_t> content_bytes{};  ///< bytes for which each message stands; absent: its own
+  std::optional<std::uint64_t> content_bytes{};  ///< tensor bytes that each message stands for; absent: its own
 };
 /// The collectives that a call consists of, one after the other: itself, or those of a compression.
 std::vector<SubCall> sub_calls_of(const ClassNetwork& network, const PathEntry& path, const CallShape& call, int ranks);
