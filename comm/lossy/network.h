@@ -106,7 +106,7 @@ struct ClassNetwork {
   const HalfNetwork& of(sim::Half half) const { return half == sim::Half::kReduce ? reduce : gather; }
   /// The path of a collective of so many elements, all parts together.
   std::string_view path_of(std::uint64_t elems) const;
-  /// The packets of a message of elements as they are coded: values of that type, or the pairs of top_k.
+  /// The packets of a message with `count_elems` coded elements: values of that type, or pairs of top_k.
   sim::Packetizer packets(ElementType type, std::uint64_t count_elems) const;
   /// The network with only the path of collectives of that size.
   ClassNetwork of_size(std::uint64_t elems) const;

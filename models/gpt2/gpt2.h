@@ -171,16 +171,15 @@ class Gpt2 {
   double weigh_own_targets(const MicroBatch& batch) {
     return weigh_targets(cut_.own(batch.targets, batch.shape, own_targets_), config_.class_weights);
   }
-  /// Changes the replicas that train together. The pipeline's group and plan and the sequence group in `ranks` must be
-  /// those so far. Call it between steps; not with sharding. Ranks: all of the old and the new ones; it is no
-  /// collective.
+  /// Changes the replicas that train together. The pipeline's group and plan and the sequence group in `ranks` must not
+  /// change. Call it between steps; not with sharding. Ranks: all of the old and the new ones; it is not a collective.
   void set_replicas(const ModelRanks& ranks);
   /// The data-parallel group. Ranks: all data-parallel ranks take part in its collectives.
   comm::Communicator* data_group() const { return ranks_.data.group; }
 
   using Fields = ParameterStore::Fields;
-  /// The parameters in host memory, in the same order on all ranks; T is their type. For a device they are copies,
-  /// which download() and the caller write.
+  /// The parameters in host memory, in the same order on all ranks; T is their type. On a device, and with sharded or
+  /// offloaded values, they are copies, which download() and the caller write.
   template <class T>
   std::span<Parameter<T>> parameters() {
     return store_.host<T>();
@@ -206,7 +205,8 @@ class Gpt2 {
   /// The memory that the model uses now.
   MemoryUse memory_use() const;
   std::uint64_t memory_bytes() const { return memory_use().total(); }
-  /// The use of the activations' memory: passes that took a slot, and passes for which memory was allocated.
+  /// The use of the activations' memory: its bytes, the passes that took a slot, and the passes for which memory was
+  /// allocated.
   comm::BufferUse slot_use() const { return {memory_bytes_, slots_taken_, slots_allocated_}; }
 
  private:

@@ -108,8 +108,8 @@ class ParameterStore {
   /// Updates the rounded copy after values_of(i) have been written.
   void round_value(std::size_t i);
 
-  /// Updates the rounded copies of all values and adds adapters to their weights. Call it before each pass, because not
-  /// only updates change values between passes.
+  /// Updates the rounded copies of all values and adds adapters to their weights. Call it before each pass, because
+  /// other calls than updates can change values between passes, too.
   void round_values();
 
   /// The offloaded values and moments; null: all state is in memory.

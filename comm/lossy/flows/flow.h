@@ -94,7 +94,7 @@ struct LinkPosition {
 /// The digest of the packets that a recovery left missing.
 class MissingDigest {
  public:
-  /// Adds a message's missing packets; kAny: by FateDigest::add_apart().
+  /// Adds a message's missing packets; for MessageOrder::kAny by FateDigest::add_apart().
   void add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing, sim::MessageOrder order);
   std::uint64_t value() const { return digest_ == nullptr ? 0 : digest_->value(); }
   void visit_state(sim::StateVisitor& visitor, const sim::Link& link);

@@ -24,8 +24,8 @@ struct CallShape {
   Operation operation = Operation::kAllReduce;
   ElementType type = ElementType::kFloat32;
   std::uint64_t elements = 0;  ///< all elements of the tensor; unused by an all-to-all
-  /// A reduce-scatter and an all-gather have the elements of each rank's part. An all-to-all has the elements from one
-  /// rank to each other one, or a table of all ranks by source.
+  /// For a reduce-scatter and an all-gather: the elements of each rank's part. For an all-to-all: the elements from one
+  /// rank to each rank, or a table of all ranks by source.
   std::span<const std::uint64_t> counts{};
   std::span<const std::uint64_t> receive_counts{};  ///< one rank's all-to-all: elements from each other rank
   int root = 0;                                     ///< the rank that broadcasts

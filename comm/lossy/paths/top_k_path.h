@@ -24,7 +24,7 @@ namespace droptest::comm {
 /// A sender with error feedback remembers the elements that it did not send and, if fates are shared, those of lost
 /// packets. It does not know the losses of single receivers. Under EF21 the pairs are those of a difference, and sums
 /// are sums of copies. Acknowledgements tell all ranks the losses of all: a packet that any receiver misses changes
-/// neither the estimate nor any copy, since the next message is one for all receivers.
+/// neither the estimate nor any copy, because the next message is the same for all receivers.
 /// Source: Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, NeurIPS 2018 (with memory).
 class TopKPath final : public Path {
  public:

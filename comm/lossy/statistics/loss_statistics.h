@@ -21,7 +21,7 @@ enum class LinkDetail : std::uint8_t { kOmit, kInclude };
 
 /// Counts of the fates of packets, message by message.
 struct PacketCounts {
-  std::uint64_t bytes = 0;          ///< bytes of the packets sent at first, data and parity; losses count both, too
+  std::uint64_t bytes = 0;          ///< bytes of first transmissions, data and parity; losses count both, too
   std::uint64_t content_bytes = 0;  ///< bytes of the tensor elements in the messages, before compression
   std::uint64_t lost_packets = 0;
   std::uint64_t lost_bytes = 0;
