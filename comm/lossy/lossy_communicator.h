@@ -89,7 +89,7 @@ class LossyCommunicator final : public Communicator {
   /// split(), a LosslessScope, stop_clock() and statistics wait for all collectives before them. docs/backends.md has
   /// the rules.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
-  /// The parts share this communicator's links and their packet indices, so no fate is used twice.
+  /// The new groups share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 
@@ -139,11 +139,12 @@ class LossyCommunicator final : public Communicator {
   /// Memory of the loss layer on this rank now, in all groups of the rank. No works are under way.
   LayerBuffers buffers() const;
 
-  /// The calling thread's time is no compute time of the virtual clock while the result is alive: for sampling and
+  /// The calling thread's time is not compute time of the virtual clock while the result is alive: for sampling and
   /// logging. The calls of this communicator pause the clock themselves, also those of classes without a network.
   VirtualClock::Pause pause_clock();
-  /// Passes a share of the step's given compute time, out of TimeModel::later_share: computation between starts and
-  /// waits. Has no effect without a clock or with measured compute time. Throws: ConfigError for a negative share.
+  /// Moves the virtual clock by a share of the step's given compute time, as a part of TimeModel::later_share:
+  /// computation between starts and waits. Has no effect without a clock or with measured compute time. Throws:
+  /// ConfigError for a negative share.
   void pass_compute_share(double share);
   /// Collectives do not move the virtual clock while the result is alive: for an evaluation over the lossy network.
   /// Works that were started before take their time at once, as in a wait for all of them, except receives if their
@@ -158,7 +159,7 @@ class LossyCommunicator final : public Communicator {
   /// per class that has a network and was used, the same on every rank. A split group's own statistics hold all that
   /// its ranks counted, in every group. The counts hold all started calls with drawn fates. The sums of samples hold a
   /// started call of a rank once the rank has waited for it and for all sampled calls before it: if ranks have waited
-  /// for different works, they hold different calls of different ranks. Ranks: all, with one `detail`.
+  /// for different works, the sums hold different calls of different ranks. Ranks: all, with one `detail`.
   using LinkDetail = comm::LinkDetail;
   std::vector<ClassStatistics> collect_statistics(LinkDetail detail);
 
@@ -236,7 +237,8 @@ class LossyCommunicator final : public Communicator {
   Pool<Scratch> scratch_;
   StreamTurns turns_;  // turns at the buffers that calls share
   std::array<Paths, sim::kAllTrafficClasses.size()> paths_;
-  // Networks of messages that arrive for certain, for classes with a fill that also changes whole messages.
+  // Networks of messages that arrive for certain, for classes with a fill that changes messages without losses, too
+  // (inverse_probability).
   std::array<sim::Boxed<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
   std::array<Paths, sim::kAllTrafficClasses.size()> certain_paths_;
   std::unique_ptr<Communicator> clock_channel_;  // null: the inner communicator

@@ -158,9 +158,9 @@ std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
 /// | fill, consistency, selection    | no meaning in its half or on the path                                   |
 /// | compression, recovery           | no meaning with the other members                                       |
 /// | group_ranks                     | below 1 on a path with groups                                           |
-/// | payload_bytes                   | no positive multiple of 8, a whole number of elements of every type     |
+/// | payload_bytes                   | not a positive multiple of 8 (a whole number of elements of every type) |
 /// | links                           | a condition on destinations, if all receivers share a packet's fate     |
-/// | fill inverse_probability        | links or steps with different loss rates, or late packets               |
+/// | fill inverse_probability        | links or steps with different loss rates, or a deadline                 |
 void validate(const ClassNetwork& network);
 
 /// Whether any link of a half loses everything in some step.

@@ -91,10 +91,10 @@ class Gpt2 {
     return evaluate({tokens, targets, shape});
   }
   /// The detail of the last evaluate(). kLogits [batch, outputs of the head]: the logits at the target of each
-  /// sequence. Entries of other ranks, and of sequences without a target, are zeros, so that the sum over the ranks of
-  /// a replica gives all logits. kMargins [targets of this rank's tokens, 2]: the largest logit among this rank's
-  /// outputs, and the logit of the target, minus infinity if another rank has it; empty without the head. The maxima
-  /// over tensor-parallel ranks show which targets are predicted.
+  /// sequence. Entries of outputs that other ranks have, and of sequences without a target, are zeros, so that the sum
+  /// over the ranks of a replica gives all logits. kMargins [targets of this rank's tokens, 2]: the largest logit among
+  /// this rank's outputs, and the logit of the target, minus infinity if another rank has it; empty without the head.
+  /// The maxima over tensor-parallel ranks show which targets are predicted.
   const std::vector<double>& detail() const { return detail_; }
 
   /// The next backward pass starts from zeros.

@@ -52,7 +52,7 @@ class ParameterArena {
 
  private:
   bool is_whole() const { return holds_ == Holds::kAll || holds_ == Holds::kTrained; }
-  /// The offset of the room of each unit in memory, and the end of all.
+  /// The offset of the room of each unit in memory, and the end of the last room.
   static std::vector<std::uint64_t> rooms(const ParameterTable& table, const ShardPlan& plan, Holds holds);
 
   const ParameterTable* table_ = nullptr;

@@ -68,7 +68,7 @@ class Stage {
  private:
   /// The part of a backward pass that is computed.
   enum class Part : std::uint8_t { kWhole, kInputs, kWeights };
-  /// A linear layer: the number of its weight in the store, which its bias follows, and its extents.
+  /// A linear layer: the number of its weight in the store, and its extents. Its bias has the next number.
   struct Linear {
     std::size_t weight = 0;
     std::int64_t inputs = 0;
@@ -154,8 +154,8 @@ class Stage {
 
   void backward_part(StageBuffers& buffers, double scale, double targets, GradientMode losses_mode, Reports reports,
                      Part part);
-  /// `grad_before` is the gradient so far of the normalised residual stream; empty after the last block. `grad_after`
-  /// gets the sum with the gradient through this norm.
+  /// `grad_before` is the gradient so far of the residual stream before the norm; empty for the last norm. `grad_after`
+  /// gets its sum with the gradient through the norm.
   void normalise_backward(std::size_t norm, const NormBuffers& norm_buffers, std::optional<std::size_t> branch_bias,
                           const comm::Tensor& grad_before, const comm::Tensor& grad_after, StageBuffers& buffers,
                           GradientMode mode);

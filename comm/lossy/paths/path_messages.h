@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of a collective on its path: who sends how much to whom, over which link, and when.
+// The messages of a collective on its path: the ends, the elements, the link and the round of each message.
 #pragma once
 
 #include <cstdint>
@@ -64,8 +64,8 @@ struct PathMessage {
   int counted_on() const { return to_all ? source : destination; }
 };
 
-/// The one description of what a path sends: the loss layer draws from it, the clock times it, simulations and plans
-/// count it. Messages of each link come in the order of their packet indices.
+/// The one description of the messages of a path: the loss layer draws their fates, the clock computes their times, and
+/// simulations and plans count them. Messages of each link come in the order of their packet indices.
 class PathMessages {
  public:
   using Visit = std::function<void(const PathMessage&)>;

@@ -18,8 +18,8 @@ namespace droptest::comm {
 /// Each rank sends the pairs (index, value) of its k elements of largest magnitude to all others, and adds up the pairs
 /// that it has, in the order of ranks, then of indices. If magnitudes are equal, the lower index counts as larger; a
 /// NaN counts as infinity. Links: those of the gather half, as an all-gather of one hop. The pairs of a lost packet are
-/// missing from the receiver's sum; if fates are shared, from the sums of all ranks, also the sender's. A rank adds up
-/// only the pairs of its own contribution, too, so that ranks end with equal sums if no packet is lost.
+/// missing from the receiver's sum; if fates are shared, from the sums of all ranks, also the sender's. The own
+/// contribution is reduced to its pairs in the same way, so that ranks end with equal sums if no packet is lost.
 ///
 /// A sender with error feedback remembers the elements that it did not send and, if fates are shared, those of lost
 /// packets. It does not know the losses of single receivers. Under EF21 the pairs are those of a difference, and sums
