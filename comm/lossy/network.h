@@ -32,8 +32,8 @@ enum class BurstScope : std::uint8_t { kLink, kMessage };
 
 /// The gradient with respect to a lost value of a forward pass, which its receiver replaced by another value.
 enum class LostGradient : std::uint8_t {
-  kStraightThrough,  ///< the gradient of the other value, as if the lost one had arrived
-  kZero,             ///< none: the backward pass is the gradient of the forward pass with its losses
+  kStraightThrough,  ///< the lost value gets the gradient of its replacement, as if it had arrived
+  kZero,             ///< none: the backward pass is the exact gradient of the forward pass with its losses
 };
 
 /// One half of a collective.
@@ -43,7 +43,7 @@ struct HalfNetwork {
   std::shared_ptr<const sim::LinkRecovery> recovery =
       nullptr;            ///< shared by its classes and ranks; null: lost packets are missing
   bool deadline = false;  ///< late packets are lost, too
-  LossSelection selection = LossSelection::kByFate;  ///< another one has a meaning only in the reduce half of `direct`
+  LossSelection selection = LossSelection::kByFate;  ///< kLargestNorm: only in the reduce half of `direct`
   std::vector<LinkOverride> links = {};  ///< links with a loss process of their own; the last matching one counts
 
   /// The rule of its fill.

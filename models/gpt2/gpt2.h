@@ -144,7 +144,7 @@ class Gpt2 {
   /// Sums of the passes since zero_gradients() on this rank.
   struct StepSums {
     double losses = 0;            ///< sum of the losses of the passes
-    double gradient_squares = 0;  ///< squares of this rank's gradients; only rank 0 counts replicated tensors
+    double gradient_squares = 0;  ///< sum of squares of this rank's gradients; only rank 0 counts replicated tensors
   };
   /// Waits for the device and for reductions of gradients. Ranks: all data-parallel ranks if they shard state.
   StepSums step_sums();

@@ -84,7 +84,7 @@ class PipelineTraffic {
   std::uint64_t trained_ = 0;            ///< micro-batches of training, including this step
   std::uint64_t evaluated_ = 0;          ///< number of evaluations, including this one
   std::string name_;                     ///< name of the last message
-  Works receives_;                       ///< the place is that of the action that needs them
+  Works receives_;                       ///< the place is that of the action that needs the message
   Works sends_;                          ///< the place is that of the slot
 };
 

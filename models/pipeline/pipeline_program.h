@@ -43,7 +43,7 @@ struct PipelineStep {
 /// A delivery of an action's result or input to another action.
 struct Delivery {
   Action user;    ///< action that needs it, of kind kForward or kBackward
-  int past = -1;  ///< see PipelineStep::past
+  int past = -1;  ///< stage that the input is sent past; -1: none
 };
 
 /// The steps of each rank, in order. Between two ranks, receives start in the order of the sends, for both directions

@@ -40,7 +40,7 @@ struct LossCounts : PacketCounts {
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;                         ///< packets sent at first
   double expected_lost = 0;                          ///< sum over links of packets x loss rate
-  double expected_lost_variance = 0;                 ///< sum over links of the process's count variance
+  double expected_lost_variance = 0;                 ///< sum over links of the variance of their lost packets
   std::map<std::uint64_t, std::uint64_t> bursts;     ///< number of bursts that ended or are open, by length in packets
   std::vector<std::uint64_t> gaps;                   ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
   std::map<std::uint64_t, std::uint64_t> stretches;  ///< number of stretches of consecutive packets, by length
