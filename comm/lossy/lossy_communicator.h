@@ -191,7 +191,8 @@ class LossyCommunicator final : public Communicator {
   void run_lossy(const CallArguments& arguments);
   void exchange_lossy(std::span<const Send> sends, std::span<const Receive> receives);
   std::unique_ptr<WorkInFlight> begin_lossy(const CallArguments& arguments);
-  /// Gives the inner communicator the receives from a rank that wait for their times, ahead of another receive.
+  /// Called before another receive from rank `source`: gives the inner communicator the started receives from that rank
+  /// that still wait for their times.
   void post_receives(int source);
   /// Buffers of only this group.
   LayerBuffers own_buffers() const;
@@ -206,7 +207,7 @@ class LossyCommunicator final : public Communicator {
   PathContext context_of(const ClassNetwork& network, const PathEntry& path) const;
   std::unique_ptr<Path> make_path(const ClassNetwork& network, const PathEntry& path) const;
   void begin_inner_step();
-  /// Begins the rank's step in the inner communicator, if only another group of the rank was told of it.
+  /// Begins the rank's step in the inner communicator, if begin_step() was called only on another group of the rank.
   void follow_step();
   /// Computes the times of started receives from a rank, in the order of their starts: of all, or up to one of them.
   void play_receives(int source, const StartedLossyCall* until);

@@ -22,7 +22,7 @@ struct ShardOptions {
   enum class Reduce : std::uint8_t { kAfterLast, kAfterEach } reduce = Reduce::kAfterLast;
   int micro_batches = 1;          ///< micro-batches of a step
   bool offloads_moments = false;  ///< moments are stored outside of memory (Ops::make_storage())
-  bool offloads_values = false;   ///< values, too; memory has only two blocks and the tensors outside of blocks
+  bool offloads_values = false;   ///< values are stored outside of memory; two blocks and other tensors are in memory
   std::uint64_t offload_piece_elems = std::uint64_t{1} << 20U;  ///< size limit of a piece in an update
 
   bool shards_state() const { return zero >= 1; }

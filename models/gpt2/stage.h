@@ -143,7 +143,7 @@ class Stage {
   void save_residuals(int layer, StageBuffers& buffers);
   std::uint64_t key_of(int layer, SublayerKind kind, const StageBuffers& buffers) const;
   void bring_residual_back(int layer, SublayerKind kind, StageBuffers& buffers);
-  /// Begins to read the residual stream of the next such block from `layer` downwards, if there is one.
+  /// Begins to read the residual stream of the next block that leaves_slot(), from `layer` downwards, if there is one.
   void expect_residual(int layer, SublayerKind kind, const StageBuffers& buffers);
   /// Whether a block sends its sums over ranks again.
   bool sends_again(int layer) const { return options_.sends_again(layer) && ops_.world_size() > 1; }
