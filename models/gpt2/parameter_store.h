@@ -70,7 +70,7 @@ class ParameterStore {
 
   /// A pass reads the weights of a block (kOutsideOfBlocks: of embeddings, last norm and head) and writes their
   /// gradients between acquire() and release(), for at most two blocks at a time. expect() announces the next block, so
-  /// that the all-gather of its sharded values starts.
+  /// that the all-gather of its sharded values, or the read of its offloaded values, starts.
   void expect(int layer);
   void acquire(int layer);
   void release(int layer);
