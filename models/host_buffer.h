@@ -9,8 +9,8 @@
 
 namespace droptest::models {
 
-/// Zeroed bytes that begin on a page boundary. Large buffers request huge pages, which save most address translations
-/// of a step over hundreds of megabytes.
+/// Zeroed bytes that begin on a page boundary. Large buffers request huge pages: a step visits hundreds of megabytes,
+/// and huge pages save most of its address translations.
 class ZeroedMemory {
  public:
   ZeroedMemory() = default;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW, the global gradient norm, and the learning-rate schedule.
+// AdamW and SGD, the global gradient norm, and the learning-rate schedule.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ class Optimizer {
   Optimizer(ParameterStore& store, const OptimizerConfig& config, Ops& ops);
   /// One update with gradients multiplied by gradient_scale (clipping). The first call is step 1.
   void step(double learning_rate, double gradient_scale);
-  /// One update with the gradient factor of the operations' last decide_update(), which the host need not know.
+  /// One update with the gradient factor of the operations' last decide_update(), which the host does not need to know.
   void step_as_decided(double learning_rate);
   /// Sets the moments to zero; the next update is step 1 again.
   void reset();

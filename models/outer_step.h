@@ -81,7 +81,7 @@ class OuterStep {
   /// `workers` is borrowed and outlives this. Throws: ConfigError for fewer tensors than fragments.
   OuterStep(const OuterOptions& options, comm::Communicator& workers, std::span<const Parameter<float>> parameters);
 
-  /// Sets the reference of each element to its present value.
+  /// Sets the reference of each element to its present value, and all momentum to zero. No message may be under way.
   void begin(std::span<const Parameter<float>> parameters);
   /// Whether take() has work after that step. Then it needs the present values.
   bool is_due(std::uint64_t step) const;

@@ -13,7 +13,7 @@
 namespace droptest::models {
 
 struct StepResult {
-  double loss = 0;           ///< mean over all targets and ranks, in nats per token; equal on every rank
+  double loss = 0;           ///< mean over all targets and ranks, in nats per target; equal on every rank
   double gradient_norm = 0;  ///< norm of the whole model before clipping; equal on every rank with Norm::kAgreed
   bool updated = false;      ///< false: loss or norm is not finite; weights and moments did not change
   double loss_scale = 1;     ///< factor of the losses in the backward pass; loss and norm are without it
@@ -29,9 +29,9 @@ class TrainingStep {
                const LossScaleConfig& loss_scale = {})
       : model_(model), max_gradient_norm_(max_gradient_norm), norm_(norm), scaler_(loss_scale) {}
 
-  /// One step. All targets that are not ignored have equal weight, whichever micro-batch and rank has them. Call
-  /// Gpt2::spread_embedding() before the next step or evaluation. Shapes: at least one micro-batch; in a pipeline, as
-  /// many as its program has, with one batch size and length.
+  /// One step. All targets that are not ignored have equal weight, or the weight of their class, whichever micro-batch
+  /// and rank has them. Call Gpt2::spread_embedding() before the next step or evaluation. Shapes: at least one
+  /// micro-batch; in a pipeline, as many as its program has, with one batch size and length.
   StepResult take(std::span<const MicroBatch> micro_batches, double learning_rate,
                   UpdateRule::Flags flags = UpdateRule::Flags::kReliable);
   /// For a rank that takes no part in the step: follows the loss scale of the others.

@@ -14,15 +14,15 @@ namespace droptest::comm {
 
 enum class LossSelection : std::uint8_t {
   kByFate,       ///< the losses of the loss process
-  kLargestNorm,  ///< equally many packets, of the largest norm: the worst case for the energy of missing elements
+  kLargestNorm,  ///< as many packets, those of largest norm: the worst case for the energy of missing elements
 };
 
 /// The adversary. It sees a message's content, so its fates do not follow from the link: only a rank with the content
 /// knows them. Buffers are kept between messages.
 class LargestNorm {
  public:
-  /// Replaces the lost packets by as many packets of the largest norm; if norms are equal, by the first ones. A NaN is
-  /// larger than any other value.
+  /// Replaces the lost packets by as many packets of the largest norm; if norms are equal, by the first ones. The norm
+  /// of a packet with a NaN counts as infinite.
   /// Determinism: a pure function of its arguments, equal on every rank with the same content.
   void hit(sim::PacketMask& lost, ConstTensor message, const sim::Packetizer& packets);
 

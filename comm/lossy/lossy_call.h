@@ -33,7 +33,7 @@ class LossyCall {
 
   /// The values of a send that travel. The caller moves the data of messages.
   ConstTensor outgoing() { return message_->outgoing(arguments_.input, scratch()); }
-  /// Called before the receipt of a message, and after it.
+  /// before_receipt() is called before the receipt of a message, received() after it.
   void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }
   void received() { message_->received(arguments_, scratch()); }
 

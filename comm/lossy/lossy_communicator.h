@@ -69,9 +69,10 @@ class LossyCommunicator final : public Communicator {
   /// the group that was not split, with the same steps, between the same collectives.
   void begin_step(std::uint64_t step) override;
   void run(const CallArguments& arguments) override;
-  /// A work of a class with a network is planned at its start. There it is refused if it has no meaning, and its
-  /// packets get their indices, and mostly their fates. Its data move while the rank computes; a thread of the group
-  /// runs its collectives one after the other. A wait requires only that the peers have started the same call.
+  /// A work of a class with a network is planned at its start. At that time it is refused if it has no meaning. Its
+  /// packets get their indices, and their fates unless these depend on time. Its data move while the rank computes; a
+  /// thread of the group runs its collectives one after the other. A wait requires only that the peers have started the
+  /// same call.
   ///
   /// If there is a clock that fates do not depend on, a wait also computes the times of the collectives and sends that
   /// the rank has started up to that work. This requires that the peers wait, too, and that ranks with several common
@@ -88,7 +89,7 @@ class LossyCommunicator final : public Communicator {
   /// split(), a LosslessScope, stop_clock() and statistics wait for all collectives before them. docs/backends.md has
   /// the rules.
   std::unique_ptr<WorkInFlight> begin(const CallArguments& arguments) override;
-  /// The parts share this communicator's links and their packet indices, so no fate is used twice.
+  /// The new groups share this communicator's links and their packet indices, so no fate is used twice.
   std::unique_ptr<Communicator> split(int color, int key) override;
   void abort(std::string_view reason) noexcept override { inner_.abort(reason); }
 
@@ -123,9 +124,9 @@ class LossyCommunicator final : public Communicator {
   };
 
   /// The state of the loss layer on this rank: links' indices, stale values, feedback, statistics and clock, with the
-  /// memories of all communicators that were split from this one. A communicator that was split has only its own
-  /// memories. A run that is restored into a communicator of equal options and equal splits continues with the same
-  /// bits. Stale values on a device are read on the stream of their last call, which outlives this communicator.
+  /// memories of all communicators that were split from this one. A communicator that was made by split() shows only
+  /// its own memories. A run that is restored into a communicator of equal options and equal splits continues with the
+  /// same bits. Stale values on a device are read on the stream of their last call, which outlives this communicator.
   /// Throws: ConfigError while works are under way.
   void visit_state(sim::StateVisitor& visitor);
 
@@ -138,11 +139,12 @@ class LossyCommunicator final : public Communicator {
   /// Memory of the loss layer on this rank now, in all groups of the rank. No works are under way.
   LayerBuffers buffers() const;
 
-  /// The calling thread's time is no compute time of the virtual clock while the result is alive: for sampling and
+  /// The calling thread's time is not compute time of the virtual clock while the result is alive: for sampling and
   /// logging. The calls of this communicator pause the clock themselves, also those of classes without a network.
   VirtualClock::Pause pause_clock();
-  /// Passes a share of the step's given compute time, out of TimeModel::later_share: computation between starts and
-  /// waits. Has no effect without a clock or with measured compute time. Throws: ConfigError for a negative share.
+  /// Moves the virtual clock by a share of the step's given compute time, as a part of TimeModel::later_share:
+  /// computation between starts and waits. Has no effect without a clock or with measured compute time. Throws:
+  /// ConfigError for a negative share.
   void pass_compute_share(double share);
   /// Collectives do not move the virtual clock while the result is alive: for an evaluation over the lossy network.
   /// Works that were started before take their time at once, as in a wait for all of them, except receives if their
@@ -157,7 +159,7 @@ class LossyCommunicator final : public Communicator {
   /// per class that has a network and was used, the same on every rank. A split group's own statistics hold all that
   /// its ranks counted, in every group. The counts hold all started calls with drawn fates. The sums of samples hold a
   /// started call of a rank once the rank has waited for it and for all sampled calls before it: if ranks have waited
-  /// for different works, they hold different calls of different ranks. Ranks: all, with one `detail`.
+  /// for different works, the sums hold different calls of different ranks. Ranks: all, with one `detail`.
   using LinkDetail = comm::LinkDetail;
   std::vector<ClassStatistics> collect_statistics(LinkDetail detail);
 
@@ -189,7 +191,8 @@ class LossyCommunicator final : public Communicator {
   void run_lossy(const CallArguments& arguments);
   void exchange_lossy(std::span<const Send> sends, std::span<const Receive> receives);
   std::unique_ptr<WorkInFlight> begin_lossy(const CallArguments& arguments);
-  /// Gives the inner communicator the receives from a rank that wait for their times, ahead of another receive.
+  /// Called before another receive from rank `source`: gives the inner communicator the started receives from that rank
+  /// that still wait for their times.
   void post_receives(int source);
   /// Buffers of only this group.
   LayerBuffers own_buffers() const;
@@ -204,7 +207,7 @@ class LossyCommunicator final : public Communicator {
   PathContext context_of(const ClassNetwork& network, const PathEntry& path) const;
   std::unique_ptr<Path> make_path(const ClassNetwork& network, const PathEntry& path) const;
   void begin_inner_step();
-  /// Begins the rank's step in the inner communicator, if only another group of the rank was told of it.
+  /// Begins the rank's step in the inner communicator, if begin_step() was called only on another group of the rank.
   void follow_step();
   /// Computes the times of started receives from a rank, in the order of their starts: of all, or up to one of them.
   void play_receives(int source, const StartedLossyCall* until);
@@ -235,7 +238,8 @@ class LossyCommunicator final : public Communicator {
   Pool<Scratch> scratch_;
   StreamTurns turns_;  // turns at the buffers that calls share
   std::array<Paths, sim::kAllTrafficClasses.size()> paths_;
-  // Networks of messages that arrive for certain, for classes with a fill that also changes whole messages.
+  // Networks of messages that arrive for certain, for classes with a fill that changes messages without losses, too
+  // (inverse_probability).
   std::array<sim::Boxed<ClassNetwork>, sim::kAllTrafficClasses.size()> certain_networks_;
   std::array<Paths, sim::kAllTrafficClasses.size()> certain_paths_;
   std::unique_ptr<Communicator> clock_channel_;  // null: the inner communicator

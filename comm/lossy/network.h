@@ -32,8 +32,8 @@ enum class BurstScope : std::uint8_t { kLink, kMessage };
 
 /// The gradient with respect to a lost value of a forward pass, which its receiver replaced by another value.
 enum class LostGradient : std::uint8_t {
-  kStraightThrough,  ///< the gradient of the other value, as if the lost one had arrived
-  kZero,             ///< none: the backward pass is the gradient of the forward pass with its losses
+  kStraightThrough,  ///< the lost value gets the gradient of its replacement, as if it had arrived
+  kZero,             ///< none: the backward pass is the exact gradient of the forward pass with its losses
 };
 
 /// One half of a collective.
@@ -43,7 +43,7 @@ struct HalfNetwork {
   std::shared_ptr<const sim::LinkRecovery> recovery =
       nullptr;            ///< shared by its classes and ranks; null: lost packets are missing
   bool deadline = false;  ///< late packets are lost, too
-  LossSelection selection = LossSelection::kByFate;  ///< another one has a meaning only in the reduce half of `direct`
+  LossSelection selection = LossSelection::kByFate;  ///< kLargestNorm: only in the reduce half of `direct`
   std::vector<LinkOverride> links = {};  ///< links with a loss process of their own; the last matching one counts
 
   /// The rule of its fill.
@@ -106,7 +106,7 @@ struct ClassNetwork {
   const HalfNetwork& of(sim::Half half) const { return half == sim::Half::kReduce ? reduce : gather; }
   /// The path of a collective of so many elements, all parts together.
   std::string_view path_of(std::uint64_t elems) const;
-  /// The packets of a message of elements as they are coded: values of that type, or the pairs of top_k.
+  /// The packets of a message with `count_elems` coded elements: values of that type, or pairs of top_k.
   sim::Packetizer packets(ElementType type, std::uint64_t count_elems) const;
   /// The network with only the path of collectives of that size.
   ClassNetwork of_size(std::uint64_t elems) const;
@@ -151,11 +151,16 @@ struct SelectionRefusal {
 };
 std::optional<SelectionRefusal> selection_refusal(const ClassNetwork& network);
 
-/// Throws: ConfigError for an unknown path; a fill, a consistency or a recovery that has no meaning in its place (with
-/// the reason); a path with groups without their size; a payload that is not a positive multiple of 8 bytes (a whole
-/// number of elements of every type); an override of links with a condition on destinations if all receivers share a
-/// packet's fate; sizes of paths out of order; and inverse_probability if the loss rate is not one number or packets
-/// may come too late.
+/// Throws: ConfigError with the reason for these values:
+/// | member                          | refused value                                                           |
+/// | path                            | an unknown name                                                         |
+/// | sized_paths                     | sizes that do not increase                                              |
+/// | fill, consistency, selection    | no meaning in its half or on the path                                   |
+/// | compression, recovery           | no meaning with the other members                                       |
+/// | group_ranks                     | below 1 on a path with groups                                           |
+/// | payload_bytes                   | not a positive multiple of 8 (a whole number of elements of every type) |
+/// | links                           | a condition on destinations, if all receivers share a packet's fate     |
+/// | fill inverse_probability        | links or steps with different loss rates, or a deadline                 |
 void validate(const ClassNetwork& network);
 
 /// Whether any link of a half loses everything in some step.

@@ -10,7 +10,7 @@
 
 namespace droptest::comm {
 
-/// Lends objects, as many as are in use at once. Thread safety: none; take and give back on one thread.
+/// Lends objects; it makes a new one only if all are on loan. Thread safety: none; take and give back on one thread.
 template <class T>
 class Pool {
  public:

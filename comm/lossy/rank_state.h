@@ -42,7 +42,7 @@ struct RankState {
   std::deque<StartedLossyCall*> started;  ///< works under way, in the order of their starts
   FlowLedger ledger;
   std::optional<VirtualClock> clock;
-  bool fates_need_times = false;  ///< whether fates are drawn when times are known
+  bool fates_need_times = false;  ///< whether fates are drawn only when times are known
   VerdictRecord verdicts;
   ResultSampler sampler;
   std::uint64_t sampled_calls = 0;  ///< sampled calls planned so far
@@ -57,7 +57,7 @@ struct RankState {
   int lossless_scopes = 0;
   int protected_scopes = 0;
   GroupNumber next_group = 1;
-  std::map<GroupNumber, LossyCommunicator*> groups;  ///< those of this rank that are alive
+  std::map<GroupNumber, LossyCommunicator*> groups;  ///< the communicators of this rank that are alive
 };
 
 }  // namespace droptest::comm

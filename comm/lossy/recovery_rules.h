@@ -24,7 +24,7 @@ struct AllReduceSize {
 };
 
 /// The reason why a retransmission without a budget would hardly ever deliver the messages of such an all-reduce:
-/// "takes ... tries on average ..., want at most ...". Absent: it delivers them, and smaller ones too.
+/// "takes ... tries on average ..., want at most ...". Absent: it delivers these messages, and smaller ones, too.
 std::optional<std::string> endless_repetition(const ClassNetwork& network, const AllReduceSize& size);
 
 /// A member of a class's network that has no meaning together with the others.

@@ -18,7 +18,7 @@ namespace droptest::comm {
 /// A started call from its start to the end of its wait.
 class StartedLossyCall final : public WorkInFlight {
  public:
-  /// Plans the call. Both arguments belong to one call of Communicator; `arguments` are copied.
+  /// Plans a call of `group`. `arguments` are copied.
   StartedLossyCall(LossyCommunicator& group, const CallArguments& arguments);
   /// Waits for the parts: if finish() failed before the data arrived, another thread may still move them.
   ~StartedLossyCall() override;
@@ -27,7 +27,7 @@ class StartedLossyCall final : public WorkInFlight {
 
   const CallArguments& arguments() const { return arguments_.get(); }
   const LossyCommunicator& group() const { return group_; }
-  /// Whether the inner communicator has this receive.
+  /// Whether this receive was given to the inner communicator.
   bool is_posted() const { return is_posted_; }
   bool receives() const { return arguments().operation == Operation::kRecv; }
 

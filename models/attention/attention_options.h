@@ -21,7 +21,7 @@ struct SequenceLayout {
   SequenceParts parts(std::int64_t length) const;
 };
 
-/// Causal attention.
+/// The options of causal attention.
 struct AttentionOptions {
   SequenceLayout sequence{};
   /// The branches of dilated attention; empty: dense attention.
@@ -34,7 +34,7 @@ struct AttentionOptions {
 
   /// The chunk length with which queries, keys and values are stored outside of memory until the backward pass; 0: they
   /// stay in memory. The backward pass of dense attention on one rank has a few chunks in memory at a time. Dilated
-  /// attention, and attention over sequence ranks, bring all chunks of a block back.
+  /// attention, and attention over sequence ranks, bring all chunks of a block back at once.
   std::int64_t chunk_tokens = 0;
 
   /// Whether this is dense attention on a rank that has all tokens.
@@ -46,10 +46,12 @@ struct AttentionOptions {
   }
 };
 
-/// Checks the options for a tensor-parallel rank with `heads` heads. Throws: ConfigError for cached keys and values if
-/// attention is not that of one rank over whole sequences; for factors below 1; for fewer heads than Ulysses ranks; for
-/// dilated attention over ranks that are not a ring of consecutive parts, or with invalid branches; and for a negative
-/// chunk length.
+/// Checks the options for a tensor-parallel rank with `heads` heads. Throws: ConfigError for these values:
+/// | option           | refused value                                                                     |
+/// | sequence.factors | a factor below 1, or more Ulysses ranks than heads                                |
+/// | branches         | invalid branches, or branches over ranks that are not a ring of consecutive parts |
+/// | past             | kCached with sequence ranks, branches, documents or chunks                        |
+/// | chunk_tokens     | a negative number                                                                 |
 void validate(const AttentionOptions& options, int heads);
 
 }  // namespace droptest::models

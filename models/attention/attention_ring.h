@@ -29,8 +29,8 @@ struct RingLosses {
   std::vector<Hop> hops;
 };
 
-/// The arguments of one call. `queries`, `keys`, `values` and `absent` are this rank's; the rest is equal on all ranks.
-/// Borrowed.
+/// The arguments of one call. `queries`, `keys`, `values`, `absent` and `patterns` are this rank's; the rest is equal
+/// on all ranks. Borrowed.
 template <class Memory>
 struct RingPass {
   using E = typename Memory::Element;
@@ -49,9 +49,9 @@ struct RingPass {
 /// Attention over a group of ranks. In the forward pass, keys and values take ranks - 1 hops from rank r to r + 1. In
 /// the backward pass they take the same hops again (Delivery::kCertain, with the losses of the forward pass), and their
 /// gradients take ranks - 1 hops, too. Flags travel with them in class control: under Communicator::leaves_lost_out()
-/// those of absent keys, under stops_lost_gradients() those of lost elements from the second hop on. Memory: HostHeads,
-/// DeviceHeads or PlannedHeads. Source: Liu, Zaharia and Abbeel 2023. Owner: one rank. Ranks: all make the same calls.
-/// Classes: sequence_forward, sequence_backward.
+/// the flags of absent keys; under stops_lost_gradients(), from the second hop on, the flags of lost elements. Memory:
+/// HostHeads, DeviceHeads or PlannedHeads. Source: Liu, Zaharia and Abbeel 2023. Owner: one rank. Ranks: all make the
+/// same calls. Classes: sequence_forward, sequence_backward.
 template <class Memory>
 class AttentionRing {
   using E = typename Memory::Element;
@@ -95,7 +95,7 @@ class AttentionRing {
     shape.tokens = pass.tokens[static_cast<std::size_t>(part)];
     return shape;
   }
-  /// This rank has the keys and values of the returned rank after `hops` hops.
+  /// The rank with the keys and values that are on this rank after `hops` hops.
   int part_after(int hops) const { return (rank() + ranks() - hops) % ranks(); }
   static const typename Memory::Pattern& pattern(const RingPass<Memory>& pass, int part) {
     return pass.patterns[static_cast<std::size_t>(part)];

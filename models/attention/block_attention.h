@@ -21,7 +21,7 @@ namespace droptest::models {
 
 /// Blocks: HostBlocks, DeviceBlocks or PlannedBlocks. Kernel: SequenceAttentionOf or DilatedAttentionOf for the memory
 /// of Blocks. With chunks, the saved activations of a block are stored outside of memory, and the backward pass of the
-/// block brings them back piece by piece. All states then share the memory of one.
+/// block brings them back piece by piece. All states then share the memory of one state.
 template <class Blocks, class Kernel>
 class BlockAttention final : public StatefulAttention {
  public:

@@ -20,10 +20,10 @@ std::vector<TokenRun> cut_runs(const std::vector<TokenRun>& runs, std::int64_t f
 /// Transformer).
 ///
 /// Forward pass: put() each chunk, then call forward() for its queries once all chunks that they see have been put;
-/// with a causal mask, this is chunk by chunk. Backward pass: call backward() for the queries of each chunk, then
-/// take_gradients(). With a causal mask and increasing positions, call backward() from the last chunk to the first: a
-/// chunk's gradients are then complete after its own backward(). Owner: one rank, from one thread. Errors: ConfigError
-/// from the file.
+/// with a causal mask, both calls can be made chunk by chunk. Backward pass: call backward() for the queries of each
+/// chunk, then take_gradients(). With a causal mask and increasing positions, call backward() from the last chunk to
+/// the first: a chunk's gradients are then complete after its own backward(). Owner: one rank, from one thread. Errors:
+/// ConfigError from the file.
 template <class T>
 class ChunkedAttention {
  public:
@@ -50,7 +50,7 @@ class ChunkedAttention {
 
   /// An upper bound for the memory of this object and its file in a pass, without the caller's chunks. Forward: the
   /// keys and values of the current chunk and of the next one, two tensors that are being written to the file, and the
-  /// scratch. Backward: the gradients of the current keys and values in addition.
+  /// scratch. Backward: in addition, the gradients of the keys and values of both chunks.
   std::uint64_t forward_bytes(int threads) const { return resident_bytes(6, threads); }
   std::uint64_t backward_bytes(int threads) const { return resident_bytes(10, threads); }
 

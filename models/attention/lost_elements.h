@@ -73,7 +73,7 @@ struct AttentionLosses {
 };
 
 /// The elements of a block of keys and values that were lost on this hop of a ring or on an earlier one. This rank
-/// gives its owner no gradient for them.
+/// gives the owner of the block no gradient for these elements.
 struct StoppedElements {
   LostElements keys;
   LostElements values;

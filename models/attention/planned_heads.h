@@ -22,8 +22,8 @@
 
 namespace droptest::models {
 
-/// The members of HostHeads, but they compute nothing. Tensors have the addresses of a dry run, one for each element of
-/// any type; sizes in bytes are those of the element types of the dry run.
+/// The members of HostHeads, which compute nothing here. A tensor has addresses of a dry run, but no memory: one
+/// address for each element, whatever its type. Sizes in bytes are those of the element types of the dry run.
 struct PlannedHeads {
   using Element = std::byte;
   enum class Statistic : std::uint8_t {};

@@ -20,7 +20,7 @@ struct PositionRange {
 };
 
 /// The positions of each rank of a sequence group, in the order of the rank's tokens. Each position of the sequence is
-/// on exactly one rank; a rank may have no token. All ranks have the same table, so that calls need not exchange
+/// on exactly one rank; a rank may have no token. All ranks have the same table, so that calls do not need to exchange
 /// lengths.
 class SequenceParts {
  public:

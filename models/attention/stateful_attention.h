@@ -17,8 +17,9 @@ namespace droptest::models {
 struct AttentionPlace {
   int layer = 0;
   int slot = 0;
-  /// Dropout of the probabilities, with numbers of the whole model and batch. The first head is that of this
-  /// tensor-parallel rank, the first position that of the whole sequences. Both passes have the same dropout.
+  /// Dropout of the probabilities. Its samples, heads and positions are numbered over the whole model and batch. The
+  /// first head is that of this tensor-parallel rank, the first position that of the whole sequences. Both passes have
+  /// the same dropout.
   DropoutMask dropout{};
   static constexpr int kEvaluation = -1;  ///< the slot number of an evaluation: no backward pass follows
 };

@@ -10,8 +10,8 @@
 namespace droptest::models {
 
 /// The activations that a forward pass saves. kNothing: no backward pass follows, and all blocks share the memory of
-/// one. kForSplitBackward: the backward pass is split; its first part leaves out the gradients of weights and saves the
-/// inputs of the second part.
+/// one block. kForSplitBackward: the backward pass is split; its first part leaves out the gradients of weights and
+/// saves the inputs of the second part.
 enum class Keep : std::uint8_t { kForBackward, kForSplitBackward, kNothing };
 
 struct BatchShape {

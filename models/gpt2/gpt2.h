@@ -80,21 +80,21 @@ class Gpt2 {
   comm::ElementType parameter_type() const { return ops_->form().types().parameters; }
 
   /// The mean cross-entropy in nats over the targets that are not kIgnoredTarget; 0 if all are ignored. It needs the
-  /// memory of one block, and is equal on every rank of a lossless group. It equals the loss of forward_backward(), bit
-  /// for bit if both cut the rows into the same chunks and one rank has all tokens. Waits for the device. Shapes:
-  /// tokens and targets [batch, length] at positions in [0, context). Tokens are in [0, vocabulary); targets are
-  /// tokens, or classes for a classification head, or kIgnoredTarget. All sequence ranks get the same batch, here and
-  /// in the passes, and each computes its own tokens.
+  /// memory of one block. It is equal on all ranks with the head if nothing is lost; pipeline ranks without the head
+  /// return 0. It equals the loss of forward_backward(), bit for bit if both cut the rows into the same chunks and one
+  /// rank has all tokens. Waits for the device. Shapes: tokens and targets [batch, length] at positions in [0,
+  /// context). Tokens are in [0, vocabulary); targets are tokens, or classes for a classification head, or
+  /// kIgnoredTarget. All sequence ranks get the same batch, here and in the passes, and each computes its own tokens.
   double evaluate(const MicroBatch& batch, EvaluationDetail detail = EvaluationDetail::kLoss);
   double evaluate(std::span<const std::int32_t> tokens, std::span<const std::int32_t> targets,
                   const BatchShape& shape) {
     return evaluate({tokens, targets, shape});
   }
   /// The detail of the last evaluate(). kLogits [batch, outputs of the head]: the logits at the target of each
-  /// sequence. Entries of other ranks, and of sequences without a target, are zeros, so that the sum over the ranks of
-  /// a replica gives all logits. kMargins [targets of this rank's tokens, 2]: the largest logit among this rank's
-  /// outputs, and the logit of the target, minus infinity if another rank has it; empty without the head. The maxima
-  /// over tensor-parallel ranks show which targets are predicted.
+  /// sequence. Entries of outputs that other ranks have, and of sequences without a target, are zeros, so that the sum
+  /// over the ranks of a replica gives all logits. kMargins [targets of this rank's tokens, 2]: the largest logit among
+  /// this rank's outputs, and the logit of the target, minus infinity if another rank has it; empty without the head.
+  /// The maxima over tensor-parallel ranks show which targets are predicted.
   const std::vector<double>& detail() const { return detail_; }
 
   /// The next backward pass starts from zeros.
@@ -144,7 +144,7 @@ class Gpt2 {
   /// Sums of the passes since zero_gradients() on this rank.
   struct StepSums {
     double losses = 0;            ///< sum of the losses of the passes
-    double gradient_squares = 0;  ///< squares of this rank's gradients; only rank 0 counts replicated tensors
+    double gradient_squares = 0;  ///< sum of squares of this rank's gradients; only rank 0 counts replicated tensors
   };
   /// Waits for the device and for reductions of gradients. Ranks: all data-parallel ranks if they shard state.
   StepSums step_sums();
@@ -155,8 +155,8 @@ class Gpt2 {
   UpdateDecision update(double learning_rate, UpdateRule rule);
   /// One update with gradients multiplied by gradient_scale. The first call is step 1.
   void step(double learning_rate, double gradient_scale);
-  /// An all-gather of all values in class parameter_gather, so that stale fills remember these values. Ranks: all
-  /// data-parallel ranks.
+  /// An all-gather of all values in class parameter_gather, so that stale fills remember these values. Does nothing
+  /// without sharding. Ranks: all data-parallel ranks.
   void gather_values() { store_.gather_values(); }
   /// Optimizer::reset().
   void reset_optimizer() { optimizer_.reset(); }
@@ -171,16 +171,15 @@ class Gpt2 {
   double weigh_own_targets(const MicroBatch& batch) {
     return weigh_targets(cut_.own(batch.targets, batch.shape, own_targets_), config_.class_weights);
   }
-  /// Changes the replicas that train together. The pipeline's group and plan and the sequence group in `ranks` must be
-  /// those so far. Call it between steps; not with sharding. Ranks: all of the old and the new ones; it is no
-  /// collective.
+  /// Changes the replicas that train together. The pipeline's group and plan and the sequence group in `ranks` must not
+  /// change. Call it between steps; not with sharding. Ranks: all of the old and the new ones; it is not a collective.
   void set_replicas(const ModelRanks& ranks);
   /// The data-parallel group. Ranks: all data-parallel ranks take part in its collectives.
   comm::Communicator* data_group() const { return ranks_.data.group; }
 
   using Fields = ParameterStore::Fields;
-  /// The parameters in host memory, in the same order on all ranks; T is their type. For a device they are copies,
-  /// which download() and the caller write.
+  /// The parameters in host memory, in the same order on all ranks; T is their type. On a device, and with sharded or
+  /// offloaded values, they are copies, which download() and the caller write.
   template <class T>
   std::span<Parameter<T>> parameters() {
     return store_.host<T>();
@@ -206,7 +205,8 @@ class Gpt2 {
   /// The memory that the model uses now.
   MemoryUse memory_use() const;
   std::uint64_t memory_bytes() const { return memory_use().total(); }
-  /// The use of the activations' memory: passes that took a slot, and passes for which memory was allocated.
+  /// The use of the activations' memory: its bytes, the passes that took a slot, and the passes for which memory was
+  /// allocated.
   comm::BufferUse slot_use() const { return {memory_bytes_, slots_taken_, slots_allocated_}; }
 
  private:

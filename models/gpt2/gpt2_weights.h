@@ -13,7 +13,7 @@
 
 namespace droptest::models {
 
-/// What to do if the tensors have no classification head: kRefused is an error; kStays leaves the values of the head as
+/// The handling of tensors without a classification head: kRefused is an error; kStays leaves the values of the head as
 /// they are, for training that starts from a model without one.
 enum class MissingHead : std::uint8_t { kRefused, kStays };
 

@@ -17,7 +17,8 @@ class LayerBoundary {
  public:
   explicit LayerBoundary(Ops& ops) : ops_(ops) {}
 
-  /// Gathers `own` of all ranks into `room` and returns it; without a cut it returns `own`. Complete when it returns.
+  /// Gathers `own` of all ranks into `room` and returns `room`; without a cut, returns `own`. The gather is complete
+  /// when the call returns.
   comm::Tensor gather(const comm::Tensor& own, const comm::Tensor& room, StageBuffers& buffers,
                       const comm::Message& about) const;
   /// gather() of a forward pass. Under Communicator::stops_lost_gradients(), `lost` gets the elements that this rank

@@ -37,8 +37,8 @@ class ParameterArena {
   Holds holds() const { return holds_; }
   /// The whole memory of the arena.
   const comm::Tensor& all() const { return all_; }
-  /// A range of elements: any range with Holds::kAll and kTrained, else one within a unit. All even blocks share one
-  /// room, and all odd blocks another.
+  /// A range of elements: any range with Holds::kAll and kTrained, and one within a unit if there are rooms for units.
+  /// Not for kOwn. All even blocks share one room, and all odd blocks another.
   comm::Tensor part(std::uint64_t offset, std::uint64_t count) const;
   comm::Tensor part(const ParameterRange& range) const { return part(range.offset, range.count); }
   comm::Tensor own(const OwnPart& part) const;
@@ -52,7 +52,7 @@ class ParameterArena {
 
  private:
   bool is_whole() const { return holds_ == Holds::kAll || holds_ == Holds::kTrained; }
-  /// The offset of the room of each unit in memory, and the end of all.
+  /// The offset of the room of each unit in memory, and the end of the last room.
   static std::vector<std::uint64_t> rooms(const ParameterTable& table, const ShardPlan& plan, Holds holds);
 
   const ParameterTable* table_ = nullptr;

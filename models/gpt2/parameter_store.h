@@ -70,7 +70,7 @@ class ParameterStore {
 
   /// A pass reads the weights of a block (kOutsideOfBlocks: of embeddings, last norm and head) and writes their
   /// gradients between acquire() and release(), for at most two blocks at a time. expect() announces the next block, so
-  /// that the all-gather of its sharded values starts.
+  /// that the all-gather of its sharded values, or the read of its offloaded values, starts.
   void expect(int layer);
   void acquire(int layer);
   void release(int layer);
@@ -90,7 +90,8 @@ class ParameterStore {
   /// Call it when the optimizer has changed own_values(). The other ranks get the values now, or with sharded values
   /// when they need them.
   void spread_values();
-  /// An all-gather of all values in class parameter_gather, so that stale fills remember these values.
+  /// An all-gather of all values in class parameter_gather, so that stale fills remember these values. Does nothing
+  /// without sharding.
   void gather_values();
 
   /// Sets the replicas among which gradients are averaged from now on; null: only this one. Call it between steps; not
@@ -107,8 +108,8 @@ class ParameterStore {
   /// Updates the rounded copy after values_of(i) have been written.
   void round_value(std::size_t i);
 
-  /// Updates the rounded copies of all values and adds adapters to their weights. Call it before each pass, because not
-  /// only updates change values between passes.
+  /// Updates the rounded copies of all values and adds adapters to their weights. Call it before each pass, because
+  /// other calls than updates can change values between passes, too.
   void round_values();
 
   /// The offloaded values and moments; null: all state is in memory.
@@ -136,7 +137,7 @@ class ParameterStore {
 
   /// Frees all gradients; no backward pass may follow. host() shows no gradients from then on.
   void release_gradients();
-  /// Frees the copies of offloaded values; host() makes new ones. Other copies stay.
+  /// Frees the copies in host memory if values are offloaded; host() makes new ones. Otherwise the copies stay.
   void release_copies();
 
   /// Shows values and the rounded copy, or this rank's part of them. Gradients are no state, because a step starts from

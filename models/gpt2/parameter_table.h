@@ -33,9 +33,10 @@ struct ReplicatedRun {
   std::string name;  ///< name of the gradient of the first tensor
 };
 
-/// Names and places without memory. An arena has no gaps. It begins with the last block and ends with the tensors
-/// outside of blocks, the order in which a backward pass makes gradients ready. After these come the padding of the
-/// vocabulary, the frozen tensors and the copies; they are neither trained nor sent, and not part of the gradient norm.
+/// The names of the tensors and their places in an arena. An arena has no gaps. It begins with the last block and ends
+/// with the tensors outside of blocks, the order in which a backward pass makes gradients ready. After these come the
+/// padding of the vocabulary, the frozen tensors and the copies; they are neither trained nor sent, and not part of the
+/// gradient norm.
 struct ParameterTable {
   explicit ParameterTable(std::vector<Gpt2Tensor> list);
   /// Throws: CheckError for a name that no tensor has.

@@ -21,7 +21,7 @@ struct PipelinePlan {
   std::vector<int> stages_of(int rank) const;
   /// Throws: std::out_of_range for a stage that does not exist.
   int rank_of(int stage) const { return program.rank_of(stage); }
-  /// What a stage's passes save for its backward passes: kForBackward, or kForSplitBackward if the program splits them.
+  /// The activations that a stage's forward passes save: kForBackward, or kForSplitBackward if the program splits them.
   Keep keep_of(int stage) const;
   /// The directions in which a stage needs a buffer for inputs that are sent past a stage. The first stage of a
   /// direction counts, too, because it sends its own input.

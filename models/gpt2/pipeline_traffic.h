@@ -18,10 +18,10 @@ namespace droptest::models {
 /// Sends and receives activations and gradients between stages. A message belongs to a direction, a sending stage and a
 /// micro-batch. Its name shows them, and its ordinal on a loss layer follows from them: (micro-batches of earlier steps
 /// + micro-batch) x the number of stage boundaries that cross the link in this direction + the position of the
-/// message's boundary among them. So the ordinals of a link have no gaps, and schedules with the same stages on the
-/// same ranks lose the same packets. The losses of a stage's result do not depend on whether its input is sent past it.
-/// Classes: pp_activation, pp_gradient. Owner: one rank. Ranks: all ranks of one pipeline; each makes the steps of its
-/// program.
+/// message's boundary among them. Evaluations, and inputs that are sent past a stage, have separate series of ordinals.
+/// So each series of a link has no gaps, and schedules with the same stages on the same ranks lose the same packets.
+/// The losses of a stage's result do not depend on whether its input is sent past it. Classes: pp_activation,
+/// pp_gradient. Owner: one rank. Ranks: all ranks of one pipeline; each makes the steps of its program.
 class PipelineTraffic {
  public:
   /// The group is borrowed. The program has the stages of each rank, and the inputs that are sent past a stage.
@@ -32,7 +32,7 @@ class PipelineTraffic {
   /// Begins an evaluation of one micro-batch. Its messages have separate ordinals, so that evaluations do not change
   /// the losses of training.
   void begin_evaluation();
-  /// The ordinals of training are below this number.
+  /// The ordinals of training are below this number, except those of inputs that are sent past a stage.
   static constexpr std::uint64_t kMostTrainingOrdinals = std::uint64_t{1} << 29U;
   /// The ordinals of all messages are below this number.
   static constexpr std::uint64_t kMostOrdinals = std::uint64_t{1} << 31U;
@@ -84,7 +84,7 @@ class PipelineTraffic {
   std::uint64_t trained_ = 0;            ///< micro-batches of training, including this step
   std::uint64_t evaluated_ = 0;          ///< number of evaluations, including this one
   std::string name_;                     ///< name of the last message
-  Works receives_;                       ///< the place is that of the action that needs them
+  Works receives_;                       ///< the place is that of the action that needs the message
   Works sends_;                          ///< the place is that of the slot
 };
 

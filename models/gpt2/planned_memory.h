@@ -31,8 +31,8 @@ struct PassUse {
   std::uint64_t stored = 0;        ///< offloaded residual streams of all slots
   std::uint64_t passing = 0;       ///< upper bound for the buffers of offloading
 };
-/// `batch` has the shape of this rank's tokens. Needs no device. A size that does not fit into 64 bits is given as
-/// 2^63. Throws: ConfigError for a model that the ranks do not support.
+/// `batch` has the shape of this rank's tokens. Needs no device. If sizes may not fit into 64 bits, `memory` is 2^63
+/// and the other members are 0. Throws: ConfigError for a model that the ranks do not support.
 PassUse pass_use(const Gpt2Config& config, const ModelPart& part, const OpsForm& form, const BatchShape& batch,
                  const SlotOptions& options = {});
 

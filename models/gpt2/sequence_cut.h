@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tokens of its replica's sequences that a rank computes.
+// The tokens that a rank computes, out of the sequences of its replica.
 #pragma once
 
 #include <cstdint>

@@ -13,15 +13,16 @@ namespace droptest::models {
 /// The ZeRO stage of data-parallel ranks and the sizes of their buckets. Source: Rajbhandari et al. 2020 (ZeRO),
 /// section 5; buckets: Li et al. 2020 (PyTorch DDP), section 3.2.3.
 struct ShardOptions {
-  int zero = 0;  ///< shards 0: nothing; 1: optimizer state; 2: gradients too; 3: parameters too
-  std::uint64_t bucket_bytes = std::uint64_t{25} << 20U;         ///< size limit of a gradient bucket
-  std::uint64_t first_bucket_bytes = std::uint64_t{1} << 20U;    ///< size limit of the first bucket that becomes ready
-  std::uint64_t gather_bucket_bytes = std::uint64_t{25} << 20U;  ///< size limit of a bucket of parameters (zero 3)
-  /// When gradients are reduced with zero 2 and 3. With zero 0 and 1 it is always after the last micro-batch.
+  int zero = 0;  ///< 0: nothing is sharded; 1: optimizer state; 2: gradients too; 3: parameters too
+  std::uint64_t bucket_bytes = std::uint64_t{25} << 20U;         ///< size limit of a bucket with zero 0 to 2
+  std::uint64_t first_bucket_bytes = std::uint64_t{1} << 20U;    ///< size limit of the first bucket with zero 0 to 2
+  std::uint64_t gather_bucket_bytes = std::uint64_t{25} << 20U;  ///< size limit of a bucket with zero 3
+  /// The time at which gradients are reduced with zero 2 and 3. With zero 0 and 1, they are always reduced after the
+  /// last micro-batch.
   enum class Reduce : std::uint8_t { kAfterLast, kAfterEach } reduce = Reduce::kAfterLast;
   int micro_batches = 1;          ///< micro-batches of a step
   bool offloads_moments = false;  ///< moments are stored outside of memory (Ops::make_storage())
-  bool offloads_values = false;   ///< values are stored there, too, except two blocks and those outside of blocks
+  bool offloads_values = false;   ///< values are stored outside of memory; two blocks and other tensors are in memory
   std::uint64_t offload_piece_elems = std::uint64_t{1} << 20U;  ///< size limit of a piece in an update
 
   bool shards_state() const { return zero >= 1; }

@@ -68,7 +68,7 @@ class Stage {
  private:
   /// The part of a backward pass that is computed.
   enum class Part : std::uint8_t { kWhole, kInputs, kWeights };
-  /// A linear layer: the number of its weight in the store, which its bias follows, and its extents.
+  /// A linear layer: the number of its weight in the store, and its extents. Its bias has the next number.
   struct Linear {
     std::size_t weight = 0;
     std::int64_t inputs = 0;
@@ -143,7 +143,7 @@ class Stage {
   void save_residuals(int layer, StageBuffers& buffers);
   std::uint64_t key_of(int layer, SublayerKind kind, const StageBuffers& buffers) const;
   void bring_residual_back(int layer, SublayerKind kind, StageBuffers& buffers);
-  /// Begins to read the residual stream of the next such block from `layer` downwards, if there is one.
+  /// Begins to read the residual stream of the next block that leaves_slot(), from `layer` downwards, if there is one.
   void expect_residual(int layer, SublayerKind kind, const StageBuffers& buffers);
   /// Whether a block sends its sums over ranks again.
   bool sends_again(int layer) const { return options_.sends_again(layer) && ops_.world_size() > 1; }
@@ -154,8 +154,8 @@ class Stage {
 
   void backward_part(StageBuffers& buffers, double scale, double targets, GradientMode losses_mode, Reports reports,
                      Part part);
-  /// `grad_before` is the gradient so far of the normalised residual stream; empty after the last block. `grad_after`
-  /// gets the sum with the gradient through this norm.
+  /// `grad_before` is the gradient so far of the residual stream before the norm; empty for the last norm. `grad_after`
+  /// gets its sum with the gradient through the norm.
   void normalise_backward(std::size_t norm, const NormBuffers& norm_buffers, std::optional<std::size_t> branch_bias,
                           const comm::Tensor& grad_before, const comm::Tensor& grad_after, StageBuffers& buffers,
                           GradientMode mode);

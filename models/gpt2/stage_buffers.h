@@ -142,7 +142,7 @@ class BufferVisitor {
 
 /// Sets extents and chunks, and shows the visitor all buffers of a pass in a fixed order; this is the only list of
 /// them. Without a backward pass, no buffer is saved. Unless the backward pass is split, blocks share the buffers of
-/// gradients. `options` decide which buffers recomputed blocks save. Names are for people.
+/// gradients. `options` decide which buffers recomputed blocks save. Names appear only in texts for users.
 void visit_buffers(StageBuffers& buffers, const StageExtents& extents, const OpsForm& form, Keep keep,
                    const SentPast& sent_past, const SlotOptions& options, BufferVisitor& visitor);
 

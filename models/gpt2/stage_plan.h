@@ -15,8 +15,8 @@
 namespace droptest::models {
 
 /// The memory of a pass over one shape of batch, planned by a dry run of Stage (models/ops/planner_ops.h). Buffers that
-/// are never in use at the same time may overlap. With Keep::kForBackward, each micro-batch between its two passes has
-/// a slot of saved activations; all slots share one piece of working memory. Needs no device.
+/// are never in use at the same time may overlap. If a backward pass follows, each micro-batch between its two passes
+/// has a slot of saved activations; all slots share one piece of working memory. Needs no device.
 class StagePlan {
  public:
   /// `sent_past` is that of this stage. The form is only used in the constructor. Throws: CheckError that names a

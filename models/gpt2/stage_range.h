@@ -35,7 +35,7 @@ enum class Recompute : std::uint8_t {
 /// How a block with Recompute::kBlock saves its residual streams. The input of a stage stays in its slot, because it
 /// may still be sent while another pass runs.
 struct SavedPlace {
-  bool cut = false;        ///< tensor-parallel ranks save a part each, and gather them again
+  bool cut = false;        ///< tensor-parallel ranks save a part each, and gather the parts again
   bool offloaded = false;  ///< stored by Ops::offload()
 
   bool leaves_slot() const { return cut || offloaded; }

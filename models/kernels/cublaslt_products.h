@@ -83,7 +83,7 @@ class CublasLtProducts {
     AlgorithmConfig config;
     cublasLtMatmulAlgo_t algorithm;
   };
-  /// The algorithms that the library proposes, at most kMostProposals, fastest first by its estimate.
+  /// The algorithms that the library proposes, at most kMostProposals, in the order of its estimates of the time.
   std::vector<Proposal> proposals(const Product& product) const;
   /// GEMMs with these shapes, strides and alignments use this algorithm from now on.
   void choose(const Product& product, const Proposal& proposal);

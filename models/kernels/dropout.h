@@ -48,9 +48,9 @@ struct DropoutMask {
 };
 
 /// The draws of one row of a mask: the columns of a token, or the keys that a query of a head sees. Element 64 g + 16 k
-/// + j uses word k of Philox block 16 g + j, so that 16 blocks fill one vector register after the other. Key: words 0
-/// and 1 of the block of the seed at the counter (sample, step, place << 16 | head, purpose << 16). Counter: (block,
-/// position, 0, purpose << 16).
+/// + j uses word k of Philox block 16 g + j, so that word k of 16 blocks gives 16 consecutive elements: one vector
+/// register. Key: words 0 and 1 of the block of the seed at the counter (sample, step, place << 16 | head, purpose <<
+/// 16). Counter: (block, position, 0, purpose << 16).
 class DropoutRow {
  public:
   static constexpr std::int64_t kGroup = 64;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // 16-bit floats. bfloat16 is the upper half of a float. float16 has more fraction bits, but only a range from 2^-24 to
-// 65504; loss scaling moves gradients into this range. They are faster operands of GEMMs; sums stay float.
+// 65504; loss scaling moves gradients into this range. GEMMs of 16-bit operands are faster; their sums stay float.
 #pragma once
 
 #include <span>

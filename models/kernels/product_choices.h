@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recorded choices among the algorithms that cuBLASLt proposes for a GEMM, if the choice is not the first one. They are
-// measured once on a device. So no run measures algorithms, and each run has the same bits.
+// Recorded choices among the algorithms that cuBLASLt proposes for a GEMM. A GEMM without a record uses the first
+// proposal. Choices are measured once on a device. So no run measures algorithms, and each run has the same bits.
 #pragma once
 
 #include <array>

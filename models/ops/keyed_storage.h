@@ -20,7 +20,7 @@ class KeyedStorage {
   /// Stores the values and replaces earlier ones of the key. The tensor may change when the call returns; on a device,
   /// by later work on the stream.
   virtual void put(std::uint64_t key, comm::ConstTensor values) = 0;
-  /// Begins to read the values. A take() of this key must follow before the next put().
+  /// Begins to read the values. A take() of this key must follow before the next put() of this key.
   virtual void expect(std::uint64_t key) = 0;
   /// Copies the values into the tensor; may be called repeatedly. Shapes: as many bytes as were put.
   virtual void take(std::uint64_t key, comm::Tensor values) = 0;

@@ -19,7 +19,7 @@ namespace droptest::models {
 /// no update is skipped. Throws: CheckError if a tensor has fewer elements than the operation's extents require.
 class PlannerOps : public Ops {
  public:
-  /// A new buffer of the plan. Messages add up buffers with the same name.
+  /// A new buffer of the plan. Error texts add up the buffers of one name.
   virtual comm::Tensor buffer(std::string name, comm::ElementType type, std::uint64_t elems) = 0;
   virtual TokenIds token_buffer(std::string name, std::uint64_t count) = 0;
   /// Begins another pass, which reads nothing that earlier passes left in the buffers: the times so far become

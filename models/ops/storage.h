@@ -9,9 +9,9 @@
 namespace droptest::models {
 
 /// A range of bytes that begins as zeros. Copies are made in the order of the calls and overlap with operations; a read
-/// sees all earlier writes. The destructor gives up waiting copies; afterwards no copy uses a tensor. Owner: one rank,
-/// from one thread. Throws: ConfigError that names the file, the offset and the bytes if the disk is full or the file
-/// was truncated, from the call or from a later one.
+/// sees all earlier writes. The destructor may drop copies that have not begun; afterwards no copy uses a tensor.
+/// Owner: one rank, from one thread. Throws: ConfigError that names the file, the offset and the bytes if the disk is
+/// full or the file was truncated, from the call or from a later one.
 class Storage {
  public:
   using Ticket = std::uint64_t;

@@ -11,8 +11,8 @@
 
 namespace droptest::models {
 
-/// The directions in which each stage's input is sent past the stage, for the fill `skip`: whoever receives the result
-/// of a stage also receives a message with the stage's input, and uses it for lost elements. The input is the result of
+/// The directions in which each stage's input is sent past the stage, for the fill `skip`: the receiver of a stage's
+/// result also receives a message with the stage's input, and fills lost elements from it. The input is the result of
 /// the previous stage in that direction; for the first stage, it is the output of the embedding or the gradient of the
 /// head.
 struct SentPast {
@@ -43,7 +43,7 @@ struct PipelineStep {
 /// A delivery of an action's result or input to another action.
 struct Delivery {
   Action user;    ///< action that needs it, of kind kForward or kBackward
-  int past = -1;  ///< see PipelineStep::past
+  int past = -1;  ///< stage that the input is sent past; -1: none
 };
 
 /// The steps of each rank, in order. Between two ranks, receives start in the order of the sends, for both directions

@@ -28,13 +28,13 @@ struct Transmission {
   int counted_on = 0;  ///< the rank of the group that counts it
   sim::HopCost cost;
   std::uint64_t data_packets = 0;  ///< data packets among cost.packets
-  double factor = 1;               ///< factor of its straggler on all its times
+  double factor = 1;               ///< straggler factor on its latency, transfer and waiting times
   double departs_seconds = 0;
   double packet_seconds = 0;  ///< time of one full packet on its link
-  bool is_stopped = false;    ///< the clock stands still
+  bool is_stopped = false;    ///< whether the clock stands still
   std::uint64_t resent = 0;   ///< repetitions of packets, each as often as it was sent again
   std::uint64_t timeouts = 0;
-  std::optional<ResentMessage> repeated;  ///< its position, if its link sends again
+  std::optional<ResentMessage> repeated;  ///< its position and timing, if its link sends again
   std::optional<std::uint64_t> in_time;   ///< number of its packets that arrive before the deadline; absent: all
 };
 
@@ -45,32 +45,35 @@ struct Transmission {
 class CollectiveTiming {
  public:
   using Visit = std::function<void(const Transmission&)>;
-  /// A collective has fewer rounds than this. The numbers from here on are for messages from send to recv.
+  /// A collective has fewer rounds than this. Round numbers from this one on belong to messages from send to recv, one
+  /// number for each class.
   static constexpr int kMostRounds = 0xff00;
 
   /// `network` and `model` are borrowed.
   CollectiveTiming(const Network& network, const TimeModel& model, GroupNumber group, std::vector<int> world_ranks);
 
-  /// Visits all but the positions of links.
+  /// Visits the whole state except the positions of links.
   void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, collectives_, messages_); }
 
+  /// The properties of a call that all its messages share.
   struct What {
     sim::TrafficClass traffic_class = sim::TrafficClass::kTpForward;
     ElementType type = ElementType::kFloat32;
-    Delivery delivery = Delivery::kByNetwork;  ///< certain: messages are sent once
+    Delivery delivery = Delivery::kByNetwork;  ///< kCertain: each message is sent once
     std::optional<std::uint64_t> ordinal{};    ///< Message::ordinal
-    bool is_stopped = false;                   ///< the clock stands still: packets leave in a time of their own
+    bool is_stopped = false;                   ///< whether the clock stands still: departures use separate times
     std::uint64_t step = 0;                    ///< the loss of a link may change with it
   };
-  /// Whether packets of that half may be sent again, which depends on the positions of its links.
+  /// Whether links of that half may send packets again. The times of messages then depend on the positions of these
+  /// links.
   bool repeats(const What& what, sim::Half half) const;
   sim::Link link(const What& what, sim::Half half, int source, int destination) const;
   /// Sets the position of a link before the next call, if the link has carried messages that this object does not know:
   /// those of another group, from send to recv, or of steps without this rank.
   void set_position(const sim::Link& link, const LinkPosition& position);
 
-  /// `clocks[r]` is the second at which rank r begins, and afterwards the second at which it ends. An all-to-all has
-  /// the table of all ranks as its counts.
+  /// `clocks[r]` is the time in seconds at which rank r begins, and afterwards the time at which it ends. An all-to-all
+  /// has the table of all ranks as its counts.
   void collective(const CallShape& call, const What& what, std::span<double> clocks, const Visit& visit);
   /// A message from send to recv that departs at `clock` of the sender; only the two ends know it.
   Transmission message(const What& what, int source, int destination, std::uint64_t elements, double clock);
@@ -82,7 +85,7 @@ class CollectiveTiming {
     std::uint64_t index;
   };
   // The position of a link that sends again, and the repetitions of the collective's last message. Hops with packets
-  // for every destination share one.
+  // for every destination share one ResendingLink.
   struct ResendingLink : LinkPosition {
     std::optional<std::uint64_t> collective;  // number of the collective of its last message
     ResentMessage last;
@@ -103,8 +106,8 @@ class CollectiveTiming {
   using VisitMessages = std::function<void(const PathMessages::Visit&)>;
   void play_rounds(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
   void aggregate(const VisitMessages& visit_messages, const What& what, std::span<double> clocks, const Visit& visit);
-  // Finds the packets of each contribution that are in time, visits the contribution, and returns the second at which
-  // the aggregation point stops waiting.
+  // Finds the packets of each contribution that are in time, visits the contribution, and returns the time in seconds
+  // at which the aggregation point stops waiting.
   double aggregation_ends(std::span<Transmission> contributions, double first_seconds, const What& what,
                           const Visit& visit) const;
 

@@ -24,8 +24,9 @@ struct CallStart {
   std::uint64_t step = 0;
   bool is_stopped = false;   ///< whether the clock stood still
   double ready_seconds = 0;  ///< time at which the rank had its data
-  /// Positions of the links that send again, before the call's messages. For each half that sends again: the links to
-  /// each member of the group, then each member's link to every destination.
+  /// Positions of the links that send again, before the call's messages. A send or a receive has only its own link. A
+  /// collective has, for each half that sends again, the links to each member of the group, then each member's link to
+  /// every destination.
   std::vector<LinkPosition> positions;
 };
 
@@ -33,12 +34,12 @@ struct CallStart {
 using Departure = std::array<double, 2>;
 
 /// Computes the end of each call of one group for this rank. Ranks tell each other their times of readiness, and the
-/// positions of links that send again, over a reliable communicator; then each rank computes the whole collective, hop
-/// by hop, from pure fates, so that all agree without further messages. A call begins at the rank's clock, or later
-/// when its ports are free, so the calls of one rank follow each other, and computation overlaps with them. Ranks: all
-/// of the group play the same collectives, in the order of their starts; the two ends of a pair play their messages in
-/// the order of their starts. Determinism: with given compute times the ends are a pure function of (seed, program),
-/// equal on every backend.
+/// positions of links that send again, over a reliable communicator. Then each rank computes the whole collective, hop
+/// by hop. Fates are pure functions, so all ranks get equal times without further messages. A call begins at the rank's
+/// clock, or later when its ports are free, so the calls of one rank follow each other, and computation overlaps with
+/// them. Ranks: all of the group play the same collectives, in the order of their starts; the two ends of a pair play
+/// their messages in the order of their starts. Determinism: with given compute times the ends are a pure function of
+/// (seed, program), equal on every backend.
 class GroupTimeline {
  public:
   /// `group`, `clock` and `ledger` are borrowed, and outlive this. Other users of `group` use it in the same order on
@@ -63,7 +64,8 @@ class GroupTimeline {
   void visit_state(sim::StateVisitor& visitor) { visit_value(visitor, timing_); }
 
  private:
-  /// The time at which all ranks have their data, and by rank the time at which its ports are free, too.
+  /// ready_seconds: the time at which all ranks have their data. begins: for each rank, the time at which it has its
+  /// data and its ports are free.
   struct Clocks {
     double ready_seconds = 0;
     std::vector<double> begins;
@@ -80,7 +82,7 @@ class GroupTimeline {
   GroupNumber number_;
   VirtualClock& clock_;
   const FlowLedger& ledger_;
-  bool notes_times_;  // whether the loss layer needs them
+  bool notes_times_;  // whether the loss layer needs the times of messages
   CollectiveTiming timing_;
 };
 

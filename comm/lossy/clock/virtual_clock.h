@@ -40,10 +40,11 @@ class VirtualClock {
   };
   Ports& ports() { return ports_; }
   bool is_stopped() const { return stops_ > 0; }
-  /// Lets the rank, on the compute timeline, wait for the network, if the call ends later.
+  /// Moves the compute timeline of the rank to the end of the call, if the call ends later: the rank waits for the
+  /// network.
   void wait_for(const CallTiming& call, sim::TrafficClass of);
-  /// Passes `share` of a step's given compute time, with the straggler of the step. Throws: ConfigError for a negative
-  /// share.
+  /// Moves the clock by `share` of a step's given compute time, multiplied by the rank's straggler factor of the step.
+  /// Throws: ConfigError for a negative share.
   void compute_share(double share);
 
   /// Begins another step of the rank. Given compute time passes at once, except TimeModel::later_share.
@@ -65,8 +66,8 @@ class VirtualClock {
     VirtualClock* clock_;
   };
 
-  /// Neither computation nor messages take time while a Stop is alive. Losses that depend on time then follow a time of
-  /// their own, so that the losses of later messages stay as they are. Stops may be nested.
+  /// Neither computation nor messages take time while a Stop is alive. Losses that depend on time then use a separate
+  /// time, so that the losses of later messages do not change. Stops may be nested.
   class Stop {
    public:
     /// A null clock has no effect.

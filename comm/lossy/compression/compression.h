@@ -15,8 +15,8 @@ namespace droptest::comm {
 
 enum class CompressionKind : std::uint8_t { kNone, kFloat16, kBfloat16, kInt8, kInt4, kTopK, kPowerSgd };
 
-/// The compression of the reductions of a traffic class (docs/compression.md). Members that a kind does not name have
-/// no meaning.
+/// The compression of the reductions of a traffic class (docs/compression.md). The comment of a member names the kinds
+/// that use it; other kinds ignore the member.
 struct Compression {
   CompressionKind kind = CompressionKind::kNone;
   std::uint64_t block_elems = 256;  ///< int8, int4: elements that share a scale
@@ -31,7 +31,8 @@ struct CompressionEntry {
   /// Whether each value travels by itself, in a code that its receivers decode. Sums are then made of decoded values,
   /// and their results are coded again.
   bool codes_values = false;
-  /// Whether contributions travel in the reduce half. Otherwise their parts travel as values, in the gather half.
+  /// Whether contributions, or their factors, travel in the reduce half. Otherwise pairs of an index and a value travel
+  /// in the gather half.
   bool has_contributions = true;
 };
 const std::vector<CompressionEntry>& compressions();

@@ -22,8 +22,9 @@ class ValueCoder {
   /// `seed` is the experiment's.
   ValueCoder(const Compression& compression, std::uint64_t seed) : codec_(compression), seed_(seed) {}
 
-  /// Takes the draws of the next call: for `contributions` elements that this rank sends to be summed, then for
-  /// `results` elements. Links are from this rank to all. Ranks: the thread that has the ledger.
+  /// Takes the random draws of the next call: for the `contributions` elements that this rank sends to owners of parts,
+  /// then for the `results` elements. Both links are from this rank to every destination. Thread safety: only on the
+  /// thread that uses the ledger.
   void plan(FlowLedger& ledger, const sim::Link& contribution_link, std::uint64_t contributions,
             const sim::Link& result_link, std::uint64_t results);
 

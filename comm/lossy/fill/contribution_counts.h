@@ -27,7 +27,7 @@ class ContributionCounts {
   /// The runs of `elements`, in order.
   std::vector<CountRun> of(sim::ElementRange elements) const;
 
-  /// Adds the counts of an arrived partial sum to `elements`; the sizes of `runs` sum to their number.
+  /// Adds the counts of an arrived partial sum to `elements`; `runs` cover as many elements.
   void add(sim::ElementRange elements, std::span<const CountRun> runs);
 
  private:

@@ -14,19 +14,19 @@
 
 namespace droptest::comm {
 
-/// The factors of a reduction with lost contributions. Each product is rounded to the element type. They hold only for
-/// sums and means of floats, unless no factor is set.
+/// The factors of a reduction with lost contributions. Each product is rounded to the element type. Factors other than
+/// 1 have a meaning only for sums and means of floats.
 struct DeliveredScaling {
   enum class Sums : std::uint8_t { kAsTheyAre, kByCount };
   double contributions = 1;      ///< factor on each contribution, before the addition
   int exempt = -1;               ///< the contribution without a factor; -1: none
-  Sums sums = Sums::kAsTheyAre;  ///< kByCount: contributions / arrived if some are missing; 0 if all are
+  Sums sums = Sums::kAsTheyAre;  ///< kByCount: a sum x contributions / arrived; 0 if none arrived
   /// The contribution to a mean that replaces each missing one. It is never missing itself, and it is the result if no
   /// other contribution arrived. -1: missing contributions are left out.
   int substitute = -1;
 };
 
-/// The packets of messages of one shape, and the elements of them that a reduction holds. All is borrowed.
+/// The packets of messages of one shape, and the range of their elements that a reduction holds. `packets` is borrowed.
 struct MessagePart {
   const sim::Packetizer& packets;  ///< packets of the whole messages
   sim::ElementRange elements;

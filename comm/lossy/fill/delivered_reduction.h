@@ -45,7 +45,8 @@ class DeliveredReduction {
                         std::span<std::byte* const> results);
 
  private:
-  // A run of elements with the same arrived contributions: all but those that `lost` lost in its packet; null: all.
+  // A run of elements with the same arrived contributions. `lost` is at the packet of the run, and tells which
+  // contributions are missing there; null: none is missing.
   struct Run {
     sim::ElementRange elements;
     const LostBySome* lost;

@@ -16,12 +16,12 @@
 namespace droptest::comm {
 
 /// One rank's states of a message, zero before the first: its *estimate* of its own contribution, and, for each rank
-/// with contributions that it adds up, a *copy* of that rank's estimate. A rank sends C(contribution - estimate), C the
-/// compression. It adds the message to its estimate, and each receiver adds it to its copy; the sums are sums of
+/// with contributions that it adds up, a *copy* of that rank's estimate. A rank sends C(contribution - estimate); C is
+/// the compression. It adds the message to its estimate, and each receiver adds it to its copy; the sums are sums of
 /// copies. So the differences, and with them the errors of C, become small if contributions change slowly.
 ///
-/// A receiver does not add lost packets. If the sender adds them to its estimate all the same, copy and estimate differ
-/// from then on: no later message mends it. Acknowledgements let the sender leave them out, too.
+/// A receiver does not add lost packets. If the sender nevertheless adds them to its estimate, copy and estimate differ
+/// from then on: no later message removes the difference. Acknowledgements let the sender leave them out, too.
 /// A message of another type, size or cut begins with zeros.
 /// Source: Richtarik, Sokolov and Fatkhullin, NeurIPS 2021 (EF21; g_i is the estimate).
 class Ef21 {
@@ -47,8 +47,8 @@ class Ef21 {
   std::uint64_t copied_elems_ = 0;
 };
 
-/// The message in which receivers tell senders the packets that they miss, in an order and number of words that both
-/// know. Its class is reliable and takes no virtual time.
+/// The message in which receivers tell senders the packets that they miss. Both ends know the order and the number of
+/// its words. Its class is reliable and takes no virtual time.
 extern const Message kAcknowledgement;
 /// Number of words of a message's mask.
 inline std::uint64_t mask_words(const sim::Packetizer& packets) {

@@ -16,7 +16,7 @@ namespace droptest::comm {
 /// One rank's memory, per message, of the sent values that have not arrived yet; zero before the first send. A path
 /// adds the memory to its input at the start of a reduction, sends the sum, and stores the lost elements of its own
 /// sends. The next message of the same class, name and layer carries them, if it has the same type, size and cut into
-/// parts. So the sum of the arrived values over time falls short of the sum of the inputs by no more than the memories
+/// parts. So the inputs of all messages and the arrived values have equal sums, except for the values that the memories
 /// hold, as long as no name changes its type, size or cut: such a change drops the memory of that name. Paths of hops
 /// have no memory: a hop loses a partial sum, and its sender does not know which of its own values were in it.
 ///
@@ -28,7 +28,8 @@ class ErrorFeedback {
   void plan(StaleMemory& stale, ConstTensor input, ReduceOp op, StaleMemory::Use use,
             std::span<const std::uint64_t> cut, const Message& message);
 
-  /// input + the lost contributions of the last message of this kind, in `scratch`.
+  /// input + the lost contributions of the last message of this kind, in `scratch`. Clears the memory, which then
+  /// collects the losses of the new message.
   ConstTensor correct(ConstTensor input, Scratch& scratch);
 
   /// Adds factor x (values - decoded) to the memory: the change that a compression made to the elements from

@@ -50,7 +50,7 @@ struct FillEntry {
   bool reduce_half;  ///< whether it has a meaning wherever contributions are summed
   bool gather_half;  ///< whether it has a meaning where values are copied
   std::string_view summary;
-  /// Whether it has a meaning in the reduce half of means, where each contribution travels by itself.
+  /// Whether it has a meaning in the reduce half of means on a path on which each contribution travels by itself.
   bool means = false;
   bool has_meaning_in_gather_half(sim::TrafficClass traffic_class) const;
 };
@@ -62,9 +62,11 @@ const FillEntry& fill_entry(Fill fill);
 inline const FillRule& rule_of(Fill fill) { return fill_entry(fill).rule; }
 /// Throws: ConfigError that lists the known names.
 Fill fill_from_name(std::string_view name);
-/// The names of the fills that have a meaning for all classes in a half, for errors: "zero, stale or own".
+/// The names of the fills of a half, for errors: "zero, stale, own or own_scaled". skip and absent are left out,
+/// because only a few classes support them.
 std::string fill_names(sim::Half half);
-/// The reason why a fill has no meaning in the reduce half on a path, for every reduction; absent: it has a meaning.
+/// The reason why a fill has no meaning for any reduction in the reduce half of a path; absent: it has one, at least
+/// for means.
 std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path);
 
 }  // namespace droptest::comm

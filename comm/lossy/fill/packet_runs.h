@@ -34,7 +34,8 @@ class PacketRunCursor {
   std::uint64_t packet_ = 0;
 };
 
-/// Appends the lost elements, counted from `first_element`, to ascending ranges before it. Adjacent ranges are joined.
+/// Appends the ranges of lost elements to `ranges`, which are ascending and end at or before `first_element`, the
+/// number of the first element of the message. Adjacent ranges are joined.
 void append_lost(const sim::PacketMask* lost, const sim::Packetizer& packets, std::uint64_t first_element,
                  std::vector<sim::ElementRange>& ranges);
 

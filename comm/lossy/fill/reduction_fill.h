@@ -13,7 +13,7 @@
 namespace droptest::comm {
 
 /// Throws: ConfigError that names the message, if `fill` rescales a maximum or integers, or if it is `own` and the
-/// reduction is no mean.
+/// reduction is not a mean.
 void check_reduction(Fill fill, ReduceOp op, ElementType type, const Message& message);
 
 /// Whether packets of a half can be lost or late.

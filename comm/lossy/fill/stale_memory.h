@@ -26,7 +26,8 @@ namespace droptest::comm {
 /// outlives this object.
 class StaleMemory {
  public:
-  /// The collective and half of a value; sources are laid out one after another within one memory.
+  /// The collective and the half in which a value travels. Within one memory, the values of one source follow those of
+  /// the source before it.
   enum class Use : std::uint8_t {
     kReduceContributions,
     kReduceScatterContributions,

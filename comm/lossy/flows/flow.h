@@ -53,7 +53,7 @@ struct LastLeft {
 
 /// The position of a link: its packet indices and its times.
 struct LinkPosition {
-  /// Most packets in a run of a link, or of a group's link to every destination.
+  /// Most packets of a link, or of a group's link to every destination, in one run of the program.
   static constexpr std::uint64_t kMostPackets = (std::uint64_t{1} << 48U) - 1;
   /// Most packets of a message, if indices restart for each message.
   static constexpr std::uint64_t kMostPacketsOfMessage = (std::uint64_t{1} << 31U) - 1;
@@ -61,7 +61,8 @@ struct LinkPosition {
   static constexpr std::uint64_t kMostMessages = (std::uint64_t{1} << 32U) - 1;
   /// Most messages of a group's link to every destination, if indices restart for each message.
   static constexpr std::uint64_t kMostMessagesToAll = (std::uint64_t{1} << 24U) - 1;
-  static constexpr std::uint64_t kMostGroups = 256;  ///< most groups with links to every destination
+  /// Most groups with links to every destination, if indices restart for each message.
+  static constexpr std::uint64_t kMostGroups = 256;
 
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;       ///< packets so far; the index of the next one, if indices continue along the link
@@ -77,7 +78,8 @@ struct LinkPosition {
   /// Throws: ConfigError when the indices run out.
   sim::MessagePosition place(const FlowKey& key, std::uint64_t packets_sent, BurstScope scope,
                              std::optional<std::uint64_t> ordinal) const;
-  /// The times at which the packets of such a message leave: not before those of the link's message before it.
+  /// The times at which the packets of the next message leave: not before the last packet of the link's previous
+  /// message of that kind.
   sim::PacketTimes times(Carrier of, double departs_seconds, double packet_seconds, bool is_stopped) const;
   /// Notes the times of packets that have left.
   void leave(Carrier of, const sim::PacketTimes& times, std::uint64_t packets_sent);
@@ -92,7 +94,7 @@ struct LinkPosition {
 /// The digest of the packets that a recovery left missing.
 class MissingDigest {
  public:
-  /// Adds a message's missing packets; kAny: by FateDigest::add_apart().
+  /// Adds a message's missing packets; for MessageOrder::kAny by FateDigest::add_apart().
   void add(const sim::Link& link, std::uint64_t first_packet, const sim::PacketMask& missing, sim::MessageOrder order);
   std::uint64_t value() const { return digest_ == nullptr ? 0 : digest_->value(); }
   void visit_state(sim::StateVisitor& visitor, const sim::Link& link);
@@ -140,7 +142,7 @@ struct Flow : LinkPosition {
   std::uint64_t peer_messages = 0;     ///< messages of send and exchange, among `messages`
   std::uint64_t undrawn_messages = 0;  ///< messages that have indices, but no fates yet
   std::uint64_t undrawn_packets = 0;
-  std::pair<const FlowKey, Flow>* next = nullptr;  ///< the flow of the next message last time; null: none yet
+  std::pair<const FlowKey, Flow>* next = nullptr;  ///< the flow that followed this one the last time; null: none yet
   std::unique_ptr<FlowTally> tally;                ///< null if another rank counts the link
   sim::FateDigest checked_fates;
   MissingDigest checked_missing;

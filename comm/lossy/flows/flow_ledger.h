@@ -100,7 +100,7 @@ class FlowLedger {
   using Flows = std::map<FlowKey, Flow>;
   const Flows& flows() const { return flows_; }
   const Network& network() const { return network_; }
-  /// Totals of the messages that were counted while this object lives: no part of the state.
+  /// The totals since the construction of this object; they are not part of the state.
   PacketTotals totals() const { return totals_; }
 
  private:

@@ -14,8 +14,7 @@
 
 namespace droptest::comm {
 
-/// The position and the timing of a message on a link that sends again until its budget is spent, as the clock knows
-/// them.
+/// The position and the timing of a message on a link that sends lost packets again, as the clock knows them.
 struct ResentMessage {
   sim::MessagePosition place;
   sim::LinkTiming timing;

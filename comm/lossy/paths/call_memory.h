@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that the loss layer holds for a collective, before it runs.
+// The memory that the loss layer will need for a collective, computed before the collective runs.
 #pragma once
 
 #include <algorithm>

@@ -34,8 +34,9 @@ class ContributionPath final : public Path {
 
  private:
   class Part;
-  // kNone: each rank takes the lost packets out of its contribution. Else the owners of parts leave them out, and each
-  // rank draws the fates of its own contribution and shows them to the others, or draws the fates of all contributions.
+  // kNone: each rank takes the lost packets out of its contribution. The others: the owners of parts leave the lost
+  // packets out. With kOfShownFates, each rank draws the fates of its own contribution and shows them to the others;
+  // with kOfDrawnFates, each rank draws the fates of all contributions.
   enum class Parts : std::uint8_t { kNone, kOfShownFates, kOfDrawnFates };
   Parts parts_of(const CallArguments& call) const;
   // Whether the spec configures the gather half, the links of the results.

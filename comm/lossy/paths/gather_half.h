@@ -26,9 +26,10 @@ class GatherHalf {
   void run(const CallArguments& call, Communicator& inner, Scratch& scratch);
 
   /// The gather half of an all-reduce, in three steps: start_results(), take() of each message, lose_results() of the
-  /// results in `output`. It takes out the packets that this rank's links lost, as all_gather does. `own` keeps
-  /// `own_values`, which has the shape of the output and does not overlap it. The first and the last step get the same
-  /// counts. take() draws the fates of messages that others send to all ranks only if `of_others` asks for them.
+  /// results in `output`. The last step takes out the packets that this rank's links lost, as all_gather does. The fill
+  /// `own` puts `own_values` in their place; `own_values` has the shape of the output and does not overlap it. The
+  /// first and the last step get the same counts. take() draws the fates of messages that others send to all ranks only
+  /// if `of_others` asks for them.
   void start_results(const CallArguments& call, std::span<const std::uint64_t> counts);
   void take(const CallArguments& call, const PathMessage& message, CallFates& fates,
             Interest of_others = Interest::kFates);

@@ -25,7 +25,8 @@ namespace droptest::comm {
 ///
 /// count_rescale: the number of contributions travels with each partial sum, and the owner of a part scales it by ranks
 /// / contributions. inverse_probability: each arrived partial sum is scaled by 1 / (1 - loss rate of its link), so that
-/// every contribution is unbiased. stale: the last partial sum that arrived on this hop at this position.
+/// every contribution is unbiased. stale: a lost partial sum is replaced by the last one that arrived on this hop at
+/// this position.
 ///
 /// all_to_all, send and recv are one hop for each pair. Reduction order: the schedule's; at loss 0 the bits are those
 /// of the same path without loss, equal on all ranks and backends.

@@ -25,7 +25,7 @@ class LossesByRank {
     if (lost != nullptr) std::ranges::copy(lost->words(), &words_[static_cast<std::size_t>(rank) * words_of_each_]);
   }
 
-  /// The words for other ranks, without the indirection of this object: it saves them one cache miss.
+  /// A view of the words for other ranks. Other ranks read the view instead of this object, which saves one cache miss.
   class View {
    public:
     View() = default;

@@ -15,7 +15,7 @@ namespace droptest::comm {
 /// The interest of a path in a message that another rank counts.
 enum class Interest : std::uint8_t {
   kNone,   ///< its packets only use up indices
-  kFates,  ///< which of its packets are missing
+  kFates,  ///< the path needs the packets that are missing
 };
 
 /// The masks of a call's messages by number, in reused memory. A path numbers its messages as it likes, e.g. by source.

@@ -26,12 +26,12 @@ class MessageTransform {
   /// Throws: ConfigError for a maximum and for integers, if the Hadamard transform is in use.
   void check(ReduceOp op, ElementType type, const Message& message) const;
 
-  /// Transform in place. `parts` are the elements of the messages that lie in `data` one after the other; each is
-  /// transformed by itself.
+  /// Transform in place. `parts` has the number of elements of each message in `data`, one message after the other;
+  /// each message is transformed by itself.
   void forward(Tensor data, std::span<const std::uint64_t> parts);
   void inverse(Tensor data, std::span<const std::uint64_t> parts);
-  /// Changes Message::lost from the values before inverse() to those after it: the elements into which lost ones were
-  /// spread.
+  /// Changes `lost` (Message::lost) from elements of transformed values to the elements over which inverse() spreads
+  /// them.
   void inverse(std::vector<sim::ElementRange>& lost, ElementType type, std::span<const std::uint64_t> parts) const;
   /// Transforms a copy in `scratch`: a caller's input is never written.
   ConstTensor transformed(ConstTensor input, std::span<const std::uint64_t> parts, Scratch& scratch);

@@ -58,10 +58,10 @@ class Path {
 
   /// Uses up a packet index for each packet that the path sends, the same number on every rank that knows the link.
   /// Draws fates and repairs, and takes the memories of stale values and feedback. If fates need times, it is called
-  /// twice, to reserve and to draw (CallFates::phase), and visits the same messages both times; other draws are taken
-  /// only the first time. Ranks: the thread that has the ledger, in the order of the starts of calls. Throws:
-  /// ConfigError, before any index is used up, for a reduction for which the fill or the recovery has no meaning, and
-  /// for wrong ordinals.
+  /// twice, to reserve and to draw (CallFates::phase), and visits the same messages both times; the draws of stochastic
+  /// rounding are taken only the first time. Ranks: the thread that has the ledger, in the order of the starts of
+  /// calls. Throws: ConfigError, before any index is used up, for a reduction for which the fill or the recovery has no
+  /// meaning, and for wrong ordinals.
   virtual void plan(const CallArguments& call, CallFates& fates) = 0;
 
   /// Moves the data over `inner`, a reliable transport of the group, and takes out the lost packets of the plan. It may

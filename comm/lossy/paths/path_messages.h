@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The messages of a collective on its path: who sends how much to whom, over which link, and when.
+// The messages of a collective on its path: the ends, the elements, the link and the round of each message.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +24,8 @@ struct CallShape {
   Operation operation = Operation::kAllReduce;
   ElementType type = ElementType::kFloat32;
   std::uint64_t elements = 0;  ///< all elements of the tensor; unused by an all-to-all
-  /// A reduce-scatter and an all-gather have the elements of each rank's part. An all-to-all has the elements from one
-  /// rank to each other one, or a table of all ranks by source.
+  /// For a reduce-scatter and an all-gather: the elements of each rank's part. For an all-to-all: the elements from one
+  /// rank to each rank, or a table of all ranks by source.
   std::span<const std::uint64_t> counts{};
   std::span<const std::uint64_t> receive_counts{};  ///< one rank's all-to-all: elements from each other rank
   int root = 0;                                     ///< the rank that broadcasts
@@ -37,7 +37,7 @@ CallShape shape_of(const CallArguments& call);
 struct SubCall {
   CallShape shape;
   std::vector<std::uint64_t> counts{};           ///< replaces shape.counts, unless it is empty
-  std::optional<std::uint64_t> content_bytes{};  ///< bytes for which each message stands; absent: its own
+  std::optional<std::uint64_t> content_bytes{};  ///< tensor bytes that each message stands for; absent: its own
 };
 /// The collectives that a call consists of, one after the other: itself, or those of a compression.
 std::vector<SubCall> sub_calls_of(const ClassNetwork& network, const PathEntry& path, const CallShape& call, int ranks);
@@ -64,8 +64,8 @@ struct PathMessage {
   int counted_on() const { return to_all ? source : destination; }
 };
 
-/// The one description of what a path sends: the loss layer draws from it, the clock times it, simulations and plans
-/// count it. Messages of each link come in the order of their packet indices.
+/// The one description of the messages of a path: the loss layer draws their fates, the clock computes their times, and
+/// simulations and plans count them. Messages of each link come in the order of their packet indices.
 class PathMessages {
  public:
   using Visit = std::function<void(const PathMessage&)>;

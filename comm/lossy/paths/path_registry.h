@@ -38,7 +38,8 @@ enum class Route : std::uint8_t {
   kManyHops,    ///< ranks forward values: a loss reaches every rank behind the hop
 };
 
-/// Closed form of an all-reduce's seconds: equal ranks and links, no loss, compute or deadline; bytes with headers.
+/// A closed form of the seconds of an all-reduce, for equal ranks and links without loss, computation and deadline.
+/// `bytes` includes headers.
 using AllReduceSeconds = double (*)(int ranks, double bytes, const sim::LinkCost& link);
 
 struct PathEntry {
@@ -60,7 +61,7 @@ struct PathEntry {
   std::vector<SubCall> (*sub_calls)(const ClassNetwork&, const CallShape&, int ranks) = nullptr;
 };
 
-/// All known paths, in the order in which they are listed, except those of a compression.
+/// All known paths, in the order of lists for users, except the paths of compressions.
 const std::vector<PathEntry>& paths();
 
 /// Throws: ConfigError that lists the known names.

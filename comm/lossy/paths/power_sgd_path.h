@@ -20,7 +20,7 @@ namespace droptest::comm {
 ///
 /// A sender with error feedback remembers M - P Q_own^T, with the elements of Q_own that arrived. Loss in the sum of P
 /// changes only the subspace: every value that is missing afterwards is remembered.
-/// Determinism: all ranks have equal bits if the backend's sums have.
+/// Determinism: all ranks have equal bits if the backend gives them equal sums.
 /// Source: Vogels, Karimireddy and Jaggi, NeurIPS 2019, algorithms 1 and 2 (M, P, Q as there); one matrix for a whole
 /// message, as PyTorch's batched_powerSGD_hook.
 class PowerSgdPath final : public Path {

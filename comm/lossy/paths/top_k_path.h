@@ -17,14 +17,14 @@ namespace droptest::comm {
 
 /// Each rank sends the pairs (index, value) of its k elements of largest magnitude to all others, and adds up the pairs
 /// that it has, in the order of ranks, then of indices. If magnitudes are equal, the lower index counts as larger; a
-/// NaN is larger than all. Links: those of the gather half, as an all-gather of one hop. The pairs of a lost packet are
+/// NaN counts as infinity. Links: those of the gather half, as an all-gather of one hop. The pairs of a lost packet are
 /// missing from the receiver's sum; if fates are shared, from the sums of all ranks, also the sender's. The own
-/// contribution is made of its pairs, so that ranks end with equal sums if no packet is lost.
+/// contribution is reduced to its pairs in the same way, so that ranks end with equal sums if no packet is lost.
 ///
 /// A sender with error feedback remembers the elements that it did not send and, if fates are shared, those of lost
 /// packets. It does not know the losses of single receivers. Under EF21 the pairs are those of a difference, and sums
 /// are sums of copies. Acknowledgements tell all ranks the losses of all: a packet that any receiver misses changes
-/// neither the estimate nor any copy, since the next message is one for all receivers.
+/// neither the estimate nor any copy, because the next message is the same for all receivers.
 /// Source: Aji and Heafield, EMNLP 2017; Stich, Cordonnier and Jaggi, NeurIPS 2018 (with memory).
 class TopKPath final : public Path {
  public:

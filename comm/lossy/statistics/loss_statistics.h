@@ -21,7 +21,7 @@ enum class LinkDetail : std::uint8_t { kOmit, kInclude };
 
 /// Counts of the fates of packets, message by message.
 struct PacketCounts {
-  std::uint64_t bytes = 0;          ///< bytes of the packets sent at first, data and parity; losses count both, too
+  std::uint64_t bytes = 0;          ///< bytes of first transmissions, data and parity; losses count both, too
   std::uint64_t content_bytes = 0;  ///< bytes of the tensor elements in the messages, before compression
   std::uint64_t lost_packets = 0;
   std::uint64_t lost_bytes = 0;
@@ -31,7 +31,7 @@ struct PacketCounts {
   std::uint64_t residual_bytes = 0;
   std::uint64_t resent_packets = 0;  ///< repetitions: each packet as often as it was sent again
   std::uint64_t resend_rounds = 0;   ///< rounds of repetitions, summed over messages
-  /// Messages with losses by a clock: other messages of their links share the states.
+  /// Messages of loss processes that depend on time: other messages of a link at the same time meet the same state.
   std::uint64_t timed_messages = 0;
 };
 
@@ -40,10 +40,10 @@ struct LossCounts : PacketCounts {
   std::uint64_t messages = 0;
   std::uint64_t packets = 0;                         ///< packets sent at first
   double expected_lost = 0;                          ///< sum over links of packets x loss rate
-  double expected_lost_variance = 0;                 ///< sum over links of the process's count variance
+  double expected_lost_variance = 0;                 ///< sum over links of the variance of their lost packets
   std::map<std::uint64_t, std::uint64_t> bursts;     ///< number of bursts that ended or are open, by length in packets
   std::vector<std::uint64_t> gaps;                   ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
-  std::map<std::uint64_t, std::uint64_t> stretches;  ///< number of stretches of neighbouring packets, by length
+  std::map<std::uint64_t, std::uint64_t> stretches;  ///< number of stretches of consecutive packets, by length
 
   // NaN without packets: no rate was measured.
   double configured_rate() const;  ///< expected_lost / packets
@@ -96,8 +96,8 @@ struct ClassStatistics {
   std::vector<LayerStatistics> layers;  ///< all layers in ascending order
   std::vector<LinkStatistics> links;
 
-  /// The sum of both halves. It has no z if both halves met the states of their links at the times of a clock, because
-  /// they are then correlated.
+  /// The sum of both halves. It has no z if both halves have packets and a loss process depends on time: the halves
+  /// then meet the same states, so their losses are correlated.
   LossCounts total() const;
   double nmse() const;             ///< error_energy / exact_energy, as in SampleSums; NaN without samples
   double cosine() const;           ///< NaN without samples

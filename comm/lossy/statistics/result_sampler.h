@@ -18,9 +18,9 @@ namespace droptest::comm {
 /// The error of `result` against `exact`, which have equal shapes. Integers have none.
 SampleSums errors_of(ConstTensor exact, ConstTensor result);
 
-/// The difference between ranks of results that are equal without loss, over the values of all ranks in this rank's
-/// part of the elements. `unused` has room for an output that the reduction does not write. Ranks: all of `group`, with
-/// equal shapes. Equal bits give exactly zero. Throws: as the reliable `group`.
+/// The difference between the ranks' results, which are equal without loss. This rank compares the values of all ranks
+/// in its part of the elements. `unused` has room for an output that the reduction does not write. Ranks: all of
+/// `group`, with equal shapes. Equal bits give exactly zero. Throws: as the reliable `group`.
 SampleSums divergence_of(Communicator& group, ConstTensor result, Scratch& unused);
 
 /// One rank's samples since the start, and in the current interval.

@@ -62,10 +62,10 @@ struct SampleSums {
                  divergence_max, divergence_energy, divergence_elems, coding, ends);
   }
   void add(const SampleSums& other);
-  double nmse() const;    ///< error_energy / exact_energy; 0 for no error, infinity for an error of exact zeros
+  double nmse() const;    ///< error_energy / exact_energy; 0 without errors, infinity if only the exact energy is 0
   double cosine() const;  ///< 1 if both the results and the exact results are zeros
-  /// Mean error divided by the root mean square of the exact results. Loss with the fill zero has an error against the
-  /// sign of each value: without a common sign of the values, there is no bias.
+  /// Mean error divided by the root mean square of the exact results. With the fill zero, the error of a lost value has
+  /// the opposite sign of the value: if values of both signs are equally frequent, there is no bias.
   double bias() const;
   double largest_divergence() const;  ///< divergence_max; NaN if no ranks were compared
   double divergence_rms() const;      ///< NaN if no ranks were compared

@@ -31,7 +31,7 @@ struct RankCounts {
 std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
                                                 LinkDetail detail);
 
-/// The counts of one rank in the form that merge_statistics() takes, for ranks that meet in files.
+/// The counts of one rank in the form that merge_statistics() takes, for ranks that exchange their counts in files.
 std::vector<std::uint64_t> statistics_words(const RankCounts& counts, LinkDetail detail);
 /// collect_statistics() of the ranks with these words, without layers. `network` and `detail` are those of the words.
 /// Throws: CheckError for words of another network.

@@ -14,8 +14,8 @@
 
 namespace droptest::comm {
 
-/// Identifies one group, the same on all its members, and no other group of the run: a rank's group numbers are all
-/// different, so two groups of one number share no member.
+/// Identifies one group of the run, with equal values on all its members. A rank's group numbers are all different, so
+/// two groups of one number share no member.
 struct GroupIdentity {
   GroupNumber number = 0;
   std::uint16_t lowest_world_rank = 0;
