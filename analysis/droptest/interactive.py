@@ -76,7 +76,7 @@ def _axis(axis: dict[str, Any]) -> dict[str, Any]:
 
 
 def _curve(curve: dict[str, Any], places: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:
-    """A curve with the places of its values; marks at an edge have the place beside it."""
+    """A curve with the places of its values; a mark at an edge is drawn inside the panel, near the edge."""
     step, bars = curve.get("nudge", 0.0), curve.get("along", "y")
     found = {key: value for key, value in curve.items() if key not in ("nudge", "side", "level", "labels")}
     for along in "xy":

@@ -80,8 +80,8 @@ def _inches(panel: Panel, rows: int) -> float:
 
 
 def _panel(ax: Axes, panel: Panel, left: Panel | None, width: float, handles: dict[str, Any], lines: dict[str, Any]):
-    """Draws a panel; returns the picture of a map. left: the panel beside it; width: in inches; handles, lines: of the
-    legend, to which the panel adds its own."""
+    """Draws a panel; returns the picture of a map. `left`: the panel to its left; `width`: in inches; `handles` and
+    `lines`: entries of the legend, to which the panel adds its own."""
     for along, axis in (("x", panel["x"]), ("y", panel["y"])):
         _axis(ax, along, axis, alike=bool(left) and along == "y" and axis == left["y"])
     ax.set_title(style.in_lines(panel["title"]))

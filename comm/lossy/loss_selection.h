@@ -14,7 +14,7 @@ namespace droptest::comm {
 
 enum class LossSelection : std::uint8_t {
   kByFate,       ///< the losses of the loss process
-  kLargestNorm,  ///< as many packets, those of largest norm: the worst case for the energy of missing elements
+  kLargestNorm,  ///< the same number of packets with the largest norms, the worst case for the missing energy
 };
 
 /// The adversary. It sees a message's content, so its fates do not follow from the link: only a rank with the content

@@ -31,8 +31,8 @@ int membership_at_start(const std::optional<CheckpointPlace>& place, const RunCo
 /// The manifest of the run's newest intact checkpoint, also of states that ranks have left; absent: it has none. Ranks:
 /// only rank 0.
 std::optional<Manifest> newest_checkpoint(const std::optional<CheckpointPlace>& place, const RunConfig& config);
-/// The step after which a run begins: that of its newest intact checkpoint; if there is none, that of the other run's
-/// checkpoint in `start`; without both, 0. Ranks: only rank 0.
+/// The step after which a run begins: the step of its newest intact checkpoint, or of the other run's checkpoint in
+/// `start` if the run has no checkpoint, or 0 if it has neither. Ranks: only rank 0.
 std::uint64_t step_at_start(const std::optional<CheckpointPlace>& place, const RunConfig& config);
 
 }  // namespace droptest::experiments

@@ -92,7 +92,7 @@ void resolve_numerics(Resolution& resolution, NumericsUse use) {
   resolution.spec["numerics_version"] = given;
 }
 
-/// The numbers of replicas that the run can have in addition to that of its spec.
+/// The numbers of replicas that a run can have at times, other than the number in its spec.
 std::vector<int> other_replicas(const RunConfig& config) {
   std::vector<int> numbers;
   if (config.elastic) {

@@ -131,7 +131,7 @@ class WatchedRun {
 /// The name of a state: "running", "completed" and so on.
 std::string_view state_name(WatchedRun::State state);
 
-/// The path <folder>/tensorboard; for the folder of a run, that of its experiment.
+/// The path <folder>/tensorboard; the folder of a run has it in the folder of its experiment.
 std::string tensorboard_folder(const std::string& folder);
 
 /// The runs of a folder: of one run, of an experiment, or of several experiments.

@@ -31,7 +31,7 @@ struct PacketTimes {
 /// The place of a message on its link.
 struct MessagePosition {
   std::uint64_t first_packet = 0;  ///< index of the message's first packet
-  std::uint64_t origin = 0;        ///< packet index from which this link counts: that of its first packet since then
+  std::uint64_t origin = 0;        ///< index of the first packet that this link counts
   std::uint64_t message = 0;       ///< messages of the link since the origin
   /// Absent: a process that counts time derives the times from the packets and messages before.
   std::optional<PacketTimes> times{};

@@ -141,7 +141,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
 
 
 def _pairs(data: pd.DataFrame, series: str, rows: list[float] | None, along: str, place: int = 0) -> dict[str, Any]:
-    """Each pair of a series as a small point, beside the mean of its rate."""
+    """Each pair of a series as a small point, to the right of the mean of its rate."""
     mine = data[(data["panel"] == series) & data["difference"].notna()]
     mine = mine if rows else mine[mine["loss_rate"].notna()]
     looks, text = drawing.looks(data), [
