@@ -40,8 +40,8 @@ struct AdamWScalars {
   T scale, keep, beta1, beta2, new1, new2, rate, root, epsilon;
 };
 
-/// value -= learning_rate x (m^ / (sqrt(v^) + epsilon) + weight_decay x value), with moments of the scaled gradient.
-/// Shapes: all equal. Source: Loshchilov and Hutter 2019, Algorithm 2.
+/// value -= learning_rate x (m / (sqrt(v) + epsilon) + weight_decay x value). m and v are the moments of the scaled
+/// gradient, divided by their bias corrections. Shapes: all equal. Source: Loshchilov and Hutter 2019, Algorithm 2.
 template <class T>
 void adamw_update(std::span<T> value, std::span<const T> gradient, std::span<T> first_moment,
                   std::span<T> second_moment, const AdamWStep& step, const Team& team);

@@ -11,7 +11,8 @@
 
 namespace droptest::models {
 
-/// The extents of an adapter: weight [inputs, outputs], A [rank, inputs] and B [outputs, rank], as in PEFT.
+/// The extents of an adapter: weight [inputs, outputs], A [rank, inputs] and B [outputs, rank], as in Hugging Face's
+/// PEFT library.
 struct AdapterShape {
   std::int64_t inputs = 0;
   std::int64_t outputs = 0;
@@ -19,13 +20,13 @@ struct AdapterShape {
   double scale = 1;  ///< alpha / rank
 };
 
-/// merged = weight + scale x A' B'.
+/// merged = weight + scale x A' B', where ' is the transpose. Shapes: merged as the weight.
 template <class T>
 void merge_adapter(const AdapterShape& shape, std::span<const T> weight, std::span<const T> a, std::span<const T> b,
                    std::span<T> merged, const Team& team);
 
-/// Computes the gradients of A and B from the gradient of the merged weight. Determinism: bits do not depend on the
-/// team.
+/// Sets the gradients of A and B, computed from the gradient of the merged weight. Shapes: each gradient as its tensor.
+/// Determinism: bits do not depend on the team.
 template <class T>
 void adapter_gradients(const AdapterShape& shape, std::span<const T> grad_merged, std::span<const T> a,
                        std::span<const T> b, std::span<T> grad_a, std::span<T> grad_b, const Team& team);

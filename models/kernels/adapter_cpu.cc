@@ -55,7 +55,7 @@ void adapter_gradients(const AdapterShape& s, std::span<const T> grad_merged, st
       }
     }
   });
-  // [rank, outputs], a stretch of outputs for each thread.
+  // The transposed gradient of B, [rank, outputs]. A chunk of the loop computes some of its columns.
   std::vector<T> grad_of_rank(grad_b.size());
   for_vector_chunks(s.outputs, chunk_items(s.outputs, 64), team, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t i = 0; i < s.inputs; ++i) {

@@ -26,7 +26,7 @@ __global__ void merge_adapter_kernel(Extents n, const float* weight, const float
   }
 }
 
-/// A block processes one input, that is one row of the gradient, at a time.
+/// A block processes one input at a time, which is one row of the gradient.
 __global__ void adapter_a_gradient_kernel(Extents n, const float* grad_merged, const float* b, float* grad_a) {
   __shared__ float shared[kMostWarps];
   for (std::int64_t i = blockIdx.x; i < n.I; i += gridDim.x) {
@@ -53,7 +53,8 @@ __global__ void adapter_b_gradient_kernel(Extents n, const float* grad_merged, c
   }
 }
 
-/// `matrices` has the numbers of elements of the two matrices of the weight's shape.
+/// Checks the numbers of elements, and returns the extents. `matrices` are the tensors of the weight's shape; `of_a` and
+/// `of_b` are A, B and their gradients.
 Extents extents_of(const char* operation, const AdapterShape& s, std::initializer_list<std::size_t> matrices,
                    std::initializer_list<std::size_t> of_a, std::initializer_list<std::size_t> of_b) {
   const auto are = [](std::initializer_list<std::size_t> sizes, std::int64_t wanted) {

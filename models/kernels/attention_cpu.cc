@@ -25,8 +25,8 @@ T* own_scratch(std::span<T> scratch, const AttentionShape& shape, Team::Worker w
   return scratch.data() + 2 * worker * kStripRows * shape.length;
 }
 
-/// The number of keys of a row, rounded up to whole vectors, so that no loop has a remainder. Future keys among them
-/// have the score minus infinity and so the probability 0.
+/// The number of visible keys of a row, rounded up to whole vectors if the row has so many columns; so most loops have
+/// no remainder. Sets the scores of the future keys among them to minus infinity, which is the probability 0.
 template <class T>
 std::int64_t cover_visible(T* row, std::int64_t visible, std::int64_t columns) {
   const std::int64_t covered = std::min((visible + kLanes - 1) / kLanes * kLanes, columns);

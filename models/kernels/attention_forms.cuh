@@ -31,16 +31,14 @@ struct AttentionBackward {
   D* grad_qkv;
 };
 
-/// The place of one head of one sequence: the offset of its first row and the stride of its rows, in qkv (keys and
-/// values follow the queries at `part` and 2 x `part`) and in the output, and the offset of its row statistics [B, NH,
-/// T].
+/// The place of one head of one sequence in the tensors, in elements.
 struct HeadPlace {
-  std::int64_t packed;
-  std::int64_t packed_stride;
-  std::int64_t part;
-  std::int64_t output;
-  std::int64_t output_stride;
-  std::int64_t statistics;
+  std::int64_t packed;         ///< offset of its first query in qkv
+  std::int64_t packed_stride;  ///< distance between successive rows of qkv
+  std::int64_t part;           ///< distance from a query to the key of the same row, and from that key to its value
+  std::int64_t output;         ///< offset of its first row in the output
+  std::int64_t output_stride;  ///< distance between successive rows of the output
+  std::int64_t statistics;     ///< offset of its first row in log_sum_exp and delta [B, NH, T]
 };
 
 __device__ inline HeadPlace head_place(const AttentionShape& shape, std::int64_t head_of_all) {

@@ -47,15 +47,17 @@ struct AttentionGraph {
   bool deterministic = true;  ///< equal arguments give equal bits
 };
 
-/// Whether a graph can have heads of this width and type, so that its tensors begin at multiples of kAlignmentBytes.
+/// Whether a graph can have heads of this width and type: at most 128 elements of 16 bits, which fill a multiple of
+/// kAlignmentBytes, so that each tensor begins at such a multiple.
 bool attention_graph_takes(std::int64_t head_width, comm::ElementType type);
 
 /// The graph for shape.batch sequences of qkv (see AttentionShape). Throws: CheckError unless attention_graph_takes()
 /// the heads and no extent is 0.
 AttentionGraph attention_graph(AttentionPass pass, const AttentionShape& shape, comm::ElementType type);
 
-/// The granularity in sequences at which a batch may be cut, so that the tensors of each part begin at multiples of
-/// kAlignmentBytes. (A row's log-sum-exp has only 4 bytes.)
+/// If a batch is cut into parts, the number of sequences of each part except the last must be a multiple of this number.
+/// Then the tensors of each part begin at multiples of kAlignmentBytes, although the log-sum-exp of a row has only 4
+/// bytes.
 std::int64_t attention_graph_cut(const AttentionShape& shape);
 
 }  // namespace droptest::models

@@ -72,7 +72,8 @@ void forward_of_head(const AttentionForwardTensors& tensors, const AttentionShap
   }
 }
 
-/// p and ds: the probabilities [T, T] after dropout, and the gradients of the scores before they are scaled.
+/// Leaves the probabilities [T, T] after dropout in p, and the gradients [T, T] of the inner products Q K', which are
+/// the scores before the scale is applied, in ds.
 template <class T>
 void backward_of_head(const AttentionBackwardTensors& tensors, const AttentionShape& shape, std::int64_t index, T* p,
                       T* ds) {

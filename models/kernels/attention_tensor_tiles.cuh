@@ -18,9 +18,9 @@ using Bfloat = __nv_bfloat16;
 // that each sum is computed by one block in one order. A block has a tile of 64 queries (or 64 keys, for the gradients
 // of keys and values). Each of its four warps has a strip of 16 of these rows against all 64 rows of the other tile.
 // GEMMs work on 16 x 16 fragments. The compiler chooses the layout of a fragment, so single elements are accessed
-// through shared memory; there, a strip of scores is 16 rows of 64. Two lanes share a row of a strip: lane / 2 is the
-// row, and each lane has every second group of four columns. So the eight lanes that are served together use different
-// banks.
+// through shared memory, where a strip of scores has 16 rows of 64 columns. Two lanes share a row of a strip: lane / 2
+// is the row, and each lane has every second group of four columns. So the eight lanes that access shared memory
+// together use different banks.
 inline constexpr int kFragment = 16;
 inline constexpr int kTile = 64;
 inline constexpr unsigned kWarps = kTile / kFragment;
@@ -56,7 +56,7 @@ struct Lane {
   __device__ int at(int group) const { return row * kStripStride + column(group); }
 };
 
-/// The column of a lane's element e without the offset of the lane's side, a compile-time constant.
+/// The column of a lane's element e, minus kGroup x the lane's side. So it is a compile-time constant.
 __device__ constexpr int lane_column(int e) { return 2 * kGroup * (e / kGroup) + e % kGroup; }
 /// A lane's element e has a column of at most `last` exactly if lane_column(e) is less than this number. `last` may lie
 /// beyond the strip.
@@ -162,7 +162,7 @@ struct StripSums {
     __syncwarp();
   }
 
-  /// Writes the columns from `first` on into the strip, as many as it has.
+  /// Writes the columns first, ..., first + kTile - 1 into the strip.
   __device__ void put(int first, float* strip) const {
 #pragma unroll
     for (int n = 0; n < kTile / kFragment; ++n) {
@@ -171,7 +171,7 @@ struct StripSums {
     __syncwarp();
   }
 
-  /// Multiplies each row by the factor of its two lanes.
+  /// Multiplies each row by `factor`, which both lanes of the row pass.
   __device__ void multiply_rows(float factor, const Lane& lane, float* strip) {
 #pragma unroll
     for (int first = 0; first < W; first += kTile) {

@@ -13,10 +13,12 @@ inline constexpr unsigned kFullMask = 0xFFFFFFFFU;
 inline constexpr unsigned kMostWarps = 32;
 inline constexpr float kMinusInfinity = -std::numeric_limits<float>::infinity();
 
+/// The sum over the lanes of the warp, on every lane. All lanes must call it.
 __device__ inline float warp_sum(float value) {
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(kFullMask, value, distance);
   return value;
 }
+/// The largest value over the lanes of the warp, on every lane. All lanes must call it. A NaN may be ignored.
 __device__ inline float warp_max(float value) {
   for (unsigned distance = kWarp / 2; distance > 0; distance /= 2)
     value = fmaxf(value, __shfl_xor_sync(kFullMask, value, distance));
@@ -54,7 +56,8 @@ __device__ inline TwoSums block_sums(float first, float second, float (*shared)[
   }
   return sums;
 }
-/// The largest value over all threads of the block, with the contract of block_sum(). A NaN may be ignored.
+/// The largest value over all threads of the block, on every thread. `shared` [kMostWarps] may be reused after the
+/// block's next __syncthreads. All threads must call it. A NaN may be ignored.
 __device__ inline float block_max(float value, float* shared) {
   value = warp_max(value);
   if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;

@@ -36,7 +36,8 @@ void for_chunks(std::int64_t items, std::int64_t chunk, const Team& team, const 
                        [&body](Team::Worker, std::int64_t begin, std::int64_t end) { body(begin, end); });
 }
 
-/// The number of columns in a chunk, for sums of columns over all rows in order: wide enough to read rows sequentially.
+/// The number of columns in a chunk of a loop that sums columns over all rows, in the order of the rows: an eighth of
+/// the width, rounded up to a multiple of 64, so that the loop reads long stretches of each row.
 inline std::int64_t chunk_columns(std::int64_t width) {
   constexpr std::int64_t kGrain = 64;
   constexpr std::int64_t kChunks = 8;

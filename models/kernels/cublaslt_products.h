@@ -55,11 +55,12 @@ struct Product {
   float factor;
   float keep;  ///< 0 or 1
   cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
-  const void* bias = nullptr;  ///< input, or output with CUBLASLT_EPILOGUE_BGRADA
-  const void* pre_gelu = nullptr;
-  std::int64_t pre_gelu_stride = 0;
+  const void* bias = nullptr;        ///< input, or output with CUBLASLT_EPILOGUE_BGRADA
+  const void* pre_gelu = nullptr;    ///< argument of GELU: output of the forward epilogue, input of the backward one
+  std::int64_t pre_gelu_stride = 0;  ///< elements from one column of pre_gelu to the next
 };
 
+/// The kind of the GEMM, by which recorded choices are looked up.
 ProductKind kind_of(const Product& product, FloatProducts floats);
 
 /// Owned by one rank and used by one thread, for one stream. A GEMM uses the algorithm in `choices` for its kind and

@@ -56,7 +56,7 @@ class DropoutRow {
   static constexpr std::int64_t kGroup = 64;
 
   DropoutRow(const DropoutMask& mask, std::int64_t sample, std::int64_t head, std::int64_t position);
-  /// The draws of row `row` of the tensor.
+  /// The draws of the tensor's row number `row`.
   static DropoutRow of_row(const DropoutMask& mask, std::int64_t row);
 
   /// Sets to[i] to 0 or 1 / (1 - probability), the factor of element 64 x group + i.
@@ -71,8 +71,8 @@ class DropoutRow {
   double scale_;
 };
 
-/// Calls body(i, factor) for the elements first + i step of a row, i from 0 to count - 1, in order. The loop
-/// vectorises for a step of 1.
+/// Calls body(i, factor) for the elements first + i x step of a row, with i from 0 to count - 1, in order. The loop
+/// vectorises if step is 1.
 template <class T, class Body>
 [[gnu::always_inline]] inline void for_dropped_row(const DropoutRow& row, std::int64_t first, std::int64_t count,
                                                    const Body& body, std::int64_t step = 1) {
@@ -93,7 +93,7 @@ template <class T, class Body>
   }
 }
 
-/// to = from with the mask applied. Both may be the same range. Shapes: [rows, width].
+/// Sets `to` to `from`, multiplied by the factors of the mask. Both may be the same range. Shapes: [rows, width].
 template <class T>
 void drop_elements(const T* from, const DropoutMask& mask, std::int64_t rows, std::int64_t width, T* to,
                    const Team& team);

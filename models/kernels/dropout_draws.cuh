@@ -76,11 +76,11 @@ class DropoutDraws {
     const std::int64_t skipped = token < mask_.tokens_before_gap ? 0 : mask_.gap;
     return {*this, key(mask_.first_sample + number / mask_.length, 0), mask_.first_position + token + skipped, 0};
   }
-  /// The Philox key of all queries of a head, and the row of one query; its elements are keys. Queries and keys are
-  /// numbered from mask.first_position on.
+  /// The Philox key of all queries of a head. `batch` and `head` count from the tensor's first ones.
   __device__ std::uint64_t key_of_head(std::int64_t batch, std::int64_t head) const {
     return key(mask_.first_sample + batch, mask_.first_head + head);
   }
+  /// The row of one query; its elements are keys. `query` and the elements count from the tensor's first row.
   __device__ Row row_of_query(std::uint64_t key, std::int64_t query) const {
     return {*this, key, mask_.first_position + query, mask_.first_position};
   }

@@ -34,7 +34,8 @@ template <class T>
 void embedding_forward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> table,
                        std::int64_t width, std::span<T> output, const Team& team);
 
-/// grad_table[tokens[i] - range.first] += grad_output[i] for tokens in range, in the order of i.
+/// grad_table[tokens[i] - range.first] += grad_output[i] for tokens in range, in the order of i. Shapes: as in
+/// embedding_forward().
 template <class T>
 void embedding_backward(std::span<const std::int32_t> tokens, TokenRange range, std::span<const T> grad_output,
                         std::int64_t width, std::span<T> grad_table, const Team& team);
@@ -44,7 +45,7 @@ template <class T>
 void add_positions(std::span<const T> table, std::int64_t batch, std::int64_t length, std::int64_t width,
                    std::span<T> values, const Team& team);
 
-/// grad_table[t] += the sum over b of grad_values[b, t].
+/// grad_table[t] += the sum over b of grad_values[b, t], in the order of b. Shapes: as in add_positions().
 template <class T>
 void positions_backward(std::span<const T> grad_values, std::int64_t batch, std::int64_t length, std::int64_t width,
                         std::span<T> grad_table, const Team& team);

@@ -38,7 +38,8 @@ struct ExpFormat<double> {
   static constexpr Bits kBias = 1023;
 };
 
-/// 1/k! + r/(k+1)! + ... up to r^degree, by Horner's rule.
+/// 1/k! + r/(k+1)! + ... up to the term with 1/kDegree!, by Horner's rule. k is kTerm, and `inverse_factorial_scale` is
+/// 1/k!.
 template <class T, int kTerm>
 inline T exp_series(T r, T inverse_factorial_scale) {
   if constexpr (kTerm == ExpFormat<T>::kDegree) {

@@ -28,7 +28,7 @@ void bias_gelu_backward(std::span<const T> derivatives, std::int64_t rows, std::
                         std::span<T> bias_gradient, const Team& team);
 
 // The device versions: E is float, Bf16 or Fp16. They save x for the backward pass, as the epilogues of cuBLASLt do.
-// models/kernels/matrix_products.h uses them only if the library has no such epilogue.
+// MatrixProducts calls them if it does not use such an epilogue.
 
 /// values += bias, and output = gelu(values). The output may be `values` itself; then x is not saved.
 /// Shapes: values, output [rows, width]; bias [width].

@@ -16,9 +16,9 @@ inline constexpr double kLayerNormEpsilon = 1e-5;
 
 /// For each row, residual_after = residual + (branch + branch_bias), and output = (residual_after - mean) x
 /// inverse_deviation x gain + bias. `branch` is a sublayer output. Dropout sets elements of (branch + branch_bias) to
-/// zero. Without a branch, residual_after is the residual; both may be the same tensor. The variance is that of all
-/// values of a row. Shapes: [rows, width]; branch_bias, gain, bias [width]; mean and inverse_deviation [rows], saved
-/// for the backward pass.
+/// zero. Without a branch, the norm is that of the residual, and residual_after is not written. The variance is divided
+/// by the width. Shapes: [rows, width]; branch_bias, gain, bias [width]; mean and inverse_deviation [rows], saved for
+/// the backward pass.
 struct NormForward {
   comm::ConstTensor residual, branch, branch_bias, gain, bias;
   std::int64_t rows = 0;
@@ -53,7 +53,8 @@ void layernorm_backward(const NormBackward& norm, const Team& team);
 
 // The device versions: E is float, Bf16 or Fp16; mean, inverse_deviation and the gradients of parameters are float.
 // Mean and deviation are those of the stored (rounded) residual_after. Determinism: the order of all sums depends only
-// on the shape.
+// on the shape and on whether the tensors are aligned to 16 bytes. Throws: CheckError if a tensor is too small, or if a
+// row has too many elements for shared memory (more than 8192 are possible only in aligned rows of whole packs).
 
 template <class E>
 void layernorm_forward(const NormForward& norm, comm::Stream& stream);
@@ -61,6 +62,7 @@ template <class E>
 void add_branch(const NormForward& norm, comm::Stream& stream);
 template <class E>
 void layernorm_backward(const NormBackward& norm, comm::Stream& stream);
+/// The number of elements of NormBackward::scratch on a device.
 std::uint64_t layernorm_scratch_elems(std::int64_t rows, std::int64_t width);
 /// Computes only the gradient of branch_bias from grad_residual, with the bits of layernorm_backward().
 template <class E>

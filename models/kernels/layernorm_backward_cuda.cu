@@ -105,7 +105,8 @@ __global__ void layernorm_backward_packs_kernel(BackwardInputs<D> in, std::int64
   if (parts == 3) store_floats<V>(branch_sums, own_partial + 2 * width);
 }
 
-/// The kernel above for rows of any width. The block's partial sums are in shared memory, too.
+/// The gradients of layernorm_backward_packs_kernel for rows that are not aligned or have more packs than a block has
+/// threads. The block's partial sums are in shared memory, which bounds the width.
 template <class D>
 __global__ void layernorm_backward_kernel(BackwardInputs<D> in, std::int64_t rows, std::int64_t width,
                                           const D* grad_before, D* grad_input, int parts, float* partial) {
@@ -182,7 +183,7 @@ __global__ void parameter_gradients_kernel(const float* partial, std::int64_t ro
   }
 }
 
-/// sums[j] = the sum over rows of values[row, j], or +=, in the order of the two kernels above: partial sum number
+/// result[j] = the sum over rows of values[row, j], or +=, in the order of the backward kernels: partial sum number
 /// `partial` of `partials` has the rows partial, partial + partials, ...; the row lanes of parameter_gradients_kernel
 /// then add up the partial sums.
 template <class D>

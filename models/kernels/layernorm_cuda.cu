@@ -48,7 +48,7 @@ __device__ Floats<V> sum_at(const Addends<D>& in, Row& drawn, std::int64_t row_s
   return x;
 }
 
-/// The mean of the row, and the inverse of its deviation. `own` gives the thread's elements.
+/// The mean of the row, and the inverse of its deviation.
 struct RowMoments {
   float mean;
   float inverse_deviation;

@@ -43,7 +43,8 @@ std::int64_t product_chunk(std::int64_t items);
 
 /// result = alpha op(a) op(b) + beta result; if beta = 0, the old result is not read. oneDNN computes float, Eigen
 /// double. Shapes: op(a) [m, k], op(b) [k, n], result [m, n]; any may be zero. Determinism: bits depend on shapes and
-/// values, not on the team. Call under SingleThreadedLibraries.
+/// values, not on the team. Call it under SingleThreadedLibraries (models/kernels/chunks.h). Throws: CheckError if the
+/// shapes do not fit together.
 template <class T>
 void matmul(Transpose transpose_a, const ConstMatrix<T>& a, Transpose transpose_b, const ConstMatrix<T>& b, T alpha,
             T beta, const Matrix<T>& result, const Team& team);

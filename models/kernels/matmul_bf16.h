@@ -16,9 +16,9 @@ class Bf16Matmul {
   Bf16Matmul();
   ~Bf16Matmul();
 
-  /// Sets result = op(a) op(b), or adds to it with kAdd. Arithmetic is float. Shapes: as matmul(). Determinism: bits
-  /// depend on shapes and values, not on the team. Call under SingleThreadedLibraries.
   enum class Keep : std::uint8_t { kSet, kAdd };
+  /// Sets result = op(a) op(b), or adds to it with kAdd. Arithmetic is float. Shapes: as in matmul(). Determinism: bits
+  /// depend on shapes and values, not on the team. Call it under SingleThreadedLibraries (models/kernels/chunks.h).
   void operator()(Transpose transpose_a, const ConstMatrix<Bf16>& a, Transpose transpose_b, const ConstMatrix<Bf16>& b,
                   Keep keep, const Matrix<float>& result, const Team& team);
 

@@ -19,9 +19,10 @@ class CublasLtProducts;
 /// multiplied exactly.
 enum class FloatProducts : std::uint8_t { kExact, kTf32 };
 
-/// E is float (all arithmetic in float), Bf16 or Fp16 (16-bit operands, sums in float, rounded once). Owned by one rank
-/// and used by one thread; all work is put on the constructor's stream. The library chooses an algorithm once for each
-/// shape. Any extent may be zero. Determinism: results depend on shapes, alignments and values.
+/// E is float (all arithmetic in float), Bf16 or Fp16 (16-bit operands, sums in float). Owned by one rank and used by
+/// one thread; all work is put on the constructor's stream. The algorithm of a shape is chosen at its first GEMM, from
+/// the recorded choices (models/kernels/product_choices.h) or by the library. Any extent may be zero. Determinism:
+/// results depend on shapes, alignments and values. Throws: CheckError if a tensor does not fit the shape; DeviceError.
 template <class E>
 class MatrixProducts {
  public:
@@ -43,7 +44,8 @@ class MatrixProducts {
   void forward_gelu(const ProductShape& shape, comm::DeviceSpan<const E> input, comm::DeviceSpan<const E> weight,
                     comm::DeviceSpan<const E> bias, comm::DeviceSpan<E> pre_gelu, comm::DeviceSpan<E> output);
 
-  /// grad_input = factor x grad_output W'. R is E, or float for a 16-bit E.
+  /// grad_input = factor x grad_output W'. R is E, or float for a 16-bit E. A 16-bit result is rounded twice if
+  /// left_over_outputs() is not 0: the part of these outputs is computed first.
   template <class R>
   void backward_input(const ProductShape& shape, comm::DeviceSpan<const E> grad_output,
                       comm::DeviceSpan<const E> weight, float factor, comm::DeviceSpan<R> grad_input);

@@ -20,7 +20,7 @@ struct AdamWRule {
         epsilon(s.epsilon) {}
   float scale, keep, beta1, beta2, new1, new2, rate, root, epsilon;
 
-  /// The differences are exact: a factor of 1 leaves `keep` as it is.
+  /// If `keep` is at least 0.5, the differences are exact, and a factor of 1 leaves `keep` as it is.
   __device__ AdamWRule of(const TensorSegments::Chunk& chunk) const {
     AdamWRule rule = *this;
     rule.rate = chunk.learning_rate_factor * rate;

@@ -13,9 +13,9 @@ struct Width {
   static constexpr int value = V;
 };
 
-/// Calls body(Width<V>, chunk, first) for the elements first, ..., first + V - 1 of each chunk: V is the length of a
-/// pack if `aligned` and the chunk's offset allow it, else 1. The grid strides over chunks; the threads of a block
-/// share a chunk.
+/// Calls body(Width<V>, chunk, first) for the elements first, ..., first + V - 1 of each chunk. If `aligned` is not 0
+/// and the chunk's offset is a multiple of a pack, V is the length of a pack, except for the last elements, which do
+/// not fill one; otherwise V is 1. The grid strides over chunks; the threads of a block share a chunk.
 template <class Body>
 __device__ void for_segment_elements(const TensorSegments::Chunk* chunks, std::int64_t count, int aligned,
                                      const Body& body) {

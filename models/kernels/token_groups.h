@@ -18,8 +18,8 @@ class TokenGroups {
  public:
   TokenGroups(TokenRange range, std::size_t most_tokens);
 
-  /// Groups new tokens, at most `most_tokens`, in the order of the stream's work. The span may change when the call
-  /// returns. The host waits for the copy of the previous call.
+  /// Groups new tokens, in the order of the stream's work. The span may change when the call returns. The host waits
+  /// for the copy of the previous call. Throws: CheckError if there are more than `most_tokens` tokens.
   void group(std::span<const std::int32_t> tokens, comm::Stream& stream);
 
   TokenRange range() const { return range_; }

@@ -58,11 +58,12 @@ double clip_scale(double norm, double max_norm);
 /// the mean is exact; a plain mean of three equal values would be rounded.
 double mean_of_ranks(std::span<const double> values);
 
-/// The decision of rank `rank`; with Norm::kAgreed it is equal on all ranks. A step is skipped if its loss or any
-/// gradient norm is not finite. Shapes: `ranks` has the numbers of all ranks.
+/// The decision of rank `rank`. It is equal on all ranks that have Norm::kAgreed and not Flags::kMissed. A step is
+/// skipped if its loss or the gradient norm of a replica is not finite. Shapes: `ranks` has the numbers of all ranks.
 UpdateDecision decide_update(std::span<const RankNumbers> ranks, int rank, const UpdateRule& rule);
 
-/// The decision on a device. Shapes: numbers [ranks, 2], decision [3] in the order of UpdateDecision.
+/// The decision on a device. Shapes: numbers [ranks, 2], decision [3] in the order of UpdateDecision. Throws: CheckError
+/// if a shape is wrong.
 void decide_update(comm::DeviceSpan<const double> numbers, int rank, const UpdateRule& rule,
                    comm::DeviceSpan<double> decision, comm::Stream& stream);
 
