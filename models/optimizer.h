@@ -65,9 +65,10 @@ class Optimizer {
   std::vector<std::unique_ptr<Ops::Ranges>> ranges_;  ///< the ranges of each own part, or of each offloaded piece
 };
 
-/// The ranges of trained tensors within [part.offset, part.offset + part.count) of the arena, relative to part.offset,
-/// in the order of the arena. kSharded: without replicated tensors.
+/// Which tensors ranges_within() lists. kSharded: without replicated tensors.
 enum class Counted : std::uint8_t { kAll, kSharded };
+/// The ranges of trained tensors within [part.offset, part.offset + part.count) of the arena, relative to part.offset,
+/// in the order of the arena.
 std::vector<ParameterRange> ranges_within(const ParameterTable& table, const OwnPart& part, Counted counted);
 
 /// The sum of the squares of a step's gradients. A rank that has a chunk of kNormChunkElems elements sums it; the sums

@@ -39,8 +39,8 @@ struct OuterOptions {
 struct OuterFragment {
   std::size_t first = 0;
   std::size_t end = 0;
-  std::uint64_t elems = 0;
-  std::uint64_t offset_steps = 0;
+  std::uint64_t elems = 0;         ///< elements of these tensors
+  std::uint64_t offset_steps = 0;  ///< steps by which its messages start later than those of fragment 0
 
   /// Whether a message starts after that step.
   bool starts_at(std::uint64_t step, std::uint64_t every_steps) const {
@@ -71,11 +71,10 @@ std::uint64_t outer_bytes(const OuterOptions& options, std::uint64_t elems);
 /// for which a worker has no mean (Message::lost) skip the step: they keep weights, reference and momentum, so that the
 /// next difference has everything that the worker has learned since the last outer step.
 ///
-/// Fragment f of F starts at the steps s with (s - f every_steps / F) mod every_steps = 0, and gets its new weights
-/// delay_steps later: x = own_share x + (1 - own_share) new.
-/// Source: Douillard et al. 2023 (DiLoCo: outer Nesterov), 2025 (Streaming DiLoCo: fragments, delay, mix); averages of
-/// only some elements as in SPARTA.
-/// Owner: one rank. Ranks: the ranks of all workers with the same part of the model make the same calls.
+/// Fragment f of F starts at the steps offset + every_steps, offset + 2 every_steps, ... with offset = f every_steps /
+/// F rounded down. It gets its new weights delay_steps later: x = own_share x + (1 - own_share) new. Source: Douillard
+/// et al. 2023 (DiLoCo: outer Nesterov), 2025 (Streaming DiLoCo: fragments, delay, mix); averages of only some elements
+/// as in SPARTA. Owner: one rank. Ranks: the ranks of all workers with the same part of the model make the same calls.
 class OuterStep {
  public:
   /// `workers` is borrowed and outlives this. Throws: ConfigError for fewer tensors than fragments.

@@ -12,8 +12,8 @@
 namespace droptest::models {
 
 /// The kinds of work of a rank. kProducts: GEMMs with weight matrices; GEMMs of attention count as attention.
-/// kReductions: collectives and their waits. kRecomputation: all operations of recomputed blocks, and the reading of
-/// their saved values.
+/// kReductions: collectives and their waits. kRecomputation: all operations of recomputed blocks except collectives,
+/// and the reading of their saved values.
 enum class Phase : std::uint8_t {
   kProducts,
   kAttention,

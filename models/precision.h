@@ -20,8 +20,8 @@ constexpr comm::ElementType element_type(Precision precision) {
   return comm::ElementType::kFloat32;
 }
 
-/// The element types of a model, with the same meaning on all devices. Parameters, gradients, moments and sums are
-/// float.
+/// The element types of a model, with the same meaning on all devices. Parameters, their gradients, moments and sums
+/// are float.
 struct ModelPrecision {
   Precision compute = Precision::kFloat32;  ///< type of the operands of GEMMs with weight matrices
   Precision message = Precision::kFloat32;  ///< type of messages of sums over ranks; a single rank sends nothing

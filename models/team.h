@@ -24,7 +24,8 @@ class Team {
   using Worker = int;
 
   /// Calls body(worker, part) once for each part in [0, parts), in any order, and returns when all have ended. The body
-  /// must not throw or call this team. Libraries that the body calls use one thread, as under SingleThreadedLibraries.
+  /// must not throw or call this team. Libraries that the body calls use one thread on a worker, and on the caller if
+  /// it has a SingleThreadedLibraries (models/kernels/chunks.h).
   template <class Body>
   void run(std::int64_t parts, const Body& body) const {
     if (workers_ == nullptr || parts <= 1) {

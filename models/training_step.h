@@ -13,10 +13,11 @@
 namespace droptest::models {
 
 struct StepResult {
-  double loss = 0;           ///< mean over all targets and ranks, in nats per target; equal on every rank
-  double gradient_norm = 0;  ///< norm of the whole model before clipping; equal on every rank with Norm::kAgreed
-  bool updated = false;      ///< false: loss or norm is not finite; weights and moments did not change
-  double loss_scale = 1;     ///< factor of the losses in the backward pass; loss and norm are without it
+  double loss = 0;  ///< mean over all targets and ranks, in nats per target; equal on every rank
+  /// The norm of the whole model before clipping. It is equal on all ranks with Norm::kAgreed that do not miss flags.
+  double gradient_norm = 0;
+  bool updated = false;   ///< false: loss or norm is not finite; weights and moments did not change
+  double loss_scale = 1;  ///< factor of the losses in the backward pass; loss and norm are without it
 };
 
 /// Runs the rank's program: accumulates gradients over micro-batches, computes their norm, clips, and updates or skips

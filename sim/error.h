@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The exception types of all floors, and the check macro.
+// The exception types of all modules, and the check macro.
 #pragma once
 
 #include <stdexcept>

@@ -35,10 +35,11 @@ class Parameters {
 
   /// A probability: a number in [0, 1], or a text with % ("5%"). Throws: ConfigError with the value got.
   double probability(std::string_view name) const;
-  /// A finite number in [low, high].
+  /// A finite number in [low, high]. Throws: ConfigError with the value got, as integer() and text() do.
   double number(std::string_view name, double low, double high) const;
   /// An integer in [low, high].
   std::int64_t integer(std::string_view name, std::int64_t low, std::int64_t high) const;
+  /// A text.
   std::string text(std::string_view name) const;
 
   /// Throws: ConfigError for a member that is not in `allowed`, listing those.

@@ -42,7 +42,7 @@ struct TrafficClassEntry {
   bool is_gradient = false;  ///< whether a loss scale multiplies its messages
   /// Messages between pipeline stages, from rank to rank, with ordinals and without deadlines.
   bool is_between_stages = false;
-  std::optional<TrafficClass> repeats{};
+  std::optional<TrafficClass> repeats{};  ///< repeated_class()
 };
 const TrafficClassEntry& traffic_class_entry(TrafficClass traffic_class);
 

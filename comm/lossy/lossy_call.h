@@ -48,6 +48,7 @@ class LossyCall {
     exact_ = {};
     scratch_ = {};
   }
+  /// Compares a sampled message, as it was received and filled, with exact(). Called at the receiver.
   void compare_message();
   /// Adds the call's sums to the rank's samples, if the call is sampled. Called once, on the rank's thread.
   void note_samples();

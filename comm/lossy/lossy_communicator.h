@@ -39,7 +39,7 @@ struct LossyOptions {
   Network network;
   /// Steps between samples of NMSE and divergence (each sample costs an exact collective); 0: never.
   std::uint64_t sample_every_steps = 0;
-  /// Off: collect_statistics() gives no counts of losses.
+  /// kOff: collect_statistics() and packet_totals() give no counts of losses.
   Counting counting = Counting::kOn;
   /// Absent: no clock runs, and no collective has a virtual time.
   std::optional<TimeModel> time;
@@ -167,7 +167,7 @@ class LossyCommunicator final : public Communicator {
   /// that was sampled, the same on every rank. Started calls count as in collect_statistics(). Ranks: all.
   std::vector<ClassSample> take_samples();
 
-  /// Packets that this rank has counted so far, in all groups. Each link is counted on one rank.
+  /// Packets that this rank has counted so far, in all groups; 0 with Counting::kOff. Each link is counted on one rank.
   PacketTotals packet_totals() const;
 
   /// The group's virtual time: the latest clock, the means of its parts, and the sums of counts. Absent without a time

@@ -134,11 +134,12 @@ constexpr LostGradient lost_gradient_of(sim::TrafficClass traffic_class, const C
   return stops ? LostGradient::kZero : LostGradient::kStraightThrough;
 }
 
-/// Gives `loss` to the halves that a path's shorthand means: to both on `direct`, to the reduce half on `contribution`.
-/// Throws: ConfigError for an unknown path.
+/// Gives `loss` to the halves that the path's LossShorthand names, and no loss to the other one. Throws: ConfigError
+/// for an unknown path.
 void apply_loss(ClassNetwork& network, const std::shared_ptr<const sim::LossProcess>& loss);
 
-/// Gives `fill` to each half in which it has a meaning for every class, and `zero` to the other one.
+/// Gives `fill` to each half in which the registry of fills gives it a meaning (FillEntry), and `zero` to the other
+/// one.
 void apply_fill(ClassNetwork& network, Fill fill);
 
 /// Gives both halves `recovery`, e.g. a retransmission without a budget: a reliable network.

@@ -34,8 +34,8 @@ struct ChunkPair {
   std::size_t keys = 0;
   std::size_t queries = 0;
 };
-/// The pairs in which some query may see some key, in the order of the chunks of keys. Attention is causal, whatever
-/// mask.causality() is.
+/// The pairs in which some query may see some key, in the order of the chunks of keys. Only the documents of the mask
+/// count; attention is taken as causal, whatever mask.causality() is.
 std::vector<ChunkPair> visible_pairs_of(const std::vector<AttentionChunk>& chunks, const AttentionMask& mask,
                                         std::int64_t batch);
 

@@ -38,7 +38,7 @@ void check_added(std::span<const V> values, const std::string& where) {
                     (std::isnan(*wrong) ? "NaN" : "infinity") + ", want a number or minus infinity");
 }
 
-/// The elements of the array for a (sequence, query), by key.
+/// The elements of the array for one sequence and one query, one element for each key.
 template <class V>
 const V* row_of(const V* values, Axes axes, const MaskExtents& extents, std::int64_t batch, std::int64_t query) {
   if (axes == Axes::kKeys) return values + batch * extents.keys;

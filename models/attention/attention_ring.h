@@ -49,9 +49,9 @@ struct RingPass {
 /// Attention over a group of ranks. In the forward pass, keys and values take ranks - 1 hops from rank r to r + 1. In
 /// the backward pass they take the same hops again (Delivery::kCertain, with the losses of the forward pass), and their
 /// gradients take ranks - 1 hops, too. Flags travel with them in class control: under Communicator::leaves_lost_out()
-/// the flags of absent keys; under stops_lost_gradients(), from the second hop on, the flags of lost elements. Memory:
-/// HostHeads, DeviceHeads or PlannedHeads. Source: Liu, Zaharia and Abbeel 2023. Owner: one rank. Ranks: all make the
-/// same calls. Classes: sequence_forward, sequence_backward.
+/// the flags of absent keys; under stops_lost_gradients(), from the second hop on, the flags of the elements that were
+/// lost on earlier hops. Memory: HostHeads, DeviceHeads or PlannedHeads. Source: Liu, Zaharia and Abbeel 2023. Owner:
+/// one rank. Ranks: all make the same calls. Classes: sequence_forward, sequence_backward.
 template <class Memory>
 class AttentionRing {
   using E = typename Memory::Element;
@@ -68,7 +68,8 @@ class AttentionRing {
   int ranks() const { return group_ == nullptr ? 1 : group_->world_size(); }
   int rank() const { return group_ == nullptr ? 0 : group_->rank(); }
 
-  /// Sets output and log_sum_exp [batch, heads, queries] to the attention over all keys, and `losses` for backward().
+  /// Sets output and log_sum_exp [batch, heads, queries] to the attention over the keys of all ranks, and `losses` to
+  /// what backward() needs.
   void forward(const RingPass<Memory>& pass, const View<E>& output, Span<typename Memory::Statistic> log_sum_exp,
                RingLosses<Memory>& losses, Processor& processor);
   /// Adds to the gradients of this rank's queries, keys and values; the latter two have the layout of RingPass.
@@ -205,7 +206,7 @@ void AttentionRing<Memory>::backward(const RingPass<Memory>& pass, const typenam
   comm::Message repeated{sim::TrafficClass::kSequenceBackward, {}};
   repeated.delivery = comm::Delivery::kCertain;
   const comm::Message of_gradients{sim::TrafficClass::kSequenceBackward, {}};
-  // The gradients of the keys and values that are here.
+  // The gradients of the keys and values that are on this rank at the current hop.
   Span<E> key_gradients;
   Span<E> value_gradients;
   const auto add_gradients = [&](RingHop& exchange, const HeadShape& received) {

@@ -67,8 +67,8 @@ class HostBlocks {
       return pattern_of({queries.alone()}, {keys.alone()});
     }
   };
-  /// An upper bound for the buffers between memory and a file: `most`, the bytes of all buffers with the caller's
-  /// largest chunks. The actual number depends on timing.
+  /// An upper bound for the bytes of the buffers between memory and a file. `most` is the caller's bound: the number of
+  /// its buffers times its largest chunk. The actual number depends on timing.
   static std::uint64_t storage_bytes(const KeyedStorage& /*storage*/, std::uint64_t most) { return most; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StatefulAttention over the ranks of a sequence group (dense), or dilated on any number of ranks. For host and device
-// memory.
+// Dense StatefulAttention over the ranks of a sequence group, and dilated StatefulAttention on any number of ranks. For
+// host and device memory.
 #pragma once
 
 #include <algorithm>

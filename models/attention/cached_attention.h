@@ -10,8 +10,8 @@ namespace droptest::models {
 
 /// Causal attention for evaluations of one sequence. Each evaluation has the next tokens of the sequence
 /// (BatchShape::first_position); an evaluation at position 0 empties the cache first. The cache has the keys and values
-/// as this rank computed them, from the values that it had received. There is no backward pass. Throws: ConfigError for
-/// a device.
+/// that this rank computed, from the activations that it received. There is no backward pass: backward() throws
+/// CheckError. Throws: ConfigError for a device.
 std::unique_ptr<StatefulAttention> make_cached_attention(Ops& ops);
 
 }  // namespace droptest::models

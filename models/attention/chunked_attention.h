@@ -36,6 +36,8 @@ class ChunkedAttention {
   /// The shape of the keys, values, queries and outputs of a chunk.
   HeadShape chunk_shape(int chunk) const;
 
+  /// Stores the keys and values of a chunk. Throws: ConfigError that names the tensor and the axis for a wrong shape,
+  /// as the calls below do.
   void put(int chunk, const HeadView<const T>& keys, const HeadView<const T>& values);
   /// Sets output and log_sum_exp [batch, heads, tokens of the chunk]. `dropout` as in AttentionInputs. Throws:
   /// CheckError if the queries see a chunk that was not put.

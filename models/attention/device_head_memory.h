@@ -21,7 +21,7 @@
 namespace droptest::models {
 
 /// Tensors with elements E in device memory, and the stream that computes on them. The members are those of HostHeads.
-/// Each call rounds the running output and the gradients to E.
+/// Each attend() rounds the running output to E, and each attend_backward() the gradients.
 template <class E>
 struct DeviceHeads {
   using Element = E;

@@ -75,6 +75,7 @@ struct DeviceAttentionMask {
   comm::DeviceSpan<const float> added{};
 };
 
+/// AttentionInputs in device memory. Borrowed.
 template <class E>
 struct DeviceAttentionInputs {
   DeviceHeadView<const E> queries;
@@ -133,6 +134,7 @@ template <class E>
 void attend(const DeviceAttentionInputs<E>& inputs, const DeviceAttentionPattern& pattern,
             const DeviceHeadView<E>& output, comm::DeviceSpan<float> log_sum_exp, comm::Stream& stream);
 
+/// AttentionResults in device memory. Borrowed.
 template <class E>
 struct DeviceAttentionResults {
   DeviceHeadView<const E> output;
@@ -140,6 +142,7 @@ struct DeviceAttentionResults {
   DeviceHeadView<const E> grad_output;
   comm::DeviceSpan<const float> grad_log_sum_exp{};  ///< empty means zeros
 };
+/// AttentionGradients in device memory. Borrowed.
 template <class E>
 struct DeviceAttentionGradients {
   DeviceHeadView<E> queries;

@@ -23,7 +23,8 @@ struct View {
   }
 };
 
-/// Throws: CheckError that names the view if it has fewer elements than its shape needs.
+/// The view's form inside a kernel. Throws: CheckError that names the view if it has fewer elements than its shape
+/// needs.
 template <class E>
 auto view_in_kernel(const DeviceHeadView<E>& view, const char* name) {
   const HeadShape& s = view.shape;

@@ -18,9 +18,9 @@
 
 namespace droptest::models {
 
-/// How gradients pass through the weights of the branches. The output of a query is sum_i a_i O_i over the branches
-/// that have the query, with a_i = exp(lse_i) / sum_i exp(lse_i). This is one softmax over the keys of all branches, in
-/// which a key of two branches counts twice.
+/// How gradients pass through the weights of the branches. The output of a query is sum_i a_i O_i over the branches i
+/// that have the query. O_i is the attention of branch i, lse_i its log-sum-exp, and a_i = exp(lse_i) / sum_j
+/// exp(lse_j). This is one softmax over the keys of all branches, in which a key of two branches counts twice.
 enum class BranchGradient : std::uint8_t {
   kExact,    ///< the gradient of the softmax
   kStopped,  ///< the a_i count as constants, as in the published code (torchscale)

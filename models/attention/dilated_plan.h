@@ -38,6 +38,7 @@ struct DilatedPlan {
   std::vector<std::vector<TokenRun>> received;
   std::int64_t gathered_tokens = 0;  ///< the largest number over the heads
 
+  /// The number of tokens of all heads in one entry of `sent` or `received`.
   static std::int64_t tokens(const std::vector<TokenRun>& by_head);
 };
 
@@ -56,9 +57,9 @@ std::string dilated_message(std::size_t branch, const char* tensor);
 /// Throws: ConfigError unless the parts are those of `ranks` ranks.
 void check_dilated_ranks(const SequenceParts& parts, int ranks);
 
-/// The plan of a branch for rank `rank`. With a causal mask, tokens are only sent to later ranks. `first_head` is the
-/// number of the first of the `heads` heads, over all ranks. Throws: ConfigError if a rank's tokens are not one range,
-/// or if the ranks are not in the order of their tokens.
+/// The plan of a branch for rank `rank`. With a causal mask, tokens are only sent to later ranks. This rank has `heads`
+/// heads; `first_head` is the number of the first one among the heads of all tensor-parallel ranks. Throws: ConfigError
+/// if a rank's tokens are not one range, or if the ranks are not in the order of their tokens.
 DilatedPlan dilated_plan(const DilatedBranch& branch, const SequenceParts& parts, int rank, std::int64_t first_head,
                          std::int64_t heads, Causality causality);
 

@@ -43,6 +43,7 @@ template <class T>
 class LocalAttention {
  public:
   virtual ~LocalAttention() = default;
+  /// Sets the output.
   virtual void forward(const LocalInputs<T>& inputs, const HeadView<T>& output) = 0;
   /// Sets the gradients, from the inputs and the output of the forward call.
   virtual void backward(const LocalInputs<T>& inputs, const HeadView<const T>& output,
@@ -52,7 +53,7 @@ class LocalAttention {
 /// Distributes the heads over the ranks of a group, calls the local attention on the whole sequence with a rank's
 /// heads, and sends the output back to the ranks of the tokens. There is no padding: a rank may have any number of
 /// tokens, also none or all. Several objects may use one group. Messages: as SequenceAttention. Owner: one rank. Ranks:
-/// all make the same calls. Each forward() is followed by its backward() before the next forward().
+/// all make the same calls. A backward() belongs to the last forward().
 template <class T>
 class DistributedAttention {
  public:
@@ -66,18 +67,20 @@ class DistributedAttention {
   void set_lengths(std::int64_t batch, std::int64_t tokens);
   const SequenceParts& parts() const { return parts_; }
 
-  /// The mask for forward(). A mask with causality only is cached by shape. The caller keeps any other mask for all
-  /// layers that use it. Throws: ConfigError if the mask covers other sequences.
+  /// The mask for forward(); null if every query sees every key. A mask with causality only is cached by shape. The
+  /// caller keeps any other mask for all layers that use it. Throws: ConfigError if the mask covers other sequences.
   SharedMask<T> combine(const AttentionMask& mask);
 
-  /// Extents and elements are in the order of the layout: this rank's tokens, all heads. Throws: ConfigError that names
-  /// the tensor and the axis.
+  /// This rank's tokens with all heads. Extents and elements are in the order of the layout.
   struct Input {
     std::span<const T> elems;
     std::array<std::int64_t, 4> extents;
   };
+  /// Computes the output of this rank's tokens. `mask` is a result of combine(). Throws: ConfigError that names the
+  /// tensor and the axis for a wrong shape.
   void forward(const Input& queries, const Input& keys, const Input& values, const SharedMask<T>& mask,
                std::span<T> output, int layer = -1);
+  /// Sets the gradients of this rank's tokens. Throws: as forward().
   void backward(const Input& grad_output, std::span<T> grad_queries, std::span<T> grad_keys, std::span<T> grad_values,
                 int layer = -1);
 

@@ -24,6 +24,7 @@ struct FilledElements {
   std::vector<T> values;  ///< the values of all ranges, one range after the other
 };
 
+/// Saves the values of the elements filled.lost.
 template <class T>
 void save_values(std::span<const T> elems, FilledElements<T>& filled) {
   filled.values.clear();
@@ -33,6 +34,7 @@ void save_values(std::span<const T> elems, FilledElements<T>& filled) {
   }
 }
 
+/// Writes the saved values to the elements filled.lost.
 template <class T>
 void restore_values(const FilledElements<T>& filled, std::span<T> elems) {
   auto from = filled.values.begin();
@@ -43,6 +45,7 @@ void restore_values(const FilledElements<T>& filled, std::span<T> elems) {
   }
 }
 
+/// Sets the elements of the ranges to zero.
 template <class T>
 void zero_lost(std::span<const sim::ElementRange> lost, std::span<T> elems) {
   for (const sim::ElementRange& range : lost) std::ranges::fill(elems.subspan(range.begin, range.size()), T(0));
@@ -63,7 +66,7 @@ inline LostElements united(LostElements some, std::span<const sim::ElementRange>
   return all;
 }
 
-/// The elements that a rank lost of Ulysses' messages, in the order of the messages. Empty unless
+/// The elements that a rank lost of the messages of Ulysses' exchange, in the order of the messages. Empty unless
 /// Communicator::stops_lost_gradients().
 struct AttentionLosses {
   LostElements queries;
@@ -83,6 +86,7 @@ struct StoppedElements {
 /// values. 1 means stopped.
 inline std::size_t stopped_words(std::uint64_t elems) { return 2 * ((elems + 63) / 64); }
 
+/// The flags of a block with `elems` elements of keys and as many of values.
 inline FlagWords packed_flags(const StoppedElements& stopped, std::uint64_t elems) {
   FlagWords words(stopped_words(elems));
   const auto mark = [](const LostElements& lost, std::span<std::uint64_t> to) {

@@ -26,7 +26,8 @@ int checked_rank(const comm::Communicator* group, const SequenceFactors& factors
 comm::Communicator* part_of_group(comm::Communicator* all, int ranks, int stride,
                                   std::vector<std::unique_ptr<comm::Communicator>>& owned);
 
-/// The number of heads of each rank that exchanges heads. Throws: ConfigError for fewer heads than ranks.
+/// The number of heads of each rank of a group that exchanges heads; the first heads % ranks ranks have one more.
+/// Throws: ConfigError for fewer heads than ranks.
 std::vector<std::uint64_t> dealt_heads(std::int64_t heads, int ranks);
 
 }  // namespace droptest::models

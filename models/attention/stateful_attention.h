@@ -26,7 +26,8 @@ struct AttentionPlace {
 
 /// Causal attention that saves activations for each (block, slot) from the forward pass to the backward pass.
 /// Recomputation of a block does not call it again, because its state has the values that the rank received. Owner: one
-/// rank. Ranks: all of the sequence group make the same calls. Classes: sequence_forward, sequence_backward.
+/// rank. Ranks: all of the sequence group make the same calls. Classes: sequence_forward, sequence_backward, and
+/// control for flags of lost elements.
 class StatefulAttention {
  public:
   virtual ~StatefulAttention() = default;
@@ -57,7 +58,7 @@ struct StatefulAttentionUse {
 /// The memory on rank `rank` of a sequence group after evaluations and training passes, found by a dry run. `whole` is
 /// the shape of the whole sequences with the heads of one tensor-parallel rank, and `states` the number of (block,
 /// slot) pairs. Flags of absent keys, lists of lost elements and their fills are not counted. All 0 if attention has no
-/// state.
+/// state, and with Past::kCached: the cached keys and values grow with the evaluations.
 StatefulAttentionUse stateful_attention_use(const AttentionOptions& options, int rank, const AttentionShape& whole,
                                             std::uint64_t states, const OpsForm& form);
 

@@ -13,8 +13,8 @@
 
 namespace droptest::models {
 
-/// Tokens at equal distances: for i = 0, ..., count - 1, token index + i index_step of a view has the position position
-/// + i position_step in the whole sequence. Steps are positive.
+/// Tokens at equal distances. For i = 0, ..., count - 1, the view's token number index + i x index_step is at the
+/// position `position` + i x position_step of the whole sequence. Steps are positive.
 struct TokenRun {
   std::int64_t index = 0;
   std::int64_t count = 0;
@@ -22,6 +22,7 @@ struct TokenRun {
   std::int64_t index_step = 1;
   std::int64_t position_step = 1;
 
+  /// The positions of the run's tokens from number `from` on.
   PositionSteps positions(std::int64_t from) const { return {position + from * position_step, position_step}; }
 };
 
@@ -69,9 +70,10 @@ template <class T>
 void begin_attention(const HeadView<T>& output, std::span<T> log_sum_exp);
 
 /// Continues an attention with more keys: output and log_sum_exp become those of the softmax over the keys seen so far
-/// and the keys of the pattern. A key that is seen twice counts twice. Scores are scaled by 1 / sqrt(width). Scores are
-/// never in memory as a whole: strips of 64 queries meet 256 keys at a time. Source: Rabe and Staats 2021; Dao et al.
-/// 2022 (FlashAttention). Dropout sets probabilities to zero after the softmax: log_sum_exp is the one without dropout.
+/// and the keys of the pattern. A key that is seen twice counts twice. Scores are scaled by 1 / sqrt(width), and only
+/// those of 64 queries and 256 keys are in memory at a time for each thread. Source: Rabe and Staats 2021; Dao et al.
+/// 2022 (FlashAttention). Dropout acts on the probabilities after the softmax, so log_sum_exp is the one without
+/// dropout. Throws: CheckError if the shapes, the pattern and the flags do not fit together.
 /// Determinism: bits depend on shapes and values, not on the team.
 template <class T>
 void attend(const AttentionInputs<T>& inputs, const AttentionPattern& pattern, const HeadView<T>& output,
@@ -86,6 +88,7 @@ struct AttentionResults {
   HeadView<const T> grad_output;
   std::span<const T> grad_log_sum_exp = {};
 };
+/// The gradients of the loss with respect to the inputs.
 template <class T>
 struct AttentionGradients {
   HeadView<T> queries;
@@ -100,8 +103,8 @@ void attend_backward(const AttentionInputs<T>& inputs, const AttentionPattern& p
                      const AttentionResults<T>& results, const AttentionGradients<T>& gradients, std::span<T> scratch,
                      const Team& team);
 
-/// Merges the attention of the same queries over other keys, computed elsewhere, into output and log_sum_exp. Exact for
-/// any difference of the two log-sum-exps, also if one is minus infinity.
+/// Merges the attention of the same queries over other keys, computed elsewhere, into output and log_sum_exp. The two
+/// log-sum-exps may differ by any amount, and both may be minus infinity. Throws: CheckError for different shapes.
 template <class T>
 void merge_attention(const HeadView<const T>& other_output, std::span<const T> other_log_sum_exp,
                      const HeadView<T>& output, std::span<T> log_sum_exp);

@@ -47,7 +47,8 @@ auto rows_of(const HeadView<T>& view, Place at, const TokenRun& run, std::int64_
   }
 }
 
-/// Consecutive queries of a run, and consecutive keys of another, among which some pair is visible.
+/// Consecutive queries of one run, and consecutive keys of another, of which some pair is visible unless the mask's
+/// arrays hide it.
 struct Tile {
   const TokenRun& queries;
   std::int64_t first_query;
@@ -57,8 +58,8 @@ struct Tile {
   std::int64_t key_count;
 };
 
-/// Calls f(tile) for the tiles of a strip of queries, in the order of the keys, as far as its last query sees, without
-/// those that the mask hides as a whole.
+/// Calls f(tile) for the tiles of a strip of queries, in the order of the keys, up to the last key that causality lets
+/// the last query see. Tiles that AttentionMask::hides() are left out.
 template <class F>
 void for_tiles(const AttentionBlock& block, const AttentionMask& mask, std::int64_t batch, const TokenRun& queries,
                std::int64_t first, std::int64_t count, const F& f) {
@@ -178,8 +179,8 @@ void drop(const DropoutMask& mask, Place at, const Tile& tile, const Matrix<T>& 
   });
 }
 
-/// grad <- p (factor grad - inner), and p <- factor p, with the factors of dropout: `grad` are the gradients of the
-/// probabilities behind dropout, and become those of the scores.
+/// grad <- p (factor grad - inner), and p <- factor p, with the factors of dropout. `grad` has the gradients of the
+/// probabilities after dropout, and gets those of the scores.
 template <class T>
 void take_score_gradients(const DropoutMask& mask, Place at, const Tile& tile, const Matrix<T>& probabilities,
                           const Matrix<T>& grad, const T* inner) {
@@ -311,7 +312,7 @@ void attend_backward(const AttentionInputs<T>& inputs, const AttentionPattern& p
     const Place at{index / shape.heads, index % shape.heads};
     T* own = scratch.data() + worker * scratch_elems(width);
     std::array<T, kStripQueries> log_sum_exp;
-    std::array<T, kStripQueries> inner;  // output x grad_output, which equals the probabilities x their gradients
+    std::array<T, kStripQueries> inner;  // of output and grad_output, and so of the probabilities and their gradients
     for_strips(blocks_of(pattern, at.head), [&](const AttentionBlock& block, const TokenRun& run, std::int64_t first,
                                                 std::int64_t count) {
       const ConstMatrix<T> queries = rows_of(inputs.queries, at, run, first, count);

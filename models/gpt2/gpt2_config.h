@@ -15,7 +15,7 @@ namespace droptest::models {
 /// How the optimizer updates the tensors with a matching name.
 struct TensorRule {
   std::string pattern;              ///< Hugging Face's names; a `*` stands for any characters
-  double learning_rate_factor = 1;  ///< 0: frozen, so not updated, not sent, and not in the gradient norm
+  double learning_rate_factor = 1;  ///< 0: the tensor is frozen: not updated, not sent, and not in the gradient norm
 };
 
 /// Low-rank adapters of linear layers (Hu et al. 2022, LoRA). With adapters, all other tensors except a classification
@@ -70,7 +70,7 @@ bool matches_pattern(std::string_view pattern, std::string_view name);
 /// tensor-parallel ranks.
 void validate(const Gpt2Config& config, int tensor_parallel_size);
 
-/// The number of trainable values of the whole model, without padding: 124,439,808 for small.
+/// The number of values of the whole model, frozen ones too, without adapters and padding: 124,439,808 for small.
 std::uint64_t parameter_count(const Gpt2Config& config);
 
 }  // namespace droptest::models

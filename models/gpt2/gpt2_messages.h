@@ -10,8 +10,8 @@
 
 namespace droptest::models {
 
-/// Each name belongs to one call site, because recovery policies remember values by name. The messages borrow their
-/// names from this object.
+/// Each pair of a class and a name belongs to one call site, because recovery policies remember values by both. The
+/// messages borrow their names from this object.
 class Gpt2Messages {
  public:
   explicit Gpt2Messages(const Gpt2Config& config) {
@@ -43,7 +43,7 @@ class Gpt2Messages {
   static comm::Message head_input() { return {sim::TrafficClass::kTpForward, "lm_head", -1}; }
   static comm::Message embedding_output_gradient() { return {sim::TrafficClass::kTpBackward, "wte.backward", -1}; }
 
-  /// The sums of a recomputed block.
+  /// The sums of a recomputed block, which is sent again (RecomputeTraffic::kSent).
   comm::Message attention_output_again(int layer) const { return again(layer, of(layer).attention_output); }
   comm::Message mlp_output_again(int layer) const { return again(layer, of(layer).mlp_output); }
 

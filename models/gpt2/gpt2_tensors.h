@@ -22,8 +22,8 @@ struct Gpt2Part {
   IndexRange classes;  ///< classes of the head; may be empty
 };
 
-/// Heads, hidden columns and classes are distributed as evenly as possible; the vocabulary is first padded to a
-/// multiple of `ranks`.
+/// The part of rank `rank`. Heads, hidden columns and classes are distributed as evenly as possible; the vocabulary is
+/// first padded to a multiple of `ranks`.
 Gpt2Part gpt2_part(const Gpt2Config& config, int ranks, int rank);
 
 /// One tensor: its name, its initial values, and this rank's slice.

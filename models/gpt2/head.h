@@ -11,6 +11,7 @@
 
 namespace droptest::models {
 
+/// Gets the number of a row and the logits of this rank's outputs for it. The logits are valid during the call.
 using LogitVisitor = std::function<void(std::int64_t row, std::span<const double> logits)>;
 
 /// Reads targets and shared_input(final_norm), the normalised rows of all ranks. A row with the target kIgnoredTarget

@@ -41,6 +41,7 @@ class ParameterArena {
   /// Not for kOwn. All even blocks share one room, and all odd blocks another.
   comm::Tensor part(std::uint64_t offset, std::uint64_t count) const;
   comm::Tensor part(const ParameterRange& range) const { return part(range.offset, range.count); }
+  /// The elements of one of ShardPlan::own(). Not for kUnits.
   comm::Tensor own(const OwnPart& part) const;
   /// Shows the elements that are state: the whole memory, or only the rank's own elements if there are rooms for units.
   void visit_state(StateVisitor& visitor, std::string_view name) const;

@@ -33,18 +33,18 @@ struct ReplicatedRun {
   std::string name;  ///< name of the gradient of the first tensor
 };
 
-/// The names of the tensors and their places in an arena. An arena has no gaps. It begins with the last block and ends
-/// with the tensors outside of blocks, the order in which a backward pass makes gradients ready. After these come the
-/// padding of the vocabulary, the frozen tensors and the copies; they are neither trained nor sent, and not part of the
-/// gradient norm.
+/// The names of the tensors and their places in an arena. An arena has no gaps. The trained elements come first, in the
+/// order in which a backward pass makes gradients ready: from the last block to the first one, then the tensors outside
+/// of blocks. After these come the padding of the vocabulary, the frozen tensors and the copies; they are neither
+/// trained nor sent, and not part of the gradient norm.
 struct ParameterTable {
   explicit ParameterTable(std::vector<Gpt2Tensor> list);
   /// Throws: CheckError for a name that no tensor has.
   std::size_t number_of(std::string_view name) const;
-  /// The tensors, without padding, in the order of the arena.
+  /// The numbers of the tensors in the order of the arena.
   std::vector<std::size_t> in_order() const;
-  /// The end of each chunk, in order. Each tensor is cut from its beginning into chunks of kNormChunkElems elements;
-  /// the last one may be shorter. Buckets and shards end at ends of chunks.
+  /// The end of each chunk of trained elements, in order. Each trained tensor is cut from its beginning into chunks of
+  /// kNormChunkElems elements; the last one may be shorter. Buckets and shards end at ends of chunks.
   std::vector<std::uint64_t> chunk_ends() const;
   /// The replicated runs of all units, in order.
   std::vector<ReplicatedRun> replicated_runs() const;

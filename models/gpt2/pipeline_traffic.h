@@ -43,11 +43,13 @@ class PipelineTraffic {
                      LostElements* lost = nullptr);
   /// Whether lost activations get no gradient.
   bool stops_lost_gradients() const { return group_.stops_lost_gradients(sim::TrafficClass::kPpActivation); }
+  /// Begins to send `from`, which must not change until finish_send() of the step's slot.
   void start_send(const PipelineStep& step, const comm::Tensor& from);
   /// Returns when the input of the action is there; at once if no other rank sends it.
   void finish_receive(const Action& action);
   /// Returns when the result of the last action of that kind in that slot, and its input, may be overwritten.
   void finish_send(const PipelineStep& step);
+  /// Returns when all buffers of messages that were sent may be overwritten.
   void finish();
   /// Shows the numbers of messages so far.
   void visit_state(StateVisitor& visitor);

@@ -64,7 +64,7 @@ class ShardPlan {
   const ShardOptions& options() const { return options_; }
   /// The buckets; none if there is only one rank.
   const std::vector<Bucket>& buckets() const { return buckets_; }
-  /// The elements that the rank updates: its part of each bucket, in order. Without sharding, one part with all
+  /// The elements that the rank updates: its part of each bucket, in order. Without sharding, one part with all trained
   /// elements.
   const std::vector<OwnPart>& own() const { return own_; }
   /// The rank's part of bucket number i.

@@ -49,6 +49,7 @@ struct StageExtents {
   }
 };
 
+/// The extents of a stage on tensor-parallel rank `rank` of `world_size`.
 StageExtents stage_extents(const Gpt2Config& config, const StageRange& range, int world_size, int rank,
                            const BatchShape& batch, const SlotOptions& options = {});
 
@@ -132,6 +133,7 @@ struct StageBuffers {
 /// all passes share the buffer in turn.
 enum class Lifetime : std::uint8_t { kSaved, kWorking };
 
+/// Gets all buffers of a pass. It may set each tensor to its place in memory.
 class BufferVisitor {
  public:
   virtual ~BufferVisitor() = default;

@@ -53,8 +53,8 @@ __global__ void adapter_b_gradient_kernel(Extents n, const float* grad_merged, c
   }
 }
 
-/// Checks the numbers of elements, and returns the extents. `matrices` are the tensors of the weight's shape; `of_a` and
-/// `of_b` are A, B and their gradients.
+/// Checks the numbers of elements, and returns the extents. `matrices` are the tensors of the weight's shape; `of_a`
+/// and `of_b` are A, B and their gradients.
 Extents extents_of(const char* operation, const AdapterShape& s, std::initializer_list<std::size_t> matrices,
                    std::initializer_list<std::size_t> of_a, std::initializer_list<std::size_t> of_b) {
   const auto are = [](std::initializer_list<std::size_t> sizes, std::int64_t wanted) {

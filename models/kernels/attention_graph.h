@@ -55,9 +55,9 @@ bool attention_graph_takes(std::int64_t head_width, comm::ElementType type);
 /// the heads and no extent is 0.
 AttentionGraph attention_graph(AttentionPass pass, const AttentionShape& shape, comm::ElementType type);
 
-/// If a batch is cut into parts, the number of sequences of each part except the last must be a multiple of this number.
-/// Then the tensors of each part begin at multiples of kAlignmentBytes, although the log-sum-exp of a row has only 4
-/// bytes.
+/// If a batch is cut into parts, the number of sequences of each part except the last must be a multiple of this
+/// number. Then the tensors of each part begin at multiples of kAlignmentBytes, although the log-sum-exp of a row has
+/// only 4 bytes.
 std::int64_t attention_graph_cut(const AttentionShape& shape);
 
 }  // namespace droptest::models

@@ -17,7 +17,7 @@ struct AttentionHead {
   const T* q;
   const T* k;
   const T* v;
-  std::int64_t qkv_offset;  ///< offset of q in qkv
+  std::int64_t qkv_offset;     ///< offset of q in qkv
   std::int64_t output_offset;  ///< offset of the head's first row in the output
 };
 

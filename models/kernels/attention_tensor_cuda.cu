@@ -11,8 +11,8 @@ namespace droptest::models {
 namespace {
 
 /// The exponentials of a row are relative to a base score. If a score exceeds the base by more than this, the base is
-/// raised and the row's sums are rescaled, which takes a round trip through shared memory. A factor of e^8 leaves floats
-/// far from their limits, and does not change their relative rounding error.
+/// raised and the row's sums are rescaled, which takes a round trip through shared memory. A factor of e^8 leaves
+/// floats far from their limits, and does not change their relative rounding error.
 constexpr float kMostRise = 8.0F;
 
 template <int W>

@@ -53,8 +53,9 @@ void layernorm_backward(const NormBackward& norm, const Team& team);
 
 // The device versions: E is float, Bf16 or Fp16; mean, inverse_deviation and the gradients of parameters are float.
 // Mean and deviation are those of the stored (rounded) residual_after. Determinism: the order of all sums depends only
-// on the shape and on whether the tensors are aligned to 16 bytes. Throws: CheckError if a tensor is too small, or if a
-// row has too many elements for shared memory (more than 8192 are possible only in aligned rows of whole packs).
+// on the shape and on whether the tensors are aligned to 16 bytes. Throws: CheckError if a tensor is too small, or for
+// rows of more than 24576 elements in layernorm_forward(), or 8192 in layernorm_backward() (12288 without
+// grad_branch_bias).
 
 template <class E>
 void layernorm_forward(const NormForward& norm, comm::Stream& stream);

@@ -62,8 +62,8 @@ double mean_of_ranks(std::span<const double> values);
 /// skipped if its loss or the gradient norm of a replica is not finite. Shapes: `ranks` has the numbers of all ranks.
 UpdateDecision decide_update(std::span<const RankNumbers> ranks, int rank, const UpdateRule& rule);
 
-/// The decision on a device. Shapes: numbers [ranks, 2], decision [3] in the order of UpdateDecision. Throws: CheckError
-/// if a shape is wrong.
+/// The decision on a device. Shapes: numbers [ranks, 2], decision [3] in the order of UpdateDecision. Throws:
+/// CheckError if a shape is wrong.
 void decide_update(comm::DeviceSpan<const double> numbers, int rank, const UpdateRule& rule,
                    comm::DeviceSpan<double> decision, comm::Stream& stream);
 

@@ -15,8 +15,8 @@
 
 namespace droptest::models {
 
-/// Values by key. Copies go through buffers on the device, on a separate stream. Owner: one rank. Blocking: only when
-/// it allocates.
+/// Values by key. Copies go through buffers on the device, on a separate stream. expect() does nothing if the next
+/// buffer still has values that wait for their take(). Owner: one rank. Blocking: only when it allocates.
 class CudaOffload final : public KeyedStorage {
  public:
   /// The number of buffers in each direction.
@@ -38,7 +38,7 @@ class CudaOffload final : public KeyedStorage {
   struct Passage {
     comm::DeviceMemory memory;
     comm::Event filled, emptied;
-    bool is_used = false;
+    bool is_used = false;              ///< whether it was used before, so that `emptied` must be waited for
     std::optional<std::uint64_t> key;  ///< key of the values that were read into the buffer
   };
   struct Record {
@@ -46,8 +46,9 @@ class CudaOffload final : public KeyedStorage {
     std::size_t bytes = 0;
     std::size_t room = 0;
   };
-  /// The next buffer, which the stream `first` may write now.
+  /// The next buffer in turn, with room for `bytes` bytes. Later work on the stream `first` may write to it.
   Passage& next(std::array<Passage, kPassages>& passages, std::size_t& turn, std::size_t bytes, comm::Stream& first);
+  /// Begins to copy the values of the key into the next buffer.
   Passage& bring(std::uint64_t key);
 
   comm::Stream& compute_;

@@ -33,7 +33,8 @@ using comm::DeviceSpan;
 using comm::ElementType;
 using comm::Tensor;
 
-// Rows of logits, and chunks of rows, begin at multiples of these numbers, so that GEMMs load whole vectors and tiles.
+// Rows of logits begin at multiples of kStrideElems elements, and chunks at multiples of kChunkRows rows if the memory
+// limit allows so many. So GEMMs load whole vectors and tiles.
 constexpr std::int64_t kStrideElems = 64;
 constexpr std::int64_t kChunkRows = 64;
 

@@ -25,11 +25,12 @@ struct CudaOpsOptions {
 /// has no CUDA, and for kernels that the registry does not have.
 std::unique_ptr<OpsForm> cuda_ops_form(const CudaOpsOptions& options, int world_size);
 
-/// `group` is borrowed, outlives the operations, and accepts tensors of that device. Operations are put on one stream
-/// and collectives on another, both in program order; a single rank has one stream. Throws: ConfigError if this build
-/// has no CUDA; DeviceError.
-/// `timer` is borrowed and may be null. If it is on, it measures the phases of the computations (numbers of
-/// models::Phase). A GEMM with GELU counts as a GEMM; the communicator measures collectives.
+/// `group` is borrowed, outlives the operations, and accepts tensors of that device. Operations are put on one stream,
+/// sums and gathers of the group on a second one (on the first one if the group has a single rank), collectives over
+/// data-parallel ranks on the stream of begin_traffic(), and the copies of each offload on its own stream. Each stream
+/// is in program order. `timer` is borrowed and may be null. If it is on, it measures the phases of the computations
+/// (numbers of models::Phase). A GEMM with GELU counts as a GEMM; the communicator measures collectives. Throws:
+/// ConfigError if this build has no CUDA; DeviceError.
 std::unique_ptr<Ops> make_cuda_ops(const CudaOpsOptions& options, comm::Communicator& group,
                                    comm::StreamTimer* timer = nullptr);
 

@@ -42,7 +42,7 @@ std::string last_loader_error() {
 /// on threads.
 class FirstFailure {
  public:
-  /// Calls call(message), with room for kMessageBytes.
+  /// Calls call(message), where `message` has room for kMessageBytes. `number` is the number of the call.
   template <class Call>
   void run(std::int64_t number, const Call& call) {
     std::array<char, kMessageBytes> message{};
@@ -84,7 +84,7 @@ void require_pointer(const KernelLibrary& library, const std::string& what, Poin
   if (pointer == nullptr) throw ConfigError(library.error_text(what + ": got null, want it set"));
 }
 
-/// The largest length of a text for records.
+/// Requires a text for records: 1 to kMostTextBytes printable characters.
 void require_text(const KernelLibrary& library, const std::string& what, const char* text) {
   require_pointer(library, what, text);
   const std::string_view got(text, ::strnlen(text, kMostTextBytes + 1));

@@ -12,7 +12,8 @@ struct droptest_kernel_library;
 
 namespace droptest::models {
 
-/// A loaded shared object with checked version, name and tables. Thread safety: it does not change.
+/// A loaded shared object. Its version, its name and its tables of functions are checked. Thread safety: it does not
+/// change.
 class KernelLibrary {
  public:
   /// `pointer` is the JSON pointer of the spec's member that names the object, for errors. Throws: ConfigError with the

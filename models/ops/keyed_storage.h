@@ -15,14 +15,16 @@ namespace droptest::models {
 class KeyedStorage {
  public:
   virtual ~KeyedStorage() = default;
-  /// The largest number of buffers for values on their way; half of them in each direction.
+  /// The number of buffers for values on their way that memory plans count; half of them in each direction. A file has
+  /// more if more values are expected at once.
   static constexpr std::size_t kMostBuffers = 4;
   /// Stores the values and replaces earlier ones of the key. The tensor may change when the call returns; on a device,
   /// by later work on the stream.
   virtual void put(std::uint64_t key, comm::ConstTensor values) = 0;
   /// Begins to read the values. A take() of this key must follow before the next put() of this key.
   virtual void expect(std::uint64_t key) = 0;
-  /// Copies the values into the tensor; may be called repeatedly. Shapes: as many bytes as were put.
+  /// Copies the values into the tensor. It may be called repeatedly, and without expect(). Shapes: as many bytes as
+  /// were put. Throws: CheckError for a key without values.
   virtual void take(std::uint64_t key, comm::Tensor values) = 0;
   /// The present bytes of the buffers for values on their way.
   virtual std::uint64_t buffer_bytes() const = 0;

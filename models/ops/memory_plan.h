@@ -20,7 +20,7 @@ struct PlannedBuffer {
   /// Earlier uses, [first, last]. The buffer has no data between two uses.
   std::vector<std::pair<int, int>> earlier{};
 };
-/// Determinism: a pure function of the buffers and their order.
+/// The offsets of buffers in one piece of memory. Determinism: a pure function of the buffers and their order.
 class MemoryPlan {
  public:
   static constexpr std::uint64_t kAlignmentBytes = 256;

@@ -83,7 +83,7 @@ class Ops {
   /// The size of the group over which sums go, and this rank's number in it.
   virtual int world_size() const = 0;
   virtual int rank() const = 0;
-  /// Communicator::stops_lost_gradients() of the group; false if nothing is computed.
+  /// Communicator::stops_lost_gradients() of the group. Default: false, for operations that compute nothing.
   virtual bool stops_lost_gradients(sim::TrafficClass /*traffic_class*/) const { return false; }
   /// Records the rank's time; null, the default: time is not recorded.
   virtual PhaseTimes* times() { return nullptr; }
@@ -108,7 +108,8 @@ class Ops {
 
   /// Copies tokens from the host. `from` may change when the call returns.
   virtual void take_tokens(std::span<const std::int32_t> from, TokenIds to) = 0;
-  /// Announces the tokens of the next embedding_backward() of that slot.
+  /// Announces the tokens of the next embedding_backward() of that slot. A slot is the number of a set of saved
+  /// activations: micro-batches that are in work at the same time have different slots.
   virtual void group_tokens(std::span<const std::int32_t> tokens, TokenRange range, int slot) = 0;
   virtual void zero(comm::Tensor values) = 0;
   /// Sets the elements of these ranges to zero. Default: one call of zero() for each range.
@@ -146,7 +147,8 @@ class Ops {
   /// grad_input = grad_output W'.
   virtual void linear_backward_input(const ProductShape& shape, const Operand& grad_output, const Weight& weight,
                                      comm::Tensor grad_input) = 0;
-  /// Computes the gradient of the weight, and of the bias if it is not null.
+  /// Computes the gradient of the weight, and of the bias if it is not null. `bias` must be null if the factor of
+  /// grad_output is not 1.
   virtual void linear_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
                                       GradientMode mode, const Weight& weight, const Weight* bias) = 0;
 
@@ -200,9 +202,9 @@ class Ops {
   /// sum(counts), own counts[rank()]; message is empty if messages have the type of the sum.
   virtual void begin_scattered_sum(comm::Tensor whole, comm::Tensor message, std::span<const std::uint64_t> counts,
                                    comm::Tensor own, const comm::Message& about) = 0;
-  /// Begins whole = the parts of all ranks, with `counts` elements. If `message` is not empty, parts are sent in its
-  /// type. `own` may be part rank() of `whole`. Until join(), operations must use none of the tensors. Shapes: as in
-  /// begin_scattered_sum().
+  /// Begins whole = the parts of all ranks, which have `counts` elements; `own` is the part of this rank. If `message`
+  /// is not empty, parts are sent in its type. `own` may be part rank() of `whole`. Until join(), operations must use
+  /// none of the tensors. Shapes: as in begin_scattered_sum().
   virtual void begin_gather(comm::Tensor own, comm::Tensor message, std::span<const std::uint64_t> counts,
                             comm::Tensor whole, const comm::Message& about) = 0;
   /// Operations from now on see the results of all sums and gathers that were begun.
@@ -263,11 +265,11 @@ class Ops {
   virtual void copy_to_host(comm::ConstTensor from, std::span<std::byte> to) = 0;
   virtual void copy_from_host(std::span<const std::byte> from, comm::Tensor to) = 0;
 
-  /// Sets `number` to the sum of the losses divided by `divisor`, or adds it. The losses were computed in chunks of
-  /// `chunk`.
+  /// Sets `number` to the sum of the losses divided by `divisor`, or adds it with kAdd. The host first adds up the
+  /// losses of each chunk of `chunk` rows.
   virtual void sum_losses(comm::ConstTensor losses, std::int64_t chunk, double divisor, GradientMode mode,
                           Number number) = 0;
-  /// The numbers in host memory, valid until the next operation. Waits for the device.
+  /// A step's numbers in host memory, by Number.
   class Numbers {
    public:
     explicit Numbers(std::span<const double> values) : values_(values) {}
@@ -276,10 +278,11 @@ class Ops {
    private:
     std::span<const double> values_;
   };
+  /// The numbers, valid until the next operation. Waits for the device.
   virtual Numbers numbers() = 0;
 };
 
-/// The elements first, first + 1, ..., first + count - 1.
+/// The elements first, first + 1, ..., first + count - 1. Throws: CheckError if the tensor does not have them.
 comm::Tensor elements(const comm::Tensor& tensor, std::int64_t first, std::int64_t count);
 comm::ConstTensor elements(const comm::ConstTensor& tensor, std::int64_t first, std::int64_t count);
 

@@ -10,8 +10,8 @@
 
 namespace droptest::models {
 
-/// The cut of rows of logits into chunks. It depends only on numbers that all ranks know, so that their reductions
-/// match.
+/// The cut of rows of logits into chunks. `rows` depends only on numbers that all ranks know, so that the reductions of
+/// all ranks match.
 struct LogitChunks {
   std::int64_t stride = 0;  ///< elements from one row to the next
   std::int64_t rows = 0;    ///< rows of each chunk except the last one
@@ -50,7 +50,8 @@ class OpsForm {
   /// Whether gelu_backward_input() computes the gradient of the bias before the GELU. Otherwise
   /// linear_backward_weight() of that layer gets the bias and computes it.
   virtual bool gelu_sums_bias() const = 0;
-  /// `columns` is the number of this rank's columns, `largest_part` the largest number over the ranks.
+  /// The chunks for `rows` rows of logits. `columns` is the number of this rank's columns, `largest_part` the largest
+  /// number over the ranks.
   virtual LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const = 0;
   /// Whether cross_entropy() is available to a rank that has the whole vocabulary.
   virtual bool fuses_cross_entropy() const = 0;

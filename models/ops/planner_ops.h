@@ -22,7 +22,7 @@ class PlannerOps : public Ops {
   /// A new buffer of the plan. Error texts add up the buffers of one name.
   virtual comm::Tensor buffer(std::string name, comm::ElementType type, std::uint64_t elems) = 0;
   virtual TokenIds token_buffer(std::string name, std::uint64_t count) = 0;
-  /// Begins another pass, which reads nothing that earlier passes left in the buffers: the times so far become
+  /// Begins another pass, which reads nothing that earlier passes left in the buffers. The times so far become
   /// PlannedBuffer::earlier.
   virtual void begin_pass() = 0;
   /// All buffers in the order of the calls, with their times so far; first_time is -1 if this pass has not used the
@@ -32,8 +32,8 @@ class PlannerOps : public Ops {
   virtual void name_tensor(comm::ConstTensor tensor, std::string name) = 0;
   /// The address of `bytes` bytes that no other tensor has, a multiple of MemoryPlan::kAlignmentBytes.
   virtual std::byte* reserve(std::uint64_t bytes) = 0;
-  /// The bytes of the values in all keyed storage. The buffers of keyed storage are counted for the largest number of
-  /// values that can be on their way at once.
+  /// The bytes of the values in all keyed storage. The buffers of keyed storage are not among them: a storage's
+  /// buffer_bytes() counts KeyedStorage::kMostBuffers buffers of its largest values.
   virtual std::uint64_t stored_bytes() const = 0;
 };
 

@@ -47,7 +47,8 @@ struct Delivery {
 };
 
 /// The steps of each rank, in order. Between two ranks, receives start in the order of the sends, for both directions
-/// of the pipeline together, and at least one action before their use.
+/// of the pipeline together. A receive starts when the sender begins to compute the result, in the times of
+/// time_schedule().
 struct PipelineProgram {
   std::vector<std::vector<PipelineStep>> ranks;
   /// The number of slots of each stage: the largest number of micro-batches between the start of their receive and

@@ -45,8 +45,8 @@ struct PipelineSchedule {
   std::vector<int> rank_of_stage() const;
 };
 
-/// Throws: ConfigError that names rank and action, unless each stage is on one rank, each stage computes each
-/// micro-batch once, forward before backward, and no action waits for ever for a result that it needs.
+/// Throws: ConfigError that names rank and action, unless each rank has a stage, each stage is on one rank, each stage
+/// computes each micro-batch once, forward before backward, and no action waits for ever for a result that it needs.
 void validate(const PipelineSchedule& schedule);
 
 /// For each rank, the largest number of micro-batches, over all its stages, that are between their forward pass and the
@@ -67,10 +67,10 @@ struct ScheduleKindName {
 /// The names, in the order of the enumerators.
 const std::vector<ScheduleKindName>& schedule_kinds();
 
-/// Makes a schedule. With P ranks, chunk c of rank r is stage c P + r. The backward passes of a stage have the order of
-/// its forward passes. Throws: ConfigError that suggests valid numbers, if there is no schedule for these numbers:
-/// kGpipe and kOneForwardOneBackward have one chunk; kInterleaved and kZeroBubble have max(1, M / P) rounds, which must
-/// divide the M micro-batches.
+/// Makes a schedule for P ranks and M micro-batches. A chunk is a stage of a rank: chunk c of rank r is stage c P + r.
+/// The backward passes of a stage have the order of its forward passes. Throws: ConfigError that suggests valid
+/// numbers, if there is no schedule for these numbers: kGpipe and kOneForwardOneBackward have one chunk; kInterleaved
+/// and kZeroBubble have max(1, M / P) rounds (rounded down), and M must be a multiple of this number.
 PipelineSchedule make_schedule(ScheduleKind kind, int ranks, int chunks, int micro_batches);
 
 }  // namespace droptest::models

@@ -15,7 +15,7 @@ namespace droptest::models {
 PipelineSchedule schedule_from_csv(std::string_view text, const std::string& name);
 
 /// The CSV text of a schedule. The column of an action is the time at which it begins, if a whole backward pass takes
-/// two units and every other action one.
+/// two units and every other action one. Two actions that share a cell are in the column of the first one.
 std::string csv_of(const PipelineSchedule& schedule);
 
 }  // namespace droptest::models

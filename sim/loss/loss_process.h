@@ -63,7 +63,8 @@ struct LossChain {
 
 /// The loss on a link as a pure function of (seed, link, packet index).
 /// Determinism: equal arguments give equal fates on every rank, thread count, device and query order.
-/// Thread safety: all methods may be called from any thread at once. Losses are stationary from packet 0.
+/// Thread safety: all methods may be called from any thread at once. Random losses are stationary from packet 0, except
+/// those of a trace that all links begin at its first packet. The losses of a Pattern are fixed.
 class LossProcess {
  public:
   virtual ~LossProcess() = default;
@@ -79,7 +80,7 @@ class LossProcess {
     draw(seed, link, place.first_packet, lost);
   }
 
-  /// Whether everything is lost in some step, so that no number of repetitions helps.
+  /// Whether everything is lost in some step. Then no number of repetitions helps.
   virtual bool can_lose_all() const { return loss_rate() >= 1; }
 
   /// The index of the draw of a message's first packet; its other packets have the next ones. Packets with neighbouring

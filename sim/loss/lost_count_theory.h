@@ -25,8 +25,8 @@ enum class MessageOrder : std::uint8_t { kByDraw, kAny };
 class LostCountTheory {
  public:
   /// Largest number of stretches that are known at a time, for messages in any order. If there are more, the one that
-  /// is farthest from the last message ends. Later messages behind the next stretch still count it, those before it do
-  /// not.
+  /// is farthest from the last message ends. Its covariance is then counted only for later messages with larger draws
+  /// than the next stretch.
   static constexpr std::size_t kMostStretches = 256;
 
   /// Takes a message of the link. `process` is the one in force in `step`, of the process that visit_state() gets, and
@@ -38,6 +38,7 @@ class LostCountTheory {
   void add_alone(const LossProcess& process, std::uint64_t seed, const Link& link, const MessagePosition& place,
                  std::uint64_t packets);
 
+  /// The mean and the variance of the number lost of all messages so far.
   LostCount total() const;
 
   /// `configured` is the process of the link for all steps; null: nothing was ever added.

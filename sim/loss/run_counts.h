@@ -14,6 +14,7 @@
 
 namespace droptest::sim {
 
+/// Counts of runs that have ended.
 class RunCounts {
  public:
   /// A length of 0 is no burst.

@@ -13,6 +13,7 @@
 
 namespace droptest::sim {
 
+/// The times and loss rates of the two states.
 struct TimedRates {
   double mean_good_microseconds = 0;  ///< mean stay in the good state
   double mean_bad_microseconds = 0;   ///< mean stay in the bad state
@@ -21,8 +22,8 @@ struct TimedRates {
   double gap_microseconds = 0;  ///< additional time from the last packet of a message to the first of the next
   double loss_good = 0;
   double loss_bad = 1;
-  /// Time in which a link keeps its state, if there is a clock. 0: default_tick_microseconds(), and packet_microseconds
-  /// is long enough against the stays for draws of each packet.
+  /// Time in which a link keeps its state, if there is a clock. 0: default_tick_microseconds() if there is a clock;
+  /// packet_microseconds must then be long enough, compared with the stays, for a draw of the state of each packet.
   double tick_microseconds = 0;
 };
 

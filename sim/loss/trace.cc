@@ -13,7 +13,7 @@
 namespace droptest::sim {
 namespace {
 
-constexpr std::uint64_t kShortestCopied = 4096;  ///< traces of fewer packets are held several times
+constexpr std::uint64_t kShortestCopied = 4096;  ///< traces of fewer packets are stored several times in a row
 
 std::uint64_t low_bits(std::uint64_t count) {
   return count >= 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << count) - 1;

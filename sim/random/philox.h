@@ -10,7 +10,8 @@
 namespace droptest::sim {
 
 /// The decision of a draw. Fixed values, never renumbered or reused: two decisions must not share a stream.
-/// Values below 16 draw along links (link_counter), the others through PhiloxEngine.
+/// Values below 16 draw along links (link_counter), those of dropout in the counters of models/kernels/dropout.h, and
+/// all others through PhiloxEngine.
 enum class Purpose : std::uint16_t {
   kLossTransition = 1,      ///< the state of a loss process; for Bernoulli the fate itself
   kLossEmission = 2,        ///< whether a packet is lost in its state

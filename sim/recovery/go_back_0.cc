@@ -19,8 +19,9 @@ GoBack0::GoBack0(RoundBudget rounds, std::optional<std::uint64_t> window_packets
   if (window_packets == 0U) throw ConfigError("window_packets: got 0, want at least 1");
 }
 
-// A try begins when the whole message could have been sent in the try before and its loss noticed. So its slots do not
-// depend on the packet that was lost. The extra time counts the slots up to that loss and the window behind it.
+// The fates of a try are those of slots that begin when the whole message of the try before, and the window after it,
+// have passed. So these slots do not depend on the packet that was lost. The extra time counts the slots up to that
+// loss and the window after it.
 Repair GoBack0::recover(const PacketMask& lost, const DrawAgain& draw_again, const LinkTiming& timing,
                         PacketMask& missing) const {
   const std::uint64_t n = missing.size();

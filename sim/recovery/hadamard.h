@@ -23,7 +23,7 @@ class RandomisedHadamard {
   /// in [2, 2^24].
   RandomisedHadamard(std::uint64_t seed, std::uint64_t stream, std::uint64_t block_elems);
 
-  /// Transforms in place. Instantiated for float and double. Not thread safe: drawn signs are kept.
+  /// Transform in place. T is float or double. Thread safety: none, because drawn signs are stored for later calls.
   template <class T>
   void forward(std::span<T> values);
   template <class T>

@@ -23,6 +23,7 @@ struct Repair {
   double extra_slots = 0;               ///< packet times beyond those of the packets sent at first
   double waiting_seconds = 0;           ///< waits beyond the slots, for acknowledgements and timers
 
+  /// The time that the repair adds to the first transmission.
   double extra_seconds(double slot_seconds) const { return extra_slots * slot_seconds + waiting_seconds; }
   /// The part of extra_seconds with packets on the wire. The rest passes in empty slots and in waits.
   double wire_seconds(double slot_seconds) const { return static_cast<double>(resent_packets) * slot_seconds; }

@@ -18,7 +18,7 @@ struct ParityCode {
   std::uint64_t depth = 1;
 };
 
-/// Every `data` packets of a message (fewer in its last block) are followed by `parity` packets of full size. A block
+/// Every `data` packets of a message (fewer in its last block) and `parity` packets of full size are a block. A block
 /// is repaired if at most `parity` of its packets are lost. Otherwise its lost data packets stay missing: the code is
 /// systematic, so the data packets that arrived are used as they are.
 /// The blocks of each group of `depth` go out packet by packet in turn, all data before all parity.
@@ -39,6 +39,7 @@ class Parity final : public LinkRecovery {
   std::string describe() const override;
 
   const ParityCode& code() const { return code_; }
+  /// The number of blocks of a message.
   std::uint64_t blocks(std::uint64_t data_packets) const;
   /// Data packets of a block: code().data, except in the last one.
   std::uint64_t block_data(std::uint64_t block, std::uint64_t data_packets) const;

@@ -66,6 +66,7 @@ struct RepeatTimer {
   std::optional<double> first_seconds;  ///< absent: a round trip after each round
   double longest_seconds = 0;           ///< first_seconds or more; if they are equal, so are all timers
 
+  /// The wait after round number `round`, from 1.
   double wait_seconds(std::uint64_t round, const LinkTiming& timing) const;
 };
 

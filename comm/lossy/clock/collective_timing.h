@@ -30,10 +30,10 @@ struct Transmission {
   std::uint64_t data_packets = 0;  ///< data packets among cost.packets
   double factor = 1;               ///< straggler factor on its latency, transfer and waiting times
   double departs_seconds = 0;
-  double packet_seconds = 0;  ///< time of one full packet on its link
-  bool is_stopped = false;    ///< whether the clock stands still
-  std::uint64_t resent = 0;   ///< repetitions of packets, each as often as it was sent again
-  std::uint64_t timeouts = 0;
+  double packet_seconds = 0;              ///< time of one full packet on its link
+  bool is_stopped = false;                ///< whether the clock stands still
+  std::uint64_t resent = 0;               ///< repetitions of packets, each as often as it was sent again
+  std::uint64_t timeouts = 0;             ///< waits for feedback or timers
   std::optional<ResentMessage> repeated;  ///< its position and timing, if its link sends again
   std::optional<std::uint64_t> in_time;   ///< number of its packets that arrive before the deadline; absent: all
 };
@@ -67,6 +67,7 @@ class CollectiveTiming {
   /// Whether links of that half may send packets again. The times of messages then depend on the positions of these
   /// links.
   bool repeats(const What& what, sim::Half half) const;
+  /// The link between two ranks of the group.
   sim::Link link(const What& what, sim::Half half, int source, int destination) const;
   /// Sets the position of a link before the next call, if the link has carried messages that this object does not know:
   /// those of another group, from send to recv, or of steps without this rank.
@@ -75,7 +76,7 @@ class CollectiveTiming {
   /// `clocks[r]` is the time in seconds at which rank r begins, and afterwards the time at which it ends. An all-to-all
   /// has the table of all ranks as its counts.
   void collective(const CallShape& call, const What& what, std::span<double> clocks, const Visit& visit);
-  /// A message from send to recv that departs at `clock` of the sender; only the two ends know it.
+  /// A message from send to recv that departs at the sender's time `clock`, in seconds; only the two ends know it.
   Transmission message(const What& what, int source, int destination, std::uint64_t elements, double clock);
 
  private:

@@ -18,7 +18,7 @@
 
 namespace droptest::comm {
 
-/// The start of a call, kept until the times of the call are known.
+/// The properties of a call at its start, which are needed when its times are computed.
 struct CallStart {
   Delivery delivery = Delivery::kByNetwork;
   std::uint64_t step = 0;
@@ -30,7 +30,8 @@ struct CallStart {
   std::vector<LinkPosition> positions;
 };
 
-/// The times at which a message is ready at its sender and at which it departs. They travel ahead of the message.
+/// The times, in seconds, at which a message is ready at its sender and at which it departs. They travel ahead of the
+/// message.
 using Departure = std::array<double, 2>;
 
 /// Computes the end of each call of one group for this rank. Ranks tell each other their times of readiness, and the

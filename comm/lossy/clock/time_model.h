@@ -41,7 +41,8 @@ void validate(const TimeModel& model, const Network& network);
 /// without repetitions and deadlines.
 std::optional<std::string> quorum_refusal(const ClassNetwork& network, const TimeModel* model);
 
-/// The clock of one rank, and the parts of its time. It counts the messages that the rank receives.
+/// The clock of one rank, and the parts of its time. It counts the messages that the rank receives. A contribution to
+/// an aggregation point is counted on the rank that sends it, and the results that come back are not counted.
 struct VirtualTime {
   double seconds = 0;
   double compute_seconds = 0;  ///< computation: the time between waits for calls
@@ -51,7 +52,7 @@ struct VirtualTime {
   /// messages of the time at the rank's port and of the waits for repetitions. It does not matter whether the rank
   /// waited or computed meanwhile.
   double network_seconds = 0;
-  std::uint64_t packets = 0;   ///< packets received
+  std::uint64_t packets = 0;   ///< packets of these messages
   std::uint64_t repeated = 0;  ///< transmissions beyond the first one of each packet
   std::uint64_t timeouts = 0;  ///< waits for feedback or timers
   std::uint64_t late = 0;      ///< packets that missed a deadline or a quorum

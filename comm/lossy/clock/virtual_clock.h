@@ -39,9 +39,10 @@ class VirtualClock {
     void visit_state(sim::StateVisitor& visitor) { visit_values(visitor, sends_from, receives_from); }
   };
   Ports& ports() { return ports_; }
+  /// Whether a Stop is alive.
   bool is_stopped() const { return stops_ > 0; }
-  /// Moves the compute timeline of the rank to the end of the call, if the call ends later: the rank waits for the
-  /// network.
+  /// Moves the rank's clock to the end of the call, if the call ends later: the rank waits for the network. `of` is the
+  /// class of the call.
   void wait_for(const CallTiming& call, sim::TrafficClass of);
   /// Moves the clock by `share` of a step's given compute time, multiplied by the rank's straggler factor of the step.
   /// Throws: ConfigError for a negative share.

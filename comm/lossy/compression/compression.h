@@ -28,13 +28,14 @@ struct CompressionEntry {
   std::string_view name;
   CompressionKind kind;
   std::string_view summary;
-  /// Whether each value travels by itself, in a code that its receivers decode. Sums are then made of decoded values,
+  /// Whether each value travels in a code of its own, which its receivers decode. Sums are then made of decoded values,
   /// and their results are coded again.
   bool codes_values = false;
   /// Whether contributions, or their factors, travel in the reduce half. Otherwise pairs of an index and a value travel
   /// in the gather half.
   bool has_contributions = true;
 };
+/// All compressions, in the order of their enumerators.
 const std::vector<CompressionEntry>& compressions();
 const CompressionEntry& compression_entry(CompressionKind kind);
 /// Throws: ConfigError that lists the known names.

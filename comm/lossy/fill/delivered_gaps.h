@@ -26,7 +26,8 @@ struct DeliveredScaling {
   int substitute = -1;
 };
 
-/// The packets of messages of one shape, and the range of their elements that a reduction holds. `packets` is borrowed.
+/// The packets of messages of one shape, and the range of their elements that a reduction has in memory. `packets` is
+/// borrowed.
 struct MessagePart {
   const sim::Packetizer& packets;  ///< packets of the whole messages
   sim::ElementRange elements;

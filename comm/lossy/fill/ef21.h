@@ -48,7 +48,7 @@ class Ef21 {
 };
 
 /// The message in which receivers tell senders the packets that they miss. Both ends know the order and the number of
-/// its words. Its class is reliable and takes no virtual time.
+/// its words. It is reliable and takes no virtual time.
 extern const Message kAcknowledgement;
 /// Number of words of a message's mask.
 inline std::uint64_t mask_words(const sim::Packetizer& packets) {

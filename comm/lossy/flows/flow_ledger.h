@@ -54,7 +54,7 @@ struct CallFates {
   Verdict verdict = Verdict::kLossless;  ///< verdict so far on the fates that this rank draws
 };
 
-/// Packets that a rank counts, over all links since its start.
+/// Packets that a rank counts, over all links since its start; 0 with Counting::kOff.
 struct PacketTotals {
   std::uint64_t packets = 0;  ///< packets of first transmissions
   std::uint64_t lost = 0;     ///< packets lost in first transmissions, before any recovery

@@ -99,8 +99,9 @@ void ContributionPath::plan(const CallArguments& call, CallFates& fates) {
 }
 
 // This rank's contribution at the aggregation point. If no packet is lost, it is the input itself (after error
-// feedback). Otherwise it is a copy in `masked`, in which lost packets are neutral, or have the last arrived values
-// under the fill `stale`. `masked` may be the input.
+// feedback). Otherwise it is a copy in `masked`, in which lost packets are neutral. `masked` may be the input. Under
+// the fill `stale` it is always the memory of the last arrived values, in which the packets that arrive now are
+// replaced.
 ConstTensor ContributionPath::arriving(const CallArguments& call, Tensor masked, Scratch& scratch) {
   ConstTensor input = call.input;
   if (context_.feeds_back()) input = feedback_.correct(input, scratch);

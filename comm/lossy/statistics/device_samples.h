@@ -13,8 +13,10 @@
 
 namespace droptest::comm {
 
-/// Sums over the elements of one tensor, or of a tensor against another, in double. The order of additions is fixed,
-/// but differs from the host's. These functions block: they wait for the stream.
+// Sums over the elements of one tensor, or of a tensor against another, in double. The order of additions is fixed, but
+// differs from the host's. These functions block: they wait for the stream.
+
+/// The sums of SampleSums with the same names.
 struct ErrorSums {
   double error_energy = 0;
   double exact_energy = 0;
@@ -23,6 +25,7 @@ struct ErrorSums {
   double error_sum = 0;
 };
 ErrorSums error_sums_on_device(ConstTensor exact, ConstTensor result);
+/// The differences between the values of ranks: SampleSums::divergence_energy and divergence_max.
 struct DivergenceSums {
   double energy = 0;
   double max = 0;

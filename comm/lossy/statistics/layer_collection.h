@@ -12,6 +12,7 @@
 
 namespace droptest::comm {
 
+// Each put function writes words, which the take function reads back in the same order.
 void put_samples(WordWriter& out, const SampleSums& sums);
 SampleSums take_samples(WordReader& in);
 void put_verdicts(WordWriter& out, const Verdicts& verdicts);

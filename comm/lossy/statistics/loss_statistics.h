@@ -47,8 +47,9 @@ struct LossCounts : PacketCounts {
 
   // NaN without packets: no rate was measured.
   double configured_rate() const;  ///< expected_lost / packets
-  double realised_rate() const;
-  /// (lost - expected) / sd. If the variance is 0: 0 if nothing deviates, else infinity.
+  double realised_rate() const;    ///< lost_packets / packets
+  /// (lost - expected) / standard deviation. If the variance is 0: 0 if nothing deviates, else infinity with the sign
+  /// of the deviation. NaN if the variance is not known.
   double z() const;
   /// Mean burst over the histogram; 0 without bursts.
   double mean_burst_packets() const;
@@ -79,8 +80,8 @@ struct ClassStatistics {
   std::array<LossCounts, 2> halves;  ///< the counts of each half, indexed by sim::Half
   std::uint64_t collectives = 0;     ///< calls, counted once for their group; a message from send to recv is one
   std::uint64_t untouched = 0;       ///< calls without a lost packet on any rank
+  std::uint64_t sampled_calls = 0;   ///< calls of sampled steps
   /// Sums over ranks and calls of sampled steps: |result - exact|^2, |exact|^2, |result|^2, <result, exact>.
-  std::uint64_t sampled_calls = 0;
   double error_energy = 0;
   double exact_energy = 0;
   double result_energy = 0;

@@ -15,7 +15,7 @@
 
 namespace droptest::comm {
 
-/// The error of `result` against `exact`, which have equal shapes. Integers have none.
+/// The error of `result` against `exact`, which have equal shapes. All sums are 0 for integers.
 SampleSums errors_of(ConstTensor exact, ConstTensor result);
 
 /// The difference between the ranks' results, which are equal without loss. This rank compares the values of all ranks
