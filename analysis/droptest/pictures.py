@@ -69,7 +69,7 @@ def _inches(panel: Panel, rows: int) -> float:
     """The height of a panel; rows: of the figure, of which two have to fit on half a page."""
     if "inches" in panel:
         return panel["inches"]
-    titles = 0.13 * (panel["title"].count("<br>") + bool(panel["title"]))
+    titles = 0.13 * (panel["title"].count("\n") + bool(panel["title"]))
     if "heat" in panel:
         turned = 0.045 * max(map(len, panel["x"]["labels"]), default=0) if panel["x"].get("turned") else 0
         return titles + turned + (1.75 if panel["heat"].get("square") else 0.75 + 0.3 * len(panel["y"]["labels"]))

@@ -109,7 +109,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
             look = looks.point(part["series"].iloc[0], part["loss_rate"].iloc[0])
             known, seen = part[part["expected"] >= 0.5], part[(part["count"] > 0) | (part["expected"] >= 1)]
             tops.append(drawing.curve(name, look, known["length"], known["expected"]))
-            text = [f"{name}<br>bursts of {length:.0f} packets: {count:.0f}"
+            text = [f"{name}\nbursts of {length:.0f} packets: {count:.0f}"
                     for length, count in zip(seen["length"], seen["count"], strict=True)]  # fmt: skip
             zero = seen["count"] == 0
             tops.append(drawing.curve(name, look, seen["length"], seen["count"].where(~zero), "points", text=text))
@@ -122,7 +122,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
             bottoms.append(drawing.curve(name, look, fair["length"], fair["ratio"], "bars", low=low, high=high))
         number.append(drawing.panel((series, ""), dict(x), {"title": "number of bursts", "type": "log"}, tops))
         ratio.append(drawing.panel((series, "") if len(data["panel"].unique()) > 1 else "", dict(x),
-                                   {"title": "realised /<br>expected"}, bottoms, {"y": 1, "dash": "dot"},
+                                   {"title": "realised /\nexpected"}, bottoms, {"y": 1, "dash": "dot"},
                                    inches=1.3))  # fmt: skip
     drawing.fit(number, include=(0.5,))
     drawing.fit(ratio, view=(0.0, MOST_RATIO))

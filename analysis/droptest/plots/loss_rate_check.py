@@ -59,8 +59,8 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     for place, series in enumerate(names):
         mine = data[data["series"] == series]
         text = [
-            f"{series}, seed {row['seed']}<br>{words.spoken(row['class'])}, "
-            f"{words.HALVES.get(row['half'], row['half'])}<br>configured {percent(row['configured_rate'])}, "
+            f"{series}, seed {row['seed']}\n{words.spoken(row['class'])}, "
+            f"{words.HALVES.get(row['half'], row['half'])}\nconfigured {percent(row['configured_rate'])}, "
             f"realised {100 * row['realised_rate']:.4f} %, z {row['z']:.2f}"
             for row in mine.to_dict("records")
         ]
@@ -81,7 +81,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     attrs = data.attrs
     lines = [{"y": sign * level, "dash": dash} for level, dash in ((1.96, "dot"), (attrs["limit"], "dash"))
              for sign in (-1, 1)]  # fmt: skip
-    z = {"title": "z: (realised − configured)<br>(standard deviations)"}
+    z = {"title": "z: (realised − configured)\n(standard deviations)"}
     title = ("", f"{attrs['checks']} checks, root mean square of z {attrs['rms_z']:.2f}")
     lines.append({"y": 0, "dash": ""})
     found = [drawing.panel("", dict(x), y, rates), drawing.panel(title, dict(x), z, scores, *lines)]

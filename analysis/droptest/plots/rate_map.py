@@ -86,7 +86,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
                                       span_of(data), text, cells=cells, frames=frames))  # fmt: skip
     widest = max(len(one["x"]["ticks"]) for one in found)
     columns = 1 if widest > 6 else min(2, len(found))
-    return drawing.figure(data, found, columns, wide=widest > 4, bar=f"validation loss<br>({unit})",
+    return drawing.figure(data, found, columns, wide=widest > 4, bar=f"validation loss\n({unit})",
                           least=220 + 45 * widest)  # so that the numbers fit into their cells  # fmt: skip
 
 
@@ -98,4 +98,4 @@ def _tried(row: dict[str, Any], unit: str) -> str:
         lines.append(f"on the selection tokens: {decimal(row['selection_loss'])} {unit}")
     lines += [f"{row[status]} of {drawing.counted(row['runs'], 'run')} {status}"
               for status in ("diverged", "failed") if row[status]]  # fmt: skip
-    return "<br>".join([*lines, "the best value here"] if row["best"] else lines)
+    return "\n".join([*lines, "the best value here"] if row["best"] else lines)

@@ -63,7 +63,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     rows, curves = list(dict.fromkeys(data["row"])), []
     for place, title in enumerate(dict.fromkeys(data["title"])):
         shares = data[data["title"] == title].set_index("row")["share"]
-        text = [f"{row}<br>{title}: {100 * shares[row]:.2f} %" for row in rows]
+        text = [f"{row}\n{title}: {100 * shares[row]:.2f} %" for row in rows]
         curves.append(drawing.curve(title, category(place), [100 * shares[row] for row in rows], range(len(rows)),
                                     "stack", text=text))  # fmt: skip
     x = {"title": "share of the wall time (%)", "range": [0, 100]}

@@ -145,7 +145,7 @@ def _pairs(data: pd.DataFrame, series: str, rows: list[float] | None, along: str
     mine = data[(data["panel"] == series) & data["difference"].notna()]
     mine = mine if rows else mine[mine["loss_rate"].notna()]
     looks, text = drawing.looks(data), [
-        f"{series}<br>packet loss rate {percent(p.loss_rate)}<br>"
+        f"{series}\npacket loss rate {percent(p.loss_rate)}\n"
         f"seed {p.seed}: {decimal(p.difference, sign='+')} % {ABOVE}" for p in mine.itertuples()
     ]  # fmt: skip
     places = rows * len(mine) if rows else 100 * mine["loss_rate"]

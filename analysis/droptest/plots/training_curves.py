@@ -62,12 +62,12 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
         found = []
         for series in panels.series_in(data):
             mine = data[(data["panel"] == series) & (data["metric"] == metric)]
-            y = {"title": f"{label}<br>({data.attrs['unit']})"}
+            y = {"title": f"{label}\n({data.attrs['unit']})"}
             one = panels.lines_over(mine, "step", {"title": "step"}, y, series)
             for c, (_, rows) in zip(list(one["curves"]), panels.curves_in(mine), strict=True):
                 ends = rows[rows["diverged"] & (rows["mean"].abs() <= data.attrs["far"])]
                 if len(ends):
-                    text = [f"{c['name']}<br>a run diverged after step {step}" for step in ends["step"]]
+                    text = [f"{c['name']}\na run diverged after step {step}" for step in ends["step"]]
                     one["curves"].append(drawing.curve(c["name"], c["look"], ends["step"], ends["mean"], "points",
                                                        text=text, symbol="x"))  # fmt: skip
             found.append(one)
