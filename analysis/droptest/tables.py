@@ -15,7 +15,7 @@ import pandas as pd
 from droptest import classification, memory_page, seeds, virtual_time, wall_time, words
 from droptest.loss_model import percent
 from droptest.records import Records
-from droptest.summary import HEADER, groups, number, row_of, with_interval
+from droptest.summary import HEADER, groups, number, row_of, telling, with_interval
 from droptest.words import decimal
 
 ABSENT = ("missing", "unfinished", "unreadable")
@@ -59,10 +59,9 @@ class Table:
 
 
 def _table(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> Table:
-    """A table without the columns in which no row has anything but a part of its first cell."""
+    """A table without the columns that tell nothing."""
     texts = [tuple(map(str, row)) for row in rows]
-    says = lambda row, cell: cell not in ("", "-") and f", {cell}, " not in f", {row[0]}, "  # noqa: E731
-    kept = [i for i in range(len(header)) if i == 0 or any(says(row, row[i]) for row in texts)]
+    kept = telling(len(header), texts)
     return Table(name, title, tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in texts), note)
 
 

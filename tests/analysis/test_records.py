@@ -58,7 +58,7 @@ def test_groups_have_hand_computed_means_and_intervals(mixed):
     assert one.count("failed") == 1
     five = points["Bernoulli", 0.05]
     assert (five.final.n, five.difference.n, five.difference.has_width) == (1, 1, False)
-    assert five.note == "one pair: no interval"
+    assert five.note == "one pair: no interval; unfinished: 1 of 3 runs; missing: 1 of 3 runs"
     assert (five.count("unfinished"), five.count("missing")) == (1, 1)
     forty = points["Bernoulli", 0.4]
     assert (forty.count("diverged"), forty.final.n, forty.note) == (3, 0, "no finished pair")

@@ -22,7 +22,8 @@ CAPTION = (
     "Final validation loss for each loss rate (columns) and each value that was tried (rows), mean over the completed "
     "seeds. Frame: the best value at this loss rate. It has the lowest loss on a separate set of tokens (the selection "
     "tokens), not the lowest loss in the figure. A cross: a run of this value diverged or failed, so the value is not "
-    "selected; if no value can be selected, the frame is at the value with the most completed runs."
+    "selected; if no value can be selected, the frame is at the value with the most completed runs. A loss rate "
+    "without a frame: no run has completed there, so no value is the best."
 )
 LONGEST_NAME = 26  # characters of a value's name
 
