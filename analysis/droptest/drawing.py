@@ -78,7 +78,8 @@ def figure(
     titles = [one["title"][0] if isinstance(one["title"], tuple) else one["title"] for one in shown]
     rows = [name for one in shown for axis in (one["x"], one["y"]) for name in axis.get("names", ())]
     names = dict.fromkeys(name for name in (*(c["name"] for one in shown for c in one["curves"]), *titles, *rows))
-    short = dict(zip(names, words.shortened(names, longest), strict=True))
+    head = words.shared_head(rows or names, longest)
+    short = dict(zip(names, words.shortened(names, longest, head), strict=True))
     for one in shown:
         parts = one["title"] if isinstance(one["title"], tuple) else (one["title"],)
         shorter = [short[parts[0]], *parts[1:]]

@@ -38,12 +38,25 @@ def decimal(value: float, digits: int = 4, sign: str = "") -> str:
     return f"{value:{sign}.{digits}{'f' if abs(value) < MOST_IN_DIGITS else 'e'}}"
 
 
-def shortened(names: Iterable[str], width: int) -> list[str]:
-    """Names of at most `width` characters, which are as distinct as the names: long ones are cut in the middle, and
-    numbered where that leaves equal ones."""
+def shared_head(names: Iterable[str], width: int) -> str:
+    """What all names of several parts begin with, "Gilbert-Elliott, burst 4, "; "" if none has more than `width`
+    characters. Names of runs without loss have no loss process, and do not count."""
+    every = [name.split(", ") for name in names if ", " in name and not name.startswith("lossless, ")]
+    if len(every) < 2 or max(len(", ".join(parts)) for parts in every) <= width:
+        return ""
+    first, last = min(every), max(every)
+    alike = [a == b for a, b in zip(first[:-1], last[:-1], strict=False)]
+    count = alike.index(False) if False in alike else len(alike)
+    return "".join(f"{part}, " for part in first[:count])
+
+
+def shortened(names: Iterable[str], width: int, head: str = "") -> list[str]:
+    """Names of at most `width` characters, which are as distinct as the names: `head` is left out, long ones are cut in
+    the middle, and numbered where that leaves equal ones."""
     found: dict[str, None] = {}  # in order
     next_numbers: dict[tuple[str, int], int] = {}  # by ends and digits: all smaller ones are in use
     for name in names:
+        name = f"… {name.removeprefix(head)}" if head and name.startswith(head) else name
         short, digits = cut(name, width), 1
         while short in found:
             ends = cut(name, width - len(" ()") - digits)

@@ -548,6 +548,17 @@ def test_shortened_names_are_distinct(width):
     assert words.shortened(["a", "b" * width], width) == ["a", "b" * width]
 
 
+def test_long_names_lose_the_part_that_all_of_them_share():
+    process = "Gilbert-Elliott, burst 4, "
+    lossy = [f"{process}recovery none", f"{process}data packets 8, depth 8"]
+    names = ["lossless", "lossless, rounds 1", *lossy]
+    assert words.shared_head(names, 40) == process and words.shared_head(names, 60) == ""
+    assert words.shortened(names, 40, process) == [*names[:2], "… recovery none", "… data packets 8, depth 8"]
+    assert words.shared_head([*names, "Bernoulli, recovery none"], 40) == "", "it would be taken for Bernoulli"
+    assert words.shared_head(lossy[1:], 40) == "", "a single name shares nothing"
+    assert words.shared_head([lossy[0], f"{lossy[0]}, rounds 1"], 40) == process, "no name is left out as a whole"
+
+
 @pytest.mark.parametrize("width", [12, 18, 60])
 def test_shortened_names_have_the_smallest_number_that_is_free(width):
     """By trying every number for every name."""

@@ -216,7 +216,7 @@ def test_time_to_the_target_has_its_break_even_as_line_and_band(timed):
     (panel,) = drawn("time_to_target", timed)["panels"]
     place = place_on(data["loss_rate"])
     names = list(dict.fromkeys(data["series"]))
-    assert list(by_name(panel, "marks")) == words.shortened(names, 40) != names
+    assert list(by_name(panel, "marks")) == words.shortened(names, 40, "Bernoulli, ") != names
     for series, curve in zip(names, by_name(panel, "marks").values(), strict=True):
         mine = at(data, series=series)
         assert curve["y"] == pytest.approx(mine["mean"].tolist()) and curve["hollow"] == (not mine["reliable"].all())
@@ -249,7 +249,7 @@ def test_the_time_of_a_step_is_in_milliseconds(timed):
     found = {data["name"][y]: x for c in panel["curves"] for x, y in zip(c["x"], c["y"], strict=True)}
     assert found == pytest.approx(dict(zip(data["name"], 1000 * data["mean"], strict=True)))
     assert panel["y"]["labels"] == [
-        name.replace(" %", "\N{NO-BREAK SPACE}%") for name in words.shortened(data["name"], 40)
+        name.replace(" %", "\N{NO-BREAK SPACE}%") for name in words.shortened(data["name"], 40, "Bernoulli, ")
     ]
     # synthetic: a step takes 1 + 5 rate seconds on a reliable network.
     assert found["Bernoulli, retransmission selective repeat, 10 %"] == pytest.approx(1500)
