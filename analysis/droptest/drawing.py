@@ -338,7 +338,7 @@ def blocks(columns: int, *kinds: Sequence[Panel | None]) -> list[Panel | None]:
     for start in range(0, len(kinds[0]), columns):
         for panels in kinds:
             row = list(panels[start : start + columns])
-            found += row + [None] * (columns - len(row))
+            found += [*row, *[None] * (columns - len(row))] if any(row) else []
     while found and found[-1] is None and len(found) > columns:
         found.pop()
     return found

@@ -21,12 +21,19 @@ CLASSES = {
     "outer": "outer steps",
 }
 HALVES = {"reduce": "reduce half", "gather": "gather half", "both": "both halves"}
+SPELLED = {"go_back_n": "go-back-N"}
 IDENTIFIER = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
 
 def spoken(text: str) -> str:
     """An identifier in words: "selective repeat" for selective_repeat; any other text as it is."""
-    return CLASSES.get(text) or (text.replace("_", " ") if IDENTIFIER.fullmatch(text) else text)
+    return CLASSES.get(text) or SPELLED.get(text) or (text.replace("_", " ") if IDENTIFIER.fullmatch(text) else text)
+
+
+def either(texts: Iterable[str]) -> str:
+    """ "1, 2 or 3"."""
+    *others, last = texts
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 MOST_IN_DIGITS = 1e6

@@ -18,7 +18,7 @@ from droptest.statistics import interval_columns
 NAME = "time_to_target"
 TITLE = "Time to a target loss"
 CAPTION = (
-    "Virtual time until the validation loss is 5 % above the worst final loss of the lossless runs, interpolated "
+    "Virtual time until the validation loss is 5 % above the highest final loss of the lossless runs, interpolated "
     "between evaluations. Points: mean over seeds; bars: 95 % interval (Student t), none with one seed. A triangle at "
     "the edge: at least one seed did not reach the target. Filled markers: reliable networks, which repeat lost "
     "packets until all arrive; hollow markers: tolerant networks, on which packets can stay lost. Vertical line and "

@@ -85,9 +85,12 @@ def findings(data: pd.DataFrame) -> list[str]:
         passed = [r for r in verdicts if all(v == PASSES for other, v in verdicts.items() if other <= r)]
         failed = [r for r, verdict in verdicts.items() if verdict == FAILS]
         open_ = [r for r, verdict in verdicts.items() if verdict == UNDECIDED]
+        alone = [r for r, verdict in verdicts.items() if verdict == PASSES and r not in passed]
         text = f"{series}: " + (
             f"{percent(max(passed))} is tolerable" if passed else "no tested rate is certainly tolerable"
         )
+        if alone:
+            text += f" together with all lower rates; by itself tolerable: {', '.join(map(percent, alone))}"
         text += f"; {percent(min(failed))} is not tolerable" if failed else ""
         text += f"; undecided until there are more seeds: {', '.join(map(percent, open_))}" if open_ else ""
         sentences.append(f"{text}.")

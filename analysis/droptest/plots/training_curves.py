@@ -56,9 +56,9 @@ def _comparable(records: Records, group) -> tuple[str, ...]:
 
 
 def describe(data: pd.DataFrame) -> dict[str, Any]:
-    """Two panels per series: validation loss, and training loss."""
+    """Two panels per series: validation loss, and training loss, as far as there are any."""
     kinds = []
-    for metric, label in ROWS:
+    for metric, label in [row for row in ROWS if row[0] in set(data["metric"])]:
         found = []
         for series in panels.series_in(data):
             mine = data[(data["panel"] == series) & (data["metric"] == metric)]
@@ -72,8 +72,8 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
                                                        text=text, symbol="x"))  # fmt: skip
             found.append(one)
         drawing.fit(found, data.attrs["far"])
-        drawing.fit(found, along="x")
         kinds.append(found)
+    drawing.fit([one for found in kinds for one in found], along="x")
     columns = min(panels.PANELS_PER_ROW, len(kinds[0]))
     return drawing.figure(data, drawing.blocks(columns, *kinds), columns, key="packet loss rate",
                           order=panels.rates_in_order(data))  # fmt: skip
