@@ -86,7 +86,7 @@ def test_a_value_at_which_a_run_diverged_takes_no_part(tmp_path):
     assert (row["diverged"], row["completed"], row["best"]) == (1, 1, False)
     assert math.isnan(row["selection_loss"])
     text = write_report(records, tmp_path / "report").report.read_text(encoding="utf-8")
-    assert "Diverged runs of values that are not the best: 1." in text and "No run diverged." not in text
+    assert "Diverged runs of values that the summary does not show: 1." in text and "No run diverged." not in text
 
 
 @pytest.mark.parametrize("outcome", ["failed", "diverged"])

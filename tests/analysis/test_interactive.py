@@ -137,6 +137,14 @@ def searched(tmp_path_factory):
     return droptest.load(folder)
 
 
+def test_the_search_is_told_in_sentences(searched):
+    assert searched.search.in_words() == (
+        "Search for the highest /network/loss/loss_rate at which the final validation loss is at most 2 % above that "
+        "of the lossless twin: 5 % surely passes, no tested rate surely fails, and the estimate is 12 %. A search "
+        "tests often, so its intervals are wider than those of the other verdicts."
+    )
+
+
 def test_the_search_has_its_threshold_band_and_verdicts(searched):
     around, whole = drawn("threshold", searched)["panels"]
     place = place_on([0.05, 0.1, 0.4])
