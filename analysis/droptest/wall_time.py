@@ -285,7 +285,7 @@ def largest(every: list[Breakdown]) -> list[Bottleneck]:
                 of[part.part] = (one, part)
     found = []
     for one, part in of.values():
-        where = f'; at most {100 * part.share:.1f} %, of "{one.group.name_with_rate}"' if len(every) > 1 else ""
+        where = f'; largest at "{one.group.name_with_rate}": {100 * part.share:.1f} %' if len(every) > 1 else ""
         found.append(Bottleneck(part, sums[part.part] / len(every), where))
     return sorted((one for one in found if one.severity), key=lambda one: -one.mean)
 

@@ -185,7 +185,7 @@ def test_a_sweep_of_many_points_has_no_more_lines_than_one_run(tmp_path):
     # Rank 0 has 0, 2, ... 10 seconds of 10 more, rank 1 none.
     mean = 100 * sum(2 * place / (10 + 2 * place) / 2 for place in range(6)) / 6
     assert lines[1].startswith(
-        f'  {mean:.1f} %  medium  checkpoints; at most 25.0 %, of "Bernoulli, 5 %". Advice: larger '
+        f'  {mean:.1f} %  medium  checkpoints; largest at "Bernoulli, 5 %": 25.0 %. Advice: larger '
     )
     assert lines[-1] == "3 more are in the report"
 
