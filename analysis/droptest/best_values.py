@@ -35,10 +35,12 @@ def values_at_points(runs: Iterable[Run], frame: pd.DataFrame, namer: SeriesName
             "marks": ", ".join(dict.fromkeys(mark for text in mine["marks"] for mark in text.split(", ") if mark)),
         })  # fmt: skip
     found = pd.DataFrame(
-        rows, columns=None if rows else ["series", "loss_rate", "value", "selection_loss", "run_ids", "marks"]
+        rows,
+        columns=None if rows else ["series", "loss_rate", "value", "completed", "selection_loss", "run_ids", "marks"],
     )
-    found["best"] = False
+    found["shown"] = False
     for _, values in found.groupby(["series", "loss_rate"], sort=False, dropna=False):
         judged = values["selection_loss"]
-        found.loc[values["completed"].idxmax() if judged.isna().all() else judged.idxmin(), "best"] = True
+        found.loc[values["completed"].idxmax() if judged.isna().all() else judged.idxmin(), "shown"] = True
+    found["best"] = found["shown"] & (found["completed"] > 0)
     return found

@@ -14,7 +14,7 @@ mark's) and `kind`: line (with a band), marks (with bars and a line), bars (with
 bar along x in each row, after the parts of the curves before) or edge (marks at the `side` low or high of the panel
 along `along`, with `labels`).
 A heat map has `z`, `low`, `high`, `cells` (text in them), `text` (at the cursor) and `frames` ([column, row] each).
-All numbers are in the units of the axes.
+All numbers are in the units of the axes. A text is shown as it is, and may have several lines.
 """
 
 from __future__ import annotations
@@ -78,11 +78,12 @@ def figure(
     titles = [one["title"][0] if isinstance(one["title"], tuple) else one["title"] for one in shown]
     rows = [name for one in shown for axis in (one["x"], one["y"]) for name in axis.get("names", ())]
     names = dict.fromkeys(name for name in (*(c["name"] for one in shown for c in one["curves"]), *titles, *rows))
-    short = dict(zip(names, words.shortened(names, longest), strict=True))
+    head = words.shared_head(rows or names, longest)
+    short = dict(zip(names, words.shortened(names, longest, head), strict=True))
     for one in shown:
         parts = one["title"] if isinstance(one["title"], tuple) else (one["title"],)
         shorter = [short[parts[0]], *parts[1:]]
-        one["title"] = "<br>".join(in_lines(part, TITLE_WIDTHS[min(columns, 4)]) for part in shorter if part)
+        one["title"] = "\n".join(in_lines(part, TITLE_WIDTHS[min(columns, 4)]) for part in shorter if part)
         for c in one["curves"]:
             c["name"] = short[c["name"]]
         for axis in (one["x"], one["y"]):
@@ -97,9 +98,9 @@ def figure(
 
 def in_lines(text: str, width: int) -> str:
     """A text in lines; " %" stays with its number."""
-    lines = [line for part in text.split("<br>") for line in textwrap.wrap(
+    lines = [line for part in text.split("\n") for line in textwrap.wrap(
         part.replace(" %", "\N{NO-BREAK SPACE}%"), width)]  # fmt: skip
-    return "<br>".join(lines)
+    return "\n".join(lines)
 
 
 def rate_axis(rates: Iterable[float], title: str = "packet loss rate (%)") -> dict[str, Any]:
@@ -197,7 +198,7 @@ def _outside(c: dict[str, Any], along: str, far: float, view: tuple[float, float
         first = places[:1] if c["kind"] == "line" and not log else places
         if first:
             text = [c["text"][i] for i in first] if "text" in c else [
-                f"{c['name']}<br>{decimal(values[i])}" for i in first]  # fmt: skip
+                f"{c['name']}\n{decimal(values[i])}" for i in first]  # fmt: skip
             hues = {"hues": [c["hues"][i] for i in first]} if "hues" in c else {}
             found.append(edge(c["name"], c["look"], [c[across][i] for i in first], along, side, text, **hues,
                               nudge=c.get("nudge", 0.0), hollow=log))  # fmt: skip
@@ -237,14 +238,14 @@ def _stretch_axis(panels: Sequence[Panel], scale: Stretched, along: str, low: fl
 def told(
     row: Any, quantity: str, unit: str, prefix: str = "", digits: int = 4, sign: str = "+", scale: float = 1
 ) -> str:
-    """The mean of a row with its interval in words: "difference: +0.0106 nats per byte<br>95 % interval ..."."""
+    """The mean of a row with its interval in words, a line each: "difference: +0.0106 nats per byte", ..."""
     number = lambda end: decimal(scale * row[prefix + end], digits, sign)  # noqa: E731
     if not row[prefix + "seeds"]:
         return f"{quantity}: none"
     text = f"{quantity}: {number('mean')} {unit}"
     if not math.isnan(row[prefix + "low"]):
-        text += f"<br>95 % interval {number('low')} to {number('high')} {unit}"
-    return f"{text}<br>{counted(row[prefix + 'seeds'], 'seed')}"
+        text += f"\n95 % interval {number('low')} to {number('high')} {unit}"
+    return f"{text}\n{counted(row[prefix + 'seeds'], 'seed')}"
 
 
 def counted(count: int, noun: str) -> str:
@@ -262,7 +263,7 @@ def point_words(row: Any, name: str) -> str:
         lines.append(f"best: {row['best_value']}")
     if row.get("diverged"):
         lines.append(f"{row['diverged']} of {counted(row['runs'], 'run')} diverged")
-    return "<br>".join(lines)
+    return "\n".join(lines)
 
 
 def looks(data: pd.DataFrame) -> Looks:
@@ -284,7 +285,7 @@ def over_rate(
         every = data[(data[by] == name) & data[rate].notna()].sort_values(rate)
         part = every[every[f"{prefix}seeds"] > 0]
         rows = part.to_dict("records")
-        text = [f"{point_words(row, name)}<br>{told(row, quantity, unit, prefix, sign=sign)}" for row in rows]
+        text = [f"{point_words(row, name)}\n{told(row, quantity, unit, prefix, sign=sign)}" for row in rows]
         lossy = [row["series"] for row in every.to_dict("records") if not row.get("without_loss", False)]
         look, step = looks(data).curve(lossy[0] if lossy else name), nudge(place, len(names))
         curves.append(curve(name, look, 100 * part[rate], part[f"{prefix}mean"], "marks", low=part[f"{prefix}low"],
@@ -296,7 +297,7 @@ def over_rate(
                                "x", labels=[f"{row['diverged']}/{row['runs']}" for row in rows], level=place,
                                hues=[_hue(data, row) for row in rows], nudge=step))  # fmt: skip
     axis = rate_axis(data[rate], rate_title(data))
-    return panel(title, axis, {"title": f"{quantity}<br>({unit})" if unit else quantity}, curves)
+    return panel(title, axis, {"title": f"{quantity}\n({unit})" if unit else quantity}, curves)
 
 
 def in_rows(
@@ -311,7 +312,7 @@ def in_rows(
         mine = [i for i in own if rows[i][f"{prefix}seeds"]]
         gone = [i for i in own if not rows[i][f"{prefix}seeds"] and rows[i].get("diverged")]
         mean, low, high = ([scale * rows[i][f"{prefix}{end}"] for i in mine] for end in ("mean", "low", "high"))
-        text = [f"{point_words(rows[i], name)}<br>{told(rows[i], quantity, unit, prefix, sign=sign, scale=scale)}"
+        text = [f"{point_words(rows[i], name)}\n{told(rows[i], quantity, unit, prefix, sign=sign, scale=scale)}"
                 for i in mine]  # fmt: skip
         first = rows[own[0]]
         look = looks(data).point(first["series"], first["loss_rate"], first.get("without_loss", False))
@@ -320,9 +321,7 @@ def in_rows(
         if gone:
             curves.append(edge(name, look, gone, "x", "high", [point_words(rows[i], name) for i in gone], "x",
                                hues=hues(gone)))  # fmt: skip
-    return panel(
-        title, {"title": f"{quantity}<br>({unit})" if unit else quantity}, rows_axis(names), curves, keyed=False
-    )
+    return panel(title, {"title": f"{quantity}\n({unit})" if unit else quantity}, rows_axis(names), curves, keyed=False)
 
 
 def heat_map(
@@ -339,7 +338,7 @@ def blocks(columns: int, *kinds: Sequence[Panel | None]) -> list[Panel | None]:
     for start in range(0, len(kinds[0]), columns):
         for panels in kinds:
             row = list(panels[start : start + columns])
-            found += row + [None] * (columns - len(row))
+            found += [*row, *[None] * (columns - len(row))] if any(row) else []
     while found and found[-1] is None and len(found) > columns:
         found.pop()
     return found

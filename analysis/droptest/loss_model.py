@@ -159,9 +159,8 @@ def _changing_label(model: str, value: dict[str, Any]) -> str:
     parts = []
     try:
         if model == "outage":
-            parts.append(
-                f"outage in step {', '.join(_steps(w['from_step'], w['to_step'] - 1) for w in value['windows'])}"
-            )
+            steps = ", ".join(_steps(w["from_step"], w["to_step"] - 1) for w in value["windows"])
+            parts.append(f"outage in step{'' if steps.isdigit() else 's'} {steps}")
             if "otherwise" in value and not from_spec(value["otherwise"]).lossless:
                 parts.append(f"else {from_spec(value['otherwise']).words}")
         else:

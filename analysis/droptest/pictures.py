@@ -69,7 +69,7 @@ def _inches(panel: Panel, rows: int) -> float:
     """The height of a panel; rows: of the figure, of which two have to fit on half a page."""
     if "inches" in panel:
         return panel["inches"]
-    titles = 0.13 * (panel["title"].count("<br>") + bool(panel["title"]))
+    titles = 0.13 * (panel["title"].count("\n") + bool(panel["title"]))
     if "heat" in panel:
         turned = 0.045 * max(map(len, panel["x"]["labels"]), default=0) if panel["x"].get("turned") else 0
         return titles + turned + (1.75 if panel["heat"].get("square") else 0.75 + 0.3 * len(panel["y"]["labels"]))
@@ -84,6 +84,8 @@ def _panel(ax: Axes, panel: Panel, left: Panel | None, width: float, handles: di
     `lines`: entries of the legend, to which the panel adds its own."""
     for along, axis in (("x", panel["x"]), ("y", panel["y"])):
         _axis(ax, along, axis, alike=bool(left) and along == "y" and axis == left["y"])
+        if "range" in axis:  # before the curves: a logarithmic axis of zeros alone has no range of its own
+            (ax.set_xlim if along == "x" else ax.set_ylim)(*axis["range"])
     ax.set_title(style.in_lines(panel["title"]))
     for band in panel.get("bands", ()):
         span, ends = (ax.axvspan, band["x"]) if "x" in band else (ax.axhspan, band["y"])
@@ -102,9 +104,6 @@ def _panel(ax: Axes, panel: Panel, left: Panel | None, width: float, handles: di
             handles.setdefault(curve["name"], handle)
     if panel.get("above"):
         _texts_above(ax, panel, INSIDE * width)
-    for along, axis in (("x", panel["x"]), ("y", panel["y"])):
-        if "range" in axis:
-            (ax.set_xlim if along == "x" else ax.set_ylim)(*axis["range"])
     _labels_of_edges(ax, panel, INSIDE * width)
     return _map(ax, panel["heat"]) if "heat" in panel else None
 

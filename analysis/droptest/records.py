@@ -77,7 +77,7 @@ class Records:
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point;
         best_value: the value of the pointers of best_over in words ("learning rate 0.001");
         idle: pointers to settings of the spec without effect (`warnings` has the words);
-        same_points: the settings in which points of the sweep differ that share this run ("fill zero, stale");
+        same_points: the settings in which points of the sweep differ that share this run ("fill zero or stale");
         place: where it loses packets, as far as runs differ in it ("gather half"); rest: its series without the place.
     metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),
         train_loss and validation_loss (in `unit`), learning_rate, gradient_norm, divergence_max, divergence_rms
@@ -142,6 +142,7 @@ class Records:
     @cached_property
     def best(self) -> Records:
         """These records with the runs of the best value of each point alone; the records themselves without best_over.
+        A point without a finished run has the runs of its first value, and no `best_value`.
 
         Series say nothing of the pointers of best_over then, and the twin of a run is the lossless run of the same
         seeds at the lossless point's own best value.
@@ -149,10 +150,12 @@ class Records:
         if not self.best_over:
             return self
         found = best_over(self)
-        chosen = {run_id for run_ids in found.loc[found["best"], "run_ids"] for run_id in run_ids}
+        chosen, best = ({run_id for run_ids in found.loc[found[column], "run_ids"] for run_id in run_ids}
+                        for column in ("shown", "best"))  # fmt: skip
         runs = [run for run in self.files.values() if run.run_id in chosen]
         result = _of_runs(self.path, self.name, self.description, self.spec, runs, self.planned, self.search,
                          list(self.warnings), self.best_namer, self._rows_of(chosen))  # fmt: skip
+        result.runs.loc[~result.runs["run_id"].isin(best), "best_value"] = ""
         result.own_measures = self.own_measures
         result.best = result
         return result
@@ -210,9 +213,10 @@ def best_over(records: Records) -> pd.DataFrame:
     Columns: series (without the pointers), loss_rate (fraction), lossless, value ("learning rate 0.001"), a column for
     each of the pointers; runs, completed, diverged, failed (counts); selection_loss (mean over the seeds; NaN unless
     all runs have completed, since the value takes no part then); mean, low and high of the final validation loss over
-    the completed seeds; best; run_ids; marks (events of its runs that results may depend on, joined by
-    commas). Losses are in nats per token (or byte).
-    Where no value of a point takes part, the one with the most completed runs stands for it, of equal ones the first.
+    the completed seeds; best; shown (whether its runs stand for the point); run_ids; marks (events of its runs that
+    results may depend on, joined by commas). Losses are in nats per token (or byte).
+    If no value of a point takes part, the one with the most completed runs is the best, of equal ones the first. If no
+    run of a point has completed, no value is the best, and the first one is shown.
     """
     return values_at_points(records.files.values(), records.runs, records.best_namer)
 

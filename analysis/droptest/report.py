@@ -270,10 +270,10 @@ def _outcome(records: Records, brief: bool = False) -> str:
     order = ("completed", "diverged", "failed", *ABSENT[1:], "missing", *OF_PROGRAMS)
     parts = ", ".join(f"{statuses[s]} {s}" for s in order if s in statuses)
     planned = f"{records.planned} runs planned" if records.planned is not None else _runs(len(records.runs))
-    same = sum(run.listed - 1 for run in records.files.values())
-    if same:
-        planned += f" for {records.planned + same} pairs of point and seed; {same} pairs share the run of another pair"
-    return f"{planned}: {parts or 'none'}"
+    text = f"{planned}: {parts or 'none'}"
+    if same := sum(run.listed - 1 for run in records.files.values()):
+        text += f". The spec has {records.planned + same} pairs of point and seed; {same} share the run of another pair"
+    return text
 
 
 def _runs(count: int) -> str:
@@ -360,7 +360,7 @@ def _differences(every: list[Group], unit: str) -> Iterator[str]:
                 text += f"; the smallest rate with an interval that excludes 0 is {percent(first.loss_rate)} "
                 text += f"({with_interval(first.difference, signed='+')})"
         elif with_width:
-            text += "; the intervals of all rates include 0"
+            text += "; its interval includes 0" if len(with_width) == 1 else "; the intervals of all rates include 0"
         yield text + "."
 
 
@@ -369,15 +369,15 @@ def _broken(records: Records, every: list[Group]) -> Iterator[str]:
         if group.count("diverged"):
             yield (f"{group.series} at a packet loss rate of {percent(group.loss_rate)}: {group.count('diverged')} of "
                    f"{sum(group.statuses.values())} runs diverged.")  # fmt: skip
-    absent = len(records.of_status("failed", *ABSENT))
+    absent = records.of_status("failed", *ABSENT)["status"].value_counts()
     diverged = len(records.of_status("diverged"))
     if others := diverged - sum(group.count("diverged") for group in every):
-        yield f"Diverged runs of values that are not the best: {others}."
+        yield f"Diverged runs of values that the summary does not show: {others}."
     if not diverged:
         yield "No run diverged."
     yield (
-        f"Failed, unfinished, unreadable or missing runs: {absent}."
-        if absent
+        f"Runs without a result: {', '.join(f'{count} {status}' for status, count in absent.items())}."
+        if len(absent)
         else "Nothing is missing: every run has finished."
     )
 
@@ -421,7 +421,7 @@ def _provenance(records: Records) -> list[tuple[str, str]]:
         for key, value in object_of(run.summary.get("provenance")).items():
             text = ", ".join(f"{k} {v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
             counts = seen.setdefault(key, {})
-            counts[text] = counts.get(text, 0) + 1
+            counts[text or "not given"] = counts.get(text or "not given", 0) + 1
     pairs = [("folder", str(records.path))]
     if not records.of_programs:
         pairs.append(("varied", ", ".join(records.varied) or "seed only"))
@@ -431,5 +431,5 @@ def _provenance(records: Records) -> list[tuple[str, str]]:
         elif len(counts) == 1:
             pairs.append((key, next(iter(counts))))
         else:
-            pairs.append((key, "; ".join(f"{text} ({count} runs)" for text, count in counts.items())))
+            pairs.append((key, "; ".join(f"{text} ({_runs(count)})" for text, count in counts.items())))
     return pairs

@@ -45,18 +45,18 @@ class Search:
     run_ids: tuple[tuple[str, int], ...]  # every run with its seed, the lossless twins first
 
     def in_words(self) -> str:
-        """The result in a sentence."""
-        low = percent(self.low) if self.low is not None else "?"
-        high = percent(self.high) if self.high is not None else "?"
-        text = f"Highest {self.pointer} that keeps the final validation loss within {self.tolerance_percent:g} % of "
-        text += f"the lossless twin's: between {low} (surely passes) and {high} (surely fails)"
+        """The result."""
+        rate = lambda end: "no tested rate" if end is None else percent(end)  # noqa: E731
+        text = f"Search for the highest {self.pointer} at which the final validation loss is at most "
+        text += f"{self.tolerance_percent:g} % above that of the lossless twin: {rate(self.low)} surely passes, "
+        text += f"{rate(self.high)} surely fails"
         if self.threshold is not None:
-            text += f", estimate {100 * self.threshold:.3g} %"
+            text += f", and the estimate is {100 * self.threshold:.3g} %"
         if self.remark:
             text += f"; {self.remark}"
         if not self.monotone:
             text += "; a rate fails below one that passes, so the curve is not monotone"
-        return text + "."
+        return f"{text}. A search tests often, so its intervals are wider than those of the other verdicts."
 
 
 def read_search(path: Path) -> Search | None:

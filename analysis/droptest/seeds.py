@@ -236,13 +236,14 @@ ON_SPREAD = (
     "so the rest is part of their sd. Left out: runs of an incomplete crossing that are not used."
 )
 ON_EFFECTS = (
-    "An effect is a difference to the lossless twin. Seen now: the smallest effect that the existing runs detect with "
-    "a power of 80 %, by the t test at 5 %. To see an effect: the number of pairs (a run and its lossless twin) for a "
-    "power of 80 % / 90 % at the measured standard deviation, and in parentheses for 80 % at the upper end of its 95 % "
-    "interval. a x b: trainings crossed with networks, with the fewest runs."
+    "An effect is a difference to the lossless twin, and a pair is a run with its lossless twin. Seen now: the "
+    "smallest effect that the existing runs detect with a power of 80 %, by the t test at 5 %. To see an effect, "
+    '"6 / 7 pairs (up to 123)": at the measured standard deviation, 6 pairs have a power of 80 % and 7 pairs 90 %; at '
+    "the upper end of its 95 % interval, 123 pairs have 80 %."
 )
+ON_CROSSINGS = "3 x 4: 3 trainings crossed with 4 networks, the crossing with that power and the fewest runs."
 ON_EQUALITY = (
     "Equal within: the smallest margin for which two one-sided t tests at 5 % find that the two are equal. An interval "
     "that contains 0 is no evidence of equality."
 )
-EXPLANATION = f"{ON_SPREAD} {ON_EFFECTS} {ON_EQUALITY}"
+EXPLANATION = f"{ON_SPREAD} {ON_EFFECTS} {ON_CROSSINGS} {ON_EQUALITY}"

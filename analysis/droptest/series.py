@@ -440,7 +440,7 @@ class SeriesNamer:
         return list(filter(None, words))
 
     def same_points(self, run: Run) -> str:
-        """The settings and seeds in which points differ that share this run: "fill zero, stale"; "" with one point."""
+        """The settings and seeds in which the points of this run differ: "fill zero or stale"; "" with one point."""
         points = [leaves(point) for point in (run.point, *run.other_points)]
         pointers = sorted(dict.fromkeys(p for point in points for p in point), key=self._place_in_spec)
         names = _names_of(pointers, self.given_names)
@@ -448,9 +448,9 @@ class SeriesNamer:
         for pointer in pointers:
             values = {canonical(point.get(pointer)): point.get(pointer) for point in points}
             if len(values) > 1:
-                texts.append(f"{names[pointer]} {', '.join(map(value_words, values.values()))}")
+                texts.append(f"{names[pointer]} {words.either(map(value_words, values.values()))}")
         if run.other_network_seeds and run.seeds:
-            texts.append(f"network seeds {', '.join(map(str, sorted({run.seeds[2], *run.other_network_seeds})))}")
+            texts.append(f"network seeds {words.either(map(str, sorted({run.seeds[2], *run.other_network_seeds})))}")
         return "; ".join(texts)
 
     def _word(self, run: Run, pointer: str, value: Any) -> str:

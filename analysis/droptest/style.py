@@ -153,8 +153,8 @@ def plain_text(text: str) -> str:
 
 
 def in_lines(text: str) -> str:
-    """A text with <br> in lines."""
-    return "\n".join(map(plain_text, text.split("<br>")))
+    """A text of several lines as matplotlib shows it as it is."""
+    return "\n".join(map(plain_text, text.split("\n")))
 
 
 def frame(x: float, y: float) -> Rectangle:

@@ -223,6 +223,7 @@ def groups(records: Frames) -> list[Group]:
     records = records.best
     counts = _Counts(records)
     order = {series: index for index, series in enumerate(dict.fromkeys(records.runs["series"]))}
+    chosen = records.runs["best_value"].any()
     result = []
     for series, rate, members in points_in(records.runs):
         difference, note = _difference(members)
@@ -230,15 +231,19 @@ def groups(records: Frames) -> list[Group]:
         if final.n == 1 and difference.n == 0:
             note = f"{note}; one seed: no interval".removeprefix("; ")
         configured, realised, z = counts.rates(members)
-        remarks = [note, *(f"one run for {text}" for text in _distinct(members["same_points"])),
+        remarks = [note, *(f"one run for several points: {text}" for text in _distinct(members["same_points"])),
                    *(f"without effect: {text}" for text in _distinct(members["idle"]))]  # fmt: skip
         reliable = all(members["reliable"])
         remarks += _distinct(error or "" for error, status in zip(members["error"], members["status"], strict=True)
                              if status in OF_PROGRAMS)  # fmt: skip
         remarks += ["reliable: all lost packets were repaired"] * reliable
+        best_value = " | ".join(_distinct(members["best_value"]))
+        remarks += ["no best value: no run has finished"] * (chosen and not best_value)
         marks = Counter(mark for text in members["marks"] for mark in text.split(", ") if mark)
+        statuses = dict(Counter(members["status"]).most_common())
+        absent = {status: count for status, count in statuses.items() if status not in ENDED}
         runs = len(members["run_id"])
-        remarks += [f"{mark}: {count} of {runs} run{'s' * (runs != 1)}" for mark, count in marks.items()]
+        remarks += [f"{name}: {count} of {runs} run{'s' * (runs != 1)}" for name, count in (absent | marks).items()]
         bursts = _known(members["mean_burst_packets"])
         result.append(
             Group(
@@ -248,10 +253,10 @@ def groups(records: Frames) -> list[Group]:
                 loss_model=" | ".join(dict.fromkeys(members["loss_model"])),
                 mean_burst_packets=float(np.mean(bursts)) if bursts else math.nan,
                 run_ids=tuple(members["run_id"]), twin_ids=tuple(dict.fromkeys(_known(members["twin"]))),
-                seeds=len(set(_known(members["seed"]))), statuses=dict(Counter(members["status"]).most_common()),
+                seeds=len(set(_known(members["seed"]))), statuses=statuses,
                 final=final, difference=difference, note="; ".join(filter(None, remarks)),
                 configured_rate=configured, realised_rate=realised, z=z,
-                best_value=" | ".join(_distinct(members["best_value"])), **counts.handled(members["run_id"]),
+                best_value=best_value, **counts.handled(members["run_id"]),
             )
         )  # fmt: skip
     return sorted(result, key=lambda g: (not g.lossless, not g.without_loss, order[g.series], g.loss_rate))
@@ -333,27 +338,26 @@ def as_json(group: Group) -> dict[str, Any]:
     }  # fmt: skip
 
 
+FINISHED = ("completed", COUNTED, PARTLY_COUNTED)
+ENDED = (*FINISHED, "diverged", "failed", NOT_COUNTED)  # statuses of runs that the table counts in columns
 POINT_RATES = ("configured_rate", "realised_rate", "z", "late_rate", "repaired_rate", "resent_rate")
 HEADER = (
     "series", "loss model", "loss rate", "mean burst", "best value", "seeds", "final validation loss",
-    "difference to lossless", "diverged", "failed", "not there", "realised rate", "z", "late", "repaired", "resent",
-    "note",
+    "difference to lossless", "diverged", "failed", "realised rate", "z", "late", "repaired", "resent", "note",
 )  # fmt: skip
 
 
 def row_of(group: Group) -> tuple[str, ...]:
     """The cells of a group under HEADER."""
-    completed = sum(map(group.count, ("completed", COUNTED, PARTLY_COUNTED)))
+    completed = sum(map(group.count, FINISHED))
     total = sum(group.statuses.values())
-    absent = total - completed - sum(map(group.count, ("diverged", "failed", NOT_COUNTED)))
     rate = "-" if group.loss_model == NO_PROCESS else percent(group.loss_rate)
     return (
         group.series, group.loss_model, rate, number(group.mean_burst_packets, 2), group.best_value or "-",
         f"{completed}/{total}" if completed != total else str(total), with_interval(group.final),
         with_interval(group.difference, signed="+"), str(group.count("diverged") or "-"),
-        str(group.count("failed") or "-"), str(absent or "-"),
-        percent_cell(group.realised_rate), number(group.z, 2), percent_cell(group.late_rate),
-        percent_cell(group.repaired_rate), percent_cell(group.resent_rate), group.note,
+        str(group.count("failed") or "-"), percent_cell(group.realised_rate), number(group.z, 2),
+        percent_cell(group.late_rate), percent_cell(group.repaired_rate), percent_cell(group.resent_rate), group.note,
     )  # fmt: skip
 
 
@@ -420,11 +424,16 @@ def aligned(header: Sequence[str], rows: Sequence[Sequence[str]], left: Containe
     return "\n".join(lines)
 
 
+def telling(columns: int, rows: Sequence[Sequence[str]]) -> list[int]:
+    """The columns of a table that are shown: the first one, and those in which a row has more than a part of its first
+    cell."""
+    says = lambda row, cell: cell not in ("", "-") and f", {cell}, " not in f", {row[0]}, "  # noqa: E731
+    return [i for i in range(columns) if i == 0 or any(says(row, row[i]) for row in rows)]
+
+
 def text_table(records: Frames) -> str:
-    """The summary for a terminal. Columns that are empty throughout are left out."""
+    """The summary for a terminal."""
     rows = [row_of(group) for group in groups(records)]
-    kept = [i for i in range(len(HEADER)) if i < 1 or any(row[i] not in ("", "-") for row in rows)]
-    if all(row[0] == row[1] for row in rows):
-        kept = [i for i in kept if i != 1]
+    kept = telling(len(HEADER), rows)
     return aligned([HEADER[i] for i in kept], [[row[i] for i in kept] for row in rows],
                    {"series", "loss model", "best value", "note"})  # fmt: skip

@@ -15,7 +15,7 @@ import pandas as pd
 from droptest import classification, memory_page, seeds, virtual_time, wall_time, words
 from droptest.loss_model import percent
 from droptest.records import Records
-from droptest.summary import HEADER, groups, number, row_of, with_interval
+from droptest.summary import HEADER, groups, number, row_of, telling, with_interval
 from droptest.words import decimal
 
 ABSENT = ("missing", "unfinished", "unreadable")
@@ -59,10 +59,9 @@ class Table:
 
 
 def _table(name: str, title: str, header: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> Table:
-    """A table without the columns in which no row has anything but a part of its first cell."""
+    """A table without the columns that tell nothing."""
     texts = [tuple(map(str, row)) for row in rows]
-    says = lambda row, cell: cell not in ("", "-") and f", {cell}, " not in f", {row[0]}, "  # noqa: E731
-    kept = [i for i in range(len(header)) if i == 0 or any(says(row, row[i]) for row in texts)]
+    kept = telling(len(header), texts)
     return Table(name, title, tuple(header[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in texts), note)
 
 
@@ -187,8 +186,9 @@ def _loss_statistics(records: Records, _: Questions) -> Table | None:
              _count(part["collectives"]), _count(part["packets"]), _count(part["lost"]),
              "-" if math.isnan(configured) else f"{100 * configured:.4f} %",
              f"{100 * lost / packets:.4f} %" if packets else "-",
-             *(number(z, 2) for z in _z_range(part["z"])), number(_mean(part["configured_mean_burst_packets"]), 3),
-             number(_mean(part["mean_burst_packets"]), 3), _share(part["untouched_share"]),
+             *(number(z, 2) for z in _z_range(part["z"][(part["configured_rate"] > 0) | (part["lost"] > 0)])),
+             *(number(_mean(part[name][part[name] > 0]), 3)
+               for name in ("configured_mean_burst_packets", "mean_burst_packets")), _share(part["untouched_share"]),
              number(_mean(part["nmse"]), 5), number(_mean(part["cosine"]), 5))
         )  # fmt: skip
     header = ("series", "loss rate", "class", "half", "path", "fill", "runs", "collectives", "packets", "lost",
@@ -201,7 +201,7 @@ def _loss_statistics(records: Records, _: Questions) -> Table | None:
         "reduce or the gather half of a collective. Path: the algorithm of the collective. Fill: the value in the "
         "place of a lost packet. Bursts: mean length in packets. Untouched: the share of collectives in which no "
         "packet was lost. NMSE: squared error of the results over the squared exact results. Cosine: of the angle "
-        "between results and exact results."
+        "between results and exact results. NMSE and cosine are those of the sampled collectives only."
     ))  # fmt: skip
 
 
@@ -304,8 +304,11 @@ def _spread(records: Records, _: Questions) -> Table | None:
 
 
 def _plan(records: Records, questions: Questions) -> Table | None:
-    return _whole("seeds_needed", "Seeds that an effect needs", seeds.plan_table(records, questions.effects),
-                  f"Effects and standard deviations (sd) are {records.unit}. {seeds.ON_EFFECTS}")  # fmt: skip
+    plan = seeds.plan_table(records, questions.effects)
+    note = f"Effects and standard deviations (sd) are {records.unit}. {seeds.ON_EFFECTS}"
+    if any(" x " in cell for row in plan[1] for cell in row[5:]):
+        note += f" {seeds.ON_CROSSINGS}"
+    return _whole("seeds_needed", "Seeds that an effect needs", plan, note)
 
 
 def _comparison(records: Records, questions: Questions) -> Table | None:

@@ -26,10 +26,11 @@ CROSSED, NESTED, PAIRED = "crossed", "nested", "paired"
 ONE_TRAINING, ONE_NETWORK = "one training", "one network"
 DESIGNS = {
     CROSSED: "every training meets every network",
-    NESTED: "each training meets networks of its own",
-    PAIRED: "each training meets one network of its own: the two cannot be told apart",
-    ONE_TRAINING: "one training meets all networks: nothing is known of other trainings",
-    ONE_NETWORK: "all trainings meet one network: nothing is known of other networks",
+    NESTED: "each training (seeds of weights and data) has networks (seeds of the lost packets) of its own",
+    PAIRED: "each run has a training (seeds of weights and data) and a network (seed of the lost packets) of its own, "
+    "so the spread between trainings and that between networks cannot be told apart",
+    ONE_TRAINING: "all runs have one training (seeds of weights and data): nothing is known of other trainings",
+    ONE_NETWORK: "all runs have one network (seed of the lost packets): nothing is known of other networks",
 }
 
 

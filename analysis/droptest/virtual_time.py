@@ -181,14 +181,14 @@ def in_words(result: BreakEven) -> str:
     if result.rate == 0:
         text = f"not faster at any rate from {span}"
     elif math.isinf(result.rate):
-        text = f"faster or equal at the highest rate ({_percent(max(result.advantages))})"
+        text = f"faster or equal at the highest rate, {_percent(max(result.advantages))}"
     else:
         text = f"break-even at {_percent(result.rate)}"
     if not math.isnan(result.low):
         low = "below the lowest rate" if result.low == 0 else _percent(result.low)
         high = "above the highest rate" if math.isinf(result.high) else _percent(result.high)
         span = f"{low} to {high}" if math.isfinite(result.low) else high
-        text += f" (95 % interval: {span})"
+        text += f" (95 % interval{'' if 0 < result.rate < math.inf else ' of the break-even rate'}: {span})"
     return text
 
 

@@ -180,7 +180,7 @@ def advice(spec: dict[str, Any], waited: Mapping[tuple[str, int], float]) -> dic
         "compute": f"more {now('backend.threads_per_rank')} where cores are idle, more ranks, or 16-bit GEMMs "
                    "(training.precision)",
         "device": "the phases of the GPU are in a trace: record.profile_steps",
-        "transfer control": "numbers that ranks agree on in each step: fewer ranks, or a longer step",
+        "transfer control": "fewer ranks, or longer steps: in each step the ranks agree on some numbers",
         "transfer tp_forward": f"fewer ranks in a tensor group: {now('parallel.tensor')}; 16-bit messages "
                                "(training.precision.message)",
         "transfer tp_backward": f"fewer ranks in a tensor group: {now('parallel.tensor')}; 16-bit messages "
@@ -222,8 +222,8 @@ def _advice_on_waiting(spec: dict[str, Any], waited_of: Mapping[tuple[str, int],
         return (f"the others wait for rank {last}, which waits {100 * waited[last]:.1f} % of its time: other programs "
                 "on its cores, a slower machine, or more work than the others have")  # fmt: skip
     threads = object_of(spec.get("backend")).get("threads_per_rank", 1)
-    return (f"ranks wait in turns: {len(waited)} ranks need {threads} core{'' if threads == 1 else 's'} each; fewer "
-            "and larger collectives wait less often")  # fmt: skip
+    return (f"no rank is always the slowest, as with too few cores: {len(waited)} ranks need {threads} "
+            f"core{'' if threads == 1 else 's'} each; fewer and larger collectives wait less often")  # fmt: skip
 
 
 HEADER = ("series", "part", "share", "least", "most", "per step", "severity", "what would help")
@@ -249,7 +249,7 @@ def findings(every: list[Breakdown]) -> Iterator[str]:
         where = f"{found.group.name_with_rate}: " if len(every) > 1 else ""
         compute = sum(part.share for part in found.parts if part.part in WORK)
         text = f"{where}{100 * compute:.0f} % of the wall time is compute on CPU or GPU"
-        named = [f"{p.title} {100 * p.share:.1f} % ({p.severity}): {p.help}." for p in found.bottlenecks()]
+        named = [f"{p.title}: {100 * p.share:.1f} % ({p.severity}). Advice: {p.help}." for p in found.bottlenecks()]
         if not named:
             text += "; no other part has 3 %"
         if found.known < found.runs:
@@ -267,7 +267,7 @@ class Bottleneck:
 
     part: Part
     mean: float
-    where: str  # that point, with its share; "" of a single point
+    where: str  # the share at that point, with its name; "" of a single point
 
     @property
     def severity(self) -> str:
@@ -285,14 +285,14 @@ def largest(every: list[Breakdown]) -> list[Bottleneck]:
                 of[part.part] = (one, part)
     found = []
     for one, part in of.values():
-        where = f"; largest {100 * part.share:.1f} %, in {one.group.name_with_rate}" if len(every) > 1 else ""
+        where = f'; largest at "{one.group.name_with_rate}": {100 * part.share:.1f} %' if len(every) > 1 else ""
         found.append(Bottleneck(part, sums[part.part] / len(every), where))
     return sorted((one for one in found if one.severity), key=lambda one: -one.mean)
 
 
 def headlines(every: list[Breakdown]) -> list[str]:
     """The largest bottlenecks over all points, a sentence each."""
-    return [f"{one.part.title} {100 * one.mean:.1f} % ({one.severity}{one.where}): {one.part.help}."
+    return [f"{one.part.title}: {100 * one.mean:.1f} % ({one.severity}{one.where}). Advice: {one.part.help}."
             for one in largest(every)[:MOST_ROWS]]  # fmt: skip
 
 
@@ -303,10 +303,10 @@ def text_table(records: Records) -> str:
         return ""
     found = largest(every)
     if not found:
-        return "where the time goes: compute; no other part has 3 %"
-    lines = ["where the time goes:" if len(every) == 1 else f"where the time goes, mean over {len(every)} points:"]
-    lines += [f"{100 * one.mean:6.1f} %  {one.severity:6}  {one.part.title}{printable(one.where)}: {one.part.help}"
-              for one in found[:MOST_ROWS]]  # fmt: skip
+        return "where the wall time goes: compute; no other part has 3 %"
+    lines = ["where the wall time goes" + (":" if len(every) == 1 else f", mean over {len(every)} points:")]
+    lines += [f"{100 * one.mean:6.1f} %  {one.severity:6}  {one.part.title}{printable(one.where)}. "
+              f"Advice: {one.part.help}" for one in found[:MOST_ROWS]]  # fmt: skip
     if (more := len(found) - MOST_ROWS) > 0:
         lines.append(f"{more} more {'is' if more == 1 else 'are'} in the report")
     return "\n".join(lines)

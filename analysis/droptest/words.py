@@ -21,12 +21,19 @@ CLASSES = {
     "outer": "outer steps",
 }
 HALVES = {"reduce": "reduce half", "gather": "gather half", "both": "both halves"}
+SPELLED = {"go_back_n": "go-back-N"}
 IDENTIFIER = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)+")
 
 
 def spoken(text: str) -> str:
     """An identifier in words: "selective repeat" for selective_repeat; any other text as it is."""
-    return CLASSES.get(text) or (text.replace("_", " ") if IDENTIFIER.fullmatch(text) else text)
+    return CLASSES.get(text) or SPELLED.get(text) or (text.replace("_", " ") if IDENTIFIER.fullmatch(text) else text)
+
+
+def either(texts: Iterable[str]) -> str:
+    """ "1, 2 or 3"."""
+    *others, last = texts
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 MOST_IN_DIGITS = 1e6
@@ -38,12 +45,25 @@ def decimal(value: float, digits: int = 4, sign: str = "") -> str:
     return f"{value:{sign}.{digits}{'f' if abs(value) < MOST_IN_DIGITS else 'e'}}"
 
 
-def shortened(names: Iterable[str], width: int) -> list[str]:
-    """Names of at most `width` characters, which are as distinct as the names: long ones are cut in the middle, and
-    numbered where that leaves equal ones."""
+def shared_head(names: Iterable[str], width: int) -> str:
+    """What all names of several parts begin with, "Gilbert-Elliott, burst 4, "; "" if none has more than `width`
+    characters. Names of runs without loss have no loss process, and do not count."""
+    every = [name.split(", ") for name in names if ", " in name and not name.startswith("lossless, ")]
+    if len(every) < 2 or max(len(", ".join(parts)) for parts in every) <= width:
+        return ""
+    first, last = min(every), max(every)
+    alike = [a == b for a, b in zip(first[:-1], last[:-1], strict=False)]
+    count = alike.index(False) if False in alike else len(alike)
+    return "".join(f"{part}, " for part in first[:count])
+
+
+def shortened(names: Iterable[str], width: int, head: str = "") -> list[str]:
+    """Names of at most `width` characters, which are as distinct as the names: `head` is left out, long ones are cut in
+    the middle, and numbered where that leaves equal ones."""
     found: dict[str, None] = {}  # in order
     next_numbers: dict[tuple[str, int], int] = {}  # by ends and digits: all smaller ones are in use
     for name in names:
+        name = f"… {name.removeprefix(head)}" if head and name.startswith(head) else name
         short, digits = cut(name, width), 1
         while short in found:
             ends = cut(name, width - len(" ()") - digits)

@@ -86,15 +86,25 @@ def test_a_value_at_which_a_run_diverged_takes_no_part(tmp_path):
     assert (row["diverged"], row["completed"], row["best"]) == (1, 1, False)
     assert math.isnan(row["selection_loss"])
     text = write_report(records, tmp_path / "report").report.read_text(encoding="utf-8")
-    assert "Diverged runs of values that are not the best: 1." in text and "No run diverged." not in text
+    assert "Diverged runs of values that the summary does not show: 1." in text and "No run diverged." not in text
 
 
-def test_of_equal_values_the_first_wins_and_a_point_without_any_stays(tmp_path):
+@pytest.mark.parametrize("outcome", ["failed", "diverged"])
+def test_a_point_without_a_finished_run_stays_without_a_best_value_and_a_frame(tmp_path, outcome):
     records = droptest.load(
-        write(tmp_path, lambda point, _: "completed" if point["/network/loss"] == NONE else "failed")
+        write(tmp_path, lambda point, _: "completed" if point["/network/loss"] == NONE else outcome)
     )
     lossy = groups(records)[1]
-    assert (lossy.best_value, lossy.count("failed"), lossy.final.n) == ("learning rate 0.0005", 2, 0)
+    assert (lossy.best_value, lossy.count(outcome), lossy.final.n) == ("", 2, 0)
+    assert "no best value: no run has finished" in lossy.note and "no best value" not in groups(records)[0].note
+    assert lossy.name_with_rate == "Bernoulli, 20 %"
+    assert droptest.best_over(records)["best"].sum() == 1
+    (panel,) = plots.describe("rate_map", plots.data("rate_map", records))["panels"]
+    assert panel["heat"]["frames"] == [[0, 2]]  # of the lossless point
+    assert "the best value here" not in str([row[1] for row in panel["heat"]["text"]])
+
+
+def test_of_equal_values_the_first_wins(tmp_path):
     same = synthetic.write_sweep(
         tmp_path, {LR: [0.002, 0.001], "/network/loss": [NONE]}, seeds=1, best_over=[LR], name="same",
         selection_losses=lambda *_: 2.5,

@@ -95,11 +95,11 @@ def folder(tmp_path_factory):
     return folder
 
 
-def probed(folder, profile, width):
+def probed(folder, profile, width, probe=PROBE):
     """The probe's findings in a folder's report, in a window of so many pixels."""
     page = folder / f"probe{width}.html"
     text = (folder / "report.html").read_text()
-    page.write_text(text.replace("<style>", PROBE + "<style>", 1))
+    page.write_text(text.replace("<style>", probe + "<style>", 1))
     dumped = browse(profile, page, f"--window-size={width},900", "--dump-dom")
     page.unlink()
     found = re.search(r'<pre id="probe">(.*?)</pre>', dumped, re.DOTALL)
@@ -184,6 +184,33 @@ def test_every_other_figure_is_drawn_too(write, wanted, tmp_path):
     for name in wanted:
         for panel in seen["figures"][name]:
             assert panel["shown"] > 0 and panel["inside"] and panel["traces"], f"{name}: {panel['title']}"
+
+
+TEXTS = """<script>
+addEventListener("load", () => setTimeout(() => {
+  const panel = document.querySelector("[data-figure=tolerance] .panel");
+  Plotly.Fx.hover(panel, panel.data.map((_, curveNumber) => ({curveNumber, pointNumber: 0})));
+  const texts = selector => [...document.querySelectorAll(selector)].map(e => e.textContent);
+  const out = document.createElement("pre");
+  out.id = "probe";
+  out.textContent = JSON.stringify({titles: texts("[data-figure=training_curves] .gtitle"), keys: texts(".key button"),
+    hovers: texts(".hoverlayer .hovertext"), links: document.querySelectorAll(".drawing svg a").length});
+  document.body.append(out);
+}, 3000));
+</script>"""
+
+
+def test_tags_and_dollars_in_names_are_shown_as_they_are(tmp_path):
+    names = ["a<br><b>& $c$</b>", '<a href="x">y</a>']
+    folder = synthetic.write_sweep(
+        tmp_path, {"/data/text": names, "/network/loss": [NONE, bernoulli(0.05), bernoulli(0.1)]}, seeds=1
+    )
+    assert main(["report", str(folder)]) == 0
+    seen = probed(folder, tmp_path / "profile", 1300, TEXTS)
+    shown = [f"text {name}, Bernoulli" for name in names]
+    assert seen["titles"][:2] == shown and seen["links"] == 0
+    assert all(any(name in text for text in seen["keys"]) for name in shown), seen["keys"]
+    assert any(shown[0] in text for text in seen["hovers"]), seen["hovers"]
 
 
 def test_tables_sort_by_numbers_and_filter(seen):

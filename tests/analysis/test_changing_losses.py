@@ -84,7 +84,7 @@ def test_links_have_words():
 def test_outages_and_schedules_have_words():
     windows = [{"from_step": 5, "to_step": 6}, {"from_step": 8, "to_step": 11}]
     outage = from_spec({"model": "outage", "windows": windows})
-    assert outage.label == "outage in step 5, 8 to 10" and not outage.lossless
+    assert outage.label == "outage in steps 5, 8 to 10" and not outage.lossless
     assert from_spec({"model": "outage", "windows": windows, "otherwise": NONE}).label == outage.label
     assert from_spec({"model": "outage", "windows": windows, "otherwise": bernoulli(0.01)}).label.endswith(
         "; else Bernoulli 1 %"

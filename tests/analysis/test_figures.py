@@ -87,7 +87,7 @@ def labels(figure):
         ("time_shares", ["share of the wall time (%)"]),
         ("threshold", ["packet loss rate (%)", "above lossless twin (% of its validation loss)"]),
         ("layers", ["NMSE (fraction)", "bias (in RMS of exact results)", "transformer block"]),
-        ("divergence", ["RMS difference (parameter units)", "step"]),
+        ("divergence", ["RMS difference between replicas", "step"]),
         ("burst_lengths", ["burst length (packets)", "number of bursts"]),
         ("loss_rate_check", ["configured packet loss rate (%)", "realised packet loss rate (%)",
                              "(standard deviations)"]),
@@ -249,6 +249,49 @@ def test_tolerance_shows_each_pair_and_judges_by_the_interval(tmp_path):
     assert [line.get_xdata()[0] for line in triangles] == pytest.approx([20])  # the mean that is outside
 
 
+def test_a_tolerable_rate_above_an_undecided_one_is_named_by_itself():
+    data = pd.DataFrame({"panel": "Bernoulli", "loss_rate": [0.01, 0.02, 0.05], "seed": "1", "difference": 0.0})
+    findings = plots.FIGURES["tolerance"].findings
+    assert findings(data.assign(verdict=["undecided", "tolerable", "not tolerable"])) == [
+        "Bernoulli: no tested rate is certainly tolerable together with all lower rates; by itself tolerable: 2 %; "
+        "5 % is not tolerable; undecided until there are more seeds: 1 %."
+    ]
+    (text,) = findings(data.assign(verdict=["tolerable", "undecided", "tolerable"]))
+    assert text.startswith("Bernoulli: 1 % is tolerable together with all lower rates; by itself tolerable: 5 %; ")
+
+
+def test_panels_without_a_value_are_left_out(experiment):
+    records = droptest.load(experiment)
+    curves = plots.data("training_curves", records)
+    with_both = plots.describe("training_curves", curves)["panels"]
+    assert len(plots.describe("training_curves", curves[curves["metric"] == "validation_loss"])["panels"]) < len(
+        with_both
+    )
+    assert len({tuple(panel["x"]["range"]) for panel in with_both if panel}) == 1
+    bursts = plots.data("burst_lengths", records)
+    bursts.loc[bursts["panel"] == bursts["panel"].iloc[0], "ratio"] = math.nan
+    shown = plots.describe("burst_lengths", bursts)["panels"]
+    assert [panel is None for panel in shown].count(True) == 1 and plots.describe("burst_lengths", bursts)[
+        "columns"
+    ] == 2
+    bursts["ratio"] = math.nan
+    assert all(panel["y"]["title"] == "number of bursts" for panel in plots.describe("burst_lengths", bursts)["panels"])
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_a_panel_of_zeros_on_a_logarithmic_axis_is_no_warning(experiment):
+    data = plots.data("layers", droptest.load(experiment))
+    data.loc[(data["quantity"] == "nmse") & (data["panel"] == data["panel"].iloc[0]), ["mean", "low", "high"]] = 0.0
+    pictures.draw(plots.describe("layers", data)).draw_without_rendering()
+
+
+def test_a_single_configured_rate_has_a_scale_for_the_realised_ones(tmp_path):
+    records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.05)]}, seeds=2))
+    rates = plots.describe("loss_rate_check", plots.data("loss_rate_check", records))["panels"][0]
+    assert "ticks" not in rates["y"] and rates["lines"] == [{"y": 5, "dash": "dot", "name": "realised = configured"}]
+    assert rates["y"]["range"][0] < 5 < rates["y"]["range"][1] and rates["y"]["range"][1] < 6
+
+
 def test_differences_over_steps_are_run_minus_twin(tmp_path):
     records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.2)]}, seeds=2))
     data = plots.data("differences", records)
@@ -308,7 +351,7 @@ def test_losses_of_bytes_are_per_byte(tmp_path):
 def test_identifiers_are_words():
     from droptest.words import spoken
 
-    assert spoken("selective_repeat") == "selective repeat"
+    assert spoken("selective_repeat") == "selective repeat" and spoken("go_back_n") == "go-back-N"
     assert spoken("tp_backward") == "tensor parallel, backward"
     assert spoken("corpus/my_text.txt") == "corpus/my_text.txt" and spoken("Kept_As_Is") == "Kept_As_Is"
 
@@ -511,8 +554,8 @@ def test_long_names_do_not_run_over_their_neighbours(tmp_path, losses):
         drawn += 1
         for panel in interactive.figure_of(name, data)["panels"]:
             labels = [*panel["x"].get("labels", []), *panel["y"].get("labels", []), panel["title"]]
-            assert max(len(line) for label in labels for line in label.split("<br>")) <= 122, name
-            assert max(label.count("<br>") for label in labels) <= 2, name
+            assert max(len(line) for label in labels for line in label.split("\n")) <= 122, name
+            assert max(label.count("\n") for label in labels) <= 2, name
     assert drawn >= 9
     confusion = plots.draw("confusion", records).axes[0]
     names = [label.get_text() for label in confusion.get_yticklabels()]
@@ -546,6 +589,17 @@ def test_shortened_names_are_distinct(width):
     short = words.shortened(names, width)
     assert len(set(short)) == len(names) and max(map(len, short)) <= width
     assert words.shortened(["a", "b" * width], width) == ["a", "b" * width]
+
+
+def test_long_names_lose_the_part_that_all_of_them_share():
+    process = "Gilbert-Elliott, burst 4, "
+    lossy = [f"{process}recovery none", f"{process}data packets 8, depth 8"]
+    names = ["lossless", "lossless, rounds 1", *lossy]
+    assert words.shared_head(names, 40) == process and words.shared_head(names, 60) == ""
+    assert words.shortened(names, 40, process) == [*names[:2], "… recovery none", "… data packets 8, depth 8"]
+    assert words.shared_head([*names, "Bernoulli, recovery none"], 40) == "", "it would be taken for Bernoulli"
+    assert words.shared_head(lossy[1:], 40) == "", "a single name shares nothing"
+    assert words.shared_head([lossy[0], f"{lossy[0]}, rounds 1"], 40) == process, "no name is left out as a whole"
 
 
 @pytest.mark.parametrize("width", [12, 18, 60])

@@ -62,12 +62,12 @@ def test_the_map_has_every_value_its_unit_and_the_winners_frame(chosen):
     assert np.array(heat["z"]) == pytest.approx(np.array([[2.43, 2.48, 2.53], [2.33, 2.43, 2.92]]))
     assert sorted(map(tuple, heat["frames"])) == [(0, 1), (1, 1), (2, 0)]  # column, row: the value that won
     assert [heat["low"], heat["high"]] == pytest.approx([2.33, 2.92])
-    assert figure["bar"] == {"title": "validation loss<br>(nats per byte)", "low": heat["low"], "high": heat["high"]}
+    assert figure["bar"] == {"title": "validation loss\n(nats per byte)", "low": heat["low"], "high": heat["high"]}
     assert heat["cells"] == [["2.430", "2.480", "2.530"], ["2.330", "2.430", "2.920 ×"]]
     at_20 = heat["text"][1][2]
-    assert "packet loss rate 20 %<br>learning rate 0.002<br>final validation loss: 2.9200 nats per byte<br>" in at_20
+    assert "packet loss rate 20 %\nlearning rate 0.002\nfinal validation loss: 2.9200 nats per byte\n" in at_20
     assert at_20.endswith("1 of 2 runs diverged") and "best" not in at_20
-    assert heat["text"][0][2].endswith("on the selection tokens: 2.6300 nats per byte<br>the best value here")
+    assert heat["text"][0][2].endswith("on the selection tokens: 2.6300 nats per byte\nthe best value here")
 
 
 def test_the_map_on_paper_names_the_unit_of_its_colours(chosen):
@@ -110,9 +110,9 @@ def test_points_say_their_numbers_with_units(chosen):
     (curve,) = right["curves"]
     assert (
         curve["y"] == pytest.approx([0.1, 0.2])
-        and right["y"]["title"] == "difference to lossless twin<br>(nats per byte)"
+        and right["y"]["title"] == "difference to lossless twin\n(nats per byte)"
     )
-    assert "difference to lossless twin: +0.2000 nats per byte<br>95 % interval +0.2000 to +0.2000" in curve["text"][1]
+    assert "difference to lossless twin: +0.2000 nats per byte\n95 % interval +0.2000 to +0.2000" in curve["text"][1]
     assert left["curves"][0]["y"] == pytest.approx([2.33, 2.43, 2.53])
     half = 12.706204736 * 0.01
     assert left["curves"][0]["low"] == pytest.approx([y - half for y in (2.33, 2.43, 2.53)])
@@ -137,12 +137,20 @@ def searched(tmp_path_factory):
     return droptest.load(folder)
 
 
+def test_the_search_is_told_in_sentences(searched):
+    assert searched.search.in_words() == (
+        "Search for the highest /network/loss/loss_rate at which the final validation loss is at most 2 % above that "
+        "of the lossless twin: 5 % surely passes, no tested rate surely fails, and the estimate is 12 %. A search "
+        "tests often, so its intervals are wider than those of the other verdicts."
+    )
+
+
 def test_the_search_has_its_threshold_band_and_verdicts(searched):
     around, whole = drawn("threshold", searched)["panels"]
     place = place_on([0.05, 0.1, 0.4])
     for panel in (around, whole):
         (open_,) = [c for c in panel["curves"] if c["name"] == "undecided" and c["kind"] == "bars"]
-        assert open_["y"] == [1.6] and open_["text"][0].endswith("+0.7000 to +2.5000 %<br>2 seeds")
+        assert open_["y"] == [1.6] and open_["text"][0].endswith("+0.7000 to +2.5000 %\n2 seeds")
         (passes,) = [c for c in panel["curves"] if c["name"] == "passes" and c["kind"] == "bars"]
         assert (passes["x"], passes["y"]) == ([pytest.approx(place(0.05))], [0.5]) and (
             passes["low"],
@@ -152,8 +160,7 @@ def test_the_search_has_its_threshold_band_and_verdicts(searched):
             [0.9],
         )
         assert passes["text"] == [
-            "passes<br>packet loss rate 5 %<br>above lossless twin: +0.5000 %<br>95 % interval +0.1000 to +0.9000 %"
-            "<br>2 seeds"
+            "passes\npacket loss rate 5 %\nabove lossless twin: +0.5000 %\n95 % interval +0.1000 to +0.9000 %\n2 seeds"
         ]
         runs = {c["name"]: c["y"] for c in panel["curves"] if c["kind"] == "points" and "symbol" not in c}
         assert runs == {"passes": [0.4, 0.6], "undecided": [1.0, 2.2], "fails": [30.0]}
@@ -217,12 +224,12 @@ def test_time_to_the_target_has_its_break_even_as_line_and_band(timed):
     (panel,) = drawn("time_to_target", timed)["panels"]
     place = place_on(data["loss_rate"])
     names = list(dict.fromkeys(data["series"]))
-    assert list(by_name(panel, "marks")) == words.shortened(names, 40) != names
+    assert list(by_name(panel, "marks")) == words.shortened(names, 40, "Bernoulli, ") != names
     for series, curve in zip(names, by_name(panel, "marks").values(), strict=True):
         mine = at(data, series=series)
         assert curve["y"] == pytest.approx(mine["mean"].tolist()) and curve["hollow"] == (not mine["reliable"].all())
         assert curve["low"] == pytest.approx(mine["low"].tolist(), rel=1e-6)
-        assert re.search(r"virtual time to a validation loss of 1\.26: \d+\.\d{4} s<br>", curve["text"][0])
+        assert re.search(r"virtual time to a validation loss of 1\.26: \d+\.\d{4} s\n", curve["text"][0])
     tolerant = at(data, reliable=False).iloc[0]
     line = by_name(panel, "line")[tolerant["break_even_words"]]
     assert line["x"][0] == pytest.approx(place(tolerant["break_even"])) and panel["lines"] == []
@@ -230,7 +237,7 @@ def test_time_to_the_target_has_its_break_even_as_line_and_band(timed):
     assert band["x"] == pytest.approx([place(tolerant["break_even_low"]), place(tolerant["break_even_high"])])
     shown = by_name(panel, "line")[tolerant["break_even_words"]]
     assert len(set(shown["x"])) == 1 and tolerant["break_even_words"] in shown["text"][0]
-    assert panel["y"]["title"].endswith("<br>(s)") and panel["y"]["range"][0] == 0
+    assert panel["y"]["title"].endswith("\n(s)") and panel["y"]["range"][0] == 0
 
 
 def test_a_seed_that_never_gets_there_is_a_triangle_without_a_mean(timed):
@@ -250,11 +257,11 @@ def test_the_time_of_a_step_is_in_milliseconds(timed):
     found = {data["name"][y]: x for c in panel["curves"] for x, y in zip(c["x"], c["y"], strict=True)}
     assert found == pytest.approx(dict(zip(data["name"], 1000 * data["mean"], strict=True)))
     assert panel["y"]["labels"] == [
-        name.replace(" %", "\N{NO-BREAK SPACE}%") for name in words.shortened(data["name"], 40)
+        name.replace(" %", "\N{NO-BREAK SPACE}%") for name in words.shortened(data["name"], 40, "Bernoulli, ")
     ]
     # synthetic: a step takes 1 + 5 rate seconds on a reliable network.
     assert found["Bernoulli, retransmission selective repeat, 10 %"] == pytest.approx(1500)
-    assert panel["x"]["title"] == "virtual time of a step<br>(ms)" and panel["x"]["range"][0] <= 0
+    assert panel["x"]["title"] == "virtual time of a step\n(ms)" and panel["x"]["range"][0] <= 0
     assert any("virtual time of a step: 1500.0000 ms" in text for c in panel["curves"] for text in c["text"])
 
 

@@ -20,6 +20,7 @@ import droptest
 from droptest import drawing, interactive, pictures, plots, style, tables, wall_time
 from droptest.looks import INK, looks_of
 from droptest.report import write_report
+from droptest.summary import text_table
 
 RATES = (0.001, 0.01, 0.05, 0.2, 0.4)
 PARITY = {"parity": {"data": 8, "parity": 2}}
@@ -213,9 +214,12 @@ def test_a_stretched_scale_is_linear_around_zero_and_inverts():
     assert math.isnan(scale.place(math.nan))
 
 
-def test_columns_that_repeat_the_series_go_from_the_table(records):
+def test_columns_that_repeat_the_series_go_from_the_table_of_the_page_and_of_the_terminal(tmp_path):
+    cross = {"/network/payload_bytes": [1000, 1400], "/network/loss": [NONE, bernoulli(0.05)]}
+    records = droptest.load(synthetic.write_sweep(tmp_path, cross, seeds=1))
     table = tables.table("summary", records)
     assert "loss model" not in table.header and table.header[:2] == ("series", "loss rate")
+    assert tuple(re.split("  +", text_table(records).splitlines()[0])) == table.header
 
 
 def test_the_advice_on_wall_time_is_three_lines_and_the_rest_folds(tmp_path):

@@ -79,11 +79,11 @@ def test_places_are_drawn_over_the_rate_with_their_bars(by_half):
     assert [text.get_text() for text in figure.legends[0].get_texts()] == list(COST)
     assert ax.get_ylabel() == "difference to lossless twin\n(nats per token)"
     (panel,) = interactive.figure_of("places", data)["panels"]
-    assert panel["y"]["title"] == "difference to lossless twin<br>(nats per token)"
+    assert panel["y"]["title"] == "difference to lossless twin\n(nats per token)"
     assert (panel["x"]["title"], panel["x"]["labels"]) == ("packet loss rate (%)", ["5", "20"])
     for curve in panel["curves"]:
         assert curve["y"] == pytest.approx(data.loc[data["place"] == curve["name"], "mean"].tolist())
-        assert f"{curve['name']}<br>packet loss rate 5 %" in curve["text"][0] and "nats per token" in curve["text"][0]
+        assert f"{curve['name']}\npacket loss rate 5 %" in curve["text"][0] and "nats per token" in curve["text"][0]
 
 
 def test_a_single_rate_has_a_row_for_each_place(tmp_path):

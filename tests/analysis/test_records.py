@@ -58,7 +58,7 @@ def test_groups_have_hand_computed_means_and_intervals(mixed):
     assert one.count("failed") == 1
     five = points["Bernoulli", 0.05]
     assert (five.final.n, five.difference.n, five.difference.has_width) == (1, 1, False)
-    assert five.note == "one pair: no interval"
+    assert five.note == "one pair: no interval; unfinished: 1 of 3 runs; missing: 1 of 3 runs"
     assert (five.count("unfinished"), five.count("missing")) == (1, 1)
     forty = points["Bernoulli", 0.4]
     assert (forty.count("diverged"), forty.final.n, forty.note) == (3, 0, "no finished pair")
@@ -411,17 +411,19 @@ def test_points_that_are_one_run_are_shown_as_one(idle_folder, idle_page):
     records = droptest.load(idle_folder)
     assert len(records.runs) == 2 * (1 + 1 + 2)  # one lossless run of each number of ranks, and two lossy ones
     notes = {(g.series, g.loss_rate): g.note for g in groups(records)}
-    assert notes["lossless, TP 2", 0.0] == "is the lossless twin; one run for fill zero, stale"
+    assert notes["lossless, TP 2", 0.0] == "is the lossless twin; one run for several points: fill zero or stale"
     assert notes["TP 2, fill zero, Bernoulli", 0.05] == ""
     one_rank = notes["lossless, TP 1", 0.0]
-    assert one_rank.startswith("is the lossless twin; one run for fill zero, stale; loss lossless, Bernoulli 5 %;")
+    assert one_rank.startswith(
+        "is the lossless twin; one run for several points: fill zero or stale; loss lossless or Bernoulli 5 %;"
+    )
     text = text_table(records)
-    assert "one run for fill zero, stale; loss lossless, Bernoulli 5 %" in text
+    assert "one run for several points: fill zero or stale; loss lossless or Bernoulli 5 %" in text
     assert (
-        "8 runs planned for 16 pairs of point and seed; 8 pairs share the run of another pair: 8 completed."
+        "8 runs planned: 8 completed. The spec has 16 pairs of point and seed; 8 share the run of another pair."
         in idle_page
     )
-    assert idle_page.count("one run for fill zero, stale") == 2
+    assert idle_page.count("one run for several points: fill zero or stale") == 2
 
 
 def test_what_a_spec_says_without_effect_is_a_warning(idle_folder, idle_page, tmp_path, capsys):

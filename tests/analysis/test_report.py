@@ -274,6 +274,28 @@ def test_memory_has_a_row_for_each_kind_and_pool(tmp_path):
     ]  # fmt: skip
 
 
+def test_what_was_not_measured_is_a_dash_or_a_word(tmp_path):
+    cross = {"/network/loss": [NONE, bernoulli(0.05)]}
+    folder = synthetic.write_sweep(tmp_path, cross, seeds=2, final_losses=lambda *_: 2.5)
+    for place, path in enumerate(sorted(folder.glob("*/summary.json"))):
+        summary = json.loads(path.read_text())
+        summary["provenance"]["libraries"] = {"oneDNN": "2.6.3"} if place else {}
+        path.write_text(json.dumps(summary))
+    records = droptest.load(folder)
+    frame = records.loss_statistics
+    nothing = ["configured_rate", "lost", "z", "configured_mean_burst_packets", "mean_burst_packets"]
+    frame.loc[frame["half"] == "gather", nothing] = 0
+    found = tables.table("loss_statistics", records)
+    rows = [dict(zip(found.header, row, strict=True)) for row in found.rows]
+    measures = {(row["smallest z"], row["configured burst"], row["realised burst"])
+                for row in rows if row["half"] == "gather half"}  # fmt: skip
+    assert measures == {("-", "-", "-")}
+    assert "-" not in {row["realised burst"] for row in rows if row["half"] == "reduce half"}
+    page = write_report(records, tmp_path / "out").report.read_text(encoding="utf-8")
+    assert "not given (1 run)" in page and "oneDNN 2.6.3 (3 runs)" in page
+    assert "nats per token; its interval includes 0." in page and "3 x 4" not in page
+
+
 def test_no_text_leaves_the_plural_to_the_reader():
     for path in sorted((PACKAGES / "droptest").rglob("*.py")):
         assert not re.search(r"\b(run|thread|rank|seed|point)\(s\)", path.read_text(encoding="utf-8")), path
@@ -288,5 +310,5 @@ def test_a_page_defines_its_terms_and_tells_units_next_to_each_table(tmp_path):
     )
     for name in ("summary", "runs", "seeds_needed", "equality"):
         assert "nats per token" in tables.table(name, records).note, name
-    assert "pairs (a run and its lossless twin)" in tables.table("seeds_needed", records).note
+    assert "a pair is a run with its lossless twin" in tables.table("seeds_needed", records).note
     assert "mean burst is in packets" in tables.table("summary", records).note

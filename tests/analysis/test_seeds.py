@@ -173,6 +173,7 @@ def test_report_and_figure_show_the_numbers_of_the_tables(crossed, tmp_path):
             assert f">{name}</th>" in section
         for cell in (cell for row in rows for cell in row):
             assert f">{cell}</td>" in section
+    assert "3 x 4: 3 trainings crossed with 4 networks" in section
     figure = plots.draw("variances", records)
     (axes,) = figure.axes
     points = [x for line in axes.get_lines() if line.get_marker() in style.MARKERS for x in line.get_xdata()]

@@ -217,7 +217,7 @@ def test_points_that_are_one_run_have_distinguishing_names(tmp_path):
     lossless = [run for run in record["runs"] if run["point"]["/network/loss"] == NONE]
     assert len({run["run_id"] for run in lossless}) == 1
     (same,) = (run.same_points for run in droptest.load(folder).runs.itertuples() if run.lossless)
-    assert same == "reduce/fill zero, stale; gather/fill zero, own"
+    assert same == "reduce/fill zero or stale; gather/fill zero or own"
 
 
 def test_a_lossless_run_that_is_listed_for_several_networks_is_one_training(tmp_path):
@@ -236,12 +236,12 @@ def test_a_lossless_run_that_is_listed_for_several_networks_is_one_training(tmp_
     records = droptest.load(folder)
     assert len(records.runs) == 2 + 6
     lossless, lossy = summary.groups(records)
-    assert lossless.note == "is the lossless twin; one run for network seeds 1, 2, 3"
+    assert lossless.note == "is the lossless twin; one run for several points: network seeds 1, 2 or 3"
     assert (lossless.final.n, lossless.final.mean) == (2, pytest.approx(2.15))
     assert sum(lossy.statuses.values()) == 6 and lossy.difference.mean == pytest.approx(0.52)
     assert lossy.note == ""
     assert report._outcome(records) == (
-        "8 runs planned for 12 pairs of point and seed; 4 pairs share the run of another pair: 8 completed"
+        "8 runs planned: 8 completed. The spec has 12 pairs of point and seed; 4 share the run of another pair"
     )
 
 

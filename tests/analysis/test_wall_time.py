@@ -95,7 +95,9 @@ def test_ranks_that_wait_in_turns_have_another_advice(tmp_path):
     synthetic.add_wall_seconds(path, lambda _: [wall, wall])
     (one,) = wall_time.breakdowns(droptest.load(path))
     (waiting,) = [part for part in one.parts if part.part == "waiting"]
-    assert waiting.severity == "high" and waiting.help.startswith("ranks wait in turns: 2 ranks need 1 core each; ")
+    assert waiting.severity == "high" and waiting.help.startswith(
+        "no rank is always the slowest, as with too few cores: 2 ranks need 1 core each; "
+    )
 
 
 def test_a_part_that_a_rank_does_not_have_is_no_time_of_it(tmp_path):
@@ -148,23 +150,23 @@ def test_a_sweep_has_a_row_for_each_point_over_its_seeds(tmp_path):
 def test_the_report_has_the_section_the_table_and_the_words(folder, tmp_path, capsys):
     assert main(["report", str(folder), "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
-    assert "where the time goes:" in printed and "13.0 %  medium" in printed
+    assert "where the wall time goes:" in printed and "13.0 %  medium" in printed
     page = (tmp_path / "report.html").read_text()
     assert '<a href="#wall">' in page and 'id="figure-time_shares"' in page and 'id="table-wall_time"' in page
     section = page.split('<h2 id="wall">')[1].split("<h2")[0]
-    assert "waiting for the slowest rank 12.5 % (medium): the others wait for rank 1" in section
+    assert "waiting for the slowest rank: 12.5 % (medium). Advice: the others wait for rank 1" in section
     assert (tmp_path / "plots" / "time_shares.csv").is_file() and (tmp_path / "tables" / "wall_time.csv").is_file()
 
 
 def test_the_terminal_has_the_three_largest_bottlenecks_and_the_report_all_of_them(folder, tmp_path):
     heading, *lines, rest = wall_time.text_table(droptest.load(folder)).split("\n")
-    assert heading == "where the time goes:"
-    assert [line.split(": ")[0] for line in lines] == [
+    assert heading == "where the wall time goes:"
+    assert [line.split(". Advice: ")[0] for line in lines] == [
         "  13.0 %  medium  exposed transfer, data parallel, gradients",
         "  12.5 %  medium  waiting for the slowest rank",
         "  10.0 %  medium  exposed transfer, tensor parallel, forward",
     ]
-    assert ": the others wait for rank 1, which waits 0.0 % of its time" in lines[1]
+    assert ". Advice: the others wait for rank 1, which waits 0.0 % of its time" in lines[1]
     assert rest == "2 more are in the report"
     assert main(["report", str(folder), "--out", str(tmp_path)]) == 0
     table = (tmp_path / "tables" / "wall_time.csv").read_text()
@@ -179,17 +181,19 @@ def test_a_sweep_of_many_points_has_no_more_lines_than_one_run(tmp_path):
         busy[0]["phases"]["checkpoint"] = 2.0 * place
         synthetic.add_wall_seconds(sweep / run["run_id"], lambda _, busy=busy: busy)
     lines = wall_time.text_table(droptest.load(sweep)).split("\n")
-    assert len(lines) == 5 and lines[0] == "where the time goes, mean over 6 points:"
+    assert len(lines) == 5 and lines[0] == "where the wall time goes, mean over 6 points:"
     # Rank 0 has 0, 2, ... 10 seconds of 10 more, rank 1 none.
     mean = 100 * sum(2 * place / (10 + 2 * place) / 2 for place in range(6)) / 6
-    assert lines[1].startswith(f"  {mean:.1f} %  medium  checkpoints; largest 25.0 %, in Bernoulli, 5 %: larger ")
+    assert lines[1].startswith(
+        f'  {mean:.1f} %  medium  checkpoints; largest at "Bernoulli, 5 %": 25.0 %. Advice: larger '
+    )
     assert lines[-1] == "3 more are in the report"
 
 
 def test_records_without_the_numbers_say_so(tmp_path, capsys):
     folder = tmp_path / synthetic.write_run(tmp_path, synthetic.BASE)
     assert main(["report", str(folder)]) == 0
-    assert "where the time goes" not in capsys.readouterr().out
+    assert "where the wall time goes" not in capsys.readouterr().out
     section = (folder / "report.html").read_text().split('<h2 id="wall">')[1].split("<h2")[0]
     assert "an older version recorded the run" in section
     # Records of a version that did not tell waiting apart.

@@ -153,7 +153,7 @@ def test_a_lossless_point_is_trained_once_for_all_seeds_of_the_network(tmp_path)
     assert [one["seeds"]["network"] for one in lossless] == [1, 2, 3, 1, 2, 3]
     assert len({one["run_id"] for one in lossless}) == 2 and len(run_folders(tmp_path)) == 2 + 6
     clean, lossy = groups(tmp_path)
-    assert len(clean.run_ids) == 2 and "one run for network seeds 1, 2, 3" in clean.note
+    assert len(clean.run_ids) == 2 and "one run for several points: network seeds 1, 2 or 3" in clean.note
     assert len(lossy.run_ids) == 6 and lossy.difference.n == 6
     written = {path: path.stat().st_mtime_ns for path in tmp_path.glob("results/tiny/*/summary.json")}
     run("sweep", "spec.json", "--quiet", cwd=tmp_path)

@@ -18,11 +18,11 @@ from droptest.records import Records
 NAME = "burst_lengths"
 TITLE = "Burst lengths"
 CAPTION = (
-    "A burst is a series of lost packets without a packet between them that arrives. Points: number of bursts of each "
-    "length, over all seeds, links and classes; lines: the number that the theory of the loss process expects. A "
-    "hollow triangle: no burst occurred, and at least one was expected. Ratios are realised over expected numbers; "
-    "bars: 95 % of Poisson counts. A length with fewer than five expected bursts has no ratio; a triangle at the edge "
-    "is a ratio above two."
+    "A burst is a series of lost packets without a packet between them that arrives. Dots: number of bursts of each "
+    "length, over all seeds, links and classes. Lines with marks: the number that the theory of the loss process "
+    "expects, where there is one. A hollow triangle: no burst occurred, and at least one was expected. Ratios are "
+    "realised over expected numbers; bars: 95 % of Poisson counts. A length with fewer than five expected bursts has "
+    "no ratio; a triangle at the edge is a ratio above two."
 )
 LEAST_EXPECTED = 5.0
 MOST_RATIO = 2.0
@@ -109,7 +109,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
             look = looks.point(part["series"].iloc[0], part["loss_rate"].iloc[0])
             known, seen = part[part["expected"] >= 0.5], part[(part["count"] > 0) | (part["expected"] >= 1)]
             tops.append(drawing.curve(name, look, known["length"], known["expected"]))
-            text = [f"{name}<br>bursts of {length:.0f} packets: {count:.0f}"
+            text = [f"{name}\nbursts of {length:.0f} packets: {count:.0f}"
                     for length, count in zip(seen["length"], seen["count"], strict=True)]  # fmt: skip
             zero = seen["count"] == 0
             tops.append(drawing.curve(name, look, seen["length"], seen["count"].where(~zero), "points", text=text))
@@ -121,13 +121,16 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
             low, high = fair["ratio"] - fair["deviation"], fair["ratio"] + fair["deviation"]
             bottoms.append(drawing.curve(name, look, fair["length"], fair["ratio"], "bars", low=low, high=high))
         number.append(drawing.panel((series, ""), dict(x), {"title": "number of bursts", "type": "log"}, tops))
+        if not any(one["x"] for one in bottoms):
+            ratio.append(None)
+            continue
         ratio.append(drawing.panel((series, "") if len(data["panel"].unique()) > 1 else "", dict(x),
-                                   {"title": "realised /<br>expected"}, bottoms, {"y": 1, "dash": "dot"},
+                                   {"title": "realised /\nexpected"}, bottoms, {"y": 1, "dash": "dot"},
                                    inches=1.3))  # fmt: skip
     drawing.fit(number, include=(0.5,))
-    drawing.fit(ratio, view=(0.0, MOST_RATIO))
+    drawing.fit([one for one in ratio if one], view=(0.0, MOST_RATIO))
     for pair in zip(number, ratio, strict=True):
-        drawing.fit(pair, along="x")
+        drawing.fit([one for one in pair if one], along="x")
     columns = min(panels.PANELS_PER_ROW, len(number))
     return drawing.figure(data, drawing.blocks(columns, number, ratio), columns, key="packet loss rate",
                           order=panels.rates_in_order(data))  # fmt: skip

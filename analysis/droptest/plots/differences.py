@@ -45,7 +45,7 @@ def data(records: Records) -> pd.DataFrame:
 
 def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A panel per series."""
-    y = {"title": f"validation loss above<br>lossless ({data.attrs['unit']})"}
+    y = {"title": f"validation loss above\nlossless ({data.attrs['unit']})"}
     found = [panels.lines_over(mine, "step", {"title": "step"}, y, series, drawing.NO_DIFFERENCE)
              for series in panels.series_in(data) for mine in [data[data["panel"] == series]]]  # fmt: skip
     drawing.fit(found, data.attrs["far"], include=(0,))

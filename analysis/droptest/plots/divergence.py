@@ -49,7 +49,7 @@ def data(records: Records) -> pd.DataFrame:
 
 def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A row of panels per series, a column per group of parameters."""
-    y = {"title": "RMS difference<br>(parameter units)", "type": "log"}
+    y = {"title": "RMS difference\nbetween replicas", "type": "log"}
     groups = list(dict.fromkeys(data["group"]))
     found = [panels.lines_over(mine, "step", {"title": "step"}, y, (series, title))
              for series in panels.series_in(data) for group in groups

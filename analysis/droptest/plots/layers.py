@@ -100,7 +100,7 @@ def _left_out(frame: pd.DataFrame, groups: list[Group], rows: list[dict[str, Any
 
 def describe(data: pd.DataFrame) -> dict[str, Any]:
     """Two rows of panels per series, a column per class."""
-    axes = {"nmse": {"title": "NMSE (fraction)", "type": "log"}, "bias": {"title": "bias (in RMS of<br>exact results)"}}
+    axes = {"nmse": {"title": "NMSE (fraction)", "type": "log"}, "bias": {"title": "bias (in RMS of\nexact results)"}}
     x = {"title": "transformer block", "whole": True}
     found, every = {quantity: [] for quantity in QUANTITIES}, []
     for series in panels.series_in(data):

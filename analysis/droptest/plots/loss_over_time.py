@@ -53,7 +53,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     """A panel per series, with the target as a line."""
     target = float(data["target_loss"].iloc[0])
     lines = [{"y": target, "dash": "dot", "name": "target"}] if math.isfinite(target) else []
-    y = {"title": f"validation loss<br>({data.attrs['unit']})"}
+    y = {"title": f"validation loss\n({data.attrs['unit']})"}
     found = [panels.lines_over(mine, "virtual_seconds", {"title": "virtual time (s)"}, y, series, *lines)
              for series in panels.series_in(data) for mine in [data[data["panel"] == series]]]  # fmt: skip
     drawing.fit(found, data.attrs["far"], include=[line["y"] for line in lines])

@@ -23,7 +23,7 @@ CAPTION = (
     "the spec (configured); on the line they are equal. Second panel: z, which is (lost packets - expected lost "
     "packets) / standard deviation of that number for this loss process. 95 % of single checks lie between the dotted "
     "lines. If all checks were independent, all would lie between the dashed lines with a probability of 95 %; runs "
-    "of one seed share random numbers, so they are not independent."
+    "of one seed share random numbers, so they are not independent. RMS: root mean square over all checks."
 )
 
 
@@ -59,8 +59,8 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     for place, series in enumerate(names):
         mine = data[data["series"] == series]
         text = [
-            f"{series}, seed {row['seed']}<br>{words.spoken(row['class'])}, "
-            f"{words.HALVES.get(row['half'], row['half'])}<br>configured {percent(row['configured_rate'])}, "
+            f"{series}, seed {row['seed']}\n{words.spoken(row['class'])}, "
+            f"{words.HALVES.get(row['half'], row['half'])}\nconfigured {percent(row['configured_rate'])}, "
             f"realised {100 * row['realised_rate']:.4f} %, z {row['z']:.2f}"
             for row in mine.to_dict("records")
         ]
@@ -76,14 +76,21 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     if (data["realised_rate"] == 0).any():
         y |= {"ticks": [0, *x["ticks"]], "labels": ["0", *x["labels"]]}
     ends = [100 * data["configured_rate"].min(), 100 * data["configured_rate"].max()]
-    rates.append(drawing.curve("realised = configured", Look(SOFT), ends, ends, plain=True,
-                               text=[f"realised = configured: {end:g} %" for end in ends]))  # fmt: skip
+    equal, equals = "realised = configured", []
+    if ends[0] == ends[1]:
+        y = {"title": y["title"]}
+        equals.append({"y": ends[0], "dash": "dot", "name": equal})
+    else:
+        rates.append(drawing.curve(equal, Look(SOFT), ends, ends, plain=True,
+                                   text=[f"{equal}: {end:g} %" for end in ends]))  # fmt: skip
     attrs = data.attrs
     lines = [{"y": sign * level, "dash": dash} for level, dash in ((1.96, "dot"), (attrs["limit"], "dash"))
              for sign in (-1, 1)]  # fmt: skip
-    z = {"title": "z: (realised − configured)<br>(standard deviations)"}
-    title = ("", f"{attrs['checks']} checks, root mean square of z {attrs['rms_z']:.2f}")
+    z = {"title": "z: (realised − configured)\n(standard deviations)"}
+    title = ("", f"{attrs['checks']} checks, RMS of z {attrs['rms_z']:.2f} (expected 1)")
     lines.append({"y": 0, "dash": ""})
-    found = [drawing.panel("", dict(x), y, rates), drawing.panel(title, dict(x), z, scores, *lines)]
+    found = [drawing.panel("", dict(x), y, rates, *equals), drawing.panel(title, dict(x), z, scores, *lines)]
+    if equals:
+        drawing.fit(found[:1], include=ends)
     drawing.fit(found[1:], include=(-attrs["limit"], attrs["limit"]))
     return drawing.figure(data, found)

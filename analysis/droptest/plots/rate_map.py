@@ -22,7 +22,8 @@ CAPTION = (
     "Final validation loss for each loss rate (columns) and each value that was tried (rows), mean over the completed "
     "seeds. Frame: the best value at this loss rate. It has the lowest loss on a separate set of tokens (the selection "
     "tokens), not the lowest loss in the figure. A cross: a run of this value diverged or failed, so the value is not "
-    "selected; if no value can be selected, the frame is at the value with the most completed runs."
+    "selected; if no value can be selected, the frame is at the value with the most completed runs. A loss rate "
+    "without a frame: no run has completed there, so no value is the best."
 )
 LONGEST_NAME = 26  # characters of a value's name
 
@@ -86,7 +87,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
                                       span_of(data), text, cells=cells, frames=frames))  # fmt: skip
     widest = max(len(one["x"]["ticks"]) for one in found)
     columns = 1 if widest > 6 else min(2, len(found))
-    return drawing.figure(data, found, columns, wide=widest > 4, bar=f"validation loss<br>({unit})",
+    return drawing.figure(data, found, columns, wide=widest > 4, bar=f"validation loss\n({unit})",
                           least=220 + 45 * widest)  # so that the numbers fit into their cells  # fmt: skip
 
 
@@ -98,4 +99,4 @@ def _tried(row: dict[str, Any], unit: str) -> str:
         lines.append(f"on the selection tokens: {decimal(row['selection_loss'])} {unit}")
     lines += [f"{row[status]} of {drawing.counted(row['runs'], 'run')} {status}"
               for status in ("diverged", "failed") if row[status]]  # fmt: skip
-    return "<br>".join([*lines, "the best value here"] if row["best"] else lines)
+    return "\n".join([*lines, "the best value here"] if row["best"] else lines)

@@ -130,7 +130,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     for place, (column, label) in enumerate(SHARES):
         rows = [(i, name, 100 * share) for i, (name, share) in enumerate(zip(data["name"], data[column], strict=True))
                 if not math.isnan(share)]  # fmt: skip
-        text = [f"{name}<br>{label}: {share:.3f} % of the data packets" for _, name, share in rows]
+        text = [f"{name}\n{label}: {share:.3f} % of the data packets" for _, name, share in rows]
         places, _, shares = zip(*rows, strict=True) if rows else ((), (), ())
         curves.append(drawing.curve(label, category(place), shares, places, "bars", text=text, along="x"))
     packets = drawing.panel("", {"title": "packets (% of the data packets)"}, drawing.rows_axis(data["name"]), curves)

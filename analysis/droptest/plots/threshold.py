@@ -52,11 +52,11 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
             mine, runs = judged[judged["verdict"] == verdict], data[data["verdict"] == verdict]
             known, lost = mine[mine["mean"].notna()], mine[mine["mean"].isna()]
             runs = runs[runs["difference"].notna()]
-            text = [f"{verdict}<br>packet loss rate {percent(r)}<br>one run: {decimal(d, sign='+')} % {ABOVE}"
+            text = [f"{verdict}\npacket loss rate {percent(r)}\none run: {decimal(d, sign='+')} % {ABOVE}"
                     for r, d in zip(runs["rate"], runs["difference"], strict=True)]  # fmt: skip
             curves.append(drawing.curve(verdict, look, 100 * runs["rate"], runs["difference"], "points", text=text))
             if len(mine):
-                text = [f"{verdict}<br>packet loss rate {percent(row['rate'])}<br>{drawing.told(row, ABOVE, '%')}"
+                text = [f"{verdict}\npacket loss rate {percent(row['rate'])}\n{drawing.told(row, ABOVE, '%')}"
                         for row in known.to_dict("records")]  # fmt: skip
                 curves.append(drawing.curve(verdict, look, 100 * known["rate"], known["mean"], "bars",
                                             low=known["low"], high=known["high"], text=text))  # fmt: skip
@@ -68,7 +68,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
             lines.append({"x": 100 * estimate, "dash": "dot", "name": f"estimate {100 * estimate:.3g} %"})
         ends = (100 * float(data[f"threshold_{end}"].iloc[0]) for end in ("low", "high"))
         band = [edge if math.isnan(end) else end for end, edge in zip(ends, axis["range"], strict=True)]
-        one = drawing.panel(title, axis, {"title": f"{ABOVE}<br>(% of its validation loss)"}, curves, *lines,
+        one = drawing.panel(title, axis, {"title": f"{ABOVE}\n(% of its validation loss)"}, curves, *lines,
                             bands=[{"x": band}])  # fmt: skip
         drawing.fit([one], panels.FAR_PERCENT, view=limits, include=(0, limit))
         found.append(one)

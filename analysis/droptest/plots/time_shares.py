@@ -32,8 +32,8 @@ def data(records: Records) -> pd.DataFrame:
     shares = wall_time.rank_shares(records)
     if shares.empty:
         raise NothingToDraw(
-            "no line of metrics.jsonl after step 0 has ranks[i].wall_seconds: there is no such line, or an older "
-            "version recorded the run"
+            "the records have no wall times of steps after step 0 (ranks[i].wall_seconds of metrics.jsonl): there are "
+            "no such steps, or an older version recorded the run"
         )
     if shares["run_id"].nunique() == 1 and len(records.runs) == 1:
         shares["row"] = [f"rank {rank}" for rank in shares["rank"]]
@@ -63,7 +63,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     rows, curves = list(dict.fromkeys(data["row"])), []
     for place, title in enumerate(dict.fromkeys(data["title"])):
         shares = data[data["title"] == title].set_index("row")["share"]
-        text = [f"{row}<br>{title}: {100 * shares[row]:.2f} %" for row in rows]
+        text = [f"{row}\n{title}: {100 * shares[row]:.2f} %" for row in rows]
         curves.append(drawing.curve(title, category(place), [100 * shares[row] for row in rows], range(len(rows)),
                                     "stack", text=text))  # fmt: skip
     x = {"title": "share of the wall time (%)", "range": [0, 100]}

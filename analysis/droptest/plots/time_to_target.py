@@ -18,7 +18,7 @@ from droptest.statistics import interval_columns
 NAME = "time_to_target"
 TITLE = "Time to a target loss"
 CAPTION = (
-    "Virtual time until the validation loss is 5 % above the worst final loss of the lossless runs, interpolated "
+    "Virtual time until the validation loss is 5 % above the highest final loss of the lossless runs, interpolated "
     "between evaluations. Points: mean over seeds; bars: 95 % interval (Student t), none with one seed. A triangle at "
     "the edge: at least one seed did not reach the target. Filled markers: reliable networks, which repeat lost "
     "packets until all arrive; hollow markers: tolerant networks, on which packets can stay lost. Vertical line and "
@@ -79,7 +79,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     for series in names:
         never = points[(points["series"] == series) & np.isinf(points["mean"])].to_dict("records")
         if never:
-            text = [f"{drawing.point_words(row, series)}<br>a seed never reached the target" for row in never]
+            text = [f"{drawing.point_words(row, series)}\na seed never reached the target" for row in never]
             same = {key: looks[series][key] for key in ("nudge", "hollow")}
             at = [100 * row["loss_rate"] for row in never]
             whole["curves"].append(drawing.edge(series, looks[series]["look"], at, "y", "high", text, **same))
@@ -88,7 +88,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     for row in found.itertuples():
         if 0 < row.break_even < math.inf:
             name = row.break_even_words + (f": {row.series}" if len(found) > 1 else "")
-            said = f"{row.series}, against {row.against}:<br>{row.break_even_words}"
+            said = f"{row.series}, against {row.against}:\n{row.break_even_words}"
             whole["lines"].append({"x": 100 * row.break_even, "dash": "dot", "look": looks[row.series]["look"],
                                    "name": name, "text": said})  # fmt: skip
         if not math.isnan(row.break_even_low):

@@ -85,9 +85,12 @@ def findings(data: pd.DataFrame) -> list[str]:
         passed = [r for r in verdicts if all(v == PASSES for other, v in verdicts.items() if other <= r)]
         failed = [r for r, verdict in verdicts.items() if verdict == FAILS]
         open_ = [r for r, verdict in verdicts.items() if verdict == UNDECIDED]
+        alone = [r for r, verdict in verdicts.items() if verdict == PASSES and r not in passed]
         text = f"{series}: " + (
             f"{percent(max(passed))} is tolerable" if passed else "no tested rate is certainly tolerable"
         )
+        if alone:
+            text += f" together with all lower rates; by itself tolerable: {', '.join(map(percent, alone))}"
         text += f"; {percent(min(failed))} is not tolerable" if failed else ""
         text += f"; undecided until there are more seeds: {', '.join(map(percent, open_))}" if open_ else ""
         sentences.append(f"{text}.")
@@ -145,7 +148,7 @@ def _pairs(data: pd.DataFrame, series: str, rows: list[float] | None, along: str
     mine = data[(data["panel"] == series) & data["difference"].notna()]
     mine = mine if rows else mine[mine["loss_rate"].notna()]
     looks, text = drawing.looks(data), [
-        f"{series}<br>packet loss rate {percent(p.loss_rate)}<br>"
+        f"{series}\npacket loss rate {percent(p.loss_rate)}\n"
         f"seed {p.seed}: {decimal(p.difference, sign='+')} % {ABOVE}" for p in mine.itertuples()
     ]  # fmt: skip
     places = rows * len(mine) if rows else 100 * mine["loss_rate"]

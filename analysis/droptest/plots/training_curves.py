@@ -56,24 +56,24 @@ def _comparable(records: Records, group) -> tuple[str, ...]:
 
 
 def describe(data: pd.DataFrame) -> dict[str, Any]:
-    """Two panels per series: validation loss, and training loss."""
+    """Two panels per series: validation loss, and training loss, as far as there are any."""
     kinds = []
-    for metric, label in ROWS:
+    for metric, label in [row for row in ROWS if row[0] in set(data["metric"])]:
         found = []
         for series in panels.series_in(data):
             mine = data[(data["panel"] == series) & (data["metric"] == metric)]
-            y = {"title": f"{label}<br>({data.attrs['unit']})"}
+            y = {"title": f"{label}\n({data.attrs['unit']})"}
             one = panels.lines_over(mine, "step", {"title": "step"}, y, series)
             for c, (_, rows) in zip(list(one["curves"]), panels.curves_in(mine), strict=True):
                 ends = rows[rows["diverged"] & (rows["mean"].abs() <= data.attrs["far"])]
                 if len(ends):
-                    text = [f"{c['name']}<br>a run diverged after step {step}" for step in ends["step"]]
+                    text = [f"{c['name']}\na run diverged after step {step}" for step in ends["step"]]
                     one["curves"].append(drawing.curve(c["name"], c["look"], ends["step"], ends["mean"], "points",
                                                        text=text, symbol="x"))  # fmt: skip
             found.append(one)
         drawing.fit(found, data.attrs["far"])
-        drawing.fit(found, along="x")
         kinds.append(found)
+    drawing.fit([one for found in kinds for one in found], along="x")
     columns = min(panels.PANELS_PER_ROW, len(kinds[0]))
     return drawing.figure(data, drawing.blocks(columns, *kinds), columns, key="packet loss rate",
                           order=panels.rates_in_order(data))  # fmt: skip

@@ -71,7 +71,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     for place, part in enumerate(PARTS):
         mine = data[data["part"] == part].to_dict("records")
         shown = {end: [max(row[end], left) for row in mine] for end in ("deviation", "low", "high")}
-        text = [f"{row['name']}<br>{part}: standard deviation {row['deviation']:.4g} {unit}<br>"
+        text = [f"{row['name']}\n{part}: standard deviation {row['deviation']:.4g} {unit}\n"
                 f"95 % interval {row['low']:.4g} to {row['high']:.4g} {unit}" for row in mine]  # fmt: skip
         y = [names.index(row["name"]) + 0.22 * (place - 1) for row in mine]
         if mine:

@@ -58,7 +58,9 @@ function colour(hue) {  // of looks.py
   const [from, to] = dark.matches ? [1, 0.4] : report.ends;  // the contrast to the page stays
   return SCALE[Math.round((from + (to - from) * hue) * (SCALE.length - 1))];
 }
-const oneLine = title => title.replaceAll("<br>", " ");
+const oneLine = title => title.replaceAll("\n", " ");
+const asShown = text => [["&", "&amp;"], ["<", "&lt;"], [">", "&gt;"], ["\n", "<br>"]]  // plotly.js has tags of its own
+  .reduce((made, [from, to]) => made.replaceAll(from, to), text);
 const faint = hex => `rgba(${[1, 3, 5].map(i => parseInt(hex.slice(i, i + 2), 16)).join(",")},0.2)`;
 
 function tracesOf(curve, panel) {
@@ -66,9 +68,9 @@ function tracesOf(curve, panel) {
   const open = curve.hollow ? "-open" : "", of = place => SYMBOLS[place % SYMBOLS.length] + open;
   const small = curve.kind === "points" && !curve.hollow;  // one run
   const symbol = curve.symbol ? curve.symbol + open : small ? "circle" : curve.hues ? curve.hues.map(h => of(h === "ink" ? 0 : mark)) : of(mark);
-  const base = {type: "scatter", name: curve.name, x: curve.x, y: curve.y, meta: curve.name, cliponaxis: curve.kind !== "edge",
-    hoverlabel: {namelength: -1}, hovertemplate: `%{meta}<br>${oneLine(panel.x.title)}: %{x}<br>${oneLine(panel.y.title)}: %{y:.6~g}<extra></extra>`};
-  if (curve.text) Object.assign(base, {text: curve.text, hovertemplate: "%{text}<extra></extra>"});
+  const base = {type: "scatter", name: curve.name, x: curve.x, y: curve.y, meta: asShown(curve.name), cliponaxis: curve.kind !== "edge",
+    hoverlabel: {namelength: -1}, hovertemplate: `%{meta}<br>${asShown(oneLine(panel.x.title))}: %{x}<br>${asShown(oneLine(panel.y.title))}: %{y:.6~g}<extra></extra>`};
+  if (curve.text) Object.assign(base, {text: curve.text.map(asShown), hovertemplate: "%{text}<extra></extra>"});
   if (curve.kind === "stack")
     return [{...base, type: "bar", orientation: "h", textposition: "none", marker: {color: own, line: {color: style("--card"), width: 0.5}}}];
   if (curve.kind === "points" || curve.kind === "edge")
@@ -86,26 +88,26 @@ function tracesOf(curve, panel) {
   const mode = curve.plain || curve.x.length > 25 ? "lines" : "lines+markers";
   const shown = {...base, mode, line, opacity: curve.opacity || 1, marker: {color: own, symbol, size: 5}};
   if (!wide) return [shown];
-  const edge = {type: "scatter", mode: "lines", x: curve.x, line: {width: 0}, hoverinfo: "skip", meta: curve.name};
+  const edge = {type: "scatter", mode: "lines", x: curve.x, line: {width: 0}, hoverinfo: "skip", meta: base.meta};
   return [{...edge, y: curve.low}, {...edge, y: curve.high, fill: "tonexty", fillcolor: faint(own)}, shown];
 }
 function axisOf(axis, ink) {
-  const made = {title: {text: axis.title || "", standoff: 8}, gridcolor: style("--grid"), linecolor: style("--line"),
+  const made = {title: {text: asShown(axis.title || ""), standoff: 8}, gridcolor: style("--grid"), linecolor: style("--line"),
     zeroline: false, automargin: true, tickfont: {color: ink}};
   made.exponentformat = axis.type ? "power" : "none";
   if (axis.type) Object.assign(made, {type: axis.type, dtick: axis.range && axis.range[1] - axis.range[0] < 2 ? "D2" : 1});
-  if (axis.ticks) Object.assign(made, {tickvals: axis.ticks, ticktext: axis.labels});
+  if (axis.ticks) Object.assign(made, {tickvals: axis.ticks, ticktext: axis.labels.map(asShown)});
   if (axis.whole) Object.assign(made, {tickformat: "d", nticks: 7}, axis.range && axis.range[1] - axis.range[0] < 8 ? {dtick: 1} : {});
   if (axis.range) made.range = axis.range;
   if (axis.rows) Object.assign(made, {range: [axis.rows - 0.5, -0.5], showgrid: false});
   return made;
 }
 function drawPanel(place, panel) {
-  const ink = style("--ink"), titles = panel.title ? panel.title.split("<br>").length : 0;
-  const below = 46 + 14 * (panel.x.title.split("<br>").length - 1);
+  const ink = style("--ink"), titles = panel.title ? panel.title.split("\n").length : 0;
+  const below = 46 + 14 * (panel.x.title.split("\n").length - 1);
   const traces = panel.curves.flatMap(curve => tracesOf(curve, panel));
   const layout = {
-    title: {text: panel.title, font: {size: 13}, x: 0.02, xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: {t: 15 * titles - 6}},
+    title: {text: asShown(panel.title), font: {size: 13}, x: 0.02, xanchor: "left", y: 1, yref: "container", yanchor: "top", pad: {t: 15 * titles - 6}},
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", showlegend: false, modebar: {bgcolor: "rgba(0,0,0,0)", color: style("--soft"), activecolor: style("--link")},
     font: {color: ink, size: 11, family: "system-ui, DejaVu Sans, sans-serif"},
     margin: {l: 62, r: 14, t: titles ? 20 + 16 * titles : 14, b: below}, hovermode: "closest", barmode: "stack",
@@ -119,12 +121,12 @@ function drawPanel(place, panel) {
     annotations: panel.lines.filter(line => line.name).map(line => ({...("x" in line
       ? {yref: "paper", y: 1, yanchor: "top", x: line.x, xanchor: "left"}
       : {xref: "paper", x: 1, xanchor: "right", y: line.y, yanchor: "bottom"}),
-      text: line.name, showarrow: false, font: {size: 10, color: style("--soft")}})),
+      text: asShown(line.name), showarrow: false, font: {size: 10, color: style("--soft")}})),
   };
   if (panel.heat) {
     const heat = panel.heat;
     traces.push({type: "heatmap", z: heat.z, zmin: heat.low, zmax: heat.high, colorscale: "Viridis", xgap: 1, ygap: 1, showscale: false,
-      hoverongaps: false, text: heat.text, hovertemplate: "%{text}<extra></extra>"});
+      hoverongaps: false, text: heat.text.map(row => row.map(asShown)), hovertemplate: "%{text}<extra></extra>"});
     const dark = v => v === null || v < heat.low + 0.6 * (heat.high - heat.low);
     layout.annotations.push(...(heat.cells || []).flatMap((row, y) => row.map((text, x) => ({x, y, text, showarrow: false,
       font: {size: 10, color: heat.z[y][x] === null ? ink : dark(heat.z[y][x]) ? "#fff" : "#000"}}))));
@@ -164,7 +166,7 @@ function keyOf(figure, panels) {  // the names of the curves, which show and hid
     button.addEventListener("click", () => {
       const off = button.classList.toggle("off");
       for (const place of panels.filter(p => p.data))
-        place.data.forEach((trace, i) => { if (trace.meta === name) Plotly.restyle(place, {visible: !off}, [i]); });
+        place.data.forEach((trace, i) => { if (trace.meta === asShown(name)) Plotly.restyle(place, {visible: !off}, [i]); });
     });
     key.append(button);
   }
@@ -228,7 +230,7 @@ function compare() {
   const LOOKS = {A: ["#4477aa", 0, 0], B: ["#ee6677", 1, 1], "A \u2212 B": ["ink", 0, 0]};
   const thin = (point, name) => point.runs.filter(r => r.step.length).map(r => ({name, look: LOOKS[name], x: r.step,
     y: r.loss, kind: "line", width: 1, opacity: 0.5, solid: true, text: r.step.map((s, k) =>
-      `${name}, seed ${r.seed}<br>step ${s}: ${r.loss[k]}`)}));
+      `${name}, seed ${r.seed}\nstep ${s}: ${r.loss[k]}`)}));
   const whole = (point, name) => ({name, look: LOOKS[name], kind: "line", width: 3, ...mean(point.runs.filter(r => r.step.length))});
   const both = [];
   const turned = (matches[`${j},${i}`] || []).map(([k, m]) => [m, k]);
@@ -239,7 +241,7 @@ function compare() {
       loss: steps.map(t => r.loss[r.step.indexOf(t)] - s.loss[s.step.indexOf(t)])});
   }
   const differences = both.map(d => ({name: "A \u2212 B", look: LOOKS["A \u2212 B"], x: d.step, y: d.loss, kind: "line", width: 1,
-    opacity: 0.5, solid: true, text: d.step.map((s, k) => `seed ${d.seed}<br>step ${s}: ${text(d.loss[k])}`)}));
+    opacity: 0.5, solid: true, text: d.step.map((s, k) => `seed ${d.seed}\nstep ${s}: ${text(d.loss[k])}`)}));
   const losses = [...thin(a, "A"), ...thin(b, "B"), whole(a, "A"), whole(b, "B")];
   const minus = [...differences, {name: "A \u2212 B", look: LOOKS["A \u2212 B"], kind: "line", width: 3, ...mean(both)}];
   drawFigure("compare", {columns: 2, panels: [
