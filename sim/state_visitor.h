@@ -33,7 +33,7 @@ class StateVisitor {
   /// The bytes and parts until the matching end_part() belong to an object of that type.
   virtual void begin_part(const std::type_info& /*type*/, Place /*place*/) {}
   virtual void end_part() {}
-  /// A part as long as it is alive.
+  /// Begins a part, and ends it when it goes out of scope.
   class Part {
    public:
     Part(StateVisitor& visitor, const std::type_info& type, Place place) : visitor_(visitor) {

@@ -31,7 +31,7 @@ class LossyCall {
   /// Runs a collective over `inner`, or over a channel of it on another thread, with the scratch of that thread.
   void run(Communicator& inner, Scratch& scratch);
 
-  /// The values of a send that travel. The caller moves the data of messages.
+  /// The values that travel in a send. The caller moves the data of messages.
   ConstTensor outgoing() { return message_->outgoing(arguments_.input, scratch()); }
   /// before_receipt() is called before the receipt of a message, received() after it.
   void before_receipt() { message_->before_receipt(arguments_.output, scratch()); }

@@ -49,8 +49,8 @@ struct LossyOptions {
 /// groups of one rank go straight to the inner communicator. docs/paths.md defines the lost values, docs/recovery.md
 /// the values that replace them.
 /// Determinism: the fates are a pure function of the seed and the program order of the collectives; results are as
-/// deterministic as the inner communicator. At loss 0 a path gives the bits of the same path without loss; on `local`
-/// those are the bits of the bare backend.
+/// deterministic as the inner communicator. At loss 0 a path gives the bits of the same path without loss. Those of
+/// `direct` and `contribution` on `local` are the bits of the bare backend.
 class LossyCommunicator final : public Communicator {
  public:
   /// `inner` is borrowed and outlives this. Throws: ConfigError for a fill or path that has no meaning.
@@ -74,9 +74,9 @@ class LossyCommunicator final : public Communicator {
   /// thread of the group runs its collectives one after the other. A wait requires only that the peers have started the
   /// same call.
   ///
-  /// If there is a clock that fates do not depend on, a wait also computes the times of the collectives and sends that
-  /// the rank has started up to that work. This requires that the peers wait, too, and that ranks with several common
-  /// groups start their works in one order.
+  /// If there is a clock that fates do not depend on, a wait also computes the times of the collectives that the rank
+  /// has started up to that work. This requires that the peers wait, too, and that ranks with several common groups
+  /// start their works in one order.
   ///
   /// Fates depend on time if a loss process does, or if there are deadlines, quorums or recoveries that send again.
   /// Some works do not move ahead of the waits:

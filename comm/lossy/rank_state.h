@@ -25,8 +25,8 @@ struct RankState {
   RankState(const LossyOptions& options, int world_rank);
   VirtualClock* clock_or_null() { return clock ? &*clock : nullptr; }
 
-  /// Computes the times of started calls except receives, in the order of their starts: of all, or up to one of them.
-  /// If fates depend on time, it does nothing: sends are played at their starts, collectives when they run.
+  /// Computes the times of started collectives, in the order of their starts: of all, or up to one of the calls. Sends
+  /// have theirs since their starts. If fates depend on time, it does nothing: collectives get theirs when they run.
   void play_started(const StartedLossyCall* until = nullptr);
   /// Called before a blocking collective, and before all else that waits for the collectives that the rank has started.
   void run_collectives() { queue.run_all(); }

@@ -36,7 +36,7 @@ class StagePlan {
   std::uint64_t passing_bytes() const { return passing_bytes_; }
   /// The bytes of `slots` slots and the working memory.
   std::uint64_t bytes(std::uint64_t slots) const { return slots * saved_.bytes() + working_.bytes(); }
-  /// The purpose of the memory, for errors: "activations of a batch of 4 x 1024 tokens (3.1 GiB qkv, ...)".
+  /// The purpose of the memory, for errors: "activations of a batch of 4 x 1024 tokens (3.1 GiB logits, ...)".
   std::string purpose() const;
 
   /// The buffers of slot number `slot` of `slots` in `memory`. The tensors are used in the order of `stream`. Shapes:

@@ -37,8 +37,7 @@ Matrix<T> dense(T* data, std::int64_t rows, std::int64_t columns) {
   return {data, rows, columns, columns};
 }
 
-/// The number of rows (or columns), of `items` in the result, that one thread computes at a time. It depends only on
-/// `items`.
+/// The number of rows (or columns) that one thread computes at a time, if the result has `items` of them.
 std::int64_t product_chunk(std::int64_t items);
 
 /// result = alpha op(a) op(b) + beta result; if beta = 0, the old result is not read. oneDNN computes float, Eigen

@@ -12,13 +12,13 @@ struct droptest_kernel_library;
 
 namespace droptest::models {
 
-/// A loaded shared object. Its version, its name and its tables of functions are checked. Thread safety: it does not
-/// change.
+/// A loaded shared object. Its version and its name are checked; attention_of() and matmul_of() check its tables of
+/// functions. Thread safety: it does not change.
 class KernelLibrary {
  public:
   /// `pointer` is the JSON pointer of the spec's member that names the object, for errors. Throws: ConfigError with the
   /// pointer and the path, if the system cannot load the file, if the symbol is absent, for another version, and for a
-  /// table without functions.
+  /// name or a version that is no short text.
   KernelLibrary(const std::string& path, std::string pointer);
   ~KernelLibrary();
   KernelLibrary(const KernelLibrary&) = delete;
@@ -43,7 +43,8 @@ class KernelLibrary {
 };
 
 /// The attention of the object, which stays loaded as long as kernels share it. Calls of the kernel throw ConfigError
-/// if a function of the object fails. Throws: ConfigError if the object has no attention.
+/// if a function of the object fails. Throws: ConfigError if the object has no attention, or one without float, the
+/// causal mask or some function.
 std::unique_ptr<AttentionKernel> attention_of(std::shared_ptr<const KernelLibrary> library);
 /// The GEMMs of the object, with the contract of attention_of().
 std::unique_ptr<MatmulKernel> matmul_of(std::shared_ptr<const KernelLibrary> library);

@@ -55,7 +55,7 @@ class CountedFates {
   void count_until(std::uint64_t packet);
 
   // A run is a sequence of packets that follow on each other under one process. Indices are counted modulo 2^64.
-  const LossProcess* process_ = nullptr;  ///< null: no run yet
+  const LossProcess* process_ = nullptr;  ///< null: no run
   std::uint64_t seed_ = 0;
   std::uint64_t run_begin_ = 0;
   std::uint64_t counted_ = 0;  ///< the first packet that is not counted yet

@@ -21,8 +21,8 @@ struct PacketTimes {
   /// Departure of the first packet; absent: time begins with the message.
   std::optional<double> departs_microseconds{};
   std::uint64_t slot = 0;     ///< packet times after the departure, for a repetition
-  bool is_stopped = false;    ///< whether the clock stands still, and a time of its own passes
-  bool is_from_send = false;  ///< whether other messages of the link do not come in one order with it
+  bool is_stopped = false;    ///< whether the clock stands still: departures are then on a time line of their own
+  bool is_from_send = false;  ///< whether send to recv carries it: it and collectives come in no common order
   void visit_state(StateVisitor& visitor) {
     visit_values(visitor, packet_microseconds, departs_microseconds, slot, is_stopped, is_from_send);
   }

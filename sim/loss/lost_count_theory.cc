@@ -7,7 +7,7 @@
 namespace droptest::sim {
 namespace {
 
-/// Largest number of stretches of messages in the order of their draws: those of the last processes.
+/// Largest number of stretches if messages come in the order of their draws: none joins an earlier stretch.
 constexpr std::size_t kMostInOrder = 16;
 
 void add_to(StateWeights& sum, const StateWeights& weights) {

@@ -25,8 +25,8 @@ enum class MessageOrder : std::uint8_t { kByDraw, kAny };
 class LostCountTheory {
  public:
   /// Largest number of stretches that are known at a time, for messages in any order. If there are more, the one that
-  /// is farthest from the last message ends. Its covariance is then counted only for later messages with larger draws
-  /// than the next stretch.
+  /// is farthest from the last message ends. A later message then counts its covariance with that stretch only if its
+  /// draws are larger than those of the stretch after it.
   static constexpr std::size_t kMostStretches = 256;
 
   /// Takes a message of the link. `process` is the one in force in `step`, of the process that visit_state() gets, and

@@ -19,8 +19,8 @@ struct Phase {
 };
 
 /// Each step has the process of its phase; before the first phase nothing is lost. All phases draw from one stream of
-/// their link, so two phases of one process are as if nothing had changed. The methods of the schedule itself describe
-/// the long run: they are those of the last phase.
+/// their link, so two phases of one process are as if nothing had changed. The fates and rates of the schedule itself
+/// are those of the long run: of the last phase.
 class Schedule final : public LossProcess {
  public:
   /// `name` is the model's, for people. Throws: ConfigError unless there is a phase and steps rise strictly.

@@ -48,7 +48,7 @@ class TimedGilbertElliott final : public LossProcess {
   /// a packet time or tick so short against the stays that 1 - lambda < GilbertElliott::kSmallestDecisive.
   explicit TimedGilbertElliott(const TimedRates& rates);
 
-  /// Packets of one message that begins first_packet packet times after the origin, without a clock.
+  /// Packets of one message that begins in packet time first_packet, without a clock.
   void draw(std::uint64_t seed, const Link& link, std::uint64_t first_packet, PacketMask& lost) const override;
   void draw_message(std::uint64_t seed, const Link& link, const MessagePosition& place,
                     PacketMask& lost) const override;
@@ -61,7 +61,7 @@ class TimedGilbertElliott final : public LossProcess {
   bool counts_by_message() const override { return true; }
   bool keeps_time() const override { return true; }
   double all_arrive_probability(std::uint64_t packets) const override { return chain_.all_arrive_probability(packets); }
-  /// The packet time, since the origin, in which the message leaves; rounded if there is a clock.
+  /// The index of the packet time in which the message leaves; rounded if there is a clock.
   std::uint64_t first_draw(const MessagePosition& place) const override;
   std::optional<FateChain> fate_chain(double packet_microseconds) const override;
   LostCount message_count(std::uint64_t seed, const Link& link, const MessagePosition& place,

@@ -9,7 +9,7 @@
 namespace droptest::sim {
 namespace {
 
-// Copies sent[i] <-> message[place(i)]: `from` is walked by residues, or written by them.
+// Copies message[i] to sent[place(i)], or back: `sent` is walked in order, the message by residues.
 template <class Word, bool kSpread>
 void permute(const Word* from, Word* to, std::uint64_t count, std::uint64_t stride) {
   std::uint64_t next = 0;

@@ -10,8 +10,8 @@ namespace {
 // would lose the same packets for ever.
 constexpr std::uint64_t kAttemptStride = 1000003;
 
-// Repetitions stay within this many slots of their link, so that those of one message do not reach the places of
-// another one, which begin 2^32 later. The fates of slots that are minutes apart are independent.
+// After this many slots, minutes later, repetitions begin again at their message's first place, as if the link had
+// forgotten. So they never reach the places of another message, which may begin 2^32 later.
 constexpr std::uint64_t kSlotsOfMessage = std::uint64_t{1} << 31U;
 
 }  // namespace

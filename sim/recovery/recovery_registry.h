@@ -28,7 +28,7 @@ struct RecoveryEntry {
 const std::vector<RecoveryEntry>& recoveries();
 
 /// The recovery of {"parity": {...}, "retransmit": {...}}, either or both; null for neither.
-/// Throws: ConfigError for unknown, missing or out-of-range parameters, and for go_back_n with parity.
+/// Throws: ConfigError for unknown, missing or out-of-range parameters, and for go_back_n or go_back_0 with parity.
 std::shared_ptr<const LinkRecovery> make_link_recovery(const Parameters& parameters);
 
 }  // namespace droptest::sim

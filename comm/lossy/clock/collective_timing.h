@@ -35,7 +35,7 @@ struct Transmission {
   std::uint64_t resent = 0;               ///< repetitions of packets, each as often as it was sent again
   std::uint64_t timeouts = 0;             ///< waits for feedback or timers
   std::optional<ResentMessage> repeated;  ///< its position and timing, if its link sends again
-  std::optional<std::uint64_t> in_time;   ///< number of its packets that arrive before the deadline; absent: all
+  std::optional<std::uint64_t> in_time;   ///< number of packets in time for a deadline or a quorum; absent: all
 };
 
 /// The times of one group's collectives, one after the other. Each collective moves the clocks of all ranks, and visits

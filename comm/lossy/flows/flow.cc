@@ -13,7 +13,8 @@ constexpr double kMicrosecondsPerSecond = 1e6;
 
 // The 64-bit packet index of docs/paths.md. An index that continues along the link has 48 bits for packets, and the
 // bits above for the group's number. An index that restarts for each message has 32 bits for packets (the upper half of
-// them for repetitions), 24 for the message's number and 8 for the group's.
+// them for repetitions), and above them the message's number. On a link to every destination the message's number
+// has 24 bits and the group's 8.
 constexpr int kGroupShift = 48;
 constexpr int kMessageShift = 32;
 constexpr int kMessageGroupShift = 56;

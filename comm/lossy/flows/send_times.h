@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The departures of the messages of a collective, and the packets that arrive before a deadline, by link.
+// The departures of messages, and the packets that are in time for a deadline or a quorum, by link.
 #pragma once
 
 #include <cstdint>
@@ -25,20 +25,19 @@ struct ResentMessage {
 struct SendTime {
   double departs_seconds = 0;
   double packet_seconds = 0;              ///< time of a full packet with its header on the link
-  std::optional<std::uint64_t> in_time;   ///< number of its first packets that arrive before the deadline; absent: all
+  std::optional<std::uint64_t> in_time;   ///< number of first packets in time (deadline or quorum); absent: all
   std::optional<ResentMessage> repeated;  ///< absent: nothing is sent again
   bool is_stopped = false;                ///< whether the clock stands still
 };
 
-/// The times of a collective's messages, by link in the order of the messages. Filled before the collective, which uses
-/// them up.
+/// The times of a call's messages, by link in the order of the messages. Filled before the call, which uses them up.
 class SendTimes {
  public:
   void clear() { times_.clear(); }
 
   void add(const sim::Link& link, const SendTime& time) { times_[link].push_back(time); }
-  /// Adds the time of a packet that several receivers share: the first departure, the slowest link and the earliest
-  /// deadline count.
+  /// Adds the time, to one receiver, of a message whose packets all receivers share: the first departure, the slowest
+  /// link and the smallest number of packets in time count.
   void add_shared(sim::Link link, const SendTime& time);
 
   /// The time of the next message on the link; absent if none is known.

@@ -15,7 +15,7 @@
 namespace droptest::comm {
 
 /// The transform of a class's messages (Hadamard first, then interleaving), and its inverse. Both steps are linear and
-/// the same on all ranks; the inverse spreads the values of a lost packet, and the values of its fill, over the
+/// the same on all ranks; the inverse spreads the hole of a lost packet, and the values that fill it, over the
 /// message. The transform is the identity if the network's recovery has neither step.
 class MessageTransform {
  public:

@@ -38,7 +38,7 @@ struct PacketCounts {
 /// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
 struct LossCounts : PacketCounts {
   std::uint64_t messages = 0;
-  std::uint64_t packets = 0;                         ///< packets sent at first
+  std::uint64_t packets = 0;                         ///< packets of first transmissions
   double expected_lost = 0;                          ///< sum over links of packets x loss rate
   double expected_lost_variance = 0;                 ///< sum over links of the variance of their lost packets
   std::map<std::uint64_t, std::uint64_t> bursts;     ///< number of bursts that ended or are open, by length in packets
@@ -59,8 +59,8 @@ struct LossCounts : PacketCounts {
 struct LinkStatistics {
   sim::Link link;
   LossCounts counts;
-  /// Digest of all fates of the link so far, on the rank that counts it. The other end draws only the fates of every
-  /// 16th message, which verify_fates() compares.
+  /// Digest of all fates of the link so far, on the rank that counts it. The other end may draw only the fates of every
+  /// 16th message: verify_fates() compares those.
   std::uint64_t digest = 0;
 };
 
