@@ -4,6 +4,7 @@ those that start Slurm or other launchers, since they share ports and measure ho
 
 import contextlib
 import io
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,15 @@ PACKAGES = Path(__file__).resolve().parents[1] / "analysis"
 LAUNCHERS = ("test_launchers", "test_launch_failures", "test_slurm_arrays")
 # These begin, since they take longest: Slurm's tests mostly wait.
 FIRST = ("launchers", "test_cli_checkpoints", "test_browser")
+
+
+def pytest_configure(config):
+    """Gives each process of pytest-xdist one core in turn. Ranks that wait for each other on one core are not woken across cores, which
+    costs virtual machines more time than the tests themselves."""
+    worker = getattr(config, "workerinput", None)
+    if worker and hasattr(os, "sched_setaffinity"):
+        cores = sorted(os.sched_getaffinity(0))
+        os.sched_setaffinity(0, {cores[int(worker["workerid"].removeprefix("gw")) % len(cores)]})
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks

@@ -25,9 +25,12 @@ struct Implementation {
   std::function<std::unique_ptr<OpsForm>(int world_size)> form;
   KernelDevice device;
   double tolerance;  ///< bound for |difference| / |reference|: rounding of the narrowest type through some operations
-  /// Tests with many cases run only some of them, which the turn selects; 0: they run all. On the slow fake device,
-  /// each CUDA implementation except the first has a turn, from 1.
+  /// On the slow fake device, tests with many cases run only some of them for each CUDA implementation. Those differ,
+  /// by its turn from 1; 0: all cases.
   int turn = 0;
+
+  /// Whether a test runs its case `number` if one in `period` is enough.
+  bool takes(int number, int period) const { return turn == 0 || (turn + number) % period == 0; }
 };
 
 /// The last kernel of each operation in the registry.
@@ -73,7 +76,7 @@ inline std::vector<Implementation> implementations() {
     const CudaOpsOptions options{.precision = precision, .kernels = std::move(kernels)};
     all.push_back({std::move(name), [=](comm::Communicator& group) { return make_cuda_ops(options, group); },
                    [=](int world_size) { return cuda_ops_form(options, world_size); }, KernelDevice::kCuda, tolerance,
-                   is_fake ? turn++ : 0});
+                   is_fake ? ++turn : 0});
   };
   add_cuda("CUDA float32", {}, 1e-6);
   add_cuda("CUDA bfloat16", kBf16, 1e-2);
