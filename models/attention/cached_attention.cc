@@ -56,7 +56,7 @@ class CachedAttention final : public StatefulAttention {
   }
 
   std::uint64_t bytes() const override {
-    std::uint64_t elems = 0;
+    std::uint64_t elems = log_sum_exp_.size() + scratch_.size();
     for (const auto& [layer, cache] : caches_) elems += cache.keys.size() + cache.values.size();
     return sizeof(T) * elems;
   }

@@ -96,7 +96,6 @@ class OffloadedState {
   std::uint64_t place_of_values(const OwnPart& part) const;
   std::uint64_t place_of_moment(const OwnPart& part, std::size_t i) const;
   comm::Tensor memory(std::uint64_t first, std::uint64_t count) const;
-  OwnPart own_of_unit(std::size_t unit) const;
   std::size_t room_of(std::size_t unit) const;
   /// Invalidates the rooms, because the storage has other values now.
   void forget();

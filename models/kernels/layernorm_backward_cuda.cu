@@ -252,7 +252,7 @@ void layernorm_backward(const NormBackward& n, comm::Stream& stream) {
   if (!packs) shape.shared_bytes = static_cast<std::size_t>(parts * n.width) * sizeof(float);
   DROPTEST_CHECK(shape.shared_bytes <= kMostRowBytes, "layernorm_backward: rows of " + std::to_string(n.width) +
                                                           " elements, want at most " +
-                                                          std::to_string(kMostRowBytes / sizeof(float) / 3));
+                                                          std::to_string(kMostRowBytes / sizeof(float) / parts));
   comm::launch(kName, packs ? layernorm_backward_packs_kernel<D, kVector> : layernorm_backward_kernel<D>, shape, stream,
                inputs, n.rows, n.width, grad_before, grad_residual, parts, partial);
   comm::launch(kName, parameter_gradients_kernel, tiles_of(parts * n.width), stream, partial, partial_rows(n.rows),

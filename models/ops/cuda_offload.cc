@@ -56,8 +56,9 @@ CudaOffload::Passage& CudaOffload::bring(std::uint64_t key) {
 }
 
 void CudaOffload::expect(std::uint64_t key) {
-  const auto is_idle = [](const Passage& passage) { return !passage.key.has_value(); };
-  if (is_idle(in_[in_turn_ % kPassages])) bring(key);
+  const auto is_expected = [&](const Passage& passage) { return passage.key == key; };
+  if (std::any_of(in_.begin(), in_.end(), is_expected)) return;
+  if (!in_[in_turn_ % kPassages].key.has_value()) bring(key);
 }
 
 void CudaOffload::take(std::uint64_t key, comm::Tensor values) {

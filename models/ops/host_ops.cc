@@ -235,6 +235,7 @@ class HostOps final : public Ops {
   }
   void linear_backward_weight(const ProductShape& shape, const Operand& input, const Operand& grad_output,
                               GradientMode mode, const Weight& weight, const Weight* bias) override {
+    DROPTEST_CHECK(bias == nullptr || grad_output.factor == 1, "a factor of a bias gradient");
     if (bias != nullptr) add_bias_gradient(grad_output.unrounded, shape.rows, mode, bias->gradient);
     const bool outputs_first = shape.layout == WeightLayout::kOutputsByInputs;
     const Operand& left = outputs_first ? grad_output : input;

@@ -51,10 +51,7 @@ GilbertElliottRates drawn_rates_per(double step, const char* name, const TimedRa
 }
 
 GilbertElliott drawn_packets(const TimedRates& c) {
-  const GilbertElliott chain(drawn_rates_per(c.packet_microseconds, "packet_microseconds", c));
-  require(c.gap_microseconds >= 0 && c.gap_microseconds <= kMostGapPackets * c.packet_microseconds, "gap_microseconds",
-          c.gap_microseconds, "a number in [0, 1e12 x packet_microseconds]");
-  return chain;
+  return GilbertElliott(drawn_rates_per(c.packet_microseconds, "packet_microseconds", c));
 }
 
 /// The chain from packet to packet. If there are ticks, it is theory, and its packets may be short against the stays.
@@ -85,6 +82,8 @@ double default_tick_microseconds(double mean_good_microseconds, double mean_bad_
 }
 
 TimedGilbertElliott::TimedGilbertElliott(const TimedRates& rates) : rates_(rates), chain_(packets_of(rates)) {
+  require(rates.gap_microseconds >= 0 && rates.gap_microseconds <= kMostGapPackets * rates.packet_microseconds,
+          "gap_microseconds", rates.gap_microseconds, "a number in [0, 1e12 x packet_microseconds]");
   require(rates.tick_microseconds >= 0, "tick_microseconds", rates.tick_microseconds, "a number in [0, 1e12]");
   require_drawable("timed_gilbert_elliott: loss_good", rates.loss_good);
   require_drawable("timed_gilbert_elliott: loss_bad", rates.loss_bad);

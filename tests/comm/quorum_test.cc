@@ -170,7 +170,7 @@ TEST(Quorum, IsRefusedWhereNoTimesAreKnown) {
   options.network.of(kClass)->reduce.fill = Fill::kInverseProbability;
   EXPECT_THAT(refusal(options), HasSubstr("with the fill inverse_probability"));
   options = with_quorum(0, 0);
-  EXPECT_THAT(refusal(options), HasSubstr("want at least 1"));
+  EXPECT_THAT(refusal(options), HasSubstr("got a quorum of 0 messages, want at least 1"));
   options = with_quorum(2, -1);
   EXPECT_THAT(refusal(options), HasSubstr("want at least 0 s"));
 }

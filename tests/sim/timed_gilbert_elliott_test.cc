@@ -272,6 +272,7 @@ TEST(TimedGilbertElliott, WrongTimesAreErrors) {
             "timed_gilbert_elliott: packet_microseconds: got 0, want a number in (0, 1e12]");
   EXPECT_NE(error_of({1e9, 1e9, 1, 0, 0, 1}).find("at least a millionth of the shorter mean stay"), std::string::npos);
   EXPECT_NE(error_of({10, 10, 1, -1, 0, 1}).find("gap_microseconds: got -1"), std::string::npos);
+  EXPECT_NE(error_of({10, 10, 1e-8, 1e12, 0, 1, 1}).find("gap_microseconds: got 1e+12"), std::string::npos);
   EXPECT_NE(error_of({10, 10, 1, 0, 0, 2}).find("loss_bad: got 2"), std::string::npos);
   EXPECT_NE(error_of({10, 10, 1, 0, 0, 1, -1}).find("tick_microseconds: got -1"), std::string::npos);
   EXPECT_NE(error_of({10, 10, 1, 0, 0, 1, 1e-6}).find("tick_microseconds: got 1e-06, want at least a millionth"),

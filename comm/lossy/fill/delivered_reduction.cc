@@ -63,10 +63,10 @@ void DeliveredReduction::reduce_run(const Run& run, ReduceOp op, Tensor remember
     for (std::size_t source = 0; source < contributions.size(); ++source) {
       std::byte* last = remembered.bytes.data() + (source * packets_.count_elems() + begin) * size;
       const bool arrived = run.lost == nullptr || run.lost->lost_by(source) == 0;
-      if (arrived) std::memcpy(last, contributions[source] + begin * size, count * size);
+      if (arrived) std::memcpy(last, contributions[source] + (begin - part_.begin) * size, count * size);
       inputs_.push_back(last);
     }
-    for (std::byte* result : results) outputs_.push_back(result + begin * size);
+    for (std::byte* result : results) outputs_.push_back(result + (begin - part_.begin) * size);
     reduce_in_rank_order(op, remembered.type, inputs_, outputs_, count);
   }
 }
