@@ -108,11 +108,17 @@ class Schema {
   /// The reason why no valid document can have a member there; empty: it may exist.
   std::string unknown_pointer(const std::vector<std::string>& tokens) const;
 
+  /// The values of a keyword of this schema's members, by JSON pointer of the member. References and alternatives are
+  /// followed; entries of lists and members without a name of their own are not. A member's own keyword goes before
+  /// that of the rule that it refers to.
+  std::map<std::string, nlohmann::json> annotations(const char* keyword) const;
+
   /// The schema itself, with absolute references.
   const nlohmann::json& source() const { return *root_; }
 
  private:
   void complete(const nlohmann::json& rule, nlohmann::json& value) const;
+  class Annotations;
   void replace_words(const nlohmann::json& rule, nlohmann::json& value) const;
 
   std::shared_ptr<const SchemaFiles> files_;
