@@ -264,9 +264,13 @@ json Schema::with_one_word(json document) const {
   return document;
 }
 
-json Schema::with_defaults(const json& document) const {
+json Schema::with_defaults(const json& document, const std::string& pointer) const {
+  json::json_pointer place;
+  for (json::json_pointer rest(pointer); !rest.empty(); rest.pop_back()) {
+    place = json::json_pointer("/properties") / rest.back() / place;
+  }
   json result = document;
-  complete(*root_, result);
+  complete(root_->at(place), result);
   return result;
 }
 

@@ -102,8 +102,9 @@ class Schema {
   nlohmann::json with_one_word(nlohmann::json document) const;
 
   /// The document with every absent member that has a `default` written out, and every number in the form of its rule:
-  /// 8.0 of an integer becomes 8, and 1 of a number becomes 1.0. `document` is valid.
-  nlohmann::json with_defaults(const nlohmann::json& document) const;
+  /// 8.0 of an integer becomes 8, and 1 of a number becomes 1.0. `document` is valid. `pointer`: the document is the
+  /// value of that member of one.
+  nlohmann::json with_defaults(const nlohmann::json& document, const std::string& pointer = "") const;
 
   /// The reason why no valid document can have a member there; empty: it may exist.
   std::string unknown_pointer(const std::vector<std::string>& tokens) const;

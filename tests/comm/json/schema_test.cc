@@ -67,6 +67,14 @@ TEST(Schema, AnAnnotationIsFoundAtEachMemberThatHasIt) {
   EXPECT_THAT(rules.annotations("x-words"), IsEmpty());
 }
 
+TEST(Schema, AMemberHasTheDefaultsOfItsRule) {
+  const Schema rules = schema(R"json({"properties": {
+      "a/b": {"properties": {"inner": {"properties": {"x": {"default": 1, "type": "number"}, "y": {}}}}}},
+      "default": 7})json");
+  EXPECT_EQ(rules.with_defaults(parse_json(R"({"y": 2})", "d"), "/a~1b/inner").dump(), R"({"x":1.0,"y":2})");
+  EXPECT_EQ(rules.with_defaults(json::object()), json::object());
+}
+
 TEST(Schema, RangesAreExactForSixtyFourBitIntegers) {
   const Schema rules = schema(R"({"type": "integer", "minimum": -2, "maximum": 18446744073709551614})");
   EXPECT_THAT(violations(rules, "18446744073709551614"), IsEmpty());
