@@ -109,7 +109,7 @@ class LazyDryRun {
   mutable std::optional<DryRun> run_;
 };
 
-/// The values that a dry run reads, as text: runs of other rates, seeds and learning rates have the same key. `spec`:
+/// The values that a dry run reads, as text: runs of other rates, seeds, learning rates and weights have the same key. `spec`:
 /// resolved.
 std::string dry_run_key(const nlohmann::json& spec, const RunConfig& config);
 /// The dry run of a config, made once in this thread for all that have its key.
