@@ -23,6 +23,15 @@ struct OptimizerConfig {
   enum class Rule : std::uint8_t { kAdamW, kSgd } rule = Rule::kAdamW;
   double momentum = 0.9;  ///< SGD's momentum
 
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("beta1", beta1);
+    visit("beta2", beta2);
+    visit("epsilon", epsilon);
+    visit("weight_decay", weight_decay);
+    visit("optimizer", rule, {{"adamw", Rule::kAdamW}, {"sgd", Rule::kSgd}});
+    visit("momentum", momentum);
+  }
   /// The number of moments (velocities with SGD) of each element.
   int moments() const { return rule == Rule::kAdamW ? 2 : 1; }
   friend bool operator==(const OptimizerConfig&, const OptimizerConfig&) = default;
@@ -117,8 +126,32 @@ struct LearningRateSchedule {
   struct Point {
     std::uint64_t step = 0;
     double factor = 1;
+
+    void visit_members(const auto& visit) {
+      visit("step", step);
+      visit("factor", factor);
+    }
   };
   std::vector<Point> points = {};  ///< kTable: at least one, in order of steps
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("learning_rate", peak);
+    visit("final_learning_rate", floor);
+    visit("warmup_steps", warmup_steps);
+    visit("steps", total_steps);
+    visit("schedule", [this](const auto& of_schedule) {
+      of_schedule("kind", shape,
+                  {{"cosine", Shape::kCosine},
+                   {"constant", Shape::kConstant},
+                   {"linear", Shape::kLinear},
+                   {"warmup_stable_decay", Shape::kWarmupStableDecay},
+                   {"table", Shape::kTable}});
+      of_schedule("decay_steps", decay_steps);
+      of_schedule("points", points);
+    });
+  }
+
   double at(std::uint64_t step) const;
 
  private:

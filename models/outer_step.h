@@ -32,6 +32,19 @@ struct OuterOptions {
   std::uint64_t delay_steps = 0;  ///< steps from the send of a fragment to its new weights; less than every_steps
   double own_share = 0;           ///< share of the worker's own weights in the mix with the new weights
 
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("every_steps", every_steps);
+    visit("optimizer", optimizer,
+          {{"nesterov", OuterOptimizer::kNesterov},
+           {"sgd", OuterOptimizer::kSgd},
+           {"average", OuterOptimizer::kAverage}});
+    visit("learning_rate", learning_rate);
+    visit("momentum", momentum);
+    visit("fragments", fragments);
+    visit("delay_steps", delay_steps);
+    visit("own_share", own_share);
+  }
   bool is_on() const { return every_steps > 0; }
 };
 

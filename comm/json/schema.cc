@@ -48,6 +48,7 @@ const std::set<std::string, std::less<>>& known_keywords() {
       "x-planned",    // name -> description of a planned member; until it is built there is none
       "x-resolved",   // the difference of the rule in documents with all defaults written out (experiments/spec)
       "x-words",      // another word for a value of `enum` -> that value, which the word stands for
+      "x-identity",   // the runs that the member is a part of the identity of (experiments/spec/run_id.cc)
       "x-sent-with",  // the members of a run's spec with which it sends packets of the traffic class
       "x-synonyms",   // a common wrong value -> the value of `enum` to suggest
   };
@@ -263,10 +264,55 @@ json Schema::with_one_word(json document) const {
   return document;
 }
 
-json Schema::with_defaults(const json& document) const {
+json Schema::with_defaults(const json& document, const std::string& pointer) const {
+  json::json_pointer place;
+  for (json::json_pointer rest(pointer); !rest.empty(); rest.pop_back()) {
+    place = json::json_pointer("/properties") / rest.back() / place;
+  }
   json result = document;
-  complete(*root_, result);
+  complete(root_->at(place), result);
   return result;
+}
+
+class Schema::Annotations {
+ public:
+  Annotations(const SchemaFiles& files, const char* keyword) : files_(files), keyword_(keyword) {}
+
+  /// Adds the annotations of the member at a pointer, which has this rule, and of the members in it. Returns whether
+  /// there are any.
+  bool add(const json& rule, const std::string& at) {
+    if (silent_.contains(&rule) || !path_.insert(&rule).second) return false;
+    const RuleParts& parts = files_.parts(rule);
+    bool has_some = rule.contains(keyword_);
+    if (has_some) found.emplace(at, rule[keyword_]);
+    if (parts.target != nullptr && add(*parts.target, at)) has_some = true;
+    for (const json* alternatives : {parts.one_of, parts.any_of}) {
+      if (alternatives == nullptr) continue;
+      for (const json& branch : *alternatives) has_some = add(branch, at) || has_some;
+    }
+    if (parts.properties != nullptr) {
+      for (const auto& [name, member] : parts.properties->items()) {
+        has_some = add(member, child_pointer(at, name)) || has_some;
+      }
+    }
+    path_.erase(&rule);
+    if (!has_some) silent_.insert(&rule);
+    return has_some;
+  }
+
+  std::map<std::string, json> found;
+
+ private:
+  const SchemaFiles& files_;
+  const char* keyword_;
+  std::set<const json*> path_;    ///< the rules that contain the one at hand: a rule may contain itself
+  std::set<const json*> silent_;  ///< rules without annotations
+};
+
+std::map<std::string, json> Schema::annotations(const char* keyword) const {
+  Annotations annotations(*files_, keyword);
+  annotations.add(*root_, "");
+  return std::move(annotations.found);
 }
 
 std::string Schema::unknown_pointer(const std::vector<std::string>& tokens) const {

@@ -102,17 +102,24 @@ class Schema {
   nlohmann::json with_one_word(nlohmann::json document) const;
 
   /// The document with every absent member that has a `default` written out, and every number in the form of its rule:
-  /// 8.0 of an integer becomes 8, and 1 of a number becomes 1.0. `document` is valid.
-  nlohmann::json with_defaults(const nlohmann::json& document) const;
+  /// 8.0 of an integer becomes 8, and 1 of a number becomes 1.0. `document` is valid. `pointer`: the document is the
+  /// value of that member of one.
+  nlohmann::json with_defaults(const nlohmann::json& document, const std::string& pointer = "") const;
 
   /// The reason why no valid document can have a member there; empty: it may exist.
   std::string unknown_pointer(const std::vector<std::string>& tokens) const;
+
+  /// The values of a keyword of this schema's members, by JSON pointer of the member. References and alternatives are
+  /// followed; entries of lists and members without a name of their own are not. A member's own keyword goes before
+  /// that of the rule that it refers to.
+  std::map<std::string, nlohmann::json> annotations(const char* keyword) const;
 
   /// The schema itself, with absolute references.
   const nlohmann::json& source() const { return *root_; }
 
  private:
   void complete(const nlohmann::json& rule, nlohmann::json& value) const;
+  class Annotations;
   void replace_words(const nlohmann::json& rule, nlohmann::json& value) const;
 
   std::shared_ptr<const SchemaFiles> files_;

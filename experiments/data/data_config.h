@@ -26,6 +26,19 @@ struct DataConfig {
   TokenFormat format = TokenFormat::kAuto;
   std::optional<int> end_of_text;    ///< the last token of a document; absent: a sequence is one document
   double validation_fraction = 0.1;  ///< the last part of the data, by position
+
+  /// The members by their names in a spec, except for those of shards and examples.
+  void visit_members(const auto& visit) {
+    visit("text", text);
+    visit("tokens", tokens);
+    visit("format", format,
+          {{"auto", TokenFormat::kAuto},
+           {"llmc", TokenFormat::kLlmc},
+           {"uint16", TokenFormat::kUint16},
+           {"text", TokenFormat::kAuto}});
+    visit("end_of_text", end_of_text);
+    visit("validation_fraction", validation_fraction);
+  }
 };
 
 }  // namespace droptest::experiments

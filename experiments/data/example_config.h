@@ -16,6 +16,16 @@ struct ExampleConfig {
   std::string separator = "\n";     ///< text between the two texts of a pair
   /// The treatment of an example with more tokens than a sequence has.
   enum class TooLong : std::uint8_t { kCut, kRefused } too_long = TooLong::kCut;
+
+  /// The members by their names in the section /data of a spec.
+  void visit_members(const auto& visit) {
+    visit("examples", training);
+    visit("validation_examples", validation);
+    visit("layout", layout);
+    visit("labels", labels);
+    visit("separator", separator);
+    visit("too_long", too_long, {{"cut", TooLong::kCut}, {"refuse", TooLong::kRefused}});
+  }
 };
 
 }  // namespace droptest::experiments

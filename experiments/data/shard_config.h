@@ -19,6 +19,14 @@ struct ShardFile {
   std::optional<std::uint32_t> crc32c;  ///< checksum of the content, if a manifest gives it
   std::string sha256;                   ///< hash of the content, if there is no manifest; empty: not computed
   std::optional<FileVersion> hashed;    ///< the version of the file that sha256 is of
+
+  /// The members by their names in a spec, except for the version and the checksum.
+  void visit_members(const auto& visit) {
+    visit("file", file);
+    visit("bytes", bytes);
+    visit("tokens", tokens);
+    visit("sha256", sha256);
+  }
 };
 
 /// The shards of a run, and the rules for those that cannot be read.
@@ -35,6 +43,23 @@ struct ShardConfig {
   int attempts = 3;            ///< attempts to read a range of a file, including the first one
   double backoff_seconds = 1;  ///< pause before the second attempt, and twice as long before each further one
 
+  /// The members by their names in the section /data of a spec, except for the lists of files.
+  void visit_members(const auto& visit) {
+    visit("shards", patterns);
+    visit("validation_shards", validation_patterns);
+    visit("manifest", manifest);
+    visit("format", content,
+          {{"text", Content::kText},
+           {"auto", Content::kTokens},
+           {"llmc", Content::kTokens},
+           {"uint16", Content::kTokens}});
+    visit("shuffle", order, {{true, Order::kShuffled}, {false, Order::kAsStored}});
+    visit("lost_limit", lost_limit);
+    visit("retries", [this](const auto& of_retries) {
+      of_retries("attempts", attempts);
+      of_retries("backoff_seconds", backoff_seconds);
+    });
+  }
   std::uint64_t token_bytes() const { return content == Content::kText ? 1 : 2; }
 };
 

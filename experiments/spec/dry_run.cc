@@ -375,6 +375,7 @@ std::string dry_run_key(const nlohmann::json& spec, const RunConfig& config) {
     if (spec.contains(section)) key[section] = spec[section];
   }
   for (const char* of_rate : {"learning_rate", "final_learning_rate"}) key["training"].erase(of_rate);
+  for (const char* of_files : {"weights", "pretrained", "sha256", "vocabulary_sha256"}) key["model"].erase(of_files);
   for (const TrafficClass of : sim::kAllTrafficClasses) {
     const auto& network = config.network.of(of);
     key["skips"].push_back(network && network->gather.rule().source == comm::FillRule::Source::kSubstitute);

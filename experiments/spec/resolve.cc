@@ -16,6 +16,7 @@
 #include "experiments/spec/read_resolved.h"
 #include "experiments/spec/resolve_command.h"
 #include "experiments/spec/run_id.h"
+#include "experiments/spec/section_members.h"
 #include "experiments/spec/section_resolvers.h"
 #include "experiments/spec/value_classes.h"
 #include "sim/error.h"
@@ -149,9 +150,7 @@ ResolvedRun resolve(const json& given, const std::string& where, FileHashes* fil
   return run;
 }
 
-json seeds_json(const Seeds& seeds) {
-  return {{"weights", seeds.weights}, {"data", seeds.data}, {"network", seeds.network}};
-}
+json seeds_json(const Seeds& seeds) { return members_json(seeds); }
 
 void reseed(ResolvedRun& run, const Seeds& seeds) {
   run.spec["seeds"] = seeds_json(seeds);

@@ -48,8 +48,8 @@ class ShardResolver {
     }
     check_retries();
     if (hashes_ != nullptr && is_readable("manifest")) {
-      find("shards", "files");
-      find("validation_shards", "validation_files");
+      find("shards", &ShardConfig::patterns, "files");
+      find("validation_shards", &ShardConfig::validation_patterns, "validation_files");
     }
     check_given("files");
     check_given("validation_files");
@@ -93,12 +93,12 @@ class ShardResolver {
     }
   }
 
-  void find(const char* patterns, const char* list) {
+  void find(const char* patterns, std::vector<std::string> ShardConfig::*member, const char* list) {
     if (!data_.contains(patterns)) return;
     try {
       DataConfig config;
       read_data(data_, config);
-      const std::vector<std::string> names = match_shards(file_patterns(data_, patterns));
+      const std::vector<std::string> names = match_shards((*config.shards).*member);
       json found = json::array();
       for (const ShardFile& file :
            look_at_shards(names, config.shards->content, config.format, config.shards->manifest)) {

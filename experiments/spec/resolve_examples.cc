@@ -7,6 +7,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/data/example_set.h"
+#include "experiments/spec/section_members.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -134,7 +135,9 @@ class ExampleResolver {
   void check_files() {
     try {
       const json sequence = spec_["training"].value("sequence_tokens", json(config_.model.context));
-      (void)load_examples(read_example_config(data_), data_.value("validation_fraction", 0.0), config_.model.vocabulary,
+      ExampleConfig examples;
+      read_members(data_, examples);
+      (void)load_examples(examples, data_.value("validation_fraction", 0.0), config_.model.vocabulary,
                           sequence.get<int>());
     } catch (const ConfigError& error) {
       report("/data/examples", error.what());

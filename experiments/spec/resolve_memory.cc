@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
-#include <cstddef>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "comm/json/json_text.h"
 #include "comm/spec/resolve_network.h"
 #include "experiments/spec/memory_strategy.h"
+#include "experiments/spec/section_members.h"
 #include "experiments/spec/section_resolvers.h"
 
 namespace droptest::experiments {
@@ -18,20 +16,10 @@ namespace {
 using models::Recompute;
 using nlohmann::json;
 
-constexpr std::array<std::pair<std::string_view, Recompute>, 3> kRecompute = {
-    {{"none", Recompute::kSaveAll}, {"selective", Recompute::kSelective}, {"full", Recompute::kBlock}}};
-
 const MemoryStrategy& strategy_of(const std::string& name) {
   return *std::find_if(kMemoryStrategies.begin(), kMemoryStrategies.end(),
                        [&](const MemoryStrategy& strategy) { return strategy.name == name; });
 }
-
-Recompute recompute_of(const std::string& name) {
-  return std::find_if(kRecompute.begin(), kRecompute.end(), [&](const auto& entry) { return entry.first == name; })
-      ->second;
-}
-
-std::string name_of(Recompute recompute) { return std::string(kRecompute[static_cast<std::size_t>(recompute)].first); }
 
 }  // namespace
 
@@ -45,29 +33,19 @@ void resolve_memory(Resolution& resolution) {
   const auto report = [&](const std::string& member, const std::string& message) {
     resolution.report("/memory" + (given.contains(member) ? "/" + member : ""), "got " + message);
   };
-  const MemoryStrategy& strategy = strategy_of(section.value("strategy", "basic"));
-  const MemoryConfig usual = memory_of_strategy(strategy, config);
-  section["strategy"] = strategy.name;
-  if (!section.contains("every")) section["every"] = 1;
-  if (!section.contains("recompute")) section["recompute"] = name_of(usual.recompute);
-  MemoryConfig& memory = config.memory;
-  memory.recompute = recompute_of(section["recompute"]);
-  memory.every = section["every"].get<int>();
-  memory.directory = section.value("directory", "");
-  const bool is_full = memory.recompute == Recompute::kBlock;
-  const auto place = [&](const char* member, bool of_strategy) {
-    if (!section.contains(member)) section[member] = of_strategy && is_full;
-    const bool chosen = section[member].get<bool>();
-    if (chosen && !is_full) {
-      report(member, "true with /memory/recompute " + comm::quote_json(section["recompute"]) +
-                         ", want recompute \"full\", whose blocks save residual streams alone");
+  resolution.fill_defaults("/memory");
+  const json usual = members_json(memory_of_strategy(strategy_of(section["strategy"]), config));
+  section.emplace("recompute", usual["recompute"]);
+  const bool is_full = section["recompute"] == "full";
+  for (const char* place : {"cut", "offload"}) {
+    section.emplace(place, is_full && usual[place].get<bool>());
+    if (!is_full && section[place].get<bool>()) {
+      report(place, "true with /memory/recompute " + comm::quote_json(section["recompute"]) +
+                        ", want recompute \"full\", whose blocks save residual streams alone");
     }
-    return chosen;
-  };
-  memory.place.cut = place("cut", usual.place.cut);
-  memory.place.offloaded = place("offload", usual.place.offloaded);
-  if (!section.contains("recompute_traffic")) section["recompute_traffic"] = "kept";
-  if (section["recompute_traffic"] == "sent") memory.traffic = models::RecomputeTraffic::kSent;
+  }
+  MemoryConfig& memory = config.memory;
+  read_members(section, memory);
   if (memory.traffic == models::RecomputeTraffic::kSent && !is_full) {
     report("recompute_traffic", "\"sent\" with /memory/recompute " + comm::quote_json(section["recompute"]) +
                                     ", want recompute \"full\", whose blocks can repeat their sums over ranks");
@@ -80,12 +58,8 @@ void resolve_memory(Resolution& resolution) {
     report("recompute_traffic", "\"sent\" with /parallel/sequence " + std::to_string(config.parallel.sequence) +
                                     ", want \"kept\": attention over sequence ranks keeps what it received");
   }
-  const auto flag = [&](const char* member) {
-    if (!section.contains(member)) section[member] = false;
-    return section[member].get<bool>();
-  };
-  config.sharding.offloads_moments = flag("offload_optimizer");
-  config.sharding.offloads_values = flag("offload_parameters");
+  config.sharding.offloads_moments = section["offload_optimizer"].get<bool>();
+  config.sharding.offloads_values = section["offload_parameters"].get<bool>();
   const bool offloads_state = config.sharding.offloads_moments || config.sharding.offloads_values;
   if (memory.every > config.model.layers) {
     report("every", std::to_string(memory.every) + ", want at most " + std::to_string(config.model.layers) +

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cstddef>
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "comm/device/device_info.h"
 #include "comm/json/json_text.h"
 #include "experiments/spec/kernels_in_use.h"
+#include "experiments/spec/section_members.h"
 #include "experiments/spec/section_resolvers.h"
 #include "models/gpt2/gpt2_config.h"
 #include "sim/error.h"
@@ -39,10 +39,7 @@ void resolve_attention(Resolution& resolution, json& model) {
     return;
   }
   models::AttentionOptions& options = resolution.config.model.attention;
-  if (attention.value("gradient", "exact") == "stopped") options.gradient = models::BranchGradient::kStopped;
-  for (const json& branch : attention.value("branches", json::array())) {
-    options.branches.push_back({branch["segment"].get<std::int64_t>(), branch["dilation"].get<std::int64_t>()});
-  }
+  read_members(attention, options);
   try {
     models::validate(options.branches);
   } catch (const ConfigError& error) {
@@ -61,16 +58,9 @@ void resolve_model(Resolution& resolution) {
   json& model = resolution.spec["model"];
   const models::Gpt2Config preset = models::gpt2_preset(model["preset"].get<std::string>()).config;
   model.erase("preset");
-  const auto number = [&model](const char* name, int from_preset) {
-    if (!model.contains(name)) model[name] = from_preset;
-    return model[name].get<int>();
-  };
-  models::Gpt2Config& config = resolution.config.model;
-  config.layers = number("layers", preset.layers);
-  config.width = number("width", preset.width);
-  config.heads = number("heads", preset.heads);
-  config.context = number("context", preset.context);
-  config.vocabulary = number("vocabulary", preset.vocabulary);
+  const json extents = members_json(preset);
+  model.insert(extents.begin(), extents.end());  // keeps those that the spec has
+  read_members(model, resolution.config.model);
   resolve_attention(resolution, model);
   resolution.config.initial_weights = model.value("weights", model.value("pretrained", ""));
   if (!model.contains("pretrained")) resolution.take_hash("/model", "weights");

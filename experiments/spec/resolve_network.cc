@@ -16,7 +16,7 @@
 #include "experiments/spec/choose_paths.h"
 #include "experiments/spec/dry_run.h"
 #include "experiments/spec/index_space.h"
-#include "experiments/spec/read_resolved.h"
+#include "experiments/spec/section_members.h"
 #include "experiments/spec/section_resolvers.h"
 #include "experiments/spec/value_classes.h"
 #include "sim/error.h"
@@ -128,7 +128,7 @@ void resolve_network(Resolution& resolution) {
       {}, {}, class_with_quorum(resolution.spec), value_classes(resolution.config), resolution.config.tensor_sequence};
   int world_size = 1;
   if (!resolution.has_errors()) {
-    read_training(resolution.spec["training"], resolution.config.training);
+    read_members(resolution.spec["training"], resolution.config.training);
     const std::shared_ptr<const DryRun> run = dry_run(resolution);
     if (run == nullptr) return;
     sent = classes_with_network(*run, resolution.config);

@@ -5,6 +5,7 @@
 
 #include "comm/json/json_text.h"
 #include "comm/lossy/clock/time_model.h"
+#include "experiments/spec/section_members.h"
 
 namespace droptest::experiments {
 
@@ -19,19 +20,10 @@ void resolve_outer(Resolution& resolution) {
     resolution.report(pointer, message);
   };
   models::OuterOptions& options = config.outer;
-  options.every_steps = outer["every_steps"].get<std::uint64_t>();
-  const std::string optimizer = outer["optimizer"];
-  options.optimizer = optimizer == "nesterov" ? models::OuterOptimizer::kNesterov
-                      : optimizer == "sgd"    ? models::OuterOptimizer::kSgd
-                                              : models::OuterOptimizer::kAverage;
-  if (options.optimizer == models::OuterOptimizer::kAverage) {
+  if (outer["optimizer"] == "average") {
     for (const char* of_optimizer : {"learning_rate", "momentum"}) outer.erase(of_optimizer);
   }
-  options.learning_rate = outer.value("learning_rate", options.learning_rate);
-  options.momentum = outer.value("momentum", options.momentum);
-  options.fragments = outer["fragments"].get<int>();
-  options.delay_steps = outer["delay_steps"].get<std::uint64_t>();
-  options.own_share = outer["own_share"].get<double>();
+  read_members(outer, options);
   if (options.delay_steps >= options.every_steps) {
     report("/outer/delay_steps", "got " + std::to_string(options.delay_steps) + ", want less than /outer/every_steps " +
                                      std::to_string(options.every_steps));

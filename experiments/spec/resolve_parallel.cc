@@ -8,6 +8,7 @@
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
 #include "experiments/spec/pipeline_plan.h"
+#include "experiments/spec/section_members.h"
 #include "models/gpt2/shard_plan.h"
 #include "sim/error.h"
 
@@ -39,12 +40,7 @@ class ParallelResolver {
     resolve_sequence();
     resolve_tensor_sequence();
     models::ShardOptions& sharding = config_.sharding;
-    sharding.zero = parallel_["zero"].get<int>();
-    sharding.bucket_bytes = parallel_["bucket_bytes"].get<std::uint64_t>();
-    sharding.first_bucket_bytes = parallel_["first_bucket_bytes"].get<std::uint64_t>();
-    sharding.gather_bucket_bytes = parallel_["gather_bucket_bytes"].get<std::uint64_t>();
-    sharding.reduce = parallel_["reduce"] == "after_each" ? models::ShardOptions::Reduce::kAfterEach
-                                                          : models::ShardOptions::Reduce::kAfterLast;
+    read_members(parallel_, sharding);
     if (sharding.zero > 0 && config_.parallel.gradient_ranks() == 1) {
       report("/parallel/zero", "got " + comm::quote_json(parallel_["zero"]) +
                                    ", want 0, or 2 replicas or more in /parallel/data, which share state out");

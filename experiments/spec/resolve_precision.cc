@@ -33,7 +33,10 @@ class PrecisionResolver {
   void resolve_types() {
     json& precision = training_["precision"];
     const bool is_word = precision.is_string();
-    if (is_word) precision = {{"compute", precision}, {"message", "float32"}, {"master", "float32"}};
+    if (is_word) {
+      precision = {{"compute", precision}};
+      resolution_.fill_defaults("/training/precision");
+    }
     if (precision["compute"] == "tf32" && resolution_.config.device != Device::kCuda) {
       report(is_word ? "precision" : "precision/compute",
              R"(got "tf32" on /device "cpu", which has no such products, want "float32", "bfloat16" or "float16", or )"
@@ -49,13 +52,8 @@ class PrecisionResolver {
     json& scale = training_["loss_scale"];
     if (scale.is_number()) scale = {{"kind", "static"}, {"initial", scale}};
     if (scale.is_null()) scale = json::object();
-    const bool is_dynamic = scale.value("kind", "dynamic") == "dynamic";
-    scale["kind"] = is_dynamic ? "dynamic" : "static";
-    const auto fill = [&scale](const char* name, const json& value) {
-      if (!scale.contains(name)) scale[name] = value;
-    };
-    fill("initial", usual.initial);
-    fill("give_up_after", usual.give_up_after);
+    resolution_.fill_defaults("/training/loss_scale");
+    const bool is_dynamic = scale["kind"] == "dynamic";
     if (scale.contains("flag_loss_rate") && scale["flag_loss_rate"] == 0) scale.erase("flag_loss_rate");
     for (const auto& [name, value] : {std::pair<const char*, json>("growth", usual.growth),
                                       {"backoff", usual.backoff},
@@ -63,7 +61,7 @@ class PrecisionResolver {
                                       {"hysteresis", usual.hysteresis},
                                       {"minimum", usual.minimum}}) {
       if (is_dynamic) {
-        fill(name, value);
+        scale.emplace(name, value);
       } else if (scale.contains(name)) {
         report(std::string("loss_scale/") + name, "got " + quote_json(scale[name]) +
                                                       R"(, which "static" has no use for, want it absent, or )"

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <algorithm>
-#include <array>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <utility>
 
 #include "comm/json/json_text.h"
 #include "comm/spec/sha256.h"
@@ -40,14 +37,15 @@ class PretrainedResolver {
       report(other, "got " + quote_json(model_[other]) + " and /model/pretrained, want one of the two");
     }
     if (resolution_.has_errors()) return;
-    const bool knows_extents = std::all_of(kExtents.begin(), kExtents.end(),
-                                           [this](const auto& extent) { return model_.contains(extent.first); });
+    bool knows_extents = true;
+    models::Gpt2Config().visit_members(
+        [&](const char* name, int /*value*/) { knows_extents = knows_extents && model_.contains(name); });
     if (files_ == nullptr && knows_extents) return;
     try {
       const bool classifies = spec_.value("task", "language_modelling") == "classification";
-      const PretrainedFolder found =
+      PretrainedFolder found =
           read_pretrained_folder(folder, classifies ? FolderHead::kClassification : FolderHead::kLanguageModel);
-      for (const auto& [name, member] : kExtents) take(name, json(found.model.*member), folder + "/config.json");
+      found.model.visit_members([&](const char* name, int value) { take(name, value, folder + "/config.json"); });
       if (files_ == nullptr) return;
       take("sha256", weights_hash_of(found, *files_), "the weights in " + folder);
       const std::optional<Vocabulary> vocabulary = read_vocabulary(folder);
@@ -64,14 +62,6 @@ class PretrainedResolver {
   }
 
  private:
-  static constexpr std::array<std::pair<const char*, int models::Gpt2Config::*>, 5> kExtents = {{
-      {"layers", &models::Gpt2Config::layers},
-      {"width", &models::Gpt2Config::width},
-      {"heads", &models::Gpt2Config::heads},
-      {"context", &models::Gpt2Config::context},
-      {"vocabulary", &models::Gpt2Config::vocabulary},
-  }};
-
   void report(const char* member, const std::string& message) {
     resolution_.report(std::string("/model/") + member, message);
   }

@@ -8,7 +8,7 @@
 
 #include "comm/json/json_text.h"
 #include "experiments/data/example_set.h"
-#include "experiments/spec/read_resolved.h"
+#include "experiments/spec/section_members.h"
 #include "models/gpt2/gpt2_tensors.h"
 #include "sim/error.h"
 
@@ -40,8 +40,10 @@ void resolve_class_weights(Resolution& resolution) {
       return;
     }
     try {
-      const ExampleSets sets = load_examples(read_example_config(data), data.value("validation_fraction", 0.0),
-                                             config.model.vocabulary, config.model.context);
+      ExampleConfig examples;
+      read_members(data, examples);
+      const ExampleSets sets = load_examples(examples, data.value("validation_fraction", 0.0), config.model.vocabulary,
+                                             config.model.context);
       weights = json::array();
       for (const std::uint64_t count : sets.training.counts(labels.size())) {
         weights.push_back(static_cast<double>(sets.training.size()) /
@@ -74,10 +76,8 @@ void resolve_lora(Resolution& resolution) {
   json& section = training["lora"];
   const auto refuse = [&](const std::string& message) { resolution.report("/training/lora", message); };
   models::LoraOptions& lora = config.model.lora;
-  lora.rank = section["rank"].get<int>();
-  if (!section.contains("alpha")) section["alpha"] = 2.0 * lora.rank;
-  lora.alpha = section["alpha"].get<double>();
-  lora.targets = section["targets"].get<std::vector<std::string>>();
+  if (!section.contains("alpha")) section["alpha"] = 2.0 * section["rank"].get<int>();
+  read_members(section, lora);
   for (std::size_t i = 0; i < lora.targets.size(); ++i) {
     const auto here = lora.targets.begin() + static_cast<std::ptrdiff_t>(i);
     if (std::find(lora.targets.begin(), here, *here) != here) refuse("got the target \"" + *here + "\" twice");
@@ -146,9 +146,7 @@ void resolve_tensor_rules(Resolution& resolution) {
     }
     rules.push_back({{"match", pattern}, {"learning_rate_factor", factor}});
   }
-  for (const json& rule : rules) {
-    config.model.tensor_rules.push_back({rule["match"], rule["learning_rate_factor"].get<double>()});
-  }
+  for (const json& rule : rules) read_members(rule, config.model.tensor_rules.emplace_back());
   if (!rules.empty()) training["tensors"] = rules;
   if (rules.empty() && !config.model.lora.is_on()) return;
   const auto of_training = [&](const char* member) {

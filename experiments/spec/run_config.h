@@ -43,6 +43,26 @@ struct TrainingConfig {
   models::OptimizerConfig optimizer;
   double gradient_clip = 1.0;  ///< largest global norm; 0: no clipping
   models::UpdateRule::Norm gradient_norm = models::UpdateRule::Norm::kAgreed;
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("steps", steps);
+    visit("epochs", epochs);
+    visit("drop_last", last_batch, {{false, LastBatch::kTrained}, {true, LastBatch::kDropped}});
+    visit("batch_sequences", batch_sequences);
+    visit("sequence_tokens", sequence_tokens);
+    visit("accumulation", accumulation);
+    visit("precision", precision);
+    visit("loss_scale", [this](const auto& of_scale) {
+      loss_scale.visit_members(of_scale);
+      of_scale("flag_loss_rate", flag_loss_rate);
+    });
+    learning_rate.visit_members(visit);
+    optimizer.visit_members(visit);
+    visit("gradient_clip", gradient_clip);
+    using Norm = models::UpdateRule::Norm;
+    visit("gradient_norm", gradient_norm, {{"agreed", Norm::kAgreed}, {"own", Norm::kOwn}});
+  }
 };
 
 struct ValidationConfig {
@@ -50,6 +70,14 @@ struct ValidationConfig {
   std::uint64_t tokens = 65536;        ///< least tokens of an evaluation; each one has the same tokens
   std::uint64_t selection_tokens = 0;  ///< least further tokens, evaluated after the last step; 0: none
   enum class Network : std::uint8_t { kLossless, kLossy } network = Network::kLossless;
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("every_steps", every_steps);
+    visit("tokens", tokens);
+    visit("selection_tokens", selection_tokens);
+    visit("network", network, {{"lossless", Network::kLossless}, {"lossy", Network::kLossy}});
+  }
 };
 
 struct RecordConfig {
@@ -60,6 +88,15 @@ struct RecordConfig {
   enum class Weights : std::uint8_t { kFinal, kNone } weights = Weights::kFinal;
   /// The first and the last step of trace.json; absent: there is none.
   std::optional<std::pair<std::uint64_t, std::uint64_t>> profile_steps;
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("every_steps", every_steps);
+    visit("sample_every_steps", sample_every_steps);
+    visit("links", links, {{"omit", Links::kOmit}, {"include", Links::kInclude}});
+    visit("weights", weights, {{"final", Weights::kFinal}, {"none", Weights::kNone}});
+    visit("profile_steps", profile_steps);
+  }
 };
 
 struct BackendConfig {
@@ -69,6 +106,13 @@ struct BackendConfig {
   /// rendezvous.
   std::optional<comm::Rendezvous> rendezvous;
   int threads_per_rank = 1;
+
+  /// The members by their names in a spec, except for the rendezvous.
+  void visit_members(const auto& visit) {
+    visit("name", name);
+    visit("timeout_seconds", timeout);
+    visit("threads_per_rank", threads_per_rank);
+  }
 };
 
 /// The stages of a pipeline and the order of their work (docs/parallelism.md). It has no effect without a pipeline.
@@ -88,6 +132,13 @@ struct ReplicaAbsence {
   /// state. Absent: each replica has all of the state.
   std::optional<std::uint64_t> reload_step;
 
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("data_rank", data_rank);
+    visit("from", from);
+    visit("until", until);
+    visit("reload_step", reload_step);
+  }
   /// The first step without the replica.
   std::uint64_t first_without() const { return reload_step ? *reload_step + 1 : from; }
 };
@@ -102,6 +153,17 @@ struct FailureConfig {
   /// The new blocks of a failed stage: a mean of the neighbours', plain or weighted by the squares of their
   /// gradients, the block of the stage before, zeros, or random weights.
   enum class Replacement : std::uint8_t { kMean, kWeighted, kCopy, kZero, kRandom } replacement = Replacement::kMean;
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("stages", [this](const auto& of_stages) {
+      using enum Replacement;
+      of_stages("rate", stage_rate);
+      of_stages("replacement", replacement,
+                {{"mean", kMean}, {"weighted", kWeighted}, {"copy", kCopy}, {"zero", kZero}, {"random", kRandom}});
+    });
+    visit("replicas", replicas);
+  }
 };
 
 /// Checkpoints of a run (docs/checkpoints.md).
@@ -114,6 +176,17 @@ struct CheckpointConfig {
   enum class OnError : std::uint8_t { kContinue, kStop } on_error = OnError::kContinue;
   std::vector<std::string> before;  ///< command on rank 0 before each checkpoint; empty: none
   std::vector<std::string> after;   ///< command on rank 0 after each checkpoint; empty: none
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("every_steps", every_steps);
+    visit("keep", keep);
+    visit("async", writing, {{true, Writing::kInBackground}, {false, Writing::kAtOnce}});
+    visit("on_signal", on_signal, {{true, OnSignal::kTake}, {false, OnSignal::kIgnore}});
+    visit("on_error", on_error, {{"continue", OnError::kContinue}, {"stop", OnError::kStop}});
+    visit("before", before);
+    visit("after", after);
+  }
 };
 
 /// The checkpoint of another run that a run begins with, whatever the layouts of the two are.
@@ -121,18 +194,37 @@ struct StartConfig {
   std::string manifest;    ///< path of its manifest.json
   std::uint64_t step = 0;  ///< the last step before the checkpoint
   int membership = 1;      ///< the number of memberships before this run's
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("manifest", manifest);
+    visit("step", step);
+    visit("epoch", membership);
+  }
 };
 
 /// A run is started again if its ranks die.
 struct RestartConfig {
   int attempts = 3;            ///< further attempts after the first
   double backoff_seconds = 1;  ///< the pause before the second attempt; each further pause is twice as long
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("attempts", attempts);
+    visit("backoff_seconds", backoff_seconds);
+  }
 };
 
 /// A run goes on with fewer replicas if ranks die (docs/checkpoints.md).
 struct ElasticConfig {
   int min_data = 1;
   int max_data = 1;
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("min_data", min_data);
+    visit("max_data", max_data);
+  }
 };
 
 /// An action on a kind of anomaly (docs/watching.md).
@@ -142,6 +234,17 @@ struct AlertConfig {
   enum class Action : std::uint8_t { kLog, kStop, kCheckpoint, kCommand } action = Action::kLog;
   std::vector<std::string> command;  ///< kCommand: program and arguments
   double interval_seconds = 60;      ///< kCommand: least seconds of the run between two starts
+
+  /// The members by their names in a spec. The action of a command has no word of its own.
+  void visit_members(const auto& visit) {
+    visit("when", when);
+    visit("threshold", threshold);
+    visit("do", [this](const auto& of_action) {
+      of_action("kind", action, {{"log", Action::kLog}, {"stop", Action::kStop}, {"checkpoint", Action::kCheckpoint}});
+      of_action("command", command);
+      of_action("interval_seconds", interval_seconds);
+    });
+  }
 };
 
 /// The activations that a run saves, and their place (docs/memory.md). The offload of parameters and optimizer state is
@@ -153,6 +256,18 @@ struct MemoryConfig {
   models::RecomputeTraffic traffic = models::RecomputeTraffic::kKept;
   std::string directory{};  ///< the folder of an offload file; empty: the system's temporary folder
 
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    using models::Recompute;
+    using models::RecomputeTraffic;
+    visit("recompute", recompute,
+          {{"none", Recompute::kSaveAll}, {"selective", Recompute::kSelective}, {"full", Recompute::kBlock}});
+    visit("every", every);
+    visit("recompute_traffic", traffic, {{"kept", RecomputeTraffic::kKept}, {"sent", RecomputeTraffic::kSent}});
+    visit("cut", place.cut);
+    visit("offload", place.offloaded);
+    visit("directory", directory);
+  }
   /// The options for a model with that many blocks.
   models::SlotOptions options(int layers) const;
 };
@@ -162,6 +277,12 @@ struct Seeds {
   std::uint64_t weights = 1;  ///< random weights to start from
   std::uint64_t data = 1;     ///< choice of batches
   std::uint64_t network = 1;  ///< packets' fates and the draws of time
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("weights", weights);
+    visit("data", data);
+    visit("network", network);
+  }
   bool agree() const { return weights == data && data == network; }
   bool operator==(const Seeds&) const = default;
 };
@@ -207,6 +328,24 @@ struct RunConfig {
   TrainingConfig training;
   ValidationConfig validation;
   RecordConfig record;
+
+  /// The members by their names in a spec, except for those that resolvers read.
+  void visit_members(const auto& visit) {
+    visit("name", name);
+    visit("backend", backend);
+    visit("training", [this](const auto& of_training) {
+      training.visit_members(of_training);
+      of_training("dropout", model.dropout);
+    });
+    visit("checkpoint", checkpoint);
+    visit("start", start);
+    visit("restart", restart);
+    visit("elastic", elastic);
+    visit("alerts", alerts);
+    visit("failures", failures);
+    visit("validation", validation);
+    visit("record", record);
+  }
 };
 
 /// The rules by which the stages of the run's model save and cut activations.

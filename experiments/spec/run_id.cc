@@ -2,48 +2,99 @@
 #include "experiments/spec/run_id.h"
 
 #include <algorithm>
-#include <array>
+#include <cstdint>
+#include <functional>
 #include <initializer_list>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
 #include "comm/json/schema_checker.h"
 #include "comm/spec/sha256.h"
+#include "experiments/schema/schema_kinds.h"
+#include "sim/error.h"
 
 namespace droptest::experiments {
 namespace {
 
 using nlohmann::json;
 
-/// The one list of the members that a run id leaves out.
-constexpr std::array kChangesNoResult = {"/name",
-                                         "/description",
-                                         "/unit",
-                                         "/record",
-                                         "/backend/timeout_seconds",
-                                         "/backend/threads_per_rank",
-                                         "/backend/rendezvous",
-                                         "/data/lost_limit",
-                                         "/data/retries",
-                                         "/checkpoint",
-                                         "/restart",
-                                         "/elastic",
-                                         "/memory",
-                                         "/alerts"};
-
-constexpr const char* kNumerics = "/numerics_version";
+constexpr const char* kNumericsVersion = "/numerics_version";
 /// The first version that changes the numerics of a run without loss, too.
 constexpr int kFirstWithoutLoss = 3;
 
-/// The further members that cannot change the result of a run that loses and compresses nothing. A virtual clock only
-/// measures such a run.
-constexpr std::array kChangesNoLosslessResult = {"/network",       "/rules",  "/time",
-                                                 "/seeds/network", kNumerics, "/validation/network"};
+/// The runs with an identity that a member is a part of. The names are the values of x-identity in the schemas; what is
+/// within a member has the member's word, unless it has a word of its own.
+enum class Identity : std::uint8_t {
+  kAll,                ///< all runs; the word of a member without one
+  kNone,               ///< none: the member changes no result
+  kImplied,            ///< none: the member changes results through another member, which is a part of the identity
+  kLoss,               ///< a run that loses packets
+  kLossOrCompression,  ///< a run that loses packets or compresses messages; of a class in the network: if it does
+  kNetworkDraws,       ///< a run with draws of the network's seed, of whatever kind
+  kNumerics,           ///< a run that loses packets, and each run of numerics that change runs without loss
+};
 
-/// The further members that cannot change the result of a run that compresses messages: members of the spec, and
-/// members of each class that compresses.
-constexpr std::array kChangesNoCompressedResult = {"/time", kNumerics};
-constexpr std::array kChangesNoCompressedClass = {"/reduce", "/gather", "/burst_scope", "/recovery/protect"};
+Identity identity_named(const std::string& pointer, const std::string& word) {
+  using enum Identity;
+  static const std::map<std::string, Identity> kNames = {{"all", kAll},
+                                                         {"none", kNone},
+                                                         {"implied", kImplied},
+                                                         {"loss", kLoss},
+                                                         {"loss_or_compression", kLossOrCompression},
+                                                         {"network_draws", kNetworkDraws},
+                                                         {"numerics", kNumerics}};
+  const auto known = kNames.find(word);
+  DROPTEST_CHECK(known != kNames.end(), "x-identity of " + pointer + ": got " + word);
+  return known->second;
+}
+
+/// The words of the schemas by pointer, in the order of the pointers' bytes.
+const std::map<std::string, Identity, std::less<>>& identities() {
+  static const std::map<std::string, Identity, std::less<>> kIdentities = [] {
+    std::map<std::string, Identity, std::less<>> all;
+    for (const SchemaKind kind : {SchemaKind::kSpec, SchemaKind::kCommandSpec}) {
+      for (const auto& [pointer, word] : schema_of(kind).annotations("x-identity")) {
+        const Identity identity = identity_named(pointer, word);
+        const auto known = all.emplace(pointer, identity).first;
+        DROPTEST_CHECK(known->second == identity, "x-identity of " + pointer + ": two schemas differ");
+      }
+    }
+    return all;
+  }();
+  return kIdentities;
+}
+
+Identity identity_of(std::string_view pointer) {
+  for (;; pointer = pointer.substr(0, pointer.rfind('/'))) {
+    if (const auto known = identities().find(pointer); known != identities().end()) return known->second;
+    if (pointer.empty()) return Identity::kAll;
+  }
+}
+
+/// Adds the pointers of the members at and below `at` for which `is_left_out` is true; one pointer for a member that is
+/// left out as a whole.
+template <class LeftOut>
+void find_left_out(const json& value, const std::string& at, const LeftOut& is_left_out,
+                   std::vector<std::string>& found) {
+  const bool all = is_left_out(at);
+  const std::string below = at + "/";
+  bool is_whole = true;
+  for (auto inner = identities().lower_bound(below); inner != identities().end(); ++inner) {
+    if (!inner->first.starts_with(below)) break;
+    if (is_left_out(inner->first) != all && value.contains(json::json_pointer(inner->first.substr(at.size())))) {
+      is_whole = false;
+      break;
+    }
+  }
+  if (is_whole) {
+    if (all) found.push_back(at);
+    return;
+  }
+  for (const auto& [name, member] : value.items()) {
+    find_left_out(member, comm::child_pointer(at, name), is_left_out, found);
+  }
+}
 
 /// Members that name files. A file counts by its content: if its checksum is known, its name is no part of an id.
 struct FileMembers {
@@ -119,12 +170,6 @@ void remove(json& document, const std::string& pointer) {
   if (document.contains(path)) document.at(path.parent_pointer()).erase(path.back());
 }
 
-// Attention in chunks rounds other sums.
-const json::json_pointer& attention_chunk() {
-  static const json::json_pointer kPointer("/memory/attention_chunk");
-  return kPointer;
-}
-
 bool compresses(const json& of_class) { return of_class.contains("compression"); }
 
 /// Probabilities of failures that the network's seed draws and that no member of the network gives.
@@ -159,22 +204,20 @@ bool draws_nothing(const json& of_class) {
 
 std::string run_id_of(const json& resolved_spec) {
   json identity = resolved_spec;
-  const json chunk = identity.value(attention_chunk(), json());
-  for (const char* pointer : kChangesNoResult) remove(identity, pointer);
-  if (!chunk.is_null()) identity[attention_chunk()] = chunk;
+  std::vector<std::string> left_out;
+  const auto is_left_out = [](std::string_view pointer) {
+    const Identity of_runs = identity_of(pointer);
+    return of_runs == Identity::kNone || of_runs == Identity::kImplied;
+  };
+  find_left_out(resolved_spec, "", is_left_out, left_out);
+  for (const std::string& pointer : left_out) remove(identity, pointer);
   const FileMembers files = files_in(identity);
   for (const std::string& path : files.paths) identity[json::json_pointer(path)] = "";
   for (const std::string& version : files.versions) remove(identity, version);
   return comm::sha256_hex(comm::canonical_json(identity)).substr(0, 16);
 }
 
-bool changes_results(std::string_view pointer) {
-  // A class of traffic in the network follows from the first; the second is a part of the id.
-  if (pointer == "/memory/recompute_traffic" || pointer == "/memory/attention_chunk") return true;
-  return std::none_of(kChangesNoResult.begin(), kChangesNoResult.end(), [pointer](std::string_view excluded) {
-    return pointer == excluded || (pointer.starts_with(excluded) && pointer[excluded.size()] == '/');
-  });
-}
+bool changes_results(std::string_view pointer) { return identity_of(pointer) != Identity::kNone; }
 
 bool changes_results(const std::string& pointer, const json& value) {
   if (changes_results(pointer)) return true;
@@ -186,38 +229,34 @@ bool changes_results(const std::string& pointer, const json& value) {
 }
 
 std::vector<std::string> twin_omits(const json& resolved_spec) {
-  std::vector<std::string> omits;
-  const auto add = [&](const std::string& pointer) {
-    if (pointer == kNumerics && resolved_spec.value(json::json_pointer(kNumerics), 1) >= kFirstWithoutLoss) return;
-    if (resolved_spec.contains(json::json_pointer(pointer))) omits.push_back(pointer);
-  };
-  const bool has_chunk = !resolved_spec.value(attention_chunk(), json()).is_null();
-  for (const std::string pointer : kChangesNoResult) {
-    if (pointer != "/memory" || !has_chunk) {
-      add(pointer);
-      continue;
-    }
-    for (const auto& [name, ignored] : resolved_spec.at("memory").items()) {
-      const std::string member = comm::child_pointer(pointer, name);
-      if (member != attention_chunk().to_string()) add(member);
-    }
-  }
   const json classes = classes_of(resolved_spec);
-  if (std::any_of(classes.begin(), classes.end(), compresses)) {
-    for (const char* pointer : kChangesNoCompressedResult) add(pointer);
-    for (const auto& [name, of_class] : classes.items()) {
-      const std::string section = "/network/classes/" + name;
-      if (!compresses(of_class)) {
-        add(section);
-        continue;
-      }
-      for (const char* member : kChangesNoCompressedClass) add(section + member);
+  const bool some_compress = std::any_of(classes.begin(), classes.end(), compresses);
+  const auto compresses_at = [&](std::string_view pointer) {
+    constexpr std::string_view kClasses = "/network/classes/";
+    if (!pointer.starts_with(kClasses)) return some_compress;
+    const std::string_view name = pointer.substr(kClasses.size());
+    const auto of_class = classes.find(name.substr(0, name.find('/')));
+    return of_class != classes.end() && compresses(*of_class);
+  };
+  const auto is_left_out = [&](std::string_view pointer) {
+    switch (identity_of(pointer)) {
+      case Identity::kAll:
+        return false;
+      case Identity::kLossOrCompression:
+        return !compresses_at(pointer);
+      case Identity::kNetworkDraws:
+        return !some_compress && !draws_failures(resolved_spec);
+      case Identity::kNumerics:
+        return resolved_spec.value(json::json_pointer(kNumericsVersion), 1) < kFirstWithoutLoss;
+      case Identity::kNone:
+      case Identity::kImplied:
+      case Identity::kLoss:
+        return true;
     }
-  } else {
-    for (const std::string pointer : kChangesNoLosslessResult) {
-      if (pointer != "/seeds/network" || !draws_failures(resolved_spec)) add(pointer);
-    }
-  }
+    return true;
+  };
+  std::vector<std::string> omits;
+  find_left_out(resolved_spec, "", is_left_out, omits);
   const FileMembers files = file_patterns_in(resolved_spec, "");
   omits.insert(omits.end(), files.paths.begin(), files.paths.end());
   omits.insert(omits.end(), files.versions.begin(), files.versions.end());

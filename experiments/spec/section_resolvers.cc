@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/json/json_text.h"
+#include "experiments/schema/schema_kinds.h"
 #include "sim/error.h"
 
 namespace droptest::experiments {
@@ -38,6 +39,11 @@ void Resolution::take_hash(const std::string& pointer, const char* path, const c
   }
 }
 
+void Resolution::fill_defaults(const std::string& pointer) const {
+  json& member = spec.at(json::json_pointer(pointer));
+  member = schema_of(SchemaKind::kSpec).with_defaults(member, pointer);
+}
+
 void refuse_several_runs(Resolution& resolution) {
   json& spec = resolution.spec;
   if (spec.contains("sweep")) resolution.report("/sweep", "got a sweep, want a spec of one run");
@@ -58,11 +64,10 @@ void resolve_seeds(Resolution& resolution) {
                       "got " + comm::quote_json(resolution.given["seed"]) +
                           ", which changes nothing, since /seeds has weights, data and network; want one of the two");
   }
-  const auto take = [&](const char* name) {
+  resolution.config.seeds.visit_members([&](const char* name, std::uint64_t& seed) {
     if (!seeds.contains(name)) seeds[name] = spec["seed"];
-    return seeds[name].get<std::uint64_t>();
-  };
-  resolution.config.seeds = {take("weights"), take("data"), take("network")};
+    seed = seeds[name].get<std::uint64_t>();
+  });
   spec.erase("seed");
 }
 

@@ -25,6 +25,10 @@ struct Resolution {
   void report(const std::string& pointer, const std::string& message) const;
   bool has_errors() const { return !errors.empty(); }
 
+  /// Gives the object at a pointer the schema's defaults of its absent members, as the whole spec has them: for an
+  /// object that a shorthand stood for.
+  void fill_defaults(const std::string& pointer) const;
+
   /// The object at `pointer` names a file in its member `path`. Writes the file's hash into its member `hash`, or
   /// compares the two. Reports a hash that is another file's, a file that cannot be read, and a hash without a file.
   void take_hash(const std::string& pointer, const char* path, const char* hash = "sha256") const;

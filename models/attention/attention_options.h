@@ -37,6 +37,12 @@ struct AttentionOptions {
   /// attention, and attention over sequence ranks, bring all chunks of a block back at once.
   std::int64_t chunk_tokens = 0;
 
+  /// The members of dilated attention by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("branches", branches);
+    visit("gradient", gradient, {{"exact", BranchGradient::kExact}, {"stopped", BranchGradient::kStopped}});
+  }
+
   /// Whether this is dense attention on a rank that has all tokens.
   bool is_whole() const { return sequence.ranks() == 1 && branches.empty(); }
   /// Whether attention is a StatefulAttention.

@@ -17,6 +17,12 @@ namespace droptest::models {
 struct DilatedBranch {
   std::int64_t segment_length = 0;
   std::int64_t dilation = 1;
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("segment", segment_length);
+    visit("dilation", dilation);
+  }
 };
 
 /// Throws: ConfigError that names the branch and the member that does not fit: no branch, a length or dilation below 1,

@@ -16,6 +16,12 @@ namespace droptest::models {
 struct TensorRule {
   std::string pattern;              ///< Hugging Face's names; a `*` stands for any characters
   double learning_rate_factor = 1;  ///< 0: the tensor is frozen: not updated, not sent, and not in the gradient norm
+
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("match", pattern);
+    visit("learning_rate_factor", learning_rate_factor);
+  }
 };
 
 /// Low-rank adapters of linear layers (Hu et al. 2022, LoRA). With adapters, all other tensors except a classification
@@ -25,6 +31,12 @@ struct LoraOptions {
   double alpha = 0;                    ///< the output of an adapter is multiplied by alpha / rank
   std::vector<std::string> targets{};  ///< names from lora_targets()
 
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("rank", rank);
+    visit("alpha", alpha);
+    visit("targets", targets);
+  }
   bool is_on() const { return rank > 0; }
   double scale() const { return alpha / rank; }
 };
@@ -47,6 +59,14 @@ struct Gpt2Config {
   std::vector<TensorRule> tensor_rules{};  ///< the last matching rule applies; no match: factor 1
   LoraOptions lora{};
 
+  /// The extents by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("layers", layers);
+    visit("width", width);
+    visit("heads", heads);
+    visit("context", context);
+    visit("vocabulary", vocabulary);
+  }
   bool classifies() const { return classes > 0; }
   /// The number of outputs of the head.
   int outputs() const { return classifies() ? classes : vocabulary; }

@@ -25,6 +25,14 @@ struct ShardOptions {
   bool offloads_values = false;   ///< values are stored outside of memory; two blocks and other tensors are in memory
   std::uint64_t offload_piece_elems = std::uint64_t{1} << 20U;  ///< size limit of a piece in an update
 
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("zero", zero);
+    visit("bucket_bytes", bucket_bytes);
+    visit("first_bucket_bytes", first_bucket_bytes);
+    visit("gather_bucket_bytes", gather_bucket_bytes);
+    visit("reduce", reduce, {{"after_last", Reduce::kAfterLast}, {"after_each", Reduce::kAfterEach}});
+  }
   bool shards_state() const { return zero >= 1; }
   /// Whether a rank has only memory for its own gradients and for those of units in use. If several micro-batches are
   /// added up before the reduction, all gradients need memory.

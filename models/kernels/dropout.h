@@ -21,6 +21,12 @@ struct DropoutConfig {
   double embedding = 0;    ///< drops elements of the sum of token and position embeddings
   std::uint64_t seed = 1;  ///< key of all draws
 
+  /// The members by their names in a spec.
+  void visit_members(const auto& visit) {
+    visit("attention", attention);
+    visit("residual", residual);
+    visit("embedding", embedding);
+  }
   bool is_on() const { return attention > 0 || residual > 0 || embedding > 0; }
 };
 

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/spec/sha256.h"
+#include "experiments/spec/dry_run.h"
 #include "experiments/spec/run_id.h"
 #include "tests/comm/error_text.h"
 #include "tests/comm/temporary_folder.h"
@@ -19,6 +20,7 @@ namespace droptest::experiments::file_hashes_test {
 namespace {
 
 using comm::sha256_hex;
+using nlohmann::json;
 
 using ::testing::HasSubstr;
 
@@ -65,11 +67,11 @@ TEST(FileHashes, AnotherProcessReadsOnlyTheFilesThatHaveChangedSince) {
     write(paths[i], "abc", 100);
     (void)files.of(paths[i]);
   }
-  const nlohmann::json known = files.known_of(paths);
+  const json known = files.known_of(paths);
   EXPECT_EQ(known.size(), 2);
   int pieces = 0;
   FileHashes other([&pieces] { ++pieces; });
-  other.remember(nlohmann::json::parse(known.dump()));
+  other.remember(json::parse(known.dump()));
   EXPECT_EQ(other.of(paths[0]), sha256_hex("abc"));
   EXPECT_EQ(pieces, 0);
   write(paths[0], "abd", 101);
@@ -141,6 +143,22 @@ TEST_F(SpecOfFiles, TheIdHasContentsInPlaceOfPaths) {
   EXPECT_EQ(resolve(first.spec, "spec.json", &files).spec, first.spec);
 }
 
+// droptest resolves a spec without its files before it reads them, so that an error is said at once.
+TEST_F(SpecOfFiles, ASpecHasOneDryRunWithAndWithoutItsFiles) {
+  put("a", "abc");
+  put("w", std::string("\x02") + std::string(7, '\0') + "{}");
+  for (const std::string& model : {std::string("{}"), R"({"weights": )" + at("w") + "}"}) {
+    const ResolvedRun with_files = run(R"({"text": )" + at("a") + "}", model);
+    json document = {{"name", "t"}, {"data", {{"text", folder_.path() + "/a"}}}, {"model", json::parse(model)}};
+    const ResolvedRun without = resolve(document, "s.json");
+    EXPECT_NE(with_files.spec, without.spec) << "the hashes are known";
+    EXPECT_EQ(shared_dry_run(with_files.spec, with_files.config), shared_dry_run(without.spec, without.config));
+  }
+  const ResolvedRun other = run(R"({"text": )" + at("a") + "}", R"({"layers": 3})");
+  const ResolvedRun one = run(R"({"text": )" + at("a") + "}");
+  EXPECT_NE(shared_dry_run(other.spec, other.config), shared_dry_run(one.spec, one.config));
+}
+
 TEST_F(SpecOfFiles, AnotherFileThanTheHashSaysIsAnError) {
   put("a", "abc");
   const std::string hash = sha256_hex("abd");
@@ -162,7 +180,7 @@ TEST_F(SpecOfFiles, ARecordOfOtherNumericsIsRefused) {
   put("a", "abc");
   const ResolvedRun first = run(R"({"text": )" + at("a") + "}");
   EXPECT_EQ(first.spec["numerics_version"], 1);
-  nlohmann::json other = first.spec;
+  json other = first.spec;
   other["numerics_version"] = 2;
   EXPECT_NE(run_id_of(other), first.run_id);
   EXPECT_THAT(config_error_of([&] { (void)resolve(other, "spec.json"); }),

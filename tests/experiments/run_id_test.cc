@@ -4,17 +4,21 @@
 #include <gtest/gtest.h>
 
 #include <cstddef>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 #include <vector>
 
+#include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/run_id.h"
 #include "tests/experiments/resolved_spec.h"
 
 namespace droptest::experiments::run_id_test {
 namespace {
+
+using nlohmann::json;
 
 TEST(RunId, IsStable) {
   // Golden: a change of it makes every recorded run a stranger; tests/experiments/test_run_id.py computes it with
@@ -69,20 +73,59 @@ TEST(RunId, DoesNotDependOnOrderSpellingOrWhatChangesNoResult) {
   EXPECT_EQ(id_with({sent, "/network={}"}), id_with({"/network={}"})) << "no packet and no time is counted";
 }
 
-// Each member gets some content, so that no section is left out only because no spec of a test has it.
-TEST(RunId, LeavesOutEachMemberThatChangesNoResult) {
-  const ResolvedRun run = resolved(kTwoRanks);
-  for (const char* member : {"/name", "/description", "/record", "/backend/timeout_seconds",
-                             "/backend/threads_per_rank", "/backend/rendezvous", "/data/lost_limit", "/data/retries",
-                             "/checkpoint", "/restart", "/elastic", "/memory", "/alerts"}) {
-    nlohmann::json spec = run.spec;
-    spec[nlohmann::json::json_pointer(member)] = "another";
-    EXPECT_EQ(run_id_of(spec), run.run_id) << member;
-    EXPECT_FALSE(changes_results(member)) << member;
+std::map<std::string, json> words_of_identity() {
+  std::map<std::string, json> words = schema_of(SchemaKind::kSpec).annotations("x-identity");
+  words.merge(schema_of(SchemaKind::kCommandSpec).annotations("x-identity"));
+  return words;
+}
+
+std::string id_with_member(json spec, const std::string& pointer, const json& value) {
+  spec[json::json_pointer(pointer)] = value;
+  return run_id_of(spec);
+}
+
+// Each member gets some content, so that none is left out only because no spec of a test has it.
+TEST(RunId, LeavesOutTheMembersThatTheSchemaSays) {
+  const json spec = resolved(kTwoRanks).spec;
+  const std::set<std::string> left_out = {"none", "implied"};
+  std::set<std::string> with_none;
+  for (const auto& [pointer, word] : words_of_identity()) {
+    const bool is_left_out = left_out.contains(word);
+    EXPECT_EQ(id_with_member(spec, pointer, "one") == id_with_member(spec, pointer, "another"), is_left_out) << pointer;
+    EXPECT_EQ(changes_results(pointer), word != "none") << pointer;
+    if (!is_left_out) continue;
+    EXPECT_EQ(id_with_member(spec, pointer, "one"), run_id_of(spec)) << pointer;
+    EXPECT_EQ(id_with_member(spec, pointer, {{"a", {1, 2}}}), run_id_of(spec)) << pointer;
+    if (word == "none") with_none.insert(pointer);
   }
-  nlohmann::json other = run.spec;
-  other["elastics"] = "another";
-  EXPECT_NE(run_id_of(other), run.run_id);
+  EXPECT_EQ(with_none,
+            (std::set<std::string>{"/name", "/description", "/unit", "/record", "/backend/timeout_seconds",
+                                   "/backend/threads_per_rank", "/backend/rendezvous", "/data/lost_limit",
+                                   "/data/retries", "/checkpoint", "/restart", "/elastic", "/memory", "/alerts"}));
+}
+
+TEST(RunId, DependsOnEachMemberWithoutAWord) {
+  const json spec = resolved(kTwoRanks).spec;
+  const std::map<std::string, json> words = words_of_identity();
+  int members = 0;
+  const auto expect_part = [&](const std::string& pointer) {
+    if (words.contains(pointer)) return;
+    ++members;
+    EXPECT_NE(id_with_member(spec, pointer, "one"), id_with_member(spec, pointer, "another")) << pointer;
+    EXPECT_TRUE(changes_results(pointer)) << pointer;
+  };
+  for (const SchemaKind kind : {SchemaKind::kSpec, SchemaKind::kCommandSpec}) {
+    for (const auto& [name, section] : schema_of(kind).source()["properties"].items()) {
+      expect_part("/" + name);
+      if (words.contains("/" + name)) continue;
+      const json of_section = section.value("properties", json::object());
+      for (const auto& [inner, member] : of_section.items()) {
+        expect_part("/" + name + "/" + inner);
+      }
+    }
+  }
+  EXPECT_GT(members, 100);
+  EXPECT_NE(id_with_member(spec, "/elastics", "one"), run_id_of(spec)) << "members of other programs count";
 }
 
 TEST(RunId, DependsOnEverythingElse) {
@@ -155,7 +198,7 @@ std::vector<std::string> omits_with(const std::vector<std::string>& overrides) {
 /// The spec as a twin is compared: without these pointers, and without objects that have no other members.
 nlohmann::json compared(nlohmann::json spec) {
   for (const std::string& pointer : twin_omits(spec)) {
-    for (nlohmann::json::json_pointer at(pointer); !at.empty(); at.pop_back()) {
+    for (json::json_pointer at(pointer); !at.empty(); at.pop_back()) {
       if (!spec.contains(at)) continue;
       if (at.to_string() != pointer && !spec.at(at).empty()) break;
       spec.at(at.parent_pointer()).erase(at.back());
@@ -206,10 +249,28 @@ TEST(TwinOmits, ARunThatCompressesKeepsTheNetworkOfItsCompression) {
   EXPECT_NE(with({compressed}), with({compressed, "/seeds/network=7"})) << "it starts the factors of power_sgd";
 }
 
+TEST(TwinOmits, AreThePointersThatTheSchemaSays) {
+  EXPECT_THAT(
+      omits_with({R"(/memory={"attention_chunk":32,"recompute":"full"})", "/checkpoint/every_steps=5"}),
+      testing::UnorderedElementsAreArray(
+          {"/name", "/description", "/record", "/backend/timeout_seconds", "/backend/threads_per_rank",
+           "/backend/rendezvous", "/checkpoint", "/memory/cut", "/memory/every", "/memory/offload",
+           "/memory/offload_optimizer", "/memory/offload_parameters", "/memory/recompute", "/memory/recompute_traffic",
+           "/memory/strategy", "/network", "/seeds/network", "/numerics_version", "/validation/network"}));
+  const std::string compression = R"(/network/classes/dp_gradient/compression={"kind":"int4"})";
+  const std::string protection = R"(/network/classes/dp_gradient/recovery={"protect":{"layers":[0]}})";
+  EXPECT_THAT(omits_with({"/parallel/data=2", "/network/fill=zero", compression, protection}),
+              testing::UnorderedElementsAreArray(
+                  {"/name", "/description", "/record", "/backend/timeout_seconds", "/backend/threads_per_rank",
+                   "/backend/rendezvous", "/network/classes/dp_gradient/reduce", "/network/classes/dp_gradient/gather",
+                   "/network/classes/dp_gradient/burst_scope", "/network/classes/dp_gradient/recovery/protect",
+                   "/network/classes/tp_backward", "/network/classes/tp_forward", "/numerics_version"}));
+}
+
 TEST(TwinOmits, NamesOnlyMembersThatTheSpecHas) {
   const std::vector<std::string> omits = omits_with({});
   const nlohmann::json spec = resolved(kTwoRanks).spec;
-  for (const std::string& pointer : omits) EXPECT_TRUE(spec.contains(nlohmann::json::json_pointer(pointer))) << pointer;
+  for (const std::string& pointer : omits) EXPECT_TRUE(spec.contains(json::json_pointer(pointer))) << pointer;
   EXPECT_EQ(std::set<std::string>(omits.begin(), omits.end()).size(), omits.size());
 }
 

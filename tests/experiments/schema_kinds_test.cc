@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "comm/json/json_text.h"
@@ -61,6 +62,25 @@ TEST(Schema, EmbeddedSchemasLoadAndForbidUnknownKeysEverywhere) {
         SchemaKind::kSlurmTask, SchemaKind::kShards, SchemaKind::kEvent}) {
     walk(schema_of(kind).source(), "schema " + std::to_string(static_cast<int>(kind)));
   }
+}
+
+// Elsewhere nothing would read it.
+TEST(Schema, WordsOfTheIdentityStandAtMembersOfSpecs) {
+  std::set<std::pair<std::string, json>> read;  // last names and words
+  for (const SchemaKind kind : {SchemaKind::kSpec, SchemaKind::kCommandSpec}) {
+    for (const auto& [pointer, word] : schema_of(kind).annotations("x-identity")) {
+      read.emplace(pointer.substr(pointer.rfind('/') + 1), word);
+    }
+  }
+  std::set<std::pair<std::string, json>> written;
+  const std::function<void(const json&, const std::string&)> walk = [&](const json& rule, const std::string& name) {
+    if (rule.is_object() && rule.contains("x-identity")) written.emplace(name, rule["x-identity"]);
+    if (!rule.is_structured()) return;
+    for (const auto& [inner, part] : rule.items()) walk(part, inner);
+  };
+  for (const auto& [name, kind] : schema_names()) walk(schema_of(kind).source(), name.data());
+  EXPECT_EQ(written, read);
+  EXPECT_THAT(read, testing::Contains(std::pair<std::string, json>("attention_chunk", "all")));
 }
 
 TEST(ResolvedSchema, HasNoDefaultsAndRequiresWhatHasOne) {

@@ -49,6 +49,32 @@ TEST(Schema, AKeywordItDoesNotKnowIsABug) {
   EXPECT_NO_THROW(schema(R"({"properties": {"format": {"type": "string"}}})"));
 }
 
+TEST(Schema, AnAnnotationIsFoundAtEachMemberThatHasIt) {
+  const Schema rules = schema(R"json({"x-identity": "root", "properties": {
+      "own": {"x-identity": "a", "properties": {"inner": {"x-identity": "b"}, "silent": {}}},
+      "referred": {"$ref": "#/$defs/rule"},
+      "both": {"$ref": "#/$defs/rule", "x-identity": "own"},
+      "either": {"anyOf": [{"properties": {"x": {"x-identity": "c"}}}, {"oneOf": [{"x-identity": "d"}]}]},
+      "a/b": {"x-identity": "e"},
+      "list": {"items": {"x-identity": "of an entry"}},
+      "again": {"$ref": "#/$defs/loop"}},
+      "$defs": {"rule": {"x-identity": "rule", "properties": {"deep": {"x-identity": "f"}}},
+                "loop": {"properties": {"next": {"$ref": "#/$defs/loop"}, "end": {"x-identity": "g"}}}}})json");
+  EXPECT_EQ(json(rules.annotations("x-identity")), parse_json(R"({"": "root", "/own": "a", "/own/inner": "b",
+      "/referred": "rule", "/referred/deep": "f", "/both": "own", "/both/deep": "f", "/either": "d", "/either/x": "c",
+      "/a~1b": "e", "/again/end": "g"})",
+                                                              "d"));
+  EXPECT_THAT(rules.annotations("x-words"), IsEmpty());
+}
+
+TEST(Schema, AMemberHasTheDefaultsOfItsRule) {
+  const Schema rules = schema(R"json({"properties": {
+      "a/b": {"properties": {"inner": {"properties": {"x": {"default": 1, "type": "number"}, "y": {}}}}}},
+      "default": 7})json");
+  EXPECT_EQ(rules.with_defaults(parse_json(R"({"y": 2})", "d"), "/a~1b/inner").dump(), R"({"x":1.0,"y":2})");
+  EXPECT_EQ(rules.with_defaults(json::object()), json::object());
+}
+
 TEST(Schema, RangesAreExactForSixtyFourBitIntegers) {
   const Schema rules = schema(R"({"type": "integer", "minimum": -2, "maximum": 18446744073709551614})");
   EXPECT_THAT(violations(rules, "18446744073709551614"), IsEmpty());
