@@ -18,8 +18,8 @@ FIRST = ("launchers", "test_cli_checkpoints", "test_browser")
 
 
 def pytest_configure(config):
-    """Gives each process of pytest-xdist one core in turn. Ranks that wait for each other on one core are not woken across cores, which
-    costs virtual machines more time than the tests themselves."""
+    """Gives each process of pytest-xdist one core in turn: ranks that wait for each other are then not woken across
+    cores, which costs virtual machines more time than the tests themselves."""
     worker = getattr(config, "workerinput", None)
     if worker and hasattr(os, "sched_setaffinity"):
         cores = sorted(os.sched_getaffinity(0))
