@@ -14,16 +14,28 @@ import pytest
 PACKAGES = Path(__file__).resolve().parents[1] / "analysis"
 LAUNCHERS = ("test_launchers", "test_launch_failures", "test_slurm_arrays")
 # These begin, since they take longest: Slurm's tests mostly wait.
+ALL_CORES = pytest.StashKey[set[int]]()
 FIRST = ("launchers", "test_cli_checkpoints", "test_browser")
 
 
 def pytest_configure(config):
     """Gives each process of pytest-xdist one core in turn: ranks that wait for each other are then not woken across
     cores, which costs virtual machines more time than the tests themselves."""
-    worker = getattr(config, "workerinput", None)
-    if worker and hasattr(os, "sched_setaffinity"):
-        cores = sorted(os.sched_getaffinity(0))
+    config.stash[ALL_CORES] = os.sched_getaffinity(0)
+    if worker := getattr(config, "workerinput", None):
+        cores = sorted(config.stash[ALL_CORES])
         os.sched_setaffinity(0, {cores[int(worker["workerid"].removeprefix("gw")) % len(cores)]})
+
+
+@pytest.fixture
+def all_cores(request):
+    """The cores of pytest-xdist itself, on which the test may run, too."""
+    old, cores = os.sched_getaffinity(0), request.config.stash[ALL_CORES]
+    if len(cores) < 2:
+        pytest.skip("needs two cores")
+    os.sched_setaffinity(0, cores)
+    yield cores
+    os.sched_setaffinity(0, old)
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the marks

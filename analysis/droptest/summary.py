@@ -32,6 +32,7 @@ class Frames(Protocol):
     time: pd.DataFrame
     recoveries: pd.DataFrame
     varied: list[str]
+    best_over: tuple[str, ...]
 
     @property
     def best(self) -> Frames:
@@ -220,10 +221,10 @@ def groups(records: Frames) -> list[Group]:
 
     With best_over they are of the best value of each point.
     """
+    chosen = bool(records.best_over)
     records = records.best
     counts = _Counts(records)
     order = {series: index for index, series in enumerate(dict.fromkeys(records.runs["series"]))}
-    chosen = records.runs["best_value"].any()
     result = []
     for series, rate, members in points_in(records.runs):
         difference, note = _difference(members)
@@ -339,7 +340,7 @@ def as_json(group: Group) -> dict[str, Any]:
 
 
 FINISHED = ("completed", COUNTED, PARTLY_COUNTED)
-ENDED = (*FINISHED, "diverged", "failed", NOT_COUNTED)  # statuses of runs that the table counts in columns
+ENDED = (*FINISHED, "diverged", "failed", NOT_COUNTED)  # statuses that are no reason to say that a run is absent
 POINT_RATES = ("configured_rate", "realised_rate", "z", "late_rate", "repaired_rate", "resent_rate")
 HEADER = (
     "series", "loss model", "loss rate", "mean burst", "best value", "seeds", "final validation loss",

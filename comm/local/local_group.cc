@@ -9,6 +9,7 @@
 #include <set>
 #include <thread>
 
+#include "comm/allowed_cores.h"
 #include "sim/error.h"
 
 namespace droptest::comm {
@@ -28,10 +29,7 @@ std::string operation_text(const Call& call) { return std::string(operation_name
 }  // namespace
 
 LocalWorld::LocalWorld(int world_size, std::chrono::milliseconds timeout, const Clock& clock)
-    : size_(world_size),
-      timeout_(timeout),
-      clock_(clock),
-      cores_(static_cast<int>(std::max(1U, std::thread::hardware_concurrency()))) {
+    : size_(world_size), timeout_(timeout), clock_(clock), cores_(static_cast<int>(allowed_cores().size())) {
   if (world_size < 1) throw ConfigError("local: world size " + std::to_string(world_size) + ", want at least 1");
   if (timeout.count() < 1) throw ConfigError("local: timeout " + milliseconds_text(timeout) + ", want at least 1 ms");
   ranks_.resize(static_cast<std::size_t>(world_size));

@@ -8,8 +8,8 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
-#include <thread>
 
+#include "comm/allowed_cores.h"
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/known_names.h"
@@ -72,7 +72,7 @@ experiments::Evaluated evaluated(const EvalOptions& options, const experiments::
     return result;
   };
   if (options.network.empty()) {
-    const int threads = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+    const int threads = static_cast<int>(comm::allowed_cores().size());
     return finite(experiments::evaluate_on_one_rank(config, weights, options.model, data, detail, threads));
   }
   experiments::NetworkEvaluation result =

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/allowed_cores.h"
 #include "comm/json/json_text.h"
 #include "experiments/cli/commands.h"
 #include "experiments/cli/finished_runs.h"
@@ -24,7 +25,6 @@
 #include "experiments/cli/time_estimate.h"
 #include "experiments/doctor/machine_checks.h"
 #include "experiments/files/atomic_file.h"
-#include "experiments/process/core_shares.h"
 #include "experiments/records/run_records.h"
 #include "experiments/run/layout_plan.h"
 #include "experiments/run/run_forecast.h"
@@ -205,7 +205,7 @@ class PrintedRuns {
       add_to(alone, estimate_->seconds(timed_of(runs_[i])));
       add_to(together, estimate_->core_seconds(timed_of(runs_[i]), jobs_));
     }
-    if (together) *together /= static_cast<double>(experiments::allowed_cores().size());
+    if (together) *together /= static_cast<double>(comm::allowed_cores().size());
     about_["estimate"] = {{"runs", to_do},
                           {"weights_bytes", weights_bytes},
                           {"jobs", jobs_},

@@ -9,10 +9,10 @@
 #include <set>
 #include <system_error>
 
+#include "comm/allowed_cores.h"
 #include "comm/host_name.h"
 #include "comm/json/json_text.h"
 #include "experiments/doctor/machine_checks.h"
-#include "experiments/process/core_shares.h"
 #include "experiments/records/run_records.h"
 
 namespace droptest::cli {
@@ -40,7 +40,7 @@ std::optional<double> TimeEstimate::seconds(const Run& run) const {
 }
 
 std::optional<double> TimeEstimate::core_seconds(const Run& run, double jobs) const {
-  const auto cores = static_cast<double>(experiments::allowed_cores().size());
+  const auto cores = static_cast<double>(comm::allowed_cores().size());
   if (finished_.contains(*run.shape)) return *seconds(run) * cores / jobs;
   if (!step_) return std::nullopt;
   return step_->processor_seconds * experiments::run_operations(*run.config) / measured_operations_;

@@ -12,9 +12,9 @@
 #include <set>
 #include <span>
 
+#include "comm/allowed_cores.h"
 #include "comm/rank_agreement.h"
 #include "experiments/doctor/machine_checks.h"
-#include "experiments/process/core_shares.h"
 #include "experiments/records/provenance.h"
 
 namespace droptest::experiments {
@@ -197,7 +197,7 @@ RankFacts own_facts() {
   const Provenance build = build_provenance();
   RankFacts facts;
   facts.host = build.host;
-  facts.cores = allowed_cores();
+  facts.cores = comm::allowed_cores();
   facts.build = "droptest " + build.version + " (" + build.commit + ")";
   for (const auto& [name, version] : build.libraries) facts.build += ", " + name + " " + version;
   return facts;

@@ -7,10 +7,6 @@
 
 namespace droptest::experiments {
 
-/// The cores that this process may run on, ascending: those of the machine that taskset and its cpuset allow. Never
-/// empty. Throws: CommError if the kernel does not tell them.
-std::vector<int> allowed_cores();
-
 /// Hands every job a set of cores of its own, as equal as they can be, of neighbouring numbers. More jobs than cores
 /// get none (empty sets): the kernel then balances them better than any fixed choice.
 class CoreShares {

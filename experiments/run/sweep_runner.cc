@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "comm/allowed_cores.h"
 #include "comm/json/read_file.h"
 #include "experiments/checkpoint/checkpoint_folder.h"
 #include "experiments/process/child_process.h"
@@ -74,7 +75,7 @@ class SweepRunner {
   SweepRunner(const SweepPlan& plan, const SweepOptions& options)
       : plan_(plan),
         options_(options),
-        cores_(options.pin == SweepOptions::Pin::kCores ? allowed_cores() : std::vector<int>()),
+        cores_(options.pin == SweepOptions::Pin::kCores ? comm::allowed_cores() : std::vector<int>()),
         core_shares_(cores_, 0) {
     progress_.runs.resize(plan.runs.size());
     for (std::size_t i = 0; i < plan.runs.size(); ++i) {

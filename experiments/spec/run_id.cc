@@ -66,6 +66,7 @@ const std::map<std::string, Identity, std::less<>>& identities() {
 }
 
 Identity identity_of(std::string_view pointer) {
+  DROPTEST_CHECK(pointer.empty() || pointer.front() == '/', std::string(pointer) + ": no pointer");
   for (;; pointer = pointer.substr(0, pointer.rfind('/'))) {
     if (const auto known = identities().find(pointer); known != identities().end()) return known->second;
     if (pointer.empty()) return Identity::kAll;

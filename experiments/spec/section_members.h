@@ -59,6 +59,7 @@ class MemberReader {
 
  private:
   const nlohmann::json* find(std::string_view name) const {
+    DROPTEST_CHECK(section_.is_object() || section_.is_string(), section_.dump() + " in the place of a section");
     if (!section_.is_object()) return name == "kind" ? &section_ : nullptr;
     const auto member = section_.find(name);
     return member == section_.end() ? nullptr : &*member;

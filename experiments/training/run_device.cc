@@ -3,8 +3,8 @@
 
 #include <algorithm>
 
+#include "comm/allowed_cores.h"
 #include "comm/device/device_info.h"
-#include "experiments/process/core_shares.h"
 #include "experiments/training/memory_estimate.h"
 #include "sim/error.h"
 
@@ -54,7 +54,7 @@ int runs_that_fit(const RunConfig& config) {
 }
 
 int jobs_at_once(int asked, const RunConfig& config) {
-  const int cores = static_cast<int>(allowed_cores().size());
+  const int cores = static_cast<int>(comm::allowed_cores().size());
   if (config.device != Device::kCuda) return asked > 0 ? asked : cores;
   const int fit = runs_that_fit(config);
   return asked > 0 ? asked : std::min({cores, kMostJobsOfOneDevice, fit});

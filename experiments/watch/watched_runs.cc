@@ -11,9 +11,9 @@
 #include <system_error>
 #include <utility>
 
+#include "comm/allowed_cores.h"
 #include "comm/json/json_text.h"
 #include "comm/json/read_file.h"
-#include "experiments/process/core_shares.h"
 #include "experiments/records/run_holder.h"
 #include "experiments/watch/shown_values.h"
 #include "sim/error.h"
@@ -367,7 +367,7 @@ WatchedRuns::WatchedRuns(std::string folder) : folder_(std::move(folder)) {
 
 void WatchedRuns::update() {
   find(folder_, 0);
-  const std::size_t parts = std::clamp<std::size_t>(runs_.size() / kRunsOfAThread, 1, allowed_cores().size());
+  const std::size_t parts = std::clamp<std::size_t>(runs_.size() / kRunsOfAThread, 1, comm::allowed_cores().size());
   const auto update_part = [this, parts](std::size_t part) {
     for (std::size_t i = part; i < runs_.size(); i += parts) runs_[i]->update();
   };

@@ -104,6 +104,11 @@ def test_a_point_without_a_finished_run_stays_without_a_best_value_and_a_frame(t
     assert "the best value here" not in str([row[1] for row in panel["heat"]["text"]])
 
 
+def test_without_any_finished_run_no_point_has_a_best_value(tmp_path):
+    points = groups(droptest.load(write(tmp_path, lambda *_: "diverged")))
+    assert all(point.best_value == "" and "no best value: no run has finished" in point.note for point in points)
+
+
 def test_of_equal_values_the_first_wins(tmp_path):
     same = synthetic.write_sweep(
         tmp_path, {LR: [0.002, 0.001], "/network/loss": [NONE]}, seeds=1, best_over=[LR], name="same",

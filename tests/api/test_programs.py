@@ -233,7 +233,7 @@ def test_a_report_of_a_program_has_one_sentence_on_figures_that_it_cannot_have(f
     assert {path.stem for path in written.plots} == {"burst_lengths", "loss_rate_check", "links"}
     page = re.sub(r"<script.*?</script>", "", (tmp_path / "report.html").read_text(), flags=re.DOTALL)
     assert page.count(written.notes[0]) == 1
-    for words in ("Not drawn", "lossless twin", "not there", "failed", "diverged", "seed only", "tolerable", "nats"):
+    for words in ("Not drawn", "lossless twin", "missing: ", "failed", "diverged", "seed only", "tolerable", "nats"):
         assert words not in page, words
     killed = write_report(droptest.load(folder_of_programs / "killed"), tmp_path / "killed")
     assert len(killed.warnings) == 1 and killed.plots == []
@@ -247,4 +247,4 @@ def test_losses_that_a_program_writes_are_drawn(folder_of_programs, tmp_path):
 
 def test_the_summary_of_a_program_has_no_column_on_what_is_missing(folder_of_programs):
     out = text_table(droptest.load(folder_of_programs / "ended"))
-    assert "not there" not in out and "note" not in out and "0/1" not in out
+    assert "missing: " not in out and "note" not in out and "0/1" not in out

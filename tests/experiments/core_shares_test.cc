@@ -3,9 +3,6 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sched.h>
-
-#include <thread>
 
 #include "sim/error.h"
 
@@ -14,19 +11,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::IsEmpty;
-
-TEST(AllowedCores, AreThoseOfTheCallersMaskAndNotTheMachines) {
-  const std::vector<int> all = allowed_cores();
-  ASSERT_FALSE(all.empty());
-  std::thread([&all] {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    CPU_SET(static_cast<std::size_t>(all.back()), &one);
-    ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
-    EXPECT_THAT(allowed_cores(), ElementsAre(all.back()));
-  }).join();
-  EXPECT_EQ(allowed_cores(), all);
-}
 
 TEST(CoreShares, AreNeighboursOfEqualNumberAsFarAsCanBe) {
   const CoreShares shares({0, 1, 2, 3, 8, 9, 10, 11}, 3);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How many runs fit into a device's memory, on the fake device.
 #include "experiments/training/run_device.h"
+#include "comm/allowed_cores.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -12,7 +13,6 @@
 #include <vector>
 
 #include "comm/device/device_buffer.h"
-#include "experiments/process/core_shares.h"
 #include "experiments/training/layer_memory.h"
 #include "experiments/training/memory_estimate.h"
 #include "experiments/training/rank_usage.h"
@@ -79,7 +79,7 @@ TEST(RunsThatFit, TheLargestRunOnADeviceDecides) {
 
 TEST(RunsThatFit, ASweepStartsNoMoreAtOnce) {
   const RunConfig config = run_on_cuda(2);
-  const int cores = static_cast<int>(allowed_cores().size());
+  const int cores = static_cast<int>(comm::allowed_cores().size());
   const std::uint64_t one = run_device_bytes(config);
   {
     const fake_cuda::Scope scope(memory_of(one + one / 2));

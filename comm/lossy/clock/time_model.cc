@@ -48,7 +48,7 @@ std::optional<std::string> quorum_refusal(const ClassNetwork& network, const Tim
     return got + "with the fill inverse_probability, which " + std::string(kLatenessHasNoRate);
   }
   const Quorum& quorum = *network.quorum;
-  if (quorum.ranks < 1) return "got a quorum of 0 messages, want at least 1";
+  if (quorum.ranks < 1) return "got a quorum of " + std::to_string(quorum.ranks) + " messages, want at least 1";
   if (!(quorum.grace_seconds >= 0 && std::isfinite(quorum.grace_seconds))) {
     return got + "and a grace of " + std::to_string(quorum.grace_seconds) + " s, want at least 0 s";
   }

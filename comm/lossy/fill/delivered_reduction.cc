@@ -36,6 +36,7 @@ void DeliveredReduction::reduce(ReduceOp op, ConstTensor like, const Scaling& sc
 void DeliveredReduction::reduce_with_last(ReduceOp op, Tensor remembered,
                                           std::span<const std::byte* const> contributions,
                                           std::span<std::byte* const> results) {
+  DROPTEST_CHECK(part_.size() == packets_.count_elems(), "the last contributions of a part of a message");
   if (remembered.stream != nullptr) {
     return reduce_with_last_on_device(op, {packets_, part_, contributions_}, remembered, contributions, results);
   }
@@ -63,10 +64,10 @@ void DeliveredReduction::reduce_run(const Run& run, ReduceOp op, Tensor remember
     for (std::size_t source = 0; source < contributions.size(); ++source) {
       std::byte* last = remembered.bytes.data() + (source * packets_.count_elems() + begin) * size;
       const bool arrived = run.lost == nullptr || run.lost->lost_by(source) == 0;
-      if (arrived) std::memcpy(last, contributions[source] + (begin - part_.begin) * size, count * size);
+      if (arrived) std::memcpy(last, contributions[source] + begin * size, count * size);
       inputs_.push_back(last);
     }
-    for (std::byte* result : results) outputs_.push_back(result + (begin - part_.begin) * size);
+    for (std::byte* result : results) outputs_.push_back(result + begin * size);
     reduce_in_rank_order(op, remembered.type, inputs_, outputs_, count);
   }
 }
