@@ -38,7 +38,7 @@ struct LossScaleConfig {
 /// One rank's loss scale from step to step, and the number of skipped steps. The scale is a float, as in PyTorch:
 /// multiplications with growth and backoff are computed in double and rounded once.
 /// Source: Micikevicius et al. 2018, section 3.2; torch.cuda.amp.GradScaler; hysteresis and minimum as in Megatron-LM,
-/// which only resets the count of overflows at a growth.
+/// which resets the count of overflows only at a growth.
 class LossScaler {
  public:
   explicit LossScaler(const LossScaleConfig& config)

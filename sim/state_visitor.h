@@ -28,7 +28,7 @@ class StateVisitor {
   /// A value, or the elements of one.
   virtual void bytes(std::span<std::byte> value) = 0;
 
-  /// The kind of a part in the part around it: one of a list that is always the same, or one of a varying number.
+  /// Whether a part is a fixed member of the part around it, or one of a varying number of elements.
   enum class Place : std::uint8_t { kMember, kElement };
   /// The bytes and parts until the matching end_part() belong to an object of that type.
   virtual void begin_part(const std::type_info& /*type*/, Place /*place*/) {}

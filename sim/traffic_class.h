@@ -13,8 +13,8 @@ namespace droptest::sim {
 /// before any run could send such messages.
 enum class TrafficClass : std::uint8_t {
   kControl = 0,            ///< norms, losses, barriers: reliable
-  kTpForward = 1,          ///< tensor parallelism: sums of activations
-  kTpBackward = 2,         ///< tensor parallelism: sums of the gradients of activations
+  kTpForward = 1,          ///< tensor parallelism: sums and gathers of activations
+  kTpBackward = 2,         ///< tensor parallelism: sums and gathers of gradients, gathers of activations
   kDpGradient = 3,         ///< data parallelism: means of gradients over replicas
   kParameterGather = 4,    ///< parameters that are sharded over replicas; it has a gather half only
   kPpActivation = 5,       ///< pipeline parallelism: activations between stages

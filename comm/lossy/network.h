@@ -99,7 +99,7 @@ struct ClassNetwork {
   int group_ranks = 0;  ///< consecutive ranks in one group, on a path that has groups; 0 on others
   ClassRecovery recovery{};
   Compression compression{};
-  /// Quorum of all-reduces on the path contribution, with a clock; absent: all messages.
+  /// Quorum of reductions on the path contribution, with a clock; absent: all messages.
   std::optional<Quorum> quorum{};
   std::optional<LostGradient> lost_gradient{};  ///< absent: the default of lost_gradient_of()
 

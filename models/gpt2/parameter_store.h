@@ -41,7 +41,7 @@ struct MemoryUse {
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
   std::uint64_t activations = 0;  ///< slots and working memory
-  std::uint64_t offload = 0;      ///< buffers of offloaded values and activations
+  std::uint64_t offload = 0;      ///< buffers of offloaded state and activations
   std::uint64_t offloaded = 0;    ///< offloaded bytes; not part of the total
 
   std::uint64_t total() const { return parameters + gradients + optimizer + activations + offload; }
@@ -108,8 +108,8 @@ class ParameterStore {
   /// Updates the rounded copy after values_of(i) have been written.
   void round_value(std::size_t i);
 
-  /// Updates the rounded copies of all values and adds adapters to their weights. Call it before each pass, because
-  /// other calls than updates can change values between passes, too.
+  /// Adds adapters to their weights, and updates the rounded copies if updates do not (Ops::round_values()). Call it
+  /// before each pass, because other calls than updates can change values between passes, too.
   void round_values();
 
   /// The offloaded values and moments; null: all state is in memory.

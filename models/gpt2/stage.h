@@ -112,7 +112,7 @@ class Stage {
   void normalise(std::size_t norm, NormBuffers& buffers, const std::optional<Pending>& pending);
   void attention_forward(int layer, StageBuffers& buffers);
   void mlp_forward(int layer, StageBuffers& buffers);
-  /// The sublayer up to the input of the row-parallel layer.
+  /// The operations of a sublayer before its row-parallel layer, and the backward pass of attend().
   void project_attention(int layer, StageBuffers& buffers);
   void attend(int layer, StageBuffers& buffers);
   void attend_backward(int layer, StageBuffers& buffers);

@@ -22,7 +22,7 @@ struct HostOpsOptions {
   /// The largest number of logits in a chunk. With GPT-2's vocabulary, a chunk has 333 rows, enough for the GEMM of the
   /// embedding's gradient to be bound by arithmetic.
   std::int64_t max_logits = std::int64_t{1} << 24U;
-  std::string offload_directory{};  ///< folder of the file of offload(); empty: the system's temporary folder
+  std::string offload_directory{};  ///< folder of the files of all storage; empty: the system's temporary folder
   /// GEMMs with 16-bit operands. kFastest: by instructions for their type if the processor has them. kInFloat: always
   /// in float32.
   enum class NarrowProducts : std::uint8_t { kFastest, kInFloat } narrow_products = NarrowProducts::kFastest;

@@ -22,7 +22,7 @@ struct FateReport {
   double realised_rate = 0;       ///< 0 without packets
   double mean_burst_packets = 0;  ///< lost / bursts; 0 without bursts
   /// (lost - expected) / standard deviation, by the process's count variance. If the variance is 0: 0 if nothing
-  /// deviates, else infinity.
+  /// deviates, else infinity with the sign of the deviation.
   double z = 0;
   std::uint64_t digest = 0;  ///< digest of the fates of this piece only
 };

@@ -25,8 +25,8 @@ enum class MessageOrder : std::uint8_t { kByDraw, kAny };
 class LostCountTheory {
  public:
   /// Largest number of stretches that are known at a time, for messages in any order. If there are more, the one that
-  /// is farthest from the last message ends. A later message then counts its covariance with that stretch only if its
-  /// draws are larger than those of the stretch after it.
+  /// is farthest from the last message ends. The covariance of a later message with the ended stretch then counts only
+  /// if the draws of the message are behind those of the next stretch.
   static constexpr std::size_t kMostStretches = 256;
 
   /// Takes a message of the link. `process` is the one in force in `step`, of the process that visit_state() gets, and

@@ -22,8 +22,8 @@ struct TimedRates {
   double gap_microseconds = 0;  ///< additional time from the last packet of a message to the first of the next
   double loss_good = 0;
   double loss_bad = 1;
-  /// Time in which a link keeps its state, if there is a clock. 0: default_tick_microseconds() if there is a clock;
-  /// packet_microseconds must then be long enough, compared with the stays, for a draw of the state of each packet.
+  /// Length of the ticks of a clock; a link keeps its state during a tick. If it is 0, a clock has ticks of
+  /// default_tick_microseconds(), and packet_microseconds must not be too short, compared with the stays.
   double tick_microseconds = 0;
 };
 
@@ -45,7 +45,7 @@ double default_tick_microseconds(double mean_good_microseconds, double mean_bad_
 class TimedGilbertElliott final : public LossProcess {
  public:
   /// Throws: ConfigError for times that are not positive (a gap and a tick may be 0), losses that cannot be drawn, and
-  /// a packet time or tick so short against the stays that 1 - lambda < GilbertElliott::kSmallestDecisive.
+  /// a tick (a packet time if the tick is 0) with 1 - lambda < GilbertElliott::kSmallestDecisive.
   explicit TimedGilbertElliott(const TimedRates& rates);
 
   /// Packets of one message that begins in packet time first_packet, without a clock.
@@ -71,7 +71,7 @@ class TimedGilbertElliott final : public LossProcess {
   std::string describe() const override;
 
  private:
-  /// The chain from packet to packet, if the link has a packet time of its own; else chain_.
+  /// The chain from packet to packet, with which fates can be drawn. 0 stands for the packet time of the parameters.
   GilbertElliott chain_of(double packet_microseconds) const;
   /// Time in ticks, and the states from tick to tick.
   struct Clock {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Recovery policies by name, and those of a link made from their parameters: the one list that a new one is added to.
+// Recovery policies by name: the one list that a new one is added to. Makes the recovery of a link from its parameters.
 #pragma once
 
 #include <cstdint>

@@ -42,7 +42,8 @@ void validate(const TimeModel& model, const Network& network);
 std::optional<std::string> quorum_refusal(const ClassNetwork& network, const TimeModel* model);
 
 /// The clock of one rank, and the parts of its time. It counts the messages that the rank receives. A contribution to
-/// an aggregation point is counted on the rank that sends it, and the results that come back are not counted.
+/// an aggregation point is counted on the rank that sends it. Of the results that come back, only repetitions and
+/// timeouts are counted.
 struct VirtualTime {
   double seconds = 0;
   double compute_seconds = 0;  ///< computation: the time between waits for calls
