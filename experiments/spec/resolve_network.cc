@@ -164,6 +164,15 @@ void resolve_network(Resolution& resolution) {
             R"(, want "zero" or "stale" with /parallel/tensor_sequence true, where a rank has no values of the )"
             "tokens that it gathers");
   }
+  // What is remembered of gradients is multiplied when the loss scale changes. The class also gathers activations here.
+  const auto& backward = resolution.config.network.of(sim::TrafficClass::kTpBackward);
+  if (resolution.config.tensor_sequence && backward && backward->gather.rule().remembers() &&
+      resolution.config.loss_scale.kind == models::LossScaleConfig::Kind::kDynamic) {
+    resolution.report(pointer_in_network(resolution, "tp_backward", {"gather/fill", "fill"}),
+                      "got \"stale\" with a dynamic /training/loss_scale and /parallel/tensor_sequence true, want "
+                      "\"zero\", or a static scale: gradients and activations have one memory, and only gradients "
+                      "follow the scale");
+  }
   for (const comm::ValueClass& values : value_classes(resolution.config))
     check_owner(resolution, values.of, comm::network_use(time));
 }

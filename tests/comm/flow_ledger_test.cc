@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "sim/error.h"
 #include "sim/loss/bernoulli.h"
 
 namespace droptest::comm::flow_ledger_test {
@@ -116,6 +117,21 @@ TEST(FlowLedger, BurstsRunOnAlongALinkUnlessEachMessageIsOnItsOwn) {
     EXPECT_EQ(counts.bursts, expected);
     EXPECT_EQ(counts.stretches, expected);
   }
+}
+
+// Message 2^24 of a group would have the draws of message 0 of the next one.
+TEST(LinkPosition, MessagesToEveryDestinationHaveNoDrawsOfAnotherGroup) {
+  LinkPosition position;
+  position.messages = LinkPosition::kMostMessagesToAll;
+  const sim::Link to_one{sim::TrafficClass::kTpForward, sim::Half::kReduce, 0, 1};
+  const sim::Link to_all{sim::TrafficClass::kTpForward, sim::Half::kGather, 0};
+  const auto place = [&](const sim::Link& link, GroupNumber group) {
+    return position.place({link, group}, 1, BurstScope::kMessage, std::nullopt).first_packet;
+  };
+  EXPECT_NO_THROW(place(to_all, 0));
+  ++position.messages;
+  EXPECT_NO_THROW(place(to_one, 0));
+  for (const GroupNumber group : {GroupNumber{0}, GroupNumber{1}}) EXPECT_THROW(place(to_all, group), ConfigError);
 }
 
 TEST(FlowLedger, AMessageThatArrivesForCertainEndsABurst) {

@@ -223,6 +223,12 @@ TEST(CutTokens, SpecsThatCannotBeAreRefused) {
   EXPECT_THAT(
       error_of({"/parallel/tensor_sequence=true", "/network/gather/fill=own"}),
       HasSubstr("/network/gather/fill: got \"own\", want \"zero\" or \"stale\" with /parallel/tensor_sequence"));
+  const std::string half = R"(/training/precision={"compute": "float16"})";
+  EXPECT_THAT(error_of({"/parallel/tensor_sequence=true", "/network/gather/fill=stale", half}),
+              HasSubstr("/network/gather/fill: got \"stale\" with a dynamic /training/loss_scale"));
+  EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", "/network/gather/fill=stale", half,
+                      R"(/training/loss_scale={"kind": "static", "initial": 1024})"}),
+            "no error");
   EXPECT_THAT(
       error_of({"/parallel/tensor_sequence=true", "/network=null", R"(/memory={"recompute": "full", "cut": true})"}),
       HasSubstr("/memory/cut: got true with /parallel/tensor_sequence true"));

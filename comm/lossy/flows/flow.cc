@@ -74,16 +74,15 @@ sim::MessagePosition LinkPosition::place(const FlowKey& key, std::uint64_t packe
     const std::uint64_t origin = group << kGroupShift;
     return {origin + before, origin, number, std::nullopt};
   }
-  const bool fits = packets_sent <= kMostPacketsOfMessage && number <= kMostMessages &&
-                    (group == 0 || (number <= kMostMessagesToAll && group < kMostGroups));
+  const bool is_to_all = key.link.destination == sim::Link::kEveryDestination;
+  const std::uint64_t most_messages = is_to_all ? kMostMessagesToAll : kMostMessages;
+  const bool fits = packets_sent <= kMostPacketsOfMessage && number <= most_messages && group < kMostGroups;
   if (!fits) {
     throw ConfigError(
         name_of(key.link) + ": got message " + std::to_string(number) + " of " + std::to_string(packets_sent) +
         " packets in group " + std::to_string(group) + " with burst_scope \"message\", want at most " +
-        std::to_string(kMostPacketsOfMessage) + " packets in each, and " +
-        (group == 0 ? std::to_string(kMostMessages) + " messages"
-                    : std::to_string(kMostMessagesToAll) + " messages in " + std::to_string(kMostGroups) + " groups") +
-        ", or burst_scope \"link\"");
+        std::to_string(kMostPacketsOfMessage) + " packets in each, and " + std::to_string(most_messages) + " messages" +
+        (is_to_all ? " in " + std::to_string(kMostGroups) + " groups" : std::string()) + ", or burst_scope \"link\"");
   }
   const std::uint64_t origin = group << kMessageGroupShift | number << kMessageShift;
   return {origin, origin, 0, std::nullopt};
