@@ -21,6 +21,7 @@ struct LossScaleConfig {
   std::uint64_t hysteresis = 1;      ///< from this overflow since the last growth on, each one lowers the scale
   double minimum = 1;                ///< lower bound of the scale; 0: no bound
   std::uint64_t give_up_after = 50;  ///< number of overflows in a row after which the run has diverged
+
   /// The members by their names in a spec.
   void visit_members(const auto& visit) {
     visit("kind", kind, {{"static", Kind::kStatic}, {"dynamic", Kind::kDynamic}});

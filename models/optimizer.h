@@ -127,6 +127,7 @@ struct LearningRateSchedule {
     std::uint64_t step = 0;
     double factor = 1;
 
+    /// The members by their names in a spec.
     void visit_members(const auto& visit) {
       visit("step", step);
       visit("factor", factor);

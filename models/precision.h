@@ -25,6 +25,7 @@ constexpr comm::ElementType element_type(Precision precision) {
 struct ModelPrecision {
   Precision compute = Precision::kFloat32;  ///< type of the operands of GEMMs with weight matrices
   Precision message = Precision::kFloat32;  ///< type of messages of sums over ranks; a single rank sends nothing
+
   /// The members by their names in a spec.
   void visit_members(const auto& visit) {
     const auto type = [&visit](const char* name, Precision& precision) {

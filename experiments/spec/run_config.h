@@ -277,6 +277,7 @@ struct Seeds {
   std::uint64_t weights = 1;  ///< random weights to start from
   std::uint64_t data = 1;     ///< choice of batches
   std::uint64_t network = 1;  ///< packets' fates and the draws of time
+
   /// The members by their names in a spec.
   void visit_members(const auto& visit) {
     visit("weights", weights);

@@ -4,7 +4,7 @@
 //   visit("every_steps", every_steps);                                    a number, text, struct, list or optional
 //   visit("links", links, {{"omit", Links::kOmit}, {"include", ...}});    an enumerator, with the word for each value
 //   visit("retries", [&](const auto& inner) { inner("attempts", attempts); });    an object without a struct
-// A new member of a spec needs only its entry in the schema and such a line.
+// A new plain member of a spec needs its entry in the schema, the struct's member with such a line, and its use.
 #pragma once
 
 #include <algorithm>

@@ -13,6 +13,7 @@
 #include "experiments/schema/schema_kinds.h"
 #include "experiments/spec/resolve.h"
 #include "experiments/spec/run_id.h"
+#include "sim/error.h"
 #include "tests/experiments/resolved_spec.h"
 
 namespace droptest::experiments::run_id_test {
@@ -189,6 +190,7 @@ TEST(RunId, SaysWhatItLeavesOut) {
   EXPECT_FALSE(changes_results("/memory", "extreme"));
   EXPECT_FALSE(changes_results("/memory", {{"strategy", "extreme"}, {"cut", false}}));
   EXPECT_TRUE(changes_results("/memory", {{"strategy", "extreme"}, {"attention_chunk", 64}}));
+  EXPECT_THROW(changes_results("record"), CheckError);
 }
 
 std::vector<std::string> omits_with(const std::vector<std::string>& overrides) {

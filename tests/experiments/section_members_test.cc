@@ -122,6 +122,11 @@ TEST(SectionMembers, AWordWithoutAValueIsABug) {
   EXPECT_THROW(read_members({{"by_flag", "true"}}, section), CheckError);
 }
 
+TEST(SectionMembers, ANumberInThePlaceOfASectionIsABug) {
+  Section section;
+  EXPECT_THROW(read_members(3, section), CheckError);
+}
+
 TEST(SectionMembers, AreWrittenAsTheyAreRead) {
   const json all = comm::parse_json(kAll, "s");
   Section section;
