@@ -167,7 +167,7 @@ void resolve_network(Resolution& resolution) {
   // What is remembered of gradients is multiplied when the loss scale changes. The class also gathers activations here.
   const auto& backward = resolution.config.network.of(sim::TrafficClass::kTpBackward);
   if (resolution.config.tensor_sequence && backward && backward->gather.rule().remembers() &&
-      resolution.config.loss_scale.kind == models::LossScaleConfig::Kind::kDynamic) {
+      resolution.config.training.loss_scale.kind == models::LossScaleConfig::Kind::kDynamic) {
     resolution.report(pointer_in_network(resolution, "tp_backward", {"gather/fill", "fill"}),
                       "got \"stale\" with a dynamic /training/loss_scale and /parallel/tensor_sequence true, want "
                       "\"zero\", or a static scale: gradients and activations have one memory, and only gradients "
