@@ -308,6 +308,16 @@ def test_steps_sideways_are_short_on_a_short_axis(rates):
     assert drawing.nudge(0, 1, axis) == 0 and drawing.nudge(4, 5, axis, 0.03) > drawing.nudge(4, 5, axis)
 
 
+def test_runs_with_a_single_evaluation_have_no_differences_over_steps(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.2)]}, seeds=2)
+    records = droptest.load(folder)
+    last = records.metrics["step"].max()
+    records.metrics.loc[records.metrics["step"] < last, "validation_loss"] = math.nan
+    with pytest.raises(plots.NotMeant, match="a single step; see the figure final_loss"):
+        plots.data("differences", records)
+    assert plots.data("final_loss", records)["difference_seeds"].tolist() == [0, 2]
+
+
 def test_differences_over_steps_are_run_minus_twin(tmp_path):
     records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.2)]}, seeds=2))
     data = plots.data("differences", records)
