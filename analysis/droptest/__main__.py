@@ -97,13 +97,13 @@ def nats(text: str) -> float:
     except ValueError:
         value = math.nan
     if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"got {text!r}, want a number above 0, in nats per token")
+        raise argparse.ArgumentTypeError(f"got {text!r}, want a number of nats above 0")
     return value
 
 
 def add_questions(command: argparse.ArgumentParser) -> None:
-    seen = "how many seeds it takes to see a difference of D nats per token; may be given again"
-    equal = "which results are equal within D nats per token; compares series with each other, too"
+    seen = "how many seeds it takes to see a difference of D nats; may be given again"
+    equal = "which results are equal within D nats; compares series with each other, too"
     command.add_argument("--effect", type=nats, action="append", metavar="D", help=seen)
     command.add_argument("--equivalent", type=nats, metavar="D", help=equal)
 

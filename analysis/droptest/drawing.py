@@ -77,7 +77,8 @@ def figure(
     shown = [one for one in panels if one]
     titles = [one["title"][0] if isinstance(one["title"], tuple) else one["title"] for one in shown]
     rows = [name for one in shown for axis in (one["x"], one["y"]) for name in axis.get("names", ())]
-    names = dict.fromkeys(name for name in (*(c["name"] for one in shown for c in one["curves"]), *titles, *rows))
+    curves = (c["name"] for one in shown if one.get("keyed", True) for c in one["curves"])
+    names = dict.fromkeys((*curves, *titles, *rows))
     head = words.shared_head(rows or names, longest)
     short = dict(zip(names, words.shortened(names, longest, head), strict=True))
     for one in shown:
@@ -85,7 +86,7 @@ def figure(
         shorter = [short[parts[0]], *parts[1:]]
         one["title"] = "\n".join(in_lines(part, TITLE_WIDTHS[min(columns, 4)]) for part in shorter if part)
         for c in one["curves"]:
-            c["name"] = short[c["name"]]
+            c["name"] = short.get(c["name"], c["name"])
         for axis in (one["x"], one["y"]):
             if "names" in axis:
                 axis["labels"] = [in_lines(short[name], longest) for name in axis.pop("names")]
@@ -134,9 +135,12 @@ def rows_axis(names: Iterable[str]) -> dict[str, Any]:
     return {"title": "", "ticks": list(range(len(names))), "names": names, "rows": len(names)}
 
 
-def nudge(place: int, count: int, width: float = 0.05) -> float:
-    """A small step sideways for the points of a curve: equal rates would hide each other's bars."""
-    return width * (place / (count - 1) - 0.5) * min(count, 4) / 2 if count > 1 else 0.0
+def nudge(place: int, count: int, axis: dict[str, Any], more: float = 0.0) -> float:
+    """A small step sideways for the points of a curve: equal rates would hide each other's bars, and steps that are
+    long on a short axis would show a rate at the place of another one."""
+    low, high = map(Stretched(*axis["stretch"]).place, axis["range"])
+    share = min(1.0, (high - low) / 1.2) if len(axis["ticks"]) > 1 else 1.0
+    return share * (more + (0.05 * (place / (count - 1) - 0.5) * min(count, 4) / 2 if count > 1 else 0.0))
 
 
 def fit(
@@ -280,14 +284,14 @@ def over_rate(
     sign: str = "+", title: str = "", diverged: bool = False,
 ) -> Panel:  # fmt: skip
     """Marks with bars over the loss rate, a curve for each value of `by`; diverged: a cross for diverged runs."""
-    curves, names = [], list(dict.fromkeys(data[by]))
+    curves, names, axis = [], list(dict.fromkeys(data[by])), rate_axis(data[rate], rate_title(data))
     for place, name in enumerate(names):
         every = data[(data[by] == name) & data[rate].notna()].sort_values(rate)
         part = every[every[f"{prefix}seeds"] > 0]
         rows = part.to_dict("records")
         text = [f"{point_words(row, name)}\n{told(row, quantity, unit, prefix, sign=sign)}" for row in rows]
         lossy = [row["series"] for row in every.to_dict("records") if not row.get("without_loss", False)]
-        look, step = looks(data).curve(lossy[0] if lossy else name), nudge(place, len(names))
+        look, step = looks(data).curve(lossy[0] if lossy else name), nudge(place, len(names), axis)
         curves.append(curve(name, look, 100 * part[rate], part[f"{prefix}mean"], "marks", low=part[f"{prefix}low"],
                             high=part[f"{prefix}high"], text=text, hues=[_hue(data, row) for row in rows],
                             nudge=step))  # fmt: skip
@@ -296,7 +300,6 @@ def over_rate(
             curves.append(edge(name, look, 100 * gone[rate], "y", "high", [point_words(row, name) for row in rows],
                                "x", labels=[f"{row['diverged']}/{row['runs']}" for row in rows], level=place,
                                hues=[_hue(data, row) for row in rows], nudge=step))  # fmt: skip
-    axis = rate_axis(data[rate], rate_title(data))
     return panel(title, axis, {"title": f"{quantity}\n({unit})" if unit else quantity}, curves)
 
 

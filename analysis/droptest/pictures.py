@@ -72,7 +72,7 @@ def _inches(panel: Panel, rows: int) -> float:
     titles = 0.13 * (panel["title"].count("\n") + bool(panel["title"]))
     if "heat" in panel:
         turned = 0.045 * max(map(len, panel["x"]["labels"]), default=0) if panel["x"].get("turned") else 0
-        return titles + turned + (1.75 if panel["heat"].get("square") else 0.75 + 0.3 * len(panel["y"]["labels"]))
+        return titles + turned + (1.85 if panel["heat"].get("square") else 0.75 + 0.3 * len(panel["y"]["labels"]))
     if panel["y"].get("rows"):
         return titles + 0.65 + 0.24 * len(panel["y"]["labels"])
     above = 0.1 + 0.11 * len(panel["above"]["looks"]) if panel.get("above") else 0

@@ -330,8 +330,8 @@ def _tolerable(records: Records, every: list[Group]) -> Iterator[str]:
     except plots.NothingToDraw:
         return
     limit = data["tolerance"].iloc[0]
-    yield (f"Tolerable: the 95 % interval of the final validation loss is at most {limit:g} % above that of the "
-           "lossless twin, which is the run without loss with the same seeds.")  # fmt: skip
+    yield ("The lossless twin of a run is the run without loss with the same seeds. Tolerable: the whole 95 % interval "
+           f"of the difference to the twin's final validation loss is at most {limit:g} % of that loss.")  # fmt: skip
     yield from tolerance.findings(data)
     yield from _differences(every, records.unit)
 

@@ -75,7 +75,7 @@ def _summary(records: Records, _: Questions) -> Table:
     of_losses = "" if records.of_programs else (
         f"Losses and differences are {records.unit}: mean ± half of the 95 % interval (Student t) over the finished "
         "seeds. The difference is to the lossless twin, the run without loss with the same spec and seeds, paired by "
-        "seed. "
+        f"seed{', each of the two at its own best value' if records.best_over else ''}. "
     )  # fmt: skip
     rows = [row_of(group) for group in groups(records)]
     return _table("summary", "Results of each point", HEADER, rows, of_losses + (
@@ -152,13 +152,8 @@ def _virtual_time(records: Records, _: Questions) -> Table | None:
          with_interval(curve.interval(rate)) if math.isfinite(curve.interval(rate).mean) else "not all seeds")
         for curve in virtual_time.curves(records, target) for rate, times in curve.times.items()
     ]  # fmt: skip
-    header = (
-        "series",
-        "network",
-        "loss rate",
-        "seeds",
-        f"virtual seconds to a validation loss of {target:.4g} {records.unit}",
-    )
+    header = ("series", "network", "loss rate", "seeds",
+              f"virtual seconds to a validation loss of {target:.4g} {records.unit}")  # fmt: skip
     return _table("virtual_time", "Time to the target loss", header, rows, (
         "Target: 5 % above the highest final validation loss of the lossless runs (of the reliable runs if there are "
         "none). A reliable network repeats lost packets until all arrive; on a tolerant network, packets can stay "
@@ -273,18 +268,12 @@ def _runs(records: Records, _: Questions) -> Table:
              "-" if math.isnan(row.difference) else decimal(row.difference, sign="+"),
              number(row.tokens_per_second, 0), number(row.seconds, 1))
         )  # fmt: skip
-    header = (
-        "run",
-        "series",
-        "loss rate",
-        "seed",
-        "status",
-        "final validation loss",
-        "difference",
-        "tokens/s",
-        "seconds",
-    )
+    header = ("run", "series", "loss rate", "seed", "status", "final validation loss", "difference",
+              "tokens/s", "seconds")  # fmt: skip
     note = "" if records.of_programs else f"Losses, and differences to the lossless twin, are {records.unit}."
+    if records.best_over:
+        names = " and ".join(pointer.rpartition("/")[2].replace("_", " ") for pointer in records.best_over)
+        note += f" Here a run and its twin have the same {names}; in other tables each has its best one."
     return _table("runs", "Runs", header, rows, note)
 
 

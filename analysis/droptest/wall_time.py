@@ -267,7 +267,7 @@ class Bottleneck:
 
     part: Part
     mean: float
-    where: str  # the share at that point, with its name; "" of a single point
+    where: str  # the share at that point, with its name; "" where all points are alike
 
     @property
     def severity(self) -> str:
@@ -285,8 +285,10 @@ def largest(every: list[Breakdown]) -> list[Bottleneck]:
                 of[part.part] = (one, part)
     found = []
     for one, part in of.values():
-        where = f'; largest at "{one.group.name_with_rate}": {100 * part.share:.1f} %' if len(every) > 1 else ""
-        found.append(Bottleneck(part, sums[part.part] / len(every), where))
+        mean = sums[part.part] / len(every)
+        here, usual = f"{100 * part.share:.1f} %", f"{100 * mean:.1f} %"
+        where = "" if here == usual else f'; largest at "{one.group.name_with_rate}": {here}'
+        found.append(Bottleneck(part, mean, where))
     return sorted((one for one in found if one.severity), key=lambda one: -one.mean)
 
 

@@ -162,6 +162,9 @@ def test_a_sweep_without_best_over_has_no_map(mixed):
 def test_the_report_is_about_the_best_values(chosen, tmp_path):
     text = write_report(chosen, tmp_path).report.read_text(encoding="utf-8")
     assert "learning rate 0.001" in text and "12 runs planned" in text
+    assert "paired by seed, each of the two at its own best value." in table("summary", chosen).note
+    ending = "Here a run and its twin have the same learning rate; in other tables each has its best one."
+    assert table("runs", chosen).note.endswith(ending)
     assert (tmp_path / "plots" / "rate_map.png").is_file()
 
 

@@ -18,7 +18,7 @@ from matplotlib.colors import to_rgb
 from synthetic import NONE, PACKAGES, bernoulli, gilbert_elliott
 
 import droptest
-from droptest import interactive, pictures, plots, style, summary, words
+from droptest import drawing, interactive, pictures, plots, style, summary, words
 from droptest.looks import INK
 from droptest.plots import burst_lengths, panels
 
@@ -290,6 +290,32 @@ def test_a_single_configured_rate_has_a_scale_for_the_realised_ones(tmp_path):
     rates = plots.describe("loss_rate_check", plots.data("loss_rate_check", records))["panels"][0]
     assert "ticks" not in rates["y"] and rates["lines"] == [{"y": 5, "dash": "dot", "name": "realised = configured"}]
     assert rates["y"]["range"][0] < 5 < rates["y"]["range"][1] and rates["y"]["range"][1] < 6
+
+
+def test_checks_of_realised_rates_are_at_their_configured_rate(experiment):
+    data = plots.data("loss_rate_check", droptest.load(experiment))
+    rates, scores = plots.describe("loss_rate_check", data)["panels"]
+    assert not any(c.get("nudge") for c in rates["curves"])  # on the line where the two rates are equal
+    assert len({c["nudge"] for c in scores["curves"]}) == 2
+
+
+@pytest.mark.parametrize("rates", [(0.02, 0.025), (0.01, 0.4), (0.05, 0.05)])
+def test_steps_sideways_are_short_on_a_short_axis(rates):
+    axis = drawing.rate_axis(rates)
+    low, high = map(drawing.Stretched(*axis["stretch"]).place, axis["range"])
+    apart = drawing.nudge(4, 5, axis) - drawing.nudge(0, 5, axis)
+    assert apart == pytest.approx(min(0.1, (high - low) / 12) if rates[0] < rates[1] else 0.1)
+    assert drawing.nudge(0, 1, axis) == 0 and drawing.nudge(4, 5, axis, 0.03) > drawing.nudge(4, 5, axis)
+
+
+def test_runs_with_a_single_evaluation_have_no_differences_over_steps(tmp_path):
+    folder = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.2)]}, seeds=2)
+    records = droptest.load(folder)
+    last = records.metrics["step"].max()
+    records.metrics.loc[records.metrics["step"] < last, "validation_loss"] = math.nan
+    with pytest.raises(plots.NotMeant, match="a single step; see the figure final_loss"):
+        plots.data("differences", records)
+    assert plots.data("final_loss", records)["difference_seeds"].tolist() == [0, 2]
 
 
 def test_differences_over_steps_are_run_minus_twin(tmp_path):

@@ -171,6 +171,8 @@ def test_the_dashed_line_has_its_name(descriptions):
 def test_long_names_are_shortened_with_a_table_of_names(descriptions, records, tmp_path):
     names = descriptions["recoveries"]["names"]
     assert names and all(len(short) <= 40 < len(name) for short, name in names.items())
+    labels = descriptions["recoveries"]["panels"][0]["y"]["labels"]
+    assert set(names) <= {label.replace("\N{NO-BREAK SPACE}", " ") for label in labels}
     shown = {c["name"] for c in curves_of(descriptions["final_loss"])}
     assert max(map(len, shown)) <= 40
     page = html.unescape(write_report(records, tmp_path).report.read_text(encoding="utf-8"))

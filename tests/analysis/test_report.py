@@ -305,9 +305,8 @@ def test_a_page_defines_its_terms_and_tells_units_next_to_each_table(tmp_path):
     losses = [NONE, *map(bernoulli, (0.01, 0.2))]
     records = droptest.load(synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=3))
     text = Page(write_report(records, tmp_path / "out").report.read_text(encoding="utf-8")).text
-    assert text.index("the lossless twin, which is the run without loss with the same seeds") < text.index(
-        "Dashed line"
-    )
+    twin = "The lossless twin of a run is the run without loss with the same seeds."
+    assert text.index(twin) < text.index("Dashed line")
     for name in ("summary", "runs", "seeds_needed", "equality"):
         assert "nats per token" in tables.table(name, records).note, name
     assert "a pair is a run with its lossless twin" in tables.table("seeds_needed", records).note

@@ -194,7 +194,7 @@ def test_the_power_command_prints_the_tables(crossed, tmp_path, capsys):
         with pytest.raises(SystemExit) as usage:
             main(["power", str(crossed), "--effect", wrong])
         assert usage.value.code == 2
-        assert f"got '{wrong}', want a number above 0, in nats per token" in capsys.readouterr().err
+        assert f"got '{wrong}', want a number of nats above 0" in capsys.readouterr().err
     clean = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE]}, seeds=2)
     assert main(["power", str(clean)]) == 0
     assert "no point has two finished pairs" in capsys.readouterr().out

@@ -173,6 +173,14 @@ def test_the_terminal_has_the_three_largest_bottlenecks_and_the_report_all_of_th
     assert all(f"{title}," in table for title in ("optimizer", "evaluation", "waiting for the slowest rank"))
 
 
+def test_a_share_that_all_points_have_is_largest_at_none(tmp_path):
+    sweep = synthetic.write_sweep(tmp_path, {"/network/loss": [NONE, bernoulli(0.05)]}, seeds=1)
+    for run in json.loads((sweep / "sweep.json").read_text())["runs"]:
+        synthetic.add_wall_seconds(sweep / run["run_id"], lambda _: [RANK_0, RANK_1])
+    text = wall_time.text_table(droptest.load(sweep))
+    assert "mean over 2 points:\n  13.0 %  medium" in text and "largest at" not in text
+
+
 def test_a_sweep_of_many_points_has_no_more_lines_than_one_run(tmp_path):
     losses = [NONE, *(bernoulli(rate / 100) for rate in range(1, 6))]
     sweep = synthetic.write_sweep(tmp_path, {"/network/loss": losses}, seeds=1)

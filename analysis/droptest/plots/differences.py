@@ -9,7 +9,7 @@ import pandas as pd
 
 from droptest import drawing
 from droptest.plots import panels
-from droptest.plots.nothing import NothingToDraw
+from droptest.plots.nothing import NothingToDraw, NotMeant
 from droptest.records import Records
 from droptest.statistics import mean_interval
 
@@ -25,7 +25,8 @@ CAPTION = (
 def data(records: Records) -> pd.DataFrame:
     """One row per series, loss rate and step: mean, low and high of the difference in validation loss over the seeds.
 
-    Raises: NothingToDraw where no run and its lossless twin have a validation loss at the same step.
+    Raises: NothingToDraw where no run and its lossless twin have a validation loss at the same step, NotMeant where all
+    of them have a single one: the figure final_loss shows it.
     """
     shown, remark = panels.thinned_rates(*panels.shown_curves(records))
     losses = records.metrics.pivot_table(index="step", columns="run_id", values="validation_loss", dropna=False)
@@ -40,7 +41,9 @@ def data(records: Records) -> pd.DataFrame:
             rows += panels.rows_over(table, "step", mean_interval, panels.point_columns(series, group))
     if not rows:
         raise NothingToDraw("no run and its lossless twin have a validation loss at the same step")
-    return panels.frame_of(rows, remark)
+    if not (result := panels.frame_of(rows, remark)).duplicated(["panel", "series", "loss_rate"]).any():
+        raise NotMeant("the runs have a validation loss at a single step; see the figure final_loss")
+    return result
 
 
 def describe(data: pd.DataFrame) -> dict[str, Any]:

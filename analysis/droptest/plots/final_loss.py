@@ -19,8 +19,9 @@ TITLE = "Final validation loss"
 CAPTION = (
     "Final validation loss, and its difference to that of the lossless twin, the run without loss with the same seeds. "
     "Points: mean over seeds; bars: 95 % interval (Student t), none with one seed. The differences are paired by seed, "
-    "so the spread between seeds does not widen their intervals. Dotted line: no difference. An axis with a shaded "
-    f"part is linear in that part and logarithmic outside. {panels.CROSS_CAPTION} Runs that diverged have no final "
+    "so the spread between seeds does not widen their intervals. Dotted line: no difference. Values above a "
+    "picture: the best one of each point, in the shade of its curve. An axis with a shaded part is linear in that part "
+    f"and logarithmic outside. {panels.CROSS_CAPTION} Runs that diverged have no final "
     f"loss. {panels.FAR_CAPTION}"
 )
 LONGEST_NAME, LONGEST_VALUE = 30, 14  # characters, of what is above the panel

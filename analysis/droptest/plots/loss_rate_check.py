@@ -56,6 +56,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     """Rates, and z."""
     looks, rates, scores = drawing.looks(data), [], []
     names = list(dict.fromkeys(data["series"]))
+    x = drawing.rate_axis(data["configured_rate"], "configured packet loss rate (%)")
     for place, series in enumerate(names):
         mine = data[data["series"] == series]
         text = [
@@ -64,12 +65,12 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
             f"realised {100 * row['realised_rate']:.4f} %, z {row['z']:.2f}"
             for row in mine.to_dict("records")
         ]
-        look, step = looks.curve(series), drawing.nudge(place, len(names))
-        more = {"text": text, "hues": [looks.hue(rate) for rate in mine["loss_rate"]], "nudge": step, "hollow": True}
-        x = 100 * mine["configured_rate"]
-        rates.append(drawing.curve(series, look, x, 100 * mine["realised_rate"], "points", **more))
-        scores.append(drawing.curve(series, look, x, mine["z"].where(np.isfinite(mine["z"])), "points", **more))
-    x = drawing.rate_axis(data["configured_rate"], "configured packet loss rate (%)")
+        look, step = looks.curve(series), drawing.nudge(place, len(names), x)
+        more = {"text": text, "hues": [looks.hue(rate) for rate in mine["loss_rate"]], "hollow": True}
+        at = 100 * mine["configured_rate"]
+        score = mine["z"].where(np.isfinite(mine["z"]))
+        rates.append(drawing.curve(series, look, at, 100 * mine["realised_rate"], "points", **more))
+        scores.append(drawing.curve(series, look, at, score, "points", nudge=step, **more))
     realised = pd.concat([data["configured_rate"], data["realised_rate"]])
     y = drawing.rate_axis(realised, "realised packet loss rate (%)")
     y |= {key: x[key] for key in ("ticks", "labels")}

@@ -133,7 +133,9 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     for title, limits in (("around the tolerance", (low, high)), ("everything", None)):
         one = drawing.over_rate(points, "", ABOVE, "% of its validation loss", rate="loss_rate", title=title,
                                 diverged=True)  # fmt: skip
-        one["curves"] += [_pairs(data, series, None, "y", place) for place, series in enumerate(panels.series_in(data))]
+        every = panels.series_in(data)
+        one["curves"] += [_pairs(data, series, None, "y", drawing.nudge(place, len(every), one["x"], 0.03))
+                          for place, series in enumerate(every)]  # fmt: skip
         one["lines"] = [drawing.NO_DIFFERENCE, {"y": limit, **tolerance}]
         drawing.fit([one], panels.FAR_PERCENT, view=limits, include=(0, limit))
         found.append(one)
@@ -143,7 +145,7 @@ def describe(data: pd.DataFrame) -> dict[str, Any]:
     return drawing.figure(data, found)
 
 
-def _pairs(data: pd.DataFrame, series: str, rows: list[float] | None, along: str, place: int = 0) -> dict[str, Any]:
+def _pairs(data: pd.DataFrame, series: str, rows: list[float] | None, along: str, step: float = 0.0) -> dict[str, Any]:
     """Each pair of a series as a small point, to the right of the mean of its rate."""
     mine = data[(data["panel"] == series) & data["difference"].notna()]
     mine = mine if rows else mine[mine["loss_rate"].notna()]
@@ -153,6 +155,5 @@ def _pairs(data: pd.DataFrame, series: str, rows: list[float] | None, along: str
     ]  # fmt: skip
     places = rows * len(mine) if rows else 100 * mine["loss_rate"]
     x, y = (mine["difference"], places) if along == "x" else (places, mine["difference"])
-    step = drawing.nudge(place, data["panel"].nunique()) + 0.03
     return drawing.curve(series, looks.curve(series), x, y, "points", text=text, along=along, nudge=step,
                          hues=[looks.hue(rate) for rate in mine["loss_rate"]])  # fmt: skip
