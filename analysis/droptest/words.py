@@ -46,10 +46,10 @@ def decimal(value: float, digits: int = 4, sign: str = "") -> str:
 
 
 def shared_head(names: Iterable[str], width: int) -> str:
-    """What all names begin with, "Gilbert-Elliott, burst 4, ", except those of runs without loss, which have no loss
-    process; "" if none has more than `width` characters."""
-    every = [name.split(", ") for name in names if name.split(", ")[0] != "lossless"]
-    if len(every) < 2 or min(map(len, every)) < 2 or max(len(", ".join(parts)) for parts in every) <= width:
+    """What all names of several parts begin with, "Gilbert-Elliott, burst 4, "; "" if none has more than `width`
+    characters. Names of runs without loss have no loss process, and do not count."""
+    every = [name.split(", ") for name in names if ", " in name and not name.startswith("lossless, ")]
+    if len(every) < 2 or max(len(", ".join(parts)) for parts in every) <= width:
         return ""
     first, last = min(every), max(every)
     alike = [a == b for a, b in zip(first[:-1], last[:-1], strict=False)]
