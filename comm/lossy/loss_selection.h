@@ -14,7 +14,7 @@ namespace droptest::comm {
 
 enum class LossSelection : std::uint8_t {
   kByFate,       ///< the losses of the loss process
-  kLargestNorm,  ///< the same number of packets with the largest norms, the worst case for the missing energy
+  kLargestNorm,  ///< as many packets as the loss process loses, those with the largest norms: the most missing energy
 };
 
 /// The adversary. It sees a message's content, so its fates do not follow from the link: only a rank with the content

@@ -109,8 +109,8 @@ class LazyDryRun {
   mutable std::optional<DryRun> run_;
 };
 
-/// The values that a dry run reads, as text: runs of other rates, seeds, learning rates and weights have the same key.
-/// `spec`: resolved.
+/// The values that a dry run reads, as text: runs of other rates, seeds, learning rates and weights have the same key,
+/// unless their steps follow from their data (`epochs`), whose number a spec without its files lacks. `spec`: resolved.
 std::string dry_run_key(const nlohmann::json& spec, const RunConfig& config);
 /// The dry run of a config, made once in this thread for all that have its key.
 std::shared_ptr<const DryRun> shared_dry_run(const nlohmann::json& spec, const RunConfig& config);

@@ -17,7 +17,7 @@ class TensorSegments {
  public:
   static constexpr std::uint64_t kChunkElems = kNormChunkElems;
   struct Chunk {
-    std::uint64_t offset = 0;        ///< of the first element, in the array
+    std::uint64_t offset = 0;        ///< index of the first element in the array
     std::uint32_t count = 0;         ///< number of elements
     std::uint32_t decays = 0;        ///< 1: weight decay applies to the tensor; 0: it does not
     float learning_rate_factor = 1;  ///< factor of the optimizer's learning rate for the tensor

@@ -11,6 +11,6 @@ namespace droptest::sim {
 /// Source: Thakur, Rabenseifner and Gropp, IJHPCA 19 (2005), sections 4.3 and 4.5; alpha latency, beta 1 / bandwidth.
 double ring_all_reduce_seconds(int ranks, double bytes, const LinkCost& link);    ///< 2(N-1) alpha + 2 (N-1)/N n beta
 double direct_all_reduce_seconds(int ranks, double bytes, const LinkCost& link);  ///< 2 alpha + 2 (N-1)/N n beta
-double aggregation_seconds(double bytes, const LinkCost& link);                   ///< in the network: 2 alpha + n beta
+double aggregation_seconds(double bytes, const LinkCost& link);  ///< sums in the network: 2 alpha + n beta
 
 }  // namespace droptest::sim
