@@ -101,13 +101,14 @@ void Stage::mlp_again(int layer, StageBuffers& b, Part part) {
     const RecomputationScope scope(ops_);
     normalise(mlp(layer).norm, m.norm, std::nullopt);
   }
-  if (part != Part::kInputs || policy == Recompute::kBlock) {
+  const bool projects_again = policy != Recompute::kSaveAll && m.projection.bytes.empty();
+  if (part != Part::kInputs || projects_again) {
     boundary_.gather_again(m.norm.normalized, b.gathered_input, b, messages_.mlp_input_again(layer), m.lost_input);
   }
   if (policy == Recompute::kSaveAll) return;
   {
     const RecomputationScope scope(ops_);
-    if (m.projection.bytes.empty()) {
+    if (projects_again) {
       activate_mlp(layer, b);
     } else {
       ops_.gelu_of_projection(shape_of(mlp(layer).first), m.projection, weight(mlp(layer).first.bias()), m.gelu_saved,

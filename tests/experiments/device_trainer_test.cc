@@ -103,6 +103,32 @@ TEST_F(TrainerOnDevice, DropsTheElementsOfTheHost) {
   EXPECT_GT(std::abs(*train_locally(on_device(without), corpus).outcome.train_final_loss - dropped), 10 * kFloatCurve);
 }
 
+// Passes of inputs without those of weights need the gathered tokens for each projection that is computed again: on a
+// device selective recomputation projects for GELU, and on the host it does not.
+TEST_F(TrainerOnDevice, ComputesBlocksAgainInAnyScheduleAsTheHostSavesThem) {
+  const Corpus corpus = tiny_corpus();
+  RunConfig config = tiny_config();
+  config.model.layers = 2;
+  config.parallel.pipeline = 2;
+  config.tensor_sequence = true;
+  config.training.batch_sequences = 2;
+  config.training.accumulation = 2;
+  config.training.steps = 3;
+  config.record.every_steps = 1;
+  for (const models::ScheduleKind schedule :
+       {models::ScheduleKind::kOneForwardOneBackward, models::ScheduleKind::kZeroBubble}) {
+    config.pipeline.schedule = schedule;
+    config.memory.recompute = models::Recompute::kSaveAll;
+    const TinyResult host = train_locally(config, corpus);
+    for (const models::Recompute policy : {models::Recompute::kSelective, models::Recompute::kBlock}) {
+      SCOPED_TRACE(testing::Message() << "schedule " << static_cast<int>(schedule) << ", policy "
+                                      << static_cast<int>(policy));
+      config.memory.recompute = policy;
+      expect_same_curve(train_locally(on_device(config), corpus), host, kFloatCurve);
+    }
+  }
+}
+
 TEST_F(TrainerOnDevice, SequenceRanksLoseTheSamePackets) {
   const Corpus corpus = tiny_corpus();
   RunConfig config = tiny_config();
