@@ -21,7 +21,7 @@ struct BufferUse {
 };
 
 /// Memory of the loss layer of a rank, in all its groups.
-struct LayerBuffers {
+struct LossLayerBuffers {
   BufferUse messages;            ///< copies that calls of classes with a network work with
   BufferUse calls;               ///< plans of such calls; their bytes are not counted
   std::uint64_t remembered = 0;  ///< bytes of stale values and of residuals of error feedback

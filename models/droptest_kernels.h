@@ -123,8 +123,8 @@ typedef struct droptest_kernel_library {
   const droptest_matmul_kernel* matmul;       /* null: the object has none */
 } droptest_kernel_library;
 
-/* The symbol that the object exports. `abi_version` is the highest version that this droptest supports. Returns
- * null if the object does not support it. */
+/* The symbol that the object exports. `abi_version` is the highest version that this droptest supports; it takes all
+ * versions from 1 to that one. Returns the object's tables, of one of these versions. Null: the object has none. */
 __attribute__((visibility("default"))) const droptest_kernel_library* droptest_kernels(uint32_t abi_version);
 
 #ifdef __cplusplus

@@ -18,7 +18,9 @@ struct LossScaleConfig {
   double growth = 2;     ///< kDynamic: factor of the scale after `interval` good steps in a row
   double backoff = 0.5;  ///< kDynamic: factor of the scale after an overflow
   std::uint64_t interval = 2000;
-  std::uint64_t hysteresis = 1;      ///< from this overflow since the last growth on, each one lowers the scale
+  /// kDynamic: the number of the overflow since the last growth at which the scale first decreases; it decreases at
+  /// each later one, too.
+  std::uint64_t hysteresis = 1;
   double minimum = 1;                ///< lower bound of the scale; 0: no bound
   std::uint64_t give_up_after = 50;  ///< number of overflows in a row after which the run has diverged
 

@@ -88,8 +88,8 @@ class GradientSquares {
   /// Replicated tensors count only on rank 0 of the tensor-parallel group. All arguments are borrowed; `data` may be
   /// null.
   GradientSquares(ParameterStore& store, Ops& ops, comm::Communicator* data);
-  /// Sets Number::kGradientSquares of the operations to the sum. Ranks: all of the data-parallel group if gradients are
-  /// sharded; class control.
+  /// Sets Number::kGradientSquares of the operations to the sum. Ranks: all of the data-parallel group if optimizer
+  /// state is sharded (ZeRO 1 to 3); class control.
   void sum();
 
  private:

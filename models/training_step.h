@@ -14,7 +14,8 @@ namespace droptest::models {
 
 struct StepResult {
   double loss = 0;  ///< mean over all targets and ranks, in nats per target; equal on every rank
-  /// The norm of the whole model before clipping. It is equal on all ranks with Norm::kAgreed that do not miss flags.
+  /// The norm of the whole model before clipping. With Norm::kAgreed it is equal on all ranks, except ranks with
+  /// Flags::kMissed.
   double gradient_norm = 0;
   bool updated = false;   ///< false: loss or norm is not finite; weights and moments did not change
   double loss_scale = 1;  ///< factor of the losses in the backward pass; loss and norm are without it
@@ -32,7 +33,7 @@ class TrainingStep {
 
   /// One step. All targets that are not ignored have equal weight, or the weight of their class, whichever micro-batch
   /// and rank has them. Call Gpt2::spread_embedding() before the next step or evaluation. Shapes: at least one
-  /// micro-batch; in a pipeline, as many as its program has, with one batch size and length.
+  /// micro-batch; in a pipeline, as many as its program has, all with the same batch size and length.
   StepResult take(std::span<const MicroBatch> micro_batches, double learning_rate,
                   UpdateRule::Flags flags = UpdateRule::Flags::kReliable);
   /// For a rank that takes no part in the step: follows the loss scale of the others.

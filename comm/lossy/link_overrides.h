@@ -31,7 +31,7 @@ struct LinkOverride {
   std::shared_ptr<const sim::LossProcess> loss;  ///< shared by its users; null: reliable
   RankSet ranks = {};                            ///< ranks that must contain the source, the destination or both
 
-  /// Whether a condition is about destinations. It then has no meaning for a link with a packet that all receivers
+  /// Whether a condition is about destinations. Such an override never matches a link whose packets all receivers
   /// share.
   bool needs_destination() const { return !destinations.everyone() || !ranks.everyone() || groups != Groups::kAny; }
   bool matches(const sim::Link& link) const;

@@ -49,8 +49,8 @@ struct LossyOptions {
 /// groups of one rank go straight to the inner communicator. docs/paths.md defines the lost values, docs/recovery.md
 /// the values that replace them.
 /// Determinism: the fates are a pure function of the seed and the program order of the collectives; results are as
-/// deterministic as the inner communicator. At loss 0 a path gives the bits of the same path without loss. Those of
-/// `direct` and `contribution` on `local` are the bits of the bare backend.
+/// deterministic as the inner communicator. At loss 0 a path gives the bits of the same path without loss. On the
+/// backend `local`, the paths `direct` and `contribution` then give the bits of the bare backend.
 class LossyCommunicator final : public Communicator {
  public:
   /// `inner` is borrowed and outlives this. Throws: ConfigError for a fill or path that has no meaning.
@@ -65,8 +65,8 @@ class LossyCommunicator final : public Communicator {
   std::string_view backend() const override { return inner_.backend(); }
   bool leaves_lost_out(sim::TrafficClass traffic_class) const override;
   bool stops_lost_gradients(sim::TrafficClass traffic_class) const override;
-  /// After many steps all ranks merge their verdicts on them, so that memory does not grow with the run. Ranks: all of
-  /// the group that was not split, with the same steps, between the same collectives.
+  /// After many steps all ranks combine their records of which calls and steps lost packets, so that memory does not
+  /// grow with the run. Ranks: all of the group that was not split, with the same steps, between the same collectives.
   void begin_step(std::uint64_t step) override;
   void run(const CallArguments& arguments) override;
   /// A work of a class with a network is planned at its start. At that time it is refused if it has no meaning. Its
@@ -74,14 +74,15 @@ class LossyCommunicator final : public Communicator {
   /// thread of the group runs its collectives one after the other. A wait requires only that the peers have started the
   /// same call.
   ///
-  /// If there is a clock that fates do not depend on, a wait also computes the times of the collectives that the rank
-  /// has started up to that work. This requires that the peers wait, too, and that ranks with several common groups
-  /// start their works in one order.
+  /// If there is a clock, and fates do not depend on time, a wait also computes the times of the collectives that the
+  /// rank has started up to that work. This requires that the peers wait, too, and that ranks with several common
+  /// groups start their works in one order.
   ///
   /// Fates depend on time if a loss process does, or if there are deadlines, quorums or recoveries that send again.
   /// Some works do not move ahead of the waits:
-  /// | work                                         | time                                                |
-  /// | receive, if fates depend on time             | gets its fates at its own wait                      |
+  /// | work                                         | when it gets its fates, or runs                     |
+  /// | receive, if fates depend on time             | gets its fates at its wait or, if it is earlier, at |
+  /// |                                              | that of a later receive from the same rank          |
   /// | collective, if fates depend on time          | runs at the first wait for it or a later collective |
   /// | collective in host memory, without channel() | runs at the first wait for it or a later collective |
   /// | any collective with a clock, no channel()    | runs at the first wait for it or a later collective |
@@ -137,7 +138,7 @@ class LossyCommunicator final : public Communicator {
   void rescale_memories(double gradient_factor);
 
   /// Memory of the loss layer on this rank now, in all groups of the rank. No works are under way.
-  LayerBuffers buffers() const;
+  LossLayerBuffers buffers() const;
 
   /// The calling thread's time is not compute time of the virtual clock while the result is alive: for sampling and
   /// logging. The calls of this communicator pause the clock themselves, also those of classes without a network.
@@ -146,21 +147,21 @@ class LossyCommunicator final : public Communicator {
   /// computation between starts and waits. Has no effect without a clock or with measured compute time. Throws:
   /// ConfigError for a negative share.
   void pass_compute_share(double share);
-  /// Collectives do not move the virtual clock while the result is alive: for an evaluation over the lossy network.
-  /// Works that were started before take their time at once, as in a wait for all of them, except receives if their
-  /// fates depend on time.
+  /// For an evaluation over the lossy network. When the result ends, the virtual clock is again as it was when it
+  /// began. Collectives and sends that were started before take their time at once, as in a wait for all of them. A
+  /// started receive does not; if it is waited for while the result is alive, it takes no time.
   VirtualClock::Stop stop_clock();
 
   /// Compares, over the reliable inner communicator, the digest of each link's fates at its two ends. Ranks: all.
   /// Throws: CommError that names the link's ranks if the digests differ.
   void verify_fates();
 
+  using LinkDetail = comm::LinkDetail;
   /// Statistics of all ranks of the group since the start, added up, with those of the groups split from it; one entry
   /// per class that has a network and was used, the same on every rank. A split group's own statistics hold all that
   /// its ranks counted, in every group. The counts hold all started calls with drawn fates. The sums of samples hold a
   /// started call of a rank once the rank has waited for it and for all sampled calls before it: if ranks have waited
-  /// for different works, the sums hold different calls of different ranks. Ranks: all, with one `detail`.
-  using LinkDetail = comm::LinkDetail;
+  /// for different works, the sums hold different calls of different ranks. Ranks: all, with the same `detail`.
   std::vector<ClassStatistics> collect_statistics(LinkDetail detail);
 
   /// NMSE, cosine and divergence of the steps sampled since the last call, added up over ranks; one entry per class
@@ -195,7 +196,7 @@ class LossyCommunicator final : public Communicator {
   /// that still wait for their times.
   void post_receives(int source);
   /// Buffers of only this group.
-  LayerBuffers own_buffers() const;
+  LossLayerBuffers own_buffers() const;
   /// Objects for calls of a class, each for one call at a time.
   struct Paths {
     const ClassNetwork* network = nullptr;         ///< null: the class is reliable

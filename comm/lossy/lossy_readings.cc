@@ -45,10 +45,10 @@ void LossyCommunicator::rescale_memories(double gradient_factor) {
   for (const auto& group : state_->groups) group.second->stale_.rescale(gradient_factor);
 }
 
-LayerBuffers LossyCommunicator::buffers() const {
-  LayerBuffers all;
+LossLayerBuffers LossyCommunicator::buffers() const {
+  LossLayerBuffers all;
   for (const auto& item : state_->groups) {
-    const LayerBuffers of_group = item.second->own_buffers();
+    const LossLayerBuffers of_group = item.second->own_buffers();
     all.messages += of_group.messages;
     all.calls += of_group.calls;
     all.remembered += of_group.remembered;
@@ -56,8 +56,8 @@ LayerBuffers LossyCommunicator::buffers() const {
   return all;
 }
 
-LayerBuffers LossyCommunicator::own_buffers() const {
-  LayerBuffers all;
+LossLayerBuffers LossyCommunicator::own_buffers() const {
+  LossLayerBuffers all;
   all.messages = lane_scratch_.use();
   for (const auto& scratch : scratch_.idle()) all.messages += scratch->use();
   for (const auto* of_classes : {&paths_, &certain_paths_}) {

@@ -126,8 +126,8 @@ struct Network {
 };
 
 /// The value of ClassNetwork::lost_gradient, or its default if absent: zero in sequence_forward, straight-through in
-/// the others. A Hadamard transform makes each value from the arrived parts of all elements of a block. A lost packet
-/// then leaves no element without a gradient: straight-through.
+/// the others. With a Hadamard transform the default is straight-through in every class: each value then depends on all
+/// packets of its block, so no element is lost as a whole.
 constexpr LostGradient lost_gradient_of(sim::TrafficClass traffic_class, const ClassNetwork& network) {
   if (network.lost_gradient) return *network.lost_gradient;
   const bool stops = traffic_class == sim::TrafficClass::kSequenceForward && network.recovery.hadamard_block_elems == 0;

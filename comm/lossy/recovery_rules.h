@@ -11,8 +11,9 @@
 
 namespace droptest::comm {
 
-/// Long-run fraction of data packets that stay missing in a half: the loss rate without a recovery, the residual rate
-/// with one. Absent if no closed form is known. The second form is for messages of `packets` packets.
+/// Long-run fraction of data packets that stay missing in a half, on links without an override (HalfNetwork::links):
+/// the loss rate without a recovery, the residual rate with one. Absent if no closed form is known. The second form is
+/// for messages of `packets` packets.
 std::optional<double> residual_rate(const HalfNetwork& half);
 std::optional<double> residual_rate(const HalfNetwork& half, std::uint64_t packets);
 
@@ -33,7 +34,8 @@ struct RecoveryRefusal {
   std::string reason;   ///< "got ..., want ..." or another reason
 };
 
-/// All members of a class's network that have no meaning together with the others. The path is known.
+/// All members of a class's network that have no meaning together with the others. Throws: ConfigError for a path with
+/// an unknown name.
 std::vector<RecoveryRefusal> recovery_refusals(const ClassNetwork& network);
 
 }  // namespace droptest::comm

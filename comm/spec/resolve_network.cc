@@ -48,6 +48,7 @@ class NetworkResolver {
     const std::string name(sim::traffic_class_name(traffic_class));
     class_ = traffic_class;
     places_.erase("reduce/fill");
+    said_fills_.clear();
     json resolved = json::object();
     gather_loss_named_ = false;
     gather_links_named_ = false;
@@ -87,6 +88,7 @@ class NetworkResolver {
     }
     resolve_groups(path, resolved, network);
     resolve_reduce_fill(path, resolved["reduce"]["fill"]);
+    const json fills = {{"reduce", resolved["reduce"]["fill"]}, {"gather", resolved["gather"]["fill"]}};
     check_consistency(path, resolved);
     network.payload_bytes = payload_bytes_ = resolved["payload_bytes"].get<std::uint64_t>();
     network.consistency = resolved["consistency"] == "shared" ? Consistency::kShared : Consistency::kPerReceiver;
@@ -116,6 +118,7 @@ class NetworkResolver {
       report(where_ + ": " + places_[std::string(refusal->half) + "/selection"] + ": " + refusal->reason);
     }
     check(network, name);
+    if (!first_time) note_replaced_fills(network, fills, result.replaced_fills);
     result.network.of(traffic_class) = network;
     result.classes[name] = std::move(resolved);
   }
@@ -185,6 +188,7 @@ class NetworkResolver {
         const bool meant = has_meaning(fill_of(layer["fill"]), of_half);
         target["fill"] = meant ? layer["fill"] : json("zero");
         places_.erase(half + "/fill");
+        said_fills_[half] = {pointer + "/fill", layer["fill"]};
       }
       if (!layer.contains(half)) continue;
       const json& own = layer[half];
@@ -202,9 +206,11 @@ class NetworkResolver {
       if (own.contains("fill") && takes_fill) {
         target["fill"] = own["fill"];
         places_[half + "/fill"] = place + "/fill";
+        said_fills_.erase(half);
         if (!has_meaning(fill_of(own["fill"]), of_half)) report_fill(own["fill"], place + "/fill", of_half);
       }
     }
+    if (pointer != kOfAllClasses && layer.contains("fill")) check_meaning(layer["fill"], pointer + "/fill");
     // A member of the class applies to both halves again.
     if (layer.contains("loss")) gather_loss_named_ = false;
     if (layer.contains("links")) gather_links_named_ = false;
@@ -241,13 +247,12 @@ class NetworkResolver {
            });
   }
 
-  /// Whether a reduce-scatter has hops of the gather half: from group to group, or with halving_doubling if the number
-  /// of ranks is no power of two.
+  /// Whether a reduce-scatter has hops of the gather half: from group to group, or to ranks that were folded.
   static bool scatters_in_two_halves(const PathEntry& path, const json& resolved) {
     const json small = resolved.value("sized_paths", json::array());
-    return has_groups(path, resolved) || path.name == "halving_doubling" ||
+    return has_groups(path, resolved) || path.folds_ranks ||
            std::any_of(small.begin(), small.end(),
-                       [](const json& sized) { return sized["path"] == "halving_doubling"; });
+                       [](const json& sized) { return path_entry(sized["path"].get<std::string>()).folds_ranks; });
   }
 
   /// The size of groups has no effect on a path without groups, so it is not part of the run's identity.
@@ -422,14 +427,18 @@ class NetworkResolver {
     return result;
   }
 
+  /// Whether packets of the half can miss a deadline or a quorum.
+  bool may_be_late(const std::string& half) const {
+    const bool has_quorum = roles_.with_quorum == class_ && half == name_of(sim::Half::kReduce);
+    return has_quorum || (use_ == NetworkUse::kDeadline && !is_between_stages(class_));
+  }
+
   HalfNetwork make_half(json& half, const std::string& name) {
     HalfNetwork network;
     network.links = make_links(half, name);
     if (is_none(half["loss"]) && network.links.empty()) {
       // Nothing is ever missing: a fill without effect is not part of the run's identity.
-      const bool has_quorum = roles_.with_quorum == class_ && name == name_of(sim::Half::kReduce);
-      const bool may_be_late = has_quorum || (use_ == NetworkUse::kDeadline && !is_between_stages(class_));
-      if (!may_be_late) half["fill"] = "zero";
+      if (!may_be_late(name)) half["fill"] = "zero";
       half.erase("recovery");
       half.erase("selection");
       network.fill = fill_from_name(half["fill"].get<std::string>());
@@ -588,6 +597,41 @@ class NetworkResolver {
     return fill.has_meaning_in_gather_half(class_) && !(class_ == roles_.exchanged && fill.rule.keeps_own());
   }
 
+  /// Reports the fill of a class's section if it has a meaning in no half of the class.
+  void check_meaning(const json& fill, const std::string& pointer) {
+    const auto means_something = [this](const FillEntry& entry) {
+      return std::ranges::any_of(kBothHalves,
+                                 [&](sim::Half half) { return has_half(half) && has_meaning(entry, half); });
+    };
+    if (means_something(fill_of(fill))) return;
+    std::string known;
+    for (const FillEntry& entry : fills()) {
+      if (means_something(entry)) known += (known.empty() ? "" : ", ") + quote_json(std::string(entry.name));
+    }
+    report(where_ + ": " + pointer + ": got " + quote_json(fill) +
+           ", which has no meaning in this class, want one of " + known);
+  }
+
+  /// Adds a fill for both halves that acts in none of those that can miss packets. `fills`: those that the halves have
+  /// instead, by their names.
+  void note_replaced_fills(const ClassNetwork& network, const json& fills, std::vector<ReplacedFill>& replaced) const {
+    const SaidFill* none_acts = nullptr;
+    for (const sim::Half half : kBothHalves) {
+      const HalfNetwork& of_half = half == sim::Half::kReduce ? network.reduce : network.gather;
+      if (!has_half(half) || (!can_lose(of_half) && !may_be_late(name_of(half)))) continue;
+      const auto said = said_fills_.find(name_of(half));
+      if (said == said_fills_.end() || said->second.fill == fills[name_of(half)]) return;
+      none_acts = &said->second;
+    }
+    if (none_acts == nullptr) return;
+    const auto same = std::ranges::find(replaced, none_acts->pointer, &ReplacedFill::pointer);
+    if (same != replaced.end()) {
+      same->classes.push_back(class_);
+    } else {
+      replaced.push_back({none_acts->pointer, none_acts->fill.get<std::string>(), {class_}});
+    }
+  }
+
   static const FillEntry& fill_of(const json& name) { return fill_entry(fill_from_name(name.get<std::string>())); }
 
   void report_fill(const json& got, const std::string& pointer, sim::Half half) {
@@ -617,6 +661,11 @@ class NetworkResolver {
   BurstScope burst_scope_ = BurstScope::kLink;
   std::vector<std::string> errors_;
   std::map<std::string, Made> processes_;
+  struct SaidFill {
+    std::string pointer;
+    json fill;
+  };
+  std::map<std::string, SaidFill> said_fills_;          ///< the fill for both halves that the spec names, by half
   std::map<std::string, std::string> places_;           ///< pointers to the loss, links and other members in the spec
   std::map<std::string, std::string> recovery_places_;  ///< places of each half's recovery; "": of the class
   bool gather_loss_named_ = false;

@@ -34,7 +34,8 @@ struct ValueClass {
 
 /// Classes that have other messages in this run than in general.
 struct ClassRoles {
-  /// The class with only reduce-scatters. They have a gather half only on paths with groups and on halving_doubling.
+  /// The class with only reduce-scatters. They have a gather half only on paths with groups and on paths that fold
+  /// ranks.
   std::optional<sim::TrafficClass> scattered;
   std::optional<sim::TrafficClass> exchanged;  ///< class with messages only between two ranks, so without a reduce half
   std::optional<sim::TrafficClass> with_quorum;  ///< class with messages that can be late without a deadline
@@ -43,9 +44,17 @@ struct ClassRoles {
   bool cuts_tokens = false;  ///< whether tp_forward gathers tokens, of which each rank has its own
 };
 
+/// A fill for both halves that acts in no half with losses of these classes: they have the fill zero instead.
+struct ReplacedFill {
+  std::string pointer;  ///< of the fill in the spec
+  std::string fill;
+  std::vector<sim::TrafficClass> classes;
+};
+
 struct ResolvedNetwork {
   nlohmann::json classes;  ///< sections by name of a traffic class; a class without effect (NetworkUse) is absent
   Network network;
+  std::vector<ReplacedFill> replaced_fills;
   std::vector<std::string> errors;  ///< complete messages; not empty: the other members mean nothing
 };
 

@@ -149,7 +149,7 @@ json ranks_json(const RunConfig& config, const Parts& parts) {
     const Part& part = parts[static_cast<std::size_t>(at.pipeline)][static_cast<std::size_t>(at.tensor)];
     json blocks = json::array();
     for (const int stage : stages_of_ranks[static_cast<std::size_t>(at.pipeline)]) {
-      blocks.push_back({stages[static_cast<std::size_t>(stage)].first, stages[static_cast<std::size_t>(stage)].last});
+      blocks.push_back({stages[static_cast<std::size_t>(stage)].first, stages[static_cast<std::size_t>(stage)].end});
     }
     ranks.push_back({{"rank", rank},
                      {"coordinates", numbers_json(at)},
@@ -179,7 +179,7 @@ json stages_with(const models::Gpt2Tensor& tensor, const std::vector<models::Sta
   json numbers = json::array();
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const models::StageRange& stage = stages[s];
-    const bool of_block = stage.first <= tensor.layer && tensor.layer < stage.last;
+    const bool of_block = stage.first <= tensor.layer && tensor.layer < stage.end;
     const bool of_embedding = stage.has_embedding() && (tensor.name == "wte.weight" || tensor.name == "wpe.weight");
     const std::string outputs = model.classifies() ? models::kClassTensor : "wte.weight";
     const bool of_head = stage.has_head() && (tensor.name == outputs || tensor.name.starts_with("ln_f."));

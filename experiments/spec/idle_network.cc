@@ -57,23 +57,6 @@ std::vector<Warning> idle_network(const json& network, const std::vector<sim::Tr
     }
     return warnings;
   }
-  const bool skips_none = std::none_of(in_use.begin(), in_use.end(), [](sim::TrafficClass of) {
-    return comm::fill_entry(comm::Fill::kSkip).has_meaning_in_gather_half(of);
-  });
-  if (network.value("fill", "") == "skip" && skips_none) {
-    warnings.push_back(
-        {"/network/fill",
-         "got \"skip\", which has a meaning between the stages of a pipeline alone, so \"zero\" takes its "
-         "place; want /parallel/pipeline 2 or more, or another fill",
-         Warning::About::kRun});
-  }
-  const bool attends = std::find(in_use.begin(), in_use.end(), sim::TrafficClass::kSequenceForward) != in_use.end();
-  if (network.value("fill", "") == "absent" && !attends) {
-    warnings.push_back({"/network/fill",
-                        "got \"absent\", which has a meaning in class sequence_forward alone, so \"zero\" takes its "
-                        "place; want /parallel/sequence 2 or more, or another fill",
-                        Warning::About::kRun});
-  }
   std::string used;
   json classes_in_use = json::object();
   for (const sim::TrafficClass traffic_class : in_use) {

@@ -126,7 +126,7 @@ ResolvedRun resolve_training_run(const json& given, const std::string& where, Fi
   ResolvedRun run;
   run.spec = schema_of(SchemaKind::kSpec).with_defaults(given);
   std::vector<std::string> errors;
-  Resolution resolution{run.spec, given, where, files, run.config, errors};
+  Resolution resolution{run.spec, given, where, files, run.config, errors, run.warnings};
   for (const Section& section : kSections) {
     if (section.runs == Runs::kAlways || errors.empty()) section.resolve(resolution);
   }
@@ -134,7 +134,8 @@ ResolvedRun resolve_training_run(const json& given, const std::string& where, Fi
   comm::require_none(errors);
   run.run_id = run_id_of(run.spec);
   for (const int replicas : other_replicas(run.config)) (void)with_replicas(run, replicas);
-  run.warnings = warnings_of(given, run);
+  const std::vector<Warning> more = warnings_of(given, run);
+  run.warnings.insert(run.warnings.begin(), more.begin(), more.end());
   return run;
 }
 

@@ -87,7 +87,7 @@ class CommandResolver {
 
   ResolvedRun resolve() {
     ResolvedRun run;
-    Resolution resolution{full_, given_, where_, files_, run.config, errors_};
+    Resolution resolution{full_, given_, where_, files_, run.config, errors_, run.warnings};
     refuse_several_runs(resolution);
     run.config.name = full_["name"].get<std::string>();
     run.config.training.steps = 0;  // unknown

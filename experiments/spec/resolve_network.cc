@@ -142,6 +142,17 @@ void resolve_network(Resolution& resolution) {
       comm::resolve_network(network, sent, resolution.config.seeds.network, resolution.where, world_size,
                             comm::network_use(time), time, roles);
   resolution.errors.insert(resolution.errors.end(), resolved.errors.begin(), resolved.errors.end());
+  for (const comm::ReplacedFill& replaced : resolved.replaced_fills) {
+    std::string classes;
+    for (const sim::TrafficClass of : replaced.classes) {
+      classes.append(classes.empty() ? "" : ", ").append(sim::traffic_class_name(of));
+    }
+    resolution.warnings.push_back({replaced.pointer,
+                                   "got " + quote_json(replaced.fill) + ", which has no meaning for the losses of " +
+                                       classes + R"(, so "zero" takes its place there; want another fill, or one in )" +
+                                       "the section of the class",
+                                   Warning::About::kRun});
+  }
   network = {{"classes", std::move(resolved.classes)}};
   resolution.config.network = std::move(resolved.network);
   if (!resolution.has_errors()) {

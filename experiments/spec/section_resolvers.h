@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "experiments/spec/file_hashes.h"
+#include "experiments/spec/idle_network.h"
 #include "experiments/spec/run_config.h"
 
 namespace droptest::experiments {
@@ -20,6 +21,7 @@ struct Resolution {
   FileHashes* files;            ///< null: the files of the spec need not be there, and are not hashed
   RunConfig& config;            ///< the sections that were read so far
   std::vector<std::string>& errors;
+  std::vector<Warning>& warnings;
 
   /// Adds an error about the member at a pointer.
   void report(const std::string& pointer, const std::string& message) const;

@@ -9,7 +9,7 @@
 
 namespace droptest::experiments {
 
-/// Bytes of the rank that takes most of them, as comm::LayerBuffers has them. Exact for collectives and messages; a
+/// Bytes of the rank that takes most of them, as comm::LossLayerBuffers has them. Exact for collectives and messages; a
 /// rank's own part of an all-to-all is not counted.
 struct LayerMemory {
   std::uint64_t messages = 0;    ///< copies that calls work with: one scratch for each group of ranks

@@ -41,7 +41,7 @@ void StepLog::note_memory(std::uint64_t step) {
   memory.note("optimizer", use.optimizer, step);
   memory.note("activations", use.activations, step);
   if (use.offload > 0) memory.note("offload_buffers", use.offload, step);
-  const comm::LayerBuffers layer = measured_.network.buffers();
+  const comm::LossLayerBuffers layer = measured_.network.buffers();
   memory.note("collectives", layer.messages.bytes, step);
   memory.note("loss_layer", layer.remembered, step);
   if (measured_.workers) memory.note("outer", measured_.workers->bytes(), step);

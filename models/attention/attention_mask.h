@@ -49,7 +49,8 @@ class AttentionMask {
   /// `documents` [batch, positions] has the number of the document that each token belongs to: attention stays within a
   /// document. A token with a negative number is padding: it is not attended to, and sees nothing. Empty: one document.
   /// All spans are borrowed and outlive the mask. Throws: ConfigError that names the array and the axis for a wrong
-  /// number of elements, and for added values that are NaN or plus infinity.
+  /// number of elements, for another element type than uint8, float32 or float64, for added values that are NaN or plus
+  /// infinity, and for documents with unequal numbers of queries and keys.
   AttentionMask(Causality causality, const MaskExtents& extents, std::vector<MaskArray> arrays,
                 std::span<const std::int32_t> documents = {});
 

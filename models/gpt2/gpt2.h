@@ -62,6 +62,8 @@ struct StageSlot {
 /// parallelism (Shoeybi et al. 2019), data parallelism and ZeRO (Rajbhandari et al. 2020). The operations decide on
 /// which device and in which element types it computes. Owner: one rank. Ranks: all ranks of the operations' group call
 /// the same methods in the same order. Ranks of a pipeline call the passes of their own stages, and all other methods.
+/// With ZeRO 3, passes, evaluate() and download() are calls of all data-parallel ranks together; with sequence
+/// parallelism, passes and evaluate() are calls of all sequence ranks.
 /// Blocking: methods that put work on a device do not wait for it, unless their comments say so. Determinism: results
 /// depend on the number of ranks, not on threads.
 class Gpt2 {
@@ -185,7 +187,8 @@ class Gpt2 {
     return store_.host<T>();
   }
   const std::vector<Gpt2Tensor>& tensors() const { return store_.tensors(); }
-  /// Copies the present values, and optionally gradients, to parameters(). Waits for the device.
+  /// Copies the present values, and optionally gradients, to parameters(). Waits for the device. Ranks: with ZeRO 3 all
+  /// of the data-parallel group; class control.
   void download(Fields fields);
   /// Copies the values in parameters() to the model. Waits for the device.
   void upload_values() { store_.upload_values(); }

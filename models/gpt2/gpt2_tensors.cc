@@ -162,7 +162,7 @@ std::vector<Gpt2Tensor> stage_tensors(const Gpt2Config& config, std::span<const 
     if (tensor.name == "wte.weight") return !embedding && (!head || config.classifies());
     if (tensor.name == "wpe.weight") return !embedding;
     if (tensor.name.starts_with("ln_f.") || tensor.name == kClassTensor) return !head;
-    return !any([&](const StageRange& range) { return range.first <= tensor.layer && tensor.layer < range.last; });
+    return !any([&](const StageRange& range) { return range.first <= tensor.layer && tensor.layer < range.end; });
   });
   for (Gpt2Tensor& tensor : tensors) tensor.is_copy = tensor.name == kTiedTensor && !head && !config.classifies();
   return tensors;

@@ -20,7 +20,8 @@ enum class MissingHead : std::uint8_t { kRefused, kStays };
 /// Loads each rank's part into the values of `parameters`, the parameters of the whole model or of stages. Names may
 /// have the prefix "transformer.". lm_head.weight, attn.bias and attn.masked_bias are ignored, but a lm_head that
 /// differs from wte is an error unless the model has a classification head. Adapters that the tensors do not have stay
-/// as they are. Throws: ConfigError that names the tensor and both shapes for missing, unknown or misshapen tensors.
+/// as they are. Throws: ConfigError that names the tensor and both shapes for missing, unknown or misshapen tensors,
+/// and for elements that are not finite.
 void load_gpt2_weights(const Gpt2Config& config, std::span<Parameter<float>> parameters,
                        comm::Communicator& tensor_group, const StoredTensors& tensors, const std::string& where,
                        MissingHead missing = MissingHead::kRefused);

@@ -67,13 +67,13 @@ class OffloadedState {
   /// This rank's part of a bucket of the unit of bring_own().
   comm::Tensor own_of_bucket(std::size_t bucket) const;
 
-  /// For whole values that other ranks have changed: bring_bucket() reads a bucket into window 0 or 1, complete when it
-  /// returns, and put_bucket() writes it back.
+  /// For whole values that other ranks have changed: bring_bucket() reads a bucket into one of two rooms of its own, 0
+  /// or 1, complete when it returns, and put_bucket() writes it back.
   comm::Tensor bring_bucket(std::size_t bucket, std::size_t window);
   comm::Tensor own_in_window(std::size_t bucket, std::size_t window) const;
   void put_bucket(std::size_t bucket, std::size_t window);
 
-  /// The bytes of the windows.
+  /// The bytes of the windows and of the rooms for buckets.
   std::uint64_t memory_bytes() const { return memory_bytes_; }
   std::uint64_t storage_bytes() const { return storage_bytes_; }
 

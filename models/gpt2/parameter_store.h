@@ -37,7 +37,7 @@ struct DataParallel {
 
 /// Bytes of a rank's memory by kind.
 struct MemoryUse {
-  std::uint64_t parameters = 0;  ///< values, and the rounded copies that GEMMs read
+  std::uint64_t parameters = 0;  ///< values, rounded copies that GEMMs read, and weights merged with adapters
   std::uint64_t gradients = 0;
   std::uint64_t optimizer = 0;
   std::uint64_t activations = 0;  ///< slots and working memory
@@ -74,8 +74,9 @@ class ParameterStore {
   void expect(int layer);
   void acquire(int layer);
   void release(int layer);
-  /// Call it when a backward pass has added its micro-batch to all gradients of that layer: once for each layer and
-  /// micro-batch, the last block first and kOutsideOfBlocks last. A device may still be at work on them.
+  /// Call it when a backward pass has added its micro-batch to all gradients of that layer, the last block first and
+  /// kOutsideOfBlocks last: for a whole model once for each layer and micro-batch, for a stage of a pipeline once for
+  /// each layer, after its last backward pass of the step. A device may still be at work on them.
   void on_gradient_ready(int layer);
   /// on_gradient_ready() calls `gradient_ready(layer)`, after the reductions of full buckets have started.
   void set_gradient_ready(std::function<void(int)> gradient_ready) { gradient_ready_ = std::move(gradient_ready); }

@@ -32,7 +32,7 @@ struct PipelinePlan {
 struct PipelineParallel {
   comm::Communicator* group = nullptr;  ///< borrowed; null: one rank has all stages
   int stride = 1;                       ///< distance in ModelRanks::all from a rank to the next one of its pipeline
-  std::shared_ptr<const PipelinePlan> plan{};  ///< shared with the executor; null: the whole model is one stage
+  std::shared_ptr<const PipelinePlan> plan{};  ///< shared by all users; null: the whole model is one stage
 
   int rank() const { return group == nullptr ? 0 : group->rank(); }
 };

@@ -26,7 +26,7 @@ Stage::Stage(const Gpt2Config& config, const StageRange& range, ParameterStore& 
   if (range.has_embedding()) positions_ = store.table().number_of("wpe.weight");
   std::unordered_map<std::string_view, std::size_t> numbers;
   for (std::size_t i = 0; i < store.tensors().size(); ++i) numbers.emplace(store.tensors()[i].name, i);
-  for (int layer = range.first; layer < range.last; ++layer) {
+  for (int layer = range.first; layer < range.end; ++layer) {
     const auto number = [&](const char* tensor) {
       const std::string name = "h." + std::to_string(layer) + "." + tensor;
       const auto found = numbers.find(name);
@@ -65,13 +65,13 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
   store_.expect(range_.first);
   if (range_.has_embedding()) embed(b);
   std::optional<Pending> pending;
-  for (int layer = range_.first; layer < range_.last; ++layer) {
+  for (int layer = range_.first; layer < range_.end; ++layer) {
     AttentionBuffers& a = b.attention[index(layer)];
     MlpBuffers& m = b.mlp[index(layer)];
     store_.acquire(layer);
     normalise(attention(layer).norm, a.norm, pending);  // also reads a bias of the previous block
     if (layer > range_.first) store_.release(layer - 1);
-    if (layer + 1 < range_.last) store_.expect(layer + 1);
+    if (layer + 1 < range_.end) store_.expect(layer + 1);
     attention_forward(layer, b);
     pending = {a.norm.residual, a.output, attention(layer).second.bias(),
                residual_dropout(layer, SublayerKind::kAttention, b)};
@@ -87,7 +87,7 @@ void Stage::forward(StageBuffers& b, Keep keep, std::span<const std::int32_t> to
     sum.residual_after = b.output;
     ops_.residual_forward(sum);
   }
-  store_.release(range_.last - 1);
+  store_.release(range_.end - 1);
   if (keep != Keep::kNothing || !range_.has_head()) store_.release(kOutsideOfBlocks);
 }
 
@@ -263,7 +263,7 @@ void Stage::backward_inputs(StageBuffers& b, double scale, double targets, Gradi
 void Stage::backward_weights(StageBuffers& b, GradientMode mode, Reports reports) {
   begin_pass(b);
   is_training_ = true;
-  for (int layer = range_.last - 1; layer >= range_.first; --layer) {
+  for (int layer = range_.end - 1; layer >= range_.first; --layer) {
     const MlpBuffers& m = b.mlp[index(layer)];
     if (recompute_of(layer) != Recompute::kSaveAll) store_.acquire(layer);
     bring_residual_back(layer, SublayerKind::kMlp, b);
@@ -289,15 +289,15 @@ void Stage::backward_part(StageBuffers& b, double scale, double targets, Gradien
   is_training_ = true;
   const StageExtents& x = b.extents;
   store_.acquire(kOutsideOfBlocks);
-  store_.acquire(range_.last - 1);
-  expect_residual(range_.last - 1, SublayerKind::kMlp, b);
-  expect_residual(range_.last - 1, SublayerKind::kAttention, b);
+  store_.acquire(range_.end - 1);
+  expect_residual(range_.end - 1, SublayerKind::kMlp, b);
+  expect_residual(range_.end - 1, SublayerKind::kAttention, b);
   // The next norm adds the bias of a row-parallel layer to the residual stream. So the backward pass of that norm also
   // sums the columns of the stream's gradient, which are the bias's gradient. With dropout they are not.
   const auto bias_behind = [this](const Sublayer& sublayer) {
     return drops_residuals() ? std::nullopt : std::optional(sublayer.second.bias());
   };
-  const std::optional<std::size_t> last_bias = bias_behind(mlp(range_.last - 1));
+  const std::optional<std::size_t> last_bias = bias_behind(mlp(range_.end - 1));
   if (range_.has_head()) {
     boundary_.gather_input(b.final_norm.normalized, b.gathered_input, b, Gpt2Messages::head_input(), b.lost_head_input);
     head_->forward_backward(b, scale / targets, mode);
@@ -313,7 +313,7 @@ void Stage::backward_part(StageBuffers& b, double scale, double targets, Gradien
     sum.mode = mode;
     ops_.residual_backward(sum);
   }
-  for (int layer = range_.last - 1; layer >= range_.first; --layer) {
+  for (int layer = range_.end - 1; layer >= range_.first; --layer) {
     if (layer > range_.first) store_.expect(layer - 1);
     const AttentionBuffers& a = b.attention[index(layer)];
     const MlpBuffers& m = b.mlp[index(layer)];

@@ -51,7 +51,8 @@ class Stage {
   void evaluate_head(StageBuffers& slot, double count_targets, std::span<const std::int32_t> targets,
                      const LogitVisitor& visit);
   /// Whether backward() tells the store which gradients are ready. kReady reports those of blocks, and in a whole model
-  /// also those outside of blocks; in other stages the latter may have more than one source.
+  /// also those outside of blocks. In a pipeline, the gradient of tied embeddings comes from two stages, so the caller
+  /// reports the tensors outside of blocks.
   enum class Reports : std::uint8_t { kReady, kNothing };
   /// The backward pass, after forward() of that slot; slots may have any order. Sets or adds `scale` x the gradients of
   /// the mean loss with respect to all parameters. A head also updates the mean loss in Number::kLosses. The mean is

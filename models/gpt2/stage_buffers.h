@@ -68,7 +68,7 @@ struct AttentionBuffers {
   comm::Tensor statistics;     ///< sizes from OpsForm
   comm::Tensor attended;       ///< [rows, heads, head width]
   comm::Tensor output;         ///< [own rows, width]: the sublayer output, without its bias
-  comm::Tensor own_part;       ///< this rank's part of norm.residual if ranks cut it; else empty
+  comm::Tensor own_part;       ///< this rank's part of norm.residual if ranks cut and do not offload it; else empty
   comm::Tensor grad_output;    ///< [own rows, width]: gradient of the residual stream after the sublayer
   comm::Tensor grad_gathered;  ///< [rows, width]: gradient of the sublayer output; empty without a cut of tokens
   comm::Tensor grad_qkv;       ///< [rows, 3, heads, head width]
@@ -81,7 +81,7 @@ struct MlpBuffers {
   comm::Tensor gelu_saved;      ///< [rows, hidden]: input of Ops::gelu_backward_input()
   comm::Tensor activated;       ///< [rows, hidden]
   comm::Tensor output;          ///< [own rows, width]: the sublayer output, without its bias
-  comm::Tensor own_part;        ///< this rank's part of norm.residual if ranks cut it; else empty
+  comm::Tensor own_part;        ///< this rank's part of norm.residual if ranks cut and do not offload it; else empty
   comm::Tensor grad_output;     ///< [own rows, width]: gradient of the residual stream after the sublayer
   comm::Tensor grad_gathered;   ///< [rows, width]: gradient of the sublayer output; empty without a cut of tokens
   comm::Tensor grad_activated;  ///< [rows, hidden]

@@ -8,8 +8,8 @@
 namespace droptest::models {
 
 void validate(const StageRange& range, const SlotOptions& options, const Gpt2Config& config) {
-  if (range.layers != config.layers || range.first < 0 || range.first >= range.last || range.last > config.layers) {
-    throw ConfigError("GPT-2 stage: got blocks " + std::to_string(range.first) + " to " + std::to_string(range.last) +
+  if (range.layers != config.layers || range.first < 0 || range.first >= range.end || range.end > config.layers) {
+    throw ConfigError("GPT-2 stage: got blocks " + std::to_string(range.first) + " to " + std::to_string(range.end) +
                       " of " + std::to_string(range.layers) + ", want first < last within the model's " +
                       std::to_string(config.layers) + " blocks");
   }

@@ -10,25 +10,25 @@
 
 namespace droptest::models {
 
-/// The blocks first, ..., last - 1 of a model. The stage with block 0 has the embeddings; the stage with the last block
+/// The blocks first, ..., end - 1 of a model. The stage with block 0 has the embeddings; the stage with the last block
 /// has the last norm and the head.
 struct StageRange {
   int first = 0;
-  int last = 0;
+  int end = 0;
   int layers = 0;  ///< number of blocks of the whole model
 
   static StageRange whole(const Gpt2Config& config) { return {0, config.layers, config.layers}; }
-  int count() const { return last - first; }
+  int count() const { return end - first; }
   bool has_embedding() const { return first == 0; }
-  bool has_head() const { return last == layers; }
+  bool has_head() const { return end == layers; }
 };
 
 /// The activations that a block saves in its forward pass. Its backward pass recomputes the others with the same bits;
-/// with kSelective these are norms, attention and GELU. Sums over ranks have the values that were received in the
-/// forward pass.
+/// with kSelective these are norms, attention and GELU, and unless OpsForm::gelu_from_projection() also the projection
+/// before GELU. Sums over ranks have the values that were received in the forward pass.
 enum class Recompute : std::uint8_t {
   kSaveAll,    ///< all that the backward pass reads; nothing is recomputed
-  kSelective,  ///< residual streams before norms, queries, keys, values, and the projection before GELU
+  kSelective,  ///< residual streams before norms, queries, keys, values; if GELU reads it, the projection before GELU
   kBlock,      ///< only the residual stream before each norm, which has the received sums over ranks
 };
 
@@ -46,7 +46,8 @@ struct SavedPlace {
 enum class RecomputeTraffic : std::uint8_t { kKept, kSent };
 
 struct SlotOptions {
-  int slots = 1;                       ///< number of micro-batches that may be between their two passes
+  /// Number of micro-batches that may be between their two passes; a pipeline has PipelineProgram::slots instead.
+  int slots = 1;
   std::vector<Recompute> recompute{};  ///< policy of each block of the model; empty: kSaveAll
   SavedPlace place{};
   RecomputeTraffic traffic = RecomputeTraffic::kKept;

@@ -71,7 +71,7 @@ StoredKey key_of(const Stored& matrix) {
   return {static_cast<int>(matrix.type), matrix.rows, matrix.columns, matrix.stride, matrix.alignment()};
 }
 
-Key key_of(const Product& product) {
+Key key_of(const CublasLtProduct& product) {
   return {
       static_cast<int>(product.op_a), key_of(product.a), static_cast<int>(product.op_b),     key_of(product.b),
       key_of(product.result),         product.keep != 0, static_cast<int>(product.epilogue), product.pre_gelu_stride};
@@ -95,17 +95,17 @@ Layout make_layout(const Stored& matrix) {
 }
 
 /// A plan serves calls with any addresses of the same alignment.
-void set_addresses(const Operation& operation, const Product& product) {
+void set_addresses(const Operation& operation, const CublasLtProduct& product) {
   if (product.bias != nullptr) set(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, product.bias);
   if (product.pre_gelu != nullptr) set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, product.pre_gelu);
 }
 
-cublasComputeType_t compute_type(const Product& product, FloatProducts floats) {
+cublasComputeType_t compute_type(const CublasLtProduct& product, FloatProducts floats) {
   const bool rounds = floats == FloatProducts::kTf32 && product.a.type == CUDA_R_32F;
   return rounds ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
 }
 
-Operation make_operation(const Product& product, FloatProducts floats) {
+Operation make_operation(const CublasLtProduct& product, FloatProducts floats) {
   cublasLtMatmulDesc_t handle = nullptr;
   check(cublasLtMatmulDescCreate(&handle, compute_type(product, floats), CUDA_R_32F), "cublasLtMatmulDescCreate");
   Operation operation(handle);
@@ -117,7 +117,7 @@ Operation make_operation(const Product& product, FloatProducts floats) {
   return operation;
 }
 
-Preference make_preference(const Product& product) {
+Preference make_preference(const CublasLtProduct& product) {
   cublasLtMatmulPreference_t handle = nullptr;
   check(cublasLtMatmulPreferenceCreate(&handle), "cublasLtMatmulPreferenceCreate");
   Preference preference(handle);
@@ -134,13 +134,14 @@ Preference make_preference(const Product& product) {
 }
 
 /// The library's description of a GEMM, without an algorithm.
-Plan describe(const Product& product, FloatProducts floats) {
+Plan describe(const CublasLtProduct& product, FloatProducts floats) {
   return {
       make_operation(product, floats), make_layout(product.a), make_layout(product.b), make_layout(product.result), {}};
 }
 
 /// The library's proposals for a plan's GEMM, at most `most`.
-std::vector<cublasLtMatmulAlgo_t> proposed(const Handle& library, const Plan& plan, const Product& product, int most) {
+std::vector<cublasLtMatmulAlgo_t> proposed(const Handle& library, const Plan& plan, const CublasLtProduct& product,
+                                           int most) {
   const Preference preference = make_preference(product);
   std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<std::size_t>(most));
   int count = 0;
@@ -193,7 +194,7 @@ std::string text_of(const Stored& matrix) {
 
 }  // namespace
 
-ProductKind kind_of(const Product& product, FloatProducts floats) {
+ProductKind kind_of(const CublasLtProduct& product, FloatProducts floats) {
   return {compute_type(product, floats),
           product.op_a,
           product.op_b,
@@ -212,7 +213,7 @@ struct CublasLtProducts::Library {
   std::vector<ProductChoice> choices;  // the choices for this device
   std::map<Key, Plan> plans;
 
-  Plan plan(const Product& product, FloatProducts floats) const {
+  Plan plan(const CublasLtProduct& product, FloatProducts floats) const {
     Plan plan = describe(product, floats);
     const auto choice = std::ranges::find(choices, kind_of(product, floats), &ProductChoice::product);
     if (choice != choices.end()) {
@@ -240,7 +241,7 @@ CublasLtProducts::CublasLtProducts(comm::Stream& stream, FloatProducts floats, s
 }
 CublasLtProducts::~CublasLtProducts() = default;
 
-std::vector<CublasLtProducts::Proposal> CublasLtProducts::proposals(const Product& product) const {
+std::vector<CublasLtProducts::Proposal> CublasLtProducts::proposals(const CublasLtProduct& product) const {
   std::vector<Proposal> result;
   for (const cublasLtMatmulAlgo_t& algorithm :
        proposed(library_->handle, describe(product, floats_), product, kMostProposals)) {
@@ -249,7 +250,7 @@ std::vector<CublasLtProducts::Proposal> CublasLtProducts::proposals(const Produc
   return result;
 }
 
-void CublasLtProducts::choose(const Product& product, const Proposal& proposal) {
+void CublasLtProducts::choose(const CublasLtProduct& product, const Proposal& proposal) {
   Plan plan = describe(product, floats_);
   plan.algorithm = proposal.algorithm;
   library_->plans.insert_or_assign(key_of(product), std::move(plan));
@@ -257,7 +258,7 @@ void CublasLtProducts::choose(const Product& product, const Proposal& proposal) 
 
 int CublasLtProducts::compute_capability() const { return library_->compute_capability; }
 
-bool CublasLtProducts::multiply_if_possible(const Product& product) {
+bool CublasLtProducts::multiply_if_possible(const CublasLtProduct& product) {
   const Key key = key_of(product);
   auto found = library_->plans.find(key);
   if (found == library_->plans.end()) {
@@ -280,7 +281,7 @@ bool CublasLtProducts::multiply_if_possible(const Product& product) {
   return true;
 }
 
-void CublasLtProducts::multiply(const char* operation, const Product& product) {
+void CublasLtProducts::multiply(const char* operation, const CublasLtProduct& product) {
   if (multiply_if_possible(product)) return;
   throw DeviceError(std::string(operation) + ": cuBLASLt has no algorithm for " + text_of(product.a) + " and " +
                     text_of(product.b) + " into " + text_of(product.result));

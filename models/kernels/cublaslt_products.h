@@ -46,7 +46,7 @@ Stored stored(const T* data, std::int64_t rows, std::int64_t columns, std::int64
 }
 
 /// result = factor x op(a) op(b) + keep x result, then the epilogue. Sums are float.
-struct Product {
+struct CublasLtProduct {
   cublasOperation_t op_a;
   Stored a;
   cublasOperation_t op_b;
@@ -61,7 +61,7 @@ struct Product {
 };
 
 /// The kind of the GEMM, by which recorded choices are looked up.
-ProductKind kind_of(const Product& product, FloatProducts floats);
+ProductKind kind_of(const CublasLtProduct& product, FloatProducts floats);
 
 /// Owned by one rank and used by one thread, for one stream. A GEMM uses the algorithm in `choices` for its kind and
 /// the stream's device if the library proposes it, otherwise the library's first proposal.
@@ -74,9 +74,9 @@ class CublasLtProducts {
 
   /// Puts the GEMM on the stream. Returns false and does nothing if the library has no algorithm for it. The library is
   /// asked once for each shape. Throws: DeviceError.
-  bool multiply_if_possible(const Product& product);
+  bool multiply_if_possible(const CublasLtProduct& product);
   /// multiply_if_possible(), except that a missing algorithm is a DeviceError.
-  void multiply(const char* operation, const Product& product);
+  void multiply(const char* operation, const CublasLtProduct& product);
 
   // Members for the program that records choices.
 
@@ -85,12 +85,12 @@ class CublasLtProducts {
     cublasLtMatmulAlgo_t algorithm;
   };
   /// The algorithms that the library proposes, at most kMostProposals, in the order of its estimates of the time.
-  std::vector<Proposal> proposals(const Product& product) const;
+  std::vector<Proposal> proposals(const CublasLtProduct& product) const;
   /// GEMMs with these shapes, strides and alignments use this algorithm from now on.
-  void choose(const Product& product, const Proposal& proposal);
+  void choose(const CublasLtProduct& product, const Proposal& proposal);
   /// Calls `visitor` once for each shape that has an algorithm, before the first GEMM of that shape is put on the
   /// stream.
-  void visit_new_products(std::function<void(const Product&)> visitor) { visitor_ = std::move(visitor); }
+  void visit_new_products(std::function<void(const CublasLtProduct&)> visitor) { visitor_ = std::move(visitor); }
   /// The compute capability of the device: 90 for 9.0.
   int compute_capability() const;
 
@@ -102,7 +102,7 @@ class CublasLtProducts {
   FloatProducts floats_;
   comm::DeviceMemory workspace_;
   std::unique_ptr<Library> library_;
-  std::function<void(const Product&)> visitor_;
+  std::function<void(const CublasLtProduct&)> visitor_;
 };
 
 }  // namespace droptest::models

@@ -44,8 +44,8 @@ struct DropoutMask {
   std::int64_t length = 1;          ///< tokens of each sequence in this tensor
   std::int64_t first_position = 0;  ///< position of each sequence's first token in this tensor
   std::int64_t first_row = 0;       ///< number of the tensor's first row among the rows [batch, length]
-  /// The number of tokens of a sequence before a gap, and the number of positions in the gap, which other ranks have.
-  /// Attention has no gap.
+  /// A zigzag rank has two runs of positions of each sequence: the number of tokens in the first run, and the number of
+  /// positions between the runs, which other ranks have. Attention has no gap.
   std::int64_t tokens_before_gap = 0;
   std::int64_t gap = 0;
 

@@ -75,8 +75,8 @@ ProductShape with_outputs(ProductShape shape, std::int64_t outputs) {
 
 /// output' = W' input'.
 template <class E, class R>
-Product forward_product(const ProductShape& shape, const E* input, const E* weight, std::int64_t stride,
-                        const R* output) {
+CublasLtProduct forward_product(const ProductShape& shape, const E* input, const E* weight, std::int64_t stride,
+                                const R* output) {
   const auto [matrix, op] = weight_of(shape, weight);
   return {op,
           matrix,
@@ -89,8 +89,8 @@ Product forward_product(const ProductShape& shape, const E* input, const E* weig
 
 /// grad_input' = W grad_output'.
 template <class E, class R>
-Product input_product(const ProductShape& shape, const E* grad_output, std::int64_t stride, const E* weight,
-                      float factor, const R* grad_input) {
+CublasLtProduct input_product(const ProductShape& shape, const E* grad_output, std::int64_t stride, const E* weight,
+                              float factor, const R* grad_input) {
   const auto [matrix, op] = weight_of(shape, weight);
   return {other(op),
           matrix,
@@ -103,8 +103,8 @@ Product input_product(const ProductShape& shape, const E* grad_output, std::int6
 
 /// grad_weight' (+)= grad_output' input. The layout of the weight decides whether the outputs are the library's rows.
 template <class E>
-Product gradient_product(const ProductShape& shape, const E* input, const E* grad_output, std::int64_t stride,
-                         float factor, float keep, const float* grad_weight) {
+CublasLtProduct gradient_product(const ProductShape& shape, const E* input, const E* grad_output, std::int64_t stride,
+                                 float factor, float keep, const float* grad_weight) {
   const bool by_outputs = shape.layout == WeightLayout::kInputsByOutputs;
   const Stored x = stored(input, shape.inputs, shape.rows, shape.inputs);
   const Stored dy = stored(grad_output, shape.outputs, shape.rows, stride);
@@ -168,9 +168,9 @@ void MatrixProducts<E>::forward(const ProductShape& shape, comm::DeviceSpan<cons
   if (shape.inputs == 0) {
     comm::zero_on_device(result, impl_->stream());
   } else {
-    Product product = forward_product(shape, input.data(), weight.data(), extents.stride, output.data());
+    CublasLtProduct product = forward_product(shape, input.data(), weight.data(), extents.stride, output.data());
     if (!bias.empty() && impl_->fuses() && is_aligned(bias.data())) {
-      Product with_bias = product;
+      CublasLtProduct with_bias = product;
       with_bias.epilogue = CUBLASLT_EPILOGUE_BIAS;
       with_bias.bias = bias.data();
       if (impl_->library.multiply_if_possible(with_bias)) return;
@@ -203,7 +203,7 @@ void MatrixProducts<E>::forward_gelu(const ProductShape& shape, comm::DeviceSpan
   if (shape.inputs == 0) {
     comm::zero_on_device(pre_gelu.first(extents.output), impl_->stream());
   } else {
-    Product fused = forward_product(shape, input.data(), weight.data(), extents.stride, output.data());
+    CublasLtProduct fused = forward_product(shape, input.data(), weight.data(), extents.stride, output.data());
     if (impl_->fuses() && is_aligned(bias.data()) && fits_gelu_epilogue(fused.result, pre_gelu.data())) {
       fused.epilogue = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
       fused.bias = bias.data();
@@ -229,8 +229,8 @@ void MatrixProducts<E>::backward_input(const ProductShape& shape, comm::DeviceSp
     return;
   }
   const std::int64_t first = outputs_of_one_product<E>(shape, extents.stride);
-  Product product = input_product(with_outputs(shape, first), grad_output.data(), extents.stride, weight.data(), factor,
-                                  grad_input.data());
+  CublasLtProduct product = input_product(with_outputs(shape, first), grad_output.data(), extents.stride, weight.data(),
+                                          factor, grad_input.data());
   if (first < shape.outputs) {  // the few remaining outputs first: only their sum is rounded once more
     impl_->library.multiply(
         kName, input_product(with_outputs(shape, shape.outputs - first), grad_output.data() + first, extents.stride,
@@ -250,7 +250,8 @@ void MatrixProducts<E>::backward_input_gelu(const ProductShape& shape, comm::Dev
   if (extents.input == 0) return;
   // The library's derivative of GELU has the accuracy of 16-bit numbers, not of float.
   if (shape.outputs > 0 && impl_->fuses() && sizeof(E) == 2) {
-    Product fused = input_product(shape, grad_output.data(), extents.stride, weight.data(), factor, grad_input.data());
+    CublasLtProduct fused =
+        input_product(shape, grad_output.data(), extents.stride, weight.data(), factor, grad_input.data());
     if (fits_gelu_epilogue(fused.result, pre_gelu.data())) {
       fused.epilogue = CUBLASLT_EPILOGUE_DGELU;
       fused.pre_gelu = pre_gelu.data();
@@ -276,15 +277,15 @@ void MatrixProducts<E>::backward_weight(const ProductShape& shape, comm::DeviceS
     const bool by_outputs = shape.layout == WeightLayout::kInputsByOutputs;
     const float keep = sets ? 0.0F : 1.0F;
     const std::int64_t first = outputs_of_one_product<E>(shape, extents.stride);
-    const Product product = gradient_product(with_outputs(shape, first), input.data(), grad_output.data(),
-                                             extents.stride, factor, keep, grad_weight.data());
+    const CublasLtProduct product = gradient_product(with_outputs(shape, first), input.data(), grad_output.data(),
+                                                     extents.stride, factor, keep, grad_weight.data());
     if (first < shape.outputs) {
       impl_->library.multiply(
           kName, gradient_product(with_outputs(shape, shape.outputs - first), input.data(), grad_output.data() + first,
                                   extents.stride, factor, keep, grad_weight.data() + first * shape.inputs));
     }
     if (!grad_bias.empty() && sets && by_outputs && impl_->fuses() && is_aligned(grad_bias.data())) {
-      Product with_bias = product;
+      CublasLtProduct with_bias = product;
       with_bias.epilogue = CUBLASLT_EPILOGUE_BGRADA;
       with_bias.bias = grad_bias.data();
       if (impl_->library.multiply_if_possible(with_bias)) return;

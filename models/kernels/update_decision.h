@@ -25,9 +25,9 @@ struct UpdateRule {
   int pipeline_stride = 1;
   int head_rank = 0;      ///< the pipeline rank with the head
   double loss_scale = 1;  ///< the gradients contain this factor; UpdateDecision::factor divides by it
-  /// Whether this rank learns that gradients of other ranks are not finite. kReliable: always. If the flags can be
-  /// lost, kHeard and kMissed say whether they arrived in this step. kMissed: non-finite gradients of others count as
-  /// none, so this rank may update although others skip.
+  /// A rank tells the others by a flag that its gradients are not finite. kReliable: flags always arrive. kHeard,
+  /// kMissed: this rank received, or lost, the flags of this step. With kMissed the gradients of others count as
+  /// finite, so this rank may update although others skip.
   enum class Flags : std::uint8_t { kReliable, kHeard, kMissed } flags = Flags::kReliable;
   /// The gradient norm for clipping. kAgreed: the mean over the replicas. kOwn: that of the replica itself, so that
   /// replicas that lost different packets clip differently.

@@ -42,9 +42,9 @@ class KernelLibrary {
   const droptest_kernel_library* tables_ = nullptr;
 };
 
-/// The attention of the object, which stays loaded as long as kernels share it. Calls of the kernel throw ConfigError
-/// if a function of the object fails. Throws: ConfigError if the object has no attention, or one without float, the
-/// causal mask or some function.
+/// The attention of the object. The object is never unloaded, because it may have threads. Calls of the kernel throw
+/// ConfigError if a function of the object fails. Throws: ConfigError if the object has no attention, or one without
+/// float, the causal mask or some function.
 std::unique_ptr<AttentionKernel> attention_of(std::shared_ptr<const KernelLibrary> library);
 /// The GEMMs of the object, with the contract of attention_of().
 std::unique_ptr<MatmulKernel> matmul_of(std::shared_ptr<const KernelLibrary> library);

@@ -21,7 +21,8 @@ enum class KernelDevice : std::uint8_t { kHost, kCuda };
 
 /// An entry of the registry.
 struct KernelEntry {
-  /// The function that makes the kernel; monostate: the operations of the device implement it by its name.
+  /// The function that makes the kernel; monostate: none, because the device's operations choose their code by its
+  /// name.
   using Make =
       std::variant<std::monostate, std::unique_ptr<AttentionKernel> (*)(), std::unique_ptr<MatmulKernel> (*)()>;
 
@@ -35,7 +36,8 @@ struct KernelEntry {
   bool (*takes)(std::int64_t head_width, comm::ElementType type) = nullptr;
 };
 
-/// All entries. The first entry of an operation and a device is the default.
+/// All entries. The first entry of an operation and a device is the default of KernelChoices. A spec for CUDA takes
+/// cudnn for attention if it is there and supports the heads.
 const std::vector<KernelEntry>& kernel_entries();
 /// The names of the implementations of an operation on a device, the default first; empty: there is no choice.
 std::vector<std::string> kernel_names(std::string_view operation, KernelDevice device);

@@ -46,7 +46,7 @@ std::optional<Memory> measured(const ClassNetwork& network, Operation operation)
           group.all_gather(std::span<const float>(part), std::span(whole), counts, message);
         }
       }
-      const LayerBuffers buffers = group.buffers();
+      const LossLayerBuffers buffers = group.buffers();
       by_rank[static_cast<std::size_t>(group.rank())] = {buffers.messages.bytes, buffers.remembered};
     });
   } catch (const ConfigError&) {

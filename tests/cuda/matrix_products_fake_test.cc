@@ -144,7 +144,7 @@ class ChosenProducts {
     return 0;
   }
 
-  Product product{};
+  CublasLtProduct product{};
 
  private:
   comm::Stream& stream_;
@@ -159,7 +159,7 @@ TEST_F(MatrixProductsFake, ARecordedChoiceIsTakenWhereTheLibraryProposesIt) {
   const ProductKind kind{CUBLAS_COMPUTE_32F,        CUBLAS_OP_N, CUBLAS_OP_T, CUDA_R_16BF, CUDA_R_32F, 8, 8, 8,
                          CUBLASLT_EPILOGUE_DEFAULT, false};
   EXPECT_EQ(kind_of(chosen.product, FloatProducts::kTf32), kind) << "numbers of 16 bits are not rounded";
-  Product of_floats = chosen.product;
+  CublasLtProduct of_floats = chosen.product;
   of_floats.a.type = of_floats.b.type = CUDA_R_32F;
   EXPECT_EQ(kind_of(of_floats, FloatProducts::kTf32).compute, CUBLAS_COMPUTE_32F_FAST_TF32);
   EXPECT_EQ(kind_of(of_floats, FloatProducts::kExact).compute, CUBLAS_COMPUTE_32F);
@@ -197,7 +197,7 @@ TEST_F(MatrixProductsFake, AProgramThatRecordsChoicesSeesEachNewProductAndTriesW
   EXPECT_EQ(products.compute_capability(), 90);
   std::vector<std::uint32_t> ids;
   int visits = 0;
-  products.visit_new_products([&](const Product& product) {
+  products.visit_new_products([&](const CublasLtProduct& product) {
     ++visits;
     for (const CublasLtProducts::Proposal& proposal : products.proposals(product)) {
       ids.push_back(proposal.config[0]);

@@ -96,6 +96,57 @@ TEST(Resolve, ScatteredGradientsHaveNoGatherHalf) {
                          "direct does not have; want it absent"));
 }
 
+// A fill for both halves acts where it has a meaning. Where it acts in no half with losses, users are told.
+TEST(Resolve, AFillThatZeroReplacesIsSaid) {
+  const auto warnings = [](const std::vector<std::string>& with) {
+    std::string all;
+    for (const Warning& warning : resolved(kTwoRanks, with).warnings) {
+      all += warning.pointer + ": " + warning.message.substr(0, warning.message.find(", so ")) + "\n";
+    }
+    return all;
+  };
+  const std::string meaningless = ", which has no meaning for the losses of ";
+  const std::string stages = "/parallel/pipeline=2";
+  EXPECT_EQ(warnings({stages, "/network/fill=own"}),
+            "/network/fill: got \"own\"" + meaningless + "pp_activation, pp_gradient\n");
+  EXPECT_EQ(warnings({stages, "/network/fill=own", R"(/network/classes={"pp_activation": {"fill": "stale"}})"}),
+            "/network/fill: got \"own\"" + meaningless + "pp_gradient\n");
+  EXPECT_EQ(warnings({stages, "/network/fill=stale"}), "");
+  EXPECT_EQ(warnings({"/network/fill=own"}), "") << "it acts in the gather half";
+  EXPECT_EQ(warnings({"/network/fill=own", "/network/gather={\"loss\": {\"model\": \"none\"}}"}),
+            "/network/fill: got \"own\"" + meaningless + "tp_forward, tp_backward\n");
+  EXPECT_EQ(warnings({"/network/fill=own", "/network/gather={\"loss\": {\"model\": \"none\"}}",
+                      "/network/reduce={\"fill\": \"stale\"}"}),
+            "");
+  EXPECT_EQ(warnings({"/network/fill=own", "/network/path=contribution",
+                      R"(/network/classes={"tp_backward": {"fill": "count_rescale"}})"}),
+            "/network/fill: got \"own\"" + meaningless + "tp_forward\n");
+  EXPECT_EQ(warnings({"/network/loss={\"model\": \"none\"}", "/network/fill=own", "/network/path=contribution"}), "");
+  // Parameters do not take the fill of all classes.
+  EXPECT_EQ(warnings({"/parallel/data=2", "/parallel/zero=1", "/network/fill=count_rescale"}), "");
+}
+
+TEST(Resolve, TheFillOfAClassHasAMeaningInOneOfItsHalves) {
+  const auto error = [](const std::string& of_class, const std::string& fill) {
+    return config_error_of([&] {
+      (void)resolved(kTwoRanks,
+                     {"/parallel/pipeline=2", "/network/classes={\"" + of_class + "\": {\"fill\": \"" + fill + "\"}}"});
+    });
+  };
+  const auto refused = [](const std::string& of_class, const std::string& fill, const std::string& known) {
+    return testing::HasSubstr("/network/classes/" + of_class + "/fill: got \"" + fill +
+                              "\", which has no meaning in this class, want one of " + known);
+  };
+  const std::string between = R"("zero", "stale", "skip")";
+  EXPECT_THAT(error("pp_activation", "own"), refused("pp_activation", "own", between));
+  EXPECT_THAT(error("pp_gradient", "count_rescale"), refused("pp_gradient", "count_rescale", between));
+  EXPECT_THAT(error("tp_forward", "absent"),
+              refused("tp_forward", "absent",
+                      R"("zero", "count_rescale", "inverse_probability", "stale", "own", "own_scaled")"));
+  for (const char* fill : {"count_rescale", "own", "stale"})
+    (void)resolved(kTwoRanks, {"/network/classes={\"tp_forward\": {\"fill\": \"" + std::string(fill) + "\"}}"});
+}
+
 TEST(Resolve, SkipIsAFillBetweenStagesAlone) {
   const std::string skip = R"(/network/fill="skip")";
   const auto fills = [&](const std::vector<std::string>& with) {
@@ -111,7 +162,9 @@ TEST(Resolve, SkipIsAFillBetweenStagesAlone) {
   EXPECT_EQ(id_with({skip}), id_with({}));
   ASSERT_EQ(resolved(kTwoRanks, {skip}).warnings.size(), 1U);
   EXPECT_EQ(resolved(kTwoRanks, {skip}).warnings[0].pointer, "/network/fill");
-  EXPECT_TRUE(resolved(kTwoRanks, {skip, "/parallel/pipeline=2"}).warnings.empty());
+  const std::vector<Warning> of_two = resolved(kTwoRanks, {skip, "/parallel/pipeline=2"}).warnings;
+  ASSERT_EQ(of_two.size(), 1U);
+  EXPECT_THAT(of_two[0].message, testing::HasSubstr("the losses of tp_forward, tp_backward, so \"zero\" takes"));
   const auto error = [](const std::string& section) {
     return config_error_of([&] { (void)resolved(kTwoRanks, {"/parallel/pipeline=2", "/network/classes=" + section}); });
   };

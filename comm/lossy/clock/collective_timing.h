@@ -22,7 +22,7 @@
 
 namespace droptest::comm {
 
-/// One message of a collective with a clock.
+/// One message of a collective, or one from send to recv, with its times.
 struct Transmission {
   sim::Link link;      ///< the link that gives its fates
   int counted_on = 0;  ///< the rank of the group that counts it

@@ -17,14 +17,15 @@ namespace droptest::comm {
 
 /// Two times of a call at one of its ranks.
 struct CallTiming {
-  double ready_seconds = 0;  ///< time at which all ranks have their data
+  double ready_seconds = 0;  ///< time at which all ranks of a collective, or the sender of a message, have their data
   double end_seconds = 0;
 };
 
 /// The clock of one rank, shared by its groups.
 class VirtualClock {
  public:
-  /// `network` has the loss of every class. Throws: ConfigError for a model that has no meaning.
+  /// `network`: the losses and recoveries of all classes, on which the times depend. Throws: ConfigError for a model
+  /// that has no meaning.
   VirtualClock(const Network& network, const TimeModel& model, int world_rank);
 
   const Network& network() const { return network_; }
@@ -67,8 +68,9 @@ class VirtualClock {
     VirtualClock* clock_;
   };
 
-  /// Neither computation nor messages take time while a Stop is alive. Losses that depend on time then use a separate
-  /// time, so that the losses of later messages do not change. Stops may be nested.
+  /// When a Stop ends, the clock, its counts and the ports are again as they were at its beginning. Losses that depend
+  /// on time use a separate time while it is alive, so that the losses of later messages do not change. Stops may be
+  /// nested.
   class Stop {
    public:
     /// A null clock has no effect.

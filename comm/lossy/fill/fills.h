@@ -65,8 +65,8 @@ Fill fill_from_name(std::string_view name);
 /// The names of the fills of a half, for errors: "zero, stale, own or own_scaled". skip and absent are left out,
 /// because only a few classes support them.
 std::string fill_names(sim::Half half);
-/// The reason why a fill has no meaning for any reduction in the reduce half of a path; absent: it has one, at least
-/// for means.
+/// The reason why a fill has no meaning for any reduction in the reduce half of a path. Absent: the fill has a meaning,
+/// at least for means.
 std::optional<std::string> reduce_fill_refusal(Fill fill, std::string_view path);
 
 }  // namespace droptest::comm

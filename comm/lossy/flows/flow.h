@@ -23,8 +23,8 @@
 
 namespace droptest::comm {
 
-/// Identifies a group of one rank: 0 for the communicator that was not split, larger for each later split. All members
-/// of a group agree on it, and no rank is in two groups of one number.
+/// The number of a group among the groups that a rank is in: 0 for the communicator that was not split, larger for each
+/// later split. All members of a group agree on it, and no rank is in two groups of the same number.
 using GroupNumber = std::uint16_t;
 
 /// A link as a sequence of packets. A link with one destination is one flow for all groups, because both its ends see
@@ -71,8 +71,8 @@ struct LinkPosition {
   /// they have none. Absent: no message with packets yet.
   std::optional<std::uint64_t> ordinal_packets;
 
-  /// Throws: ConfigError for a message with an ordinal that has more packets than the first one, or if only some of a
-  /// link's messages have an ordinal.
+  /// Throws: ConfigError for an ordinal that is too large, for a message with an ordinal that has more packets than the
+  /// first one, or if only some of a link's messages have an ordinal.
   void check_ordinal(const FlowKey& key, std::uint64_t packets_sent, std::optional<std::uint64_t> ordinal);
   /// The position of the next message of `packets_sent` packets: after the messages before it, or at its ordinal.
   /// Throws: ConfigError when the indices run out.

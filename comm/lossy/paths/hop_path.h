@@ -28,7 +28,7 @@ namespace droptest::comm {
 /// every contribution is unbiased. stale: a lost partial sum is replaced by the last one that arrived on this hop at
 /// this position.
 ///
-/// all_to_all, send and recv are one hop for each pair. Reduction order: the schedule's; at loss 0 the bits are those
+/// An all_to_all is one hop for each pair. Reduction order: the schedule's; at loss 0 the bits are those
 /// of the same path without loss, equal on all ranks and backends.
 class HopPath final : public Path {
  public:

@@ -95,7 +95,7 @@ class PathMessages {
     }
   };
   Cut cut(const CallShape& call);
-  /// The parts of an all-reduce, by number of elements: a message holds one or more of them.
+  /// The number of elements of each part of an all-reduce. A message holds one or more parts.
   std::vector<std::uint64_t> all_reduce_parts(std::uint64_t elements);
 
  private:

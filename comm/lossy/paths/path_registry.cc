@@ -46,30 +46,63 @@ double aggregation_seconds(int /*ranks*/, double bytes, const sim::LinkCost& lin
   return sim::aggregation_seconds(bytes, link);
 }
 
+/// The properties in which paths of hops differ.
+struct OfHops {
+  bool has_groups = false;
+  bool folds_ranks = false;
+  AllReduceSeconds seconds = nullptr;
+};
+
+PathEntry of_hops(std::string_view name, std::string_view summary, decltype(PathEntry::schedule) schedule,
+                  const OfHops& properties = {}) {
+  return {.name = name,
+          .summary = summary,
+          .route = Route::kManyHops,
+          .equality = RankEquality::kReduceHalfOnly,
+          .shorthand = LossShorthand::kBothHalves,
+          .make = &make<HopPath>,
+          .add_memory = &HopPath::add_memory,
+          .schedule = schedule,
+          .has_groups = properties.has_groups,
+          .folds_ranks = properties.folds_ranks,
+          .seconds = properties.seconds};
+}
+
 }  // namespace
 
 const std::vector<PathEntry>& paths() {
   static const std::vector<PathEntry> entries = {
-      {"contribution", "in-network aggregation: a packet of one rank never reaches the aggregation point, all miss it",
-       Route::kAggregated, RankEquality::kStayEqual, LossShorthand::kReduceHalf, &make<ContributionPath>,
-       &ContributionPath::add_memory, nullptr, true, false, SenderFeedback::kCorrectsSends, &aggregation_seconds},
-      {"direct", "reduce-scatter by direct exchange, then all-gather; one (source, destination) packet at a time",
-       Route::kOneHop, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<DirectPath>,
-       &DirectPath::add_memory, &sim::make_direct_schedule, true, false, SenderFeedback::kCorrectsSends,
-       &sim::direct_all_reduce_seconds},
-      {"ring", "partial sums go round a ring, then results: a lost hop loses all contributions that it carries",
-       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<HopPath>,
-       &HopPath::add_memory, &sim::make_ring_schedule, false, false, SenderFeedback::kNone,
-       &sim::ring_all_reduce_seconds},
-      {"halving_doubling", "recursive halving, then doubling: log2 N hops; other sizes fold onto a power of two",
-       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<HopPath>,
-       &HopPath::add_memory, &sim::make_halving_doubling_schedule},
-      {"tree", "double binary tree: each half of the data goes up one of two trees, and its sums down again",
-       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<HopPath>,
-       &HopPath::add_memory, &sim::make_tree_schedule},
-      {"hierarchical", "groups of group_ranks: sums to each group's leader, a ring of leaders, results to the members",
-       Route::kManyHops, RankEquality::kReduceHalfOnly, LossShorthand::kBothHalves, &make<HopPath>,
-       &HopPath::add_memory, &sim::make_hierarchical_schedule, false, true},
+      {.name = "contribution",
+       .summary = "in-network aggregation: a packet of one rank never reaches the aggregation point, all miss it",
+       .route = Route::kAggregated,
+       .equality = RankEquality::kStayEqual,
+       .shorthand = LossShorthand::kReduceHalf,
+       .make = &make<ContributionPath>,
+       .add_memory = &ContributionPath::add_memory,
+       .schedule = nullptr,
+       .can_share = true,
+       .feedback = SenderFeedback::kCorrectsSends,
+       .seconds = &aggregation_seconds},
+      {.name = "direct",
+       .summary = "reduce-scatter by direct exchange, then all-gather; one (source, destination) packet at a time",
+       .route = Route::kOneHop,
+       .equality = RankEquality::kReduceHalfOnly,
+       .shorthand = LossShorthand::kBothHalves,
+       .make = &make<DirectPath>,
+       .add_memory = &DirectPath::add_memory,
+       .schedule = &sim::make_direct_schedule,
+       .can_share = true,
+       .feedback = SenderFeedback::kCorrectsSends,
+       .seconds = &sim::direct_all_reduce_seconds},
+      of_hops("ring", "partial sums go round a ring, then results: a lost hop loses all contributions that it carries",
+              &sim::make_ring_schedule, {.seconds = &sim::ring_all_reduce_seconds}),
+      of_hops("halving_doubling", "recursive halving, then doubling: log2 N hops; other sizes fold onto a power of two",
+              &sim::make_halving_doubling_schedule, {.folds_ranks = true}),
+      of_hops("tree", "double binary tree: each half of the data goes up one of two trees, and its sums down again",
+              &sim::make_tree_schedule),
+      of_hops("hierarchical",
+              "groups of group_ranks: sums to each group's leader, a ring of leaders, results to the members",
+              &sim::make_hierarchical_schedule, {.has_groups = true}),
   };
   return entries;
 }

@@ -55,6 +55,9 @@ struct PathEntry {
   std::unique_ptr<sim::HopSchedule> (*schedule)(const sim::ScheduleRequest&);
   bool can_share = false;   ///< whether several ranks receive one packet, so that `shared` has a meaning
   bool has_groups = false;  ///< whether it needs ClassNetwork::group_ranks
+  /// Whether numbers of ranks other than powers of two fold onto one: the ranks beyond it get even the results of a
+  /// reduce-scatter in the gather half.
+  bool folds_ranks = false;
   SenderFeedback feedback = SenderFeedback::kNone;
   AllReduceSeconds seconds = nullptr;  ///< null: no closed form
   /// The collectives that a reduction consists of; null: itself.

@@ -31,19 +31,22 @@ struct PacketCounts {
   std::uint64_t residual_bytes = 0;
   std::uint64_t resent_packets = 0;  ///< repetitions: each packet as often as it was sent again
   std::uint64_t resend_rounds = 0;   ///< rounds of repetitions, summed over messages
-  /// Messages of loss processes that depend on time: other messages of a link at the same time meet the same state.
+  /// Messages with losses that depend on time. Messages of both halves at one time meet the same state, so the counts
+  /// of the halves are not independent.
   std::uint64_t timed_messages = 0;
 };
 
 /// Counts of one flow or of many flows added up. Each link is counted on exactly one rank.
 struct LossCounts : PacketCounts {
   std::uint64_t messages = 0;
-  std::uint64_t packets = 0;                         ///< packets of first transmissions
-  double expected_lost = 0;                          ///< sum over links of packets x loss rate
-  double expected_lost_variance = 0;                 ///< sum over links of the variance of their lost packets
-  std::map<std::uint64_t, std::uint64_t> bursts;     ///< number of bursts that ended or are open, by length in packets
-  std::vector<std::uint64_t> gaps;                   ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
-  std::map<std::uint64_t, std::uint64_t> stretches;  ///< number of stretches of consecutive packets, by length
+  std::uint64_t packets = 0;                      ///< packets of first transmissions
+  double expected_lost = 0;                       ///< sum over links of packets x loss rate
+  double expected_lost_variance = 0;              ///< sum over links of the variance of their lost packets
+  std::map<std::uint64_t, std::uint64_t> bursts;  ///< number of bursts that ended or are open, by length in packets
+  std::vector<std::uint64_t> gaps;                ///< gaps of 2^i to 2^(i + 1) - 1 packets between two losses, by i
+  /// Number of stretches, by length in packets. A stretch is a longest run of counted packets with consecutive indices;
+  /// bursts and gaps end with it.
+  std::map<std::uint64_t, std::uint64_t> stretches;
 
   // NaN without packets: no rate was measured.
   double configured_rate() const;  ///< expected_lost / packets

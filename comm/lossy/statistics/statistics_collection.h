@@ -14,8 +14,9 @@
 
 namespace droptest::comm {
 
-/// Whether `verdicts` keeps the open verdicts that were merged. Settling bounds its memory; it needs all ranks of the
-/// run, because a missing rank could have lost a packet.
+/// What becomes of the open verdicts of RankCounts::verdicts that were merged. kSettle: they become counts, so that the
+/// memory of the record stays bounded. This needs all ranks of the run, because a missing rank could have lost a
+/// packet. kKeep: they stay open.
 enum class Settling : std::uint8_t { kSettle, kKeep };
 
 /// The counts of one rank.
@@ -27,7 +28,7 @@ struct RankCounts {
 };
 
 /// One entry per class that has a network and made calls, equal on every rank: fractions are added in the order of
-/// links, so the bits do not depend on the calling group. Ranks: all of the group, with one `detail`.
+/// links, so the bits do not depend on the calling group. Ranks: all of the group, with the same `detail`.
 std::vector<ClassStatistics> collect_statistics(Communicator& group, const RankCounts& counts, Settling settling,
                                                 LinkDetail detail);
 
