@@ -41,6 +41,16 @@ def values_at_points(runs: Iterable[Run], frame: pd.DataFrame, namer: SeriesName
     found["shown"] = False
     for _, values in found.groupby(["series", "loss_rate"], sort=False, dropna=False):
         judged = values["selection_loss"]
+        if judged.isna().all():
+            judged = _loss_over_common_seeds(values[values["completed"] == values["completed"].max()], of_run)
         found.loc[values["completed"].idxmax() if judged.isna().all() else judged.idxmin(), "shown"] = True
     found["best"] = found["shown"] & (found["completed"] > 0)
     return found
+
+
+def _loss_over_common_seeds(values: pd.DataFrame, of_run: pd.DataFrame) -> pd.Series:
+    """The mean selection loss of values whose runs have not all completed: over the seeds that completed for all."""
+    completed = [of_run.loc[list(ids)].query("status == 'completed'") for ids in values["run_ids"]]
+    common = set.intersection(*(set(mine["seed"].map(str)) for mine in completed))
+    means = [mine.loc[mine["seed"].map(str).isin(common), "selection_loss"].mean() for mine in completed]
+    return pd.Series(means, index=values.index, dtype=float)

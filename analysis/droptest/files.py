@@ -199,7 +199,7 @@ class Run:
     loss_statistics: dict[str, Any] = field(default_factory=dict)
     last_step: int | None = None  # of metrics.jsonl
     warnings: list[str] = field(default_factory=list)
-    idle: tuple[str, ...] = ()  # parts of the spec without effect: "/network: no packet is sent, so none is lost"
+    idle: tuple[str, ...] = ()  # warnings about the spec: "/network: no packet is sent, so none is lost"
     labels: list[tuple[str, tuple[str, ...]]] = field(default_factory=list)  # a text and the pointers it stands for
     other_points: list[dict[str, Any]] = field(default_factory=list)  # of the sweep, that are this run as well
     other_network_seeds: list[int] = field(default_factory=list)  # of the sweep, likewise

@@ -76,7 +76,7 @@ class Records:
         skipped_steps: with an overflow (NaN: no loss scale);
         diverged_step, steps, last_step, tokens, tokens_per_second, seconds, path, point;
         best_value: the value of the pointers of best_over in words ("learning rate 0.001");
-        idle: pointers to settings of the spec without effect (`warnings` has the words);
+        idle: pointers to settings of the spec with a warning (`warnings` has the words);
         same_points: the settings in which points of the sweep differ that share this run ("fill zero or stale");
         place: where it loses packets, as far as runs differ in it ("gather half"); rest: its series without the place.
     metrics: one row per logged step: step, tokens, seconds, virtual_seconds (where there is a clock),

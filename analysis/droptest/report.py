@@ -359,8 +359,13 @@ def _differences(every: list[Group], unit: str) -> Iterator[str]:
             else:
                 text += f"; the smallest rate with an interval that excludes 0 is {percent(first.loss_rate)} "
                 text += f"({with_interval(first.difference, signed='+')})"
+        elif with_width == [worst]:
+            text += "; its interval includes 0"
+        elif len(with_width) == len(own) > 1:
+            text += "; the intervals of all rates include 0"
         elif with_width:
-            text += "; its interval includes 0" if len(with_width) == 1 else "; the intervals of all rates include 0"
+            rates = ", ".join(percent(g.loss_rate) for g in with_width)
+            text += f"; an interval of {rates} includes 0" if len(with_width) == 1 else f"; those of {rates} include 0"
         yield text + "."
 
 

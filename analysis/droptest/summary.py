@@ -233,7 +233,7 @@ def groups(records: Frames) -> list[Group]:
             note = f"{note}; one seed: no interval".removeprefix("; ")
         configured, realised, z = counts.rates(members)
         remarks = [note, *(f"one run for several points: {text}" for text in _distinct(members["same_points"])),
-                   *(f"without effect: {text}" for text in _distinct(members["idle"]))]  # fmt: skip
+                   *(f"see the warning about {text}" for text in _distinct(members["idle"]))]  # fmt: skip
         reliable = all(members["reliable"])
         remarks += _distinct(error or "" for error, status in zip(members["error"], members["status"], strict=True)
                              if status in OF_PROGRAMS)  # fmt: skip

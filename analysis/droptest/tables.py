@@ -74,7 +74,8 @@ def _whole(name: str, title: str, table: tuple[Sequence[str], Sequence[Sequence[
 def _summary(records: Records, _: Questions) -> Table:
     of_losses = "" if records.of_programs else (
         f"Losses and differences are {records.unit}: mean ± half of the 95 % interval (Student t) over the finished "
-        "seeds. The difference is to the lossless twin, the run without loss with the same spec and seeds, paired by "
+        "seeds; if each training met several networks, the interval counts both. The difference is to the lossless "
+        "twin, the run without loss with the same spec and seeds, paired by "
         f"seed{', each of the two at its own best value' if records.best_over else ''}. "
     )  # fmt: skip
     rows = [row_of(group) for group in groups(records)]
@@ -191,11 +192,13 @@ def _loss_statistics(records: Records, _: Questions) -> Table | None:
               "NMSE", "cosine")  # fmt: skip
     return _table("loss_statistics", "Loss statistics", header, rows, (
         "Collectives, packets and lost packets are sums over the runs of a point; NMSE, cosine, bursts and untouched "
-        "are means. Configured: the loss rate of the spec. Realised: lost packets / sent packets. z: (lost packets - "
+        "are means. Configured: the expected loss rate of all packets, also of those that cannot be lost. Realised: "
+        "lost packets / sent packets. z: (lost packets - "
         "expected lost packets) / standard deviation of that number; smallest and largest over the runs. Half: the "
         "reduce or the gather half of a collective. Path: the algorithm of the collective. Fill: the value in the "
         "place of a lost packet. Bursts: mean length in packets. Untouched: the share of collectives in which no "
-        "packet was lost. NMSE: squared error of the results over the squared exact results. Cosine: of the angle "
+        "packet stayed missing. NMSE: squared error of the results over the squared exact results. Cosine: of the "
+        "angle "
         "between results and exact results. NMSE and cosine are those of the sampled collectives only."
     ))  # fmt: skip
 

@@ -74,7 +74,7 @@ int main(int argc, char** argv) {
   droptest::models::keep_freed_memory();
   std::signal(SIGXFSZ, SIG_IGN);  // a file beyond the limit is an error of its writer
   CLI::App app{
-      "Trains GPT-2 with tensor and data parallelism over collectives whose packets get lost.\n"
+      "Trains GPT-2 with tensor, data, pipeline and sequence parallelism over collectives whose packets get lost.\n"
       "A spec says what to run (docs/specs.md); JSON records come out (docs/records.md).",
       "droptest"};
   app.set_version_flag("--version", version_text());

@@ -89,6 +89,18 @@ def test_a_value_at_which_a_run_diverged_takes_no_part(tmp_path):
     assert "Diverged runs of values that the summary does not show: 1." in text and "No run diverged." not in text
 
 
+def test_values_that_all_lack_a_run_are_compared_over_the_seeds_that_all_of_them_have(tmp_path):
+    # 0.0005 is the first value, and the best one only by its seed 1, which the others lack.
+    lacks = {0.0005: 2, 0.001: 1, 0.002: 1}
+    losses = {(0.0005, 1): 2.0, (0.001, 2): 2.6, (0.001, 3): 2.3, (0.002, 2): 2.2, (0.002, 3): 2.5, (0.0005, 3): 2.7}
+    folder = synthetic.write_sweep(
+        tmp_path, {LR: list(lacks), "/network/loss": [NONE]}, seeds=3, best_over=[LR],
+        outcomes=lambda point, seed: "failed" if lacks[point[LR]] == seed else "completed",
+        selection_losses=lambda point, seed: losses[point[LR], seed],
+    )  # fmt: skip
+    assert groups(droptest.load(folder))[0].best_value == "learning rate 0.001"
+
+
 @pytest.mark.parametrize("outcome", ["failed", "diverged"])
 def test_a_point_without_a_finished_run_stays_without_a_best_value_and_a_frame(tmp_path, outcome):
     records = droptest.load(

@@ -433,13 +433,13 @@ def test_what_a_spec_says_without_effect_is_a_warning(idle_folder, idle_page, tm
     idle = records.runs[records.runs["idle"] != ""]
     assert set(idle["series"]) == {"lossless, TP 1"} and set(idle["idle"]) == {"/network"}
     assert all(run_id in warning for run_id in idle["run_id"])
-    notes = [g.note for g in groups(records) if "without effect" in g.note]
-    assert len(notes) == 1 and notes[0].endswith("; without effect: /network")
+    notes = [g.note for g in groups(records) if "see the warning" in g.note]
+    assert len(notes) == 1 and notes[0].endswith("; see the warning about /network")
     assert main(["table", str(idle_folder)]) == 0
     out = capsys.readouterr().out
-    assert "without effect: /network" in out and f"warning: {warning}" in out
+    assert "see the warning about /network" in out and f"warning: {warning}" in out
     assert idle_page.count("no packet is sent, so none is lost") == 1
-    assert idle_page.count("without effect: /network") == 1
+    assert idle_page.count("see the warning about /network") == 1
     # Of runs that are not there yet sweep.json alone knows, and a single run its summary alone.
     missing = synthetic.write_sweep(tmp_path, IDLE, seeds=2, name="missing", outcomes=lambda *_: "missing")
     assert droptest.load(missing).warnings[0].startswith("2 of 8 runs: /network: no packet is sent")

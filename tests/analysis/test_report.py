@@ -311,3 +311,24 @@ def test_a_page_defines_its_terms_and_tells_units_next_to_each_table(tmp_path):
         assert "nats per token" in tables.table(name, records).note, name
     assert "a pair is a run with its lossless twin" in tables.table("seeds_needed", records).note
     assert "mean burst is in packets" in tables.table("summary", records).note
+
+
+def test_a_sentence_names_the_rates_whose_intervals_it_speaks_of(tmp_path):
+    losses = {0.0: 2.0, 0.01: 2.0, 0.05: 2.1, 0.2: 2.5}
+
+    def page(outcomes):
+        folder = synthetic.write_sweep(
+            tmp_path, {"/network/loss": [NONE, *map(bernoulli, (0.01, 0.05, 0.2))]}, seeds=2,
+            name=f"named{len(list(tmp_path.iterdir()))}", outcomes=outcomes,
+            final_losses=lambda point, seed: losses[point["/network/loss"].get("loss_rate", 0.0)]
+            + (0.0 if point["/network/loss"] == NONE else (-1) ** seed * 0.6),
+        )  # fmt: skip
+        return write_report(droptest.load(folder), folder / "report").report.read_text(encoding="utf-8")
+
+    assert "; the intervals of all rates include 0." in page(None)
+    without_one = page(lambda p, s: "missing" if s == 2 and p["/network/loss"].get("loss_rate") == 0.2 else "completed")
+    assert "; those of 1 %, 5 % include 0." in without_one and "of all rates" not in without_one
+    only_one = page(
+        lambda p, s: "missing" if s == 2 and p["/network/loss"].get("loss_rate") in (0.2, 0.05) else "completed"
+    )
+    assert "; an interval of 1 % includes 0." in only_one

@@ -319,7 +319,7 @@ def test_runs_that_were_resumed_or_lacked_replicas_are_marked_in_tables(tmp_path
     lossless, lossy = summary.groups(records)
     assert lossy.marks == {"resumed": 1, "fewer replicas": 1} and not lossless.marks
     assert lossy.note == "resumed: 1 of 2 runs; fewer replicas: 1 of 2 runs" and "resumed" not in lossless.note
-    assert "without effect" not in lossy.note
+    assert "see the warning" not in lossy.note
     runs = tables.table("runs", records)
     status = {row[0]: row[runs.header.index("status")] for row in runs.rows}
     assert status[run_id] == "completed, resumed, fewer replicas"

@@ -73,7 +73,7 @@ struct LayerStatistics {
   int layer = -1;  ///< -1: messages of no block
   SampleSums samples;
   std::uint64_t steps = 0;            ///< steps with traffic of the layer
-  std::uint64_t untouched_steps = 0;  ///< steps with traffic, but no lost packet of the layer on any rank
+  std::uint64_t untouched_steps = 0;  ///< steps with traffic, but no packet of the layer stayed missing on any rank
 
   double untouched_share() const;  ///< NaN without steps
 };
@@ -82,7 +82,7 @@ struct ClassStatistics {
   sim::TrafficClass traffic_class = sim::TrafficClass::kControl;
   std::array<LossCounts, 2> halves;  ///< the counts of each half, indexed by sim::Half
   std::uint64_t collectives = 0;     ///< calls, counted once for their group; a message from send to recv is one
-  std::uint64_t untouched = 0;       ///< calls without a lost packet on any rank
+  std::uint64_t untouched = 0;       ///< calls in which no packet stayed missing on any rank
   std::uint64_t sampled_calls = 0;   ///< calls of sampled steps
   /// Sums over ranks and calls of sampled steps: |result - exact|^2, |exact|^2, |result|^2, <result, exact>.
   double error_energy = 0;
