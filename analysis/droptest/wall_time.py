@@ -176,6 +176,10 @@ def advice(spec: dict[str, Any], waited: Mapping[tuple[str, int], float]) -> dic
     waited: the share of its time that each rank of each run waits.
     """
     now = lambda pointer: _now(spec, pointer)  # noqa: E731
+    has_chunks = object_of(spec.get("parallel")).get("chunks", 1) != 1
+    fewer_stages = (
+        f"fewer stages: {now('parallel.pipeline')}{'; smaller ' + now('parallel.chunks') if has_chunks else ''}"
+    )
     return ({"waiting": _advice_on_waiting(spec, waited)} if waited else {}) | {
         "compute": f"more {now('backend.threads_per_rank')} where cores are idle, more ranks, or 16-bit GEMMs "
                    "(training.precision)",
@@ -189,8 +193,8 @@ def advice(spec: dict[str, Any], waited: Mapping[tuple[str, int], float]) -> dic
                                 f"bucket ends after the backward pass; more {now('training.accumulation')}; fewer "
                                 f"replicas: {now('parallel.data')}",
         "transfer parameter_gather": f"lower {now('parallel.zero')}; larger {now('parallel.gather_bucket_bytes')}",
-        "transfer pp_activation": f"fewer stages: {now('parallel.pipeline')}; smaller {now('parallel.chunks')}",
-        "transfer pp_gradient": f"fewer stages: {now('parallel.pipeline')}; smaller {now('parallel.chunks')}",
+        "transfer pp_activation": fewer_stages,
+        "transfer pp_gradient": fewer_stages,
         "transfer sequence_forward": f"fewer ranks along the sequence: {now('parallel.sequence')}",
         "transfer sequence_backward": f"fewer ranks along the sequence: {now('parallel.sequence')}",
         "transfer embedding_gradient": f"fewer stages: {now('parallel.pipeline')}",
@@ -222,8 +226,8 @@ def _advice_on_waiting(spec: dict[str, Any], waited_of: Mapping[tuple[str, int],
         return (f"the others wait for rank {last}, which waits {100 * waited[last]:.1f} % of its time: other programs "
                 "on its cores, a slower machine, or more work than the others have")  # fmt: skip
     threads = object_of(spec.get("backend")).get("threads_per_rank", 1)
-    return (f"no rank is always the slowest, as with too few cores: {len(waited)} ranks need {threads} "
-            f"core{'' if threads == 1 else 's'} each; fewer and larger collectives wait less often")  # fmt: skip
+    return (f"the slowest rank changes, which suggests too few cores: give each of the {len(waited)} ranks {threads} "
+            f"core{'' if threads == 1 else 's'}, or use fewer and larger collectives")  # fmt: skip
 
 
 HEADER = ("series", "part", "share", "least", "most", "per step", "severity", "what would help")
@@ -294,7 +298,8 @@ def largest(every: list[Breakdown]) -> list[Bottleneck]:
 
 def headlines(every: list[Breakdown]) -> list[str]:
     """The largest bottlenecks over all points, a sentence each."""
-    return [f"{one.part.title}: {100 * one.mean:.1f} % ({one.severity}{one.where}). Advice: {one.part.help}."
+    of_all = f"of the wall time, mean over {len(every)} points" if len(every) > 1 else "of the wall time"
+    return [f"{one.part.title}: {100 * one.mean:.1f} % {of_all} ({one.severity}{one.where}). Advice: {one.part.help}."
             for one in largest(every)[:MOST_ROWS]]  # fmt: skip
 
 

@@ -96,7 +96,7 @@ def test_ranks_that_wait_in_turns_have_another_advice(tmp_path):
     (one,) = wall_time.breakdowns(droptest.load(path))
     (waiting,) = [part for part in one.parts if part.part == "waiting"]
     assert waiting.severity == "high" and waiting.help.startswith(
-        "no rank is always the slowest, as with too few cores: 2 ranks need 1 core each; "
+        "the slowest rank changes, which suggests too few cores: give each of the 2 ranks 1 core, "
     )
 
 

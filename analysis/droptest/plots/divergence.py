@@ -19,7 +19,8 @@ TITLE = "Replica divergence"
 CAPTION = (
     "Root-mean-square difference between the ranks' copies of replicated parameters, by parameter group. Lines: "
     "geometric mean over seeds; bands: 95 % interval of it (Student t of the logarithms). Runs whose replicas stay "
-    "equal (lossless ones, and paths on which all ranks miss the same packets) have no line on a logarithmic axis."
+    "equal (lossless ones, and paths on which all ranks miss the same packets) have no line on a logarithmic axis. "
+    "With ZeRO 3 it is not measured."
 )
 
 

@@ -18,8 +18,8 @@ NAME = "training_curves"
 TITLE = "Training curves"
 CAPTION = (
     "Validation loss and training loss over steps. Lines: mean over seeds; bands: 95 % interval of the "
-    "mean (Student t), none with one seed. A curve goes as far as all its runs have values; a cross marks where a run "
-    f"diverged. {panels.FAR_CAPTION}"
+    "mean (Student t), none with one seed. A curve goes as far as all its runs have values; a cross is the last "
+    f"point before a run diverged. {panels.FAR_CAPTION}"
 )
 ROWS = (("validation_loss", "validation loss"), ("train_loss", "training loss"))
 
