@@ -351,11 +351,8 @@ def _differences(every: list[Group], unit: str) -> Iterator[str]:
         if clear:
             first = min(clear, key=lambda g: g.loss_rate)
             if first is worst:
-                text += (
-                    "; its interval excludes 0"
-                    if len(with_width) == 1
-                    else "; the intervals of all smaller rates include 0"
-                )
+                smaller = len(with_width) == len(own) > 1
+                text += "; the intervals of all smaller rates include 0" if smaller else "; its interval excludes 0"
             else:
                 text += f"; the smallest rate with an interval that excludes 0 is {percent(first.loss_rate)} "
                 text += f"({with_interval(first.difference, signed='+')})"

@@ -10,6 +10,7 @@
 
 #include "comm/json/json_text.h"
 #include "comm/json/schema.h"
+#include "comm/lossy/fill/fills.h"
 #include "comm/spec/embedded_schemas.h"
 #include "comm/spec/network_schema.h"
 #include "comm/spec/resolve_network.h"
@@ -62,6 +63,15 @@ class Refusals {
     refuse(!protect.names.empty(), "recovery/protect/names", "it absent: other programs' messages have no name");
     refuse(network.reduce.selection != LossSelection::kByFate, "reduce/selection", "by_fate");
     refuse(has_backward(name), "backward", "it absent: the backward pass is that of another library");
+  }
+  // A fill in whose place zeros would be: contributions of programs have fewer fills than those of runs.
+  void check_replaced(const std::vector<ReplacedFill>& fills) {
+    for (const ReplacedFill& replaced : fills) {
+      if (fill_entry(fill_from_name(replaced.fill)).reduce_half) continue;
+      errors_.push_back(where_ + ": " + replaced.pointer + ": got " + quote_json(replaced.fill) +
+                        ", which has no meaning for lost contributions; want zero, count_rescale or "
+                        "inverse_probability");
+    }
   }
   std::vector<std::string> take() { return std::move(errors_); }
 
@@ -132,6 +142,7 @@ ProgramNetwork program_network_from_json(std::string_view text, const std::strin
   for (const sim::TrafficClass of : classes) {
     refusals.check(std::string(sim::traffic_class_name(of)), *resolved.network.of(of));
   }
+  refusals.check_replaced(resolved.replaced_fills);
   require_none(refusals.take());
   const json identity = {{"version", DROPTEST_VERSION},
                          {"seed", document["seed"]},

@@ -210,7 +210,11 @@ class NetworkResolver {
         if (!has_meaning(fill_of(own["fill"]), of_half)) report_fill(own["fill"], place + "/fill", of_half);
       }
     }
-    if (pointer != kOfAllClasses && layer.contains("fill")) check_meaning(layer["fill"], pointer + "/fill");
+    // leave_values_out() reports those of messages that are sent again.
+    const bool has_values = !sim::repeated_class(class_);
+    if (pointer != kOfAllClasses && has_values && layer.contains("fill")) {
+      check_meaning(layer["fill"], pointer + "/fill");
+    }
     // A member of the class applies to both halves again.
     if (layer.contains("loss")) gather_loss_named_ = false;
     if (layer.contains("links")) gather_links_named_ = false;

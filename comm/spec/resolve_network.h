@@ -44,7 +44,8 @@ struct ClassRoles {
   bool cuts_tokens = false;  ///< whether tp_forward gathers tokens, of which each rank has its own
 };
 
-/// A fill for both halves that acts in no half with losses of these classes: they have the fill zero instead.
+/// A fill for both halves that acts in no half with losses of these classes: they have the fill zero instead. Callers
+/// tell their users.
 struct ReplacedFill {
   std::string pointer;  ///< of the fill in the spec
   std::string fill;

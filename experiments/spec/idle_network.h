@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Network settings of a spec by which no packet of the run can be lost.
+// Warnings about a spec, and those of network settings by which no packet of the run can be lost.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

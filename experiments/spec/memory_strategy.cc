@@ -57,6 +57,12 @@ std::string why_inputs_differ(const RunConfig& config) {
   return "";
 }
 
+bool gathers_inputs_again(const RunConfig& config) {
+  const models::Recompute policy = config.memory.recompute;
+  return policy == models::Recompute::kBlock ||
+         (policy == models::Recompute::kSelective && config.device == Device::kCuda);
+}
+
 MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config) {
   MemoryConfig memory = config.memory;
   memory.recompute = strategy.recompute;

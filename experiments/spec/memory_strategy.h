@@ -33,6 +33,9 @@ std::string why_recomputation_differs(const RunConfig& config);
 /// Why a block that is computed again may gather another input than in the forward pass; empty: it gathers the same, or
 /// none, since tokens are not cut.
 std::string why_inputs_differ(const RunConfig& config);
+/// Whether a block gathers its inputs before it is computed again, if tokens are cut: "full" does, and on CUDA, where
+/// GELU is computed from the projection's inputs (OpsForm::gelu_from_projection()), "selective", too.
+bool gathers_inputs_again(const RunConfig& config);
 
 /// The strategy as this run has it: nothing is cut if there is one tensor-parallel rank.
 MemoryConfig memory_of_strategy(const MemoryStrategy& strategy, const RunConfig& config);

@@ -38,7 +38,7 @@ class FormOfTypes final : public models::OpsForm {
     return host_->norm_scratch_elems(rows, width);
   }
   bool gelu_needs_room() const override { return host_->gelu_needs_room(); }
-  bool gelu_from_projection() const override { return host_->gelu_from_projection(); }
+  bool gelu_from_projection() const override { return false; }
   bool gelu_sums_bias() const override { return host_->gelu_sums_bias(); }
   models::LogitChunks logit_chunks(std::int64_t rows, std::int64_t columns, std::int64_t largest_part) const override {
     return host_->logit_chunks(rows, columns, largest_part);

@@ -103,11 +103,13 @@ void check_memory(Resolution& resolution) {
                             ", so that blocks would be computed again with other parameters than those of the forward "
                             "pass; want recompute \"none\", or no loss in /network/classes/parameter_gather");
   }
-  if (const std::string why = why_inputs_differ(config); config.memory.recompute == Recompute::kBlock && !why.empty()) {
-    report("recompute", "\"full\" with /parallel/tensor_sequence true, whose blocks gather their inputs again, but " +
-                            why +
-                            ", so that a block would be computed from other values than in the forward pass; want "
-                            "\"selective\" or \"none\", or no loss in that half");
+  if (const std::string why = why_inputs_differ(config); gathers_inputs_again(config) && !why.empty()) {
+    const bool is_full = config.memory.recompute == Recompute::kBlock;
+    report("recompute", std::string(is_full ? "\"full\"" : "\"selective\" on a GPU") +
+                            " with /parallel/tensor_sequence true, whose blocks gather their inputs again, but " + why +
+                            ", so that a block would be computed from other values than in the forward pass; want " +
+                            (config.device == Device::kCuda ? "" : "\"selective\" or ") +
+                            "\"none\", or no loss in that half");
   }
   if (config.memory.traffic == models::RecomputeTraffic::kSent && (has_deadline || comm::keeps_time(config.network))) {
     report("recompute_traffic",

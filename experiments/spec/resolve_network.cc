@@ -147,10 +147,14 @@ void resolve_network(Resolution& resolution) {
     for (const sim::TrafficClass of : replaced.classes) {
       classes.append(classes.empty() ? "" : ", ").append(sim::traffic_class_name(of));
     }
+    const bool of_all = replaced.pointer == "/network/fill";
     resolution.warnings.push_back({replaced.pointer,
                                    "got " + quote_json(replaced.fill) + ", which has no meaning for the losses of " +
-                                       classes + R"(, so "zero" takes its place there; want another fill, or one in )" +
-                                       "the section of the class",
+                                       classes + R"(, so "zero" takes its place there; want another fill)" +
+                                       (of_all ? ", or one in the section of the class" : " or path") +
+                                       (replaced.fill == "skip"     ? " (skip is for messages between pipeline stages)"
+                                        : replaced.fill == "absent" ? " (absent is for sequence_forward)"
+                                                                    : ""),
                                    Warning::About::kRun});
   }
   network = {{"classes", std::move(resolved.classes)}};

@@ -147,7 +147,7 @@ RunConfig with_all_offloaded(const RunConfig& config) {
 bool is_possible(const RunConfig& config) {
   if (config.memory.recompute != models::Recompute::kSaveAll && !why_recomputation_differs(config).empty())
     return false;
-  if (config.memory.recompute == models::Recompute::kBlock && !why_inputs_differ(config).empty()) return false;
+  if (gathers_inputs_again(config) && !why_inputs_differ(config).empty()) return false;
   return !config.memory.place.cut || why_ranks_differ(config).empty();
 }
 

@@ -85,6 +85,22 @@ TEST(ProgramNetwork, ANetworkThatNamesNoLossIsRefused) {
   EXPECT_NE(network_of(of(R"({"classes": {"outer": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}}})")), nullptr);
 }
 
+TEST(ProgramNetwork, AFillThatZerosWouldReplaceIsRefused) {
+  const auto of = [](const std::string& fill) {
+    return R"({"network": {"loss": {"model": "bernoulli", "loss_rate": 0.1}, "fill": ")" + fill + "\"}}";
+  };
+  for (const char* fill : {"own", "own_scaled", "skip", "absent"}) {
+    EXPECT_THAT(refusal_of(of(fill)), HasSubstr("/network/fill: got \"" + std::string(fill) + "\"")) << fill;
+  }
+  for (const char* fill : {"zero", "count_rescale", "inverse_probability"}) {
+    EXPECT_NE(network_of(of(fill)), nullptr) << fill;
+  }
+  EXPECT_NE(network_of(R"({"network": {"gather": {"loss": {"model": "bernoulli", "loss_rate": 0.1}}, )"
+                       R"("fill": "count_rescale"}})"),
+            nullptr)
+      << "it acts on contributions, of which none is lost";
+}
+
 TEST(ProgramNetwork, ThePathIsContributionAndEveryClassHasANetwork) {
   const comm::ProgramNetwork program = comm::program_network_from_json(bernoulli_text(0), "net.json", 2);
   for (const sim::TrafficClass of : sim::kAllTrafficClasses) {

@@ -234,6 +234,14 @@ TEST(CutTokens, SpecsThatCannotBeAreRefused) {
       HasSubstr("/memory/cut: got true with /parallel/tensor_sequence true"));
   EXPECT_THAT(error_of({"/parallel/tensor_sequence=true", R"(/memory={"recompute": "full"})"}),
               HasSubstr("/memory/recompute: got \"full\" with /parallel/tensor_sequence true"));
+  // Selective recomputation needs the inputs only on a device, which computes GELU from them.
+  const std::string selective = R"(/memory={"recompute": "selective"})";
+  EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", selective}), "no error");
+  EXPECT_THAT(
+      error_of({"/parallel/tensor_sequence=true", selective, "/device=cuda"}),
+      testing::AllOf(HasSubstr("/memory/recompute: got \"selective\" on a GPU with /parallel/tensor_sequence true"),
+                     HasSubstr("want \"none\", or no loss in that half")));
+  EXPECT_EQ(error_of({"/parallel/tensor_sequence=true", selective, "/device=cuda", "/network=null"}), "no error");
   EXPECT_THAT(error_of({"/parallel/tensor_sequence=true", "/parallel/sequence=2"}),
               HasSubstr("/parallel/tensor_sequence: got true with /parallel/sequence 2, want one of the two"));
   EXPECT_THAT(error_of({"/parallel/data=2", "/parallel/sequence=2", R"(/outer={"every_steps": 2})"}),

@@ -122,6 +122,10 @@ TEST(Resolve, AFillThatZeroReplacesIsSaid) {
                       R"(/network/classes={"tp_backward": {"fill": "count_rescale"}})"}),
             "/network/fill: got \"own\"" + meaningless + "tp_forward\n");
   EXPECT_EQ(warnings({"/network/loss={\"model\": \"none\"}", "/network/fill=own", "/network/path=contribution"}), "");
+  // The fill of a class has a meaning in its gather half, but only its reduce half loses.
+  EXPECT_EQ(
+      warnings({"/parallel/data=2", R"(/network/classes={"dp_gradient": {"fill": "own", "path": "contribution"}})"}),
+      "/network/classes/dp_gradient/fill: got \"own\"" + meaningless + "dp_gradient\n");
   // Parameters do not take the fill of all classes.
   EXPECT_EQ(warnings({"/parallel/data=2", "/parallel/zero=1", "/network/fill=count_rescale"}), "");
 }
