@@ -44,7 +44,7 @@ std::string row_of(int compute_capability, const models::ProductKind& kind, cons
 
 void KernelRates::record_choices(models::CublasLtProducts& products, models::FloatProducts floats) {
   if (times_ != Times::kOfChoices) return;
-  products.visit_new_products([this, &products, floats](const models::Product& product) {
+  products.visit_new_products([this, &products, floats](const models::CublasLtProduct& product) {
     const auto multiply = [&] { products.multiply("a proposal", product); };
     const auto seconds = [&]() -> std::optional<double> {
       try {
