@@ -608,12 +608,8 @@ class NetworkResolver {
                                  [&](sim::Half half) { return has_half(half) && has_meaning(entry, half); });
     };
     if (means_something(fill_of(fill))) return;
-    std::string known;
-    for (const FillEntry& entry : fills()) {
-      if (means_something(entry)) known += (known.empty() ? "" : ", ") + quote_json(std::string(entry.name));
-    }
     report(where_ + ": " + pointer + ": got " + quote_json(fill) +
-           ", which has no meaning in this class, want one of " + known);
+           ", which has no meaning in this class, want one of " + names_of_fills(means_something));
   }
 
   /// Adds a fill for both halves that acts in none of those that can miss packets. `fills`: those that the halves have
@@ -636,13 +632,18 @@ class NetworkResolver {
     }
   }
 
+  static std::string names_of_fills(const auto& is_wanted) {
+    std::string names;
+    for (const FillEntry& entry : fills()) {
+      if (is_wanted(entry)) names += (names.empty() ? "" : ", ") + quote_json(std::string(entry.name));
+    }
+    return names;
+  }
+
   static const FillEntry& fill_of(const json& name) { return fill_entry(fill_from_name(name.get<std::string>())); }
 
   void report_fill(const json& got, const std::string& pointer, sim::Half half) {
-    std::string known;
-    for (const FillEntry& entry : fills()) {
-      if (has_meaning(entry, half)) known += (known.empty() ? "" : ", ") + quote_json(std::string(entry.name));
-    }
+    const std::string known = names_of_fills([&](const FillEntry& entry) { return has_meaning(entry, half); });
     const bool of_means = half == sim::Half::kReduce && fill_of(got).means;
     report(where_ + ": " + pointer + ": got " + quote_json(got) + ", which has no meaning in this half" +
            (of_means ? " of sums (a contribution stands for another one in means alone, those of dp_gradient)" : "") +

@@ -47,7 +47,7 @@ struct ClassRoles {
 /// A fill for both halves that acts in no half with losses of these classes: they have the fill zero instead. Callers
 /// tell their users.
 struct ReplacedFill {
-  std::string pointer;  ///< of the fill in the spec
+  std::string pointer;  ///< pointer to the fill in the spec
   std::string fill;
   std::vector<sim::TrafficClass> classes;
 };
