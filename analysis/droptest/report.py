@@ -362,7 +362,11 @@ def _differences(every: list[Group], unit: str) -> Iterator[str]:
             text += "; the intervals of all rates include 0"
         elif with_width:
             rates = ", ".join(percent(g.loss_rate) for g in with_width)
-            text += f"; an interval of {rates} includes 0" if len(with_width) == 1 else f"; those of {rates} include 0"
+            text += (
+                f"; the interval at {rates} includes 0"
+                if len(with_width) == 1
+                else f"; the intervals at {rates} include 0"
+            )
         yield text + "."
 
 

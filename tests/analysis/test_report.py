@@ -327,8 +327,8 @@ def test_a_sentence_names_the_rates_whose_intervals_it_speaks_of(tmp_path):
 
     assert "; the intervals of all rates include 0." in page(None)
     without_one = page(lambda p, s: "missing" if s == 2 and p["/network/loss"].get("loss_rate") == 0.2 else "completed")
-    assert "; those of 1 %, 5 % include 0." in without_one and "of all rates" not in without_one
+    assert "; the intervals at 1 %, 5 % include 0." in without_one and "of all rates" not in without_one
     only_one = page(
         lambda p, s: "missing" if s == 2 and p["/network/loss"].get("loss_rate") in (0.2, 0.05) else "completed"
     )
-    assert "; an interval of 1 % includes 0." in only_one
+    assert "; the interval at 1 % includes 0." in only_one
